@@ -1,0 +1,93 @@
+"""What answers and scorers share: settings in the constructor, learned tensors that end in `_`.
+
+A component is a dataclass. Its fields are its settings and go into JSON; what `fit` learns are
+tensors, named in `learned`, and go into safetensors. Files name a component by its class name,
+and only classes that the running program has already defined can be found by it.
+"""
+
+from dataclasses import fields
+from typing import Any, ClassVar, Self
+
+from torch import Tensor
+
+from offramp.errors import FileFormatError, NotFittedError
+
+__all__ = ["Component"]
+
+
+class Component:
+    """Parent of `Answer` and `Scorer`: cloning, and going to and from files.
+
+    Attributes:
+        learned: Names of the tensors that `fit` sets; empty where there is nothing to learn.
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ()
+    _known: ClassVar[dict[str, type["Component"]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init_subclass__(**kwargs)
+        Component._known[cls.__name__] = cls
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments, as JSON values."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
+
+    def clone(self, **changes: Any) -> Self:  # noqa: ANN401
+        """An unfitted copy with the same settings, but for `changes`."""
+        return type(self)(**{**self.settings(), **changes})
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether everything that has to be learned has been learned."""
+        return all(hasattr(self, name) for name in self.learned)
+
+    def check_fitted(self) -> None:
+        """Raise unless fitted.
+
+        Raises:
+            NotFittedError: `fit` has not been called.
+        """
+        if not self.is_fitted:
+            raise NotFittedError(
+                f"this {type(self).__name__} is not fitted; fit it on a held_out ledger first, "
+                "for instance with Policy(...).fit(held_out)"
+            )
+
+    def state(self) -> dict[str, Tensor]:
+        """The learned tensors by name."""
+        self.check_fitted()
+        return {name: getattr(self, name) for name in self.learned}
+
+    def describe(self) -> dict[str, Any]:
+        """Class name and settings, for a file."""
+        return {"name": type(self).__name__, "settings": self.settings()}
+
+    @classmethod
+    def restore(cls, description: object, state: dict[str, Tensor]) -> Self:
+        """Rebuild a component from `describe()` and `state()`.
+
+        Raises:
+            FileFormatError: The file names a class that is not defined here, or settings or
+                tensors that it does not have.
+        """
+        if not isinstance(description, dict):
+            raise FileFormatError(f"a description of a {cls.__name__} is needed, got {description}")
+        name = description.get("name")
+        found = cls._known.get(name) if isinstance(name, str) else None
+        if found is None or not issubclass(found, cls):
+            raise FileFormatError(
+                f"the file names an unknown {cls.__name__.lower()} {name!r}; if it is your own "
+                "class, import its module before loading"
+            )
+        try:
+            component = found(**description.get("settings", {}))
+        except TypeError as error:
+            raise FileFormatError(f"the file's settings do not fit {name}: {error}") from None
+        if set(state) != set(found.learned):
+            raise FileFormatError(
+                f"{name} needs the tensors {sorted(found.learned)}, the file has {sorted(state)}"
+            )
+        for key, value in state.items():
+            setattr(component, key, value)
+        return component

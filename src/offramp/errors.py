@@ -1,0 +1,54 @@
+"""Every error that a user can cause, under one parent."""
+
+__all__ = [
+    "BudgetError",
+    "ConfigError",
+    "FileFormatError",
+    "LedgerError",
+    "MissingExtraError",
+    "NotFittedError",
+    "OfframpError",
+    "OriginError",
+    "OriginWarning",
+    "SplitError",
+]
+
+
+class OfframpError(Exception):
+    """Parent of all errors that a user of `offramp` can cause."""
+
+
+class LedgerError(OfframpError, ValueError):
+    """Logits, labels or costs that cannot be what they are said to be."""
+
+
+class ConfigError(OfframpError, ValueError):
+    """A setting with an impossible value, or an unknown name."""
+
+
+class BudgetError(OfframpError, ValueError):
+    """A budget or an accuracy that no operating point of the policy reaches."""
+
+
+class SplitError(OfframpError, ValueError):
+    """A split used for what it is not meant for, or two splits that share samples."""
+
+
+class OriginError(OfframpError, ValueError):
+    """A ledger of one network used with a policy that was fitted on another one."""
+
+
+class NotFittedError(OfframpError, RuntimeError):
+    """Something was asked of a part that has to be fitted, tuned or pointed first."""
+
+
+class FileFormatError(OfframpError, ValueError):
+    """A file that is truncated, foreign, of an unknown version, or names unknown code."""
+
+
+class MissingExtraError(OfframpError, ImportError):
+    """An optional dependency is not installed; the message names the pip command."""
+
+
+class OriginWarning(UserWarning):
+    """A ledger does not say which network made it, so mixing cannot be noticed."""

@@ -1,0 +1,139 @@
+"""Folders on disk: one JSON description that names one safetensors file, written atomically.
+
+The JSON is the commit point. Tensors are written first, under a fresh name, and the JSON that
+names them replaces the old one in a single rename, so that a reader sees the old folder or the
+new one and never a mixture. Nothing that is read here can run code.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from offramp.errors import FileFormatError
+
+__all__ = ["atomic_path", "kind_of", "read_folder", "write_folder", "write_text"]
+
+KINDS = ("ledger", "policy", "network")
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in the same folder that replaces `path` when the block succeeds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a text file atomically and return its path."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def write_folder(
+    folder: str | Path, kind: str, version: int, meta: Mapping[str, Any], tensors: dict[str, Tensor]
+) -> Path:
+    """Write `meta` and `tensors` as a folder of the given kind.
+
+    Args:
+        folder: Created if needed; an older content of the same kind is replaced.
+        kind: `ledger`, `policy` or `network`; also the stem of the file names.
+        version: Version of the format of this kind.
+        meta: Plain JSON values.
+        tensors: What goes into the safetensors file; may be empty.
+
+    Returns:
+        The folder's path.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise FileFormatError(f"cannot save to {folder}: it is a file, and a folder is needed")
+    name = f"{kind}-{secrets.token_hex(4)}.safetensors"
+    with atomic_path(folder / name) as temporary:
+        save_file({key: value.detach().contiguous() for key, value in tensors.items()}, temporary)
+    description = {
+        "format": f"offramp-{kind}",
+        "version": version,
+        "tensors": {"file": name, "bytes": (folder / name).stat().st_size},
+        **meta,
+    }
+    write_text(folder / f"{kind}.json", json.dumps(description, indent=1) + "\n")
+    for stale in folder.glob(f"{kind}-*.safetensors"):
+        if stale.name != name:
+            stale.unlink()
+    return folder
+
+
+def kind_of(path: str | Path) -> str | None:
+    """Tell what a folder holds (`ledger`, `policy`, `network`), or None."""
+    return next((kind for kind in KINDS if (Path(path) / f"{kind}.json").is_file()), None)
+
+
+def read_folder(
+    folder: str | Path, kind: str, version: int
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read back what `write_folder` wrote; the tensors are memory-mapped, not copied.
+
+    Raises:
+        FileFormatError: The folder is missing, foreign, truncated or of an unknown version.
+    """
+    folder = Path(folder)
+    meta = _read_description(folder, kind, version)
+    path = _tensor_path(folder, meta)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return meta, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise FileFormatError(f"{path} is not a readable safetensors file: {error}") from None
+
+
+def _read_description(folder: Path, kind: str, version: int) -> dict[str, Any]:
+    path = folder / f"{kind}.json"
+    if not path.is_file():
+        found = kind_of(folder)
+        hint = f"; it holds a {found}" if found else ""
+        raise FileFormatError(f"no {kind} at {folder}: {path.name} is missing{hint}")
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(meta, dict) or meta.get("format") != f"offramp-{kind}":
+        raise FileFormatError(f"{path} was not written by offramp as a {kind}")
+    if meta.get("version") != version:
+        raise FileFormatError(
+            f"{path} has format version {meta.get('version')!r}, and this offramp reads version "
+            f"{version}; install the offramp that wrote it, or write it again"
+        )
+    return meta
+
+
+def _tensor_path(folder: Path, meta: dict[str, Any]) -> Path:
+    entry = meta.get("tensors")
+    name = entry.get("file") if isinstance(entry, dict) else None
+    # A bare file name only: a description must not be able to point outside its folder.
+    if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+        raise FileFormatError(f"{folder} names no tensor file of its own, got {name!r}")
+    path = folder / name
+    if not path.is_file():
+        raise FileFormatError(f"{path} is missing, though the description names it")
+    if path.stat().st_size != entry["bytes"]:
+        raise FileFormatError(
+            f"{path} is truncated or was replaced: it has {path.stat().st_size:,} bytes, and "
+            f"{entry['bytes']:,} were written"
+        )
+    return path
