@@ -1,3 +1,66 @@
-"""Early-exit neural networks: decide when to stop, for a compute budget."""
+"""Early-exit neural networks: decide when to stop, for a compute budget.
+
+The flow: a `Ledger` of per-exit logits -> `Policy(scorer, answer)`, fitted on held_out and tuned
+on val -> `evaluate` on test. `compare` does it for many methods.
+"""
+
+from offramp import metrics, synthetic, targets, thresholds
+from offramp.answers import (
+    Answer,
+    CurrentExit,
+    GeometricEnsemble,
+    MatrixScaling,
+    ProductOfExperts,
+    TemperatureScaling,
+    VectorScaling,
+)
+from offramp.costs import Costs
+from offramp.errors import OfframpError
+from offramp.evaluation import Comparison, Outcome, budget_curve, compare, evaluate
+from offramp.ledger import Ledger
+from offramp.methods import Method
+from offramp.policy import Policy
+from offramp.scorers import (
+    Corrector,
+    Entropy,
+    History,
+    Margin,
+    MaxProbability,
+    Patience,
+    Scorer,
+)
+from offramp.targets import stop_target
 
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Answer",
+    "Comparison",
+    "Corrector",
+    "Costs",
+    "CurrentExit",
+    "Entropy",
+    "GeometricEnsemble",
+    "History",
+    "Ledger",
+    "Margin",
+    "MatrixScaling",
+    "MaxProbability",
+    "Method",
+    "OfframpError",
+    "Outcome",
+    "Patience",
+    "Policy",
+    "ProductOfExperts",
+    "Scorer",
+    "TemperatureScaling",
+    "VectorScaling",
+    "budget_curve",
+    "compare",
+    "evaluate",
+    "metrics",
+    "stop_target",
+    "synthetic",
+    "targets",
+    "thresholds",
+]

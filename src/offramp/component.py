@@ -72,7 +72,9 @@ class Component:
                 tensors that it does not have.
         """
         if not isinstance(description, dict):
-            raise FileFormatError(f"a description of a {cls.__name__} is needed, got {description}")
+            raise FileFormatError(
+                f"a description of a {cls.__name__} is needed, got {description}"
+            )
         name = description.get("name")
         found = cls._known.get(name) if isinstance(name, str) else None
         if found is None or not issubclass(found, cls):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ class Costs:
             raise LedgerError(f"the reference cost must be positive, got {self.reference!r}")
 
     @classmethod
-    def from_cumulative(cls, costs: "Sequence[float] | Tensor") -> "Costs":
+    def from_cumulative(cls, costs: Any) -> "Costs":  # noqa: ANN401 - checked by _floats
         """Take plain cumulative costs: the unit becomes `relative`, heads are not known apart.
 
         Example:
@@ -90,9 +91,7 @@ class Costs:
     def keep(self, exits: Sequence[int]) -> "Costs":
         """Keep these exits: dropped heads cost nothing, their stages join the next kept exit."""
         bounds = [0, *(exit_index + 1 for exit_index in exits)]
-        stages = tuple(
-            sum(self.stages[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True)
-        )
+        stages = tuple(sum(self.stages[a:b]) for a, b in pairwise(bounds))
         heads = tuple(self.heads[exit_index] for exit_index in exits)
         return Costs(stages, heads, self.reference, self.unit)
 

@@ -46,7 +46,11 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def write_folder(
-    folder: str | Path, kind: str, version: int, meta: Mapping[str, Any], tensors: dict[str, Tensor]
+    folder: str | Path,
+    kind: str,
+    version: int,
+    meta: Mapping[str, Any],
+    tensors: dict[str, Tensor],
 ) -> Path:
     """Write `meta` and `tensors` as a folder of the given kind.
 
@@ -124,16 +128,17 @@ def _read_description(folder: Path, kind: str, version: int) -> dict[str, Any]:
 
 def _tensor_path(folder: Path, meta: dict[str, Any]) -> Path:
     entry = meta.get("tensors")
-    name = entry.get("file") if isinstance(entry, dict) else None
+    entry = entry if isinstance(entry, dict) else {}
+    name = entry.get("file")
     # A bare file name only: a description must not be able to point outside its folder.
     if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
         raise FileFormatError(f"{folder} names no tensor file of its own, got {name!r}")
     path = folder / name
     if not path.is_file():
         raise FileFormatError(f"{path} is missing, though the description names it")
-    if path.stat().st_size != entry["bytes"]:
+    if path.stat().st_size != entry.get("bytes"):
         raise FileFormatError(
-            f"{path} is truncated or was replaced: it has {path.stat().st_size:,} bytes, and "
-            f"{entry['bytes']:,} were written"
+            f"{path} is truncated or was replaced: it has {path.stat().st_size} bytes, and "
+            f"{entry.get('bytes')} were written"
         )
     return path

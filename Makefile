@@ -1,0 +1,44 @@
+# Every target sets up what it needs; only python3 (3.11 or newer) and make have to be there.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# OpenBLAS is slower with threads on the small problems of the tests.
+export OPENBLAS_NUM_THREADS ?= 1
+
+.PHONY: help install demo test lint types benchmark clean
+
+help:
+	@echo "make demo       set up, then compare exit methods on made-up networks (about a minute)"
+	@echo "make test       set up, then lint, types, tests and doctests"
+	@echo "make install    set up only, in .venv"
+	@echo "make benchmark  set up, then the speed and memory benchmarks (about ten minutes)"
+	@echo "make clean      remove .venv and caches"
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "offramp needs Python 3.11 or newer; name one with make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: install
+	$(BIN)/offramp demo
+
+test: lint types
+	$(BIN)/pytest -q -n auto
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+benchmark: install
+	$(BIN)/python benchmarks/posthoc.py
+	$(BIN)/python benchmarks/memory.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

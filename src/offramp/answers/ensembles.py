@@ -1,0 +1,97 @@
+"""Answers that use every exit so far: products and weighted geometric means."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from offramp.answers.answer import Answer
+from offramp.ledger import Ledger
+
+__all__ = ["GeometricEnsemble", "ProductOfExperts"]
+
+
+@dataclass
+class ProductOfExperts(Answer):
+    """Multiply the probabilities of all exits so far.
+
+    The sum of raw logits differs from the sum of log-probabilities by a constant per sample,
+    which no softmax sees.
+
+    Example:
+        >>> ProductOfExperts().answer_at(torch.tensor([[[1.0, 0.0], [0.0, 3.0]]]))
+        tensor([[1., 3.]])
+    """
+
+    def answer_at(self, logits: Tensor) -> Tensor:
+        """The sum of the exits so far, `[n, m+1, K]` -> `[n, K]`."""
+        return logits.sum(dim=1)
+
+    def macs(self, exit_index: int, num_classes: int) -> int:
+        """One addition per class and exit so far, each counted as a multiply-accumulate."""
+        return (exit_index + 1) * num_classes
+
+
+@dataclass
+class GeometricEnsemble(Answer):
+    """Weighted geometric mean of the exits so far; the weights are fitted at each exit.
+
+    The weights are non-negative and chosen by the likelihood of held_out, exit by exit. The
+    loss is convex in them, so the fit needs no seed.
+
+    Attributes:
+        weights_: `[M, M]`, row m weighs the exits 0..m, zero above the diagonal.
+
+    Example:
+        >>> from offramp import synthetic
+        >>> answer = GeometricEnsemble().fit(synthetic.ledgers(seed=0)["held_out"])
+        >>> answer.weights_.shape, bool((answer.weights_ >= 0).all())
+        (torch.Size([8, 8]), True)
+    """
+
+    learned = ("weights_",)
+
+    def _fit(self, ledger: Ledger) -> None:
+        exits = range(ledger.num_exits)
+        weights = torch.zeros(ledger.num_exits, ledger.num_exits)
+        logits = ledger.logits
+        for exit_index in exits:
+            so_far = logits[:, : exit_index + 1]
+            weights[exit_index, : exit_index + 1] = _best_weights(so_far, ledger.labels)
+        self.weights_ = weights
+
+    def answer_at(self, logits: Tensor) -> Tensor:
+        """The weighted sum of the exits so far, `[n, m+1, K]` -> `[n, K]`."""
+        exit_index = logits.shape[1] - 1
+        return torch.einsum("nmk,m->nk", logits, self.weights_[exit_index, : exit_index + 1])
+
+    def macs(self, exit_index: int, num_classes: int) -> int:
+        """One multiply-accumulate per class and exit so far."""
+        return (exit_index + 1) * num_classes
+
+
+def _best_weights(logits: Tensor, labels: Tensor) -> Tensor:
+    """Non-negative weights `[m+1]` of the smallest loss on `[N, m+1, K]`, by bounded L-BFGS."""
+
+    def loss_and_gradient(
+        weights: npt.NDArray[np.float64],
+    ) -> tuple[float, npt.NDArray[np.float64]]:
+        leaf = torch.tensor(weights, dtype=torch.float32, requires_grad=True)
+        total = 0.0
+        for rows, classes in zip(logits.split(4096), labels.split(4096), strict=True):
+            mixed = torch.einsum("nmk,m->nk", rows.float(), leaf)
+            loss = cross_entropy(mixed, classes, reduction="sum") / len(labels)
+            loss.backward()
+            total += loss.item()
+        assert leaf.grad is not None
+        return total, leaf.grad.double().numpy()
+
+    start = np.zeros(logits.shape[1])
+    start[-1] = 1.0  # the current exit alone: the answer that an ensemble has to improve on
+    bounds = [(0.0, None)] * len(start)
+    found = minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    return torch.tensor(found.x, dtype=torch.float32)

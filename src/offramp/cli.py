@@ -1,0 +1,217 @@
+"""The command line: one sub-command = parse + one public call."""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from offramp import __version__, report, synthetic
+from offramp.errors import ConfigError, OfframpError, OriginWarning
+from offramp.evaluation import Comparison, compare, evaluate
+from offramp.evaluation.comparison import Progress as Report
+from offramp.ledger import Ledger
+from offramp.ledger_files import load_ledgers
+from offramp.methods import GROUPS, METHODS, find_methods
+from offramp.storage import kind_of
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Early-exit neural networks: decide when to stop, for a compute budget.\n\n"
+    "Start with `offramp demo`, or give your own per-exit logits to `offramp compare`.",
+)
+# Where the output goes to a file, tables need not fold to the width of a terminal.
+out = Console(width=None if sys.stdout.isatty() else 140)
+err = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
+
+LedgersPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH",
+        help="Folder with held_out, val and test (each a saved ledger or an .npz with logits "
+        "[N, M, K], labels [N] and cumulative costs [M]), or one such ledger, which is cut into "
+        "the three at random.",
+    ),
+]
+_known = f"Groups: {', '.join(GROUPS)}. Methods: {', '.join(METHODS)}."
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        out.print(__version__, highlight=False)
+        raise typer.Exit
+
+
+@app.command("compare")
+def compare_command(
+    path: LedgersPath,
+    methods: Annotated[
+        str, typer.Option(help=f"Comma-separated methods or groups. {_known}")
+    ] = "standard",
+    budgets: Annotated[
+        str, typer.Option(help="Comma-separated mean costs, as shares of the full network.")
+    ] = "0.25,0.5,0.75",
+    seeds: Annotated[int, typer.Option(help="Seeds for methods whose fit is random.")] = 3,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples for intervals.")] = 1000,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where to write. Default: NAME-comparison in this folder."),
+    ] = None,
+) -> None:
+    """Compare exit methods on saved per-exit logits, and print the table.
+
+    Every method is fitted on held_out, gets its thresholds on val and its figures on test.
+    Tables are also written as Markdown, CSV, LaTeX and JSON, with a figure as SVG.
+    """
+    ledgers = load_ledgers(path)
+    _note_partition(path, ledgers)
+    wanted = [name.strip() for name in methods.split(",") if name.strip()]
+    with _progress() as progress:
+        result = compare(
+            ledgers["held_out"],
+            ledgers["val"],
+            ledgers["test"],
+            wanted,
+            _numbers("--budgets", budgets),
+            seeds,
+            resamples,
+            progress,
+        )
+    _show(result, folder or Path(f"{path.resolve().stem}-comparison"))
+
+
+@app.command("fit")
+def fit_command(
+    path: LedgersPath,
+    budget: Annotated[
+        float | None, typer.Option(help="Mean cost, as a share of the full network.")
+    ] = None,
+    max_drop: Annotated[
+        float | None, typer.Option(help="Instead: accuracy that may be lost, 0.01 for a point.")
+    ] = None,
+    method: Annotated[str, typer.Option(help=f"Method. {_known}")] = "ours",
+    folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
+) -> None:
+    """Fit a policy, choose its operating point for a budget, and save it.
+
+    The answer and the scorer are fitted on held_out, the thresholds come from val. Where there is
+    a test ledger, the outcome on it is printed.
+    """
+    if (budget is None) == (max_drop is None):
+        raise ConfigError("give either --budget or --max-drop")
+    has_test = path.is_file() or kind_of(path) == "ledger" or any(path.glob("test*"))
+    ledgers = load_ledgers(path, ("held_out", "val", "test")[: 3 if has_test else 2])
+    _note_partition(path, ledgers)
+    (chosen,) = find_methods([method], ledgers["val"].num_classes)[:1]
+    with err.status(f"fitting {chosen.label}"):
+        policy = chosen.policy().fit(ledgers["held_out"]).tune(ledgers["val"], chosen.thresholds)
+        policy = policy.at(budget=budget, max_drop=max_drop)
+    policy.save(folder)
+    if has_test:
+        out.print("on test:", evaluate(policy, ledgers["test"]), highlight=False)
+    for table in report.inspect(folder):
+        out.print(table.rich())
+
+
+@app.command("inspect")
+def inspect_command(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Ledger, .npz, policy or folder.")],
+) -> None:
+    """Describe any ledger or policy: sizes, costs, accuracy per exit, origin."""
+    for table in report.inspect(path):
+        out.print(table.rich())
+
+
+@app.command("demo")
+def demo_command(
+    folder: Annotated[Path, typer.Option("--out", help="Where to write.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Of the made-up ledgers.")] = 0,
+) -> None:
+    """Make up the outputs of two early-exit networks and compare exit methods on them.
+
+    In the first, samples that no exit gets right can be told from those that only need more
+    compute; in the second they cannot, and no method should win.
+    """
+    for name, structure in (("with-structure", True), ("without-structure", False)):
+        ledgers = synthetic.ledgers(seed=seed, structure=structure)
+        for split, ledger in ledgers.items():
+            ledger.save(folder / name / split)
+        out.rule(f"made-up network {name.replace('-', ' ')}")
+        with _progress() as progress:
+            held_out, val, test = ledgers.values()
+            result = compare(held_out, val, test, progress=progress)
+        _show(result, folder / f"{name}-comparison")
+
+
+def main() -> None:
+    """Run the command line; what a user did wrong becomes one line and exit code 2."""
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    try:
+        app()
+    except (OfframpError, OSError) as error:
+        err.print(f"offramp: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        err.print("offramp: interrupted; nothing half-written was left behind")
+        sys.exit(130)
+
+
+def _show(result: Comparison, folder: Path) -> None:
+    paths, missing = report.write_comparison(result, folder)  # first: printing may be cut off
+    for table in report.tables(result):
+        out.print(table.rich())
+    for sentence in report.verdicts(result):
+        out.print(sentence, highlight=False)
+    out.print(f"written to {folder}/: {', '.join(p.name for p in paths)}", highlight=False)
+    if missing is not None:
+        err.print(f"note: {missing}", markup=False, highlight=False)
+
+
+def _note_partition(path: Path, ledgers: dict[str, Ledger]) -> None:
+    if path.is_file() or kind_of(path) == "ledger":
+        sizes = ", ".join(f"{len(ledger):,} {split}" for split, ledger in ledgers.items())
+        err.print(f"note: one ledger was cut at random (seed 0) into {sizes}", highlight=False)
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{name} must be comma-separated numbers, got {text!r}") from None
+
+
+@contextmanager
+def _progress() -> Iterator[Report]:
+    columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def update(done: int, total: int, text: str) -> None:
+            bar.update(task, completed=done, total=total, description=text)
+
+        yield update
+
+
+_noted: set[str] = set()
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    """Each warning once, as one line."""
+    text = str(message)
+    if issubclass(category, OriginWarning):
+        text = "the ledgers do not say which network made them, so a mix-up would go unnoticed"
+    if text not in _noted:
+        _noted.add(text)
+        err.print(f"note: {text}", markup=False, highlight=False)

@@ -1,0 +1,287 @@
+"""Many methods on the same ledgers: the paper's table, with spreads and intervals."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offramp.errors import ConfigError
+from offramp.evaluation.curve import Curve, curve_of
+from offramp.evaluation.outcome import ExitMetrics, exit_metrics, plain
+from offramp.evaluation.references import References, references
+from offramp.evaluation.resampling import Interval, Resamples, difference
+from offramp.ledger import Ledger
+from offramp.methods import Method, find_methods
+from offramp.policy import Policy
+
+__all__ = ["Comparison", "Figure", "MethodResult", "accuracy_key", "compare"]
+
+Progress = Callable[[int, int, str], None]
+"""Called with the methods done, the methods in all, and what is being done."""
+
+RIVALS = ("baseline", "temperature")
+
+
+def accuracy_key(budget: float) -> str:
+    """Name of the column for the accuracy at a budget."""
+    return f"accuracy@{budget:g}"
+
+
+@dataclass
+class Figure:
+    """One number of a table.
+
+    Attributes:
+        value: Mean over seeds.
+        spread: Standard deviation over seeds; None where the fit is not random.
+        cost: For an accuracy at a budget that the method does not reach: the nearest cost.
+        among_best: Whether it cannot be told from the best method's.
+    """
+
+    value: float
+    spread: float | None = None
+    cost: float | None = None
+    among_best: bool = False
+
+
+@dataclass
+class MethodResult:
+    """What one method reached.
+
+    Attributes:
+        figures: By column: `accuracy@0.5` for a budget, `ece`, `eefp` (means over all exits but
+            the last), and `ece_last`.
+        differences: By rival (`baseline`, `temperature`) and column.
+        exits: Per-exit scores, one entry per seed.
+        curves: Budget curve, one entry per seed.
+        seconds: Time to fit, tune and measure all seeds.
+    """
+
+    name: str
+    label: str
+    figures: dict[str, Figure]
+    exits: list[ExitMetrics]
+    curves: list[Curve]
+    seconds: float
+    differences: dict[str, dict[str, Interval]] = field(default_factory=dict)
+
+
+@dataclass
+class Comparison:
+    """The result of `compare`.
+
+    Attributes:
+        budgets: As asked for.
+        methods: In the order asked for.
+        references: Fixed exits, the full network and the oracle.
+        setting: What was compared: sizes, seeds, origin.
+    """
+
+    budgets: tuple[float, ...]
+    methods: list[MethodResult]
+    references: References
+    setting: dict[str, Any]
+
+    def __getitem__(self, name: str) -> MethodResult:
+        """The result of the method with this name."""
+        for method in self.methods:
+            if method.name == name:
+                return method
+        raise KeyError(
+            f"{name!r} was not compared; compared were "
+            f"{', '.join(method.name for method in self.methods)}"
+        )
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that are compared."""
+        return [*(accuracy_key(budget) for budget in self.budgets), "ece", "eefp"]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a file; NaN becomes None."""
+        result: dict[str, Any] = plain(asdict(self))
+        return result
+
+
+def compare(
+    held_out: Ledger,
+    val: Ledger,
+    test: Ledger,
+    methods: Sequence[str | Method] = ("standard",),
+    budgets: Sequence[float] = (0.25, 0.5, 0.75),
+    seeds: int = 3,
+    resamples: int = 1000,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Fit every method on held_out, choose its thresholds on val, and measure it on test.
+
+    Args:
+        held_out: To fit answers and scorers.
+        val: To choose thresholds.
+        test: To measure.
+        methods: Names of methods or groups (see `offramp.methods`), or own `Method`s.
+        budgets: Mean costs as shares of the network without exits.
+        seeds: How many seeds for methods whose fit is random.
+        resamples: Bootstrap resamples of the test samples, the same for every method.
+        progress: Called before each method and at the end.
+
+    Example:
+        >>> from offramp import synthetic
+        >>> splits = synthetic.ledgers(seed=0, samples=500)
+        >>> table = compare(**splits, methods=["baseline", "temperature"])
+        >>> table["temperature"].figures["ece"].value < table["baseline"].figures["ece"].value
+        True
+    """
+    chosen = find_methods(methods, held_out.num_classes)
+    _check(budgets, seeds, resamples)
+    bench = _Bench(held_out, val, test, tuple(budgets), seeds, Resamples(len(test), resamples))
+    results = []
+    for number, method in enumerate(chosen):
+        if progress is not None:
+            progress(number, len(chosen), method.label)
+        results.append(bench.run(method))
+    if progress is not None:
+        progress(len(chosen), len(chosen), "done")
+    setting = _setting(held_out, val, test, seeds, resamples)
+    comparison = Comparison(
+        tuple(budgets), [result for result, _ in results], references(val, test, budgets), setting
+    )
+    _mark_best(comparison, {result.name: resampled for result, resampled in results})
+    return comparison
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """Where every method is treated alike."""
+
+    held_out: Ledger
+    val: Ledger
+    test: Ledger
+    budgets: tuple[float, ...]
+    seeds: int
+    resamples: Resamples
+
+    def run(self, method: Method) -> tuple[MethodResult, dict[str, Tensor]]:
+        """The method's figures, and their resampled values `[R]` by column."""
+        start = time.perf_counter()
+        policies = method.policy().fit_seeds(self.held_out, range(self.seeds))
+        runs = [self._measure(policy.tune(self.val, method.thresholds)) for policy in policies]
+        figures = {
+            column: _figure([run.values[column] for run in runs]) for column in runs[0].values
+        }
+        # No scorer runs at the last exit, so that no seed plays a part in it.
+        figures["ece_last"] = Figure(float(runs[0].exits.ece[-1]))
+        for budget in self.budgets:
+            reached = float(np.mean([run.curve.at(budget).cost for run in runs]))
+            if abs(reached - budget) > 1e-9:
+                figures[accuracy_key(budget)].cost = reached
+        resampled = {
+            column: torch.stack([run.resampled[column] for run in runs]).mean(dim=0)
+            for column in runs[0].resampled
+        }
+        result = MethodResult(
+            method.name,
+            method.label,
+            figures,
+            [run.exits for run in runs],
+            [run.curve for run in runs],
+            time.perf_counter() - start,
+        )
+        return result, resampled
+
+    def _measure(self, policy: Policy) -> "_Run":
+        trace = policy.trace(self.test, "test")
+        costs = policy.costs(self.test) / self.test.reference_cost
+        thresholds = policy._tuned().thresholds
+        curve = curve_of(trace, thresholds, costs)
+        exits = exit_metrics(trace, policy.scorer)
+        values = {accuracy_key(budget): curve.at(budget).accuracy for budget in self.budgets}
+        values |= {
+            "ece": _mean(exits.ece[:-1]),
+            "eefp": _mean(exits.eefp[:-1]),
+        }
+        wanted = torch.tensor(self.budgets, dtype=torch.float64)
+        accuracies = self.resamples.accuracies(trace, thresholds, costs, wanted)
+        resampled = {
+            accuracy_key(b): column for b, column in zip(self.budgets, accuracies.T, strict=True)
+        }
+        resampled["eefp"] = self.resamples.eefp(trace)
+        calibration = self.resamples.ece(trace, policy.scorer)
+        if calibration is not None:
+            resampled["ece"] = calibration
+        return _Run(values, resampled, exits, curve)
+
+
+@dataclass(frozen=True)
+class _Run:
+    values: dict[str, float]
+    resampled: dict[str, Tensor]
+    exits: ExitMetrics
+    curve: Curve
+
+
+def _figure(values: Sequence[float]) -> Figure:
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Figure(float(np.mean(values)), spread)
+
+
+def _mean(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _mark_best(comparison: Comparison, resampled: dict[str, dict[str, Tensor]]) -> None:
+    """Set the differences to the rivals, and mark all that cannot be told from the best."""
+
+    def versus(one: MethodResult, other: MethodResult, column: str) -> Interval | None:
+        ours, theirs = resampled[one.name].get(column), resampled[other.name].get(column)
+        if ours is None or theirs is None:
+            return None
+        gap = one.figures[column].value - other.figures[column].value
+        return difference(gap, ours - theirs)
+
+    by_name = {method.name: method for method in comparison.methods}
+    for column in comparison.columns:
+        sign = -1 if column == "ece" else 1
+        rated = [m for m in comparison.methods if not np.isnan(m.figures[column].value)]
+        best = max(rated, key=lambda m: sign * m.figures[column].value, default=None)
+        for method in rated:
+            assert best is not None
+            gap = versus(method, best, column)
+            method.figures[column].among_best = method is best or not (gap and gap.is_clear)
+            for rival in RIVALS:
+                if rival in by_name and rival != method.name:
+                    found = versus(method, by_name[rival], column)
+                    if found is not None:
+                        method.differences.setdefault(rival, {})[column] = found
+
+
+def _check(budgets: Sequence[float], seeds: int, resamples: int) -> None:
+    for budget in budgets:
+        if not 0 < budget <= 1:
+            raise ConfigError(f"`budgets` must lie in (0, 1], got {budget}")
+    if not budgets:
+        raise ConfigError("`budgets` must name at least one budget")
+    if seeds < 1 or resamples < 2:
+        raise ConfigError(
+            f"`seeds` must be at least 1 and `resamples` at least 2, got {seeds} and {resamples}"
+        )
+
+
+def _setting(
+    held_out: Ledger, val: Ledger, test: Ledger, seeds: int, resamples: int
+) -> dict[str, Any]:
+    return {
+        "samples": {ledger.split: len(ledger) for ledger in (held_out, val, test)},
+        "exits": test.num_exits,
+        "classes": test.num_classes,
+        "unit": test.unit,
+        "costs": test.cost_model.to_json(),
+        "network": test.network,
+        "seeds": seeds,
+        "resamples": resamples,
+    }

@@ -1,0 +1,166 @@
+"""Outcome: what a policy does on test at one operating point."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offramp.ledger import Ledger
+from offramp.metrics import Floats, augrc, ece, eefp
+from offramp.policy import Policy
+from offramp.scorers import Scorer
+from offramp.targets import hopeless
+from offramp.thresholds.rule import exits_taken
+from offramp.tracing import Trace
+
+__all__ = ["ExitMetrics", "Outcome", "evaluate", "exit_metrics", "plain"]
+
+
+@dataclass(frozen=True)
+class ExitMetrics:
+    """Scores of every exit, each `[M]`.
+
+    Attributes:
+        accuracy: Of the exit's answer.
+        ece: Calibration error of the scorer's `probability` for the answer being right; NaN
+            where the scorer has none. At the last exit, where no scorer runs, of the answer's
+            own max probability.
+        eefp: AUROC of the scores for the stop target; NaN at the last exit.
+        nll: Negative log-likelihood of the answer.
+        augrc: Of the scores for the answer being right; of the max probability at the last.
+    """
+
+    accuracy: Floats
+    ece: Floats
+    eefp: Floats
+    nll: Floats
+    augrc: Floats
+
+
+def exit_metrics(trace: Trace, scorer: Scorer) -> ExitMetrics:
+    """Score every exit of a trace."""
+    correct = trace.correct.numpy()
+    last = correct.shape[1] - 1
+    stated = scorer.probability(trace.scores[:, :last])
+    calibration = np.full(last + 1, np.nan)
+    if stated is not None:
+        calibration[:last] = [ece(stated[:, m], correct[:, m]) for m in range(last)]
+    calibration[last] = ece(trace.confidences[:, last], correct[:, last])
+    ranking = torch.cat([trace.scores[:, :last], trace.confidences[:, last:]], dim=1)
+    return ExitMetrics(
+        accuracy=correct.mean(axis=0),
+        ece=calibration,
+        eefp=eefp(trace.scores, trace.stop_targets),
+        nll=trace.losses.double().mean(dim=0).numpy(),
+        augrc=np.array([augrc(ranking[:, m], correct[:, m]) for m in range(last + 1)]),
+    )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a policy did on a ledger.
+
+    Attributes:
+        accuracy: Share of right answers.
+        mean_cost: Mean cost per sample as a share of the network without exits.
+        exit_shares: `[M]`, share of samples that left at each exit.
+        exits: Accuracy, ECE, EEFP, NLL and AUGRC per exit.
+        hopeless_share: Share of samples that no head of the network gets right.
+        hopeless_cost: Mean cost spent on those, as a share of the network without exits.
+        hopeless_accuracy: Accuracy on those; above zero only if the answer combines exits.
+        full_accuracy: Accuracy of the network's own last exit.
+    """
+
+    accuracy: float
+    mean_cost: float
+    exit_shares: Floats
+    exits: ExitMetrics
+    hopeless_share: float
+    hopeless_cost: float
+    hopeless_accuracy: float
+    full_accuracy: float
+
+    @property
+    def ece(self) -> Floats:
+        """`[M]`, per exit."""
+        return self.exits.ece
+
+    @property
+    def eefp(self) -> Floats:
+        """`[M]`, per exit; NaN at the last."""
+        return self.exits.eefp
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a file; NaN becomes None."""
+        result: dict[str, Any] = plain(asdict(self))
+        return result
+
+    def __str__(self) -> str:
+        lines = [
+            f"accuracy {self.accuracy:.2%} (full network {self.full_accuracy:.2%}) at "
+            f"{self.mean_cost:.1%} of the cost of the network without exits",
+            f"hopeless samples: {self.hopeless_share:.1%}, each given {self.hopeless_cost:.1%} "
+            "of that cost",
+            "exit   leave  accuracy    ECE   EEFP",
+        ]
+        columns = zip(
+            self.exit_shares, self.exits.accuracy, self.exits.ece, self.exits.eefp, strict=True
+        )
+        for number, (share, right, error, area) in enumerate(columns):
+            lines.append(
+                f"{number:4d}  {share:6.1%}   {right:6.1%}  {_digits(error)}  {_digits(area)}"
+            )
+        return "\n".join(lines)
+
+
+def evaluate(policy: Policy, test: Ledger, allow_split: str | None = None) -> Outcome:
+    """Measure a policy at its chosen operating point.
+
+    Args:
+        policy: Fitted, tuned and at an operating point (`policy.at(budget=...)`).
+        test: Data that nothing was fitted or tuned on.
+        allow_split: Another split's name, to measure on that one knowingly.
+
+    Example:
+        >>> from offramp import MaxProbability, Policy, synthetic
+        >>> splits = synthetic.ledgers(seed=0)
+        >>> policy = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"])
+        >>> outcome = evaluate(policy.at(budget=0.5), splits["test"])
+        >>> round(outcome.mean_cost, 1)
+        0.5
+    """
+    thresholds = policy.thresholds
+    trace = policy.trace(test, "test", allow_split)
+    exits = exits_taken(trace.scores, thresholds)
+    costs = (policy.costs(test) / test.reference_cost)[exits]
+    right = trace.correct.gather(1, exits[:, None]).squeeze(1)
+    lost = hopeless(trace.network_correct)
+    shares = torch.bincount(exits, minlength=test.num_exits).double() / len(test)
+    return Outcome(
+        accuracy=float(right.double().mean()),
+        mean_cost=float(costs.mean()),
+        exit_shares=shares.numpy(),
+        exits=exit_metrics(trace, policy.scorer),
+        hopeless_share=float(lost.double().mean()),
+        hopeless_cost=float(costs[lost].mean()) if lost.any() else float("nan"),
+        hopeless_accuracy=float(right[lost].double().mean()) if lost.any() else float("nan"),
+        full_accuracy=float(trace.network_correct[:, -1].double().mean()),
+    )
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - JSON is recursive
+    """Turn arrays and tensors into lists and NaN into None, for JSON."""
+    if isinstance(value, Tensor | np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _digits(value: float) -> str:
+    return "    -" if np.isnan(value) else f"{value:.3f}"

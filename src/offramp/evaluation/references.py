@@ -1,0 +1,88 @@
+"""What to hold methods against: each exit alone, the full network, and the oracle."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from offramp.ledger import Ledger
+from offramp.targets import correctness, hopeless, oracle_accuracy
+
+__all__ = ["FixedExit", "References", "references"]
+
+
+@dataclass(frozen=True)
+class FixedExit:
+    """A network that always answers at one exit, and has no other head.
+
+    Attributes:
+        exit_index: Counted from zero.
+        cost: As a share of the network without exits.
+        accuracy: On test.
+    """
+
+    exit_index: int
+    cost: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class References:
+    """Rows beside the methods.
+
+    Attributes:
+        fixed: Every exit alone.
+        best_fixed: Per budget, the exit that is best on val among those within the budget; the
+            first exit where none is.
+        full: The network without exits, at a cost of one.
+        oracle: Per budget, the best accuracy that any stopping rule could reach.
+        hopeless_share: Share of test samples that no exit gets right.
+    """
+
+    fixed: list[FixedExit]
+    best_fixed: list[FixedExit]
+    full: FixedExit
+    oracle: list[float]
+    hopeless_share: float
+
+
+def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> References:
+    """Measure the reference rows.
+
+    Args:
+        val: To choose the best fixed exit on.
+        test: To measure on.
+        budgets: As shares of the network without exits.
+
+    Example:
+        >>> from offramp import synthetic
+        >>> splits = synthetic.ledgers(seed=0)
+        >>> rows = references(splits["val"], splits["test"], [0.5])
+        >>> len(rows.fixed), rows.oracle[0] > rows.full.accuracy
+        (8, True)
+    """
+    correct, val_accuracy = _correct(test), _correct(val).double().mean(dim=0)
+    accuracy = correct.double().mean(dim=0)
+    alone = test.cost_model.alone / test.reference_cost
+    fixed = [FixedExit(m, float(alone[m]), float(accuracy[m])) for m in range(test.num_exits)]
+    costs = test.costs / test.reference_cost
+    return References(
+        fixed=fixed,
+        best_fixed=[fixed[_best_within(alone, val_accuracy, budget)] for budget in budgets],
+        full=FixedExit(test.num_exits - 1, 1.0, float(accuracy[-1])),
+        oracle=[oracle_accuracy(correct, costs, budget) for budget in budgets],
+        hopeless_share=float(hopeless(correct).double().mean()),
+    )
+
+
+def _correct(ledger: Ledger) -> Tensor:
+    predictions = torch.cat([logits.argmax(dim=2) for _, logits in ledger.chunks()])
+    return correctness(predictions, ledger.labels)
+
+
+def _best_within(costs: Tensor, accuracy: Tensor, budget: float) -> int:
+    within = costs <= budget + 1e-9
+    if not within.any():
+        return 0
+    return int(torch.where(within, accuracy, -1.0).argmax())

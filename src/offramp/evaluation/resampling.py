@@ -1,0 +1,122 @@
+"""Paired bootstrap over test samples: the same resamples for every method."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+
+from offramp.evaluation.curve import accuracy_at
+from offramp.metrics import ece_bins
+from offramp.scorers import Scorer
+from offramp.thresholds.rule import exits_taken
+from offramp.tracing import Trace
+
+__all__ = ["Interval", "Resamples", "difference"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves zero out."""
+        return self.low > 0 or self.high < 0
+
+
+def difference(value: float, resampled: Tensor, level: float = 0.95) -> Interval:
+    """The interval of a difference from its resampled values `[R]`.
+
+    The resampled values are centred on the measured one first: resampling adds noise to the
+    samples, and a calibration error only grows by noise.
+
+    Example:
+        >>> difference(1.0, torch.tensor([4.0, 5.0, 6.0]), level=1.0)
+        Interval(value=1.0, low=0.0, high=2.0)
+    """
+    centred = resampled.double() - resampled.double().mean()
+    tail = (1 - level) / 2
+    ends = torch.tensor([tail, 1 - tail], dtype=torch.float64)
+    low, high = torch.quantile(centred, ends).tolist()
+    return Interval(value, value + low, value + high)
+
+
+class Resamples:
+    """R bootstrap resamples of N samples, as weights.
+
+    Args:
+        samples: N.
+        count: R.
+        seed: Of the draws.
+    """
+
+    def __init__(self, samples: int, count: int = 1000, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.weights = torch.empty(count, samples)  # rows sum to one
+        for row in self.weights:
+            drawn = torch.randint(samples, (samples,), generator=generator)
+            row.copy_(torch.bincount(drawn, minlength=samples) / samples)
+
+    def means(self, values: Tensor) -> Tensor:
+        """Resampled means `[R, P]` of values `[N, P]`."""
+        return self.weights @ values.float()
+
+    def accuracies(
+        self, trace: Trace, thresholds: Tensor, costs: Tensor, budgets: Tensor
+    ) -> Tensor:
+        """Resampled accuracies at the budgets, `[R, B]`: each resample has its own curve."""
+        exits = exits_taken(trace.scores, thresholds)  # [P, N]
+        right = self.means(trace.correct.gather(1, exits.T))
+        spent = self.means(costs.float()[exits.T])
+        return accuracy_at(spent, right, budgets.float())[0].double()
+
+    def ece(self, trace: Trace, scorer: Scorer, bins: int = 15) -> Tensor | None:
+        """Resampled calibration error, mean over all exits but the last, `[R]`, or None.
+
+        The bins are those of the whole sample.
+        """
+        last = trace.scores.shape[1] - 1
+        stated = scorer.probability(trace.scores[:, :last])
+        if stated is None:
+            return None
+        gaps = (stated - trace.correct[:, :last].float())[..., None]  # [N, M-1, 1]
+        index = torch.stack([torch.from_numpy(ece_bins(p, bins)) for p in stated.T], dim=1)
+        spread = torch.zeros(len(gaps), last, bins).scatter_(2, index[..., None], gaps)
+        per_bin = self.means(spread.flatten(1)).view(-1, last, bins)
+        return per_bin.abs().sum(dim=2).mean(dim=1).double()
+
+    def eefp(self, trace: Trace) -> Tensor:
+        """Resampled EEFP, mean over all exits but the last, `[R]`.
+
+        To first order: an AUROC moves with the weights by each sample's share in it (the
+        structural components of DeLong et al. 1988), so that one product replaces R rankings.
+        """
+        targets = trace.stop_targets.numpy()
+        exits = [m for m in range(targets.shape[1] - 1) if 0 < targets[:, m].mean() < 1]
+        if not exits:
+            return torch.full((len(self.weights),), torch.nan, dtype=torch.float64)
+        scores = trace.scores.numpy()
+        shares = [_auroc_shares(scores[:, m], targets[:, m]) for m in exits]
+        area = float(np.mean([value for value, _ in shares]))
+        per_sample = torch.from_numpy(np.mean([share for _, share in shares], axis=0))
+        moved = self.means(per_sample[:, None]).squeeze(1).double()
+        return moved + area
+
+
+def _auroc_shares(scores: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
+    """The AUROC, and how much each sample pulls it up or down, `[N]` with mean zero."""
+    ranks = rankdata(scores)
+    placed = np.empty(len(scores))
+    for positive, others in ((True, (~targets).sum()), (False, targets.sum())):
+        mine = targets == positive
+        placed[mine] = (ranks[mine] - rankdata(scores[mine])) / others
+    placed[~targets] = 1 - placed[~targets]
+    area = float(placed[targets].mean())
+    weight = np.where(targets, 1 / targets.mean(), 1 / (1 - targets.mean()))
+    return area, weight * (placed - area)

@@ -1,0 +1,124 @@
+"""The exit methods of the paper by name: each an answer, a scorer and a way to thresholds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from offramp.answers import (
+    Answer,
+    CurrentExit,
+    GeometricEnsemble,
+    MatrixScaling,
+    ProductOfExperts,
+    TemperatureScaling,
+    VectorScaling,
+)
+from offramp.errors import ConfigError
+from offramp.policy import Policy
+from offramp.scorers import Corrector, Entropy, Margin, MaxProbability, Patience, Scorer
+
+__all__ = ["GROUPS", "METHODS", "Method", "find_methods"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named way to build a policy.
+
+    Args:
+        name: For the command line and for files.
+        label: For tables.
+        scorer: Unfitted.
+        answer: Unfitted.
+        thresholds: Name of the threshold method.
+    """
+
+    name: str
+    label: str
+    scorer: Scorer = field(default_factory=MaxProbability)
+    answer: Answer = field(default_factory=CurrentExit)
+    thresholds: str = "geometric"
+
+    def policy(self) -> Policy:
+        """An unfitted policy."""
+        return Policy(self.scorer.clone(), self.answer.clone())
+
+
+def _correctors() -> list[Method]:
+    found = []
+    for k in (1, 2, 5, 10, "all"):
+        for name, label, target in (("ours", "Ours", "eefp"), ("ccct", "CCCT", "correctness")):
+            for suffix, note, history in (("", "", True), ("-no-history", ", no history", False)):
+                scorer = Corrector(k=k, history=history, target=target)
+                found.append(Method(f"{name}-top-{k}{suffix}", f"{label} top-{k}{note}", scorer))
+    return found
+
+
+_PLAIN = [
+    Method("baseline", "Baseline"),
+    Method("temperature", "Temperature scaling", answer=TemperatureScaling()),
+    Method("vector", "Vector scaling", answer=VectorScaling()),
+    Method("matrix", "Matrix scaling", answer=MatrixScaling()),
+    Method("overconfident", "Temperature x 0.3", answer=TemperatureScaling(multiplier=0.3)),
+    Method("underconfident", "Temperature x 3", answer=TemperatureScaling(multiplier=3.0)),
+    Method("entropy", "Entropy", Entropy()),
+    Method("margin", "Margin", Margin()),
+    Method("patience", "Patience", Patience()),
+    Method("product", "Product of experts", answer=ProductOfExperts()),
+    Method("ensemble", "Geometric ensemble", answer=GeometricEnsemble()),
+    Method("ours", "Ours", Corrector()),
+    Method("ours-no-history", "Ours, no history", Corrector(history=False)),
+    Method("ccct", "CCCT", Corrector(target="correctness")),
+    Method("ours-ensemble", "Ours on ensemble", Corrector(), GeometricEnsemble()),
+]
+
+METHODS = {method.name: method for method in [*_PLAIN, *_correctors()]}
+"""All methods by name. `ours` and `ccct` look at min(5, K) classes."""
+
+_ALL_K = [f"{name}-top-{k}" for name in ("ours", "ccct") for k in (1, 2, 5, 10, "all")]
+
+GROUPS = {
+    "standard": ["baseline", "temperature", "ours", "ours-no-history", "ccct"],
+    "extended": ["baseline", "temperature", "vector", "matrix", *_ALL_K, "ours-no-history"],
+    "simple": ["baseline", "entropy", "margin", "patience", "product", "ensemble"],
+}
+"""Names of several methods at once; `extended` is the paper's extended comparison."""
+
+
+def find_methods(names: Sequence[str | Method], num_classes: int) -> list[Method]:
+    """Methods for these names, groups expanded, each once.
+
+    A group leaves out correctors that look at more classes than there are.
+
+    Raises:
+        ConfigError: An unknown name, with the nearest known one.
+
+    Example:
+        >>> [method.name for method in find_methods(["baseline", "simple"], num_classes=10)][:3]
+        ['baseline', 'entropy', 'margin']
+    """
+    found: dict[str, Method] = {}
+    for name in names:
+        if isinstance(name, Method):
+            found[name.name] = name
+        elif name in GROUPS:
+            members = (METHODS[member] for member in GROUPS[name])
+            found |= {m.name: m for m in members if _fits(m, num_classes)}
+        elif name in METHODS:
+            found[name] = METHODS[name]
+        else:
+            raise ConfigError(_unknown(name))
+    if not found:
+        raise ConfigError("no method was asked for")
+    return list(found.values())
+
+
+def _fits(method: Method, num_classes: int) -> bool:
+    k = getattr(method.scorer, "k", None)
+    return not isinstance(k, int) or k <= num_classes
+
+
+def _unknown(name: str) -> str:
+    known = [*GROUPS, *METHODS]
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"there is no method {name!r}; {hint}known are {', '.join(known)}"

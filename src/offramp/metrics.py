@@ -1,0 +1,184 @@
+"""Scores for classifiers and for stopping, as pure functions on arrays.
+
+Every function takes numpy arrays or torch tensors. Per-exit functions take `[N, M]` and return
+one float per exit, `[M]`.
+"""
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from offramp.errors import ConfigError, LedgerError
+
+__all__ = ["accuracy", "augrc", "aurc", "brier", "ece", "ece_bins", "eefp", "nll"]
+
+Array = Tensor | npt.NDArray[np.generic]
+Floats = npt.NDArray[np.float64]
+BinScheme = Literal["mass", "width"]
+
+
+def accuracy(predictions: Array, labels: Array) -> float:
+    """Share of predictions that are right.
+
+    Args:
+        predictions: `[N]`.
+        labels: `[N]`.
+
+    Example:
+        >>> accuracy(np.array([0, 1, 1, 2]), np.array([0, 1, 2, 2]))
+        0.75
+    """
+    return float(np.mean(np.asarray(predictions) == np.asarray(labels)))
+
+
+def nll(logits: Array, labels: Array) -> float:
+    """Mean negative log-likelihood of the labels, in nats.
+
+    Args:
+        logits: `[N, K]`.
+        labels: `[N]`.
+
+    Example:
+        >>> round(nll(np.array([[0.0, 0.0]]), np.array([1])), 4)
+        0.6931
+    """
+    values = np.asarray(logits, dtype=np.float64)
+    shifted = values - values.max(axis=1, keepdims=True)
+    picked = shifted[np.arange(len(values)), np.asarray(labels)]
+    return float(np.mean(np.log(np.exp(shifted).sum(axis=1)) - picked))
+
+
+def brier(probs: Array, labels: Array) -> float:
+    """Mean squared distance between the probabilities and the one-hot labels, in [0, 2].
+
+    Args:
+        probs: `[N, K]`.
+        labels: `[N]`.
+
+    Example:
+        >>> brier(np.array([[0.5, 0.5], [1.0, 0.0]]), np.array([0, 0]))
+        0.25
+    """
+    values = np.array(probs, dtype=np.float64)
+    values[np.arange(len(values)), np.asarray(labels)] -= 1.0
+    return float(np.mean((values**2).sum(axis=1)))
+
+
+def ece_bins(
+    probability: Array, bins: int = 15, scheme: BinScheme = "mass"
+) -> npt.NDArray[np.int64]:
+    """The bin of each sample, `[N]`, for the calibration error and for reliability diagrams.
+
+    Args:
+        probability: `[N]`, in [0, 1].
+        bins: How many bins.
+        scheme: `mass` gives all bins the same number of samples as far as ties allow (tied
+            values share a bin); `width` cuts [0, 1] into equal intervals.
+
+    Example:
+        >>> ece_bins(np.array([0.9, 0.1, 0.5, 0.9]), bins=2)
+        array([1, 0, 0, 1])
+    """
+    values = np.asarray(probability, dtype=np.float64)
+    if bins < 1:
+        raise ConfigError(f"`bins` must be at least 1, got {bins}")
+    if not ((values >= 0) & (values <= 1)).all():
+        raise LedgerError("`probability` must lie in [0, 1]; stop scores are not probabilities")
+    if scheme == "width":
+        return np.minimum((values * bins).astype(np.int64), bins - 1)
+    if scheme != "mass":
+        raise ConfigError(f"`scheme` must be 'mass' or 'width', got {scheme!r}")
+    # The middle of a tied group's ranks decides, so that the group goes where most of it belongs.
+    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+    middle = np.cumsum(counts) - (counts + 1) / 2
+    return np.asarray((middle * bins / len(values)).astype(np.int64)[group], dtype=np.int64)
+
+
+def ece(probability: Array, correct: Array, bins: int = 15, scheme: BinScheme = "mass") -> float:
+    """Expected calibration error: how far the stated probability is from how often it is right.
+
+    Args:
+        probability: `[N]`, the stated probability that the answer is right.
+        correct: bool `[N]`, whether the answer is right (never the stop target).
+        bins: How many bins.
+        scheme: Equal-`mass` bins, or bins of equal `width`.
+
+    Example:
+        >>> ece(np.array([0.8, 0.8, 0.8, 0.8]), np.array([True, True, False, False]))
+        0.3
+    """
+    values = np.asarray(probability, dtype=np.float64)
+    index = ece_bins(values, bins, scheme)
+    gaps = np.bincount(index, weights=values - np.asarray(correct, dtype=np.float64))
+    return round(float(np.abs(gaps).sum() / len(values)), 15)
+
+
+def eefp(scores: Array, targets: Array) -> Floats:
+    """Early-exit failure prediction: AUROC of the stop scores for the stop target, per exit.
+
+    Args:
+        scores: `[N, M]`, higher = better to stop.
+        targets: bool `[N, M]`, from `targets.stop_target`.
+
+    Returns:
+        `[M]`; NaN where the target has one class only, as it always has at the last exit.
+
+    Example:
+        >>> scores = np.array([[0.9, 1.0], [0.2, 1.0], [0.1, 1.0]])
+        >>> eefp(scores, np.array([[True, True], [False, True], [True, True]]))
+        array([0.5, nan])
+    """
+    columns = zip(np.asarray(scores).T, np.asarray(targets, dtype=bool).T, strict=True)
+    return np.array(
+        [np.nan if t.all() or not t.any() else roc_auc_score(t, s) for s, t in columns],
+        dtype=np.float64,
+    )
+
+
+def aurc(scores: Array, correct: Array) -> float:
+    """Area under the risk-coverage curve: mean error among the most confident, over coverages.
+
+    Tied samples are accepted together: within a tie, errors are spread evenly.
+
+    Args:
+        scores: `[N]`, higher = more confident.
+        correct: bool `[N]`.
+
+    Example:
+        >>> aurc(np.array([3.0, 2.0, 1.0]), np.array([True, True, False])).__round__(4)
+        0.1111
+    """
+    errors = _spread_errors(scores, correct)
+    covered = np.arange(1, len(errors) + 1)
+    return float(np.mean(np.cumsum(errors) / covered))
+
+
+def augrc(scores: Array, correct: Array) -> float:
+    """Area under the generalised risk-coverage curve (Traub et al. 2024), in [0, 0.5].
+
+    The generalised risk at a coverage is the share of *all* samples that are accepted and
+    wrong, so that, unlike in AURC, no error counts more because few samples are accepted.
+
+    Args:
+        scores: `[N]`, higher = more confident.
+        correct: bool `[N]`.
+
+    Example:
+        >>> augrc(np.array([3.0, 2.0, 1.0]), np.array([True, True, False])).__round__(4)
+        0.0556
+    """
+    errors = _spread_errors(scores, correct)
+    risks = np.concatenate([[0.0], np.cumsum(errors)]) / len(errors)
+    return float(np.trapezoid(risks, dx=1 / len(errors)))
+
+
+def _spread_errors(scores: Array, correct: Array) -> Floats:
+    """Error of each rank, most confident first, averaged within tied scores: `[N]`."""
+    values = np.asarray(scores)
+    wrong = 1.0 - np.asarray(correct, dtype=np.float64)
+    _, group, counts = np.unique(-values, return_inverse=True, return_counts=True)
+    means = np.bincount(group, weights=wrong) / counts
+    return np.asarray(np.repeat(means, counts), dtype=np.float64)

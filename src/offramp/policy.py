@@ -1,0 +1,360 @@
+"""Policy = answer + scorer + operating points: the only place where they are joined."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from offramp.answers import Answer, CurrentExit
+from offramp.errors import FileFormatError, LedgerError, NotFittedError, SplitError
+from offramp.ledger import Ledger
+from offramp.scorers import History, Scorer
+from offramp.storage import read_folder, write_folder
+from offramp.thresholds.points import OperatingPoints, tune_points
+from offramp.thresholds.rule import exits_taken
+from offramp.tracing import Trace, trace
+
+__all__ = ["Policy", "SplitUse"]
+
+VERSION = 1
+FOLDS = 5  # for cross-fitting
+
+
+@dataclass(frozen=True)
+class SplitUse:
+    """One use of a split by a policy: which step, which split, which samples."""
+
+    step: str
+    split: str
+    samples: int
+    data_fingerprint: str | None
+
+
+class Policy:
+    """When to stop and what to answer.
+
+    Args:
+        scorer: Says whether it is time to stop.
+        answer: Says what to answer; the current exit by default.
+
+    Attributes:
+        points: The operating points that `tune` stored, or None.
+        selected: The number of the chosen one, or None.
+        uses: Every use of a split so far.
+
+    Example:
+        >>> from offramp import Corrector, synthetic
+        >>> splits = synthetic.ledgers(seed=0)
+        >>> policy = Policy(Corrector()).fit(splits["held_out"]).tune(splits["val"])
+        >>> policy.at(budget=0.5).decide(splits["test"]).shape
+        torch.Size([2000])
+    """
+
+    def __init__(self, scorer: Scorer, answer: Answer | None = None) -> None:
+        self.scorer = scorer
+        self.answer = CurrentExit() if answer is None else answer
+        self.points: OperatingPoints | None = None
+        self.selected: int | None = None
+        self.uses: list[SplitUse] = []
+        self.network: str | None = None
+        self._shape: tuple[int, int] | None = None  # exits and classes of the fitted network
+        self._seen: dict[str, Tensor] = {}  # split -> sorted hashes of its sample ids
+
+    def __repr__(self) -> str:
+        state = f"at point {self.selected}" if self.selected is not None else "no point chosen"
+        if self.points is None:
+            state = "not tuned" if self._shape else "not fitted"
+        return f"Policy({self.scorer}, {self.answer}, {state})"
+
+    def fit(self, held_out: Ledger, allow_split: str | None = None) -> Self:
+        """Fit the answer and the scorer.
+
+        A fitted answer is cross-fitted: the scorer trains on answers that have not seen their
+        own labels, as it will meet them in use.
+
+        Args:
+            held_out: Data that the network was not trained on.
+            allow_split: Another split's name, to fit on that one knowingly.
+        """
+        (fitted,) = self._fit_with(
+            lambda *inputs: [self.scorer.clone().fit(*inputs)], held_out, allow_split
+        )
+        self.__dict__.update(fitted.__dict__)
+        return self
+
+    def fit_seeds(
+        self, held_out: Ledger, seeds: Sequence[int], allow_split: str | None = None
+    ) -> list["Policy"]:
+        """One fitted policy per seed of the scorer, or one in all where no fit is random.
+
+        The answer is fitted once, and all seeds of a corrector are trained together.
+        """
+        return self._fit_with(
+            lambda history, labels, costs: self.scorer.fit_seeds(history, labels, costs, seeds),
+            held_out,
+            allow_split,
+        )
+
+    def tune(
+        self,
+        val: Ledger,
+        thresholds: str = "geometric",
+        points: int = 201,
+        allow_split: str | None = None,
+    ) -> Self:
+        """Choose thresholds over the whole range of budgets, and store them.
+
+        Args:
+            val: Data that neither the network nor the answer and the scorer were fitted on.
+            thresholds: Name of the threshold method.
+            points: How many operating points to store.
+            allow_split: Another split's name, to tune on that one knowingly.
+        """
+        found = self.trace(val, "val", allow_split)
+        # What "no loss" is measured against: the network's own last exit, before any answer.
+        full = found.network_correct[:, -1].double().mean()
+        self.points = tune_points(
+            found.scores,
+            found.correct,
+            self.costs(val) / val.reference_cost,
+            float(full),
+            thresholds,
+            points,
+        )
+        self.selected = None
+        self._record("tune", val)
+        return self
+
+    def at(self, budget: float | None = None, max_drop: float | None = None) -> "Policy":
+        """This policy at one of its operating points.
+
+        Args:
+            budget: Mean cost as a share of the network without exits; gives the point with the
+                highest val cost that is not above it.
+            max_drop: Accuracy that may be lost on val against the full network; gives the
+                cheapest such point.
+
+        Raises:
+            BudgetError: No point satisfies it; the message says what is possible.
+        """
+        if (budget is None) == (max_drop is None):
+            raise TypeError("give either `budget` or `max_drop`")
+        points = self._tuned()
+        if budget is not None:
+            return self.at_point(points.for_budget(budget))
+        assert max_drop is not None
+        return self.at_point(points.for_accuracy(max_drop))
+
+    def at_point(self, index: int) -> "Policy":
+        """This policy at the operating point with this number, cheapest first."""
+        chosen = self._copy()
+        chosen.selected = range(len(self._tuned()))[index]
+        return chosen
+
+    @classmethod
+    def for_budget(
+        cls,
+        scorer: Scorer,
+        held_out: Ledger,
+        val: Ledger,
+        budget: float,
+        answer: Answer | None = None,
+        thresholds: str = "geometric",
+    ) -> "Policy":
+        """Fit, tune and choose the point for a budget, in one call."""
+        return cls(scorer, answer).fit(held_out).tune(val, thresholds).at(budget=budget)
+
+    @classmethod
+    def for_accuracy(
+        cls,
+        scorer: Scorer,
+        held_out: Ledger,
+        val: Ledger,
+        max_drop: float = 0.01,
+        answer: Answer | None = None,
+        thresholds: str = "geometric",
+    ) -> "Policy":
+        """Fit, tune and choose the cheapest point that loses at most `max_drop` on val."""
+        return cls(scorer, answer).fit(held_out).tune(val, thresholds).at(max_drop=max_drop)
+
+    @property
+    def thresholds(self) -> Tensor:
+        """`[M]` float64, of the chosen operating point."""
+        if self.selected is None:
+            raise NotFittedError(
+                "this policy has no operating point yet; choose one, for instance with "
+                "policy.at(budget=0.5)"
+            )
+        return self._tuned().thresholds[self.selected]
+
+    def decide(self, ledger: Ledger) -> Tensor:
+        """The exit at which each sample stops, `[N]`; any split may be asked about."""
+        thresholds = self.thresholds
+        return exits_taken(self.trace(ledger, ledger.split).scores, thresholds)
+
+    def trace(self, ledger: Ledger, step: str, allow_split: str | None = None) -> Trace:
+        """What this policy says at every exit of a ledger, for the step that needs this split."""
+        ledger.require_split(step, allow_split)
+        self._check_partner(ledger)
+        return trace(self.answer, self.scorer, ledger)
+
+    def costs(self, ledger: Ledger) -> Tensor:
+        """`[M]` float64: the ledger's costs with what the answer and the scorer add.
+
+        They are counted in MACs, so they are added to MACs only; no scorer is run, or charged,
+        at the last exit.
+        """
+        costs = ledger.costs
+        if ledger.unit != "macs":
+            return costs
+        exits, classes = range(ledger.num_exits), ledger.num_classes
+        extra = torch.tensor([self.answer.macs(m, classes) for m in exits], dtype=torch.float64)
+        extra[:-1] += torch.tensor([self.scorer.macs(m, classes) for m in exits[:-1]])
+        return costs + extra.cumsum(0)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the policy as a folder, atomically; return its path."""
+        if self._shape is None:
+            raise NotFittedError("this policy is not fitted; call fit(held_out) before save")
+        tensors = {f"answer.{key}": value for key, value in self.answer.state().items()}
+        tensors |= {f"scorer.{key}": value for key, value in self.scorer.state().items()}
+        tensors |= {f"seen.{split}": hashes for split, hashes in self._seen.items()}
+        meta: dict[str, Any] = {
+            "answer": self.answer.describe(),
+            "scorer": self.scorer.describe(),
+            "network": self.network,
+            "shape": list(self._shape),
+            "selected": self.selected,
+            "uses": [asdict(use) for use in self.uses],
+            "full_accuracy": None,
+        }
+        if self.points is not None:
+            tensors |= {f"points.{key}": value for key, value in self.points.tensors().items()}
+            meta["full_accuracy"] = self.points.full_accuracy
+        return write_folder(folder, "policy", VERSION, meta, tensors)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Policy":
+        """Read a policy that `save` wrote; it decides bitwise as before.
+
+        Raises:
+            FileFormatError: The folder is missing, truncated, foreign, of an unknown version, or
+                names an answer or a scorer that is not defined here.
+        """
+        meta, tensors = read_folder(folder, "policy", VERSION)
+        parts: dict[str, dict[str, Tensor]] = {
+            "answer": {},
+            "scorer": {},
+            "seen": {},
+            "points": {},
+        }
+        try:
+            for name, value in tensors.items():
+                part, _, key = name.partition(".")
+                parts[part][key] = value
+            policy = cls(
+                Scorer.restore(meta["scorer"], parts["scorer"]),
+                Answer.restore(meta["answer"], parts["answer"]),
+            )
+            policy._shape = (meta["shape"][0], meta["shape"][1])
+            policy._seen = parts["seen"]
+            policy.network, policy.selected = meta["network"], meta["selected"]
+            policy.uses = [SplitUse(**use) for use in meta["uses"]]
+            if parts["points"]:
+                policy.points = OperatingPoints(
+                    **parts["points"], full_accuracy=meta["full_accuracy"]
+                )
+        except (KeyError, TypeError, IndexError) as error:
+            raise FileFormatError(f"{folder} is not a complete policy: {error}") from None
+        return policy
+
+    def _fit_with(
+        self,
+        fit_scorers: Callable[[History, Tensor, Tensor], Sequence[Scorer]],
+        held_out: Ledger,
+        allow_split: str | None,
+    ) -> list["Policy"]:
+        held_out.require_split("held_out", allow_split)
+        ledger = held_out._as_split("held_out")
+        answer = self.answer.clone().fit(ledger)
+        scorers: Sequence[Scorer] = [self.scorer.clone()]
+        if self.scorer.learned:
+            history = History(ledger.logits, crossfit_answers(self.answer, ledger))
+            scorers = fit_scorers(history, ledger.labels, ledger.costs)
+        return [self._fitted(answer, scorer, held_out) for scorer in scorers]
+
+    def _fitted(self, answer: Answer, scorer: Scorer, held_out: Ledger) -> "Policy":
+        policy = type(self)(scorer, answer)
+        policy.network = held_out.network
+        policy._shape = (held_out.num_exits, held_out.num_classes)
+        policy._record("fit", held_out)
+        return policy
+
+    def _record(self, step: str, ledger: Ledger) -> None:
+        use = SplitUse(step, ledger.split, len(ledger), ledger.data_fingerprint)
+        self.uses = [*self.uses, use]
+        if ledger.sample_ids is not None:
+            self._seen = {**self._seen, ledger.split: _hashes(ledger.sample_ids)}
+
+    def _check_partner(self, ledger: Ledger) -> None:
+        """The ledger must be of this policy's network, and share no sample with other splits."""
+        if self._shape is None:
+            raise NotFittedError("this policy is not fitted; call fit(held_out) first")
+        if self._shape != (ledger.num_exits, ledger.num_classes):
+            raise LedgerError(
+                f"this policy was fitted for {self._shape[0]} exits and {self._shape[1]} classes, "
+                f"and the {ledger.split} ledger has {ledger.num_exits} and {ledger.num_classes}"
+            )
+        ledger.require_network(self.network)
+        if ledger.sample_ids is None:
+            return
+        hashes = _hashes(ledger.sample_ids)
+        for split, seen in self._seen.items():
+            shared = int(torch.isin(hashes, seen).sum())
+            if split != ledger.split and shared:
+                raise SplitError(
+                    f"{shared} of the {len(ledger)} samples of this {ledger.split} ledger were "
+                    f"also in the {split} ledger that this policy has used"
+                )
+
+    def _tuned(self) -> OperatingPoints:
+        if self.points is None:
+            raise NotFittedError("this policy has no operating points; call tune(val) first")
+        return self.points
+
+    def _copy(self) -> "Policy":
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        return copy
+
+
+def crossfit_answers(answer: Answer, ledger: Ledger, folds: int = FOLDS) -> Tensor:
+    """Answers of every sample by a copy of `answer` that was fitted without it, `[N, M, K]`.
+
+    An answer with nothing to learn has not seen any label, and is not refitted.
+    """
+    if isinstance(answer, CurrentExit):
+        return ledger.logits  # as they are, without a second copy
+    if not answer.learned:
+        return torch.cat([answer.answers(logits) for _, logits in ledger.chunks()])
+    if len(ledger) < folds:
+        raise LedgerError(f"cross-fitting needs at least {folds} samples, got {len(ledger)}")
+    answers = torch.empty(len(ledger), ledger.num_exits, ledger.num_classes)
+    order = torch.randperm(len(ledger), generator=torch.Generator().manual_seed(0))
+    parts = order.tensor_split(folds)
+    for number, part in enumerate(parts):
+        rest = torch.cat([*parts[:number], *parts[number + 1 :]])
+        fitted = answer.clone().fit(ledger.take(rest))
+        for rows, logits in ledger.take(part).chunks():
+            answers[part[rows]] = fitted.answers(logits)
+    return answers
+
+
+def _hashes(sample_ids: Sequence[object]) -> Tensor:
+    """A 63-bit number per sample id, so that a policy can tell ids apart without keeping them."""
+    digests = (hashlib.blake2b(str(i).encode(), digest_size=8).digest() for i in sample_ids)
+    return torch.tensor([int.from_bytes(d) >> 1 for d in digests], dtype=torch.long)

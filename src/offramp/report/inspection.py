@@ -1,0 +1,104 @@
+"""Describing whatever offramp has written: ledgers, policies, and folders of them."""
+
+from pathlib import Path
+
+from offramp.errors import FileFormatError
+from offramp.evaluation.references import references
+from offramp.ledger import SPLITS, Ledger
+from offramp.policy import Policy
+from offramp.report.tables import Cell, Table
+from offramp.storage import kind_of
+
+__all__ = ["inspect"]
+
+
+def inspect(path: str | Path) -> list[Table]:
+    """Describe a ledger, an `.npz`, a policy, or a folder that holds ledgers.
+
+    Raises:
+        FileFormatError: There is nothing here that offramp knows.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileFormatError(f"there is nothing at {path}")
+    if path.is_file():
+        split = path.stem if path.stem in SPLITS else "all"
+        return _ledger(path, Ledger.load(path, split=split))
+    kind = kind_of(path)
+    if kind == "ledger":
+        return _ledger(path, Ledger.load(path))
+    if kind == "policy":
+        return _policy(path, Policy.load(path))
+    inside = [path / f"{split}{suffix}" for split in SPLITS for suffix in ("", ".npz")]
+    found = [place for place in inside if place.exists()]
+    if not found:
+        raise FileFormatError(
+            f"{path} holds neither a ledger nor a policy, nor ledgers named after their splits "
+            f"({', '.join(SPLITS)})"
+        )
+    return [table for place in found for table in inspect(place)]
+
+
+def _ledger(path: Path, ledger: Ledger) -> list[Table]:
+    facts = {
+        "split": ledger.split,
+        "samples": f"{len(ledger):,}",
+        "exits": str(ledger.num_exits),
+        "classes": str(ledger.num_classes),
+        "stored as": str(ledger.dtype).removeprefix("torch."),
+        "network": ledger.network or "unknown",
+        "sample ids": "unknown" if ledger.sample_ids is None else f"{ledger.data_fingerprint}",
+        "cost unit": ledger.unit,
+        "network without exits": f"{ledger.reference_cost:,.6g}",
+    }
+    rows = references(ledger, ledger, budgets=())
+    shares = ledger.costs / ledger.reference_cost
+    exits = [
+        [
+            Cell(str(row.exit_index)),
+            Cell(f"{float(ledger.costs[row.exit_index]):,.6g}"),
+            Cell(f"{float(shares[row.exit_index]):.1%}"),
+            Cell(f"{row.accuracy:.2%}"),
+        ]
+        for row in rows.fixed
+    ]
+    caption = f"{rows.hopeless_share:.1%} of the samples are hopeless: no exit gets them right."
+    return [
+        _facts(f"Ledger {path}", facts),
+        Table("exits", "Exits", ["exit", "cost so far", "share", "accuracy"], exits, caption),
+    ]
+
+
+def _policy(path: Path, policy: Policy) -> list[Table]:
+    uses = [f"{use.step} on {use.samples:,} of {use.split}" for use in policy.uses]
+    facts = {
+        "answer": str(policy.answer),
+        "scorer": str(policy.scorer),
+        "network": policy.network or "unknown",
+        "uses of data": ", ".join(uses),
+    }
+    points = policy.points
+    if points is not None:
+        ends = f"{float(points.budgets.min()):.1%} to {float(points.budgets.max()):.1%}"
+        facts["operating points"] = f"{len(points)}, at {ends} of the network without exits"
+    found = [_facts(f"Policy {path}", facts)]
+    if points is not None and policy.selected is not None:
+        rows = [
+            [Cell(str(number)), Cell(f"{float(threshold):.6g}"), Cell(f"{float(share):.1%}")]
+            for number, (threshold, share) in enumerate(
+                zip(policy.thresholds, points.shares[policy.selected], strict=True)
+            )
+        ]
+        caption = (
+            f"On val: accuracy {float(points.accuracies[policy.selected]):.2%} at "
+            f"{float(points.budgets[policy.selected]):.1%} of the cost; the full network "
+            f"reaches {points.full_accuracy:.2%}."
+        )
+        columns = ["exit", "threshold", "leave on val"]
+        found.append(Table("point", f"Operating point {policy.selected}", columns, rows, caption))
+    return found
+
+
+def _facts(title: str, facts: dict[str, str]) -> Table:
+    rows = [[Cell(name), Cell(value)] for name, value in facts.items()]
+    return Table("facts", title, ["", ""], rows)

@@ -1,0 +1,237 @@
+"""Comparisons as tables: one neutral form, and Markdown, CSV, LaTeX and terminal renderings."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from offramp.evaluation.comparison import Comparison, Figure, MethodResult, accuracy_key
+from offramp.evaluation.references import FixedExit
+from offramp.evaluation.resampling import Interval
+
+__all__ = ["Cell", "Table", "tables"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A piece of text, marked or not."""
+
+    text: str
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    r"""A table before it is rendered.
+
+    Example:
+        >>> table = Table("t", "A title", ["method", "x"], [[Cell("a|b"), Cell("1", bold=True)]])
+        >>> print(table.markdown())
+        **A title**
+        <BLANKLINE>
+        | method | x |
+        | --- | ---: |
+        | a\|b | **1** |
+        >>> print(table.latex().splitlines()[4])
+        a|b & \textbf{1} \\
+    """
+
+    name: str
+    title: str
+    columns: list[str]
+    rows: list[list[Cell]]
+    caption: str = ""
+
+    def markdown(self) -> str:
+        """GitHub's Markdown, the caption below."""
+        align = ["---", *["---:"] * (len(self.columns) - 1)]
+        lines = [_row(self.columns), _row(align)]
+        for row in self.rows:
+            texts = [cell.text.replace("|", "\\|") for cell in row]
+            lines.append(
+                _row([f"**{t}**" if c.bold else t for t, c in zip(texts, row, strict=True)])
+            )
+        parts = [f"**{self.title}**", "\n".join(lines), self.caption]
+        return "\n\n".join(part for part in parts if part)
+
+    def csv(self) -> str:
+        """Comma-separated; a last column names the cells that are bold elsewhere."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow([*self.columns, "among the best"])
+        for row in self.rows:
+            bold = [c for c, cell in zip(self.columns, row, strict=True) if cell.bold]
+            writer.writerow([*(cell.text for cell in row), "; ".join(bold)])
+        return out.getvalue()
+
+    def latex(self) -> str:
+        """A booktabs `tabular`."""
+        lines = [
+            f"\\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}",
+            "\\toprule",
+            _latex_row([_latex(column) for column in self.columns]),
+            "\\midrule",
+        ]
+        for row in self.rows:
+            texts = [_latex(cell.text) for cell in row]
+            marked = [f"\\textbf{{{t}}}" if c.bold else t for t, c in zip(texts, row, strict=True)]
+            lines.append(_latex_row(marked))
+        lines += ["\\bottomrule", "\\end{tabular}"]
+        return "\n".join([*lines, f"% {self.title}. {self.caption}".replace("\n", " ")])
+
+    def rich(self) -> RichTable:
+        """For the terminal."""
+        table = RichTable(
+            title=self.title, caption=self.caption, caption_justify="left", box=SIMPLE_HEAD
+        )
+        for number, column in enumerate(self.columns):
+            # Text, not markup: names come from users, and brackets must stay brackets.
+            table.add_column(Text(column), justify="right" if number else "left")
+        for row in self.rows:
+            table.add_row(*(Text(cell.text, "bold" if cell.bold else "") for cell in row))
+        return table
+
+
+def tables(comparison: Comparison) -> list[Table]:
+    """The tables of a comparison: methods, differences to the rivals, and each exit alone."""
+    found = [_methods(comparison)]
+    for rival in ("baseline", "temperature"):
+        if any(rival in method.differences for method in comparison.methods):
+            found.append(_differences(comparison, rival))
+    return [*found, _exits(comparison)]
+
+
+def _methods(comparison: Comparison) -> Table:
+    shares = [f"{budget:.0%}" for budget in comparison.budgets]
+    seeds = comparison.setting["seeds"]
+    return Table(
+        "methods",
+        "Accuracy (%) at a mean cost of a share of the network without exits",
+        ["method", *shares, "ECE", "EEFP", "ECE last"],
+        [
+            *(_method_row(comparison, method) for method in comparison.methods),
+            *_reference_rows(comparison),
+        ],
+        "Test figures with thresholds from val. ± is the standard deviation over "
+        f"{seeds} corrector seed{'s' * (seeds > 1)} on one frozen network; fits without ± are not "
+        "random. Bold: cannot be told from the best method (paired bootstrap over test samples, "
+        "95 %). ECE and EEFP are means over all exits but the last; ECE last is that of the "
+        "answer's max probability. (@ x) is the nearest cost to a budget that is out of reach.",
+    )
+
+
+def _method_row(comparison: Comparison, method: MethodResult) -> list[Cell]:
+    figures = method.figures
+    accuracies = [
+        _cell(figures[accuracy_key(budget)], percent=True) for budget in comparison.budgets
+    ]
+    others = [_cell(figures[column]) for column in ("ece", "eefp", "ece_last")]
+    return [Cell(method.label), *accuracies, *others]
+
+
+def _reference_rows(comparison: Comparison) -> list[list[Cell]]:
+    rows = comparison.references
+    blank = [Cell("")] * 3
+    full = Cell(f"{100 * rows.full.accuracy:.2f} (@ 100%)")
+    pairs = zip(rows.best_fixed, comparison.budgets, strict=True)
+    return [
+        [
+            Cell("Best fixed exit"),
+            *(_fixed_cell(fixed, budget) for fixed, budget in pairs),
+            *blank,
+        ],
+        [Cell("Full network"), *[full] * len(comparison.budgets), *blank],
+        [Cell("Oracle"), *(Cell(f"{100 * value:.2f}") for value in rows.oracle), *blank],
+    ]
+
+
+def _fixed_cell(fixed: FixedExit, budget: float) -> Cell:
+    out_of_reach = f" (@ {fixed.cost:.0%})" if fixed.cost > budget + 1e-9 else ""
+    return Cell(f"{100 * fixed.accuracy:.2f}{out_of_reach}")
+
+
+def _differences(comparison: Comparison, rival: str) -> Table:
+    def row(method: MethodResult) -> list[Cell]:
+        found = method.differences[rival]
+        cells = [
+            _gap_cell(found.get(column), 100 if column.startswith("accuracy") else 1)
+            for column in comparison.columns
+        ]
+        return [Cell(method.label), *cells]
+
+    shares = [f"{budget:.0%}" for budget in comparison.budgets]
+    methods = [method for method in comparison.methods if rival in method.differences]
+    return Table(
+        f"versus-{rival}",
+        f"Difference to {rival}, with 95 % intervals",
+        ["method", *shares, "ECE", "EEFP"],
+        [row(method) for method in methods],
+        "Accuracy in points; paired bootstrap over test samples. Bold: the interval leaves zero "
+        "out.",
+    )
+
+
+def _exits(comparison: Comparison) -> Table:
+    first = comparison.methods[0].exits[0]
+    rows = [
+        [
+            Cell(str(fixed.exit_index)),
+            Cell(f"{fixed.cost:.1%}"),
+            Cell(f"{100 * fixed.accuracy:.2f}"),
+            *(Cell(_number(values[fixed.exit_index])) for values in (first.ece, first.eefp)),
+        ]
+        for fixed in comparison.references.fixed
+    ]
+    label = comparison.methods[0].label.lower()
+    return Table(
+        "exits",
+        "Each exit alone",
+        ["exit", "cost", "accuracy", f"ECE {label}", f"EEFP {label}"],
+        rows,
+        "Cost of a network that has only this exit, as a share of the network without exits. "
+        f"{comparison.references.hopeless_share:.1%} of the test samples are hopeless: no exit "
+        "gets them right.",
+    )
+
+
+def _cell(figure: Figure, percent: bool = False) -> Cell:
+    scale, digits = (100, 2) if percent else (1, 3)
+    text = _number(scale * figure.value, digits)
+    if figure.spread is not None:
+        text += f" ± {scale * figure.spread:.{digits}f}"
+    if figure.cost is not None:
+        text += f" (@ {figure.cost:.0%})"
+    return Cell(text, figure.among_best)
+
+
+def _gap_cell(gap: Interval | None, scale: float) -> Cell:
+    if gap is None:
+        return Cell("-")
+    digits = 2 if scale == 100 else 3
+    ends = f"[{scale * gap.low:+.{digits}f}, {scale * gap.high:+.{digits}f}]"
+    return Cell(f"{scale * gap.value:+.{digits}f} {ends}", gap.is_clear)
+
+
+def _number(value: float, digits: int = 3) -> str:
+    return "-" if np.isnan(value) else f"{value:.{digits}f}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + " \\\\"
+
+
+_LATEX = {"&": "\\&", "%": "\\%", "_": "\\_", "#": "\\#", "$": "\\$", "{": "\\{", "}": "\\}"}
+_LATEX |= {"\\": "\\textbackslash{}", "±": "$\\pm$", "~": "\\textasciitilde{}", "^": "\\^{}"}
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)

@@ -1,0 +1,98 @@
+"""Scorers that read how sure the current answer is: max probability, entropy, margin.
+
+Each keeps the order of its textbook value on a log scale. In float32 many samples share a max
+probability of exactly 1, an entropy of 0 or a margin of 1; their log-odds stay apart.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from offramp.scorers.scorer import History, Scorer
+
+__all__ = ["Entropy", "Margin", "MaxProbability", "log_odds"]
+
+
+def log_odds(answer: Tensor) -> Tensor:
+    """Log-odds of the most probable class, `[n, K]` logits -> `[n]`, without saturation.
+
+    Example:
+        >>> log_odds(torch.tensor([[100.0, 0.0], [101.0, 0.0]]))
+        tensor([100., 101.])
+    """
+    top, rest = _split_top(answer)
+    return top - rest.logsumexp(dim=-1)
+
+
+def _split_top(answer: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit `[n]`, and all logits with that one at minus infinity `[n, K]`."""
+    values = answer.float()
+    top, index = values.max(dim=-1)
+    return top, values.scatter(-1, index[:, None], -torch.inf)
+
+
+@dataclass
+class MaxProbability(Scorer):
+    """Stop when the most probable class is probable enough: the usual rule.
+
+    Example:
+        >>> scores = torch.tensor([0.0, 2.0])  # log-odds
+        >>> MaxProbability().probability(scores)
+        tensor([0.5000, 0.8808])
+    """
+
+    def score_at(self, history: History) -> Tensor:
+        """Log-odds of the most probable class, `[n]`."""
+        return log_odds(history.answer)
+
+    def probability(self, scores: Tensor) -> Tensor:
+        """The max probability itself."""
+        return scores.sigmoid()
+
+
+@dataclass
+class Entropy(Scorer):
+    """Stop when the entropy of the answer is low; the score is minus its logarithm.
+
+    Example:
+        >>> history = History(*[torch.tensor([[[0.0, 0.0]], [[200.0, 0.0]]])] * 2)
+        >>> Entropy().score_at(history)
+        tensor([  0.3665, 194.6967])
+    """
+
+    def score_at(self, history: History) -> Tensor:
+        """Minus log-entropy, `[n]`.
+
+        With d the distance of each other logit from the largest, and S = sum(exp(-d)), the
+        entropy is log(1 + S) + sum(d exp(-d)) / (1 + S): no difference of near-equal numbers.
+        """
+        top, rest = _split_top(history.answer)
+        distance = top[:, None] - rest  # [n, K], infinite at the top class itself
+        log_sum = (-distance).logsumexp(dim=-1)
+        log_weighted = torch.where(
+            distance.isinf(), -torch.inf, distance.log() - distance
+        ).logsumexp(dim=-1)
+        log_total = torch.nn.functional.softplus(log_sum)  # log(1 + S)
+        # Below e^-15, log(1 + S) equals S in float32, and its logarithm is known exactly.
+        first = torch.where(log_sum < -15, log_sum, log_total.log())
+        return -torch.logaddexp(first, log_weighted - log_total)
+
+
+@dataclass
+class Margin(Scorer):
+    """Stop when the two most probable classes are far apart; the score is the gap's log-odds.
+
+    Example:
+        >>> history = History(*[torch.tensor([[[0.0, 0.0]], [[2.0, 0.0]], [[90.0, 0.0]]])] * 2)
+        >>> Margin().score_at(history)
+        tensor([-88.0297,   1.1614,  89.3069])
+    """
+
+    def score_at(self, history: History) -> Tensor:
+        """log(g / (1 - g)) for the gap g = p1 - p2, `[n]`."""
+        top, rest = _split_top(history.answer)
+        # Two equal classes have a gap of zero, whose logarithm is no number to put thresholds by.
+        lead = (top - rest.amax(dim=-1)).clamp_min(torch.finfo(torch.float32).tiny)
+        log_sum = (rest - top[:, None]).logsumexp(dim=-1)
+        return (-torch.expm1(-lead)).log() - torch.logaddexp(log_sum, -lead)

@@ -1,0 +1,103 @@
+"""What the right decision would have been, seen afterwards: stop targets and the oracle."""
+
+import torch
+from torch import Tensor
+
+from offramp.errors import LedgerError
+
+__all__ = ["correctness", "hopeless", "oracle_accuracy", "oracle_exits", "stop_target"]
+
+
+def correctness(predictions: Tensor, labels: Tensor) -> Tensor:
+    """Whether each exit is right, the target of CCCT in the paper's Appendix E.
+
+    Args:
+        predictions: `[N, M]`, the class that each exit would answer.
+        labels: `[N]`, the true classes.
+
+    Returns:
+        bool `[N, M]`.
+
+    Example:
+        >>> correctness(torch.tensor([[1, 2]]), torch.tensor([2]))
+        tensor([[False,  True]])
+    """
+    predictions, labels = torch.as_tensor(predictions), torch.as_tensor(labels)
+    if predictions.ndim != 2 or labels.shape != predictions.shape[:1]:
+        raise LedgerError(
+            "`predictions` must have the shape [N, M] and `labels` [N], got "
+            f"{list(predictions.shape)} and {list(labels.shape)}"
+        )
+    return predictions == labels[:, None]
+
+
+def stop_target(predictions: Tensor, labels: Tensor) -> Tensor:
+    """Whether stopping is right at each exit: right here, or wrong at every exit from here on.
+
+    This is the paper's Eq. (ee_target). A sample that no later exit gets right gains nothing
+    from going on, so it should stop too.
+
+    Args:
+        predictions: `[N, M]`, the class that each exit would answer.
+        labels: `[N]`, the true classes.
+
+    Returns:
+        bool `[N, M]`; the last exit is always True.
+
+    Example:
+        >>> stop_target(torch.tensor([[0, 1, 0], [0, 0, 0]]), torch.tensor([1, 1]))
+        tensor([[False,  True,  True],
+                [ True,  True,  True]])
+    """
+    correct = correctness(predictions, labels)
+    return correct | ~_right_from_here_on(correct)
+
+
+def hopeless(correct: Tensor) -> Tensor:
+    """Samples that no exit gets right, bool `[N]`, from correctness `[N, M]`.
+
+    Example:
+        >>> hopeless(torch.tensor([[False, True], [False, False]]))
+        tensor([False,  True])
+    """
+    return ~correct.any(dim=1)
+
+
+def oracle_exits(correct: Tensor) -> Tensor:
+    """The first exit that is right, or exit 0 where none is: `[N]`.
+
+    Example:
+        >>> oracle_exits(torch.tensor([[False, True], [False, False]]))
+        tensor([1, 0])
+    """
+    return correct.int().argmax(dim=1)
+
+
+def oracle_accuracy(correct: Tensor, costs: Tensor, budget: float) -> float:
+    """Best accuracy that any stopping rule could reach at a mean cost of `budget`.
+
+    Everyone starts at exit 0. Samples whose first right exit lies deeper are bought in order of
+    the extra cost until the budget is spent.
+
+    Args:
+        correct: bool `[N, M]`.
+        costs: `[M]`, cumulative, in the unit of `budget`.
+        budget: Mean cost per sample.
+
+    Example:
+        >>> correct = torch.tensor([[True, True], [False, True], [False, True], [False, False]])
+        >>> oracle_accuracy(correct, torch.tensor([1.0, 2.0]), budget=1.25)
+        0.5
+    """
+    first = oracle_exits(correct)
+    extra = (costs[first] - costs[0]).double()
+    wanted = extra[~hopeless(correct)].sort().values
+    purse = (budget - float(costs[0])) * len(correct)
+    # Half a millionth of the dearest step absorbs the rounding of the cumulative sum.
+    bought = int((wanted.cumsum(0) <= purse + 5e-7 * float(costs[-1])).sum())
+    return bought / len(correct)
+
+
+def _right_from_here_on(correct: Tensor) -> Tensor:
+    """A bool `[N, M]`: whether this or any later exit is right."""
+    return correct.flip(1).int().cummax(1).values.flip(1).bool()

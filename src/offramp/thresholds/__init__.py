@@ -1,0 +1,7 @@
+"""Scores -> thresholds, for a budget."""
+
+from offramp.thresholds.geometric import geometric
+from offramp.thresholds.points import METHODS, OperatingPoints
+from offramp.thresholds.rule import exits_taken, stops
+
+__all__ = ["METHODS", "OperatingPoints", "exits_taken", "geometric", "stops"]

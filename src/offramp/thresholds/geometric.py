@@ -1,0 +1,115 @@
+"""Geometric exit shares: the heuristic of MSDNet that the paper uses (Appendix C)."""
+
+import torch
+from torch import Tensor
+
+from offramp.errors import ConfigError
+from offramp.thresholds.rule import stops
+
+__all__ = ["geometric", "geometric_sweep", "shares_of"]
+
+LOG_Q_LIMIT = 40.0  # e^-40 of any split is less than a sample
+
+
+def shares_of(log_q: Tensor, exits: int) -> Tensor:
+    """Share of samples that should leave at each exit, proportional to q^j: `[P]` -> `[P, M]`.
+
+    Example:
+        >>> shares_of(torch.tensor([2.0]).log(), exits=3)
+        tensor([[0.1429, 0.2857, 0.5714]])
+    """
+    return (log_q[:, None] * torch.arange(exits)).softmax(dim=1)
+
+
+def geometric(scores: Tensor, q: float | Tensor) -> Tensor:
+    """Thresholds at which the exits' shares of samples are proportional to q^j.
+
+    Each threshold is found among the samples that are still there, and lies midway between two
+    neighbouring scores. Where the wanted cut falls inside a group of tied scores, the nearer end
+    of the group is taken; what one exit took too few or too many, the next one makes up for.
+
+    Args:
+        scores: `[N, M]`; the last column is not looked at.
+        q: Below one, most samples leave early; above one, late. `[P]` values give `[P, M]`.
+
+    Returns:
+        float64 thresholds `[M]` or `[P, M]`; `+inf` where nobody should leave, `-inf` where all
+        should, as always at the last exit.
+
+    Example:
+        >>> scores = torch.tensor([[4.0, 0.0], [3.0, 0.0], [2.0, 0.0], [1.0, 0.0]])
+        >>> geometric(scores, q=1.0)
+        tensor([2.5000,   -inf], dtype=torch.float64)
+    """
+    scores, many = torch.as_tensor(scores), torch.as_tensor(q, dtype=torch.float64)
+    if not (many > 0).all():
+        raise ConfigError(f"`q` must be positive, got {many.min():g}")
+    log_q = many.log().clamp(-LOG_Q_LIMIT, LOG_Q_LIMIT)
+    thresholds = _for_shares(scores, shares_of(log_q.reshape(-1), scores.shape[1]))
+    return thresholds if many.ndim else thresholds[0]
+
+
+def geometric_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) -> Tensor:
+    """Geometric thresholds over the whole range, evenly spread in expected cost: `[points, M]`.
+
+    Args:
+        scores: `[N, M]` on val.
+        correct: bool `[N, M]`; this method does not look at it.
+        costs: `[M]`, cumulative.
+        points: How many operating points.
+    """
+    wanted = torch.linspace(float(costs[0]), float(costs[-1]), points, dtype=torch.float64)
+    low = torch.full((points,), -LOG_Q_LIMIT, dtype=torch.float64)
+    high = -low
+    for _ in range(60):  # the expected cost grows with q, so that bisection finds it
+        middle = (low + high) / 2
+        dear = shares_of(middle, len(costs)) @ costs.double() > wanted
+        low, high = torch.where(dear, low, middle), torch.where(dear, middle, high)
+    low[0], low[-1] = -LOG_Q_LIMIT, LOG_Q_LIMIT
+    return geometric(scores, low.exp())
+
+
+def _for_shares(scores: Tensor, shares: Tensor) -> Tensor:
+    """Thresholds `[P, M]` that come as close as ties allow to the exit shares `[P, M]`."""
+    samples, exits = scores.shape
+    goals = (shares.cumsum(1) * samples).round().long()  # [P, M], samples gone after each exit
+    staying = torch.ones(len(shares), samples, dtype=torch.bool)
+    thresholds = torch.full_like(shares, -torch.inf, dtype=torch.float64)
+    for exit_index in range(exits - 1):
+        column = scores[:, exit_index].double()
+        gone = samples - staying.sum(dim=1)
+        thresholds[:, exit_index] = _cut(column, staying, goals[:, exit_index] - gone)
+        staying &= ~stops(column, thresholds[:, exit_index, None])
+    return thresholds
+
+
+def _cut(scores: Tensor, staying: Tensor, wanted: Tensor) -> Tensor:
+    """Thresholds `[P]` that stop about `wanted` `[P]` of the samples `staying` `[P, N]`."""
+    values, order = scores.sort(descending=True)
+    ranks = staying[:, order].cumsum(dim=1, dtype=torch.int32)  # [P, N], staying ones so far
+    there = ranks[:, -1]
+    wanted = wanted.clamp_min(0).minimum(there).int()
+
+    def value_of(rank: Tensor) -> Tensor:
+        """Score of the staying sample with this rank, counted from one."""
+        return values[
+            torch.searchsorted(ranks, rank[:, None]).squeeze(1).clamp_max(len(values) - 1)
+        ]
+
+    # All samples that tie with the last wanted one go together, or none of them.
+    tie = value_of(wanted.clamp_min(1))
+    first = torch.searchsorted(-values, -tie)
+    end = torch.searchsorted(-values, -tie, right=True)
+    above = torch.where(first > 0, _at(ranks, first - 1), 0)
+    with_tie = _at(ranks, end - 1)
+    taken = torch.where(with_tie - wanted < wanted - above, with_tie, above)
+    upper, lower = value_of(taken.clamp_min(1)), value_of(taken + 1)
+    middle = lower + (upper - lower) / 2
+    # Neighbours that have no number between them: `>=` then cuts above the lower one at the upper.
+    threshold = torch.where(middle > lower, middle, upper)
+    threshold = torch.where(taken == there, -torch.inf, threshold)
+    return torch.where(taken == 0, torch.inf, threshold)
+
+
+def _at(ranks: Tensor, column: Tensor) -> Tensor:
+    return ranks.gather(1, column.clamp_min(0)[:, None]).squeeze(1)

@@ -1,0 +1,140 @@
+"""Operating points: thresholds over the whole range of costs, with what they gave on val."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from offramp.errors import BudgetError, ConfigError
+from offramp.thresholds.geometric import geometric_sweep
+from offramp.thresholds.rule import exits_taken
+
+__all__ = ["METHODS", "OperatingPoints", "ThresholdMethod", "measure", "tune_points"]
+
+ThresholdMethod = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+"""`(scores [N, M], correct [N, M], costs [M], points) -> thresholds [P, M]`, all on val."""
+
+METHODS: dict[str, ThresholdMethod] = {"geometric": geometric_sweep}
+
+
+@dataclass(frozen=True)
+class OperatingPoints:
+    """P sets of thresholds, cheapest first, and what each gave on val.
+
+    Attributes:
+        thresholds: `[P, M]` float64.
+        budgets: `[P]`, mean cost on val as a share of the reference cost.
+        accuracies: `[P]`, on val.
+        shares: `[P, M]`, share of the val samples that left at each exit.
+        full_accuracy: Accuracy of the network's own last exit on val.
+    """
+
+    thresholds: Tensor
+    budgets: Tensor
+    accuracies: Tensor
+    shares: Tensor
+    full_accuracy: float
+
+    def __len__(self) -> int:
+        return len(self.budgets)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by name, for a file."""
+        named = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+
+    def for_budget(self, budget: float) -> int:
+        """The point with the highest val cost that is not above the budget.
+
+        Raises:
+            BudgetError: With the range that is possible.
+        """
+        if not 0 < budget <= 1:
+            raise BudgetError(
+                f"`budget` is a share of the network without exits in (0, 1], got {budget}"
+            )
+        # Costs are sums of many floats; a point must not miss its own budget by rounding.
+        within = (self.budgets <= budget + 1e-9).nonzero().squeeze(1)
+        if not len(within):
+            raise BudgetError(
+                f"`budget` must lie in [{_up(float(self.budgets[0]))}, 1] for these costs, got "
+                f"{budget}: exit 0 alone, with its head and scorer, costs "
+                f"{float(self.budgets[0]):.4f} of the network without exits"
+            )
+        dearest = self.budgets[within].max()
+        best = within[self.budgets[within] == dearest]
+        return int(best[self.accuracies[best].argmax()])
+
+    def for_accuracy(self, max_drop: float) -> int:
+        """The cheapest point that loses at most `max_drop` on val against the full network.
+
+        Raises:
+            BudgetError: No point is that accurate.
+        """
+        if not 0 <= max_drop < 1:
+            raise BudgetError(f"`max_drop` must lie in [0, 1), got {max_drop}")
+        wanted = self.full_accuracy - max_drop
+        within = (self.accuracies >= wanted - 1e-9).nonzero().squeeze(1)
+        if not len(within):
+            least = self.full_accuracy - float(self.accuracies.max())
+            raise BudgetError(
+                f"`max_drop` must be at least {_up(least)} for this policy, got {max_drop}: its "
+                f"best val accuracy is {float(self.accuracies.max()):.4f}, the full network's "
+                f"{self.full_accuracy:.4f}"
+            )
+        return int(within[self.budgets[within].argmin()])
+
+
+def tune_points(
+    scores: Tensor,
+    correct: Tensor,
+    costs: Tensor,
+    full_accuracy: float,
+    method: str = "geometric",
+    points: int = 201,
+) -> OperatingPoints:
+    """Choose thresholds on val by a named method and measure them there.
+
+    Args:
+        scores: `[N, M]`.
+        correct: bool `[N, M]`.
+        costs: `[M]`, cumulative, as shares of the reference cost.
+        full_accuracy: Accuracy of the network's own last exit.
+        method: A key of `METHODS`.
+        points: How many operating points; methods may return fewer.
+
+    Example:
+        >>> scores = torch.linspace(0, 1, 40).reshape(10, 4)
+        >>> points = tune_points(scores, scores > 0.3, torch.tensor([1, 4, 7, 10]) / 10, 0.7)
+        >>> len(points), round(float(points.budgets[points.for_budget(0.5)]), 2)
+        (201, 0.49)
+    """
+    if method not in METHODS:
+        raise ConfigError(f"`thresholds` must be one of {', '.join(METHODS)}, got {method!r}")
+    if points < 2:
+        raise ConfigError(f"`points` must be at least 2, got {points}")
+    thresholds = METHODS[method](scores, correct, costs, points)
+    means, accuracies, shares = measure(exits_taken(scores, thresholds), correct, costs)
+    order = means.argsort(stable=True)
+    return OperatingPoints(
+        thresholds[order], means[order], accuracies[order], shares[order], full_accuracy
+    )
+
+
+def measure(exits: Tensor, correct: Tensor, costs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean cost `[P]`, accuracy `[P]` and exit shares `[P, M]` of exits taken, `[P, N]`."""
+    samples = exits.shape[1]
+    small = exits.to(torch.int8) if len(costs) < 128 else exits
+    shares, right = [], torch.zeros(len(exits), dtype=torch.float64)
+    for exit_index in range(len(costs)):
+        here = small == exit_index
+        shares.append(here.sum(dim=1))
+        right += (here & correct[:, exit_index]).sum(dim=1)
+    spread = torch.stack(shares, dim=1).double() / samples
+    return spread @ costs.double(), right / samples, spread
+
+
+def _up(value: float) -> str:
+    """Four digits, rounded up, so that the stated bound is itself possible."""
+    return f"{-(-value * 10_000 // 1) / 10_000:.4f}"
