@@ -2,9 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# OpenBLAS is slower with threads on the small problems of the tests.
-export OPENBLAS_NUM_THREADS ?= 1
-
 .PHONY: help install demo test lint types benchmark clean
 
 help:
@@ -27,7 +24,7 @@ demo: install
 	$(BIN)/offramp demo
 
 test: lint types
-	$(BIN)/pytest -q -n auto
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto
 
 lint: install
 	$(BIN)/ruff check .

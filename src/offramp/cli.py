@@ -120,7 +120,7 @@ def fit_command(
         policy = policy.at(budget=budget, max_drop=max_drop)
     policy.save(folder)
     if has_test:
-        out.print("on test:", evaluate(policy, ledgers["test"]), highlight=False)
+        out.print(f"on test: {evaluate(policy, ledgers['test'])}", markup=False, highlight=False)
     for table in report.inspect(folder):
         out.print(table.rich())
 

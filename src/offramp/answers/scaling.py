@@ -49,7 +49,8 @@ class TemperatureScaling(Answer):
             raise ConfigError(f"`multiplier` must be positive, got {self.multiplier}")
 
     def _fit(self, ledger: Ledger) -> None:
-        fitted = [_best_temperature(logits, ledger.labels) for logits in _per_exit(ledger)]
+        exits = ledger.logits.unbind(dim=1)
+        fitted = [_best_temperature(logits, ledger.labels) for logits in exits]
         temperatures = torch.tensor(fitted)
         temperatures[:-1] *= self.multiplier
         self.temperatures_ = temperatures
@@ -141,9 +142,8 @@ class MatrixScaling(Answer):
 
 def _per_exit(ledger: Ledger) -> Iterator[Tensor]:
     """Each exit's logits in float32, `[N, K]`, one exit in memory at a time."""
-    logits = ledger.logits
-    for exit_index in range(ledger.num_exits):
-        yield logits[:, exit_index].float()
+    for logits in ledger.logits.unbind(dim=1):
+        yield logits.float()
 
 
 def _best_temperature(logits: Tensor, labels: Tensor) -> float:
@@ -157,7 +157,8 @@ def _best_temperature(logits: Tensor, labels: Tensor) -> float:
         """Derivative of the loss by 1/T: expected logit under the model minus the label's."""
         inverse = exp(-log_temperature)
         expected = 0.0
-        for part in logits.split(4096):
+        for stored in logits.split(4096):
+            part = stored.float()
             expected += ((part * inverse).softmax(1) * part).sum(dtype=torch.float64).item()
         return expected / len(logits) - label_mean
 

@@ -134,7 +134,7 @@ def evaluate(policy: Policy, test: Ledger, allow_split: str | None = None) -> Ou
     """
     thresholds = policy.thresholds
     trace = policy.trace(test, "test", allow_split)
-    exits = exits_taken(trace.scores, thresholds)
+    exits = exits_taken(trace.scores, thresholds).long()
     costs = (policy.costs(test) / test.reference_cost)[exits]
     right = trace.correct.gather(1, exits[:, None]).squeeze(1)
     lost = hopeless(trace.network_correct)

@@ -71,9 +71,9 @@ class Resamples:
         self, trace: Trace, thresholds: Tensor, costs: Tensor, budgets: Tensor
     ) -> Tensor:
         """Resampled accuracies at the budgets, `[R, B]`: each resample has its own curve."""
-        exits = exits_taken(trace.scores, thresholds)  # [P, N]
-        right = self.means(trace.correct.gather(1, exits.T))
-        spent = self.means(costs.float()[exits.T])
+        exits = exits_taken(trace.scores, thresholds).T.long()  # [N, P]
+        right = self.means(trace.correct.gather(1, exits))
+        spent = self.means(costs.float()[exits])
         return accuracy_at(spent, right, budgets.float())[0].double()
 
     def ece(self, trace: Trace, scorer: Scorer, bins: int = 15) -> Tensor | None:

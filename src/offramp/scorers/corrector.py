@@ -32,6 +32,7 @@ MIN_STEPS = 600  # a small held_out is gone through more often
 TIE_BREAK = 1e-3
 
 TABLE_BYTES = 1 << 30  # above this, features are made batch by batch instead of once
+WIDE = 256  # above so many inputs, each exit is trained by itself
 
 
 @dataclass
@@ -125,10 +126,15 @@ class Corrector(Scorer):
         self, history: History, labels: Tensor, seeds: Sequence[int]
     ) -> "_Parameters":
         k = self._top_k(history.answers.shape[2])
-        exits = history.exit_index  # correctors are for exits 0..M-2
-        inputs = [k * (m + 1) if self.history else k for m in range(exits)]
+        exits = range(history.exit_index)  # correctors are for exits 0..M-2
+        inputs = [k * (m + 1) if self.history else k for m in exits]
         parameters = _initial_parameters(inputs, self.hidden, seeds)
-        _train(parameters, self._features(history), self._targets(history, labels), self.epochs)
+        targets = self._targets(history, labels)
+        # Narrow inputs of all exits are padded to one product; wide ones would waste half of it.
+        blocks = [exits] if inputs[-1] <= WIDE else [range(m, m + 1) for m in exits]
+        for block in blocks:
+            features = _Features(self, history, block, inputs[block[-1]])
+            _train(parameters.block(block, features.width), features, targets, self.epochs)
         return parameters
 
     def _inputs_at(self, history: History) -> Tensor:
@@ -139,30 +145,6 @@ class Corrector(Scorer):
         index = index[:, None].expand(-1, history.exit_index + 1, -1)
         return history.log_probs.gather(2, index).exp().flatten(1)
 
-    def _padded_inputs(self, history: History) -> Tensor:
-        """Inputs of all correctors, `[M-1, n, D]`, padded with zeros to one width."""
-        exits = history.exit_index
-        width = self._top_k(history.answers.shape[2]) * (exits if self.history else 1)
-        padded = torch.zeros(exits, len(history), width)
-        _ = history.log_probs  # once for all exits: `until` hands it on
-        for m in range(exits):
-            inputs = self._inputs_at(history.until(m))
-            padded[m, :, : inputs.shape[1]] = inputs
-        return padded
-
-    def _features(self, history: History) -> "_Features":
-        exits = history.exit_index
-        width = self._top_k(history.answers.shape[2]) * (exits if self.history else 1)
-        offsets = torch.empty(exits, len(history))
-        small = 4 * exits * len(history) * width <= TABLE_BYTES
-        table = torch.empty(exits, len(history), width) if small else None
-        for rows, part in history.chunks():
-            for m in range(exits):
-                offsets[m, rows] = TIE_BREAK * log_odds(part.answers[:, m])
-            if table is not None:
-                table[:, rows] = self._padded_inputs(part)
-        return _Features(self, history, table, offsets)
-
     def _targets(self, history: History, labels: Tensor) -> Tensor:
         """`[M-1, N]` float: what the correctors should have said."""
         predictions = torch.cat([part.predictions for _, part in history.chunks()])
@@ -171,26 +153,41 @@ class Corrector(Scorer):
     def _keep(self, parameters: "_Parameters", index: int) -> Self:
         """Take over the weights of the seed with this number."""
         mine = slice(index * self.hidden, (index + 1) * self.hidden)
-        self.hidden_weights_ = parameters.hidden_weights.detach()[:, :, mine].clone()
-        self.hidden_biases_ = parameters.hidden_biases.detach()[:, 0, mine].clone()
-        self.output_weights_ = parameters.output_weights.detach()[:, 0, index].clone()
-        self.output_biases_ = parameters.output_biases.detach()[:, 0, index].clone()
+        self.hidden_weights_ = parameters.hidden_weights[:, :, mine].clone()
+        self.hidden_biases_ = parameters.hidden_biases[:, 0, mine].clone()
+        self.output_weights_ = parameters.output_weights[:, 0, index].clone()
+        self.output_biases_ = parameters.output_biases[:, 0, index].clone()
         return self
 
 
-class _Features(NamedTuple):
-    """Training inputs: as one table where it fits into memory, else made batch by batch."""
+class _Features:
+    """What the correctors of some exits are trained on: a table where it fits, else batches."""
 
-    corrector: Corrector
-    history: History
-    table: Tensor | None
-    offsets: Tensor  # [M-1, N]
+    def __init__(self, corrector: Corrector, history: History, exits: range, width: int) -> None:
+        self.corrector, self.history, self.exits, self.width = corrector, history, exits, width
+        self.offsets = torch.empty(len(exits), len(history))  # the fixed part of the output
+        small = 4 * len(exits) * len(history) * width <= TABLE_BYTES
+        self.table = torch.empty(len(exits), len(history), width) if small else None
+        for rows, part in history.chunks():
+            for row, exit_index in enumerate(exits):
+                self.offsets[row, rows] = TIE_BREAK * log_odds(part.answers[:, exit_index])
+            if self.table is not None:
+                self.table[:, rows] = self._padded(part)
 
     def batch(self, rows: Tensor) -> Tensor:
-        """`[M-1, n, D]`."""
+        """`[E, n, width]`."""
         if self.table is not None:
             return self.table[:, rows]
-        return self.corrector._padded_inputs(self.history.take(rows))
+        return self._padded(self.history.take(rows))
+
+    def _padded(self, history: History) -> Tensor:
+        """Inputs of the exits' correctors, padded with zeros to one width."""
+        padded = torch.zeros(len(self.exits), len(history), self.width)
+        _ = history.log_probs  # once for all exits: `until` hands it on
+        for row, exit_index in enumerate(self.exits):
+            inputs = self.corrector._inputs_at(history.until(exit_index))
+            padded[row, :, : inputs.shape[1]] = inputs
+        return padded
 
 
 class _Parameters(NamedTuple):
@@ -200,6 +197,13 @@ class _Parameters(NamedTuple):
     hidden_biases: Tensor  # [E, 1, S * hidden]
     output_weights: Tensor  # [E, 1, S, hidden]
     output_biases: Tensor  # [E, 1, S]
+
+    def block(self, exits: range, width: int) -> "_Parameters":
+        """The part for some exits, as leaves that share the memory of the whole."""
+        chosen = slice(exits.start, exits.stop)
+        parts = [part[chosen] for part in self]
+        parts[0] = parts[0][:, :width]
+        return _Parameters(*(part.detach().requires_grad_() for part in parts))
 
     def logits(self, inputs: Tensor) -> Tensor:
         """`[E, n, D]` -> `[E, n, S]`."""
@@ -226,16 +230,16 @@ def _initial_parameters(inputs: Sequence[int], hidden: int, seeds: Sequence[int]
             ):
                 part.uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=generator)
     return _Parameters(
-        hidden_weights.flatten(2).requires_grad_(),
-        hidden_biases.flatten(2).requires_grad_(),
-        output_weights.requires_grad_(),
-        torch.zeros(len(inputs), 1, len(seeds), requires_grad=True),
+        hidden_weights.flatten(2),
+        hidden_biases.flatten(2),
+        output_weights,
+        torch.zeros(len(inputs), 1, len(seeds)),
     )
 
 
 def _train(parameters: _Parameters, features: _Features, targets: Tensor, epochs: int) -> None:
     """Minimise the binary cross-entropy of every exit and seed; the data order is fixed."""
-    samples = targets.shape[1]
+    exits, samples = slice(features.exits.start, features.exits.stop), targets.shape[1]
     per_epoch = -(-samples // BATCH)
     epochs = max(epochs, -(-MIN_STEPS // per_epoch))
     optimizer = torch.optim.AdamW(
@@ -248,7 +252,7 @@ def _train(parameters: _Parameters, features: _Features, targets: Tensor, epochs
     for _ in range(epochs):
         for rows in torch.randperm(samples, generator=generator).split(BATCH):
             logits = parameters.logits(features.batch(rows)) + features.offsets[:, rows, None]
-            wanted = targets[:, rows, None].expand_as(logits)
+            wanted = targets[exits, rows, None].expand_as(logits)
             loss = binary_cross_entropy_with_logits(logits, wanted, reduction="sum") / len(rows)
             optimizer.zero_grad()
             loss.backward()

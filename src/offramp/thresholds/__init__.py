@@ -2,6 +2,6 @@
 
 from offramp.thresholds.geometric import geometric
 from offramp.thresholds.points import METHODS, OperatingPoints
-from offramp.thresholds.rule import exits_taken, stops
+from offramp.thresholds.rule import exits_taken, rounded_up, stops
 
-__all__ = ["METHODS", "OperatingPoints", "exits_taken", "geometric", "stops"]
+__all__ = ["METHODS", "OperatingPoints", "exits_taken", "geometric", "rounded_up", "stops"]

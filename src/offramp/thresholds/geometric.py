@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from offramp.errors import ConfigError
-from offramp.thresholds.rule import stops
+from offramp.thresholds.rule import rounded_up, stops
 
 __all__ = ["geometric", "geometric_sweep", "shares_of"]
 
@@ -79,7 +79,8 @@ def _for_shares(scores: Tensor, shares: Tensor) -> Tensor:
         column = scores[:, exit_index].double()
         gone = samples - staying.sum(dim=1)
         thresholds[:, exit_index] = _cut(column, staying, goals[:, exit_index] - gone)
-        staying &= ~stops(column, thresholds[:, exit_index, None])
+        limits = rounded_up(thresholds[:, exit_index, None], scores.dtype)
+        staying &= ~stops(scores[:, exit_index], limits)
     return thresholds
 
 

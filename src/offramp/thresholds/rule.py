@@ -1,23 +1,46 @@
-"""The stop rule. Search, evaluation and runtime all decide by these two functions."""
+"""The stop rule. Search, evaluation and runtime all decide by `stops`."""
 
+from typing import Any, TypeVar
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from offramp.errors import LedgerError
 
-__all__ = ["exits_taken", "stops"]
+__all__ = ["exits_taken", "rounded_up", "stops"]
+
+Array = TypeVar("Array", Tensor, np.ndarray[Any, Any])
 
 
-def stops(scores: Tensor, threshold: Tensor | float) -> Tensor:
+def stops(scores: Array, threshold: Array) -> Array:
     """Whether to stop: the score reaches the threshold. A NaN score never stops.
 
-    Compared in float64, where a threshold midway between two float32 scores lies between them.
+    Args:
+        scores: Any shape.
+        threshold: Broadcast against the scores; of their float type, see `rounded_up`.
 
     Example:
-        >>> stops(torch.tensor([0.1, 0.5, float("nan")]), 0.3)
+        >>> stops(torch.tensor([0.1, 0.5, float("nan")]), torch.tensor(0.3))
         tensor([False,  True, False])
     """
-    return scores.double() >= torch.as_tensor(threshold, dtype=torch.float64)
+    return scores >= threshold
+
+
+def rounded_up(thresholds: Tensor, dtype: torch.dtype) -> Tensor:
+    """Thresholds in a smaller float type that decide exactly as before.
+
+    A score of that type reaches a float64 threshold if and only if it reaches the next number
+    of its own type above it; rounding to the nearest could fall on a score from above.
+
+    Example:
+        >>> up = rounded_up(torch.tensor([1.0 + 1e-12], dtype=torch.float64), torch.float32)
+        >>> bool(torch.tensor(1.0) >= up)
+        False
+    """
+    near = thresholds.to(dtype)
+    above = torch.nextafter(near, torch.full_like(near, torch.inf))
+    return torch.where(near.double() < thresholds.double(), above, near)
 
 
 def exits_taken(scores: Tensor, thresholds: Tensor) -> Tensor:
@@ -29,12 +52,12 @@ def exits_taken(scores: Tensor, thresholds: Tensor) -> Tensor:
             The last exit always stops, whatever its score and threshold.
 
     Returns:
-        `[N]` or `[P, N]`, exit numbers.
+        int16 `[N]` or `[P, N]`, exit numbers.
 
     Example:
         >>> scores = torch.tensor([[0.9, 0.0, 0.0], [0.1, 0.8, 0.0], [0.1, 0.2, 0.0]])
         >>> exits_taken(scores, torch.tensor([0.5, 0.5, 0.0]))
-        tensor([0, 1, 2])
+        tensor([0, 1, 2], dtype=torch.int16)
     """
     scores, thresholds = torch.as_tensor(scores), torch.as_tensor(thresholds)
     if scores.ndim != 2 or thresholds.shape[-1:] != scores.shape[1:]:
@@ -42,11 +65,13 @@ def exits_taken(scores: Tensor, thresholds: Tensor) -> Tensor:
             "`scores` must have the shape [N, M] and `thresholds` [M] or [P, M], got "
             f"{list(scores.shape)} and {list(thresholds.shape)}"
         )
-    last = scores.shape[1] - 1
-    columns = scores.T.contiguous()
-    exits = torch.full((*thresholds.shape[:-1], len(scores)), last, dtype=torch.int16)
-    # Backwards, so that an earlier exit overwrites a later one.
-    for exit_index in range(last - 1, -1, -1):
-        here = stops(columns[exit_index], thresholds[..., exit_index, None])
-        exits.masked_fill_(here, exit_index)
-    return exits.long()
+    columns = scores.T.contiguous().numpy()
+    limits = rounded_up(thresholds, scores.dtype).numpy()
+    # A sample takes one more exit for every one that it passes; numpy, because torch would hand
+    # these tiny steps to threads.
+    going_on = np.ones((*thresholds.shape[:-1], len(scores)), dtype=bool)
+    exits = np.zeros(going_on.shape, dtype=np.int16)
+    for exit_index in range(scores.shape[1] - 1):
+        going_on &= ~stops(columns[exit_index], limits[..., exit_index, None])
+        exits += going_on
+    return torch.from_numpy(exits)

@@ -1,0 +1,97 @@
+"""Anonymous memory of a comparison on ImageNet-size ledgers: 50,000 x 12 x 1000 in float16.
+
+Run: python benchmarks/memory.py [--samples 50000] [--limit 3.0]
+
+Anonymous memory is what a process really needs: pages of a memory-mapped ledger belong to the
+file, and the system takes them back when it wants to. Each of the three splits has the full
+size; they share one file, which does not matter here.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+from offramp import Ledger, compare
+from offramp.costs import Costs
+
+METHODS = ("baseline", "temperature", "ours-top-5", "ccct-top-5")
+EXITS, CLASSES = 12, 1000
+
+
+def write_ledger(folder: Path, samples: int) -> None:
+    """Logits in which the label stands out more with every exit."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(CLASSES, (samples,), generator=generator)
+    logits = torch.empty(samples, EXITS, CLASSES, dtype=torch.float16)
+    for exit_index in range(EXITS):
+        noise = torch.randn(samples, CLASSES, generator=generator)
+        lift = (1 + 0.5 * exit_index) * (1 + torch.rand(samples, 1, generator=generator))
+        logits[:, exit_index] = noise.scatter_add_(1, labels[:, None], lift)
+    costs = Costs(stages=(1e8,) * EXITS, heads=(1e6,) * EXITS)
+    Ledger(logits, labels, costs, split="all", network="made up").save(folder)
+
+
+def anonymous_gigabytes() -> float:
+    """RssAnon of this process."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 2**20
+    raise SystemExit("this system does not say how much anonymous memory a process has")
+
+
+class Peak(threading.Thread):
+    """Watches the anonymous memory every 20 ms."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.gigabytes = 0.0
+
+    def run(self) -> None:
+        """Watch for ever."""
+        while True:
+            self.gigabytes = max(self.gigabytes, anonymous_gigabytes())
+            time.sleep(0.02)
+
+
+def main() -> None:
+    """Write the ledger in another process, then compare in this one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=50_000)
+    parser.add_argument("--limit", type=float, default=3.0, help="gigabytes")
+    parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.write:
+        write_ledger(options.write, options.samples)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, "--samples", str(options.samples)]
+        subprocess.run([*command, "--write", folder], check=True)
+        size = sum(file.stat().st_size for file in Path(folder).iterdir()) / 2**30
+        watch, start = Peak(), time.perf_counter()
+        before = anonymous_gigabytes()
+        watch.start()
+        stored = Ledger.load(folder)
+        held_out, val, test = (
+            Ledger(stored.logits, stored.labels, stored.cost_model, split=split, network="made up")
+            for split in ("held_out", "val", "test")
+        )
+        show = lambda *step: print(*step, file=sys.stderr)  # noqa: E731
+        compare(held_out, val, test, METHODS, progress=show)
+        seconds = time.perf_counter() - start
+    print(
+        f"{', '.join(METHODS)} on three ledgers of {size:.2f} GB: peak anonymous memory "
+        f"{watch.gigabytes:.2f} GB (limit {options.limit} GB), {before:.2f} GB of it before any "
+        f"ledger was opened; {seconds:.0f} s"
+    )
+    if watch.gigabytes > options.limit:
+        raise SystemExit("over the limit")
+
+
+if __name__ == "__main__":
+    main()

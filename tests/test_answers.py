@@ -1,0 +1,172 @@
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from offramp import (
+    CurrentExit,
+    GeometricEnsemble,
+    Ledger,
+    MatrixScaling,
+    MaxProbability,
+    ProductOfExperts,
+    TemperatureScaling,
+    VectorScaling,
+)
+from offramp.component import Component
+from offramp.errors import ConfigError, FileFormatError, NotFittedError, SplitError
+from offramp.scorers import History
+
+LEARNED = [TemperatureScaling(), VectorScaling(), MatrixScaling(), GeometricEnsemble()]
+ALL = [CurrentExit(), ProductOfExperts(), *LEARNED]
+
+
+def losses(answer, ledger):
+    answers = answer.answers(ledger.logits)
+    return torch.stack(
+        [cross_entropy(answers[:, m], ledger.labels) for m in range(ledger.num_exits)]
+    )
+
+
+@pytest.mark.parametrize("answer", ALL, ids=lambda a: type(a).__name__)
+def test_answer_at_an_exit_depends_on_the_exits_so_far_only(answer, splits):
+    fitted = answer.clone().fit(splits["held_out"])
+    logits = splits["test"].logits
+    whole = fitted.answers(logits)
+    for m in range(logits.shape[1]):
+        assert torch.equal(fitted.answer_at(logits[:, : m + 1]), whole[:, m])
+    changed = logits.clone()
+    changed[:, 3:] = torch.randn_like(changed[:, 3:])
+    assert torch.equal(fitted.answers(changed)[:, :3], whole[:, :3])
+
+
+@pytest.mark.parametrize("answer", LEARNED, ids=lambda a: type(a).__name__)
+def test_a_fit_never_raises_the_loss_on_its_own_ledger(answer, splits):
+    held_out = splits["held_out"]
+    before = losses(CurrentExit(), held_out)
+    assert (losses(answer.clone().fit(held_out), held_out) <= before + 1e-5).all()
+
+
+def test_temperature_lowers_the_loss_on_new_samples_of_an_overconfident_network(splits):
+    fitted = TemperatureScaling().fit(splits["held_out"])
+    assert (losses(fitted, splits["test"]) < losses(CurrentExit(), splits["test"])).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("scale", [0.01, 1.0, 30.0])
+def test_temperature_is_the_best_and_keeps_predictions(seed, scale):
+    generator = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(80, 2, 5, generator=generator)
+    labels = torch.randint(5, (80,), generator=generator)
+    ledger = Ledger(logits, labels, [0.5, 1.0], split="held_out")
+    answer = TemperatureScaling().fit(ledger)
+    assert (answer.temperatures_ > 0).all()
+    best = losses(answer, ledger)
+    assert (best <= losses(CurrentExit(), ledger) + 1e-6).all()
+    inside = answer.temperatures_.log().abs() < 6.9  # labels at random want infinity
+    for factor in (0.9, 1.1):
+        moved = TemperatureScaling()
+        moved.temperatures_ = answer.temperatures_ * factor
+        assert (best <= losses(moved, ledger) + 1e-6)[inside].all()
+    assert torch.equal(answer.answers(logits).argmax(2), logits.argmax(2))
+
+
+def test_temperature_of_a_network_that_is_always_right_stays_finite():
+    logits = torch.eye(4).repeat(5, 1)[:, None].repeat(1, 2, 1)
+    ledger = Ledger(logits, torch.arange(20) % 4, [0.5, 1.0], split="held_out")
+    temperatures = TemperatureScaling().fit(ledger).temperatures_
+    assert ((temperatures > 0) & temperatures.isfinite()).all()
+
+
+def test_multiplier_decalibrates_the_intermediate_exits_only(splits):
+    plain = TemperatureScaling().fit(splits["held_out"]).temperatures_
+    for multiplier in (3.0, 0.3):
+        changed = TemperatureScaling(multiplier).fit(splits["held_out"]).temperatures_
+        assert torch.allclose(changed[:-1], multiplier * plain[:-1])
+        assert changed[-1] == plain[-1]
+
+
+def test_unregularised_matrix_scaling_overfits_and_the_regulariser_mends_it(splits):
+    few = splits["held_out"].take(torch.arange(150))
+    plain, tamed = MatrixScaling().fit(few), MatrixScaling(regularization=5.0).fit(few)
+    assert (losses(plain, few) < losses(tamed, few)).all()
+    assert losses(plain, splits["test"]).mean() > losses(tamed, splits["test"]).mean()
+
+
+def test_product_of_experts_multiplies_probabilities():
+    logits = torch.randn(6, 3, 4)
+    expected = logits.log_softmax(2).cumsum(1).softmax(2)
+    assert torch.allclose(ProductOfExperts().answers(logits).softmax(2), expected, atol=1e-6)
+
+
+def test_geometric_ensemble_never_does_worse_than_any_single_exit_so_far(splits):
+    held_out = splits["held_out"]
+    found = losses(GeometricEnsemble().fit(held_out), held_out)
+    single = losses(TemperatureScaling().fit(held_out), held_out)
+    assert (found <= single.cummin(0).values + 1e-4).all()
+
+
+def test_answers_are_fitted_on_held_out_only(splits):
+    with pytest.raises(SplitError, match="needs the split 'held_out', and the ledger is 'val'"):
+        TemperatureScaling().fit(splits["val"])
+    TemperatureScaling().fit(splits["val"], allow_split="val")
+
+
+@pytest.mark.parametrize("answer", LEARNED, ids=lambda a: type(a).__name__)
+def test_unfitted_answers_say_so(answer):
+    with pytest.raises(NotFittedError, match="is not fitted; fit it on a held_out ledger"):
+        answer.clone().answers(torch.zeros(2, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: TemperatureScaling(multiplier=0), "`multiplier` must be positive, got 0"),
+        (lambda: MatrixScaling(regularization=-1), "`regularization` must not be negative"),
+    ],
+)
+def test_impossible_settings_are_refused(build, message):
+    with pytest.raises(ConfigError, match=message):
+        build()
+
+
+def test_costs_in_macs():
+    assert CurrentExit().macs(3, 100) == 0
+    assert TemperatureScaling().macs(3, 100) == 100
+    assert VectorScaling().macs(3, 100) == 100
+    assert MatrixScaling().macs(3, 100) == 10_000
+    assert GeometricEnsemble().macs(3, 100) == 400
+
+
+def test_the_toy_example_of_the_papers_appendix_b():
+    """Temperature reorders samples: three images, four classes, three temperatures."""
+    logits = torch.tensor(
+        [
+            [-0.7985, -0.9163, -2.3026, -2.9957],
+            [-1.6094, -1.6094, -0.9163, -1.6094],
+            [-1.2040, -0.9676, -1.3471, -2.8134],
+        ]
+    )
+    expected = {
+        1.0: ([0.450, 0.400, 0.380], "ABC"),
+        0.3: ([0.594, 0.771, 0.575], "BAC"),
+        3.0: ([0.328, 0.296, 0.299], "ACB"),
+    }
+    for temperature, (confidences, ranking) in expected.items():
+        answer = TemperatureScaling()
+        answer.temperatures_ = torch.tensor([temperature, 1.0])
+        answered = answer.answer_at(logits[:, None])[:, None]
+        scorer = MaxProbability()
+        scores = scorer.score_at(History(answered, answered))
+        assert scorer.probability(scores).numpy().round(3).tolist() == pytest.approx(confidences)
+        assert "".join("ABC"[i] for i in scores.argsort(descending=True)) == ranking
+
+
+def test_a_file_cannot_name_code_that_is_not_defined_here():
+    with pytest.raises(FileFormatError, match=r"unknown component 'os\.system'"):
+        Component.restore({"name": "os.system", "settings": {}}, {})
+    with pytest.raises(FileFormatError, match="settings do not fit TemperatureScaling"):
+        Component.restore({"name": "TemperatureScaling", "settings": {"x": 1}}, {})
+    with pytest.raises(FileFormatError, match="needs the tensors"):
+        Component.restore({"name": "TemperatureScaling", "settings": {}}, {})
+    with pytest.raises(FileFormatError, match="a description of a Component is needed"):
+        Component.restore(None, {})

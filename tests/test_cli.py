@@ -1,0 +1,155 @@
+"""The command line as a user runs it: a real process, its output and its exit code."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from offramp import Policy, synthetic
+
+
+def offramp(*arguments, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "offramp", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=os.environ | {"NO_COLOR": "1"},
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("ledgers")
+    for split, ledger in synthetic.ledgers(seed=0, samples=300, exits=4, classes=8).items():
+        ledger.save(root / split)
+    return root
+
+
+@pytest.fixture(scope="module")
+def one_file(folder, tmp_path_factory):
+    ledger = synthetic.ledgers(seed=0, samples=300, exits=4, classes=8)["test"]
+    path = tmp_path_factory.mktemp("npz") / "mine.npz"
+    np.savez(path, logits=ledger.logits, labels=ledger.labels, costs=ledger.costs)
+    return path
+
+
+def assert_refused(result, *words):
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith("offramp: ")]
+    assert len(lines) == 1, result.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+def test_compare_prints_the_table_and_writes_every_form(folder, tmp_path):
+    result = offramp("compare", folder, "--methods", "baseline,temperature", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "Temperature scaling" in result.stdout
+    assert "Oracle" in result.stdout
+    out = tmp_path / f"{folder.name}-comparison"
+    for name in ("comparison.md", "comparison.tex", "comparison.json", "methods.csv"):
+        assert (out / name).is_file()
+    figures = json.loads((out / "comparison.json").read_text())["methods"][0]["figures"]
+    assert f"{100 * figures['accuracy@0.5']['value']:.2f}" in result.stdout
+
+
+def test_compare_takes_one_npz_and_says_that_it_cut_it(one_file, tmp_path):
+    result = offramp("compare", one_file, "--methods", "baseline", "--out", tmp_path / "o")
+    assert result.returncode == 0, result.stderr
+    assert "cut at random (seed 0) into 90 held_out, 90 val, 120 test" in result.stderr
+
+
+def test_fit_saves_a_policy_that_meets_the_budget(folder, tmp_path):
+    out = tmp_path / "policy"
+    result = offramp("fit", folder, "--budget", 0.5, "--method", "baseline", "--out", out)
+    assert result.returncode == 0, result.stderr
+    assert "on test: accuracy" in result.stdout
+    policy = Policy.load(out)
+    assert policy.points.budgets[policy.selected] <= 0.5
+
+
+def test_fit_takes_an_accuracy_and_needs_no_test_ledger(folder, tmp_path):
+    for split in ("held_out", "val"):
+        (tmp_path / split).symlink_to(folder / split)
+    result = offramp(
+        "fit", tmp_path, "--max-drop", 0.05, "--method", "baseline", "--out", tmp_path / "p"
+    )
+    assert result.returncode == 0, result.stderr
+    assert "on test" not in result.stdout
+    assert Policy.load(tmp_path / "p").selected is not None
+
+
+def test_inspect_describes_ledgers_and_policies(folder, one_file, tmp_path):
+    result = offramp("inspect", folder)
+    assert result.returncode == 0
+    assert result.stdout.count("held_out") >= 1
+    assert "300" in result.stdout
+    assert "hopeless" in result.stdout
+    offramp("fit", folder, "--budget", 0.5, "--method", "temperature", "--out", tmp_path / "p")
+    result = offramp("inspect", tmp_path / "p")
+    assert "TemperatureScaling" in result.stdout
+    assert "fit on 300 of held_out, tune on 300 of val" in result.stdout
+    result = offramp("inspect", one_file)
+    assert "relative" in result.stdout
+
+
+def test_wrong_paths_and_settings_give_one_clear_line(folder, tmp_path):
+    assert_refused(offramp("compare", tmp_path / "nowhere"), "nothing at")
+    assert_refused(offramp("compare", tmp_path), "lacks held_out/ or held_out.npz")
+    assert_refused(offramp("inspect", tmp_path), "neither a ledger nor a policy")
+    assert_refused(
+        offramp("compare", folder, "--methods", "temprature"), "did you mean 'temperature'"
+    )
+    assert_refused(offramp("compare", folder, "--budgets", "half"), "comma-separated numbers")
+    assert_refused(offramp("compare", folder, "--budgets", "2"), "must lie in (0, 1]")
+    assert_refused(offramp("fit", folder), "either --budget or --max-drop")
+    assert_refused(
+        offramp("fit", folder, "--budget", 0.01, "--method", "baseline", "--out", tmp_path / "p"),
+        "must lie in [0.25",
+    )
+    assert not (tmp_path / "p").exists()
+
+
+def test_broken_files_give_one_clear_line(tmp_path):
+    bad = tmp_path / "bad.npz"
+    bad.write_bytes(b"nonsense")
+    assert_refused(offramp("compare", bad), "truncated, foreign")
+    np.savez(bad, logits=np.full((9, 2, 3), np.nan), labels=np.zeros(9, int), costs=[1.0, 2.0])
+    assert_refused(offramp("inspect", bad), "sample 0, exit 0")
+
+
+def test_a_folder_that_cannot_be_written_gives_one_clear_line(folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert_refused(
+        offramp("compare", folder, "--methods", "baseline", "--out", tmp_path / "file" / "x"),
+        "file",
+    )
+
+
+def test_help_teaches(tmp_path):
+    assert offramp("--version").stdout.strip()
+    front = offramp("--help").stdout
+    for command in ("compare", "fit", "inspect", "demo"):
+        assert command in front
+    page = offramp("compare", "--help").stdout
+    assert "cumulative costs" in page
+    assert "standard" in page
+
+
+def test_unknown_options_are_refused(folder):
+    assert offramp("compare", folder, "--bugdets", "0.5").returncode == 2
+
+
+def test_demo_runs_and_writes_where_it_says(tmp_path):
+    result = offramp("demo", "--out", tmp_path / "d")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "d" / "with-structure-comparison" / "comparison.md").is_file()
+    assert (tmp_path / "d" / "without-structure" / "val" / "ledger.json").is_file()
+    assert "Ours against temperature" in result.stdout

@@ -1,0 +1,289 @@
+import json
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from offramp import (
+    Corrector,
+    Costs,
+    CurrentExit,
+    Entropy,
+    GeometricEnsemble,
+    Ledger,
+    MatrixScaling,
+    MaxProbability,
+    Patience,
+    Policy,
+    ProductOfExperts,
+    Scorer,
+    TemperatureScaling,
+    VectorScaling,
+    synthetic,
+)
+from offramp.errors import (
+    BudgetError,
+    FileFormatError,
+    LedgerError,
+    NotFittedError,
+    OriginError,
+    OriginWarning,
+    SplitError,
+)
+from offramp.policy import crossfit_answers
+
+PAIRS = [
+    (MaxProbability(), CurrentExit()),
+    (MaxProbability(), TemperatureScaling()),
+    (Entropy(), VectorScaling()),
+    (Patience(), ProductOfExperts()),
+    (Corrector(epochs=2), CurrentExit()),
+    (Corrector(epochs=2, k="all", history=False), MatrixScaling()),
+    (Corrector(epochs=2, target="correctness"), GeometricEnsemble()),
+]
+
+
+def tuned(splits, scorer=None, answer=None):
+    policy = Policy(scorer or MaxProbability(), answer)
+    return policy.fit(splits["held_out"]).tune(splits["val"])
+
+
+@pytest.fixture(scope="module")
+def baseline(splits):
+    return tuned(splits)
+
+
+@pytest.mark.parametrize(("scorer", "answer"), PAIRS, ids=str)
+def test_saved_and_loaded_policies_decide_bitwise_alike(scorer, answer, splits, tmp_path):
+    policy = tuned(splits, scorer, answer).at(budget=0.5)
+    back = Policy.load(policy.save(tmp_path / "policy"))
+    test = splits["test"]
+    one, two = policy.trace(test, "test"), back.trace(test, "test")
+    assert torch.equal(one.scores, two.scores)
+    assert torch.equal(one.predictions, two.predictions)
+    assert torch.equal(policy.decide(test), back.decide(test))
+    for name, value in policy.points.tensors().items():
+        assert torch.equal(value, back.points.tensors()[name])
+    assert (back.selected, back.network, back.uses) == (
+        policy.selected,
+        policy.network,
+        policy.uses,
+    )
+    assert str(back) == str(policy)
+    assert torch.equal(back.at(budget=0.3).decide(test), policy.at(budget=0.3).decide(test))
+
+
+@pytest.mark.parametrize("budget", [0.21, 0.5, 0.9])
+def test_val_cost_never_exceeds_the_budget(baseline, splits, budget):
+    policy, val = baseline.at(budget=budget), splits["val"]
+    exits = policy.decide(val).long()
+    mean = (policy.costs(val) / val.reference_cost)[exits].mean()
+    assert mean <= budget + 1e-9
+    assert mean == pytest.approx(float(policy.points.budgets[policy.selected]))
+
+
+def test_at_leaves_the_policy_itself_alone(baseline):
+    assert baseline.at(budget=0.5).selected is not None
+    assert baseline.selected is None
+
+
+def test_shorthands_are_the_long_way(splits):
+    short = Policy.for_budget(MaxProbability(), splits["held_out"], splits["val"], budget=0.4)
+    assert short.selected == tuned(splits).at(budget=0.4).selected
+    policy = Policy.for_accuracy(
+        MaxProbability(), splits["held_out"], splits["val"], max_drop=0.02
+    )
+    points = policy.points
+    assert points.accuracies[policy.selected] >= points.full_accuracy - 0.02 - 1e-9
+    cheaper = points.budgets < points.budgets[policy.selected]
+    assert (points.accuracies[cheaper] < points.full_accuracy - 0.02).all()
+
+
+def test_fitting_leaves_the_given_parts_alone(splits):
+    scorer, answer = Corrector(epochs=1), TemperatureScaling()
+    policy = Policy(scorer, answer).fit(splits["held_out"])
+    assert not scorer.is_fitted
+    assert not answer.is_fitted
+    assert policy.scorer.is_fitted
+
+
+@pytest.mark.parametrize(
+    ("act", "wanted"),
+    [
+        (lambda s: Policy(MaxProbability()).fit(s["val"]), "held_out"),
+        (lambda s: Policy(MaxProbability()).fit(s["held_out"]).tune(s["test"]), "val"),
+        (lambda s: Policy(MaxProbability()).fit(s["held_out"]).tune(s["held_out"]), "val"),
+    ],
+)
+def test_the_wrong_split_is_refused(splits, act, wanted):
+    with pytest.raises(SplitError, match=f"needs the split '{wanted}'"):
+        act(splits)
+
+
+def test_an_allowed_split_is_recorded(splits):
+    policy = Policy(MaxProbability()).fit(splits["test"], allow_split="test").tune(splits["val"])
+    assert [(use.step, use.split, use.samples) for use in policy.uses] == [
+        ("fit", "test", 600),
+        ("tune", "val", 600),
+    ]
+
+
+def test_splits_that_share_samples_are_noticed_even_after_loading(splits, tmp_path):
+    policy = Policy(MaxProbability()).fit(splits["held_out"])
+    leaking = splits["held_out"]._as_split("val")
+    with pytest.raises(SplitError, match="600 of the 600 samples of this val ledger were also"):
+        policy.tune(leaking)
+    back = Policy.load(policy.save(tmp_path / "policy"))
+    with pytest.raises(SplitError, match="also in the held_out ledger"):
+        back.tune(leaking)
+
+
+def test_a_ledger_of_another_network_is_refused(splits, baseline):
+    other = synthetic.ledgers(seed=9, samples=50, exits=5, classes=10)["test"]
+    with pytest.raises(OriginError, match="record both with the same weights"):
+        baseline.at(budget=0.5).decide(other)
+
+
+def test_a_ledger_of_another_shape_is_refused(splits, baseline):
+    with pytest.raises(LedgerError, match="fitted for 5 exits and 10 classes, and the test"):
+        baseline.at(budget=0.5).decide(splits["test"].keep_exits([0, 4]))
+
+
+def test_unknown_origin_warns(splits):
+    ledger = splits["held_out"]
+    plain = Ledger(ledger.logits, ledger.labels, ledger.costs, split="held_out")
+    policy = Policy(MaxProbability()).fit(plain)
+    with pytest.warns(OriginWarning, match="pass network="):
+        policy.tune(Ledger(ledger.logits, ledger.labels, ledger.costs, split="val"))
+
+
+def test_what_comes_too_early_says_what_to_do_first(splits, tmp_path):
+    policy = Policy(MaxProbability())
+    with pytest.raises(NotFittedError, match=r"call fit\(held_out\) first"):
+        policy.tune(splits["val"])
+    with pytest.raises(NotFittedError, match=r"call tune\(val\) first"):
+        policy.fit(splits["held_out"]).at(budget=0.5)
+    with pytest.raises(NotFittedError, match=r"choose one, for instance with policy\.at"):
+        policy.tune(splits["val"]).decide(splits["test"])
+    with pytest.raises(NotFittedError, match="before save"):
+        Policy(MaxProbability()).save(tmp_path)
+    with pytest.raises(TypeError, match="either `budget` or `max_drop`"):
+        policy.at()
+
+
+def test_a_budget_out_of_reach_is_refused(baseline):
+    with pytest.raises(BudgetError, match=r"must lie in \["):
+        baseline.at(budget=0.01)
+
+
+def test_macs_of_answer_and_scorer_are_charged_but_not_a_scorer_at_the_last_exit(splits):
+    policy = Policy(Corrector(epochs=1), TemperatureScaling()).fit(splits["held_out"])
+    extra = policy.costs(splits["val"]) - splits["val"].costs
+    steps = [10 + 640 * (m + 1) + 128 for m in range(4)]
+    expected = [*torch.tensor(steps).cumsum(0).tolist(), sum(steps) + 10]
+    assert extra.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("unit", ["seconds", "relative"])
+def test_macs_are_never_added_to_other_units(unit, splits):
+    ledger = splits["held_out"]
+    costs = Costs((1.0,) * 5, (0.1,) * 5, unit=unit)
+    timed = Ledger(ledger.logits, ledger.labels, costs, split="held_out", network="n")
+    policy = Policy(Corrector(epochs=1)).fit(timed)
+    assert torch.equal(policy.costs(timed), timed.costs)
+
+
+def test_a_corrector_on_a_fitted_answer_trains_on_cross_fitted_answers(splits):
+    """Answers must not have seen their own labels, or they look better than they will be."""
+    held_out = splits["held_out"]
+    labels = held_out.labels
+    crossed = crossfit_answers(MatrixScaling(), held_out)
+    seen = MatrixScaling().fit(held_out).answers(held_out.logits)
+    fresh = MatrixScaling().fit(held_out).answers(splits["test"].logits)
+
+    def accuracy(answers, truth):
+        return (answers[:, 0].argmax(1) == truth).float().mean()
+
+    honest = accuracy(fresh, splits["test"].labels)
+    assert accuracy(seen, labels) > honest + 0.05
+    assert abs(accuracy(crossed, labels) - honest) < 0.04
+
+    @dataclass
+    class Spy(Scorer):
+        learned = ("seen_",)
+
+        def fit(self, history, labels, costs):
+            self.seen_ = history.answers
+            return self
+
+        def score_at(self, history):
+            return history.answer.amax(1)
+
+    policy = Policy(Spy(), MatrixScaling()).fit(held_out)
+    assert torch.equal(policy.scorer.seen_, crossed)
+    plain = Policy(Spy()).fit(held_out)
+    assert plain.scorer.seen_.data_ptr() == held_out.logits.data_ptr()  # not even copied
+
+
+def test_cross_fitted_answers_of_a_sample_do_not_depend_on_its_label(splits):
+    held_out = splits["held_out"]
+    labels = held_out.labels.clone()
+    labels[17] = (labels[17] + 1) % 10
+    changed = Ledger(
+        held_out.logits, labels, held_out.cost_model, split="held_out", network=held_out.network
+    )
+    one = crossfit_answers(VectorScaling(), held_out)
+    two = crossfit_answers(VectorScaling(), changed)
+    assert torch.equal(one[17], two[17])
+    assert not torch.equal(one, two)
+
+
+def test_too_few_samples_for_cross_fitting_are_refused(splits):
+    few = splits["held_out"].take(torch.arange(3))
+    with pytest.raises(LedgerError, match="at least 5 samples, got 3"):
+        Policy(Corrector(), TemperatureScaling()).fit(few)
+
+
+def test_an_own_scorer_goes_through_a_file(splits, tmp_path):
+    @dataclass
+    class SecondBest(Scorer):
+        weight: float = 1.0
+
+        def score_at(self, history):
+            top = history.answer.topk(2).values
+            return self.weight * (top[:, 0] - top[:, 1])
+
+    policy = tuned(splits, SecondBest(2.0)).at(budget=0.5)
+    back = Policy.load(policy.save(tmp_path / "policy"))
+    assert back.scorer == SecondBest(2.0)
+    assert torch.equal(back.decide(splits["test"]), policy.decide(splits["test"]))
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"scorer": {"name": "Evil", "settings": {}}}, "unknown scorer 'Evil'"),
+        ({"scorer": {"name": "CurrentExit", "settings": {}}}, "unknown scorer 'CurrentExit'"),
+        ({"scorer": {"name": "MaxProbability", "settings": {"a": 1}}}, "settings do not fit"),
+        ({"shape": []}, "not a complete policy"),
+        ({"version": 0}, "format version 0"),
+    ],
+)
+def test_tampered_policies_are_refused(entries, message, baseline, tmp_path):
+    baseline.save(tmp_path)
+    path = tmp_path / "policy.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+    with pytest.raises(FileFormatError, match=message):
+        Policy.load(tmp_path)
+
+
+def test_a_ledger_is_not_a_policy(splits, tmp_path):
+    splits["val"].save(tmp_path)
+    with pytest.raises(FileFormatError, match=r"no policy at .* it holds a ledger"):
+        Policy.load(tmp_path)
+
+
+def test_a_file_in_the_way_is_said(baseline, tmp_path):
+    (tmp_path / "policy").write_text("")
+    with pytest.raises(FileFormatError, match="it is a file, and a folder is needed"):
+        baseline.save(tmp_path / "policy")

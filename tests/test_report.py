@@ -1,0 +1,108 @@
+import csv
+import io
+import json
+
+import pytest
+
+from offramp import compare, extras, report
+from offramp.errors import FileFormatError, MissingExtraError
+from offramp.methods import METHODS, Method
+from offramp.report.tables import Cell, Table
+
+
+@pytest.fixture(scope="module")
+def table(splits):
+    odd = Method("odd", "100% | [b]odd_{}&", METHODS["entropy"].scorer)
+    ledgers = (splits[name] for name in ("held_out", "val", "test"))
+    return compare(*ledgers, methods=["baseline", "temperature", odd], resamples=50)
+
+
+def test_every_form_of_a_table_holds_the_same_figures(table):
+    for rendered in report.tables(table):
+        markdown, latex = rendered.markdown(), rendered.latex()
+        rows = list(csv.reader(io.StringIO(rendered.csv())))
+        assert len(rows) == len(rendered.rows) + 1
+        for row, cells in zip(rows[1:], rendered.rows, strict=True):
+            assert row[:-1] == [cell.text for cell in cells]
+            for cell in cells[1:]:
+                assert cell.text in markdown
+                assert cell.text.replace("±", "$\\pm$").replace("%", "\\%") in latex
+
+
+def test_marked_figures_are_bold_in_every_form():
+    table = Table(
+        "t", "T", ["method", "a"], [[Cell("x"), Cell("1", bold=True)], [Cell("y"), Cell("2")]]
+    )
+    assert "| x | **1** |" in table.markdown()
+    assert "x & \\textbf{1}" in table.latex()
+    assert "x,1,a" in table.csv()
+    assert "y,2,\n" in table.csv()
+
+
+def test_names_from_users_stay_text(table):
+    methods = report.tables(table)[0]
+    assert "100% \\| [b]odd_{}&" in methods.markdown()
+    assert "100\\% | [b]odd\\_\\{\\}\\&" in methods.latex()
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=200)
+    console.print(methods.rich())
+    assert "[b]odd_{}&" in console.file.getvalue()
+
+
+def test_the_caption_says_over_what_the_spread_is(table):
+    caption = report.tables(table)[0].caption
+    assert "standard deviation over 3 corrector seeds on one frozen network" in caption
+
+
+def test_reference_rows_are_in_the_table(table):
+    labels = [row[0].text for row in report.tables(table)[0].rows]
+    assert labels[-3:] == ["Best fixed exit", "Full network", "Oracle"]
+
+
+def test_a_comparison_is_written_in_every_form(table, tmp_path):
+    paths, missing = report.write_comparison(table, tmp_path / "out")
+    assert missing is None
+    names = {path.name for path in paths}
+    assert names >= {"comparison.md", "comparison.tex", "comparison.json", "comparison.svg"}
+    assert {"methods.csv", "versus-baseline.csv", "versus-temperature.csv", "exits.csv"} <= names
+    content = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert content["methods"][0]["figures"]["eefp"]["value"] == pytest.approx(
+        table["baseline"].figures["eefp"].value
+    )
+    assert content["versions"]["offramp"]
+    assert (tmp_path / "out" / "comparison.svg").read_text().startswith("<?xml")
+
+
+def test_without_the_extra_the_tables_are_written_and_the_pip_command_is_named(
+    table, tmp_path, monkeypatch
+):
+    def missing(module, extra):
+        return extras.require(f"no_{module}", extra)
+
+    monkeypatch.setattr("offramp.report.figures.require", missing)
+    paths, note = report.write_comparison(table, tmp_path)
+    assert "pip install 'offramp[report]'" in note
+    assert (tmp_path / "comparison.md") in paths
+
+
+def test_a_broken_dependency_is_not_called_a_missing_extra(tmp_path, monkeypatch):
+    (tmp_path / "half_there.py").write_text("import something_else_that_is_missing")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="something_else_that_is_missing") as error:
+        extras.require("half_there", "report")
+    assert not isinstance(error.value, MissingExtraError)
+
+
+def test_verdicts_say_what_was_measured(table):
+    found = report.verdicts(table, rival="baseline")
+    assert found[0].startswith("Temperature scaling against baseline: ")
+    gap = table["temperature"].differences["baseline"]["accuracy@0.5"]
+    assert f"{100 * gap.value:+.2f} points" in found[0]
+
+
+def test_inspecting_nothing_says_what_was_looked_for(tmp_path):
+    with pytest.raises(FileFormatError, match="neither a ledger nor a policy"):
+        report.inspect(tmp_path)
+    with pytest.raises(FileFormatError, match="nothing at"):
+        report.inspect(tmp_path / "x")

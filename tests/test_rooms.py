@@ -1,0 +1,97 @@
+"""A room imports only from rooms above it, and the two trunks do not know each other."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import offramp
+
+ROOT = Path(offramp.__file__).parent
+
+ROOMS = [
+    "errors",
+    "extras",
+    "chunking",
+    "storage",
+    "costs",
+    "component",
+    "metrics",
+    "targets",
+    "npz",
+    "ledger_checks",
+    "ledger",
+    "ledger_files",
+    "synthetic",
+    "answers",
+    "scorers",
+    "thresholds",
+    "tracing",
+    "policy",
+    "methods",
+    "evaluation",
+    "report",
+    "cli",
+    "__main__",
+]
+
+
+def room_of(path):
+    relative = path.relative_to(ROOT)
+    return relative.parts[0].removesuffix(".py")
+
+
+def imported_rooms(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("offramp"):
+            if node.module == "offramp":
+                yield from (alias.name for alias in node.names)
+            else:
+                yield node.module.split(".")[1]
+        elif isinstance(node, ast.Import):
+            names = (alias.name for alias in node.names)
+            yield from (name.split(".")[1] for name in names if name.startswith("offramp."))
+
+
+MODULES = [path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_room_imports_only_from_rooms_above(path):
+    room = room_of(path)
+    assert room in ROOMS, f"{room} is not on the map; add it to ROOMS and to docs/design.md"
+    here = ROOMS.index(room)
+    for other in imported_rooms(path):
+        if other in ROOMS and other != room:
+            assert ROOMS.index(other) < here, f"{room} must not import {other}"
+
+
+def test_every_room_is_on_the_map_in_the_docs():
+    text = (Path(__file__).parents[1] / "docs" / "design.md").read_text()
+    for room in ROOMS[:-1]:
+        assert f"{room}.py" in text or f"{room}/" in text, f"docs/design.md lacks {room}"
+
+
+def test_import_is_light():
+    heavy = "matplotlib plotly transformers datasets accelerate typer"
+    code = f"import sys, offramp; print([m for m in {heavy.split()!r} if m in sys.modules])"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"
+
+
+PUBLIC = """
+Ledger Costs Policy Corrector MaxProbability Entropy Margin Patience CurrentExit
+TemperatureScaling VectorScaling MatrixScaling ProductOfExperts GeometricEnsemble
+History Answer Scorer Method evaluate budget_curve compare stop_target synthetic
+thresholds metrics targets OfframpError
+"""
+
+
+def test_public_names_are_what_the_docs_promise():
+    for name in PUBLIC.split():
+        assert hasattr(offramp, name)
+        assert name in offramp.__all__

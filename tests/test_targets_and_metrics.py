@@ -1,0 +1,151 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from sklearn.metrics import log_loss
+
+from offramp import metrics
+from offramp.errors import ConfigError, LedgerError
+from offramp.targets import correctness, hopeless, oracle_accuracy, oracle_exits, stop_target
+
+SHAPES = st.tuples(st.integers(1, 12), st.integers(2, 5))
+
+
+@given(st.data())
+def test_stop_target_is_the_papers_equation_sample_by_sample(data):
+    shape = data.draw(SHAPES)
+    predictions = torch.tensor(data.draw(hnp.arrays(np.int64, shape, elements=st.integers(0, 2))))
+    labels = torch.tensor(data.draw(hnp.arrays(np.int64, shape[0], elements=st.integers(0, 2))))
+    found = stop_target(predictions, labels)
+    for n in range(shape[0]):
+        for m in range(shape[1]):
+            right_here = predictions[n, m] == labels[n]
+            all_wrong = all(predictions[n, e] != labels[n] for e in range(m, shape[1]))
+            assert found[n, m] == bool(right_here or all_wrong)
+    assert found[:, -1].all()
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    with pytest.raises(LedgerError, match=r"\[N, M\] and `labels` \[N\], got \[3\] and \[3\]"):
+        stop_target(torch.zeros(3), torch.zeros(3))
+
+
+def brute_force_oracle(correct, costs, budget):
+    """The best over all assignments of exits, for a handful of samples."""
+    samples, exits = correct.shape
+    best = 0.0
+    for choice in np.ndindex(*(exits,) * samples):
+        if costs[list(choice)].mean() <= budget + 1e-9:
+            best = max(best, float(correct[range(samples), choice].float().mean()))
+    return best
+
+
+@given(hnp.arrays(bool, (4, 3)), st.floats(1.0, 4.0))
+def test_oracle_is_the_best_of_all_assignments(correct, budget):
+    correct, costs = torch.tensor(correct), torch.tensor([1.0, 2.5, 4.0])
+    assert oracle_accuracy(correct, costs, budget) == brute_force_oracle(correct, costs, budget)
+
+
+def test_oracle_leaves_hopeless_samples_at_the_first_exit():
+    correct = correctness(torch.tensor([[0, 1], [0, 0]]), torch.tensor([1, 1]))
+    assert oracle_exits(correct).tolist() == [1, 0]
+    assert hopeless(correct).tolist() == [False, True]
+
+
+def test_nll_agrees_with_scikit_learn():
+    logits = np.random.default_rng(0).normal(size=(50, 4)) * 5
+    labels = np.arange(50) % 4
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    assert metrics.nll(logits, labels) == pytest.approx(log_loss(labels, probs, labels=range(4)))
+
+
+def test_nll_survives_large_logits():
+    assert metrics.nll(np.array([[1e4, 0.0]]), np.array([1])) == pytest.approx(1e4)
+
+
+def test_brier_of_certainty():
+    probs = np.array([[1.0, 0.0], [1.0, 0.0]])
+    assert metrics.brier(probs, np.array([0, 1])) == 1.0
+
+
+def test_ece_is_zero_for_a_calibrated_constant():
+    assert metrics.ece(np.full(10, 0.5), np.arange(10) % 2 == 0) == 0
+
+
+@given(hnp.arrays(np.float64, 40, elements=st.floats(0, 1)), st.integers(1, 20))
+def test_tied_values_share_a_bin_and_order_is_kept(values, bins):
+    index = metrics.ece_bins(values, bins)
+    assert ((index >= 0) & (index < bins)).all()
+    order = np.argsort(values)
+    assert (np.diff(index[order]) >= 0).all()
+    for value in np.unique(values):
+        assert len(set(index[values == value])) == 1
+
+
+def test_equal_mass_bins_have_equal_mass_without_ties():
+    index = metrics.ece_bins(np.random.default_rng(0).random(150), bins=15)
+    assert set(np.bincount(index)) == {10}
+
+
+def test_ece_by_hand_in_both_schemes():
+    stated = np.array([0.1, 0.2, 0.8, 0.9])
+    correct = np.array([False, True, True, True])
+    assert metrics.ece(stated, correct, bins=2) == pytest.approx(
+        0.5 * abs(0.15 - 0.5) + 0.5 * abs(0.85 - 1)
+    )
+    assert metrics.ece(stated, correct, bins=10, scheme="width") == pytest.approx(
+        (abs(0.1 - 0) + abs(0.2 - 1) + abs(0.8 - 1) + abs(0.9 - 1)) / 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: metrics.ece(np.array([1.5]), np.array([True])), r"must lie in \[0, 1\]"),
+        (lambda: metrics.ece(np.array([np.nan]), np.array([True])), r"must lie in \[0, 1\]"),
+        (lambda: metrics.ece(np.array([0.5]), np.array([True]), bins=0), "at least 1"),
+        (lambda: metrics.ece_bins(np.array([0.5]), scheme="other"), "'mass' or 'width'"),
+    ],
+)
+def test_impossible_calibration_is_refused(call, message):
+    with pytest.raises((LedgerError, ConfigError), match=message):
+        call()
+
+
+@given(st.data())
+def test_eefp_is_the_share_of_pairs_in_order(data):
+    scores = data.draw(hnp.arrays(np.float32, (12, 2), elements=st.integers(0, 5).map(float)))
+    targets = data.draw(hnp.arrays(bool, (12, 2)))
+    found = metrics.eefp(scores, targets)
+    for m in range(2):
+        stop, go = scores[targets[:, m], m], scores[~targets[:, m], m]
+        if not len(stop) or not len(go):
+            assert np.isnan(found[m])
+            continue
+        pairs = (stop[:, None] > go) + 0.5 * (stop[:, None] == go)
+        assert found[m] == pytest.approx(pairs.mean())
+
+
+@given(st.data())
+def test_augrc_is_its_closed_form(data):
+    scores = data.draw(hnp.arrays(np.float64, 30, elements=st.integers(0, 9).map(float)))
+    correct = data.draw(hnp.arrays(bool, 30).filter(lambda c: 0 < c.sum() < 30))
+    # Traub et al. 2024, Eq. 6: (1 - AUROC_f) acc (1 - acc) + (1 - acc)^2 / 2
+    auroc = metrics.eefp(scores[:, None], correct[:, None])[0]
+    accuracy = correct.mean()
+    expected = (1 - auroc) * accuracy * (1 - accuracy) + (1 - accuracy) ** 2 / 2
+    assert metrics.augrc(scores, correct) == pytest.approx(expected)
+
+
+def test_a_perfect_ranking_has_the_smallest_areas():
+    correct = np.array([True] * 5 + [False] * 5)
+    good, bad = np.arange(10, 0, -1.0), np.arange(10.0)
+    assert metrics.aurc(good, correct) < metrics.aurc(bad, correct)
+    assert metrics.augrc(good, correct) < metrics.augrc(bad, correct)
+    assert metrics.aurc(np.zeros(10), correct) == pytest.approx(0.5)
+
+
+def test_accuracy_takes_tensors_and_arrays():
+    assert metrics.accuracy(torch.tensor([1, 2]), np.array([1, 0])) == 0.5
