@@ -19,7 +19,7 @@ from offramp import (
 from offramp.errors import ConfigError, SplitError
 from offramp.evaluation.curve import accuracy_at
 from offramp.evaluation.references import references
-from offramp.evaluation.resampling import Resamples, difference
+from offramp.evaluation.resampling import Interval, Resamples, difference
 from offramp.methods import GROUPS, METHODS, find_methods
 from offramp.metrics import ece, eefp
 
@@ -267,6 +267,13 @@ def test_resampled_calibration_error_agrees_with_its_definition(policy, splits):
     stated = policy.scorer.probability(trace.scores[:, :-1])
     expected = np.mean([ece(stated[:, m], trace.correct[:, m]) for m in range(4)])
     assert resamples.ece(trace, policy.scorer)[0].item() == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_difference_that_rounds_to_nothing_is_not_clear():
+    assert not Interval(1e-6, 0.9e-6, 1.1e-6).is_clear
+    assert Interval(0.01, 0.005, 0.015).is_clear
+    assert Interval(-0.01, -0.015, -0.005).is_clear
+    assert not Interval(0.01, -0.001, 0.02).is_clear
 
 
 def test_interval_of_a_mean_covers_it_as_often_as_it_says():
