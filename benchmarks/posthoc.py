@@ -122,7 +122,6 @@ def curve() -> None:
     splits = made_up({"held_out": 100, "val": 5000, "test": 10_000})
     policy = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"])
     trace = policy.trace(splits["test"], "test")
-    assert policy.points is not None
     thresholds = policy.points.thresholds
     costs = policy.costs(splits["test"]) / splits["test"].reference_cost
     fast, result = timed(lambda: curve_of(trace, thresholds, costs), runs=10)

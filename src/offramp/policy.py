@@ -42,8 +42,7 @@ class Policy:
         answer: Says what to answer; the current exit by default.
 
     Attributes:
-        points: The operating points that `tune` stored, or None.
-        selected: The number of the chosen one, or None.
+        selected: The number of the chosen operating point, or None.
         uses: Every use of a split so far.
 
     Example:
@@ -57,7 +56,7 @@ class Policy:
     def __init__(self, scorer: Scorer, answer: Answer | None = None) -> None:
         self.scorer = scorer
         self.answer = CurrentExit() if answer is None else answer
-        self.points: OperatingPoints | None = None
+        self._points: OperatingPoints | None = None
         self.selected: int | None = None
         self.uses: list[SplitUse] = []
         self.network: str | None = None
@@ -66,7 +65,7 @@ class Policy:
 
     def __repr__(self) -> str:
         state = f"at point {self.selected}" if self.selected is not None else "no point chosen"
-        if self.points is None:
+        if self._points is None:
             state = "not tuned" if self._shape else "not fitted"
         return f"Policy({self.scorer}, {self.answer}, {state})"
 
@@ -117,7 +116,7 @@ class Policy:
         found = self.trace(val, "val", allow_split)
         # What "no loss" is measured against: the network's own last exit, before any answer.
         full = found.network_correct[:, -1].double().mean()
-        self.points = tune_points(
+        self._points = tune_points(
             found.scores,
             found.correct,
             self.costs(val) / val.reference_cost,
@@ -143,7 +142,7 @@ class Policy:
         """
         if (budget is None) == (max_drop is None):
             raise TypeError("give either `budget` or `max_drop`")
-        points = self._tuned()
+        points = self.points
         if budget is not None:
             return self.at_point(points.for_budget(budget))
         assert max_drop is not None
@@ -152,7 +151,7 @@ class Policy:
     def at_point(self, index: int) -> "Policy":
         """This policy at the operating point with this number, cheapest first."""
         chosen = self._copy()
-        chosen.selected = range(len(self._tuned()))[index]
+        chosen.selected = range(len(self.points))[index]
         return chosen
 
     @classmethod
@@ -182,6 +181,18 @@ class Policy:
         return cls(scorer, answer).fit(held_out).tune(val, thresholds).at(max_drop=max_drop)
 
     @property
+    def is_tuned(self) -> bool:
+        """Whether there are operating points."""
+        return self._points is not None
+
+    @property
+    def points(self) -> OperatingPoints:
+        """The operating points that `tune` stored, cheapest first on val."""
+        if self._points is None:
+            raise NotFittedError("this policy has no operating points; call tune(val) first")
+        return self._points
+
+    @property
     def thresholds(self) -> Tensor:
         """`[M]` float64, of the chosen operating point."""
         if self.selected is None:
@@ -189,7 +200,7 @@ class Policy:
                 "this policy has no operating point yet; choose one, for instance with "
                 "policy.at(budget=0.5)"
             )
-        return self._tuned().thresholds[self.selected]
+        return self.points.thresholds[self.selected]
 
     def decide(self, ledger: Ledger) -> Tensor:
         """The exit at which each sample stops, `[N]`; any split may be asked about."""
@@ -232,9 +243,9 @@ class Policy:
             "uses": [asdict(use) for use in self.uses],
             "full_accuracy": None,
         }
-        if self.points is not None:
-            tensors |= {f"points.{key}": value for key, value in self.points.tensors().items()}
-            meta["full_accuracy"] = self.points.full_accuracy
+        if self._points is not None:
+            tensors |= {f"points.{key}": value for key, value in self._points.tensors().items()}
+            meta["full_accuracy"] = self._points.full_accuracy
         return write_folder(folder, "policy", VERSION, meta, tensors)
 
     @classmethod
@@ -265,7 +276,7 @@ class Policy:
             policy.network, policy.selected = meta["network"], meta["selected"]
             policy.uses = [SplitUse(**use) for use in meta["uses"]]
             if parts["points"]:
-                policy.points = OperatingPoints(
+                policy._points = OperatingPoints(
                     **parts["points"], full_accuracy=meta["full_accuracy"]
                 )
         except (KeyError, TypeError, IndexError) as error:
@@ -320,11 +331,6 @@ class Policy:
                     f"{shared} of the {len(ledger)} samples of this {ledger.split} ledger were "
                     f"also in the {split} ledger that this policy has used"
                 )
-
-    def _tuned(self) -> OperatingPoints:
-        if self.points is None:
-            raise NotFittedError("this policy has no operating points; call tune(val) first")
-        return self.points
 
     def _copy(self) -> "Policy":
         copy = object.__new__(type(self))

@@ -196,7 +196,7 @@ class _Bench:
     def _measure(self, policy: Policy) -> "_Run":
         trace = policy.trace(self.test, "test")
         costs = policy.costs(self.test) / self.test.reference_cost
-        thresholds = policy._tuned().thresholds
+        thresholds = policy.points.thresholds
         curve = curve_of(trace, thresholds, costs)
         exits = exit_metrics(trace, policy.scorer)
         values = {accuracy_key(budget): curve.at(budget).accuracy for budget in self.budgets}

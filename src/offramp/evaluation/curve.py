@@ -62,9 +62,9 @@ def budget_curve(policy: Policy, test: Ledger, allow_split: str | None = None) -
         >>> curve.at(0.25).accuracy < curve.at(0.75).accuracy
         True
     """
-    points = policy._tuned()
+    thresholds = policy.points.thresholds
     trace = policy.trace(test, "test", allow_split)
-    return curve_of(trace, points.thresholds, policy.costs(test) / test.reference_cost)
+    return curve_of(trace, thresholds, policy.costs(test) / test.reference_cost)
 
 
 def curve_of(trace: Trace, thresholds: Tensor, costs: Tensor) -> Curve:

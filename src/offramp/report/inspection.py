@@ -77,26 +77,28 @@ def _policy(path: Path, policy: Policy) -> list[Table]:
         "network": policy.network or "unknown",
         "uses of data": ", ".join(uses),
     }
-    points = policy.points
-    if points is not None:
+    if policy.is_tuned:
+        points = policy.points
         ends = f"{float(points.budgets.min()):.1%} to {float(points.budgets.max()):.1%}"
         facts["operating points"] = f"{len(points)}, at {ends} of the network without exits"
     found = [_facts(f"Policy {path}", facts)]
-    if points is not None and policy.selected is not None:
-        rows = [
-            [Cell(str(number)), Cell(f"{float(threshold):.6g}"), Cell(f"{float(share):.1%}")]
-            for number, (threshold, share) in enumerate(
-                zip(policy.thresholds, points.shares[policy.selected], strict=True)
-            )
-        ]
-        caption = (
-            f"On val: accuracy {float(points.accuracies[policy.selected]):.2%} at "
-            f"{float(points.budgets[policy.selected]):.1%} of the cost; the full network "
-            f"reaches {points.full_accuracy:.2%}."
-        )
-        columns = ["exit", "threshold", "leave on val"]
-        found.append(Table("point", f"Operating point {policy.selected}", columns, rows, caption))
-    return found
+    return found if policy.selected is None else [*found, _point(policy, policy.selected)]
+
+
+def _point(policy: Policy, selected: int) -> Table:
+    points = policy.points
+    columns = zip(policy.thresholds, points.shares[selected], strict=True)
+    rows = [
+        [Cell(str(number)), Cell(f"{float(threshold):.6g}"), Cell(f"{float(share):.1%}")]
+        for number, (threshold, share) in enumerate(columns)
+    ]
+    caption = (
+        f"On val: accuracy {float(points.accuracies[selected]):.2%} at "
+        f"{float(points.budgets[selected]):.1%} of the cost; the full network reaches "
+        f"{points.full_accuracy:.2%}."
+    )
+    names = ["exit", "threshold", "leave on val"]
+    return Table("point", f"Operating point {selected}", names, rows, caption)
 
 
 def _facts(title: str, facts: dict[str, str]) -> Table:
