@@ -1,0 +1,207 @@
+"""Multiply-accumulate operations per exit, counted by running the real stages.
+
+Counted are convolutions, matrix products and attention; one MAC is two FLOPs. Element-wise
+operations, normalisation, pooling and copies count as nothing, as is usual in the field. An
+operation that is neither counted nor known to be cheap is an error, never a silent zero.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from offramp.costs import Costs
+from offramp.errors import NetworkError
+from offramp.networks.network import EarlyExitNetwork
+from offramp.networks.state import State, batch_size
+
+__all__ = ["count_macs", "counting", "stage_macs"]
+
+_aten = torch.ops.aten
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:  # noqa: ANN401
+    return int(sdpa_flop_count(query, key, value))
+
+
+def _matrix_vector(matrix: Any, vector: Any, *_: Any, **__: Any) -> int:  # noqa: ANN401, ARG001
+    return 2 * prod(matrix)
+
+
+def _added_matrix_vector(_: Any, matrix: Any, *__: Any, **___: Any) -> int:  # noqa: ANN401
+    return 2 * prod(matrix)
+
+
+# What FlopCounterMode silently counts as zero: FLOPs from the arguments' shapes.
+_MENDED: dict[Any, Callable[..., int]] = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _aten._scaled_dot_product_fused_attention_overrideable: _attention,
+    _aten.mv: _matrix_vector,
+    _aten.dot: _matrix_vector,
+    _aten.addmv: _added_matrix_vector,
+}
+
+# Operations without a tag that says so, whose cost is at most linear in the size of their
+# arguments. The names are those of `aten`, without overloads.
+_CHEAP = frozenset(
+    """
+    _adaptive_avg_pool2d _adaptive_avg_pool3d _native_batch_norm_legit
+    _native_batch_norm_legit_functional _native_batch_norm_legit_no_training _softmax
+    _log_softmax _to_copy _unsafe_view adaptive_avg_pool1d adaptive_max_pool2d all any arange
+    argmax argmin avg_pool1d avg_pool2d avg_pool3d bernoulli bernoulli_ cat channel_shuffle
+    clone concat constant_pad_nd contiguous copy copy_ cumsum detach detach_ embedding empty
+    empty_like empty_strided expand_copy eye fill fill_ flip full full_like gather glu
+    index index_put index_put_ index_select is_nonzero item linspace lift_fresh
+    _local_scalar_dense masked_fill masked_fill_ masked_select max max_pool2d_with_indices
+    max_pool3d_with_indices mean min native_batch_norm native_channel_shuffle native_dropout
+    native_group_norm native_layer_norm new_empty new_empty_strided new_full new_ones new_zeros
+    nonzero norm one_hot ones ones_like pad pixel_shuffle pixel_unshuffle prod rand randn
+    reflection_pad1d reflection_pad2d repeat repeat_interleave replication_pad2d roll
+    scalar_tensor scatter scatter_ select_scatter slice_scatter split_with_sizes_copy stack std
+    std_mean sum triu tril unfold_copy uniform_ normal_ upsample_bicubic2d upsample_bilinear2d
+    upsample_nearest1d upsample_nearest2d var var_mean zero_ zeros zeros_like
+    _reshape_alias _fused_rms_norm _embedding_bag sym_size device
+    """.split()
+)
+
+
+class _Audit(TorchDispatchMode):
+    """Refuses operations whose cost nobody knows."""
+
+    def __init__(self, counted: Mapping[Any, Any]) -> None:
+        super().__init__()
+        self.counted = counted
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401
+        types: Any,  # noqa: ANN401, ARG002
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        if func._overloadpacket not in self.counted and not _is_cheap(func):
+            raise NetworkError(
+                f"the cost of the operation `{func}` is not known; pass its FLOPs as "
+                f"count_macs(..., formulas={{torch.ops.{func._overloadpacket}: function}}), a "
+                "function of the arguments' shapes"
+            )
+        return func(*args, **(kwargs or {}))
+
+
+def _is_cheap(func: Any) -> bool:  # noqa: ANN401
+    tags = {torch.Tag.pointwise, torch.Tag.reduction, torch.Tag.view_copy}
+    if func.is_view or tags & set(func.tags):
+        return True
+    namespace, _, name = func._schema.name.partition("::")
+    return namespace in {"aten", "prim"} and (name in _CHEAP or name.removesuffix("_") in _CHEAP)
+
+
+@contextmanager
+def counting(formulas: Mapping[Any, Callable[..., int]] | None = None) -> Iterator[FlopCounterMode]:
+    """Count the FLOPs of what runs inside; unknown operations raise.
+
+    Args:
+        formulas: FLOPs of further operations: `torch.ops` packets to functions of shapes.
+
+    Example:
+        >>> with torch.no_grad(), counting() as counter:
+        ...     _ = nn.Linear(4, 8)(torch.rand(1, 4))
+        >>> counter.get_total_flops()
+        64
+    """
+    counter = FlopCounterMode(display=False, custom_mapping={**_MENDED, **(formulas or {})})
+    fast = torch.backends.mha.get_fastpath_enabled()
+    # The fused path of nn.MultiheadAttention is one operation without a formula; the usual
+    # path computes the same from matrix products.
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with _Audit(counter.flop_registry), counter:
+            yield counter
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def count_macs(
+    network: EarlyExitNetwork,
+    example: Any = None,  # noqa: ANN401 - a batch as the network takes it
+    formulas: Mapping[Any, Callable[..., int]] | None = None,
+) -> Costs:
+    """MACs per sample of every stage and every head; FLOPs are twice as many.
+
+    The stages are really run, once, in eval mode and without gradients.
+
+    Args:
+        network: The network.
+        example: A batch; a made-up one of the network's input size by default. For text the
+            cost depends on its length.
+        formulas: FLOPs of operations that the counter does not know, as functions of the
+            arguments' shapes: `{torch.ops.my.operator: lambda a, b, out_shape, **_: ...}`.
+
+    Returns:
+        Costs with `.stages`, `.heads` and `.cumulative`, unit `macs`.
+
+    Raises:
+        NetworkError: An operation of unknown cost, named; or a stage without any cost.
+
+    Example:
+        >>> from offramp.networks import build
+        >>> network = build("convnet", num_classes=10, image_size=16)
+        >>> costs = count_macs(network)
+        >>> costs.unit, len(costs.stages), bool((costs.cumulative.diff() > 0).all())
+        ('macs', 4, True)
+    """
+    batch = network.example() if example is None else example
+    stages: list[float] = []
+    heads: list[float] = []
+    with torch.no_grad(), evaluating(network):
+        state = network.begin(batch)
+        rows = batch_size(state)
+        logits = torch.zeros(rows, 0, network.num_classes)
+        for exit_index, name in enumerate(network.exit_names):
+            with counting(formulas) as stage:
+                state = network.advance(exit_index, state)
+            with counting(formulas) as head:
+                new = network.head(exit_index, state, logits)
+            logits = torch.cat([logits.to(new), new.unsqueeze(1)], dim=1)
+            stages.append(_macs(stage, rows))
+            heads.append(_macs(head, rows))
+            if not stages[-1]:
+                raise NetworkError(
+                    f"the stage before exit {exit_index} ({name}) has no operation that costs "
+                    "anything; put that exit after a later module"
+                )
+    return Costs(tuple(stages), tuple(heads), unit="macs")
+
+
+def stage_macs(stages: list[nn.Module], state: State) -> list[float]:
+    """MACs per sample of modules that are run one after the other from `state`."""
+    rows = batch_size(state)
+    result = []
+    with torch.no_grad():
+        for stage in stages:
+            with counting() as counter:
+                state = stage(state)
+            result.append(_macs(counter, rows))
+    return result
+
+
+def _macs(counter: FlopCounterMode, rows: int) -> float:
+    return counter.get_total_flops() / 2 / rows
+
+
+@contextmanager
+def evaluating(*modules: nn.Module) -> Iterator[None]:
+    """Put modules into eval mode, and every submodule back into its own mode afterwards."""
+    modes = [(part, part.training) for module in modules for part in module.modules()]
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
