@@ -82,6 +82,9 @@ def attach_source(
     inputs = _inputs(layout, example)
     state = _beside(layout, inputs.begin(inputs.example(2) if example is None else example))
     exits = _exits(layout, at, state)
+    if isinstance(at, int):
+        # Cut again, only where exits are, so that a saved network is cut the same way.
+        layout = lay_out(source.backbone, exits, example)
     stages = joined_stages(layout, exits)
     names = (*exits, "last")
     classes = _classes(layout, num_classes)
@@ -151,4 +154,3 @@ def joined_stages(layout: Layout, exits: Sequence[str]) -> list[nn.Module]:
         nn.Sequential(*(unit.module for unit in layout.units[start:end]))
         for start, end in pairwise(bounds)
     ]
-

@@ -47,8 +47,9 @@ BUILDERS: dict[str, Builder] = {
     "thin-resnet": thin_resnet,
     "convnet": ConvNet,
     "transformers": pretrained.model_from_config,
-    "timm": pretrained.timm_model,
-    "torchvision": pretrained.torchvision_model,
+    # Without an argument for weights: a file must not be able to start a download.
+    "timm": lambda model: pretrained.timm_model(model),
+    "torchvision": lambda model: pretrained.torchvision_model(model),
 }
 
 
@@ -108,9 +109,7 @@ def build(
     if builder is None:
         close = get_close_matches(name, BUILDERS, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise NetworkError(
-            f"there is no network `{name}`{hint} Known: {', '.join(ARCHITECTURES)}"
-        )
+        raise NetworkError(f"there is no network `{name}`{hint} Known: {', '.join(ARCHITECTURES)}")
     settings = {"num_classes": num_classes, "image_size": image_size, **settings}
     try:
         inspect.signature(builder).bind(**settings)

@@ -99,9 +99,7 @@ def _convolution(
     before: int, after: int, kernel: int, stride: int = 1, groups: int = 1, activate: bool = True
 ) -> nn.Sequential:
     layers: list[nn.Module] = [
-        nn.Conv2d(
-            before, after, kernel, stride, padding=kernel // 2, groups=groups, bias=False
-        ),
+        nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(after, eps=1e-3, momentum=0.01),
     ]
     return nn.Sequential(*layers, nn.SiLU(inplace=True)) if activate else nn.Sequential(*layers)

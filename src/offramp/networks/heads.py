@@ -65,7 +65,7 @@ class Pool:
     def _mean(self, tokens: Tensor, state: State) -> Tensor:
         if self.mask is None:
             return tokens.mean(1)
-        weights = leaf_at(state, self.mask).to(tokens.dtype).unsqueeze(2)  # [N, T, 1]
+        weights: Tensor = leaf_at(state, self.mask).to(tokens.dtype).unsqueeze(2)  # [N, T, 1]
         return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1)
 
     @classmethod

@@ -67,7 +67,7 @@ class AnyInput(Inputs):
         state: State = map_leaves(lambda leaf: leaf, x)
         return state
 
-    def example(self, batch: int = 1) -> Any:  # noqa: ANN401, ARG002
+    def example(self, batch: int = 1) -> Any:  # noqa: ANN401
         """Not known.
 
         Raises:

@@ -47,6 +47,7 @@ class Layout:
         norm: Whether heads before the last exit should normalise the features first.
         default_head: Makes the heads where the user names none; None to decide by the shape.
         leaves: Where in the state after a unit the features are, if not as in `pool`.
+        at_end: Names of modules inside the last unit after which only the classifier runs.
         modules: Names of all modules of the backbone, to tell what a wrong name means.
     """
 
@@ -59,6 +60,7 @@ class Layout:
     norm: bool = False
     default_head: HeadMaker | None = None
     leaves: dict[str, Path] = field(default_factory=dict)
+    at_end: Sequence[str] = ()
     modules: Sequence[str] = ()
 
     @property
@@ -98,6 +100,8 @@ class Layout:
         known = self.names
         if name in known:
             return known.index(name)
+        if name in self.at_end:
+            return len(known) - 1
         inside = [index for index, unit in enumerate(known) if unit.startswith(f"{name}.")]
         if inside:
             return inside[-1]

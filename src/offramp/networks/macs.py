@@ -5,7 +5,7 @@ operations, normalisation, pooling and copies count as nothing, as is usual in t
 operation that is neither counted nor known to be cheap is an error, never a silent zero.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any
@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from offramp.costs import Costs
 from offramp.errors import NetworkError
+from offramp.networks.cheap import is_cheap
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, batch_size
 
@@ -26,14 +27,14 @@ _aten = torch.ops.aten
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:  # noqa: ANN401
-    return int(sdpa_flop_count(query, key, value))
+    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
 
-def _matrix_vector(matrix: Any, vector: Any, *_: Any, **__: Any) -> int:  # noqa: ANN401, ARG001
+def _matrix_vector(matrix: Sequence[int], *_: Any, **__: Any) -> int:  # noqa: ANN401
     return 2 * prod(matrix)
 
 
-def _added_matrix_vector(_: Any, matrix: Any, *__: Any, **___: Any) -> int:  # noqa: ANN401
+def _added_matrix_vector(_: Any, matrix: Sequence[int], *__: Any, **___: Any) -> int:  # noqa: ANN401
     return 2 * prod(matrix)
 
 
@@ -46,45 +47,22 @@ _MENDED: dict[Any, Callable[..., int]] = {
     _aten.addmv: _added_matrix_vector,
 }
 
-# Operations without a tag that says so, whose cost is at most linear in the size of their
-# arguments. The names are those of `aten`, without overloads.
-_CHEAP = frozenset(
-    """
-    _adaptive_avg_pool2d _adaptive_avg_pool3d _native_batch_norm_legit
-    _native_batch_norm_legit_functional _native_batch_norm_legit_no_training _softmax
-    _log_softmax _to_copy _unsafe_view adaptive_avg_pool1d adaptive_max_pool2d all any arange
-    argmax argmin avg_pool1d avg_pool2d avg_pool3d bernoulli bernoulli_ cat channel_shuffle
-    clone concat constant_pad_nd contiguous copy copy_ cumsum detach detach_ embedding empty
-    empty_like empty_strided expand_copy eye fill fill_ flip full full_like gather glu
-    index index_put index_put_ index_select is_nonzero item linspace lift_fresh
-    _local_scalar_dense masked_fill masked_fill_ masked_select max max_pool2d_with_indices
-    max_pool3d_with_indices mean min native_batch_norm native_channel_shuffle native_dropout
-    native_group_norm native_layer_norm new_empty new_empty_strided new_full new_ones new_zeros
-    nonzero norm one_hot ones ones_like pad pixel_shuffle pixel_unshuffle prod rand randn
-    reflection_pad1d reflection_pad2d repeat repeat_interleave replication_pad2d roll
-    scalar_tensor scatter scatter_ select_scatter slice_scatter split_with_sizes_copy stack std
-    std_mean sum triu tril unfold_copy uniform_ normal_ upsample_bicubic2d upsample_bilinear2d
-    upsample_nearest1d upsample_nearest2d var var_mean zero_ zeros zeros_like
-    _reshape_alias _fused_rms_norm _embedding_bag sym_size device
-    """.split()
-)
 
-
-class _Audit(TorchDispatchMode):
+class _Audit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses operations whose cost nobody knows."""
 
     def __init__(self, counted: Mapping[Any, Any]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counted = counted
 
     def __torch_dispatch__(
         self,
         func: Any,  # noqa: ANN401
-        types: Any,  # noqa: ANN401, ARG002
+        types: Any,  # noqa: ANN401
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        if func._overloadpacket not in self.counted and not _is_cheap(func):
+        if func._overloadpacket not in self.counted and not is_cheap(func):
             raise NetworkError(
                 f"the cost of the operation `{func}` is not known; pass its FLOPs as "
                 f"count_macs(..., formulas={{torch.ops.{func._overloadpacket}: function}}), a "
@@ -93,16 +71,10 @@ class _Audit(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _is_cheap(func: Any) -> bool:  # noqa: ANN401
-    tags = {torch.Tag.pointwise, torch.Tag.reduction, torch.Tag.view_copy}
-    if func.is_view or tags & set(func.tags):
-        return True
-    namespace, _, name = func._schema.name.partition("::")
-    return namespace in {"aten", "prim"} and (name in _CHEAP or name.removesuffix("_") in _CHEAP)
-
-
 @contextmanager
-def counting(formulas: Mapping[Any, Callable[..., int]] | None = None) -> Iterator[FlopCounterMode]:
+def counting(
+    formulas: Mapping[Any, Callable[..., int]] | None = None,
+) -> Iterator[FlopCounterMode]:
     """Count the FLOPs of what runs inside; unknown operations raise.
 
     Args:

@@ -41,9 +41,7 @@ def _grown(before: int, after: int, factor: int, stride: int, bottleneck: bool) 
     if not bottleneck:
         return nn.Sequential(*_convolution(before, after, 3, stride))
     inner = min(before, factor * after)
-    return nn.Sequential(
-        *_convolution(before, inner, 1), *_convolution(inner, after, 3, stride)
-    )
+    return nn.Sequential(*_convolution(before, inner, 1), *_convolution(inner, after, 3, stride))
 
 
 class FirstLayer(nn.Module):

@@ -104,9 +104,7 @@ class EarlyExitNetwork(nn.Module):
         result: State = self.stages[exit_index](state)
         return result
 
-    def head(
-        self, exit_index: int, state: State, logits_so_far: Tensor | None = None
-    ) -> Tensor:
+    def head(self, exit_index: int, state: State, logits_so_far: Tensor | None = None) -> Tensor:
         """Logits of one exit.
 
         Args:
@@ -212,4 +210,3 @@ class EarlyExitNetwork(nn.Module):
     def extra_repr(self) -> str:
         """The exits' names and the number of classes, for `print`."""
         return f"num_classes={self.num_classes}, exit_names={list(self.exit_names)}"
-

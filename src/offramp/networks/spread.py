@@ -26,7 +26,9 @@ def spread_evenly(costs: Sequence[float], count: int) -> list[int]:
     ends = list(accumulate(costs))
     shares = [ends[-1] * (index + 1) / count for index in range(count)]
     # best[b] is the least distance, and the choice that has it, when the newest exit is at b.
-    best: list[tuple[float, list[int]]] = [(abs(end - shares[0]), [b]) for b, end in enumerate(ends)]
+    best: list[tuple[float, list[int]]] = [
+        (abs(end - shares[0]), [b]) for b, end in enumerate(ends)
+    ]
     for share in shares[1:]:
         best = [
             min(

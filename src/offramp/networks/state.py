@@ -114,7 +114,7 @@ def named_leaves(state: State, path: Path = ()) -> Iterator[tuple[Path, Tensor |
 def leaf_at(state: State, path: Path) -> Any:  # noqa: ANN401
     """The part of a state that `path` leads to; the whole state for an empty path."""
     for key in path:
-        state = state[key]  # type: ignore[index,call-overload]
+        state = state[key]  # type: ignore[index]
     return state
 
 

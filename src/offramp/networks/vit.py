@@ -40,7 +40,10 @@ class TransformerBlock(nn.Module):
         self.projection = nn.Linear(width, width)
         self.norm2 = nn.LayerNorm(width, eps=1e-6)
         self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(dropout), nn.Linear(4 * width, width)
+            nn.Linear(width, 4 * width),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(4 * width, width),
         )
         self.dropout = nn.Dropout(dropout)
 

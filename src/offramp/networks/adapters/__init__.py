@@ -45,7 +45,9 @@ def lay_out_model(model: nn.Module) -> Layout:
     Raises:
         NetworkError: There is no adapter for its family.
     """
-    family = next((FAMILIES[c.__name__] for c in type(model).__mro__ if c.__name__ in FAMILIES), None)
+    family = next(
+        (FAMILIES[c.__name__] for c in type(model).__mro__ if c.__name__ in FAMILIES), None
+    )
     if family is None:
         raise NetworkError(
             f"there is no adapter for {type(model).__name__}; there are for "

@@ -32,7 +32,8 @@ def lay_out(model: Any) -> Layout:  # noqa: ANN401 - EfficientNetModel, with or 
     trunk, prefix = trunk_of(model, "efficientnet")
     encoder = trunk.encoder
     blocks = [
-        Unit(f"{prefix}encoder.blocks.{index}", block) for index, block in enumerate(encoder.blocks)
+        Unit(f"{prefix}encoder.blocks.{index}", block)
+        for index, block in enumerate(encoder.blocks)
     ]
     top = nn.Sequential(encoder.top_conv, encoder.top_bn, encoder.top_activation)
     classes = own_classes(model, trunk)

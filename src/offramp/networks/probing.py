@@ -1,0 +1,110 @@
+"""Finding out by running a traced module what the values that cross a cut belong to."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from offramp.errors import NetworkError
+from offramp.networks.macs import evaluating
+from offramp.networks.tracing import Trace
+
+__all__ = ["kinds_of_values"]
+
+
+class _Recorder(fx.Interpreter):
+    """Runs a graph, and keeps the values of some nodes."""
+
+    def __init__(self, traced: Trace, wanted: set[fx.Node]) -> None:
+        super().__init__(traced.root, graph=traced.graph)
+        self.wanted = wanted
+        self.values: dict[fx.Node, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:  # noqa: ANN401
+        value = super().run_node(n)
+        if n in self.wanted:
+            self.values[n] = value.clone() if isinstance(value, Tensor) else value
+        return value
+
+
+def kinds_of_values(
+    traced: Trace, states: Sequence[Sequence[fx.Node]], places: Sequence[str], example: Tensor
+) -> list[list[bool]]:
+    """For every value of every state, whether it is the same for all samples.
+
+    The module is run on batches of two sizes with different content. A value with a row per
+    sample grows with the batch; one that is shared is the same in both runs. Nothing else can be
+    carried over a cut, since a batch may shrink there.
+
+    Args:
+        traced: The module.
+        states: The values that each cut carries, the exit's own first.
+        places: Where the cuts are, for messages.
+        example: A batch.
+
+    Raises:
+        NetworkError: A value is of neither kind; the message names it and the modules.
+    """
+    wanted = {node for state in states for node in state}
+    small, large = (_run(traced, wanted, example, rows) for rows in (2, 3))
+    result = []
+    for state, place in zip(states, places, strict=False):
+        kinds = [_is_shared(small[node], large[node]) for node in state]
+        for node, kind in zip(state, kinds, strict=True):
+            if kind is None or (kind and node is state[0]):
+                raise NetworkError(_message(node, small[node], place))
+        result.append([bool(kind) for kind in kinds])
+    return result
+
+
+def _run(traced: Trace, wanted: set[fx.Node], example: Tensor, rows: int) -> dict[fx.Node, Any]:
+    parameter = next(traced.root.parameters(), None)
+    batch = example[torch.arange(rows) % len(example)]
+    if batch.is_floating_point():
+        noise = torch.rand(batch.shape, generator=torch.Generator().manual_seed(rows))
+        batch = noise.to(batch if parameter is None else parameter)
+    elif parameter is not None:
+        batch = batch.to(parameter.device)
+    recorder = _Recorder(traced, wanted)
+    # A graph of training mode may update statistics and draw random numbers.
+    buffers = [(buffer, buffer.clone()) for buffer in traced.root.buffers()]
+    with torch.no_grad(), torch.random.fork_rng(), evaluating(traced.root):
+        recorder.run(batch)
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    return recorder.values
+
+
+def _is_shared(small: Any, large: Any) -> bool | None:  # noqa: ANN401
+    """Whether a value is shared (True), has a row per sample (False), or is neither (None)."""
+    if isinstance(small, Tensor) and isinstance(large, Tensor):
+        if (
+            small.ndim
+            and len(small) == 2
+            and len(large) == 3
+            and small.shape[1:] == large.shape[1:]
+        ):
+            return False
+        return True if small.shape == large.shape and torch.equal(small, large) else None
+    plain = isinstance(small, bool | int | float | str | tuple | torch.Size)
+    return True if plain and type(small) is type(large) and small == large else None
+
+
+def _message(node: fx.Node, value: Any, place: str) -> str:  # noqa: ANN401
+    makers = [str(each.target) for each in node.all_input_nodes if each.op == "call_module"]
+    maker = str(node.target) if node.op == "call_module" else (makers or [str(node.target)])[0]
+    readers = sorted({_reader(user) for user in node.users}) or ["nothing"]
+    kind = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    return (
+        f"`{node.name}`, {kind} made by `{maker}` and read by {', '.join(readers)}, cannot be "
+        f"carried over the exit after `{place}`: it has neither one row per sample nor the same "
+        "value for all batches, and a batch may shrink there. Compute it again after the exit, "
+        "or put the exit elsewhere"
+    )
+
+
+def _reader(node: fx.Node) -> str:
+    stack = node.meta.get("nn_module_stack", {})
+    name = next((path for path, _ in reversed(stack.values())), "")
+    return f"`{name or node.name}`"

@@ -1,0 +1,205 @@
+"""Tracing any module with `torch.fx`, and finding its blocks and its classifier."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from offramp.errors import NetworkError
+from offramp.networks.layout import Layout, is_plain_sequential
+
+__all__ = ["Trace", "lay_out_traced", "scopes_of", "trace"]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a module does, as a graph, in eval or in training mode.
+
+    Args:
+        root: The module.
+        graph: Its operations, in the order in which they run.
+        returned: What each submodule returned, once for every time that it was called.
+    """
+
+    root: nn.Module
+    graph: fx.Graph
+    returned: dict[str, list[Any]]
+
+    @property
+    def nodes(self) -> list[fx.Node]:
+        """The graph's operations without its output."""
+        return [node for node in self.graph.nodes if node.op != "output"]
+
+    @property
+    def output(self) -> Any:  # noqa: ANN401
+        """What the module returns."""
+        return next(node for node in self.graph.nodes if node.op == "output").args[0]
+
+    def has_weights(self, node: fx.Node) -> bool:
+        """Whether a node uses parameters of the module."""
+        if node.op == "call_module":
+            module = self.root.get_submodule(str(node.target))
+            return any(True for _ in module.parameters())
+        return any(each.op == "get_attr" for each in node.all_input_nodes)
+
+
+class _Tracer(fx.Tracer):
+    def __init__(self, leaves: tuple[type, ...], functions: tuple[Any, ...]) -> None:
+        super().__init__(autowrap_functions=functions)
+        self.leaves = leaves
+        self.returned: dict[str, list[Any]] = {}
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, self.leaves) or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(
+        self,
+        m: nn.Module,
+        forward: Any,  # noqa: ANN401
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:  # noqa: ANN401
+        result = super().call_module(m, forward, args, kwargs)
+        self.returned.setdefault(self.path_of_module(m), []).append(result)
+        return result
+
+
+def trace(root: nn.Module, training: bool) -> Trace:
+    """Trace a module in one of its two modes.
+
+    Raises:
+        NetworkError: `torch.fx` cannot follow it; the message says why.
+    """
+    tracer = _Tracer(*_opaque(root))
+    try:
+        with _in_mode(root, training):
+            graph = tracer.trace(root)
+    except Exception as error:
+        # Whatever the user's forward runs into when it meets a proxy instead of a tensor.
+        raise NetworkError(
+            f"torch.fx cannot trace {type(root).__name__}: {error}. Give the network as a list "
+            "of stages, or give it a method layout() that returns an offramp.networks.Layout"
+        ) from error
+    if sum(node.op == "placeholder" for node in graph.nodes) != 1:
+        graph = _only_first_input(graph, type(root).__name__)
+    return Trace(root, graph, tracer.returned)
+
+
+def _only_first_input(graph: fx.Graph, name: str) -> fx.Graph:
+    """Drop optional arguments that nobody reads; anything else has no single input."""
+    for node in [node for node in graph.nodes if node.op == "placeholder"][1:]:
+        if node.users:
+            raise NetworkError(
+                f"{name}.forward reads several arguments ({node.name}), and only modules with "
+                "one input can be cut; give the network as a list of stages"
+            )
+        graph.erase_node(node)
+    return graph
+
+
+def _opaque(root: nn.Module) -> tuple[tuple[type, ...], tuple[Any, ...]]:
+    """Modules and functions that timm says must not be looked into."""
+    if not any(type(part).__module__.startswith("timm.") for part in root.modules()):
+        return (), ()
+    features = import_module("timm.models._features_fx")
+    return tuple(features.get_notrace_modules()), tuple(features.get_notrace_functions())
+
+
+@contextmanager
+def _in_mode(root: nn.Module, training: bool) -> Iterator[None]:
+    modes = [(part, part.training) for part in root.modules()]
+    root.train(training)
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def scopes_of(node: fx.Node) -> list[str]:
+    """Names of the submodules in whose forward a node was made, outermost first."""
+    stack = node.meta.get("nn_module_stack", {})
+    return [name for name, _ in stack.values()]
+
+
+def lay_out_traced(
+    backbone: nn.Module,
+    names: Sequence[str] | None,
+    example: Any = None,  # noqa: ANN401
+) -> Layout:
+    """Cut any module that `torch.fx` can trace.
+
+    Args:
+        backbone: The module.
+        names: Submodules after which to cut; the blocks that can be found by default.
+        example: A batch: what skips over a cut is carried in the state, and running the module
+            on batches of two sizes shows what belongs to samples.
+
+    Raises:
+        NetworkError: The module cannot be traced or cut there; the message says what to do.
+    """
+    from offramp.networks.cutting import Cuts
+
+    example = _default_example(backbone) if example is None else example
+    if not isinstance(example, Tensor):
+        raise NetworkError(
+            f"{type(backbone).__name__} is cut by tracing, which needs a batch: pass `example=`, "
+            "a tensor such as torch.zeros(2, 3, 32, 32)"
+        )
+    traced = trace(backbone, training=False)
+    modules = [name for name, _ in backbone.named_modules() if name]
+    for name in names or ():
+        _check_known(name, modules)
+    cuts = Cuts(traced)
+    wanted = cuts.clean(block_names(backbone)) if names is None else cuts.ordered(list(names))
+    return cuts.lay_out(wanted, example, modules)
+
+
+def _check_known(name: str, modules: list[str]) -> None:
+    if name not in modules:
+        close = get_close_matches(name, modules, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "see `named_modules()`"
+        raise NetworkError(f"the backbone has no module `{name}` to put an exit after; {hint}")
+
+
+def _default_example(backbone: nn.Module) -> Tensor | None:
+    """What models of timm say that they take; the classifiers of torchvision take 224 px."""
+    config = getattr(backbone, "default_cfg", None) or {}
+    if "input_size" in config:
+        return torch.rand(2, *config["input_size"])
+    if type(backbone).__module__.startswith("torchvision.models"):
+        return torch.rand(2, 3, 224, 224)
+    return None
+
+
+def block_names(backbone: nn.Module) -> list[str]:
+    """Modules that look like blocks: with weights and children, outermost first.
+
+    Containers are opened. If a single block is left, it is opened as well; if none is left,
+    every convolution and linear layer is a block.
+    """
+    found = _composites(backbone, "")
+    if len(found) == 1:
+        inner = _composites(backbone.get_submodule(found[0]), f"{found[0]}.")
+        return inner if len(inner) > 1 else found
+    return found or [
+        name
+        for name, module in backbone.named_modules()
+        if getattr(getattr(module, "weight", None), "ndim", 0) > 1
+    ]
+
+
+def _composites(module: nn.Module, prefix: str) -> list[str]:
+    found: list[str] = []
+    for name, child in module.named_children():
+        path = f"{prefix}{name}"
+        if is_plain_sequential(child) or isinstance(child, nn.ModuleList):
+            found += _composites(child, f"{path}.")
+        elif any(True for _ in child.children()) and any(True for _ in child.parameters()):
+            found.append(path)
+    return found
