@@ -77,6 +77,7 @@ class Cuts:
         self.traced = traced
         self.nodes = traced.nodes
         self.position = {node: index for index, node in enumerate(self.nodes)}
+        self.from_input = _dependents(self.nodes, self.nodes[0])
 
     def node_after(self, name: str) -> fx.Node:
         """The value that a submodule returns.
@@ -154,16 +155,16 @@ class Cuts:
         """A node with weights that goes its own way: later, or earlier and still to be joined."""
         below = _needed([cut], set())
         for node in self.live(cut)[1:]:
-            own = [each for each in _needed([node], below) if self.traced.has_weights(each)]
+            own = [each for each in _needed([node], below) if self._is_work(each)]
             if node not in below and own:
                 return max(own, key=self.position.__getitem__)
-        depends = {cut}
-        for node in self.nodes[self.position[cut] + 1 :]:
-            if any(each in depends for each in node.all_input_nodes):
-                depends.add(node)
-            elif node.op != "get_attr" and self.traced.has_weights(node):
-                return node
-        return None
+        above = _dependents(self.nodes, cut)
+        later = self.nodes[self.position[cut] + 1 :]
+        return next((node for node in later if node not in above and self._is_work(node)), None)
+
+    def _is_work(self, node: fx.Node) -> bool:
+        """Whether a node has weights and sees the input."""
+        return self.traced.has_weights(node) and node in self.from_input
 
     def _better_place(self, cut: fx.Node) -> str:
         for name, returned in self.traced.returned.items():
@@ -306,6 +307,15 @@ def _copied(
     module = fx.GraphModule(traced.root, graph, type(traced.root).__name__)
     module.train(traced.root.training)
     return module
+
+
+def _dependents(nodes: Sequence[fx.Node], root: fx.Node) -> set[fx.Node]:
+    """A node and all that depend on it."""
+    found = {root}
+    for node in nodes:
+        if any(each in found for each in node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def _needed(outputs: Sequence[Any], known: set[fx.Node]) -> set[fx.Node]:
