@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from offramp.networks import EarlyExitNetwork, attach
 from offramp.networks.attach import attach_source
@@ -53,7 +52,7 @@ class SkipNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         kept = self.norm(self.first(x)).relu()
-        y = F.dropout(self.second(kept), 0.5, self.training)
+        y = nn.functional.dropout(self.second(kept), 0.5, self.training)
         y = self.third(y) + kept
         return self.fc(y.mean((2, 3)))
 

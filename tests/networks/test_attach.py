@@ -196,7 +196,7 @@ class Bias(nn.Module):
 
 
 def test_state_that_may_mean_several_things_asks_for_a_head():
-    with pytest.raises(NetworkError, match="holds several tensors.*pass `head=`"):
+    with pytest.raises(NetworkError, match=r"holds several tensors.*pass `head=`"):
         attach([Pair(), Pair()], num_classes=2, example=torch.rand(2, 4))
     with pytest.raises(NetworkError, match=r"may be tokens \[N, T, C\] or a sequence"):
         attach([nn.Linear(4, 4)], num_classes=2, example=torch.rand(2, 3, 4))

@@ -3,11 +3,11 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from offramp.errors import NetworkError
 from offramp.networks import EarlyExitNetwork, attach, build, count_macs, time_exits
 from offramp.networks.heads import LinearHead, Pool
+from offramp.networks.macs import counting
 
 
 def test_msdnet_has_exactly_the_published_costs_and_parameters():
@@ -60,7 +60,7 @@ def test_costs_are_the_hand_count_of_a_small_network():
 
 class Attention(nn.Module):
     def forward(self, x):
-        return F.scaled_dot_product_attention(x, x, x)
+        return nn.functional.scaled_dot_product_attention(x, x, x)
 
 
 def test_attention_is_counted_on_the_cpu():
@@ -147,3 +147,45 @@ def test_measured_time_is_a_cost_axis_in_seconds():
 def test_measuring_nothing_is_refused():
     with pytest.raises(NetworkError, match="`repeats` must be at least 1, got 0"):
         time_exits(build("convnet", num_classes=10, image_size=16), repeats=0)
+
+
+ACTIVATIONS = [
+    *("ReLU", "ReLU6", "LeakyReLU", "PReLU", "RReLU", "ELU", "CELU", "SELU", "GELU", "SiLU"),
+    *("Mish", "Hardswish", "Hardsigmoid", "Hardtanh", "Tanh", "Sigmoid", "Softplus", "Softsign"),
+    *("LogSigmoid", "Softmax2d", "Tanhshrink", "Softshrink", "Hardshrink", "Dropout", "Identity"),
+]
+LAYERS = [
+    *(getattr(nn, name)() for name in ACTIVATIONS),
+    nn.GLU(dim=1),
+    nn.Hardswish(inplace=True),
+    nn.SiLU(inplace=True),
+    nn.BatchNorm2d(4),
+    nn.InstanceNorm2d(4),
+    nn.GroupNorm(2, 4),
+    nn.LayerNorm(8),
+    nn.RMSNorm(8),
+    nn.LocalResponseNorm(2),
+    nn.MaxPool2d(2),
+    nn.AvgPool2d(2),
+    nn.LPPool2d(2, 2),
+    nn.AdaptiveAvgPool2d(2),
+    nn.AdaptiveMaxPool2d(2),
+    nn.PixelShuffle(2),
+    nn.PixelUnshuffle(2),
+    nn.ChannelShuffle(2),
+    nn.ZeroPad2d(1),
+    nn.ReflectionPad2d(1),
+    nn.ReplicationPad2d(1),
+    nn.Upsample(scale_factor=2),
+    nn.Upsample(scale_factor=2, mode="bilinear"),
+    nn.Upsample(scale_factor=2, mode="bicubic"),
+    nn.Flatten(),
+    nn.Unfold(2),
+]
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=repr)
+def test_common_layers_are_known_to_cost_next_to_nothing(layer):
+    with torch.no_grad(), counting() as counter:
+        layer.eval()(torch.rand(2, 4, 8, 8))
+    assert counter.get_total_flops() == 0

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from offramp.errors import NetworkError
 from offramp.networks import Shared, attach, build, count_macs, take
@@ -211,7 +210,7 @@ def test_module_that_cannot_be_traced_is_told_the_ways_out():
 
 
 def test_tracing_needs_an_example():
-    with pytest.raises(NetworkError, match="Branches is cut by tracing.*pass `example=`"):
+    with pytest.raises(NetworkError, match=r"Branches is cut by tracing.*pass `example=`"):
         attach(Branches())
 
 
@@ -225,7 +224,7 @@ class Repeated(nn.Module):
 
     def forward(self, x):
         x, _ = self.pair(self.first(self.first(x)))
-        return self.fc(F.relu(x))
+        return self.fc(nn.functional.relu(x))
 
 
 @pytest.mark.parametrize(("name", "times"), [("first", "2 times"), ("unused", "never")])

@@ -20,7 +20,16 @@ _NORMS = {
     "native_group_norm",
     "native_layer_norm",
 }
-_ACTIVATIONS = {"_log_softmax", "_softmax", "glu", "native_dropout"}
+_ACTIVATIONS = {
+    "_log_softmax",
+    "_prelu_kernel",
+    "_softmax",
+    "glu",
+    "hardswish",
+    "log_sigmoid_forward",
+    "native_dropout",
+    "rrelu_with_noise",
+}
 _POOLS = {
     "_adaptive_avg_pool2d",
     "_adaptive_avg_pool3d",
@@ -34,6 +43,7 @@ _POOLS = {
 }
 _RESIZES = {
     "constant_pad_nd",
+    "im2col",
     "reflection_pad1d",
     "reflection_pad2d",
     "replication_pad2d",
@@ -41,6 +51,7 @@ _RESIZES = {
     "upsample_bilinear2d",
     "upsample_nearest1d",
     "upsample_nearest2d",
+    "_upsample_nearest_exact2d",
 }
 _LOOKUPS = {
     "_embedding_bag",
@@ -66,6 +77,7 @@ _COPIES = {
     "cumsum",
     "detach",
     "flip",
+    "channel_shuffle",
     "native_channel_shuffle",
     "pixel_shuffle",
     "pixel_unshuffle",
@@ -114,8 +126,12 @@ def is_cheap(operation: Any) -> bool:  # noqa: ANN401 - a torch OpOverload, whic
         >>> is_cheap(torch.ops.aten.relu.default), is_cheap(torch.ops.aten.mm.default)
         (True, False)
     """
-    if operation.is_view or _TAGS & set(operation.tags):
-        return True
     namespace, _, name = operation._schema.name.partition("::")
-    # An operation in place has the name of the one that makes a copy, and an underscore.
-    return namespace == "aten" and (name in _CHEAP or name.removesuffix("_") in _CHEAP)
+    if namespace != "aten":
+        return False
+    # An operation in place has the name of the one that makes a copy, and an underscore; only
+    # the latter is tagged.
+    plain = name.rstrip("_") if not name.startswith("__") else name
+    packet = getattr(torch.ops.aten, plain, operation._overloadpacket)
+    forms = [operation, *(getattr(packet, each) for each in packet.overloads())]
+    return plain in _CHEAP or any(form.is_view or _TAGS & set(form.tags) for form in forms)

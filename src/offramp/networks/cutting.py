@@ -6,10 +6,11 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from offramp.errors import NetworkError
-from offramp.networks.layout import Layout, Unit, is_plain_sequential
+from offramp.networks.inputs import TensorInput
+from offramp.networks.layout import Channels, Layout, Unit, is_plain_sequential
 from offramp.networks.probing import kinds_of_values
 from offramp.networks.state import Path, Shared, State
-from offramp.networks.tracing import Trace, scopes_of, trace
+from offramp.networks.tracing import Trace, dependents, scopes_of, trace
 
 __all__ = ["Cuts", "Segment", "TracedStage"]
 
@@ -77,7 +78,7 @@ class Cuts:
         self.traced = traced
         self.nodes = traced.nodes
         self.position = {node: index for index, node in enumerate(self.nodes)}
-        self.from_input = _dependents(self.nodes, self.nodes[0])
+        self.from_input = dependents(self.nodes, self.nodes[0])
 
     def node_after(self, name: str) -> fx.Node:
         """The value that a submodule returns.
@@ -158,7 +159,7 @@ class Cuts:
             own = [each for each in _needed([node], below) if self._is_work(each)]
             if node not in below and own:
                 return max(own, key=self.position.__getitem__)
-        above = _dependents(self.nodes, cut)
+        above = dependents(self.nodes, cut)
         later = self.nodes[self.position[cut] + 1 :]
         return next((node for node in later if node not in above and self._is_work(node)), None)
 
@@ -233,15 +234,28 @@ class Cuts:
         labels = [*names, "last"]
         linear = self.traced.root.get_submodule(str(classifier.target)) if classifier else None
         leaves: dict[str, Path] = {name: (0,) for name in names if self._carries(name)}
+        known = {name: self._channels(self.node_after(name)) for name in names}
         return Layout(
             units=[Unit(name, stage) for name, stage in zip(labels, stages, strict=True)],
             blocks=labels,
             classifier=rest,
             num_classes=linear.out_features if isinstance(linear, nn.Linear) else None,
+            inputs=TensorInput.like(example),
             leaves=leaves,
+            channels={name: channels for name, channels in known.items() if channels},
             at_end=at_end,
             modules=modules,
         )
+
+    def _channels(self, cut: fx.Node) -> Channels | None:
+        """What the last layer before a cut, that it depends on, says about its channels."""
+        below = _needed([cut], set())
+        for node in reversed(self.nodes[: self.position[cut] + 1]):
+            if node in below and node.op == "call_module":
+                found = Channels.of(self.traced.root.get_submodule(str(node.target)))
+                if found is not None:
+                    return found
+        return None
 
     def _carries(self, name: str) -> bool:
         return len(self.live(self.node_after(name))) > 1
@@ -307,15 +321,6 @@ def _copied(
     module = fx.GraphModule(traced.root, graph, type(traced.root).__name__)
     module.train(traced.root.training)
     return module
-
-
-def _dependents(nodes: Sequence[fx.Node], root: fx.Node) -> set[fx.Node]:
-    """A node and all that depend on it."""
-    found = {root}
-    for node in nodes:
-        if any(each in found for each in node.all_input_nodes):
-            found.add(node)
-    return found
 
 
 def _needed(outputs: Sequence[Any], known: set[fx.Node]) -> set[fx.Node]:

@@ -36,9 +36,9 @@ class Pool:
     """How features are drawn from a state, without parameters.
 
     Args:
-        kind: `map` averages `[N, C, ...]` over all positions, `first` and `mean` take the first
-            or the mean token of `[N, T, C]`, `flat` takes `[N, C]` as it is, and `whole` hands on
-            the tensor unpooled.
+        kind: `map` averages `[N, C, ...]` over all positions, `mean` does so for `[N, ..., C]`,
+            such as tokens; `first` takes the first token of `[N, T, C]`, `flat` takes `[N, C]`
+            as it is, and `whole` hands on the tensor unpooled.
         leaf: Where in the state the tensor is.
         mask: Where in the state the mask `[N, T]` of the tokens is, if there is one.
 
@@ -64,7 +64,7 @@ class Pool:
 
     def _mean(self, tokens: Tensor, state: State) -> Tensor:
         if self.mask is None:
-            return tokens.mean(1)
+            return tokens.flatten(1, -2).mean(1)
         weights: Tensor = leaf_at(state, self.mask).to(tokens.dtype).unsqueeze(2)  # [N, T, 1]
         return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1)
 

@@ -16,7 +16,38 @@ from offramp.networks.heads import HeadMaker, Pool
 from offramp.networks.inputs import Inputs
 from offramp.networks.state import Path
 
-__all__ = ["LaidOut", "Layout", "Unit", "lay_out_sequential", "lay_out_stages"]
+__all__ = ["Channels", "LaidOut", "Layout", "Unit", "lay_out_sequential", "lay_out_stages"]
+
+
+@dataclass(frozen=True)
+class Channels:
+    """What the last layer with weights says about the channels of its output.
+
+    Args:
+        count: How many there are.
+        first: Whether they come right after the samples, as after a convolution; or last, as
+            after a linear layer.
+    """
+
+    count: int
+    first: bool
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "Channels | None":
+        """The channels of a layer's output; None if it does not say.
+
+        Example:
+            >>> Channels.of(nn.Conv2d(3, 8, 3))
+            Channels(count=8, first=True)
+        """
+        for name, first in (("out_channels", True), ("num_features", True)):
+            if hasattr(module, name):
+                return cls(getattr(module, name), first)
+        if hasattr(module, "out_features"):
+            return cls(module.out_features, False)  # type: ignore[arg-type]
+        if isinstance(module, nn.LayerNorm):
+            return cls(module.normalized_shape[-1], False)
+        return None
 
 
 @dataclass(frozen=True)
@@ -46,7 +77,8 @@ class Layout:
         pool: How heads read the state; None to decide by its shape.
         norm: Whether heads before the last exit should normalise the features first.
         default_head: Makes the heads where the user names none; None to decide by the shape.
-        leaves: Where in the state after a unit the features are, if not as in `pool`.
+        leaves: Where in the state after a unit the features are, if there is no `pool`.
+        channels: What is known of the channels after a unit, if there is no `pool`.
         at_end: Names of modules inside the last unit after which only the classifier runs.
         modules: Names of all modules of the backbone, to tell what a wrong name means.
     """
@@ -60,6 +92,7 @@ class Layout:
     norm: bool = False
     default_head: HeadMaker | None = None
     leaves: dict[str, Path] = field(default_factory=dict)
+    channels: dict[str, Channels] = field(default_factory=dict)
     at_end: Sequence[str] = ()
     modules: Sequence[str] = ()
 

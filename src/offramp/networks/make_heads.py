@@ -18,7 +18,7 @@ from offramp.networks.heads import (
     PoolKind,
     TwoConvHead,
 )
-from offramp.networks.layout import Layout
+from offramp.networks.layout import Channels, Layout
 from offramp.networks.macs import evaluating
 from offramp.networks.state import Path, State, batch_size, check_state, leaf_at
 
@@ -80,10 +80,15 @@ def _head(
     maker = layout.default_head if head is None else head
     if callable(maker):
         return maker(state, num_classes, exit_index)
-    pool = layout.pool or pool_for(state, layout.leaves.get(name, ()), maker, name)
+    pool = layout.pool or _pool(layout, state, maker, name)
     # The last state has passed the backbone's own last norm, if it has one.
     norm = layout.norm and not last
     return make_head(maker or "pooled-linear", state, pool, num_classes, exit_index, norm)
+
+
+def _pool(layout: Layout, state: State, head: str | None, name: str) -> Pool:
+    leaf, channels = layout.leaves.get(name, ()), layout.channels.get(name)
+    return pool_for(state, leaf, channels, head, name)
 
 
 def _put_beside(head: nn.Module, stages: Sequence[nn.Module]) -> None:
@@ -156,12 +161,15 @@ def _check_fit(head: str, tensor: Tensor) -> None:
         )
 
 
-def pool_for(state: State, leaf: Path, head: str | None, name: str) -> Pool:
+def pool_for(
+    state: State, leaf: Path, channels: Channels | None, head: str | None, name: str
+) -> Pool:
     """The pool that fits the shape of a state.
 
     Args:
         state: A state as it arrives at the exit.
         leaf: Where in it the features are.
+        channels: What the last layer says about its channels, if that is known.
         head: The head that was asked for, which may say what the shape means.
         name: Of the exit, for messages.
 
@@ -177,12 +185,20 @@ def pool_for(state: State, leaf: Path, head: str | None, name: str) -> Pool:
         )
     if features.ndim == 2:
         return Pool("flat", leaf)
-    if features.ndim >= 4:
-        return Pool("map", leaf)
     if features.ndim == 3 and head in _TOKENS:
         return Pool(_TOKENS[head], leaf)
+    if channels is not None:
+        return Pool("map" if _are_first(features, channels) else "mean", leaf)
+    if features.ndim >= 4:
+        return Pool("map", leaf)
     raise NetworkError(
         f"the state after `{name}` has the shape {list(features.shape)}, which may be tokens "
         "[N, T, C] or a sequence [N, C, L]; say head='cls-token' or 'mean-token' for tokens, "
         "or pass a function of (state, num_classes, exit_index)"
     )
+
+
+def _are_first(features: Tensor, channels: Channels) -> bool:
+    """Whether the channels come first, as the sizes show; as the layer says if they do not."""
+    first, last = (features.shape[dim] == channels.count for dim in (1, -1))
+    return channels.first if first == last else first

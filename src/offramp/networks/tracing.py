@@ -1,6 +1,7 @@
-"""Tracing any module with `torch.fx`, and finding its blocks and its classifier."""
+"""Tracing any module with `torch.fx`, and finding its blocks."""
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,7 +14,7 @@ from torch import Tensor, fx, nn
 from offramp.errors import NetworkError
 from offramp.networks.layout import Layout, is_plain_sequential
 
-__all__ = ["Trace", "lay_out_traced", "scopes_of", "trace"]
+__all__ = ["Trace", "dependents", "lay_out_traced", "scopes_of", "trace"]
 
 
 @dataclass(frozen=True)
@@ -78,28 +79,43 @@ def trace(root: nn.Module, training: bool) -> Trace:
     tracer = _Tracer(*_opaque(root))
     try:
         with _in_mode(root, training):
-            graph = tracer.trace(root)
+            graph = tracer.trace(root, concrete_args=_defaults(root))
     except Exception as error:
         # Whatever the user's forward runs into when it meets a proxy instead of a tensor.
         raise NetworkError(
             f"torch.fx cannot trace {type(root).__name__}: {error}. Give the network as a list "
             "of stages, or give it a method layout() that returns an offramp.networks.Layout"
         ) from error
-    if sum(node.op == "placeholder" for node in graph.nodes) != 1:
-        graph = _only_first_input(graph, type(root).__name__)
+    _drop_further_inputs(graph, type(root).__name__)
     return Trace(root, graph, tracer.returned)
 
 
-def _only_first_input(graph: fx.Graph, name: str) -> fx.Graph:
-    """Drop optional arguments that nobody reads; anything else has no single input."""
+def _defaults(root: nn.Module) -> dict[str, Any]:
+    """Arguments of forward after the first that have a default, which they keep."""
+    further = list(inspect.signature(root.forward).parameters.values())[1:]
+    return {each.name: each.default for each in further if each.default is not each.empty}
+
+
+def _drop_further_inputs(graph: fx.Graph, name: str) -> None:
+    """Drop all inputs but the first, and fx's checks that they have kept their defaults."""
     for node in [node for node in graph.nodes if node.op == "placeholder"][1:]:
-        if node.users:
+        found = dependents(graph.nodes, node)
+        if any(each.op == "output" for each in found):
             raise NetworkError(
                 f"{name}.forward reads several arguments ({node.name}), and only modules with "
                 "one input can be cut; give the network as a list of stages"
             )
-        graph.erase_node(node)
-    return graph
+        for each in reversed([each for each in graph.nodes if each in found]):
+            graph.erase_node(each)
+
+
+def dependents(nodes: Iterable[fx.Node], root: fx.Node) -> set[fx.Node]:
+    """A node, and all of `nodes` that depend on it."""
+    found = {root}
+    for node in nodes:
+        if any(each in found for each in node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def _opaque(root: nn.Module) -> tuple[tuple[type, ...], tuple[Any, ...]]:
