@@ -56,6 +56,7 @@ _RESIZES = {
 _LOOKUPS = {
     "_embedding_bag",
     "_local_scalar_dense",
+    "_unsafe_index",
     "embedding",
     "gather",
     "index",

@@ -147,11 +147,11 @@ def _fill(network: EarlyExitNetwork, tensors: dict[str, Tensor], folder: str | P
         place = "the file" if name in targets else "the network"
         raise FileFormatError(f"{folder} does not fit the backbone: {place} has no tensor {name}")
     for name, tensor in tensors.items():
-        target = targets[name]
-        if target.shape != tensor.shape:
+        if targets[name].shape != tensor.shape:
             raise FileFormatError(
                 f"{folder} does not fit the backbone: {name} has the shape "
-                f"{list(tensor.shape)} in the file and {list(target.shape)} in the network"
+                f"{list(tensor.shape)} in the file and {list(targets[name].shape)} in the network"
             )
-        # A clone, since the file is only mapped into memory.
-        target.data = tensor.to(target.device, copy=True)
+    for name, tensor in tensors.items():
+        # A copy, since the file is only mapped into memory.
+        targets[name].data = tensor.to(targets[name].device, copy=True)

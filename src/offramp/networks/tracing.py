@@ -49,10 +49,22 @@ class Trace:
         return any(each.op == "get_attr" for each in node.all_input_nodes)
 
 
+# A subclass of one of these is one operation as well, wherever it is defined.
+_LAYERS = (
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.LayerNorm,
+)
+
+
 class _Tracer(fx.Tracer):
     def __init__(self, leaves: tuple[type, ...], functions: tuple[Any, ...]) -> None:
         super().__init__(autowrap_functions=functions)
-        self.leaves = leaves
+        self.leaves = (*_LAYERS, *leaves)
         self.returned: dict[str, list[Any]] = {}
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
