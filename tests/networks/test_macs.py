@@ -144,6 +144,13 @@ def test_measured_time_is_a_cost_axis_in_seconds():
     assert network.training
 
 
+def test_made_up_example_has_the_precision_of_the_network():
+    network = build("convnet", num_classes=10, image_size=16)
+    costs = count_macs(network)
+    assert count_macs(network.to(torch.bfloat16)) == costs
+    assert time_exits(network, repeats=1).unit == "seconds"
+
+
 def test_measuring_nothing_is_refused():
     with pytest.raises(NetworkError, match="`repeats` must be at least 1, got 0"):
         time_exits(build("convnet", num_classes=10, image_size=16), repeats=0)

@@ -1,5 +1,7 @@
 """What holds for every architecture, adapter and way of cutting."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -92,6 +94,14 @@ def test_counting_leaves_the_network_as_it_was(case):
     assert network.training
     assert all(part.training for part in network.modules())
     assert network.fingerprint() == before
+
+
+def test_copy_is_independent_and_the_same(case):
+    twin = copy.deepcopy(case.network)
+    with torch.no_grad():
+        assert torch.equal(twin(case.batch), case.network(case.batch))
+        next(twin.parameters()).add_(1)
+    assert twin.fingerprint() != case.network.fingerprint()
 
 
 @pytest.mark.parametrize("kind", ["convnet", "msdnet"])

@@ -148,7 +148,7 @@ def test_backbone_of_another_shape_is_refused(tmp_path):
         EarlyExitNetwork.load(tmp_path, backbone=other)
     assert torch.equal(other[0].weight, before)
     with pytest.raises(FileFormatError, match="wants the backbone's own classifier"):
-        EarlyExitNetwork.load(tmp_path, backbone=[nn.Linear(4, 4), nn.Linear(4, 4)])
+        EarlyExitNetwork.load(tmp_path, backbone=[nn.Linear(4, 4) for _ in range(3)])
 
 
 def test_network_put_together_by_hand_says_how_to_be_saved(tmp_path):

@@ -15,7 +15,7 @@ from offramp.networks.macs import evaluating, stage_macs
 from offramp.networks.make_heads import heads_for
 from offramp.networks.network import EarlyExitNetwork, Origin
 from offramp.networks.spread import spread_evenly
-from offramp.networks.state import State, map_leaves
+from offramp.networks.state import State, beside
 
 __all__ = ["attach", "attach_source", "joined_stages"]
 
@@ -80,7 +80,8 @@ def attach_source(
     at = [at] if isinstance(at, str) and at != "every-block" else at
     layout = lay_out(source.backbone, None if isinstance(at, str | int) else at, example)
     inputs = _inputs(layout, example)
-    state = _beside(layout, inputs.begin(inputs.example(2) if example is None else example))
+    batch = inputs.begin(inputs.example(2) if example is None else example)
+    state = beside((unit.module for unit in layout.units), batch)
     exits = _exits(layout, at, state)
     if isinstance(at, int):
         # Cut again, only where exits are, so that a saved network is cut the same way.
@@ -104,19 +105,6 @@ def _inputs(layout: Layout, example: Any) -> Inputs:  # noqa: ANN401
             "torch.zeros(2, 3, 32, 32)"
         )
     return TensorInput.like(example) if isinstance(example, Tensor) else AnyInput()
-
-
-def _beside(layout: Layout, state: State) -> State:
-    """The state on the backbone's device and in its precision."""
-    parameter = next((p for unit in layout.units for p in unit.module.parameters()), None)
-    if parameter is None:
-        return state
-
-    def move(leaf: Tensor) -> Tensor:
-        return leaf.to(parameter if leaf.is_floating_point() else parameter.device)
-
-    moved: State = map_leaves(move, state)
-    return moved
 
 
 def _classes(layout: Layout, num_classes: int | None) -> int:

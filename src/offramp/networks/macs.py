@@ -19,9 +19,9 @@ from offramp.costs import Costs
 from offramp.errors import NetworkError
 from offramp.networks.cheap import is_cheap
 from offramp.networks.network import EarlyExitNetwork
-from offramp.networks.state import State, batch_size
+from offramp.networks.state import State, batch_size, beside
 
-__all__ = ["count_macs", "counting", "stage_macs"]
+__all__ = ["count_macs", "counting", "evaluating", "first_state", "stage_macs"]
 
 _aten = torch.ops.aten
 
@@ -127,11 +127,10 @@ def count_macs(
         >>> costs.unit, len(costs.stages), bool((costs.cumulative.diff() > 0).all())
         ('macs', 4, True)
     """
-    batch = network.example() if example is None else example
     stages: list[float] = []
     heads: list[float] = []
     with torch.no_grad(), evaluating(network):
-        state = network.begin(batch)
+        state = first_state(network, example)
         rows = batch_size(state)
         logits = torch.zeros(rows, 0, network.num_classes)
         for exit_index, name in enumerate(network.exit_names):
@@ -148,6 +147,13 @@ def count_macs(
                     "anything; put that exit after a later module"
                 )
     return Costs(tuple(stages), tuple(heads), unit="macs")
+
+
+def first_state(network: EarlyExitNetwork, example: Any) -> State:  # noqa: ANN401
+    """The state in which an example enters a network; a made-up one, if there is none."""
+    if example is not None:
+        return network.begin(example)
+    return beside([network], network.begin(network.example()))
 
 
 def stage_macs(stages: list[nn.Module], state: State) -> list[float]:

@@ -4,11 +4,11 @@ Every tensor in a state has one row per sample. What does not belong to samples 
 bias, a size) is wrapped in `Shared`, so that `take` never has to guess from a shape.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from offramp.errors import NetworkError
 
@@ -17,6 +17,7 @@ __all__ = [
     "Shared",
     "State",
     "batch_size",
+    "beside",
     "check_state",
     "leaf_at",
     "map_leaves",
@@ -128,6 +129,19 @@ def batch_size(state: State) -> int:
         if isinstance(leaf, Tensor):
             return len(leaf)
     raise NetworkError("the state has no tensor that belongs to samples")
+
+
+def beside(modules: Iterable[nn.Module], state: State) -> State:
+    """Put a state on the device, and into the precision, of the first parameter of modules."""
+    parameter = next((p for module in modules for p in module.parameters()), None)
+    if parameter is None:
+        return state
+
+    def move(leaf: Tensor) -> Tensor:
+        return leaf.to(parameter if leaf.is_floating_point() else parameter.device)
+
+    moved: State = map_leaves(move, state)
+    return moved
 
 
 def check_state(state: State, rows: int, where: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from offramp.costs import Costs
 from offramp.errors import NetworkError
-from offramp.networks.macs import evaluating
+from offramp.networks.macs import evaluating, first_state
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, batch_size
 
@@ -49,9 +49,8 @@ def time_exits(
     """
     if repeats < 1:
         raise NetworkError(f"`repeats` must be at least 1, got {repeats}")
-    batch = network.example() if example is None else example
     with torch.inference_mode(), evaluating(network):
-        state = network.begin(batch)
+        state = first_state(network, example)
         runs = [_one_run(network, state) for _ in range(warmup + repeats)][warmup:]
     rows = batch_size(state)
     stages, heads = zip(*runs, strict=True)
