@@ -60,6 +60,21 @@ class SkipNet(nn.Module):
         return self.fc(y.mean((2, 3)))
 
 
+class SharedNet(nn.Module):
+    """Carries a scaled parameter, which is the same for all samples, over the first exit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.second = nn.Linear(8, 8)
+        self.fc = nn.Linear(8, NUM_CLASSES)
+        self.scale = nn.Parameter(torch.rand(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.scale * 2
+        return self.fc(self.second(self.first(x)) * scale)
+
+
 def sequential() -> nn.Sequential:
     return nn.Sequential(
         nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()),
@@ -155,7 +170,12 @@ TEXT_MODELS = {
     "ElectraForSequenceClassification": {**_BERT, "embedding_size": 8},
     "DistilBertForSequenceClassification": _DISTILBERT,
 }
-OWN = ("sequential", "skip", "skip-named")
+OWN = {
+    "sequential": (sequential, "every-block"),
+    "skip": (SkipNet, "every-block"),
+    "skip-named": (SkipNet, ["second"]),
+    "shared": (SharedNet, ["first"]),
+}
 KINDS = (*BUILT, *IMAGE_MODELS, *TEXT_MODELS, *OWN)
 
 
@@ -167,9 +187,8 @@ def transformers_model(name: str) -> Any:
 
 
 def _own(kind: str) -> Case:
-    make = sequential if kind == "sequential" else SkipNet
-    backbone, batch = make(), images(8)
-    at = ["second"] if kind == "skip-named" else "every-block"
+    make, at = OWN[kind]
+    backbone, batch = make(), torch.rand(4, 8) if kind == "shared" else images(8)
     return Case(backbone, attach(backbone, at=at, example=batch), batch, make)
 
 

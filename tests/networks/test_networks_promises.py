@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from offramp.networks import EarlyExitNetwork, count_macs, take
-from offramp.networks.state import batch_size, check_state
+from offramp.networks import EarlyExitNetwork, Shared, count_macs, take
+from offramp.networks.state import batch_size, check_state, named_leaves
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -114,3 +114,30 @@ def test_channels_last_survives_a_shrinking_batch(make, kind):
     leaves = state if isinstance(state, list) else [state]
     for leaf in take(leaves, torch.tensor([2, 0])):
         assert leaf.is_contiguous(memory_format=torch.channels_last)
+
+
+def any_size(state):
+    """What torch.export is told of a state: the first dimension is free, shared leaves are not."""
+    if isinstance(state, torch.Tensor):
+        return {0: torch.export.Dim.DYNAMIC}
+    if isinstance(state, dict):
+        return {key: any_size(value) for key, value in state.items()}
+    return [None] if isinstance(state, Shared) else type(state)(map(any_size, state))
+
+
+@pytest.mark.parametrize("kind", ["msdnet", "vit-tiny", "shared", "BertForSequenceClassification"])
+def test_stages_can_be_exported_for_a_batch_of_any_size(make, kind):
+    case = make(kind)
+    state = case.network.begin(case.batch)
+    for stage in case.network.stages:
+        with torch.no_grad():
+            exported = torch.export.export(
+                stage, (state,), dynamic_shapes=(any_size(state),)
+            ).module()
+            whole, half = stage(state), exported(take(state, torch.tensor([0, 2])))
+        for (_, ours), (_, theirs) in zip(
+            named_leaves(take(whole, torch.tensor([0, 2]))), named_leaves(half), strict=True
+        ):
+            if isinstance(ours, torch.Tensor):
+                torch.testing.assert_close(theirs, ours, **TOLERANCE)
+        state = whole

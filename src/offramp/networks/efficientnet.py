@@ -66,7 +66,7 @@ class DropPath(nn.Module):
         """The same tensor in eval mode."""
         if not self.training or not self.rate:
             return x
-        shape = (len(x), *(1,) * (x.ndim - 1))
+        shape = (x.shape[0], *(1,) * (x.ndim - 1))
         kept = torch.rand(shape, device=x.device) >= self.rate
         return x * kept.to(x.dtype) / (1 - self.rate)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from offramp.errors import NetworkError
@@ -32,6 +33,9 @@ class Shared:
 
     value: Any
 
+
+# So that a stage whose state has shared leaves can be exported.
+torch.export.register_dataclass(Shared, serialized_type_name="offramp.Shared")
 
 State: TypeAlias = "Tensor | Shared | Sequence[State] | Mapping[str, State]"
 Path: TypeAlias = tuple[str | int, ...]

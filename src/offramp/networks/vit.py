@@ -25,7 +25,7 @@ class PatchEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Images `[N, C, H, W]` to tokens `[N, T, width]`."""
         patches = self.projection(x).flatten(2).transpose(1, 2)
-        tokens = torch.cat([self.class_token.expand(len(x), -1, -1), patches], dim=1)
+        tokens = torch.cat([self.class_token.expand(x.shape[0], -1, -1), patches], dim=1)
         return tokens + self.positions
 
 
