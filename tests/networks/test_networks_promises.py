@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from offramp.networks import EarlyExitNetwork, Shared, count_macs, take
+from offramp.networks import EarlyExitNetwork, Shared, attach, count_macs, take
 from offramp.networks.state import batch_size, check_state, named_leaves
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
@@ -66,7 +66,8 @@ def test_one_training_step_gives_every_parameter_a_gradient(case):
 
 def test_save_and_load_is_exact(case, tmp_path):
     case.network.save(tmp_path)
-    loaded = EarlyExitNetwork.load(tmp_path, backbone=case.backbone_for_load()).eval()
+    loaded = EarlyExitNetwork.load(tmp_path, backbone=case.backbone_for_load())
+    assert not loaded.training
     with torch.no_grad():
         assert torch.equal(loaded(case.batch), case.network(case.batch))
     assert loaded.fingerprint() == case.network.fingerprint()
@@ -77,6 +78,13 @@ def test_parameters_are_shared_with_the_backbone(case):
     ours = {id(parameter) for parameter in case.network.parameters()}
     assert any(True for _ in case.backbone.parameters())
     assert {id(parameter) for parameter in case.backbone.parameters()} <= ours
+
+
+def test_attached_network_is_in_the_mode_of_the_backbone(make):
+    backbone = make("ViTForImageClassification").backbone
+    for mode in (True, False):
+        network = attach(backbone.train(mode))
+        assert {part.training for part in network.modules()} == {mode}
 
 
 def test_costs_grow_from_exit_to_exit_and_do_not_depend_on_the_batch(case):

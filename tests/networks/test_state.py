@@ -1,5 +1,7 @@
 """The state: nesting, shared leaves, and taking samples."""
 
+from collections import namedtuple
+
 import pytest
 import torch
 
@@ -51,10 +53,22 @@ def test_take_of_a_transposed_tensor_gives_its_rows():
     assert torch.equal(take(tensor, torch.tensor([2, 1])), tensor[[2, 1]])
 
 
-@pytest.mark.parametrize("index", [torch.tensor([0.5]), torch.tensor([[0]])])
+@pytest.mark.parametrize(
+    "index", [torch.tensor([0.5]), torch.tensor([[0]]), torch.tensor([1], dtype=torch.uint8)]
+)
 def test_index_that_is_none_is_refused(index):
     with pytest.raises(NetworkError, match=r"`index` must be int64 positions or a bool mask"):
         take(torch.rand(3, 2), index)
+
+
+def test_mask_of_another_length_is_refused():
+    with pytest.raises(NetworkError, match="got 2 entries for 3 samples"):
+        take(torch.rand(3, 2), torch.tensor([True, False]))
+
+
+def test_named_tuple_stays_one():
+    pair = namedtuple("pair", "left right")(torch.arange(3), torch.arange(3) + 3)
+    assert torch.equal(take(pair, torch.tensor([1])).right, torch.tensor([4]))
 
 
 def test_leaf_that_is_no_tensor_must_be_shared():

@@ -82,7 +82,7 @@ class Switching(nn.Module):
 def test_branch_on_the_mode_is_kept_whatever_the_mode_was(mode_at_attach):
     backbone = Switching().train(mode_at_attach)
     network = attach(backbone, at=["first"], example=torch.rand(2, 4))
-    assert network.training
+    assert network.training is mode_at_attach
     assert backbone.training is mode_at_attach
     x = torch.rand(3, 4)
     with torch.no_grad():
@@ -91,6 +91,27 @@ def test_branch_on_the_mode_is_kept_whatever_the_mode_was(mode_at_attach):
         ours = network.train()(x)[:, -1]
         torch.manual_seed(1)
         assert torch.equal(ours, backbone.train()(x))
+
+
+def test_frozen_part_of_a_training_backbone_stays_frozen(skip_net):
+    skip_net.train().norm.eval()
+    network = attach(skip_net, at=["second"], example=IMAGES)
+    assert network.training
+    assert not skip_net.norm.training
+
+
+class Single(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+def test_module_without_blocks_is_told():
+    with pytest.raises(NetworkError, match=r"no block of Single was found.*name some with at="):
+        attach(Single(), example=torch.rand(2, 4))
 
 
 def test_attaching_changes_no_statistics_and_no_random_numbers(skip_net):

@@ -46,8 +46,8 @@ def attach(
             takes.
 
     Returns:
-        The network. In eval mode its last exit gives exactly the backbone's own logits, unless
-        new classes were asked for.
+        The network, in the backbone's mode. In eval mode its last exit gives exactly the
+        backbone's own logits, unless new classes were asked for.
 
     Raises:
         NetworkError: A name that the backbone does not have, exits in the wrong order or inside
@@ -93,7 +93,17 @@ def attach_source(
     network = EarlyExitNetwork(stages, heads, classes, inputs, names)
     backbone = type(source.backbone).__name__
     network.origin = Origin(tuple(exits), source.builder, source.settings, backbone)
+    _follow_mode(network, source.backbone)
     return network
+
+
+def _follow_mode(network: EarlyExitNetwork, backbone: nn.Module | Sequence[nn.Module]) -> None:
+    """Put what was added to the backbone into its mode; its own modules stay as they are."""
+    parts = [backbone] if isinstance(backbone, nn.Module) else backbone
+    own = {module for part in parts for module in part.modules()}
+    for module in network.modules():
+        if module not in own:
+            module.training = parts[0].training
 
 
 def _inputs(layout: Layout, example: Any) -> Inputs:  # noqa: ANN401

@@ -318,9 +318,7 @@ def _copied(
         if is_constant or (cuts.position[node] > start and node in needed):
             copies[node] = graph.node_copy(node, lambda each: copies[each])
     graph.output(fx.node.map_arg(tuple(outputs), lambda each: copies[each]))
-    module = fx.GraphModule(traced.root, graph, type(traced.root).__name__)
-    module.train(traced.root.training)
-    return module
+    return fx.GraphModule(traced.root, graph, type(traced.root).__name__)
 
 
 def _needed(outputs: Sequence[Any], known: set[fx.Node]) -> set[fx.Node]:

@@ -16,7 +16,15 @@ from offramp.networks.heads import HeadMaker, Pool
 from offramp.networks.inputs import Inputs
 from offramp.networks.state import Path
 
-__all__ = ["Channels", "LaidOut", "Layout", "Unit", "lay_out_sequential", "lay_out_stages"]
+__all__ = [
+    "Channels",
+    "LaidOut",
+    "Layout",
+    "Unit",
+    "is_plain_sequential",
+    "lay_out_sequential",
+    "lay_out_stages",
+]
 
 
 @dataclass(frozen=True)

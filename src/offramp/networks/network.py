@@ -163,7 +163,9 @@ class EarlyExitNetwork(nn.Module):
     def load(
         cls, folder: str | FilePath, backbone: nn.Module | Sequence[nn.Module] | None = None
     ) -> "EarlyExitNetwork":
-        """Read a network that `save` wrote; its weights replace those of `backbone`.
+        """Read a network that `save` wrote, in eval mode.
+
+        Its weights replace those of `backbone`, if one is given.
 
         Args:
             folder: Where it was saved.

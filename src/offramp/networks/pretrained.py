@@ -121,5 +121,9 @@ def torchvision_model(model: str, pretrained: bool = False) -> nn.Module:
         raise NetworkError(
             f"torchvision has no model `{model}`; see torchvision.models.list_models()"
         )
-    result: nn.Module = models.get_model(model, weights="DEFAULT" if pretrained else None)
+    result: nn.Module = models.get_model(model)
+    if pretrained:
+        weights = models.get_model_weights(model).DEFAULT
+        # torchvision has no safetensors; `weights_only` makes its files tensors and no code.
+        result.load_state_dict(weights.get_state_dict(check_hash=True, weights_only=True))
     return result

@@ -94,7 +94,7 @@ def load(
     _fill(network, tensors, folder)
     if fingerprint(network) != meta["fingerprint"]:
         raise FileFormatError(f"the weights in {folder} are not those that were saved there")
-    return network
+    return network.eval()
 
 
 def _rebuild(

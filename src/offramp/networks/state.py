@@ -57,12 +57,19 @@ def take(state: State, index: Tensor) -> Any:  # noqa: ANN401 - the structure of
         >>> take(state, torch.tensor([2, 0]))
         {'hidden': tensor([[4., 5.], [0., 1.]]), 'size': Shared(value=(4, 4))}
     """
-    if index.dtype.is_floating_point or index.ndim != 1:
+    if index.ndim != 1 or index.dtype not in (torch.int64, torch.int32, torch.bool):
         raise NetworkError(
             f"`index` must be int64 positions or a bool mask of shape [n], got {index.dtype} "
             f"of shape {list(index.shape)}"
         )
-    rows = index if index.dtype.is_signed else index.nonzero().flatten()
+    rows = index
+    if index.dtype == torch.bool:
+        if len(index) != batch_size(state):
+            raise NetworkError(
+                f"a mask must have one entry per sample, got {len(index)} entries for "
+                f"{batch_size(state)} samples"
+            )
+        rows = index.nonzero().flatten()
     return map_leaves(lambda leaf: _take_rows(leaf, rows), state)
 
 
@@ -90,7 +97,9 @@ def map_leaves(function: Callable[[Tensor], Tensor], state: State) -> Any:  # no
     if isinstance(state, Mapping):
         return {key: map_leaves(function, value) for key, value in state.items()}
     if isinstance(state, list | tuple):
-        return type(state)(map_leaves(function, value) for value in state)
+        values = [map_leaves(function, value) for value in state]
+        # A named tuple takes its members one by one.
+        return type(state)(*values) if hasattr(state, "_fields") else type(state)(values)
     raise NetworkError(
         "a state holds tensors with one row per sample, lists, tuples and dicts; wrap anything "
         f"else in Shared(...), got {type(state).__name__}"

@@ -185,7 +185,13 @@ def lay_out_traced(
         _check_known(name, modules)
     cuts = Cuts(traced)
     wanted = cuts.clean(block_names(backbone)) if names is None else cuts.ordered(list(names))
-    return cuts.lay_out(wanted, example, modules)
+    layout = cuts.lay_out(wanted, example, modules)
+    if names is None and len(layout.blocks) < 2:
+        raise NetworkError(
+            f"no block of {type(backbone).__name__} was found that an exit could come after; "
+            "name some with at=[...]"
+        )
+    return layout
 
 
 def _check_known(name: str, modules: list[str]) -> None:
