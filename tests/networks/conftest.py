@@ -192,22 +192,23 @@ def _own(kind: str) -> Case:
     return Case(backbone, attach(backbone, at=at, example=batch), batch, make)
 
 
-def _built(kind: str) -> Case:
+def _built(kind: str, every_exit: bool) -> Case:
     name, settings = kind, dict(BUILT[kind])
     if kind.startswith("msdnet"):
         name = "msdnet"
     at = settings.pop("at", "every-block")
+    at = "every-block" if every_exit else at
     settings["num_classes"] = NUM_CLASSES
     backbone = BUILDERS[name](**settings)
     network = attach_source(Source(backbone, name, settings), at, NUM_CLASSES, None)
     return Case(backbone, network, images(settings["image_size"]), lambda: None)
 
 
-def make_case(kind: str) -> Case:
+def make_case(kind: str, every_exit: bool = False) -> Case:
     """The small network of this kind, in eval mode, with batch norms that have seen data."""
     torch.manual_seed(0)
     if kind in BUILT:
-        case = _built(kind)
+        case = _built(kind, every_exit)
     elif kind in OWN:
         case = _own(kind)
     else:
@@ -231,8 +232,13 @@ def case(request: pytest.FixtureRequest) -> Case:
     return make_case(request.param)
 
 
+@pytest.fixture(params=KINDS)
+def case_with_every_exit(request: pytest.FixtureRequest) -> Case:
+    return make_case(request.param, every_exit=True)
+
+
 @pytest.fixture
-def make() -> Callable[[str], Case]:
+def make() -> Callable[..., Case]:
     return make_case
 
 

@@ -1,11 +1,23 @@
 """Where exits go, which heads they get, and what a wrong request is told."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 from offramp.errors import MissingExtraError, NetworkError
-from offramp.networks import CascadeHead, LinearHead, MLPHead, TwoConvHead, attach, build
+from offramp.networks import (
+    CascadeHead,
+    EarlyExitNetwork,
+    LinearHead,
+    MLPHead,
+    TwoConvHead,
+    attach,
+    build,
+    register_builder,
+)
 from offramp.networks.heads import BackboneHead, Pool
 
 EXAMPLE = torch.rand(2, 3, 8, 8)
@@ -245,8 +257,6 @@ def test_wrong_tensor_says_what_is_taken():
 
 
 def test_stages_and_heads_must_match():
-    from offramp.networks import EarlyExitNetwork
-
     with pytest.raises(NetworkError, match="got 1 stages and 0 heads"):
         EarlyExitNetwork([nn.Linear(2, 2)], [], 2)
     with pytest.raises(NetworkError, match="name for each of the 1 exits, got 2"):
@@ -265,13 +275,47 @@ def _first(state, num_classes, exit_index):
 
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
 def test_missing_library_is_named(library, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, library, None)
+    monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingExtraError, match=rf"pip install 'offramp\[{library}\]'"):
         attach(f"{library}/resnet18")
 
 
 def test_registered_name_cannot_be_taken_twice():
-    from offramp.networks import register_builder
-
     with pytest.raises(NetworkError, match="there is a builder `resnet34` already"):
         register_builder("resnet34", plain)
+
+
+@pytest.fixture
+def fake_libraries(monkeypatch):
+    """timm and torchvision with one small model each."""
+
+    def make(name, pretrained=False):
+        torch.manual_seed(7 if pretrained else 8)
+        return plain()
+
+    weights = SimpleNamespace(
+        get_state_dict=lambda **_: make("tiny", pretrained=True).state_dict()
+    )
+    models = SimpleNamespace(
+        list_models=lambda: ["tiny"],
+        get_model=make,
+        get_model_weights=lambda name: SimpleNamespace(DEFAULT=weights),
+    )
+    timm = SimpleNamespace(list_models=lambda: ["tiny"], create_model=make)
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    monkeypatch.setitem(sys.modules, "torchvision", SimpleNamespace(models=models))
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_named_model_is_pretrained_and_loads_by_itself(fake_libraries, library, tmp_path):
+    network = attach(f"{library}/tiny", example=EXAMPLE)
+    torch.manual_seed(7)
+    assert torch.equal(network.stages[0][0].weight, plain()[0].weight)
+    network.save(tmp_path)
+    assert EarlyExitNetwork.load(tmp_path).fingerprint() == network.fingerprint()
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_unknown_model_of_a_library_is_told(fake_libraries, library):
+    with pytest.raises(NetworkError, match=rf"{library} has no model `hf-hub:owner/x`; see"):
+        attach(f"{library}/hf-hub:owner/x")

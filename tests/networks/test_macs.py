@@ -78,6 +78,21 @@ def test_fast_path_of_multihead_attention_is_counted():
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+class Vectors(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.matrix = nn.Parameter(torch.rand(8, 8))
+
+    def forward(self, x):
+        ours = torch.mv(self.matrix, x[0])
+        return x + torch.addmv(ours, self.matrix, x[0]) + torch.dot(ours, x[0])
+
+
+def test_products_with_vectors_are_counted():
+    network = EarlyExitNetwork([Vectors()], [LinearHead(Pool("flat"), 8, 3)], 3)
+    assert count_macs(network, torch.rand(1, 8)).stages == (64 + 64 + 8,)
+
+
 class Fourier(nn.Module):
     def __init__(self):
         super().__init__()

@@ -35,21 +35,21 @@ def test_steps_give_the_same_logits_as_forward(case):
             assert torch.equal(logits, whole[:, exit_index])
 
 
-def test_shrunk_batch_gives_survivors_the_same_logits(case):
-    network = case.network
+def test_shrunk_batch_gives_survivors_the_same_logits(case_with_every_exit):
+    network, batch = case_with_every_exit.network, case_with_every_exit.batch
     staying = torch.tensor([3, 1])
     with torch.no_grad():
-        whole = network(case.batch)
+        whole = network(batch)
+        state = network.begin(batch)
         for leave_at in range(network.num_exits - 1):
-            state = network.begin(case.batch)
-            for exit_index in range(network.num_exits):
-                state = network.advance(exit_index, state)
-                if exit_index == leave_at:
-                    state = network.trim(take(state, staying))
-                    assert batch_size(state) == 2
-                if exit_index >= leave_at:
-                    logits = network.head(exit_index, state, whole[staying, :exit_index])
-                    torch.testing.assert_close(logits, whole[staying, exit_index], **TOLERANCE)
+            state = network.advance(leave_at, state)
+            smaller = network.trim(take(state, staying))
+            assert batch_size(smaller) == 2
+            for exit_index in range(leave_at, network.num_exits):
+                if exit_index > leave_at:
+                    smaller = network.advance(exit_index, smaller)
+                logits = network.head(exit_index, smaller, whole[staying, :exit_index])
+                torch.testing.assert_close(logits, whole[staying, exit_index], **TOLERANCE)
 
 
 def test_one_training_step_gives_every_parameter_a_gradient(case):

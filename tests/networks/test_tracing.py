@@ -318,3 +318,105 @@ def test_named_exit_inside_a_child_of_a_sequential_is_traced():
     assert network.exit_names == ("0.join", "last")
     x = torch.rand(3, 4)
     assert torch.equal(network(x)[:, -1], backbone.eval()(x))
+
+
+class WithDefaults(Branches):
+    def forward(self, x, scale=None, twice=False):
+        x = x if scale is None else x * scale
+        return super().forward(x + x if twice else x)
+
+
+def test_further_arguments_keep_their_defaults():
+    backbone = WithDefaults().eval()
+    network = attach(backbone, at=["join"], example=torch.rand(2, 4))
+    x = torch.rand(3, 4)
+    assert torch.equal(network(x)[:, -1], backbone(x))
+
+
+class Ends(nn.Module):
+    """Three linear layers and some way to end."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.between = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 3)
+        self.softmax = nn.LogSoftmax(dim=1)
+        self.end = end
+
+    def forward(self, x):
+        return self.end(self, self.second(self.between(torch.relu(self.first(x)))))
+
+
+def test_classifier_may_be_followed_by_operations_without_weights():
+    backbone = Ends(lambda self, x: self.softmax(x) * 2).eval()
+    network = attach(backbone, at=["first"], num_classes=7, example=torch.rand(2, 4))
+    assert network(torch.rand(2, 4)).shape == (2, 2, 7)
+    same = attach(backbone, at=["first"], example=torch.rand(2, 4))
+    assert same.num_classes == 3
+    x = torch.rand(2, 4)
+    assert torch.equal(same(x)[:, -1], backbone(x))
+
+
+def test_end_that_is_no_linear_layer_needs_the_number_of_classes():
+    backbone = Ends(lambda self, x: x * self.second.weight.sum()).eval()
+    with pytest.raises(NetworkError, match="pass `num_classes=`"):
+        attach(backbone, at=["first"], example=torch.rand(2, 4))
+    network = attach(backbone, at=["first"], num_classes=3, example=torch.rand(2, 4))
+    x = torch.rand(2, 4)
+    assert torch.equal(network(x)[:, -1], backbone(x))
+    with pytest.raises(NetworkError, match=r"must give logits of the shape \[N, K\]"):
+        attach(backbone, at=["first"], num_classes=9, example=torch.rand(2, 4))
+
+
+def test_module_that_ends_differently_in_training_is_told():
+    backbone = Ends(lambda self, x: (x, x) if self.training else x)
+    with pytest.raises(NetworkError, match="in training mode it returns a tuple; give the"):
+        attach(backbone, at=["first"], example=torch.rand(2, 4))
+    backbone = Ends(lambda self, x: x * self.second.weight.sum() if self.training else x)
+    with pytest.raises(NetworkError, match="ends differently in training and in eval mode"):
+        attach(backbone, at=["first"], example=torch.rand(2, 4))
+
+
+class Words(nn.Module):
+    """Takes whole numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(10, 4)
+        self.mix = nn.Linear(4, 4)
+        self.after = nn.Linear(4, 4)
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(self.after(torch.relu(self.mix(self.embedding(x)))).mean(1))
+
+
+def test_whole_numbers_may_come_in_and_tokens_are_known_by_their_layer(tmp_path):
+    backbone = Words().eval()
+    words = torch.randint(0, 10, (3, 5))
+    network = attach(backbone, at=["mix"], example=words)
+    assert network.heads[0].pool.kind == "mean"
+    assert torch.equal(network(words)[:, -1], backbone(words))
+    network.save(tmp_path)
+    assert torch.equal(type(network).load(tmp_path, backbone=Words())(words), network(words))
+
+
+class ChannelsLast(nn.Module):
+    """Feature maps [N, H, W, C], as in Swin."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 6)
+        self.second = nn.Linear(6, 6)
+        self.fc = nn.Linear(6, 2)
+
+    def forward(self, x):
+        x = torch.relu(self.first(x.permute(0, 2, 3, 1)))
+        return self.fc(torch.relu(self.second(x)).mean((1, 2)))
+
+
+def test_channels_are_found_where_the_layer_puts_them():
+    network = attach(ChannelsLast(), at=["first"], example=IMAGES)
+    assert network.heads[0].pool.kind == "mean"
+    assert network.heads[0].settings["width"] == 6

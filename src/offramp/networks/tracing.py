@@ -99,7 +99,14 @@ def trace(root: nn.Module, training: bool) -> Trace:
             "of stages, or give it a method layout() that returns an offramp.networks.Layout"
         ) from error
     _drop_further_inputs(graph, type(root).__name__)
-    return Trace(root, graph, tracer.returned)
+    result = Trace(root, graph, tracer.returned)
+    if not isinstance(result.output, fx.Node):
+        raise NetworkError(
+            f"{type(root).__name__}.forward must return one tensor of logits, and in "
+            f"{'training' if training else 'eval'} mode it returns a "
+            f"{type(result.output).__name__}; give the network as a list of stages"
+        )
+    return result
 
 
 def _defaults(root: nn.Module) -> dict[str, Any]:
