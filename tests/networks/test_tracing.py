@@ -149,10 +149,27 @@ def test_what_is_the_same_for_all_samples_is_carried_as_shared():
     assert network.advance(1, state).shape == (1, 4)
 
 
+class ReadsRows(WithBias):
+    def forward(self, x):
+        rows = x.size(0)
+        return self.fc(self.second(self.first(x)).view(rows, -1))
+
+
+def test_number_of_rows_is_read_again_after_the_exit():
+    backbone = ReadsRows().eval()
+    network = attach(backbone, at=["first"], example=torch.rand(2, 4))
+    x = torch.rand(5, 4)
+    assert torch.equal(network(x)[:, -1], backbone(x))
+    state = network.advance(0, network.begin(x))
+    assert isinstance(state, torch.Tensor)
+    shrunk = network.advance(1, take(state, torch.tensor([4, 2])))
+    torch.testing.assert_close(network.head(1, shrunk), backbone(x)[[4, 2]])
+
+
 class StaleSize(WithBias):
     def forward(self, x):
-        rows = x.shape[0]
-        return self.fc(self.second(self.first(x)).view(rows, 4))
+        size = x.numel()
+        return self.fc(self.second(self.first(x)).view(size).view(-1, 4))
 
 
 class BatchMean(WithBias):
@@ -164,7 +181,10 @@ class BatchMean(WithBias):
 @pytest.mark.parametrize(
     ("backbone", "message"),
     [
-        (StaleSize, r"`getitem`, int made by `.*` and read by `view`, cannot be carried over the"),
+        (
+            StaleSize,
+            r"`numel`, int made by `numel` and read by `view`, cannot be carried over the",
+        ),
         (BatchMean, r"`mean`, a tensor \[4\] made by `mean` and read by `sub`, cannot be carried"),
     ],
 )

@@ -1,7 +1,7 @@
 """Cutting a traced module into stages; what skips over a cut is carried in the state."""
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import pairwise
 
 from torch import Tensor, fx, nn
 
@@ -28,6 +28,11 @@ class Segment(nn.Module):
         super().__init__()
         self.graph = graph
         self.shared = shared
+
+    @property
+    def carries_several(self) -> bool:
+        """Whether the state after it is a tuple."""
+        return self.shared is not None and len(self.shared) > 1
 
     def forward(self, state: State) -> State:
         """One tensor alone, or a tuple whose first member a head reads."""
@@ -230,10 +235,13 @@ class Cuts:
         names = [name for name in names if name not in at_end]
         classifier = self.classifier()
         stages = split(self.traced, names, classifier, example)
-        rest = stages.pop() if classifier is not None else nn.Identity()
+        rest: nn.Module = stages.pop() if classifier is not None else nn.Identity()
         labels = [*names, "last"]
         linear = self.traced.root.get_submodule(str(classifier.target)) if classifier else None
-        leaves: dict[str, Path] = {name: (0,) for name in names if self._carries(name)}
+        carrying = [stage.in_eval.carries_several for stage in stages[: len(names)]]
+        leaves: dict[str, Path] = {
+            name: (0,) for name, c in zip(names, carrying, strict=True) if c
+        }
         known = {name: self._channels(self.node_after(name)) for name in names}
         return Layout(
             units=[Unit(name, stage) for name, stage in zip(labels, stages, strict=True)],
@@ -257,9 +265,6 @@ class Cuts:
                     return found
         return None
 
-    def _carries(self, name: str) -> bool:
-        return len(self.live(self.node_after(name))) > 1
-
     def _is_early(self, name: str) -> bool:
         """Whether anything with weights but the classifier runs after a submodule."""
         after = self.nodes[self.position[self.node_after(name)] + 1 :]
@@ -269,7 +274,7 @@ class Cuts:
 
 def split(
     evaluating: Trace, names: Sequence[str], classifier: fx.Node | None, example: Tensor
-) -> list[nn.Module]:
+) -> list[TracedStage]:
     """The module as stages that end after the named submodules, and at the classifier."""
     training = trace(evaluating.root, training=True)
     in_eval = _segments(evaluating, names, classifier, example)
@@ -292,39 +297,43 @@ def _segments(
     ends = [cuts.live(cuts.node_after(name)) for name in names]
     if classifier is not None:
         ends.append(cuts.live(classifier.args[0]))  # type: ignore[arg-type]
-    shared = kinds_of_values(traced, ends, [*names, "the classifier"], example)
-    inputs = [[cuts.nodes[0]], *ends]
+    kinds = kinds_of_values(traced, ends, [*names, "the classifier"], example)
+    # How many samples there are is not carried, but read again from the state.
+    rows = {node for node, kind in kinds.items() if kind == "rows"}
+    states = [[node for node in state if node not in rows] for state in ends]
     segments = []
-    for index, begin in enumerate(inputs):
-        last = index == len(inputs) - 1
-        outputs = [traced.output] if last else ends[index]
-        graph = _copied(traced, cuts, begin, outputs)
-        # Without a classifier the last segment's value is a state like any other.
-        kinds = shared[index] if not last else (None if classifier is not None else [False])
-        segments.append(Segment(graph, kinds))
+    for begin, end in pairwise([[cuts.nodes[0]], *states, [traced.output]]):
+        graph = _copied(cuts, begin, end, rows)
+        segments.append(Segment(graph, [kinds.get(node) == "shared" for node in end]))
+    if classifier is not None:
+        segments[-1].shared = None
     return segments
 
 
 def _copied(
-    traced: Trace, cuts: Cuts, begin: Sequence[fx.Node], outputs: Sequence[Any]
+    cuts: Cuts, begin: Sequence[fx.Node], end: Sequence[fx.Node], rows: set[fx.Node]
 ) -> fx.GraphModule:
     """The part of a graph between two states, as a module that shares the parameters."""
     graph = fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in begin}
     start = cuts.position[begin[0]]
-    needed = _needed(outputs, set(begin))
+    before = {node for node in rows if cuts.position[node] <= start}
+    needed = _needed(end, {*begin, *before})
+    for node in before:
+        if any(user in needed for user in node.users):
+            copies[node] = graph.call_method("size", (copies[begin[0]], 0))
     for node in cuts.nodes:
         is_constant = node.op == "get_attr" and node in needed
         if is_constant or (cuts.position[node] > start and node in needed):
             copies[node] = graph.node_copy(node, lambda each: copies[each])
-    graph.output(fx.node.map_arg(tuple(outputs), lambda each: copies[each]))
-    return fx.GraphModule(traced.root, graph, type(traced.root).__name__)
+    graph.output(tuple(copies[node] for node in end))
+    return fx.GraphModule(cuts.traced.root, graph, type(cuts.traced.root).__name__)
 
 
-def _needed(outputs: Sequence[Any], known: set[fx.Node]) -> set[fx.Node]:
+def _needed(outputs: Sequence[fx.Node], known: set[fx.Node]) -> set[fx.Node]:
     """All nodes that the outputs depend on, back to those that are known."""
     needed: set[fx.Node] = set()
-    waiting = [node for node in outputs if isinstance(node, fx.Node) and node not in known]
+    waiting = [node for node in outputs if node not in known]
     while waiting:
         node = waiting.pop()
         if node not in needed:

@@ -1,7 +1,7 @@
 """Finding out by running a traced module what the values that cross a cut belong to."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, fx
@@ -10,7 +10,12 @@ from offramp.errors import NetworkError
 from offramp.networks.macs import evaluating
 from offramp.networks.tracing import Trace
 
-__all__ = ["kinds_of_values"]
+__all__ = ["Kind", "kinds_of_values"]
+
+Kind: TypeAlias = Literal["samples", "shared", "rows"]
+
+# Sizes of the batches that a module is probed with.
+_ROWS = (2, 3)
 
 
 class _Recorder(fx.Interpreter):
@@ -30,12 +35,13 @@ class _Recorder(fx.Interpreter):
 
 def kinds_of_values(
     traced: Trace, states: Sequence[Sequence[fx.Node]], places: Sequence[str], example: Tensor
-) -> list[list[bool]]:
-    """For every value of every state, whether it is the same for all samples.
+) -> dict[fx.Node, Kind]:
+    """What the values that cross the cuts belong to.
 
     The module is run on batches of two sizes with different content. A value with a row per
-    sample grows with the batch; one that is shared is the same in both runs. Nothing else can be
-    carried over a cut, since a batch may shrink there.
+    sample grows with the batch; one that is shared is the same in both runs; the number of rows
+    can be read off any tensor after the cut. Nothing else can be carried over a cut, since a
+    batch may shrink there.
 
     Args:
         traced: The module.
@@ -44,18 +50,18 @@ def kinds_of_values(
         example: A batch.
 
     Raises:
-        NetworkError: A value is of neither kind; the message names it and the modules.
+        NetworkError: A value is of no kind; the message names it and the modules.
     """
     wanted = {node for state in states for node in state}
-    small, large = (_run(traced, wanted, example, rows) for rows in (2, 3))
-    result = []
+    small, large = (_run(traced, wanted, example, rows) for rows in _ROWS)
+    kinds: dict[fx.Node, Kind] = {}
     for state, place in zip(states, places, strict=False):
-        kinds = [_is_shared(small[node], large[node]) for node in state]
-        for node, kind in zip(state, kinds, strict=True):
-            if kind is None or (kind and node is state[0]):
+        for node in state:
+            kind = _kind(small[node], large[node])
+            if kind is None or (kind != "samples" and node is state[0]):
                 raise NetworkError(_message(node, small[node], place))
-        result.append([bool(kind) for kind in kinds])
-    return result
+            kinds[node] = kind
+    return kinds
 
 
 def _run(traced: Trace, wanted: set[fx.Node], example: Tensor, rows: int) -> dict[fx.Node, Any]:
@@ -76,19 +82,16 @@ def _run(traced: Trace, wanted: set[fx.Node], example: Tensor, rows: int) -> dic
     return recorder.values
 
 
-def _is_shared(small: Any, large: Any) -> bool | None:  # noqa: ANN401
-    """Whether a value is shared (True), has a row per sample (False), or is neither (None)."""
+def _kind(small: Any, large: Any) -> Kind | None:  # noqa: ANN401
+    """What a value belongs to, given what it was for two sizes of batches."""
     if isinstance(small, Tensor) and isinstance(large, Tensor):
-        if (
-            small.ndim
-            and len(small) == 2
-            and len(large) == 3
-            and small.shape[1:] == large.shape[1:]
-        ):
-            return False
-        return True if small.shape == large.shape and torch.equal(small, large) else None
+        if small.ndim and (len(small), len(large)) == _ROWS and small.shape[1:] == large.shape[1:]:
+            return "samples"
+        return "shared" if small.shape == large.shape and torch.equal(small, large) else None
+    if (small, large) == _ROWS:
+        return "rows"
     plain = isinstance(small, bool | int | float | str | tuple | torch.Size)
-    return True if plain and type(small) is type(large) and small == large else None
+    return "shared" if plain and type(small) is type(large) and small == large else None
 
 
 def _message(node: fx.Node, value: Any, place: str) -> str:  # noqa: ANN401
