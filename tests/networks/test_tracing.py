@@ -31,6 +31,39 @@ def test_blocks_of_a_traced_module_are_found():
     assert network.exit_names == ("blocks.0", "blocks.1", "last")
 
 
+class ShortSequences(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.up = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(self.up(self.down(x)))
+
+
+class LongSequence(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layers = [(nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU()) for _ in range(4)]
+        self.features = nn.Sequential(*(layer for group in layers for layer in group))
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(self.features(x).clamp(-1, 1))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "names"),
+    [
+        (ShortSequences, ("down", "last")),
+        (LongSequence, ("features.2", "features.5", "features.8", "last")),
+    ],
+)
+def test_layers_are_joined_to_blocks_where_there_are_no_larger_modules(backbone, names):
+    assert attach(backbone(), example=torch.rand(2, 4)).exit_names == names
+
+
 def test_traced_network_costs_what_the_handwritten_layout_costs():
     traced = attach(Traceable(), example=IMAGES)
     layout = attach(ResNet((1, 2), (4, 8), num_classes=3, image_size=8))

@@ -61,6 +61,10 @@ _LAYERS = (
 )
 
 
+# A sequence with more layers than this, such as all features of a VGG, is no block.
+_SHORT = 3
+
+
 class _Tracer(fx.Tracer):
     def __init__(self, leaves: tuple[type, ...], functions: tuple[Any, ...]) -> None:
         super().__init__(autowrap_functions=functions)
@@ -191,7 +195,7 @@ def lay_out_traced(
     for name in names or ():
         _check_known(name, modules)
     cuts = Cuts(traced)
-    wanted = cuts.clean(block_names(backbone)) if names is None else cuts.ordered(list(names))
+    wanted = cuts.clean(block_names(traced)) if names is None else cuts.ordered(list(names))
     layout = cuts.lay_out(wanted, example, modules)
     if names is None and len(layout.blocks) < 2:
         raise NetworkError(
@@ -218,21 +222,21 @@ def _default_example(backbone: nn.Module) -> Tensor | None:
     return None
 
 
-def block_names(backbone: nn.Module) -> list[str]:
-    """Modules that look like blocks: with weights and children, outermost first.
+def block_names(traced: Trace) -> list[str]:
+    """Names of modules that look like blocks.
 
-    Containers are opened. If a single block is left, it is opened as well; if none is left,
-    every convolution and linear layer is a block.
+    At best they are the outermost modules with weights and children, containers opened. If there
+    are fewer than two, they are sequences of a few layers; and if there are fewer than two of
+    those, layers with weights, each with what follows it up to the next one.
     """
-    found = _composites(backbone, "")
-    if len(found) == 1:
-        inner = _composites(backbone.get_submodule(found[0]), f"{found[0]}.")
-        return inner if len(inner) > 1 else found
-    return found or [
-        name
-        for name, module in backbone.named_modules()
-        if getattr(getattr(module, "weight", None), "ndim", 0) > 1
-    ]
+    root = traced.root
+    blocks = _composites(root, "")
+    if len(blocks) == 1:
+        blocks = _composites(root.get_submodule(blocks[0]), f"{blocks[0]}.")
+    for found in (blocks, _short_sequences(root)):
+        if len(found) > 1:
+            return found
+    return _layer_runs(traced)
 
 
 def _composites(module: nn.Module, prefix: str) -> list[str]:
@@ -244,3 +248,32 @@ def _composites(module: nn.Module, prefix: str) -> list[str]:
         elif any(True for _ in child.children()) and any(True for _ in child.parameters()):
             found.append(path)
     return found
+
+
+def _short_sequences(root: nn.Module) -> list[str]:
+    return [
+        name
+        for name, module in root.named_modules()
+        if name
+        and is_plain_sequential(module)
+        and 1 <= sum(_is_heavy(part) for part in module.modules()) <= _SHORT
+    ]
+
+
+def _layer_runs(traced: Trace) -> list[str]:
+    names: list[str] = []
+    newest: str | None = None
+    for node in traced.nodes:
+        if node.op == "call_module":
+            heavy = _is_heavy(traced.root.get_submodule(str(node.target)))
+            if heavy and newest is not None:
+                names.append(newest)
+            if heavy or newest is not None:
+                newest = str(node.target)
+    return names if newest is None else [*names, newest]
+
+
+def _is_heavy(module: nn.Module) -> bool:
+    """Whether it is a layer with a matrix of weights; a norm only has vectors."""
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, Tensor) and weight.ndim > 1
