@@ -156,12 +156,23 @@ _EFFICIENTNET = {
     "num_labels": NUM_CLASSES,
 }
 
+_SWIN = {
+    "image_size": 32,
+    "patch_size": 2,
+    "embed_dim": 8,
+    "depths": [2, 2],
+    "num_heads": [2, 2],
+    "window_size": 4,
+    "num_labels": NUM_CLASSES,
+}
+
 IMAGE_MODELS = {
     "ResNetForImageClassification": _RESNET,
     "ViTForImageClassification": _VIT,
     "DeiTForImageClassification": _VIT,
     "DeiTForImageClassificationWithTeacher": _VIT,
     "ConvNextForImageClassification": _CONVNEXT,
+    "SwinForImageClassification": _SWIN,
     "EfficientNetForImageClassification": _EFFICIENTNET,
 }
 TEXT_MODELS = {

@@ -11,8 +11,14 @@ from offramp.networks import EarlyExitNetwork, attach, count_macs, take
 transformers = pytest.importorskip("transformers")
 
 
-def rows(batch, index):
-    return {key: value[index] for key, value in batch.items()}
+IMAGE_KINDS = [
+    "ResNetForImageClassification",
+    "ViTForImageClassification",
+    "DeiTForImageClassification",
+    "ConvNextForImageClassification",
+    "SwinForImageClassification",
+    "EfficientNetForImageClassification",
+]
 
 
 def test_padding_and_neighbours_do_not_change_the_logits(text_case):
@@ -89,6 +95,16 @@ def test_base_model_needs_a_number_of_classes(make):
     with pytest.raises(NetworkError, match="pass `num_classes=`"):
         attach(model)
     assert attach(model, num_classes=7)(torch.rand(2, 3, 32, 32)).shape == (2, 3, 7)
+
+
+@pytest.mark.parametrize("kind", IMAGE_KINDS)
+def test_new_classes_keep_the_backbone_and_its_last_norm(make, kind):
+    backbone = make(kind).backbone
+    network = attach(backbone, num_classes=7)
+    assert network(torch.rand(2, 3, 32, 32)).shape == (2, network.num_exits, 7)
+    ours = {id(parameter) for parameter in network.parameters()}
+    left_out = [name for name, p in backbone.named_parameters() if id(p) not in ours]
+    assert all("classifier" in name for name in left_out)
 
 
 def test_pretrained_weights_are_kept(make, tmp_path):

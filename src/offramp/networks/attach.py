@@ -30,9 +30,9 @@ def attach(
     """Put exits on a backbone; its parameters are shared, not copied.
 
     Args:
-        backbone: A model of `transformers` (ResNet, ViT, DeiT, ConvNeXt, EfficientNet, BERT and
-            its relatives), an `nn.Sequential`, any module that `torch.fx` can trace, or a list
-            of stages. Or a name: a folder or hub id of a `transformers` model,
+        backbone: A model of `transformers` (ResNet, ViT, DeiT, ConvNeXt, Swin, EfficientNet,
+            BERT and its relatives), an `nn.Sequential`, any module that `torch.fx` can trace, or
+            a list of stages. Or a name: a folder or hub id of a `transformers` model,
             `timm/<model>`, `torchvision/<model>`.
         at: Where the exits go: `every-block`, names of modules as in
             `backbone.named_modules()`, or a number of exits that are spread evenly in cost. The

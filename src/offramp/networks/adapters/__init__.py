@@ -26,6 +26,8 @@ FAMILIES: dict[str, str] = {
     "DeiTModel": "vit",
     "ConvNextForImageClassification": "convnext",
     "ConvNextModel": "convnext",
+    "SwinForImageClassification": "swin",
+    "SwinModel": "swin",
     "EfficientNetForImageClassification": "efficientnet",
     "EfficientNetModel": "efficientnet",
     "BertForSequenceClassification": "bert",
