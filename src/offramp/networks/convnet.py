@@ -1,36 +1,15 @@
 """A small convolutional network for demos and tests: seconds on a CPU."""
 
-from torch import Tensor, nn
+from torch import nn
 
 from offramp.errors import NetworkError
-from offramp.networks.heads import Pool
+from offramp.networks.blocks import BlockNetwork, PooledClassifier
 from offramp.networks.inputs import ImageInput
-from offramp.networks.layout import Layout, Unit
 
-__all__ = ["ConvNet", "PooledClassifier"]
-
-
-class PooledClassifier(nn.Module):
-    """Mean over all positions, then a linear layer: how most image networks end.
-
-    Args:
-        width: Channels of the feature map.
-        num_classes: K.
-        dropout: Share of features dropped in training.
-    """
-
-    def __init__(self, width: int, num_classes: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(dropout)
-        self.linear = nn.Linear(width, num_classes)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Logits `[N, K]` from a feature map `[N, C, H, W]`."""
-        logits: Tensor = self.linear(self.dropout(features.mean((2, 3))))
-        return logits
+__all__ = ["ConvNet"]
 
 
-class ConvNet(nn.Module):
+class ConvNet(BlockNetwork):
     """Blocks of a 3x3 convolution, batch norm and ReLU; each but the first halves the image.
 
     Args:
@@ -63,26 +42,6 @@ class ConvNet(nn.Module):
         )
         self.classifier = PooledClassifier(widths[-1], num_classes)
         self.inputs = ImageInput(image_size, image_size, channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits `[N, K]` from images."""
-        for block in self.blocks:
-            x = block(x)
-        logits: Tensor = self.classifier(x)
-        return logits
-
-    def layout(self) -> Layout:
-        """One unit per block."""
-        units = [Unit(f"blocks.{index}", block) for index, block in enumerate(self.blocks)]
-        return Layout(
-            units=units,
-            blocks=[unit.name for unit in units],
-            classifier=self.classifier,
-            num_classes=self.classifier.linear.out_features,
-            inputs=self.inputs,
-            pool=Pool("map"),
-            modules=[name for name, _ in self.named_modules() if name],
-        )
 
 
 def _block(before: int, after: int, stride: int) -> nn.Sequential:

@@ -7,10 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from offramp.errors import NetworkError
-from offramp.networks.convnet import PooledClassifier
-from offramp.networks.heads import Pool
+from offramp.networks.blocks import BlockNetwork, PooledClassifier
 from offramp.networks.inputs import ImageInput
-from offramp.networks.layout import Layout, Unit
 
 __all__ = ["EfficientNet", "efficientnet_b0", "efficientnet_b2"]
 
@@ -105,7 +103,7 @@ def _convolution(
     return nn.Sequential(*layers, nn.SiLU(inplace=True)) if activate else nn.Sequential(*layers)
 
 
-class EfficientNet(nn.Module):
+class EfficientNet(BlockNetwork):
     """A stem, seven groups of inverted bottlenecks, a wide 1x1 convolution and a classifier.
 
     Args:
@@ -117,6 +115,9 @@ class EfficientNet(nn.Module):
         dropout: Before the classifier.
         drop_path: Probability of dropping the last block's branch; it grows linearly with depth.
     """
+
+    before = ("stem",)
+    after = ("top",)
 
     def __init__(
         self,
@@ -134,47 +135,28 @@ class EfficientNet(nn.Module):
                 f"EfficientNet halves the image five times: `image_size` must be at least 32, "
                 f"got {image_size}; resize the images or build a resnet18"
             )
-        before = _rounded(32 * width_factor)
-        self.stem = _convolution(channels, before, 3, stride=2)
-        depths = [math.ceil(group.depth * depth_factor) for group in _GROUPS]
-        blocks: list[nn.Module] = []
-        for group, depth in zip(_GROUPS, depths, strict=True):
-            after = _rounded(group.width * width_factor)
-            for index in range(depth):
-                rate = drop_path * len(blocks) / sum(depths)
-                stride = 1 if index else group.stride
-                blocks.append(MBConv(before, after, group, stride, rate))
-                before = after
-        self.blocks = nn.ModuleList(blocks)
-        self.top = _convolution(before, _rounded(1280 * max(1.0, width_factor)), 1)
-        self.classifier = PooledClassifier(
-            _rounded(1280 * max(1.0, width_factor)), num_classes, dropout
-        )
+        self.stem = _convolution(channels, _rounded(32 * width_factor), 3, stride=2)
+        self.blocks = nn.ModuleList(_blocks(width_factor, depth_factor, drop_path))
+        last, top = _rounded(320 * width_factor), _rounded(1280 * max(1.0, width_factor))
+        self.top = _convolution(last, top, 1)
+        self.classifier = PooledClassifier(top, num_classes, dropout)
         self.inputs = ImageInput(image_size, image_size, channels)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out")
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits `[N, K]` from images."""
-        x = self.stem(x)
-        for block in self.blocks:
-            x = block(x)
-        logits: Tensor = self.classifier(self.top(x))
-        return logits
 
-    def layout(self) -> Layout:
-        """The stem, one unit per block, and the wide convolution on top."""
-        blocks = [Unit(f"blocks.{index}", block) for index, block in enumerate(self.blocks)]
-        return Layout(
-            units=[Unit("stem", self.stem), *blocks, Unit("top", self.top)],
-            blocks=[unit.name for unit in blocks],
-            classifier=self.classifier,
-            num_classes=self.classifier.linear.out_features,
-            inputs=self.inputs,
-            pool=Pool("map"),
-            modules=[name for name, _ in self.named_modules() if name],
-        )
+def _blocks(width_factor: float, depth_factor: float, drop_path: float) -> list[nn.Module]:
+    depths = [math.ceil(group.depth * depth_factor) for group in _GROUPS]
+    before = _rounded(32 * width_factor)
+    blocks: list[nn.Module] = []
+    for group, depth in zip(_GROUPS, depths, strict=True):
+        after = _rounded(group.width * width_factor)
+        for index in range(depth):
+            rate = drop_path * len(blocks) / sum(depths)
+            blocks.append(MBConv(before, after, group, 1 if index else group.stride, rate))
+            before = after
+    return blocks
 
 
 def _rounded(width: float) -> int:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from offramp.errors import NetworkError
+from offramp.networks.blocks import BlockNetwork
 from offramp.networks.heads import Pool, TwoConvHead
 from offramp.networks.inputs import ImageInput
-from offramp.networks.layout import Layout, Unit
 from offramp.networks.state import State
 
 __all__ = ["MSDNet", "MSDNetShape", "msdnet"]
@@ -177,7 +177,7 @@ class MSDNetShape:
         return [self.base, *later]
 
 
-class MSDNet(nn.Module):
+class MSDNet(BlockNetwork):
     """MSDNet: dense blocks over several scales, an exit after each block.
 
     Args:
@@ -192,6 +192,8 @@ class MSDNet(nn.Module):
     Raises:
         NetworkError: Images whose size the scales do not divide.
     """
+
+    pool = Pool("map", leaf=(-1,))
 
     def __init__(
         self, num_classes: int, image_size: int, shape: MSDNetShape, channels: int = 3
@@ -213,38 +215,17 @@ class MSDNet(nn.Module):
             for start, end in pairwise([0, *ends])
         )
         self.blocks[0].insert(0, stem)  # type: ignore[operator]
-        self.classifier = self.make_head([], num_classes, len(self.blocks) - 1)
+        self.classifier = self.default_head([], num_classes, len(self.blocks) - 1)
         self.inputs = ImageInput(image_size, image_size, channels)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits `[N, K]` of the last exit from images."""
-        for block in self.blocks:
-            x = block(x)
-        logits: Tensor = self.classifier(x)
-        return logits
-
-    def make_head(self, state: State, num_classes: int, exit_index: int) -> TwoConvHead:
+    def default_head(self, state: State, num_classes: int, exit_index: int) -> TwoConvHead:
         """The paper's classifier: 128 channels on CIFAR, as many as it reads on ImageNet."""
         width = self.widths[exit_index]
         hidden = width if self.large else 128
         return TwoConvHead(Pool("whole", leaf=(-1,)), width, num_classes, hidden)
-
-    def layout(self) -> Layout:
-        """One unit per block."""
-        units = [Unit(f"blocks.{index}", block) for index, block in enumerate(self.blocks)]
-        return Layout(
-            units=units,
-            blocks=[unit.name for unit in units],
-            classifier=self.classifier,
-            num_classes=self.classifier.linear.out_features,
-            inputs=self.inputs,
-            pool=Pool("map", leaf=(-1,)),
-            default_head=self.make_head,
-            modules=[name for name, _ in self.named_modules() if name],
-        )
 
 
 def _layers(shape: MSDNetShape) -> tuple[list[list[nn.Module]], list[int]]:

@@ -6,10 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from offramp.errors import NetworkError
-from offramp.networks.convnet import PooledClassifier
-from offramp.networks.heads import Pool
+from offramp.networks.blocks import BlockNetwork, PooledClassifier
 from offramp.networks.inputs import ImageInput
-from offramp.networks.layout import Layout, Unit
 
 __all__ = ["ResNet", "resnet18", "resnet34", "thin_resnet"]
 
@@ -39,7 +37,7 @@ class BasicBlock(nn.Module):
         return torch.relu(y)
 
 
-class ResNet(nn.Module):
+class ResNet(BlockNetwork):
     """A residual network of basic blocks in groups; each group but the first halves the image.
 
     Args:
@@ -54,6 +52,8 @@ class ResNet(nn.Module):
         >>> ResNet((1, 1), (8, 16), num_classes=5, image_size=16)(torch.rand(2, 3, 16, 16)).shape
         torch.Size([2, 5])
     """
+
+    before = ("stem",)
 
     def __init__(
         self,
@@ -84,27 +84,6 @@ class ResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits `[N, K]` from images."""
-        x = self.stem(x)
-        for block in self.blocks:
-            x = block(x)
-        logits: Tensor = self.classifier(x)
-        return logits
-
-    def layout(self) -> Layout:
-        """The stem, then one unit per block."""
-        blocks = [Unit(f"blocks.{index}", block) for index, block in enumerate(self.blocks)]
-        return Layout(
-            units=[Unit("stem", self.stem), *blocks],
-            blocks=[unit.name for unit in blocks],
-            classifier=self.classifier,
-            num_classes=self.classifier.linear.out_features,
-            inputs=self.inputs,
-            pool=Pool("map"),
-            modules=[name for name, _ in self.named_modules() if name],
-        )
 
 
 def _stem(channels: int, width: int, small: bool) -> nn.Sequential:

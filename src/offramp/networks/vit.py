@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the usual name
 
 from offramp.errors import NetworkError
+from offramp.networks.blocks import BlockNetwork
 from offramp.networks.heads import Pool
 from offramp.networks.inputs import ImageInput
-from offramp.networks.layout import Layout, Unit
 
 __all__ = ["VisionTransformer", "fitting_patch", "vit_small", "vit_tiny"]
 
@@ -75,7 +75,7 @@ class TokenClassifier(nn.Module):
         return logits
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(BlockNetwork):
     """A pre-norm vision transformer (Dosovitskiy et al. 2021).
 
     Args:
@@ -93,6 +93,11 @@ class VisionTransformer(nn.Module):
         >>> vit(torch.rand(2, 3, 16, 16)).shape
         torch.Size([2, 5])
     """
+
+    before = ("embedding",)
+    after = ("last_norm",)
+    pool = Pool("first")
+    norm = True
 
     def __init__(
         self,
@@ -114,35 +119,13 @@ class VisionTransformer(nn.Module):
             )
         self.embedding = PatchEmbedding(image_size, patch, channels, width)
         self.blocks = nn.ModuleList(TransformerBlock(width, heads, dropout) for _ in range(depth))
-        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.last_norm = nn.LayerNorm(width, eps=1e-6)
         self.classifier = TokenClassifier(width, num_classes)
         self.inputs = ImageInput(image_size, image_size, channels)
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits `[N, K]` from images."""
-        x = self.embedding(x)
-        for block in self.blocks:
-            x = block(x)
-        logits: Tensor = self.classifier(self.norm(x))
-        return logits
-
-    def layout(self) -> Layout:
-        """The embedding, one unit per block, and the last norm."""
-        blocks = [Unit(f"blocks.{index}", block) for index, block in enumerate(self.blocks)]
-        return Layout(
-            units=[Unit("embedding", self.embedding), *blocks, Unit("norm", self.norm)],
-            blocks=[unit.name for unit in blocks],
-            classifier=self.classifier,
-            num_classes=self.classifier.linear.out_features,
-            inputs=self.inputs,
-            pool=Pool("first"),
-            norm=True,
-            modules=[name for name, _ in self.named_modules() if name],
-        )
 
 
 def fitting_patch(image_size: int) -> int:
