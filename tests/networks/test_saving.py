@@ -1,12 +1,13 @@
 """Folders: exact, and never able to run code."""
 
 import json
+import sys
 
 import pytest
 import torch
 from torch import nn
 
-from offramp.errors import FileFormatError, NetworkError
+from offramp.errors import FileFormatError, MissingExtraError, NetworkError
 from offramp.networks import EarlyExitNetwork, Head, attach, build, register_builder
 from offramp.networks.heads import LinearHead, Pool
 from offramp.networks.inputs import TensorInput
@@ -108,6 +109,16 @@ def test_list_of_stages_is_loaded_into_a_list_of_stages(tmp_path):
     network.save(tmp_path)
     x = torch.rand(3, 4)
     assert torch.equal(EarlyExitNetwork.load(tmp_path, backbone=stages())(x), network(x))
+
+
+def test_library_that_a_file_needs_is_named(tmp_path, monkeypatch):
+    network = build("convnet", num_classes=3, image_size=16)
+    network.save(tmp_path)
+    told = {"builder": "timm", "settings": {"model": "resnet18"}, "class": "ResNet"}
+    rewrite(tmp_path, lambda meta: meta.update(backbone=told))
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'offramp\[timm\]'"):
+        EarlyExitNetwork.load(tmp_path)
 
 
 def test_own_backbone_has_to_be_passed_in(tmp_path):

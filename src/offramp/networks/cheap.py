@@ -12,6 +12,10 @@ __all__ = ["is_cheap"]
 _TAGS = {torch.Tag.pointwise, torch.Tag.reduction, torch.Tag.view_copy}
 
 _NORMS = {
+    "_batch_norm_no_update",
+    "_batch_norm_with_update",
+    "cudnn_batch_norm",
+    "miopen_batch_norm",
     "_fused_rms_norm",
     "_native_batch_norm_legit",
     "_native_batch_norm_legit_functional",
@@ -42,6 +46,9 @@ _POOLS = {
     "max_pool3d_with_indices",
 }
 _RESIZES = {
+    "_upsample_bicubic2d_aa",
+    "_upsample_bilinear2d_aa",
+    "grid_sampler_2d",
     "constant_pad_nd",
     "im2col",
     "reflection_pad1d",

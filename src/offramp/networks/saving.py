@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offramp.errors import FileFormatError, NetworkError, OfframpError
+from offramp.errors import FileFormatError, NetworkError
 from offramp.networks.attach import joined_stages
 from offramp.networks.backbones import lay_out
 from offramp.networks.build import BUILDERS
@@ -87,9 +87,7 @@ def load(
         network = _rebuild(meta, backbone)
     except (KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(f"{folder} does not describe a network: {error!r}") from error
-    except OfframpError as error:
-        if isinstance(error, FileFormatError):
-            raise
+    except NetworkError as error:
         raise FileFormatError(f"{folder} does not fit the backbone: {error}") from error
     _fill(network, tensors, folder)
     if fingerprint(network) != meta["fingerprint"]:
@@ -112,9 +110,10 @@ def _rebuild(
     if exits != names:
         raise FileFormatError(f"the file's exits {names} are not those of the backbone, {exits}")
     heads = [_own(layout) if each is None else Head.restore(each) for each in meta["heads"]]
-    network = EarlyExitNetwork(
-        joined_stages(layout, exits), heads, meta["num_classes"], inputs, (*exits, "last")
-    )
+    stages = joined_stages(layout, exits)
+    network = EarlyExitNetwork(stages, heads, meta["num_classes"], inputs, (*exits, "last"))
+    # New heads are made on the CPU, wherever the backbone is.
+    network.heads.to(next((p.device for p in network.stages.parameters()), None))
     network.origin = origin
     return network
 
