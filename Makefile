@@ -24,7 +24,7 @@ demo: install
 	$(BIN)/offramp demo
 
 test: lint types
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto
+	$(BIN)/pytest -q -n auto
 
 lint: install
 	$(BIN)/ruff check .

@@ -8,6 +8,9 @@ import torch
 from offramp import synthetic
 from offramp.ledger_files import load_ledgers
 
+# Two threads per worker fight for the cores, which makes small problems far slower.
+torch.set_num_threads(1)
+
 # Fits take a second or so where the machine is busy; a test's time is not what is tested.
 hypothesis.settings.register_profile("offramp", deadline=None, max_examples=40)
 hypothesis.settings.load_profile("offramp")

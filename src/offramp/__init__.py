@@ -1,6 +1,9 @@
 """Early-exit neural networks: decide when to stop, for a compute budget.
 
-The flow: a `Ledger` of per-exit logits -> `Policy(scorer, answer)`, fitted on held_out and tuned
+Networks: `attach` puts exits on any backbone, `build` makes the paper's; `count_macs` says what
+each exit costs.
+
+Decisions: a `Ledger` of per-exit logits -> `Policy(scorer, answer)`, fitted on held_out and tuned
 on val -> `evaluate` on test. `compare` does it for many methods.
 """
 
@@ -19,6 +22,15 @@ from offramp.errors import OfframpError
 from offramp.evaluation import Comparison, Outcome, budget_curve, compare, evaluate
 from offramp.ledger import Ledger
 from offramp.methods import Method
+from offramp.networks import (
+    EarlyExitNetwork,
+    Shared,
+    attach,
+    build,
+    count_macs,
+    take,
+    time_exits,
+)
 from offramp.policy import Policy
 from offramp.scorers import (
     Corrector,
@@ -39,6 +51,7 @@ __all__ = [
     "Corrector",
     "Costs",
     "CurrentExit",
+    "EarlyExitNetwork",
     "Entropy",
     "GeometricEnsemble",
     "History",
@@ -53,14 +66,20 @@ __all__ = [
     "Policy",
     "ProductOfExperts",
     "Scorer",
+    "Shared",
     "TemperatureScaling",
     "VectorScaling",
+    "attach",
     "budget_curve",
+    "build",
     "compare",
+    "count_macs",
     "evaluate",
     "metrics",
     "stop_target",
     "synthetic",
+    "take",
     "targets",
     "thresholds",
+    "time_exits",
 ]

@@ -17,9 +17,6 @@ from offramp.networks.attach import attach_source
 from offramp.networks.backbones import Source
 from offramp.networks.build import BUILDERS
 
-# Two threads per worker fight for the cores, which makes such small networks far slower.
-torch.set_num_threads(1)
-
 NUM_CLASSES = 5
 
 # Run by the Python of another environment.
