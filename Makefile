@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-.PHONY: help install demo test lint types benchmark clean
+.PHONY: help install demo test test-timm lint types benchmark clean
 
 help:
 	@echo "make demo       set up, then compare exit methods on made-up networks (about a minute)"
 	@echo "make test       set up, then lint, types, tests and doctests"
+	@echo "make test-timm  the checks on models of timm and torchvision, in an environment of their own"
 	@echo "make install    set up only, in .venv"
 	@echo "make benchmark  set up, then the speed and memory benchmarks (about ten minutes)"
 	@echo "make clean      remove .venv and caches"
@@ -26,6 +27,16 @@ demo: install
 test: lint types
 	$(BIN)/pytest -q -n auto
 
+# torchvision beside the CPU build of torch breaks other libraries, so it gets its own environment.
+test-timm: install .venv-timm/.installed
+	$(BIN)/pytest -q tests/networks/test_other_libraries.py
+
+.venv-timm/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-timm
+	.venv-timm/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e '.[timm,torchvision]'
+	@touch $@
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,4 +49,4 @@ benchmark: install
 	$(BIN)/python benchmarks/memory.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-timm .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

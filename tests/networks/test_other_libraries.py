@@ -1,10 +1,7 @@
 """timm and torchvision, in an environment of their own.
 
 Having torchvision installed beside the CPU build of torch breaks other libraries, so it is never
-installed where the other tests run. To run these:
-
-    python3 -m venv .venv-timm
-    .venv-timm/bin/pip install -c constraints.txt -e . timm torchvision
+installed where the other tests run. `make test-timm` makes that environment and runs these.
 """
 
 import json
