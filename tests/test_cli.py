@@ -103,7 +103,7 @@ def test_inspect_describes_ledgers_and_policies(folder, one_file, tmp_path):
 def test_wrong_paths_and_settings_give_one_clear_line(folder, tmp_path):
     assert_refused(offramp("compare", tmp_path / "nowhere"), "nothing at")
     assert_refused(offramp("compare", tmp_path), "lacks held_out/ or held_out.npz")
-    assert_refused(offramp("inspect", tmp_path), "neither a ledger nor a policy")
+    assert_refused(offramp("inspect", tmp_path), "holds no ledger, policy or network")
     assert_refused(
         offramp("compare", folder, "--methods", "temprature"), "did you mean 'temperature'"
     )

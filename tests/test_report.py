@@ -3,8 +3,10 @@ import io
 import json
 
 import pytest
+import torch
+from torch import nn
 
-from offramp import compare, extras, report
+from offramp import attach, build, compare, count_macs, extras, report
 from offramp.errors import FileFormatError, MissingExtraError
 from offramp.methods import METHODS, Method
 from offramp.report.tables import Cell, Table
@@ -101,8 +103,23 @@ def test_verdicts_say_what_was_measured(table):
     assert f"{100 * gap.value:+.2f} points" in found[0]
 
 
+def test_a_network_is_described_with_its_costs(tmp_path):
+    network = build("convnet", num_classes=10, image_size=16)
+    facts, exits = report.inspect(network.save(tmp_path))
+    assert network.fingerprint() in facts.markdown()
+    costs = count_macs(network).cumulative
+    assert [row[-1].text for row in exits.rows] == [f"{int(cost):,}" for cost in costs]
+
+
+def test_a_network_on_a_backbone_of_ones_own_is_described_without_it(tmp_path):
+    backbone = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 3))
+    facts, exits = report.inspect(attach(backbone, example=torch.rand(2, 4)).save(tmp_path))
+    assert "Sequential, your own" in facts.markdown()
+    assert exits.columns == ["exit", "after", "head"]
+
+
 def test_inspecting_nothing_says_what_was_looked_for(tmp_path):
-    with pytest.raises(FileFormatError, match="neither a ledger nor a policy"):
+    with pytest.raises(FileFormatError, match="holds no ledger, policy or network"):
         report.inspect(tmp_path)
     with pytest.raises(FileFormatError, match="nothing at"):
         report.inspect(tmp_path / "x")

@@ -127,9 +127,11 @@ def fit_command(
 
 @app.command("inspect")
 def inspect_command(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="Ledger, .npz, policy or folder.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="Ledger, .npz, policy, network or folder.")
+    ],
 ) -> None:
-    """Describe any ledger or policy: sizes, costs, accuracy per exit, origin."""
+    """Describe any ledger, policy or network: sizes, costs, accuracy per exit, origin."""
     for table in report.inspect(path):
         out.print(table.rich())
 

@@ -18,9 +18,9 @@ from offramp.networks.layout import Layout
 from offramp.networks.network import EarlyExitNetwork, Origin
 from offramp.storage import read_folder, write_folder
 
-__all__ = ["fingerprint", "load", "save"]
+__all__ = ["VERSION", "fingerprint", "load", "save"]
 
-_VERSION = 1
+VERSION = 1
 
 
 def fingerprint(network: nn.Module) -> str:
@@ -64,7 +64,7 @@ def save(network: EarlyExitNetwork, folder: str | Path) -> Path:
         "heads": [_describe(head) for head in network.heads],
         "fingerprint": fingerprint(network),
     }
-    return write_folder(folder, "network", _VERSION, meta, _distinct(network))
+    return write_folder(folder, "network", VERSION, meta, _distinct(network))
 
 
 def _describe(head: nn.Module) -> dict[str, Any] | None:
@@ -82,7 +82,7 @@ def load(
     folder: str | Path, backbone: nn.Module | Sequence[nn.Module] | None = None
 ) -> EarlyExitNetwork:
     """Read a network; see `EarlyExitNetwork.load`."""
-    meta, tensors = read_folder(folder, "network", _VERSION)
+    meta, tensors = read_folder(folder, "network", VERSION)
     try:
         network = _rebuild(meta, backbone)
     except (KeyError, TypeError, AttributeError) as error:

@@ -5,15 +5,17 @@ from pathlib import Path
 from offramp.errors import FileFormatError
 from offramp.evaluation.references import references
 from offramp.ledger import SPLITS, Ledger
+from offramp.networks import EarlyExitNetwork, count_macs
+from offramp.networks.saving import VERSION as NETWORK_VERSION
 from offramp.policy import Policy
 from offramp.report.tables import Cell, Table
-from offramp.storage import kind_of
+from offramp.storage import kind_of, read_folder
 
 __all__ = ["inspect"]
 
 
 def inspect(path: str | Path) -> list[Table]:
-    """Describe a ledger, an `.npz`, a policy, or a folder that holds ledgers.
+    """Describe a ledger, an `.npz`, a policy, a network, or a folder that holds ledgers.
 
     Raises:
         FileFormatError: There is nothing here that offramp knows.
@@ -29,11 +31,13 @@ def inspect(path: str | Path) -> list[Table]:
         return _ledger(path, Ledger.load(path))
     if kind == "policy":
         return _policy(path, Policy.load(path))
+    if kind == "network":
+        return _network(path)
     inside = [path / f"{split}{suffix}" for split in SPLITS for suffix in ("", ".npz")]
     found = [place for place in inside if place.exists()]
     if not found:
         raise FileFormatError(
-            f"{path} holds neither a ledger nor a policy, nor ledgers named after their splits "
+            f"{path} holds no ledger, policy or network, nor ledgers named after their splits "
             f"({', '.join(SPLITS)})"
         )
     return [table for place in found for table in inspect(place)]
@@ -99,6 +103,31 @@ def _point(policy: Policy, selected: int) -> Table:
     )
     names = ["exit", "threshold", "leave on val"]
     return Table("point", f"Operating point {selected}", names, rows, caption)
+
+
+def _network(path: Path) -> list[Table]:
+    """What the file says; the costs too, where the network can be made without its owner."""
+    meta, tensors = read_folder(path, "network", NETWORK_VERSION)
+    backbone = meta["backbone"]
+    facts = {
+        "backbone": backbone["builder"] or f"{backbone['class']}, your own",
+        "settings": ", ".join(f"{key}={value}" for key, value in backbone["settings"].items()),
+        "classes": str(meta["num_classes"]),
+        "numbers in the file": f"{sum(tensor.numel() for tensor in tensors.values()):,}",
+        "fingerprint": meta["fingerprint"],
+    }
+    heads = [head["name"] if head else "the backbone's own" for head in meta["heads"]]
+    names = [*meta["at"], "last"]
+    rows = [
+        [Cell(str(number)), Cell(name), Cell(head)]
+        for number, (name, head) in enumerate(zip(names, heads, strict=True))
+    ]
+    columns = ["exit", "after", "head"]
+    if backbone["builder"]:
+        costs = count_macs(EarlyExitNetwork.load(path)).cumulative
+        columns.append("MACs so far")
+        rows = [[*row, Cell(f"{int(cost):,}")] for row, cost in zip(rows, costs, strict=True)]
+    return [_facts(f"Network {path}", facts), Table("exits", "Exits", columns, rows)]
 
 
 def _facts(title: str, facts: dict[str, str]) -> Table:
