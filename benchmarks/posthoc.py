@@ -15,7 +15,7 @@ from offramp import Corrector, Ledger, MaxProbability, Policy, compare, syntheti
 from offramp.evaluation.curve import curve_of
 from offramp.scorers import History
 from offramp.scorers.confidence import log_odds
-from offramp.scorers.corrector import BATCH, LEARNING_RATE, TIE_BREAK, WEIGHT_DECAY
+from offramp.scorers.corrector import BATCH, LEARNING_RATE, LOG_ODDS_WEIGHT, WEIGHT_DECAY
 from offramp.targets import stop_target
 
 Result = TypeVar("Result")
@@ -47,17 +47,31 @@ def fit_in_a_loop(ledger: Ledger, epochs: int) -> list[nn.Module]:
     for exit_index in range(ledger.num_exits - 1):
         top = probs[:, exit_index].topk(5).indices[:, None].expand(-1, exit_index + 1, -1)
         inputs = probs[:, : exit_index + 1].gather(2, top).flatten(1)
-        offsets = TIE_BREAK * log_odds(ledger.logits[:, exit_index])
+        odds = log_odds(ledger.logits[:, exit_index])
         for seed in SEEDS:
             torch.manual_seed(seed)
-            network = nn.Sequential(nn.Linear(inputs.shape[1], 128), nn.ReLU(), nn.Linear(128, 1))
-            train_one(network, inputs, offsets, targets[:, exit_index], epochs)
+            network = PlainCorrector(inputs.shape[1])
+            train_one(network, inputs, odds, targets[:, exit_index], epochs)
             networks.append(network)
     return networks
 
 
+class PlainCorrector(nn.Module):
+    """One exit's corrector, as anyone would write it."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(inputs, 128), nn.ReLU(), nn.Linear(128, 1))
+        self.log_odds_weight = nn.Parameter(torch.tensor(LOG_ODDS_WEIGHT))
+
+    def forward(self, inputs: Tensor, odds: Tensor) -> Tensor:
+        """Scores `[n]`."""
+        scores: Tensor = self.layers(inputs).squeeze(1) + self.log_odds_weight * odds
+        return scores
+
+
 def train_one(
-    network: nn.Module, inputs: Tensor, offsets: Tensor, targets: Tensor, epochs: int
+    network: nn.Module, inputs: Tensor, odds: Tensor, targets: Tensor, epochs: int
 ) -> None:
     """A plain training loop with the settings of `Corrector`."""
     optimizer = torch.optim.AdamW(
@@ -70,7 +84,7 @@ def train_one(
     generator = torch.Generator().manual_seed(0)
     for _ in range(epochs):
         for rows in torch.randperm(len(inputs), generator=generator).split(BATCH):
-            logits = network(inputs[rows]).squeeze(1) + offsets[rows]
+            logits = network(inputs[rows], odds[rows])
             loss = binary_cross_entropy_with_logits(logits, targets[rows])
             optimizer.zero_grad()
             loss.backward()
@@ -104,8 +118,8 @@ def correctors() -> None:
 
     def loop_score(m: int, index: int, until: History) -> Tensor:
         inputs = settings._inputs_at(until)
-        scores: Tensor = networks[m * len(SEEDS) + index](inputs).squeeze(1)
-        return scores + TIE_BREAK * log_odds(until.answer)
+        scores: Tensor = networks[m * len(SEEDS) + index](inputs, log_odds(until.answer))
+        return scores
 
     with torch.no_grad():
         ours = final_loss(lambda m, index, until: fitted[index].score_at(until), ledger)

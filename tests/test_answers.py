@@ -71,7 +71,7 @@ def test_temperature_is_the_best_and_keeps_predictions(seed, scale):
 
 
 def test_temperature_of_a_network_that_is_always_right_stays_finite():
-    logits = torch.eye(4).repeat(5, 1)[:, None].repeat(1, 2, 1)
+    logits = 3 * torch.eye(4).repeat(5, 1)[:, None].repeat(1, 2, 1)
     ledger = Ledger(logits, torch.arange(20) % 4, [0.5, 1.0], split="held_out")
     temperatures = TemperatureScaling().fit(ledger).temperatures_
     assert ((temperatures > 0) & temperatures.isfinite()).all()

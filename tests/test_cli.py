@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -54,7 +55,7 @@ def test_compare_prints_the_table_and_writes_every_form(folder, tmp_path):
     assert "Temperature scaling" in result.stdout
     assert "Oracle" in result.stdout
     out = tmp_path / f"{folder.name}-comparison"
-    for name in ("comparison.md", "comparison.tex", "comparison.json", "methods.csv"):
+    for name in ("comparison.md", "comparison.tex", "comparison.json", "comparison.csv"):
         assert (out / name).is_file()
     figures = json.loads((out / "comparison.json").read_text())["methods"][0]["figures"]
     assert f"{100 * figures['accuracy@0.5']['value']:.2f}" in result.stdout
@@ -111,6 +112,10 @@ def test_wrong_paths_and_settings_give_one_clear_line(folder, tmp_path):
     assert_refused(offramp("compare", folder, "--budgets", "2"), "must lie in (0, 1]")
     assert_refused(offramp("fit", folder), "either --budget or --max-drop")
     assert_refused(
+        offramp("fit", folder, "--budget", 0.5, "--method", "extended"), "'extended' is a group"
+    )
+    assert_refused(offramp("compare", folder / "val"), "of the split 'val'; give the folder")
+    assert_refused(
         offramp("fit", folder, "--budget", 0.01, "--method", "baseline", "--out", tmp_path / "p"),
         "must lie in [0.25",
     )
@@ -129,8 +134,23 @@ def test_a_folder_that_cannot_be_written_gives_one_clear_line(folder, tmp_path):
     (tmp_path / "file").write_text("")
     assert_refused(
         offramp("compare", folder, "--methods", "baseline", "--out", tmp_path / "file" / "x"),
-        "file",
+        "file is a file, not a folder",
     )
+    assert_refused(
+        offramp("fit", folder, "--budget", 0.5, "--out", folder / "val"), "it holds a ledger"
+    )
+
+
+def test_ctrl_c_says_that_nothing_is_broken(folder, tmp_path):
+    command = [sys.executable, "-m", "offramp", "compare", str(folder), "--methods", "extended"]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "o")], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr.read(1)  # the progress bar, or a note: it is at work
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in rest
 
 
 def test_help_teaches(tmp_path):

@@ -19,7 +19,7 @@ from offramp import (
 from offramp.errors import ConfigError, SplitError
 from offramp.evaluation.curve import accuracy_at
 from offramp.evaluation.references import references
-from offramp.evaluation.resampling import Interval, Resamples, difference
+from offramp.evaluation.resampling import Resamples, difference
 from offramp.methods import GROUPS, METHODS, find_methods
 from offramp.metrics import ece, eefp
 
@@ -127,10 +127,23 @@ def test_references_by_hand(splits):
     assert rows.fixed[2].cost == pytest.approx((3e6 + 1e4) / (5e6 + 1e4))
     assert rows.full.cost == 1.0
     assert rows.best_fixed[1].cost <= 0.5
-    assert rows.oracle == sorted(rows.oracle)
-    assert rows.oracle[-1] == pytest.approx(1 - rows.hopeless_share)
-    nothing = references(val, test, [0.01]).best_fixed[0]
-    assert nothing.exit_index == 0
+    oracle = [point.accuracy for point in rows.oracle]
+    assert oracle == sorted(oracle)
+    assert oracle[-1] == pytest.approx(1 - rows.hopeless_share)
+
+
+def test_references_below_the_first_exits_cost_are_those_of_the_first_exit(splits):
+    rows = references(splits["val"], splits["test"], [0.01])
+    assert rows.best_fixed[0].exit_index == 0
+    assert rows.oracle[0].accuracy == rows.fixed[0].accuracy
+    assert rows.oracle[0].cost == pytest.approx(1.01e6 / 5.01e6)
+
+
+def test_without_the_last_exit_the_full_network_is_the_last_kept_one(splits):
+    val, test = (splits[name].keep_exits([0, 2]) for name in ("val", "test"))
+    rows = references(val, test, [0.5])
+    assert rows.full == rows.fixed[-1]
+    assert rows.full.cost < 0.65
 
 
 def test_only_random_fits_have_a_spread_over_seeds(table):
@@ -207,6 +220,8 @@ def test_an_own_method_joins_the_comparison(splits):
         ({"methods": ["ours-top-10"], "few": 8}, None),
         ({"budgets": [0.5, 1.5]}, r"`budgets` must lie in \(0, 1\], got 1.5"),
         ({"budgets": []}, "at least one budget"),
+        ({"budgets": [0.5, 0.5]}, "must be distinct"),
+        ({"methods": [Method("a", "A"), Method("a", "B")]}, "two methods are called 'a'"),
         ({"seeds": 0}, "`seeds` must be at least 1"),
         ({"resamples": 1}, "`resamples` at least 2"),
     ],
@@ -270,10 +285,11 @@ def test_resampled_calibration_error_agrees_with_its_definition(policy, splits):
 
 
 def test_a_difference_that_rounds_to_nothing_is_not_clear():
-    assert not Interval(1e-6, 0.9e-6, 1.1e-6).is_clear
-    assert Interval(0.01, 0.005, 0.015).is_clear
-    assert Interval(-0.01, -0.015, -0.005).is_clear
-    assert not Interval(0.01, -0.001, 0.02).is_clear
+    noise = torch.linspace(-1, 1, 101)
+    assert not difference(1e-6, 1e-7 * noise).is_clear
+    assert difference(0.01, 0.005 * noise).is_clear
+    assert difference(-0.01, 0.005 * noise).is_clear
+    assert not difference(0.01, 0.02 * noise).is_clear
 
 
 def test_interval_of_a_mean_covers_it_as_often_as_it_says():

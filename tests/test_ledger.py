@@ -67,9 +67,11 @@ def test_bad_logit_far_down_a_large_ledger_is_named():
         ({"logits": torch.zeros(6, 1, 4), "costs": [1.0]}, "at least two exits and two classes"),
         ({"logits": torch.zeros(6, 3, 1)}, "at least two exits and two classes"),
         ({"logits": torch.zeros(6, 3, 4, dtype=torch.long)}, "floating-point"),
-        ({"costs": [0.2, 0.2, 1.0]}, "increase from exit to exit, but the stage before exit 1"),
-        ({"costs": [0.5, 0.2, 1.0]}, "stage before exit 1 costs -0.3"),
-        ({"costs": [0.0, 0.2, 1.0]}, "stage before exit 0 costs 0"),
+        ({"costs": [0.2, 0.2, 1.0]}, "increase from exit to exit, got 0.2 at exit 1 after 0.2"),
+        ({"costs": [0.5, 0.2, 1.0]}, "got 0.2 at exit 1 after 0.5"),
+        ({"costs": [0.0, 0.2, 1.0]}, "got 0 at exit 0 after 0"),
+        ({"costs": []}, "have 3 exits, and 0 costs|no costs"),
+        ({"logits": torch.rand(6, 3, 4).softmax(2)}, "look like probabilities; pass their log"),
         ({"costs": [0.2, np.nan, 1.0]}, "finite, got nan at exit 1"),
         ({"costs": [0.2, 1.0]}, "has|have 3 exits, and 2 costs"),
         ({"costs": [[0.2, 1.0]]}, r"shape \[M\]"),
@@ -145,6 +147,21 @@ def test_views_pick_what_indexing_picks(rows, keep):
     assert torch.equal(view.logits, expected)
     assert torch.equal(torch.cat([chunk for _, chunk in view.chunks()]), expected)
     assert view.sample_ids == [list("abcdef")[i] for i in rows]
+
+
+def test_a_mask_picks_the_same_as_its_numbers():
+    ledger = small(sample_ids=list("abcdef"))
+    mask = torch.tensor([True, False, True, False, False, True])
+    for index in (mask, [0, 2, 5], np.array([0, 2, 5])):
+        part = ledger.take(index)
+        assert part.sample_ids == ["a", "c", "f"]
+        assert torch.equal(part.logits, ledger.logits[mask])
+
+
+@pytest.mark.parametrize("index", [[], [0.5], [[1]], torch.tensor([True, False])])
+def test_an_impossible_pick_is_refused(index):
+    with pytest.raises(LedgerError, match="sample numbers, or a mask of the 6 samples"):
+        small().take(index)
 
 
 def test_partition_is_disjoint_complete_and_stable():
@@ -253,6 +270,28 @@ def test_npz_with_costs_apart_is_read(tmp_path):
     assert ledger.costs.tolist() == [2, 5, 9]
     assert (ledger.unit, ledger.reference_cost) == ("seconds", 6.5)
     assert ledger.sample_ids == list(range(6))
+
+
+def test_npz_may_say_the_unit_and_the_reference_of_plain_costs(tmp_path):
+    extra = {"unit": np.array("macs"), "reference_cost": np.array([5.0])}
+    path = write(tmp_path / "a.npz", **GOOD, costs=np.array([1.0, 2.0, 4.0]), **extra)
+    ledger = Ledger.load(path, split="test")
+    assert (ledger.unit, ledger.reference_cost) == ("macs", 5.0)
+    assert ledger.costs.tolist() == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"stage_costs": np.ones(3)}, "has both `costs` and `stage_costs`"),
+        ({"reference_cost": np.ones(2)}, r"`reference_cost` must be a single value, got \[2\]"),
+        ({"reference_cost": np.array("x")}, "`reference_cost` must be a number, got 'x'"),
+    ],
+)
+def test_npz_with_muddled_costs_is_refused(tmp_path, extra, message):
+    path = write(tmp_path / "a.npz", **GOOD, costs=np.array([1.0, 2.0, 3.0]), **extra)
+    with pytest.raises(FileFormatError, match=message):
+        Ledger.load(path, split="test")
 
 
 def test_npz_needs_its_split_said(tmp_path):

@@ -19,10 +19,12 @@ from offramp import (
     Scorer,
     TemperatureScaling,
     VectorScaling,
+    evaluate,
     synthetic,
 )
 from offramp.errors import (
     BudgetError,
+    ConfigError,
     FileFormatError,
     LedgerError,
     NotFittedError,
@@ -131,11 +133,57 @@ def test_an_allowed_split_is_recorded(splits):
 def test_splits_that_share_samples_are_noticed_even_after_loading(splits, tmp_path):
     policy = Policy(MaxProbability()).fit(splits["held_out"])
     leaking = splits["held_out"]._as_split("val")
-    with pytest.raises(SplitError, match="600 of the 600 samples of this val ledger were also"):
+    with pytest.raises(SplitError, match="600 of the 600 samples of this val ledger were already"):
         policy.tune(leaking)
     back = Policy.load(policy.save(tmp_path / "policy"))
-    with pytest.raises(SplitError, match="also in the held_out ledger"):
+    with pytest.raises(SplitError, match="used to fit this policy"):
         back.tune(leaking)
+
+
+def test_permission_for_one_step_does_not_extend_to_the_next(splits):
+    test = splits["test"]
+    policy = Policy(MaxProbability()).fit(test, allow_split="test").tune(splits["val"])
+    with pytest.raises(SplitError, match=r"used to fit this policy; .* allow_split='test'"):
+        evaluate(policy.at(budget=0.5), test)
+    evaluate(policy.at(budget=0.5), test, allow_split="test")
+    relabelled = splits["held_out"]._as_split("test")
+    policy = Policy(MaxProbability()).fit(splits["held_out"])
+    policy.tune(splits["val"]._as_split("held_out"), allow_split="held_out")
+    with pytest.raises(SplitError, match="used to fit"):
+        evaluate(policy.at(budget=0.5), relabelled)
+
+
+def test_the_same_samples_without_ids_are_noticed_by_their_logits(splits):
+    def nameless(ledger, split):
+        return Ledger(ledger.logits, ledger.labels, ledger.costs, split=split, network="n")
+
+    policy = Policy(MaxProbability()).fit(nameless(splits["held_out"], "held_out"))
+    with pytest.raises(SplitError, match="600 of the 600 samples"):
+        policy.tune(nameless(splits["held_out"], "val"))
+    policy.tune(nameless(splits["val"], "val"))
+
+
+def test_any_split_may_be_decided_about(splits, baseline):
+    chosen = baseline.at(budget=0.5)
+    for ledger in splits.values():
+        assert len(chosen.decide(ledger)) == 600
+
+
+def test_other_costs_or_units_are_refused(splits, baseline):
+    test = splits["test"]
+    for costs in (Costs((1e6,) * 5, (2e4,) * 5), Costs((1.0,) * 5, (0.1,) * 5, unit="seconds")):
+        other = Ledger(test.logits, test.labels, costs, split="test", network=test.network)
+        with pytest.raises(LedgerError, match=r"with other costs \(macs\)"):
+            evaluate(baseline.at(budget=0.5), other)
+
+
+def test_other_exits_of_the_same_network_are_refused(splits):
+    def kept(name, exits):
+        return splits[name].keep_exits(exits)
+
+    policy = Policy(MaxProbability()).fit(kept("held_out", [0, 2])).tune(kept("val", [0, 2]))
+    with pytest.raises(LedgerError, match="the same exits"):
+        policy.at(budget=0.5).decide(kept("test", [1, 4]))
 
 
 def test_a_ledger_of_another_network_is_refused(splits, baseline):
@@ -154,7 +202,8 @@ def test_unknown_origin_warns(splits):
     plain = Ledger(ledger.logits, ledger.labels, ledger.costs, split="held_out")
     policy = Policy(MaxProbability()).fit(plain)
     with pytest.warns(OriginWarning, match="pass network="):
-        policy.tune(Ledger(ledger.logits, ledger.labels, ledger.costs, split="val"))
+        val = splits["val"]
+        policy.tune(Ledger(val.logits, val.labels, val.costs, split="val"))
 
 
 def test_what_comes_too_early_says_what_to_do_first(splits, tmp_path):
@@ -167,8 +216,10 @@ def test_what_comes_too_early_says_what_to_do_first(splits, tmp_path):
         policy.tune(splits["val"]).decide(splits["test"])
     with pytest.raises(NotFittedError, match="before save"):
         Policy(MaxProbability()).save(tmp_path)
-    with pytest.raises(TypeError, match="either `budget` or `max_drop`"):
+    with pytest.raises(ConfigError, match="either `budget` or `max_drop`"):
         policy.at()
+    with pytest.raises(BudgetError, match=r"lie in 0\.\.200, got 999"):
+        policy.at_point(999)
 
 
 def test_a_budget_out_of_reach_is_refused(baseline):
@@ -259,13 +310,72 @@ def test_an_own_scorer_goes_through_a_file(splits, tmp_path):
     assert torch.equal(back.decide(splits["test"]), policy.decide(splits["test"]))
 
 
+def test_an_own_scorer_that_breaks_the_rules_is_told_how(splits):
+    class Plain(Scorer):
+        def score_at(self, history):
+            return history.answer.amax(1)
+
+    with pytest.raises(ConfigError, match="Plain must be a dataclass: put @dataclass above"):
+        Policy(Plain()).fit(splits["held_out"])
+
+    @dataclass
+    class Column(Scorer):
+        def score_at(self, history):
+            return history.answer.amax(1, keepdim=True)
+
+    with pytest.raises(LedgerError, match=r"Column.score_at must give one score per sample"):
+        tuned(splits, Column())
+
+    @dataclass
+    class Broken(Scorer):
+        def score_at(self, history):
+            return history.answer.amax(1) / 0
+
+    with pytest.raises(LedgerError, match=r"Broken.score_at must give finite scores, got (-?inf)"):
+        tuned(splits, Broken())
+
+
+def test_an_own_fit_is_called_even_if_it_names_no_tensors(splits):
+    @dataclass
+    class Counter(Scorer):
+        def fit(self, history, labels, costs):
+            self.samples = len(history)
+            return self
+
+        def score_at(self, history):
+            return history.answer.amax(1) * self.samples
+
+    assert tuned(splits, Counter()).scorer.samples == 600
+
+
+def test_an_own_answer_may_build_on_the_current_exit(splits):
+    @dataclass
+    class Halved(CurrentExit):
+        def answer_at(self, logits):
+            return logits[:, -1] / 2
+
+    policy = Policy(Corrector(epochs=1), Halved()).fit(splits["held_out"])
+    answers = policy.answer.answers(splits["test"].logits)
+    assert torch.equal(answers, splits["test"].logits / 2)
+
+
+def test_saving_removes_only_its_own_files(baseline, tmp_path):
+    (tmp_path / "policy-backup.safetensors").write_text("mine")
+    baseline.save(tmp_path)
+    baseline.save(tmp_path)
+    assert (tmp_path / "policy-backup.safetensors").read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
         ({"scorer": {"name": "Evil", "settings": {}}}, "unknown scorer 'Evil'"),
         ({"scorer": {"name": "CurrentExit", "settings": {}}}, "unknown scorer 'CurrentExit'"),
         ({"scorer": {"name": "MaxProbability", "settings": {"a": 1}}}, "settings do not fit"),
-        ({"shape": []}, "not a complete policy"),
+        ({"costs": {}}, "not a complete policy"),
+        ({"selected": 999}, "not a complete policy: the number of an operating point"),
+        ({"selected": "x"}, "not a complete policy: the number of an operating point"),
         ({"version": 0}, "format version 0"),
     ],
 )
@@ -285,5 +395,5 @@ def test_a_ledger_is_not_a_policy(splits, tmp_path):
 
 def test_a_file_in_the_way_is_said(baseline, tmp_path):
     (tmp_path / "policy").write_text("")
-    with pytest.raises(FileFormatError, match="it is a file, and a folder is needed"):
+    with pytest.raises(FileFormatError, match="is a file, not a folder"):
         baseline.save(tmp_path / "policy")

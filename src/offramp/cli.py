@@ -1,5 +1,6 @@
 """The command line: one sub-command = parse + one public call."""
 
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -16,9 +17,9 @@ from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.evaluation import Comparison, compare, evaluate
 from offramp.evaluation.comparison import Progress as Report
 from offramp.ledger import Ledger
-from offramp.ledger_files import load_ledgers
+from offramp.ledger_files import has_ledger, load_ledgers
 from offramp.methods import GROUPS, METHODS, find_methods
-from offramp.storage import kind_of
+from offramp.storage import check_target, kind_of
 
 __all__ = ["app", "main"]
 
@@ -42,7 +43,8 @@ LedgersPath = Annotated[
         "the three at random.",
     ),
 ]
-_known = f"Groups: {', '.join(GROUPS)}. Methods: {', '.join(METHODS)}."
+_methods = f"Methods: {', '.join(METHODS)}."
+_known = f"Groups: {', '.join(GROUPS)}. {_methods}"
 
 
 @app.callback(invoke_without_command=True)
@@ -75,6 +77,8 @@ def compare_command(
     Every method is fitted on held_out, gets its thresholds on val and its figures on test.
     Tables are also written as Markdown, CSV, LaTeX and JSON, with a figure as SVG.
     """
+    folder = folder or Path(f"{path.resolve().name.removesuffix('.npz')}-comparison")
+    check_target(folder)
     ledgers = load_ledgers(path)
     _note_partition(path, ledgers)
     wanted = [name.strip() for name in methods.split(",") if name.strip()]
@@ -89,7 +93,7 @@ def compare_command(
             resamples,
             progress,
         )
-    _show(result, folder or Path(f"{path.resolve().stem}-comparison"))
+    _show(result, folder)
 
 
 @app.command("fit")
@@ -101,7 +105,7 @@ def fit_command(
     max_drop: Annotated[
         float | None, typer.Option(help="Instead: accuracy that may be lost, 0.01 for a point.")
     ] = None,
-    method: Annotated[str, typer.Option(help=f"Method. {_known}")] = "ours",
+    method: Annotated[str, typer.Option(help=_methods)] = "ours",
     folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
 ) -> None:
     """Fit a policy, choose its operating point for a budget, and save it.
@@ -111,10 +115,13 @@ def fit_command(
     """
     if (budget is None) == (max_drop is None):
         raise ConfigError("give either --budget or --max-drop")
-    has_test = path.is_file() or kind_of(path) == "ledger" or any(path.glob("test*"))
+    if method in GROUPS:
+        raise ConfigError(f"--method takes one method, and {method!r} is a group; {_methods}")
+    check_target(folder, "policy")
+    has_test = has_ledger(path, "test")
     ledgers = load_ledgers(path, ("held_out", "val", "test")[: 3 if has_test else 2])
     _note_partition(path, ledgers)
-    (chosen,) = find_methods([method], ledgers["val"].num_classes)[:1]
+    (chosen,) = find_methods([method], ledgers["val"].num_classes)
     with err.status(f"fitting {chosen.label}"):
         policy = chosen.policy().fit(ledgers["held_out"]).tune(ledgers["val"], chosen.thresholds)
         policy = policy.at(budget=budget, max_drop=max_drop)
@@ -146,6 +153,7 @@ def demo_command(
     In the first, samples that no exit gets right can be told from those that only need more
     compute; in the second they cannot, and no method should win.
     """
+    check_target(folder)
     for name, structure in (("with-structure", True), ("without-structure", False)):
         ledgers = synthetic.ledgers(seed=seed, structure=structure)
         for split, ledger in ledgers.items():
@@ -160,14 +168,20 @@ def demo_command(
 def main() -> None:
     """Run the command line; what a user did wrong becomes one line and exit code 2."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]
+    # typer would turn Ctrl-C into a silent exit.
+    signal.signal(signal.SIGINT, _interrupted)
     try:
         app()
     except (OfframpError, OSError) as error:
         err.print(f"offramp: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        err.print("offramp: interrupted; nothing half-written was left behind")
-        sys.exit(130)
+
+
+def _interrupted(*_: object) -> None:
+    err.print(
+        "offramp: interrupted; every file that was written is whole, run it again for the rest"
+    )
+    sys.exit(130)
 
 
 def _show(result: Comparison, folder: Path) -> None:

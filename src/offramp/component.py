@@ -5,12 +5,12 @@ tensors, named in `learned`, and go into safetensors. Files name a component by 
 and only classes that the running program has already defined can be found by it.
 """
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from offramp.errors import FileFormatError, NotFittedError
+from offramp.errors import ConfigError, FileFormatError, NotFittedError
 
 __all__ = ["Component"]
 
@@ -30,12 +30,25 @@ class Component:
         Component._known[cls.__name__] = cls
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments, as JSON values."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
+        """The constructor's arguments, as JSON values.
+
+        Raises:
+            ConfigError: The class is not a dataclass.
+        """
+        if not is_dataclass(self) or "__dataclass_fields__" not in type(self).__dict__:
+            raise ConfigError(
+                f"{type(self).__name__} must be a dataclass: put @dataclass above its class line"
+            )
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def clone(self, **changes: Any) -> Self:  # noqa: ANN401
         """An unfitted copy with the same settings, but for `changes`."""
         return type(self)(**{**self.settings(), **changes})
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to fit."""
+        return bool(self.learned)
 
     @property
     def is_fitted(self) -> bool:

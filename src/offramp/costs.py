@@ -63,18 +63,35 @@ class Costs:
             raise LedgerError(f"the reference cost must be positive, got {self.reference!r}")
 
     @classmethod
-    def from_cumulative(cls, costs: Any) -> "Costs":  # noqa: ANN401 - checked by _floats
-        """Take plain cumulative costs: the unit becomes `relative`, heads are not known apart.
+    def from_cumulative(
+        cls,
+        costs: Any,  # noqa: ANN401 - checked by _floats
+        unit: str = "relative",
+        reference: float = 0.0,
+    ) -> "Costs":
+        """Take plain cumulative costs, in which heads are not known apart.
+
+        Args:
+            costs: `[M]`, increasing.
+            unit: Plain costs mean `relative` unless it is known better.
+            reference: Cost of the network without exits; the last exit's by default.
 
         Example:
             >>> Costs.from_cumulative([0.25, 0.5, 1.0]).stages
             (0.25, 0.25, 0.5)
         """
         values = _floats("costs", costs)
-        steps = [after - before for before, after in zip((0.0, *values), values, strict=False)]
+        if not values:
+            raise LedgerError("there are no costs")
+        for exit_index, (before, after) in enumerate(pairwise((0.0, *values))):
+            if not after > before:
+                raise LedgerError(
+                    f"`costs` must be positive and increase from exit to exit, got {after:g} at "
+                    f"exit {exit_index} after {before:g}"
+                )
+        steps = tuple(after - before for before, after in pairwise((0.0, *values)))
         # The reference is given, not summed: 0.1 + 0.2 is not 0.3, and budgets compare to it.
-        reference = values[-1] if values else 0.0
-        return cls(tuple(steps), (0.0,) * len(steps), reference=reference, unit="relative")
+        return cls(steps, (0.0,) * len(steps), reference or values[-1], unit)
 
     @property
     def cumulative(self) -> Tensor:

@@ -153,9 +153,18 @@ class Ledger:
         for rows in row_slices(len(self), self.num_exits * self.num_classes):
             yield rows, self._pick(rows).float()
 
-    def take(self, index: Tensor) -> Self:
-        """The samples with these numbers, in this order; the logits are not copied."""
+    def take(self, index: Tensor | npt.NDArray[np.generic] | Sequence[int]) -> Self:
+        """The samples with these numbers, in this order, or under a mask; nothing is copied."""
+        index = torch.as_tensor(index)
+        if index.dtype == torch.bool and len(index) == len(self):
+            index = index.nonzero().squeeze(1)
+        if index.ndim != 1 or index.dtype not in (torch.int64, torch.int32) or not len(index):
+            raise LedgerError(
+                f"`index` must be sample numbers, or a mask of the {len(self)} samples, got "
+                f"{index.dtype} of the shape {list(index.shape)}"
+            )
         part = self._shallow_copy()
+        part.__dict__.pop("_hashes", None)
         part._rows = index if self._rows is None else self._rows[index]
         part.labels = self.labels[index]
         if self.sample_ids is not None:
@@ -214,6 +223,28 @@ class Ledger:
                 for piece, name in zip(pieces, Partition._fields, strict=True)
             )
         )
+
+    def sample_hashes(self) -> Tensor:
+        """A number per sample, int64 `[N]`, by which samples are told apart: `[N]`.
+
+        From the sample ids, or, where they are not known, from the labels and the first exit's
+        logits.
+        """
+        if "_hashes" not in self.__dict__:
+            keys = map(str, self.sample_ids) if self.sample_ids is not None else self._contents()
+            raw = (key.encode() if isinstance(key, str) else key for key in keys)
+            digests = (hashlib.blake2b(key, digest_size=8).digest() for key in raw)
+            numbers = [int.from_bytes(digest) >> 1 for digest in digests]
+            self.__dict__["_hashes"] = torch.tensor(numbers, dtype=torch.long)
+        hashes: Tensor = self.__dict__["_hashes"]
+        return hashes
+
+    def _contents(self) -> Iterator[bytes]:
+        for rows in row_slices(len(self), self.num_classes):
+            stored = self._logits[rows if self._rows is None else self._rows[rows], 0]
+            labels = self.labels[rows].tolist()
+            for label, row in zip(labels, stored.float().numpy(), strict=True):
+                yield label.to_bytes(8) + row.tobytes()
 
     def require_split(self, wanted: str, allow_split: str | None = None) -> None:
         """Raise unless this is the wanted split, or the one that the caller allows instead.

@@ -42,7 +42,14 @@ def checked_logits(logits: Any) -> Tensor:  # noqa: ANN401 - checked here
                 f"`logits` must be finite, got {value} at sample {rows.start + sample}, exit "
                 f"{exit_index}, class {class_index}"
             )
+    _refuse_probabilities(tensor[:64].float())
     return tensor
+
+
+def _refuse_probabilities(logits: Tensor) -> None:
+    """Softmax outputs are finite numbers too, and would give plausible, wrong figures."""
+    if (logits >= 0).all() and (logits <= 1).all() and ((logits.sum(2) - 1).abs() < 0.01).all():
+        raise LedgerError("`logits` look like probabilities; pass their logarithm instead")
 
 
 def checked_labels(labels: Any, samples: int, classes: int) -> Tensor:  # noqa: ANN401

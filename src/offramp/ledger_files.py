@@ -7,7 +7,7 @@ from offramp.errors import FileFormatError
 from offramp.ledger import Ledger, Partition
 from offramp.storage import kind_of
 
-__all__ = ["load_ledgers"]
+__all__ = ["has_ledger", "load_ledgers"]
 
 
 def load_ledgers(
@@ -28,7 +28,12 @@ def load_ledgers(
     if not path.exists():
         raise FileFormatError(f"there is nothing at {path}")
     if path.is_file() or kind_of(path) == "ledger":
-        whole = Ledger.load(path, split="all", network=network)
+        whole = Ledger.load(path, "all" if path.is_file() else None, network)
+        if whole.split != "all":
+            raise FileFormatError(
+                f"{path} is a single ledger, of the split {whole.split!r}; give the folder that "
+                f"holds {', '.join(splits)}, or a ledger that was saved with split='all'"
+            )
         parts = whole.partition()._asdict()
         return {split: parts[split] for split in splits}
     if kind_of(path) is not None:
@@ -43,6 +48,12 @@ def load_ledgers(
         for split, place in found.items()
         if place is not None
     }
+
+
+def has_ledger(path: str | Path, split: str) -> bool:
+    """Whether `load_ledgers` would find this split; a single ledger has them all."""
+    path = Path(path)
+    return path.is_file() or kind_of(path) == "ledger" or _find(path, split) is not None
 
 
 def _find(folder: Path, split: str) -> Path | None:

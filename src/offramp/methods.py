@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import Any
 
 from offramp.answers import (
     Answer,
@@ -37,6 +38,11 @@ class Method:
     scorer: Scorer = field(default_factory=MaxProbability)
     answer: Answer = field(default_factory=CurrentExit)
     thresholds: str = "geometric"
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that the method is made of, for a file."""
+        parts = {"answer": self.answer.describe(), "scorer": self.scorer.describe()}
+        return {**parts, "thresholds": self.thresholds}
 
     def policy(self) -> Policy:
         """An unfitted policy."""
@@ -99,6 +105,8 @@ def find_methods(names: Sequence[str | Method], num_classes: int) -> list[Method
     found: dict[str, Method] = {}
     for name in names:
         if isinstance(name, Method):
+            if name.name in found:
+                raise ConfigError(f"two methods are called {name.name!r}; rename one of them")
             found[name.name] = name
         elif name in GROUPS:
             members = (METHODS[member] for member in GROUPS[name])

@@ -107,13 +107,13 @@ def ece(probability: Array, correct: Array, bins: int = 15, scheme: BinScheme = 
         scheme: Equal-`mass` bins, or bins of equal `width`.
 
     Example:
-        >>> ece(np.array([0.8, 0.8, 0.8, 0.8]), np.array([True, True, False, False]))
-        0.3
+        >>> ece(np.array([0.75, 0.75, 0.75, 0.75]), np.array([True, True, False, False]))
+        0.25
     """
     values = np.asarray(probability, dtype=np.float64)
     index = ece_bins(values, bins, scheme)
     gaps = np.bincount(index, weights=values - np.asarray(correct, dtype=np.float64))
-    return round(float(np.abs(gaps).sum() / len(values)), 15)
+    return float(np.abs(gaps).sum() / len(values))
 
 
 def eefp(scores: Array, targets: Array) -> Floats:

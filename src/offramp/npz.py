@@ -23,10 +23,10 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
         # Never with pickle: an object array in a file can run code when it is read.
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
-    except (BadZipFile, ValueError, OSError, EOFError, AttributeError, TypeError) as error:
+    except (BadZipFile, ValueError, OSError, EOFError, AttributeError, TypeError):
         raise FileFormatError(
-            f"{path} is not a readable .npz of plain arrays; it is truncated, foreign, or holds "
-            f"pickled objects, which are never read ({error})"
+            f"{path} is not a readable .npz of plain arrays: it is truncated, foreign, or holds "
+            "pickled objects, which are never read"
         ) from None
     missing = [key for key in ("logits", "labels") if key not in arrays]
     if missing:
@@ -36,15 +36,34 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     return arrays
 
 
-def npz_costs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> Any:  # noqa: ANN401
-    """The costs in the arrays: stage and head costs apart, or plain cumulative ones."""
-    if "stage_costs" in arrays and "head_costs" in arrays:
-        reference = float(arrays.get("reference_cost", np.array(0.0)))
-        unit = str(arrays.get("unit", "macs"))
-        return Costs(tuple(arrays["stage_costs"]), tuple(arrays["head_costs"]), reference, unit)
-    if "costs" not in arrays:
+def npz_costs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> Costs:
+    """The costs in the arrays: stage and head costs apart, or plain cumulative ones.
+
+    Raises:
+        FileFormatError: There are none, or more than one account of them.
+    """
+    apart = [key for key in ("stage_costs", "head_costs") if key in arrays]
+    if "costs" in arrays and apart:
+        raise FileFormatError(f"{path} has both `costs` and `{apart[0]}`; leave one of them out")
+    if "costs" not in arrays and len(apart) < 2:
         raise FileFormatError(
             f"{path} has no `costs` (cumulative, one per exit), and no `stage_costs` with "
             f"`head_costs`; it has {', '.join(arrays)}"
         )
-    return arrays["costs"]
+    reference = _scalar(path, arrays, "reference_cost", 0.0)
+    if apart:
+        unit = _scalar(path, arrays, "unit", "macs")
+        return Costs(arrays["stage_costs"], arrays["head_costs"], reference, unit)  # type: ignore[arg-type]
+    unit = _scalar(path, arrays, "unit", "relative")
+    return Costs.from_cumulative(arrays["costs"], unit, reference)
+
+
+def _scalar(path: Path, arrays: dict[str, npt.NDArray[np.generic]], key: str, default: Any) -> Any:  # noqa: ANN401
+    """One number or word, of the type of the default."""
+    value = arrays.get(key, np.array(default))
+    if value.size != 1:
+        raise FileFormatError(f"{path}: `{key}` must be a single value, got {list(value.shape)}")
+    try:
+        return type(default)(value.item())
+    except ValueError:
+        raise FileFormatError(f"{path}: `{key}` must be a number, got {value.item()!r}") from None

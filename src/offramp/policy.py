@@ -1,6 +1,5 @@
 """Policy = answer + scorer + operating points: the only place where they are joined."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,15 @@ import torch
 from torch import Tensor
 
 from offramp.answers import Answer, CurrentExit
-from offramp.errors import FileFormatError, LedgerError, NotFittedError, SplitError
+from offramp.costs import Costs
+from offramp.errors import (
+    BudgetError,
+    ConfigError,
+    FileFormatError,
+    LedgerError,
+    NotFittedError,
+    SplitError,
+)
 from offramp.ledger import Ledger
 from offramp.scorers import History, Scorer
 from offramp.storage import read_folder, write_folder
@@ -60,13 +67,14 @@ class Policy:
         self.selected: int | None = None
         self.uses: list[SplitUse] = []
         self.network: str | None = None
-        self._shape: tuple[int, int] | None = None  # exits and classes of the fitted network
-        self._seen: dict[str, Tensor] = {}  # split -> sorted hashes of its sample ids
+        self.cost_model: Costs | None = None
+        self.num_classes: int | None = None
+        self._seen: dict[str, Tensor] = {}  # step -> hashes of the samples it has used
 
     def __repr__(self) -> str:
         state = f"at point {self.selected}" if self.selected is not None else "no point chosen"
         if self._points is None:
-            state = "not tuned" if self._shape else "not fitted"
+            state = "not tuned" if self.cost_model else "not fitted"
         return f"Policy({self.scorer}, {self.answer}, {state})"
 
     def fit(self, held_out: Ledger, allow_split: str | None = None) -> Self:
@@ -141,7 +149,7 @@ class Policy:
             BudgetError: No point satisfies it; the message says what is possible.
         """
         if (budget is None) == (max_drop is None):
-            raise TypeError("give either `budget` or `max_drop`")
+            raise ConfigError("give either `budget` or `max_drop`")
         points = self.points
         if budget is not None:
             return self.at_point(points.for_budget(budget))
@@ -151,7 +159,12 @@ class Policy:
     def at_point(self, index: int) -> "Policy":
         """This policy at the operating point with this number, cheapest first."""
         chosen = self._copy()
-        chosen.selected = range(len(self.points))[index]
+        if not isinstance(index, int) or not -len(self.points) <= index < len(self.points):
+            raise BudgetError(
+                f"the number of an operating point must lie in 0..{len(self.points) - 1}, got "
+                f"{index!r}"
+            )
+        chosen.selected = index % len(self.points)
         return chosen
 
     @classmethod
@@ -205,12 +218,22 @@ class Policy:
     def decide(self, ledger: Ledger) -> Tensor:
         """The exit at which each sample stops, `[N]`; any split may be asked about."""
         thresholds = self.thresholds
-        return exits_taken(self.trace(ledger, ledger.split).scores, thresholds)
-
-    def trace(self, ledger: Ledger, step: str, allow_split: str | None = None) -> Trace:
-        """What this policy says at every exit of a ledger, for the step that needs this split."""
-        ledger.require_split(step, allow_split)
         self._check_partner(ledger)
+        return exits_taken(trace(self.answer, self.scorer, ledger).scores, thresholds)
+
+    def trace(self, ledger: Ledger, split: str, allow_split: str | None = None) -> Trace:
+        """What this policy says at every exit of a ledger.
+
+        Args:
+            ledger: Of this policy's network.
+            split: The split that is needed: `val` to tune on, `test` to measure on.
+            allow_split: Another split's name, to use that one knowingly; with it, samples that
+                the policy has already used are taken too.
+        """
+        ledger.require_split(split, allow_split)
+        self._check_partner(ledger)
+        if allow_split is None:
+            self._check_unseen(ledger, step="tune" if split == "val" else "measure")
         return trace(self.answer, self.scorer, ledger)
 
     def costs(self, ledger: Ledger) -> Tensor:
@@ -229,16 +252,17 @@ class Policy:
 
     def save(self, folder: str | Path) -> Path:
         """Write the policy as a folder, atomically; return its path."""
-        if self._shape is None:
+        if self.cost_model is None:
             raise NotFittedError("this policy is not fitted; call fit(held_out) before save")
         tensors = {f"answer.{key}": value for key, value in self.answer.state().items()}
         tensors |= {f"scorer.{key}": value for key, value in self.scorer.state().items()}
-        tensors |= {f"seen.{split}": hashes for split, hashes in self._seen.items()}
+        tensors |= {f"seen.{step}": hashes for step, hashes in self._seen.items()}
         meta: dict[str, Any] = {
             "answer": self.answer.describe(),
             "scorer": self.scorer.describe(),
             "network": self.network,
-            "shape": list(self._shape),
+            "costs": self.cost_model.to_json(),
+            "num_classes": self.num_classes,
             "selected": self.selected,
             "uses": [asdict(use) for use in self.uses],
             "full_accuracy": None,
@@ -271,7 +295,7 @@ class Policy:
                 Scorer.restore(meta["scorer"], parts["scorer"]),
                 Answer.restore(meta["answer"], parts["answer"]),
             )
-            policy._shape = (meta["shape"][0], meta["shape"][1])
+            policy.cost_model, policy.num_classes = Costs(**meta["costs"]), meta["num_classes"]
             policy._seen = parts["seen"]
             policy.network, policy.selected = meta["network"], meta["selected"]
             policy.uses = [SplitUse(**use) for use in meta["uses"]]
@@ -279,7 +303,8 @@ class Policy:
                 policy._points = OperatingPoints(
                     **parts["points"], full_accuracy=meta["full_accuracy"]
                 )
-        except (KeyError, TypeError, IndexError) as error:
+                policy = policy if policy.selected is None else policy.at_point(policy.selected)
+        except (KeyError, TypeError, BudgetError) as error:
             raise FileFormatError(f"{folder} is not a complete policy: {error}") from None
         return policy
 
@@ -293,7 +318,7 @@ class Policy:
         ledger = held_out._as_split("held_out")
         answer = self.answer.clone().fit(ledger)
         scorers: Sequence[Scorer] = [self.scorer.clone()]
-        if self.scorer.learned:
+        if self.scorer.learns:
             history = History(ledger.logits, crossfit_answers(self.answer, ledger))
             scorers = fit_scorers(history, ledger.labels, ledger.costs)
         return [self._fitted(answer, scorer, held_out) for scorer in scorers]
@@ -301,35 +326,45 @@ class Policy:
     def _fitted(self, answer: Answer, scorer: Scorer, held_out: Ledger) -> "Policy":
         policy = type(self)(scorer, answer)
         policy.network = held_out.network
-        policy._shape = (held_out.num_exits, held_out.num_classes)
+        policy.cost_model, policy.num_classes = held_out.cost_model, held_out.num_classes
         policy._record("fit", held_out)
         return policy
 
     def _record(self, step: str, ledger: Ledger) -> None:
         use = SplitUse(step, ledger.split, len(ledger), ledger.data_fingerprint)
         self.uses = [*self.uses, use]
-        if ledger.sample_ids is not None:
-            self._seen = {**self._seen, ledger.split: _hashes(ledger.sample_ids)}
+        self._seen = {**self._seen, step: ledger.sample_hashes()}
 
     def _check_partner(self, ledger: Ledger) -> None:
-        """The ledger must be of this policy's network, and share no sample with other splits."""
-        if self._shape is None:
+        """The ledger must be of this policy's network, with its exits and their costs."""
+        if self.cost_model is None:
             raise NotFittedError("this policy is not fitted; call fit(held_out) first")
-        if self._shape != (ledger.num_exits, ledger.num_classes):
+        exits = len(self.cost_model.stages)
+        if (exits, self.num_classes) != (ledger.num_exits, ledger.num_classes):
             raise LedgerError(
-                f"this policy was fitted for {self._shape[0]} exits and {self._shape[1]} classes, "
-                f"and the {ledger.split} ledger has {ledger.num_exits} and {ledger.num_classes}"
+                f"this policy was fitted for {exits} exits and {self.num_classes} classes, and "
+                f"the {ledger.split} ledger has {ledger.num_exits} and {ledger.num_classes}"
+            )
+        if self.cost_model != ledger.cost_model:
+            raise LedgerError(
+                f"this policy was fitted with other costs ({self.cost_model.unit}) than those of "
+                f"the {ledger.split} ledger ({ledger.unit}): give all ledgers the same exits, "
+                "costs and unit"
             )
         ledger.require_network(self.network)
-        if ledger.sample_ids is None:
-            return
-        hashes = _hashes(ledger.sample_ids)
-        for split, seen in self._seen.items():
+
+    def _check_unseen(self, ledger: Ledger, step: str) -> None:
+        """Raise if other steps have used samples of this ledger."""
+        hashes = ledger.sample_hashes()
+        # Without ids, samples are known by their logits, and a data set may hold a few twins.
+        allowed = 0 if ledger.sample_ids is not None else len(ledger) // 100
+        for used_by, seen in self._seen.items():
             shared = int(torch.isin(hashes, seen).sum())
-            if split != ledger.split and shared:
+            if used_by != step and shared > allowed:
                 raise SplitError(
                     f"{shared} of the {len(ledger)} samples of this {ledger.split} ledger were "
-                    f"also in the {split} ledger that this policy has used"
+                    f"already used to {used_by} this policy; use other samples, or say "
+                    f"allow_split={ledger.split!r}"
                 )
 
     def _copy(self) -> "Policy":
@@ -343,9 +378,9 @@ def crossfit_answers(answer: Answer, ledger: Ledger, folds: int = FOLDS) -> Tens
 
     An answer with nothing to learn has not seen any label, and is not refitted.
     """
-    if isinstance(answer, CurrentExit):
+    if type(answer) is CurrentExit:
         return ledger.logits  # as they are, without a second copy
-    if not answer.learned:
+    if not answer.learns:
         return torch.cat([answer.answers(logits) for _, logits in ledger.chunks()])
     if len(ledger) < folds:
         raise LedgerError(f"cross-fitting needs at least {folds} samples, got {len(ledger)}")
@@ -358,9 +393,3 @@ def crossfit_answers(answer: Answer, ledger: Ledger, folds: int = FOLDS) -> Tens
         for rows, logits in ledger.take(part).chunks():
             answers[part[rows]] = fitted.answers(logits)
     return answers
-
-
-def _hashes(sample_ids: Sequence[object]) -> Tensor:
-    """A 63-bit number per sample id, so that a policy can tell ids apart without keeping them."""
-    digests = (hashlib.blake2b(str(i).encode(), digest_size=8).digest() for i in sample_ids)
-    return torch.tensor([int.from_bytes(d) >> 1 for d in digests], dtype=torch.long)

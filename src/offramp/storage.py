@@ -19,7 +19,7 @@ from torch import Tensor
 
 from offramp.errors import FileFormatError
 
-__all__ = ["atomic_path", "kind_of", "read_folder", "write_folder", "write_text"]
+__all__ = ["atomic_path", "check_target", "kind_of", "read_folder", "write_folder", "write_text"]
 
 KINDS = ("ledger", "policy", "network")
 
@@ -65,8 +65,8 @@ def write_folder(
         The folder's path.
     """
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise FileFormatError(f"cannot save to {folder}: it is a file, and a folder is needed")
+    check_target(folder, kind)
+    stale = _named_file(folder / f"{kind}.json")
     name = f"{kind}-{secrets.token_hex(4)}.safetensors"
     with atomic_path(folder / name) as temporary:
         save_file({key: value.detach().contiguous() for key, value in tensors.items()}, temporary)
@@ -77,10 +77,39 @@ def write_folder(
         **meta,
     }
     write_text(folder / f"{kind}.json", json.dumps(description, indent=1) + "\n")
-    for stale in folder.glob(f"{kind}-*.safetensors"):
-        if stale.name != name:
-            stale.unlink()
+    if stale is not None:
+        stale.unlink(missing_ok=True)
     return folder
+
+
+def check_target(folder: str | Path, kind: str | None = None) -> None:
+    """Raise unless something of this kind can be written to the folder.
+
+    Args:
+        folder: Need not exist.
+        kind: What is to be written; None for files of no kind, such as tables.
+
+    Raises:
+        FileFormatError: There is a file in the way, or a folder of another kind.
+    """
+    folder = Path(folder)
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise FileFormatError(f"cannot write to {folder}: {place} is a file, not a folder")
+    found = kind_of(folder)
+    if found is not None and found != kind:
+        raise FileFormatError(
+            f"cannot write to {folder}: it holds a {found}; choose another folder"
+        )
+
+
+def _named_file(description: Path) -> Path | None:
+    """The tensor file that an existing description names, and so owns."""
+    try:
+        name = json.loads(description.read_text(encoding="utf-8"))["tensors"]["file"]
+        return description.with_name(name) if Path(name).name == name else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def kind_of(path: str | Path) -> str | None:

@@ -82,7 +82,7 @@ def oracle_accuracy(correct: Tensor, costs: Tensor, budget: float) -> float:
     Args:
         correct: bool `[N, M]`.
         costs: `[M]`, cumulative, in the unit of `budget`.
-        budget: Mean cost per sample.
+        budget: Mean cost per sample; not below the first exit's cost.
 
     Example:
         >>> correct = torch.tensor([[True, True], [False, True], [False, True], [False, False]])

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from offramp.answers import Answer
+from offramp.errors import LedgerError
 from offramp.ledger import Ledger
 from offramp.scorers import History, Scorer
 from offramp.targets import correctness, stop_target
@@ -85,8 +86,23 @@ def trace(answer: Answer, scorer: Scorer, ledger: Ledger) -> Trace:
 def _scores(scorer: Scorer, history: History) -> Tensor:
     """`[n, M]`; the last exit always stops, so that no scorer is run there."""
     exits = range(history.exit_index)
-    columns = [scorer.score_at(history.until(exit_index)).float() for exit_index in exits]
+    columns = [_checked(scorer, scorer.score_at(history.until(m)), len(history), m) for m in exits]
     return torch.stack([*columns, torch.full((len(history),), torch.inf)], dim=1)
+
+
+def _checked(scorer: Scorer, scores: Tensor, samples: int, exit_index: int) -> Tensor:
+    name = type(scorer).__name__
+    if scores.shape != (samples,):
+        raise LedgerError(
+            f"{name}.score_at must give one score per sample, [{samples}], got "
+            f"{list(scores.shape)} at exit {exit_index}"
+        )
+    if not scores.isfinite().all():
+        bad = scores[~scores.isfinite()][0].item()
+        raise LedgerError(
+            f"{name}.score_at must give finite scores, got {bad} at exit {exit_index}"
+        )
+    return scores.float()
 
 
 def _label_losses(history: History, labels: Tensor) -> Tensor:

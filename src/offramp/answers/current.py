@@ -25,4 +25,4 @@ class CurrentExit(Answer):
 
     def answers(self, logits: Tensor) -> Tensor:
         """The logits themselves: nothing is copied."""
-        return logits
+        return logits if type(self) is CurrentExit else super().answers(logits)

@@ -53,6 +53,9 @@ class MethodResult:
     """What one method reached.
 
     Attributes:
+        name: Of the method, for the command line and for files.
+        label: Of the method, for tables.
+        settings: Of its answer, scorer and thresholds.
         figures: By column: `accuracy@0.5` for a budget, `ece`, `eefp` (means over all exits but
             the last), and `ece_last`.
         differences: By rival (`baseline`, `temperature`) and column.
@@ -63,6 +66,7 @@ class MethodResult:
 
     name: str
     label: str
+    settings: dict[str, Any]
     figures: dict[str, Figure]
     exits: list[ExitMetrics]
     curves: list[Curve]
@@ -186,6 +190,7 @@ class _Bench:
         result = MethodResult(
             method.name,
             method.label,
+            method.describe(),
             figures,
             [run.exits for run in runs],
             [run.curve for run in runs],
@@ -242,7 +247,9 @@ def _mark_best(comparison: Comparison, resampled: dict[str, dict[str, Tensor]]) 
         if ours is None or theirs is None:
             return None
         gap = one.figures[column].value - other.figures[column].value
-        return difference(gap, ours - theirs)
+        # Half of the last digit that tables show.
+        negligible = 5e-5 if column.startswith("accuracy") else 5e-4
+        return difference(gap, ours - theirs, negligible=negligible)
 
     by_name = {method.name: method for method in comparison.methods}
     for column in comparison.columns:
@@ -266,6 +273,8 @@ def _check(budgets: Sequence[float], seeds: int, resamples: int) -> None:
             raise ConfigError(f"`budgets` must lie in (0, 1], got {budget}")
     if not budgets:
         raise ConfigError("`budgets` must name at least one budget")
+    if len(set(budgets)) < len(budgets):
+        raise ConfigError(f"`budgets` must be distinct, got {list(budgets)}")
     if seeds < 1 or resamples < 2:
         raise ConfigError(
             f"`seeds` must be at least 1 and `resamples` at least 2, got {seeds} and {resamples}"
@@ -282,6 +291,7 @@ def _setting(
         "unit": test.unit,
         "costs": test.cost_model.to_json(),
         "network": test.network,
+        "data_fingerprints": {x.split: x.data_fingerprint for x in (held_out, val, test)},
         "seeds": seeds,
         "resamples": resamples,
     }

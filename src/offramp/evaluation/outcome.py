@@ -70,7 +70,7 @@ class Outcome:
         exits: Accuracy, ECE, EEFP, NLL and AUGRC per exit.
         hopeless_share: Share of samples that no head of the network gets right.
         hopeless_cost: Mean cost spent on those, as a share of the network without exits.
-        hopeless_accuracy: Accuracy on those; above zero only if the answer combines exits.
+        hopeless_accuracy: Accuracy on those; zero unless the answer changes predictions.
         full_accuracy: Accuracy of the network's own last exit.
     """
 

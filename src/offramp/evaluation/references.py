@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from offramp.evaluation.curve import AccuracyAt
 from offramp.ledger import Ledger
 from offramp.targets import correctness, hopeless, oracle_accuracy
 
@@ -35,15 +36,16 @@ class References:
         fixed: Every exit alone.
         best_fixed: Per budget, the exit that is best on val among those within the budget; the
             first exit where none is.
-        full: The network without exits, at a cost of one.
-        oracle: Per budget, the best accuracy that any stopping rule could reach.
+        full: The last exit alone: the network without exits, unless that one was dropped.
+        oracle: Per budget, the best accuracy that any stopping rule could reach; at the cost of
+            the first exit where the budget is below it.
         hopeless_share: Share of test samples that no exit gets right.
     """
 
     fixed: list[FixedExit]
     best_fixed: list[FixedExit]
     full: FixedExit
-    oracle: list[float]
+    oracle: list[AccuracyAt]
     hopeless_share: float
 
 
@@ -59,7 +61,7 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
         >>> from offramp import synthetic
         >>> splits = synthetic.ledgers(seed=0)
         >>> rows = references(splits["val"], splits["test"], [0.5])
-        >>> len(rows.fixed), rows.oracle[0] > rows.full.accuracy
+        >>> len(rows.fixed), rows.oracle[0].accuracy > rows.full.accuracy
         (8, True)
     """
     correct, val_accuracy = _correct(test), _correct(val).double().mean(dim=0)
@@ -70,8 +72,8 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
     return References(
         fixed=fixed,
         best_fixed=[fixed[_best_within(alone, val_accuracy, budget)] for budget in budgets],
-        full=FixedExit(test.num_exits - 1, 1.0, float(accuracy[-1])),
-        oracle=[oracle_accuracy(correct, costs, budget) for budget in budgets],
+        full=fixed[-1],
+        oracle=[_oracle(correct, costs, budget) for budget in budgets],
         hopeless_share=float(hopeless(correct).double().mean()),
     )
 
@@ -79,6 +81,11 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
 def _correct(ledger: Ledger) -> Tensor:
     predictions = torch.cat([logits.argmax(dim=2) for _, logits in ledger.chunks()])
     return correctness(predictions, ledger.labels)
+
+
+def _oracle(correct: Tensor, costs: Tensor, budget: float) -> AccuracyAt:
+    spent = max(budget, float(costs[0]))
+    return AccuracyAt(oracle_accuracy(correct, costs, spent), spent)
 
 
 def _best_within(costs: Tensor, accuracy: Tensor, budget: float) -> int:

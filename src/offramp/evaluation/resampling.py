@@ -20,36 +20,45 @@ NEGLIGIBLE = 5e-5  # half of the last digit of an accuracy in percent
 
 @dataclass(frozen=True)
 class Interval:
-    """A difference with its 95 % interval."""
+    """A difference with its 95 % interval.
+
+    Attributes:
+        value: As measured.
+        low: Lower end.
+        high: Upper end.
+        is_clear: Whether the interval leaves zero out, by more than tables show. (Two methods
+            that decide alike still differ by the few MACs of one of them.)
+    """
 
     value: float
     low: float
     high: float
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the interval leaves zero out, by more than tables show.
-
-        Two methods that decide alike still differ by the few MACs of one of them.
-        """
-        return self.low > NEGLIGIBLE or self.high < -NEGLIGIBLE
+    is_clear: bool
 
 
-def difference(value: float, resampled: Tensor, level: float = 0.95) -> Interval:
-    """The interval of a difference from its resampled values `[R]`.
+def difference(
+    value: float, resampled: Tensor, level: float = 0.95, negligible: float = NEGLIGIBLE
+) -> Interval:
+    """The interval of a difference from its resampled values.
 
     The resampled values are centred on the measured one first: resampling adds noise to the
     samples, and a calibration error only grows by noise.
 
+    Args:
+        value: As measured.
+        resampled: `[R]`.
+        level: Of the interval.
+        negligible: An end this close to zero counts as zero.
+
     Example:
         >>> difference(1.0, torch.tensor([4.0, 5.0, 6.0]), level=1.0)
-        Interval(value=1.0, low=0.0, high=2.0)
+        Interval(value=1.0, low=0.0, high=2.0, is_clear=False)
     """
     centred = resampled.double() - resampled.double().mean()
     tail = (1 - level) / 2
     ends = torch.tensor([tail, 1 - tail], dtype=torch.float64)
-    low, high = torch.quantile(centred, ends).tolist()
-    return Interval(value, value + low, value + high)
+    low, high = (value + torch.quantile(centred, ends)).tolist()
+    return Interval(value, low, high, low > negligible or high < -negligible)
 
 
 class Resamples:

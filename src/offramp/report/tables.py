@@ -1,7 +1,5 @@
 """Comparisons as tables: one neutral form, and Markdown, CSV, LaTeX and terminal renderings."""
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +9,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from offramp.evaluation.comparison import Comparison, Figure, MethodResult, accuracy_key
+from offramp.evaluation.curve import AccuracyAt
 from offramp.evaluation.references import FixedExit
 from offramp.evaluation.resampling import Interval
 
@@ -37,7 +36,7 @@ class Table:
         | method | x |
         | --- | ---: |
         | a\|b | **1** |
-        >>> print(table.latex().splitlines()[4])
+        >>> print(table.latex().splitlines()[7])
         a|b & \textbf{1} \\
     """
 
@@ -59,19 +58,12 @@ class Table:
         parts = [f"**{self.title}**", "\n".join(lines), self.caption]
         return "\n\n".join(part for part in parts if part)
 
-    def csv(self) -> str:
-        """Comma-separated; a last column names the cells that are bold elsewhere."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([*self.columns, "among the best"])
-        for row in self.rows:
-            bold = [c for c, cell in zip(self.columns, row, strict=True) if cell.bold]
-            writer.writerow([*(cell.text for cell in row), "; ".join(bold)])
-        return out.getvalue()
-
     def latex(self) -> str:
-        """A booktabs `tabular`."""
+        """A `table` with a booktabs `tabular`."""
         lines = [
+            "\\begin{table}",
+            f"\\caption{{{_latex(f'{self.title}. {self.caption}'.strip())}}}",
+            f"\\label{{tab:{self.name}}}",
             f"\\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}",
             "\\toprule",
             _latex_row([_latex(column) for column in self.columns]),
@@ -81,8 +73,7 @@ class Table:
             texts = [_latex(cell.text) for cell in row]
             marked = [f"\\textbf{{{t}}}" if c.bold else t for t, c in zip(texts, row, strict=True)]
             lines.append(_latex_row(marked))
-        lines += ["\\bottomrule", "\\end{tabular}"]
-        return "\n".join([*lines, f"% {self.title}. {self.caption}".replace("\n", " ")])
+        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"])
 
     def rich(self) -> RichTable:
         """For the terminal."""
@@ -107,7 +98,7 @@ def tables(comparison: Comparison) -> list[Table]:
 
 
 def _methods(comparison: Comparison) -> Table:
-    shares = [f"{budget:.0%}" for budget in comparison.budgets]
+    shares = [_share(budget) for budget in comparison.budgets]
     seeds = comparison.setting["seeds"]
     return Table(
         "methods",
@@ -118,11 +109,19 @@ def _methods(comparison: Comparison) -> Table:
             *_reference_rows(comparison),
         ],
         "Test figures with thresholds from val. ± is the standard deviation over "
-        f"{seeds} corrector seed{'s' * (seeds > 1)} on one frozen network; fits without ± are not "
-        "random. Bold: cannot be told from the best method (paired bootstrap over test samples, "
-        "95 %). ECE and EEFP are means over all exits but the last; ECE last is that of the "
-        "answer's max probability. (@ x) is the nearest cost to a budget that is out of reach.",
+        f"{seeds} corrector seed{'s' * (seeds > 1)} (initial weights) on one frozen network; fits "
+        "without ± are not random. Bold: cannot be told from the best method (paired bootstrap "
+        "over test samples, 95 %). ECE and EEFP are means over all exits but the last; ECE last "
+        "is that of the answer's max probability. (@ x) is the nearest cost to a budget that is "
+        "out of reach." + _uncharged(comparison),
     )
+
+
+def _uncharged(comparison: Comparison) -> str:
+    """Answers and scorers are counted in MACs, which are added to MACs only."""
+    if comparison.setting["unit"] == "macs":
+        return ""
+    return f" Costs are {comparison.setting['unit']}, so that answers and scorers are not charged."
 
 
 def _method_row(comparison: Comparison, method: MethodResult) -> list[Cell]:
@@ -137,22 +136,18 @@ def _method_row(comparison: Comparison, method: MethodResult) -> list[Cell]:
 def _reference_rows(comparison: Comparison) -> list[list[Cell]]:
     rows = comparison.references
     blank = [Cell("")] * 3
-    full = Cell(f"{100 * rows.full.accuracy:.2f} (@ 100%)")
-    pairs = zip(rows.best_fixed, comparison.budgets, strict=True)
+    budgets = comparison.budgets
+    full = [rows.full] * len(budgets)
     return [
-        [
-            Cell("Best fixed exit"),
-            *(_fixed_cell(fixed, budget) for fixed, budget in pairs),
-            *blank,
-        ],
-        [Cell("Full network"), *[full] * len(comparison.budgets), *blank],
-        [Cell("Oracle"), *(Cell(f"{100 * value:.2f}") for value in rows.oracle), *blank],
+        [Cell("Best fixed exit"), *map(_reference_cell, rows.best_fixed, budgets), *blank],
+        [Cell("Full network"), *map(_reference_cell, full, budgets), *blank],
+        [Cell("Oracle"), *map(_reference_cell, rows.oracle, budgets), *blank],
     ]
 
 
-def _fixed_cell(fixed: FixedExit, budget: float) -> Cell:
-    out_of_reach = f" (@ {fixed.cost:.0%})" if fixed.cost > budget + 1e-9 else ""
-    return Cell(f"{100 * fixed.accuracy:.2f}{out_of_reach}")
+def _reference_cell(point: FixedExit | AccuracyAt, budget: float) -> Cell:
+    out_of_reach = f" (@ {_share(point.cost)})" if point.cost > budget + 1e-9 else ""
+    return Cell(f"{100 * point.accuracy:.2f}{out_of_reach}")
 
 
 def _differences(comparison: Comparison, rival: str) -> Table:
@@ -164,7 +159,7 @@ def _differences(comparison: Comparison, rival: str) -> Table:
         ]
         return [Cell(method.label), *cells]
 
-    shares = [f"{budget:.0%}" for budget in comparison.budgets]
+    shares = [_share(budget) for budget in comparison.budgets]
     methods = [method for method in comparison.methods if rival in method.differences]
     return Table(
         f"versus-{rival}",
@@ -205,7 +200,7 @@ def _cell(figure: Figure, percent: bool = False) -> Cell:
     if figure.spread is not None:
         text += f" ± {scale * figure.spread:.{digits}f}"
     if figure.cost is not None:
-        text += f" (@ {figure.cost:.0%})"
+        text += f" (@ {_share(figure.cost)})"
     return Cell(text, figure.among_best)
 
 
@@ -213,12 +208,22 @@ def _gap_cell(gap: Interval | None, scale: float) -> Cell:
     if gap is None:
         return Cell("-")
     digits = 2 if scale == 100 else 3
-    ends = f"[{scale * gap.low:+.{digits}f}, {scale * gap.high:+.{digits}f}]"
-    return Cell(f"{scale * gap.value:+.{digits}f} {ends}", gap.is_clear)
+    value, low, high = (_signed(scale * x, digits) for x in (gap.value, gap.low, gap.high))
+    return Cell(f"{value} [{low}, {high}]", gap.is_clear)
 
 
 def _number(value: float, digits: int = 3) -> str:
     return "-" if np.isnan(value) else f"{value:.{digits}f}"
+
+
+def _share(value: float) -> str:
+    """Percent, with a digit more where that says more."""
+    return f"{round(100 * value, 1):g}%"
+
+
+def _signed(value: float, digits: int) -> str:
+    """With a sign, and never minus zero."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}"
 
 
 def _row(cells: Sequence[str]) -> str:

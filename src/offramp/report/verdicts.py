@@ -28,7 +28,7 @@ def verdicts(comparison: Comparison, rival: str = "temperature") -> list[str]:
 
 
 def _word(gap: Interval) -> str:
-    points = f"{100 * gap.value:+.2f} points"
+    points = 100 * gap.value
     if not gap.is_clear:
-        return f"no clear difference ({points})"
-    return f"{'better' if gap.value > 0 else 'worse'} by {points}"
+        return f"no clear difference ({round(points, 2) + 0.0:+.2f} points)"
+    return f"{'better' if points > 0 else 'worse'} by {abs(points):.2f} points"

@@ -9,6 +9,7 @@ from offramp.errors import MissingExtraError
 from offramp.evaluation.comparison import Comparison
 from offramp.report.figures import three_panels
 from offramp.report.tables import tables
+from offramp.report.tidy import tidy_csv
 from offramp.storage import write_text
 
 __all__ = ["write_comparison"]
@@ -30,8 +31,8 @@ def write_comparison(comparison: Comparison, folder: str | Path) -> tuple[list[P
     paths = [
         write_text(folder / "comparison.md", "\n\n".join(t.markdown() for t in found) + "\n"),
         write_text(folder / "comparison.tex", "\n\n".join(t.latex() for t in found) + "\n"),
-        write_text(folder / "comparison.json", json.dumps(everything, indent=1) + "\n"),
-        *(write_text(folder / f"{table.name}.csv", table.csv()) for table in found),
+        write_text(folder / "comparison.csv", tidy_csv(comparison)),
+        write_text(folder / "comparison.json", json.dumps(everything) + "\n"),
     ]
     try:
         return [*paths, three_panels(comparison, folder / "comparison.svg")], None

@@ -89,6 +89,11 @@ class Scorer(Component):
     probabilities; `probability` turns them into one where the scorer has one.
     """
 
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to fit."""
+        return bool(self.learned) or type(self).fit is not Scorer.fit
+
     def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:
         """Learn to score from held_out samples; a scorer with nothing to learn does nothing.
 

@@ -65,6 +65,7 @@ def exits_taken(scores: Tensor, thresholds: Tensor) -> Tensor:
             "`scores` must have the shape [N, M] and `thresholds` [M] or [P, M], got "
             f"{list(scores.shape)} and {list(thresholds.shape)}"
         )
+    scores = scores if scores.is_floating_point() else scores.double()
     columns = scores.T.contiguous().numpy()
     limits = rounded_up(thresholds, scores.dtype).numpy()
     # A sample takes one more exit for every one that it passes; numpy, because torch would hand
