@@ -6,6 +6,7 @@ __all__ = [
     "FileFormatError",
     "LedgerError",
     "MissingExtraError",
+    "NetworkError",
     "NotFittedError",
     "OfframpError",
     "OriginError",
@@ -40,6 +41,10 @@ class OriginError(OfframpError, ValueError):
 
 class NotFittedError(OfframpError, RuntimeError):
     """Something was asked of a part that has to be fitted, tuned or pointed first."""
+
+
+class NetworkError(OfframpError, ValueError):
+    """Stages, heads, exits or inputs that do not fit together."""
 
 
 class FileFormatError(OfframpError, ValueError):

@@ -1,0 +1,43 @@
+"""Networks with exits: attach them to any backbone, or build the paper's; count what they cost."""
+
+from offramp.networks.attach import attach
+from offramp.networks.build import ARCHITECTURES, build, register_builder
+from offramp.networks.heads import (
+    CascadeHead,
+    Head,
+    LinearHead,
+    MLPHead,
+    Pool,
+    TwoConvHead,
+)
+from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
+from offramp.networks.layout import Layout, Unit
+from offramp.networks.macs import count_macs
+from offramp.networks.network import EarlyExitNetwork
+from offramp.networks.state import Shared, State, take
+from offramp.networks.timing import time_exits
+
+__all__ = [
+    "ARCHITECTURES",
+    "CascadeHead",
+    "EarlyExitNetwork",
+    "Head",
+    "ImageInput",
+    "Inputs",
+    "Layout",
+    "LinearHead",
+    "MLPHead",
+    "Pool",
+    "Shared",
+    "State",
+    "TensorInput",
+    "TextInput",
+    "TwoConvHead",
+    "Unit",
+    "attach",
+    "build",
+    "count_macs",
+    "register_builder",
+    "take",
+    "time_exits",
+]

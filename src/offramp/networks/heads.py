@@ -1,0 +1,285 @@
+"""Heads: what turns a state into logits at an exit.
+
+A head takes `(state, logits_so_far)`. It first draws features from the state without any
+parameter, then classifies them, so that with a frozen backbone the features need to be computed
+only once. Any module with that signature can be a head; those here can also be saved.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from offramp.errors import FileFormatError, NetworkError
+from offramp.networks.state import Path, State, leaf_at
+
+__all__ = [
+    "BackboneHead",
+    "CascadeHead",
+    "Head",
+    "HeadMaker",
+    "LinearHead",
+    "MLPHead",
+    "Pool",
+    "PoolKind",
+    "TwoConvHead",
+]
+
+HeadMaker: TypeAlias = Callable[[State, int, int], nn.Module]
+PoolKind = Literal["whole", "flat", "map", "first", "mean"]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """How features are drawn from a state, without parameters.
+
+    Args:
+        kind: `map` averages `[N, C, ...]` over all positions, `mean` does so for `[N, ..., C]`,
+            such as tokens; `first` takes the first token of `[N, T, C]`, `flat` takes `[N, C]`
+            as it is, and `whole` hands on the tensor unpooled.
+        leaf: Where in the state the tensor is.
+        mask: Where in the state the mask `[N, T]` of the tokens is, if there is one.
+
+    Example:
+        >>> Pool("map")(torch.ones(2, 3, 4, 4)).shape
+        torch.Size([2, 3])
+    """
+
+    kind: PoolKind
+    leaf: Path = ()
+    mask: Path | None = None
+
+    def __call__(self, state: State) -> Tensor:
+        """Features `[N, C]`, or the tensor itself for `whole`."""
+        tensor: Tensor = leaf_at(state, self.leaf)
+        if self.kind == "map":
+            return tensor.flatten(2).mean(2)
+        if self.kind == "first":
+            return tensor[:, 0]
+        if self.kind == "mean":
+            return self._mean(tensor, state)
+        return tensor
+
+    def _mean(self, tokens: Tensor, state: State) -> Tensor:
+        if self.mask is None:
+            return tokens.flatten(1, -2).mean(1)
+        weights: Tensor = leaf_at(state, self.mask).to(tokens.dtype).unsqueeze(2)  # [N, T, 1]
+        return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+    @classmethod
+    def restore(cls, settings: dict[str, Any]) -> "Pool":
+        """Rebuild from `asdict`, in which paths are lists."""
+        mask = settings.get("mask")
+        return cls(
+            settings["kind"], tuple(settings["leaf"]), None if mask is None else tuple(mask)
+        )
+
+
+class Head(nn.Module):
+    """Parent of the heads of this library; a subclass can be saved under its class name.
+
+    Attributes:
+        reads_logits: Whether `logits_so_far` are read. The runtime has to run the heads before
+            such a head even at exits where nobody may stop.
+        settings: The constructor's arguments as JSON values.
+    """
+
+    reads_logits: ClassVar[bool] = False
+    _known: ClassVar[dict[str, type["Head"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Head._known[cls.__name__] = cls
+
+    def __init__(self, pool: Pool, **settings: int | bool) -> None:
+        super().__init__()
+        self.pool = pool
+        self.settings = settings
+
+    def features(self, state: State) -> Tensor:
+        """What the head reads of the state, without any parameter; `[N, C]` where pooled."""
+        return self.pool(state)
+
+    def classify(self, features: Tensor, logits_so_far: Tensor | None = None) -> Tensor:
+        """Logits `[N, K]` from `features(state)`."""
+        raise NotImplementedError
+
+    def forward(self, state: State, logits_so_far: Tensor | None = None) -> Tensor:
+        """Logits of this exit.
+
+        Args:
+            state: What the stage before this exit returned.
+            logits_so_far: `[N, m, K]`, the logits of the exits before; only cascade heads read
+                them.
+
+        Returns:
+            Logits `[N, K]`.
+        """
+        return self.classify(self.features(state), logits_so_far)
+
+    def describe(self) -> dict[str, Any]:
+        """Class name and settings, for a file."""
+        return {"name": type(self).__name__, "pool": asdict(self.pool), **self.settings}
+
+    @staticmethod
+    def restore(description: object) -> "Head":
+        """Rebuild a head from `describe()`, with fresh weights.
+
+        Raises:
+            FileFormatError: The file names a class that is not defined here, or settings that
+                it does not have.
+        """
+        settings = dict(description) if isinstance(description, dict) else {}
+        name = settings.pop("name", None)
+        found = Head._known.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise FileFormatError(
+                f"the file names an unknown head {name!r}; if it is your own class, make it a "
+                "subclass of Head and import its module before loading"
+            )
+        try:
+            return found(pool=Pool.restore(settings.pop("pool")), **settings)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise FileFormatError(f"the file's settings do not fit {name}: {error}") from None
+
+
+class LinearHead(Head):
+    """Pooled features, an optional layer norm, and one linear layer.
+
+    Args:
+        pool: How features are drawn from the state.
+        width: Number of features C.
+        num_classes: K.
+        norm: Whether a layer norm comes first; states inside a pre-norm transformer need it.
+
+    Example:
+        >>> LinearHead(Pool("map"), width=8, num_classes=3)(torch.rand(2, 8, 4, 4)).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(self, pool: Pool, width: int, num_classes: int, norm: bool = False) -> None:
+        super().__init__(pool, width=width, num_classes=num_classes, norm=norm)
+        self.norm = nn.LayerNorm(width) if norm else nn.Identity()
+        self.linear = nn.Linear(width, num_classes)
+
+    def classify(self, features: Tensor, logits_so_far: Tensor | None = None) -> Tensor:
+        """Logits `[N, K]` from features `[N, C]`."""
+        logits: Tensor = self.linear(self.norm(features))
+        return logits
+
+
+class MLPHead(Head):
+    """Pooled features and two linear layers with a ReLU between them.
+
+    Args:
+        pool: How features are drawn from the state.
+        width: Number of features C.
+        num_classes: K.
+        hidden: Width of the hidden layer.
+        norm: Whether a layer norm comes first.
+    """
+
+    def __init__(
+        self, pool: Pool, width: int, num_classes: int, hidden: int = 128, norm: bool = False
+    ) -> None:
+        super().__init__(pool, width=width, num_classes=num_classes, hidden=hidden, norm=norm)
+        self.norm = nn.LayerNorm(width) if norm else nn.Identity()
+        self.layers = nn.Sequential(
+            nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, num_classes)
+        )
+
+    def classify(self, features: Tensor, logits_so_far: Tensor | None = None) -> Tensor:
+        """Logits `[N, K]` from features `[N, C]`."""
+        logits: Tensor = self.layers(self.norm(features))
+        return logits
+
+
+class TwoConvHead(Head):
+    """The classifier of MSDNet: two 3x3 convolutions of stride 2, the mean, one linear layer.
+
+    Args:
+        pool: Where in the state the feature map is; the head pools by itself.
+        width: Channels of the feature map.
+        num_classes: K.
+        hidden: Channels of both convolutions; 128 on CIFAR in the MSDNet paper.
+    """
+
+    def __init__(self, pool: Pool, width: int, num_classes: int, hidden: int = 128) -> None:
+        super().__init__(pool, width=width, num_classes=num_classes, hidden=hidden)
+        self.convolutions = nn.Sequential(*_strided(width, hidden), *_strided(hidden, hidden))
+        self.linear = nn.Linear(hidden, num_classes)
+
+    def classify(self, features: Tensor, logits_so_far: Tensor | None = None) -> Tensor:
+        """Logits `[N, K]` from a feature map `[N, C, H, W]`."""
+        logits: Tensor = self.linear(self.convolutions(features).mean((2, 3)))
+        return logits
+
+
+def _strided(width: int, hidden: int) -> tuple[nn.Module, ...]:
+    convolution = nn.Conv2d(width, hidden, 3, stride=2, padding=1, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    return convolution, nn.BatchNorm2d(hidden), nn.ReLU(inplace=True)
+
+
+class CascadeHead(Head):
+    """A linear head that also reads the logits of the exit before it (zero time waste).
+
+    The logits are detached, so that an exit is not trained through the next one.
+
+    Args:
+        pool: How features are drawn from the state.
+        width: Number of features C.
+        num_classes: K.
+        first: Whether this is the first exit, which has nothing before it.
+        norm: Whether a layer norm comes first.
+
+    Example:
+        >>> head = CascadeHead(Pool("flat"), width=4, num_classes=3)
+        >>> head(torch.rand(2, 4), torch.rand(2, 1, 3)).shape
+        torch.Size([2, 3])
+    """
+
+    reads_logits = True
+
+    def __init__(
+        self, pool: Pool, width: int, num_classes: int, first: bool = False, norm: bool = False
+    ) -> None:
+        super().__init__(pool, width=width, num_classes=num_classes, first=first, norm=norm)
+        self.first = first
+        self.norm = nn.LayerNorm(width) if norm else nn.Identity()
+        self.linear = nn.Linear(width if first else width + num_classes, num_classes)
+
+    def classify(self, features: Tensor, logits_so_far: Tensor | None = None) -> Tensor:
+        """Logits `[N, K]` from features `[N, C]` and the earlier logits `[N, m, K]`.
+
+        Raises:
+            NetworkError: The earlier logits are missing.
+        """
+        features = self.norm(features)
+        if not self.first:
+            if logits_so_far is None or logits_so_far.shape[1] == 0:
+                raise NetworkError(
+                    "a cascade head reads the logits of the exit before it: pass "
+                    "`logits_so_far` of shape [N, m, K]"
+                )
+            features = torch.cat([features, logits_so_far[:, -1].detach()], dim=1)
+        logits: Tensor = self.linear(features)
+        return logits
+
+
+class BackboneHead(Head):
+    """The backbone's own classifier, untouched, as the last exit's head.
+
+    Args:
+        module: Takes the last state, returns logits `[N, K]`.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(Pool("whole"))
+        self.module = module
+
+    def classify(self, features: Tensor, logits_so_far: Tensor | None = None) -> Tensor:
+        """Logits `[N, K]` from the whole state."""
+        logits: Tensor = self.module(features)
+        return logits

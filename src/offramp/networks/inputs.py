@@ -1,0 +1,247 @@
+"""What a network takes: checked once, where a batch enters, and turned into the first state."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from offramp.errors import FileFormatError, NetworkError
+from offramp.networks.state import State, map_leaves
+
+__all__ = ["AnyInput", "ImageInput", "Inputs", "TensorInput", "TextInput"]
+
+
+class Inputs:
+    """Parent of the kinds of input; a kind is a frozen dataclass of JSON values."""
+
+    kind: ClassVar[str]
+    _kinds: ClassVar[dict[str, type["Inputs"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Inputs._kinds[cls.kind] = cls
+
+    def begin(self, x: Any) -> State:  # noqa: ANN401 - whatever the user has, checked here
+        """Check a batch and turn it into the state that the first stage takes."""
+        raise NotImplementedError
+
+    def example(self, batch: int = 1) -> Any:  # noqa: ANN401
+        """A made-up batch of the right shape, for counting and probing."""
+        raise NotImplementedError
+
+    def trim(self, state: State) -> State:
+        """Cut away what no remaining sample needs; most inputs have nothing of the kind."""
+        return state
+
+    def describe(self) -> dict[str, Any]:
+        """Kind and settings, for a file."""
+        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+
+    @staticmethod
+    def restore(description: object) -> "Inputs":
+        """Rebuild from `describe()`.
+
+        Raises:
+            FileFormatError: An unknown kind, or settings that it does not have.
+        """
+        settings = dict(description) if isinstance(description, dict) else {}
+        found = Inputs._kinds.get(str(settings.pop("kind", None)))
+        if found is None:
+            raise FileFormatError(f"the file describes unknown inputs: {description!r}")
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+        try:
+            return found(**values)
+        except TypeError as error:
+            raise FileFormatError(f"the file's inputs do not fit {found.kind}: {error}") from None
+
+
+@dataclass(frozen=True)
+class AnyInput(Inputs):
+    """Whatever the first stage takes, unchecked."""
+
+    kind: ClassVar[str] = "any"
+
+    def begin(self, x: Any) -> State:  # noqa: ANN401
+        """Pass the batch on, as a state."""
+        state: State = map_leaves(lambda leaf: leaf, x)
+        return state
+
+    def example(self, batch: int = 1) -> Any:  # noqa: ANN401
+        """Not known.
+
+        Raises:
+            NetworkError: Always, with what to do.
+        """
+        raise NetworkError("this network does not know its inputs: pass `example=`, a small batch")
+
+
+@dataclass(frozen=True)
+class TensorInput(Inputs):
+    """One tensor, samples first.
+
+    Args:
+        shape: The shape of one sample, as in the example that the network was attached with.
+        dtype: Name of the dtype, such as `float32`.
+
+    Example:
+        >>> TensorInput((3, 8, 8)).example(2).shape
+        torch.Size([2, 3, 8, 8])
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    kind: ClassVar[str] = "tensor"
+
+    @classmethod
+    def like(cls, example: Tensor) -> "TensorInput":
+        """The kind of input that `example` is a batch of."""
+        return cls(tuple(example.shape[1:]), str(example.dtype).removeprefix("torch."))
+
+    def begin(self, x: Any) -> State:  # noqa: ANN401
+        """Check that it is one tensor with as many dimensions as the example had.
+
+        Raises:
+            NetworkError: It is not.
+        """
+        if not isinstance(x, Tensor) or x.ndim != len(self.shape) + 1:
+            shape = ", ".join(("N", *map(str, self.shape)))
+            raise NetworkError(f"a batch must be a tensor like [{shape}], got {_shape_of(x)}")
+        return x
+
+    def example(self, batch: int = 1) -> Tensor:
+        """A batch of noise, or of zeros for whole numbers."""
+        dtype = getattr(torch, self.dtype, None)
+        if not isinstance(dtype, torch.dtype):
+            raise FileFormatError(f"the file names an unknown dtype {self.dtype!r}")
+        if not dtype.is_floating_point:
+            return torch.zeros(batch, *self.shape, dtype=dtype)
+        return torch.rand(batch, *self.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+@dataclass(frozen=True)
+class ImageInput(Inputs):
+    """Images `[N, channels, height, width]`, or a mapping with `pixel_values`.
+
+    Args:
+        height: Height in pixels.
+        width: Width in pixels.
+        channels: Colour channels.
+        fixed: Whether no other size is taken.
+
+    Example:
+        >>> ImageInput(64, 64).begin(torch.zeros(2, 3, 32, 32))
+        Traceback (most recent call last):
+        offramp.errors.NetworkError: this network takes images of the shape [N, 3, 64, 64], got
+        [2, 3, 32, 32]: resize the images to 64x64, or build the network for their size
+    """
+
+    height: int
+    width: int
+    channels: int = 3
+    fixed: bool = True
+    kind: ClassVar[str] = "image"
+
+    def begin(self, x: Any) -> State:  # noqa: ANN401
+        """Check the shape.
+
+        Raises:
+            NetworkError: Not images, or images of another size or number of channels.
+        """
+        images = x.get("pixel_values") if isinstance(x, Mapping) else x
+        if not isinstance(images, Tensor) or images.ndim != 4:
+            raise NetworkError(
+                f"images must be a tensor [N, {self.channels}, height, width] (or a mapping "
+                f"with `pixel_values`), got {_shape_of(images)}"
+            )
+        if images.shape[1] != self.channels:
+            raise NetworkError(
+                f"images must have {self.channels} channels, in the second dimension, got "
+                f"{_shape_of(images)}"
+            )
+        if self.fixed and images.shape[2:] != (self.height, self.width):
+            raise NetworkError(
+                f"this network takes images of the shape [N, {self.channels}, {self.height}, "
+                f"{self.width}], got {_shape_of(images)}: resize the images to "
+                f"{self.height}x{self.width}, or build the network for their size"
+            )
+        return images
+
+    def example(self, batch: int = 1) -> Tensor:
+        """Noise in the shape of images."""
+        shape = (self.channels, self.height, self.width)
+        return TensorInput(shape).example(batch)
+
+
+@dataclass(frozen=True)
+class TextInput(Inputs):
+    """Token ids with their mask, as a tokenizer of `transformers` gives them.
+
+    Args:
+        max_length: The most tokens that the network has positions for.
+        vocabulary: Number of token ids.
+        segments: Whether `token_type_ids` are read.
+
+    Example:
+        >>> state = TextInput(512, 1000).begin({"input_ids": torch.tensor([[1, 2]])})
+        >>> state["mask"]
+        tensor([[1, 1]])
+    """
+
+    max_length: int
+    vocabulary: int
+    segments: bool = False
+    kind: ClassVar[str] = "text"
+
+    def begin(self, x: Any) -> State:  # noqa: ANN401
+        """Check ids and mask; a missing mask means that nothing is padding.
+
+        Raises:
+            NetworkError: No mapping with ids, a mask of another shape, or too many tokens.
+        """
+        ids = x.get("input_ids") if isinstance(x, Mapping) else None
+        if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point():
+            raise NetworkError(
+                "text must be a mapping with `input_ids`, whole numbers [N, length], and "
+                "`attention_mask`, as tokenizer(texts, padding=True, return_tensors='pt') "
+                f"gives it, got {_shape_of(x if ids is None else ids)}"
+            )
+        if ids.shape[1] > self.max_length:
+            raise NetworkError(
+                f"texts may have {self.max_length} tokens, got {ids.shape[1]}: call the "
+                f"tokenizer with truncation=True, max_length={self.max_length}"
+            )
+        mask = x.get("attention_mask")
+        state = {"input_ids": ids, "mask": torch.ones_like(ids) if mask is None else mask}
+        if self.segments and x.get("token_type_ids") is not None:
+            state["token_type_ids"] = x["token_type_ids"]
+        for name, value in state.items():
+            if value.shape != ids.shape:
+                raise NetworkError(
+                    f"`{name}` must have the shape of `input_ids`, {list(ids.shape)}, got "
+                    f"{list(value.shape)}"
+                )
+        return state
+
+    def example(self, batch: int = 1) -> dict[str, Tensor]:
+        """Texts of up to 128 tokens without padding."""
+        ids = torch.arange(min(self.max_length, 128)) % self.vocabulary
+        return {
+            "input_ids": ids.expand(batch, -1).contiguous(),
+            "attention_mask": torch.ones(batch, len(ids), dtype=torch.long),
+        }
+
+    def trim(self, state: State) -> State:
+        """Cut the columns on the right that are padding for every remaining sample."""
+        if not isinstance(state, dict):
+            return state
+        used = state["mask"].any(0).nonzero()
+        length = int(used.max()) + 1 if len(used) else 1
+        if length == state["mask"].shape[1]:
+            return state
+        trimmed: State = map_leaves(lambda leaf: leaf[:, :length], state)
+        return trimmed
+
+
+def _shape_of(x: object) -> str:
+    return str(list(x.shape)) if isinstance(x, Tensor) else type(x).__name__

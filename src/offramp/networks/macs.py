@@ -1,0 +1,185 @@
+"""Multiply-accumulate operations per exit, counted by running the real stages.
+
+Counted are convolutions, matrix products and attention; one MAC is two FLOPs. Element-wise
+operations, normalisation, pooling and copies count as nothing, as is usual in the field. An
+operation that is neither counted nor known to be cheap is an error, never a silent zero.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from offramp.costs import Costs
+from offramp.errors import NetworkError
+from offramp.networks.cheap import is_cheap
+from offramp.networks.network import EarlyExitNetwork
+from offramp.networks.state import State, batch_size, beside
+
+__all__ = ["count_macs", "counting", "evaluating", "first_state", "stage_macs"]
+
+_aten = torch.ops.aten
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:  # noqa: ANN401
+    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+
+
+def _matrix_vector(matrix: Sequence[int], *_: Any, **__: Any) -> int:  # noqa: ANN401
+    return 2 * prod(matrix)
+
+
+def _added_matrix_vector(_: Any, matrix: Sequence[int], *__: Any, **___: Any) -> int:  # noqa: ANN401
+    return 2 * prod(matrix)
+
+
+# What FlopCounterMode silently counts as zero: FLOPs from the arguments' shapes.
+_MENDED: dict[Any, Callable[..., int]] = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _aten._scaled_dot_product_fused_attention_overrideable: _attention,
+    _aten.mv: _matrix_vector,
+    _aten.dot: _matrix_vector,
+    _aten.addmv: _added_matrix_vector,
+}
+
+
+class _Audit(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses operations whose cost nobody knows."""
+
+    def __init__(self, counted: Mapping[Any, Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counted = counted
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        if func._overloadpacket not in self.counted and not is_cheap(func):
+            raise NetworkError(
+                f"the cost of the operation `{func}` is not known; pass its FLOPs as "
+                f"count_macs(..., formulas={{torch.ops.{func._overloadpacket}: function}}), a "
+                "function of the arguments' shapes"
+            )
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def counting(
+    formulas: Mapping[Any, Callable[..., int]] | None = None,
+) -> Iterator[FlopCounterMode]:
+    """Count the FLOPs of what runs inside; unknown operations raise.
+
+    Args:
+        formulas: FLOPs of further operations: `torch.ops` packets to functions of shapes.
+
+    Example:
+        >>> with torch.no_grad(), counting() as counter:
+        ...     _ = nn.Linear(4, 8)(torch.rand(1, 4))
+        >>> counter.get_total_flops()
+        64
+    """
+    counter = FlopCounterMode(display=False, custom_mapping={**_MENDED, **(formulas or {})})
+    fast = torch.backends.mha.get_fastpath_enabled()
+    # The fused path of nn.MultiheadAttention is one operation without a formula; the usual
+    # path computes the same from matrix products.
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with _Audit(counter.flop_registry), counter:
+            yield counter
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def count_macs(
+    network: EarlyExitNetwork,
+    example: Any = None,  # noqa: ANN401 - a batch as the network takes it
+    formulas: Mapping[Any, Callable[..., int]] | None = None,
+) -> Costs:
+    """MACs per sample of every stage and every head; FLOPs are twice as many.
+
+    The stages are really run, once, in eval mode and without gradients.
+
+    Args:
+        network: The network.
+        example: A batch; a made-up one of the network's input size by default. For text the
+            cost depends on its length.
+        formulas: FLOPs of operations that the counter does not know, as functions of the
+            arguments' shapes: `{torch.ops.my.operator: lambda a, b, out_shape, **_: ...}`.
+
+    Returns:
+        Costs with `.stages`, `.heads` and `.cumulative`, unit `macs`.
+
+    Raises:
+        NetworkError: An operation of unknown cost, named; or a stage without any cost.
+
+    Example:
+        >>> from offramp.networks import build
+        >>> network = build("convnet", num_classes=10, image_size=16)
+        >>> costs = count_macs(network)
+        >>> costs.unit, len(costs.stages), bool((costs.cumulative.diff() > 0).all())
+        ('macs', 4, True)
+    """
+    stages: list[float] = []
+    heads: list[float] = []
+    with torch.no_grad(), evaluating(network):
+        state = first_state(network, example)
+        rows = batch_size(state)
+        logits = torch.zeros(rows, 0, network.num_classes)
+        for exit_index, name in enumerate(network.exit_names):
+            with counting(formulas) as stage:
+                state = network.advance(exit_index, state)
+            with counting(formulas) as head:
+                new = network.head(exit_index, state, logits)
+            logits = torch.cat([logits.to(new), new.unsqueeze(1)], dim=1)
+            stages.append(_macs(stage, rows))
+            heads.append(_macs(head, rows))
+            if not stages[-1]:
+                raise NetworkError(
+                    f"the stage before exit {exit_index} ({name}) has no operation that costs "
+                    "anything; put that exit after a later module"
+                )
+    return Costs(tuple(stages), tuple(heads), unit="macs")
+
+
+def first_state(network: EarlyExitNetwork, example: Any) -> State:  # noqa: ANN401
+    """The state in which an example enters a network; a made-up one, if there is none."""
+    if example is not None:
+        return network.begin(example)
+    return beside([network], network.begin(network.example()))
+
+
+def stage_macs(stages: list[nn.Module], state: State) -> list[float]:
+    """MACs per sample of modules that are run one after the other from `state`."""
+    rows = batch_size(state)
+    result = []
+    with torch.no_grad():
+        for stage in stages:
+            with counting() as counter:
+                state = stage(state)
+            result.append(_macs(counter, rows))
+    return result
+
+
+def _macs(counter: FlopCounterMode, rows: int) -> float:
+    return counter.get_total_flops() / 2 / rows
+
+
+@contextmanager
+def evaluating(*modules: nn.Module) -> Iterator[None]:
+    """Put modules into eval mode, and every submodule back into its own mode afterwards."""
+    modes = [(part, part.training) for module in modules for part in module.modules()]
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode

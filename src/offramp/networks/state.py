@@ -1,0 +1,178 @@
+"""The state that travels between stages: tensors in any nesting, samples first.
+
+Every tensor in a state has one row per sample. What does not belong to samples (a position
+bias, a size) is wrapped in `Shared`, so that `take` never has to guess from a shape.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from offramp.errors import NetworkError
+
+__all__ = [
+    "Path",
+    "Shared",
+    "State",
+    "batch_size",
+    "beside",
+    "check_state",
+    "leaf_at",
+    "map_leaves",
+    "named_leaves",
+    "take",
+]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A leaf of a state that is the same for all samples, and is kept whole by `take`."""
+
+    value: Any
+
+
+# So that a stage whose state has shared leaves can be exported.
+torch.export.register_dataclass(Shared, serialized_type_name="offramp.Shared")
+
+State: TypeAlias = "Tensor | Shared | Sequence[State] | Mapping[str, State]"
+Path: TypeAlias = tuple[str | int, ...]
+
+
+def take(state: State, index: Tensor) -> Any:  # noqa: ANN401 - the structure of `state`
+    """Keep some samples of a state, in the order of `index`.
+
+    Args:
+        state: A tensor or any nesting of them, `[N, ...]` each.
+        index: int64 `[n]`, positions of the samples to keep; or bool `[N]`.
+
+    Returns:
+        The same structure with `n` rows; memory formats (channels_last) are kept.
+
+    Example:
+        >>> import torch
+        >>> state = {"hidden": torch.arange(6.0).view(3, 2), "size": Shared((4, 4))}
+        >>> take(state, torch.tensor([2, 0]))
+        {'hidden': tensor([[4., 5.], [0., 1.]]), 'size': Shared(value=(4, 4))}
+    """
+    if index.ndim != 1 or index.dtype not in (torch.int64, torch.int32, torch.bool):
+        raise NetworkError(
+            f"`index` must be int64 positions or a bool mask of shape [n], got {index.dtype} "
+            f"of shape {list(index.shape)}"
+        )
+    rows = index
+    if index.dtype == torch.bool:
+        if len(index) != batch_size(state):
+            raise NetworkError(
+                f"a mask must have one entry per sample, got {len(index)} entries for "
+                f"{batch_size(state)} samples"
+            )
+        rows = index.nonzero().flatten()
+    return map_leaves(lambda leaf: _take_rows(leaf, rows), state)
+
+
+def _take_rows(tensor: Tensor, rows: Tensor) -> Tensor:
+    if tensor.ndim < 4 or tensor.is_contiguous():
+        return tensor.index_select(0, rows)
+    # `index_select` forgets channels_last. With the channels moved to the end the tensor is
+    # plainly contiguous, so that rows are copied in one piece and the format survives.
+    last = (0, *range(2, tensor.ndim), 1)
+    if not tensor.permute(last).is_contiguous():
+        return tensor[rows]
+    return tensor.permute(last).index_select(0, rows).movedim(-1, 1)
+
+
+def map_leaves(function: Callable[[Tensor], Tensor], state: State) -> Any:  # noqa: ANN401
+    """Apply a function to every tensor that belongs to samples; `Shared` leaves stay.
+
+    Raises:
+        NetworkError: The state holds something that is no tensor, `Shared`, list, tuple or dict.
+    """
+    if isinstance(state, Tensor):
+        return function(state)
+    if isinstance(state, Shared):
+        return state
+    if isinstance(state, Mapping):
+        return {key: map_leaves(function, value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        values = [map_leaves(function, value) for value in state]
+        # A named tuple takes its members one by one.
+        return type(state)(*values) if hasattr(state, "_fields") else type(state)(values)
+    raise NetworkError(
+        "a state holds tensors with one row per sample, lists, tuples and dicts; wrap anything "
+        f"else in Shared(...), got {type(state).__name__}"
+    )
+
+
+def named_leaves(state: State, path: Path = ()) -> Iterator[tuple[Path, Tensor | Shared]]:
+    """Every leaf of a state with the keys and positions that lead to it.
+
+    Example:
+        >>> [path for path, leaf in named_leaves({"scales": [Shared(1), Shared(2)]})]
+        [('scales', 0), ('scales', 1)]
+    """
+    if isinstance(state, Tensor | Shared):
+        yield path, state
+    elif isinstance(state, Mapping):
+        for key, value in state.items():
+            yield from named_leaves(value, (*path, key))
+    elif isinstance(state, list | tuple):
+        for position, value in enumerate(state):
+            yield from named_leaves(value, (*path, position))
+    else:
+        map_leaves(lambda leaf: leaf, state)  # raises, and says what a state may hold
+
+
+def leaf_at(state: State, path: Path) -> Any:  # noqa: ANN401
+    """The part of a state that `path` leads to; the whole state for an empty path."""
+    for key in path:
+        state = state[key]  # type: ignore[index]
+    return state
+
+
+def batch_size(state: State) -> int:
+    """The number of samples in a state.
+
+    Raises:
+        NetworkError: No leaf belongs to samples.
+    """
+    for _, leaf in named_leaves(state):
+        if isinstance(leaf, Tensor):
+            return len(leaf)
+    raise NetworkError("the state has no tensor that belongs to samples")
+
+
+def beside(modules: Iterable[nn.Module], state: State) -> State:
+    """Put a state on the device, and into the precision, of the first parameter of modules."""
+    parameter = next((p for module in modules for p in module.parameters()), None)
+    if parameter is None:
+        return state
+
+    def move(leaf: Tensor) -> Tensor:
+        return leaf.to(parameter if leaf.is_floating_point() else parameter.device)
+
+    moved: State = map_leaves(move, state)
+    return moved
+
+
+def check_state(state: State, rows: int, where: str) -> None:
+    """Raise unless every tensor has one row per sample.
+
+    Args:
+        state: What a stage returned.
+        rows: The number of samples that went in.
+        where: The stage's name, for the message.
+
+    Raises:
+        NetworkError: A leaf has another number of rows.
+    """
+    for path, leaf in named_leaves(state):
+        if isinstance(leaf, Tensor) and (leaf.ndim == 0 or len(leaf) != rows):
+            spot = "".join(f"[{key!r}]" for key in path)
+            raise NetworkError(
+                f"the state after {where} must have one row per sample: state{spot} has the "
+                f"shape {list(leaf.shape)} for {rows} samples; wrap it in Shared(...) if it is "
+                "the same for all of them"
+            )
