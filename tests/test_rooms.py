@@ -33,6 +33,10 @@ ROOMS = [
     "methods",
     "evaluation",
     "report",
+    "networks",
+    "training",
+    "recording",
+    "cli_training",
     "cli",
     "__main__",
 ]

@@ -27,7 +27,7 @@ _aten = torch.ops.aten
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:  # noqa: ANN401
-    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+    return int(sdpa_flop_count(query, key, value))
 
 
 def _matrix_vector(matrix: Sequence[int], *_: Any, **__: Any) -> int:  # noqa: ANN401
@@ -48,7 +48,7 @@ _MENDED: dict[Any, Callable[..., int]] = {
 }
 
 
-class _Audit(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Audit(TorchDispatchMode):
     """Refuses operations whose cost nobody knows."""
 
     def __init__(self, counted: Mapping[Any, Any]) -> None:
