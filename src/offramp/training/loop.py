@@ -204,7 +204,7 @@ class PhaseRun:
     def _check_finite(self, loss: Tensor) -> None:
         if not bool(loss.isfinite()):
             raise ConfigError(
-                f"the loss became {float(loss)} in epoch {self.place.epoch} of the phase "
+                f"the loss became {loss.item()} in epoch {self.place.epoch} of the phase "
                 f"{self.phase.name!r}: lower `learning_rate` or `clip_norm`, or look for broken "
                 "inputs"
             )
