@@ -53,7 +53,12 @@ def shared(folder):
     """Ten steps of everything, then of frozen heads; and a ledger of untrained weights."""
     whole, frozen, untrained = (make_network(dropout=False) for _ in range(3))
     config = TrainConfig(
-        epochs=5, batch_size=32, learning_rate=0.01, patience=None, progress=False
+        epochs=5,
+        batch_size=32,
+        learning_rate=0.01,
+        patience=None,
+        progress=False,
+        tensorboard=False,
     )
     train(whole, make_data(), config=config)
     stopping = replace(config, patience=5, stopping_share=0.5, batch_size=16)

@@ -40,37 +40,32 @@ def launch(folder, processes):
     return [json.loads((folder / f"result-{rank}.json").read_text()) for rank in range(processes)]
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """The folder, and what one process and each of two processes came to."""
-    pytest.importorskip("accelerate")
-    folder = tmp_path_factory.mktemp("runs")
-    return folder, launch(folder / "one", 1), launch(folder / "two", 2)
-
-
-@pytest.mark.parametrize("name", ["whole", "frozen"])
-def test_two_processes_on_half_the_batch_each_follow_one(runs, name):
-    _, (alone,), (first, second) = runs
-    assert first[name]["fingerprint"] == second[name]["fingerprint"]
-    for key, values in alone[name]["weights"].items():
-        found = torch.tensor(first[name]["weights"][key])
+def check_weights(alone, first, second):
+    assert first["fingerprint"] == second["fingerprint"]
+    for key, values in alone["weights"].items():
+        found = torch.tensor(first["weights"][key])
         torch.testing.assert_close(found, torch.tensor(values), atol=1e-4, rtol=0)
 
 
-def test_the_ledger_of_two_processes_is_that_of_one(runs):
-    one = Ledger.load(runs[0] / "one" / "ledger-0")
+def check_ledgers(one, two):
+    assert torch.equal(one.logits, two.logits)
+    assert torch.equal(one.labels, two.labels)
+    assert one.network == two.network
+    assert one.costs.tolist() == two.costs.tolist()
+
+
+def accuracies(folder):
+    lines = (folder / "frozen" / "history.jsonl").read_text().splitlines()
+    return [json.loads(line)["accuracy"] for line in lines]
+
+
+def test_two_processes_do_what_one_does(tmp_path):
+    pytest.importorskip("accelerate")
+    (alone,) = launch(tmp_path / "one", 1)
+    first, second = launch(tmp_path / "two", 2)
+    for name in ("whole", "frozen"):  # ten steps on half the batch each
+        check_weights(alone[name], first[name], second[name])
     for rank in range(2):
-        two = Ledger.load(runs[0] / "two" / f"ledger-{rank}")
-        assert torch.equal(one.logits, two.logits)
-        assert torch.equal(one.labels, two.labels)
-        assert one.network == two.network
-        assert one.costs.tolist() == two.costs.tolist()
-
-
-def test_one_of_two_processes_writes_the_files(runs):
-    lines = [
-        (runs[0] / name / "frozen" / "history.jsonl").read_text().splitlines()
-        for name in ("one", "two")
-    ]
-    one, two = ([json.loads(line)["accuracy"] for line in each] for each in lines)
-    assert one == two
+        ledgers = ("one/ledger-0", f"two/ledger-{rank}")
+        check_ledgers(*(Ledger.load(tmp_path / name) for name in ledgers))
+    assert accuracies(tmp_path / "one") == accuracies(tmp_path / "two")
