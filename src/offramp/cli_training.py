@@ -44,7 +44,13 @@ def train_command(
     objective: Annotated[str, typer.Option(help=f"One of {', '.join(OBJECTIVES)}.")] = "joint",
     epochs: Annotated[int, typer.Option(help="At most so many, in each phase.")] = 1000,
     batch_size: Annotated[int, typer.Option(help="Over all processes together.")] = 128,
-    learning_rate: Annotated[float, typer.Option(help="At the top of the schedule.")] = 1e-3,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="At the top of the schedule. Default: 0.01 for networks of convolutions from "
+            "nothing, 0.001 for all others."
+        ),
+    ] = None,
     patience: Annotated[
         int, typer.Option(help="Epochs without progress before stopping; 0: never stop early.")
     ] = 30,
@@ -62,7 +68,7 @@ def train_command(
     config = TrainConfig(
         epochs=epochs,
         batch_size=batch_size,
-        learning_rate=learning_rate,
+        learning_rate=learning_rate or _learning_rate(network),
         patience=patience or None,
         precision=_precision(precision),
         channels_last=True,
@@ -136,13 +142,21 @@ def _network(name: str, samples: Any, head: str | None) -> EarlyExitNetwork:  # 
     return build(name, samples.num_classes, inputs.shape[1], head=head, **settings)
 
 
+def _learning_rate(network: str) -> float:
+    """Batch norm stands, and short runs need, more than transformers and trained weights do."""
+    return 0.01 if network in ARCHITECTURES and not network.startswith("vit") else 0.001
+
+
 def _precision(name: str) -> Literal["float32", "bfloat16"]:
     if name not in ("auto", "float32", "bfloat16"):
         raise ConfigError(f"--precision must be auto, float32 or bfloat16, got {name!r}")
     if name == "auto":
-        on_gpu = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-        # Without tiles for matrices, a CPU is no faster in bfloat16 and only less exact.
-        name = "bfloat16" if on_gpu or torch.cpu._is_amx_tile_supported() else "float32"
+        # Without instructions for it, a processor is slower in bfloat16, and only less exact.
+        if torch.cuda.is_available():
+            fast = torch.cuda.is_bf16_supported()
+        else:
+            fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        name = "bfloat16" if fast else "float32"
     return "bfloat16" if name == "bfloat16" else "float32"
 
 

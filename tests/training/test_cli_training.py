@@ -1,5 +1,6 @@
 """The sub-commands train and record, with made-up data."""
 
+import json
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -62,6 +63,14 @@ def test_from_nothing_to_ledgers(app, tmp_path):
 def test_objectives_by_name(app, tmp_path, objective):
     text = f"train --data x --network convnet --epochs 1 --objective {objective} --patience 0"
     assert call(app, f"{text} --out {tmp_path}").exit_code == 0
+
+
+def test_the_learning_rate_follows_the_network_unless_given(app, tmp_path):
+    text = f"train --data x --network convnet --epochs 1 --out {tmp_path}"
+    call(app, f"{text}/a")
+    call(app, f"{text}/b --learning-rate 0.5")
+    found = [json.loads((tmp_path / run / "train.json").read_text()) for run in "ab"]
+    assert [each["learning_rate"] for each in found] == [0.01, 0.5]
 
 
 def test_an_interruption_says_how_to_go_on(app, tmp_path, monkeypatch):

@@ -69,19 +69,22 @@ class Metrics:
     def __init__(self, folder: Path | None, tensorboard: bool | None) -> None:
         self.folder = folder
         self._board: Any = None
-        wanted = find_spec("tensorboard") is not None if tensorboard is None else tensorboard
-        if folder is not None and wanted:
+        self._wanted = find_spec("tensorboard") is not None if tensorboard is None else tensorboard
+        if folder is not None and self._wanted:
             require("tensorboard", extra="train")
-            board = require("torch.utils.tensorboard", extra="train")
-            self._board = board.SummaryWriter(str(folder / "tensorboard"))
 
     def epoch(self, history: TrainHistory) -> None:
         """Write the last epoch of a history."""
-        if self.folder is not None:
-            history.write(self.folder / "history.jsonl")
-        if self._board is None:
+        if self.folder is None:
+            return
+        history.write(self.folder / "history.jsonl")
+        if not self._wanted:
             return
         record, step = history.last, len(history) - 1
+        if self._board is None:
+            board = require("torch.utils.tensorboard", extra="train")
+            # What a killed run has shown of this epoch and later ones is taken back.
+            self._board = board.SummaryWriter(str(self.folder / "tensorboard"), purge_step=step)
         for name in ("loss", "learning_rate"):
             self._board.add_scalar(f"{record['phase']}/{name}", record[name], step)
         for name in ("accuracy", "train_accuracy"):
