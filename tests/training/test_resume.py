@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -33,7 +34,7 @@ def place(folder):
 
 
 def wait_for(folder, epoch, step):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while (now := place(folder)) and (now["epoch"], now["step"]) < (epoch, step):
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -47,7 +48,7 @@ def test_killed_runs_end_with_the_same_weights(tmp_path):
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     whole.mkdir()
     pieces.mkdir()
-    reference = start(whole)
+    runpy.run_path(str(SCRIPT))["main"](whole, "interrupted")
     for epoch, step in ((1, 3), (4, 1)):
         process = start(pieces)
         wait_for(pieces, epoch, step)
@@ -55,9 +56,8 @@ def test_killed_runs_end_with_the_same_weights(tmp_path):
         process.communicate()
         assert process.returncode == -signal.SIGKILL
     last = start(pieces)
-    assert "going on with network" in last.communicate(timeout=60)[1].decode()
-    reference.communicate(timeout=60)
-    assert reference.returncode == last.returncode == 0
+    assert "going on with network" in last.communicate(timeout=180)[1].decode()
+    assert last.returncode == 0
     assert fingerprint(pieces) == fingerprint(whole)
     first, second = (
         [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
