@@ -51,7 +51,7 @@ def interrupted(folder):
 
 def shared(folder):
     """Ten steps of everything, then of frozen heads; and a ledger of untrained weights."""
-    whole, frozen, untrained = (make_network(dropout=False) for _ in range(3))
+    whole, frozen, again, untrained = (make_network(dropout=False) for _ in range(4))
     config = TrainConfig(
         epochs=5,
         batch_size=32,
@@ -63,9 +63,11 @@ def shared(folder):
     train(whole, make_data(), config=config)
     stopping = replace(config, patience=5, stopping_share=0.5, batch_size=16)
     train(frozen, make_data(), config=stopping, freeze_backbone=True, folder=folder / "frozen")
+    # The same command again finds a finished run, in all processes.
+    train(again, make_data(), config=stopping, freeze_backbone=True, folder=folder / "frozen")
     ledger = record(untrained, make_data(75), split="val", batch_size=8, progress=False)
     ledger.save(folder / f"ledger-{rank()}")
-    return {"whole": whole, "frozen": frozen}
+    return {"whole": whole, "frozen": frozen, "again": again}
 
 
 def rank():

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from offramp.errors import ConfigError
 from offramp.ledger import Ledger
+from offramp.training import train
+from offramp.training.processes import Processes
 
 SCRIPT = Path(__file__).with_name("run_training.py")
 
@@ -60,13 +63,21 @@ def accuracies(folder):
     return [json.loads(line)["accuracy"] for line in lines]
 
 
+def test_a_batch_that_cannot_be_shared_out_is_refused(convnet, data, quick, monkeypatch):
+    three = Processes(0, 3, torch.device("cpu"))
+    monkeypatch.setattr(Processes, "here", lambda device: three)
+    with pytest.raises(ConfigError, match=r"`batch_size` must be a multiple of the 3 processes"):
+        train(convnet, data, config=quick)
+
+
 def test_two_processes_do_what_one_does(tmp_path):
     pytest.importorskip("accelerate")
     (tmp_path / "one").mkdir()
     runpy.run_path(str(SCRIPT))["main"](tmp_path / "one", "shared")
     alone = json.loads((tmp_path / "one" / "result-0.json").read_text())
     first, second = launch(tmp_path / "two", 2)
-    for name in ("whole", "frozen"):  # ten steps on half the batch each
+    assert first["again"]["fingerprint"] == first["frozen"]["fingerprint"]
+    for name in ("whole", "frozen", "again"):  # ten steps on half the batch each
         check_weights(alone[name], first[name], second[name])
     for rank in range(2):
         ledgers = ("one/ledger-0", f"two/ledger-{rank}")

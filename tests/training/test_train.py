@@ -2,6 +2,8 @@
 
 import ast
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from torch.utils.data import (
 )
 
 import offramp.training
-from offramp.errors import ConfigError, LedgerError, SplitError
+from offramp.errors import ConfigError, LedgerError, MissingExtraError, SplitError
 from offramp.networks import EarlyExitNetwork, attach, build
 from offramp.training import OBJECTIVES, TrainConfig, TrainHistory, frozen, train
 from offramp.training.schedule import Schedule
@@ -200,11 +202,23 @@ class Items(Dataset):
         return {"pixel_values": images}, int(label)
 
 
+class Fast(Items):
+    """A data set with a way of its own to read a batch."""
+
+    def batch(self, index):
+        images, labels = self.data[index]
+        return {"pixel_values": images}, labels
+
+    def __getitem__(self, index):
+        raise AssertionError("`batch` should have been used")
+
+
 def test_loaders_items_and_dicts_train_to_the_same_weights(data, quick):
     results = []
     for form in (
         data,
         Items(data),
+        Fast(data),
         DataLoader(Items(data), batch_size=5, shuffle=True),
         DataLoader(data, num_workers=1),
     ):
@@ -221,6 +235,12 @@ def test_metrics_go_to_json_lines_and_tensorboard(convnet, data, quick, tmp_path
     assert TrainHistory.read(tmp_path / "history.jsonl").records == history.records
     assert list((tmp_path / "tensorboard").glob("events*"))
     assert json.loads((tmp_path / "train.json").read_text())["seed"] == 0
+
+
+def test_tensorboard_is_named_when_wanted_and_missing(convnet, data, quick, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'offramp\[train\]'"):
+        train(convnet, data, config=replace(quick, tensorboard=True), folder=tmp_path)
 
 
 def test_progress_shows_accuracy_per_exit(convnet, data, capsys):

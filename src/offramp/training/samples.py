@@ -93,7 +93,7 @@ class Samples:
             seed: Of the workers, if there are any.
         """
         if hasattr(self.dataset, "batch"):
-            yield from (self.dataset.batch(index) for index in indices)
+            yield from (_pair(self.dataset.batch(index)) for index in indices)
         elif isinstance(self.dataset, TensorDataset) and self.collate is default_collate:
             # One indexing of the tensors instead of one per sample.
             yield from (_pair(self.dataset[index]) for index in indices)

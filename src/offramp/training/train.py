@@ -203,7 +203,8 @@ def _name(augment: Augmentation | None) -> str | None:
         return None
     text = repr(augment)
     # The default `repr` has an address, which is another in every process.
-    return type(augment).__qualname__ if " at 0x" in text else text
+    plain = getattr(augment, "__qualname__", type(augment).__qualname__)
+    return str(plain) if " at 0x" in text else text
 
 
 def _write_command(checkpoints: Checkpoints) -> None:
