@@ -84,9 +84,11 @@ def train_command(
             made, samples, objective, config, folder=folder, freeze_backbone=freeze_backbone
         )
     made.save(folder / "network")
-    accuracy = history.last.get("accuracy", history.last["train_accuracy"])
+    chosen = history.chosen
+    accuracy = chosen.get("accuracy", chosen["train_accuracy"])
     shown = " ".join(f"{100 * share:.1f}" for share in accuracy)
-    err.print(f"right at the exits in the last epoch: {shown} %", highlight=False)
+    text = f"weights of epoch {chosen['epoch'] + 1}, right at the exits: {shown} %"
+    err.print(text, highlight=False)
     err.print(f"written to {folder}/: network, history.jsonl, train.json", highlight=False)
 
 

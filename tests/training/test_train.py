@@ -154,6 +154,7 @@ def test_early_stopping_ends_and_takes_the_best_epoch(convnet, data):
     best = scores.index(max(scores))
     assert history.stopped == {"network": "patience"}
     assert len(history) == best + 3
+    assert history.chosen["epoch"] == best
 
 
 def test_soft_targets_of_an_augmentation_reach_every_exit(convnet, data, quick):

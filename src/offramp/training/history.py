@@ -25,8 +25,8 @@ class TrainHistory:
 
     Example:
         >>> history = TrainHistory([{"phase": "network", "epoch": 0, "accuracy": [0.5, 0.75]}])
-        >>> len(history), history.last["accuracy"]
-        (1, [0.5, 0.75])
+        >>> len(history), history.last["accuracy"], history.chosen["epoch"]
+        (1, [0.5, 0.75], 0)
     """
 
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -43,6 +43,17 @@ class TrainHistory:
     def last(self) -> dict[str, Any]:
         """The last epoch's record."""
         return self.records[-1]
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The record of the epoch whose weights were taken.
+
+        With early stopping the first one with the best accuracy of the last phase, else the last.
+        """
+        phase = [each for each in self.records if each["phase"] == self.last["phase"]]
+        if "accuracy" not in self.last:
+            return self.last
+        return max(phase, key=lambda each: sum(each["accuracy"]))
 
     def write(self, path: Path) -> Path:
         """Write the records as JSON lines, atomically."""
