@@ -1,0 +1,147 @@
+"""Checkpoints: everything that a run needs to go on as if nothing had happened.
+
+Weights, the optimiser's moments and the best weights so far are tensors in one safetensors file;
+the place in the run, the history and the command are JSON. The data's order, the augmentation and
+all randomness follow from the seed and the place, and the learning rate from the place alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from offramp.errors import ConfigError, FileFormatError
+from offramp.storage import read_folder, write_folder
+
+__all__ = ["Checkpoints", "Place", "fill", "optimizer_tensors", "restore_optimizer", "weights"]
+
+_VERSION = 1
+
+
+@dataclass
+class Place:
+    """Where a run is, and what it knows beside tensors.
+
+    Args:
+        phase: Number of the phase.
+        epoch: Number of the epoch within it.
+        step: Steps done within the epoch.
+        best: Best accuracy on the stopping slice in this phase, and its epoch.
+        sums: Of the running epoch: samples, loss, and per exit the number right.
+        seconds: That the running epoch has taken.
+        finished: Whether the run has ended.
+    """
+
+    phase: int = 0
+    epoch: int = 0
+    step: int = 0
+    best: list[float] = field(default_factory=list)
+    sums: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoint of one run.
+
+    Args:
+        folder: Where it is written; None: nowhere.
+        command: What was asked for, as JSON values. A run is only gone on with if it is the same.
+    """
+
+    folder: Path | None
+    command: dict[str, Any]
+
+    def save(self, place: Place, history: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Replace the checkpoint, atomically."""
+        if self.folder is not None:
+            meta = {"command": self.command, "place": asdict(place), "history": history}
+            write_folder(self.folder / "checkpoint", "checkpoint", _VERSION, meta, tensors)
+
+    def load(self) -> tuple[Place, dict[str, Any], dict[str, Tensor]] | None:
+        """What `save` wrote, or None if there is nothing yet.
+
+        Raises:
+            ConfigError: The folder holds a run that was started differently.
+            FileFormatError: It is damaged.
+        """
+        if self.folder is None or not (self.folder / "checkpoint" / "checkpoint.json").exists():
+            return None
+        meta, tensors = read_folder(self.folder / "checkpoint", "checkpoint", _VERSION)
+        try:
+            self._check_command(meta["command"])
+            return Place(**meta["place"]), dict(meta["history"]), tensors
+        except (KeyError, TypeError, AttributeError) as error:
+            raise FileFormatError(
+                f"{self.folder / 'checkpoint'} is not a complete checkpoint: {error!r}"
+            ) from None
+
+    def _check_command(self, before: Mapping[str, Any]) -> None:
+        for name in self.command.keys() | before.keys():
+            there, here = before.get(name), self.command.get(name)
+            if there != here:
+                raise ConfigError(
+                    f"{self.folder} holds a run with other settings ({name}: {there!r} there, "
+                    f"{here!r} here); use the same ones to go on with it, or another folder"
+                )
+
+
+def weights(network: nn.Module, prefix: str) -> dict[str, Tensor]:
+    """All weights and buffers, under one name each, with a prefix."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in network.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            result[prefix + name] = tensor.detach()
+    return result
+
+
+def fill(network: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
+    """Copy tensors into the network, in place, so that layouts and ties stay.
+
+    Raises:
+        FileFormatError: A tensor is missing or has another shape.
+    """
+    for name, target in weights(network, prefix).items():
+        source = tensors.get(name)
+        if source is None or source.shape != target.shape:
+            raise FileFormatError(
+                f"the checkpoint does not fit this network: {name} is "
+                f"{'missing' if source is None else list(source.shape)} there and "
+                f"{list(target.shape)} here; was the network changed?"
+            )
+        target.copy_(source)
+
+
+def optimizer_tensors(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
+    """The optimiser's state, named after the parameters.
+
+    Args:
+        optimizer: Whose state are tensors only, such as AdamW.
+        names: Of the parameters, by their `id`.
+    """
+    return {
+        f"optimizer.{key}.{names[id(parameter)]}": value
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+    }
+
+
+def restore_optimizer(
+    optimizer: Optimizer, names: Mapping[int, str], tensors: Mapping[str, Tensor]
+) -> None:
+    """Put back what `optimizer_tensors` gave."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            for key in ("step", "exp_avg", "exp_avg_sq"):
+                value = tensors.get(f"optimizer.{key}.{names[id(parameter)]}")
+                if value is not None:
+                    # In the parameter's own layout, as the optimiser itself would make it.
+                    like = torch.empty(()) if key == "step" else torch.empty_like(parameter)
+                    optimizer.state[parameter][key] = like.detach().copy_(value)

@@ -1,0 +1,98 @@
+"""`TrainConfig`: how to train, apart from the network, the data and the objective."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from offramp.errors import ConfigError
+
+__all__ = ["TrainConfig"]
+
+# What may differ between the two halves of an interrupted run without changing its result.
+_HARMLESS = ("checkpoint_seconds", "progress", "tensorboard")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of `train`; the defaults follow the paper's Appendix C where it says something.
+
+    AdamW, linear warm-up, cosine annealing with warm restarts, and early stopping with at most
+    1000 epochs are the paper's. The values are ours, since it states none.
+
+    Args:
+        epochs: At most so many, in each phase of the objective.
+        batch_size: Over all processes together.
+        learning_rate: At the top of the schedule.
+        weight_decay: Of AdamW, on tensors with two dimensions or more; not on biases and norms.
+        warmup_epochs: Over which the learning rate rises linearly; at most a fifth of `epochs`.
+        restart_epochs: Length of the first cosine cycle; each next one is twice as long. All are
+            stretched so that training ends with the end of a cycle.
+        clip_norm: Gradients are scaled down to this norm; None for no clipping.
+        patience: Stop after so many epochs without a better accuracy (mean over the exits) on
+            the stopping slice, and take the best epoch's weights. None: no slice is kept back,
+            all epochs are run, and the last weights are taken.
+        stopping_share: The share of the training data that is kept back to decide on stopping.
+        precision: `bfloat16` runs the network under autocast; weights and losses stay float32.
+        channels_last: Whether images are laid out with the channels last; faster on many CPUs
+            and GPUs.
+        workers: Processes that read the data; with any, checkpoints are written after epochs only.
+        seed: Of the data's order, the augmentation, dropout and the stopping slice.
+        checkpoint_seconds: At most so much work is lost when a run is killed.
+        progress: Whether progress is shown, on stderr.
+        tensorboard: Whether metrics go to TensorBoard too; None: if it is installed.
+
+    Example:
+        >>> TrainConfig(epochs=8, precision="bfloat16", channels_last=True).batch_size
+        128
+        >>> TrainConfig(epochs=0)
+        Traceback (most recent call last):
+        offramp.errors.ConfigError: `epochs` must be a whole number of at least 1, got 0
+    """
+
+    epochs: int = 1000
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.05
+    warmup_epochs: float = 5.0
+    restart_epochs: float = 50.0
+    clip_norm: float | None = 1.0
+    patience: int | None = 30
+    stopping_share: float = 0.1
+    precision: Literal["float32", "bfloat16"] = "float32"
+    channels_last: bool = False
+    workers: int = 0
+    seed: int = 0
+    checkpoint_seconds: float = 30.0
+    progress: bool = True
+    tensorboard: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch_size", 1), ("workers", 0), ("seed", 0)):
+            self._check_whole(name, least)
+        if self.patience is not None:
+            self._check_whole("patience", 1)
+        for name in ("learning_rate", "restart_epochs"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"`{name}` must be above 0, got {getattr(self, name)}")
+        for name in ("weight_decay", "warmup_epochs", "checkpoint_seconds"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"`{name}` must be at least 0, got {getattr(self, name)}")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ConfigError(f"`clip_norm` must be above 0, or None, got {self.clip_norm}")
+        if not 0 < self.stopping_share < 1:
+            raise ConfigError(
+                f"`stopping_share` must lie in (0, 1), got {self.stopping_share}; to train on all "
+                "data, without early stopping, say patience=None"
+            )
+        if self.precision not in ("float32", "bfloat16"):
+            raise ConfigError(f"`precision` must be float32 or bfloat16, got {self.precision!r}")
+
+    def _check_whole(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ConfigError(
+                f"`{name}` must be a whole number of at least {least}, got {value!r}"
+            )
+
+    def decisive(self) -> dict[str, Any]:
+        """The settings that the resulting weights depend on."""
+        return {name: value for name, value in asdict(self).items() if name not in _HARMLESS}

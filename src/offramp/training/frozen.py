@@ -1,0 +1,132 @@
+"""A frozen backbone: what the heads read of it is computed once, and the heads train on that."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from offramp.networks.heads import Head
+from offramp.networks.macs import evaluating
+from offramp.networks.network import EarlyExitNetwork
+from offramp.networks.state import take
+from offramp.training.config import TrainConfig
+from offramp.training.objective import Objective, Phase
+from offramp.training.parts import trained_modules
+from offramp.training.processes import Processes
+from offramp.training.samples import Batch, Samples, moved
+from offramp.training.sharding import compute_rows
+
+__all__ = ["CachedHeads", "Features", "cache_features", "can_split"]
+
+LIMIT = 2 * 1024**3  # bytes; beyond it the backbone is run again in every epoch
+
+
+class Features:
+    """A data set of what the heads read, with a fast `batch`.
+
+    Args:
+        features: For each exit `[N, ...]`.
+        labels: `[N]`, or `[N, K]` if they are soft.
+    """
+
+    def __init__(self, features: Sequence[Tensor], labels: Tensor) -> None:
+        self.features = list(features)
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[list[Tensor], Tensor]:
+        return [each[index] for each in self.features], self.labels[index]
+
+    def batch(self, index: Tensor) -> Batch:
+        """Samples by their numbers `[n]`."""
+        return take(self.features, index), self.labels[index]
+
+
+class CachedHeads(nn.Module):
+    """The heads of a network, on features that were computed before.
+
+    Args:
+        network: Whose heads they are; they are shared, not copied.
+        fixed: For each exit whether its final logits are cached, since it is not trained.
+    """
+
+    def __init__(self, network: EarlyExitNetwork, fixed: Sequence[bool]) -> None:
+        super().__init__()
+        self.heads = network.heads
+        self.fixed = list(fixed)
+
+    def forward(self, features: Sequence[Tensor]) -> Tensor:
+        """Logits `[n, M, K]` of all exits."""
+        logits: list[Tensor] = []
+        for head, fixed, cached in zip(self.heads, self.fixed, features, strict=True):
+            reads = logits and getattr(head, "reads_logits", True)
+            so_far = torch.stack(logits, 1) if reads else None
+            assert isinstance(head, Head)  # checked by can_split
+            logits.append(cached if fixed else head.classify(cached, so_far))
+        # Under autocast, a head's type may be another than that of cached logits.
+        return torch.stack([each.float() for each in logits], 1)
+
+
+def can_split(network: EarlyExitNetwork, phase: Phase) -> bool:
+    """Whether the phase trains heads only, and heads that draw features without parameters.
+
+    A head that is no `Head`, or an objective that runs the network in its own way, is trained in
+    the plain way: with the backbone run in every step.
+    """
+    own_way = type(phase.objective).logits is not Objective.logits
+    known = all(isinstance(head, Head) for head in network.heads)
+    return phase.trains in ("heads", "cascade") and known and not own_way
+
+
+def cache_features(
+    network: EarlyExitNetwork,
+    phase: Phase,
+    samples: Samples,
+    config: TrainConfig,
+    processes: Processes,
+    autocast: Callable[[], AbstractContextManager[Any]],
+    advance: Callable[[int], None],
+) -> tuple[CachedHeads, Features] | None:
+    """Run the frozen stages once over all data.
+
+    Args:
+        network: Whose heads are to be trained.
+        phase: Which of them.
+        samples: The training data.
+        config: Whose size of batches and memory format are used.
+        processes: That share the work.
+        autocast: Sets the precision.
+        advance: Called with the number of samples that are done.
+
+    Returns:
+        The heads and what they read; or None if that would take more than 2 GB.
+    """
+    trained = {id(head) for head in trained_modules(network, phase.trains)}
+    fixed = [id(head) not in trained for head in network.heads]
+
+    def compute(batch: Batch) -> list[Tensor]:
+        inputs = moved(batch[0], processes.device, config.channels_last)
+        with autocast():
+            return [*_features(network, fixed, inputs), batch[1]]
+
+    with torch.no_grad(), evaluating(network):
+        first = next(iter(samples.batches([torch.tensor([0])])))
+        bytes_each = sum(each.nbytes for each in compute(first))
+        if bytes_each * len(samples) > LIMIT:
+            return None
+        *features, labels = compute_rows(samples, config.batch_size, processes, compute, advance)
+    return CachedHeads(network, fixed), Features(features, labels)
+
+
+def _features(network: EarlyExitNetwork, fixed: Sequence[bool], inputs: Any) -> list[Tensor]:  # noqa: ANN401
+    state = network.begin(inputs)
+    result = []
+    for exit_index, head in enumerate(network.heads):
+        state = network.advance(exit_index, state)
+        assert isinstance(head, Head)  # checked by can_split
+        result.append(head(state) if fixed[exit_index] else head.features(state))
+    return result

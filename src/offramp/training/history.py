@@ -1,0 +1,109 @@
+"""`TrainHistory`: what happened in each epoch; as JSON lines, and in TensorBoard."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from offramp.extras import require
+from offramp.storage import write_text
+
+__all__ = ["Metrics", "TrainHistory"]
+
+
+@dataclass
+class TrainHistory:
+    """One record per epoch, and how training ended.
+
+    Args:
+        records: Dicts with `phase`, `epoch`, `loss`, `learning_rate`, `train_accuracy` per
+            exit, `seconds`, and with early stopping `accuracy` per exit on the stopping slice.
+        stopped: For each phase, why it ended: `epochs` or `patience`.
+        resumed: Whether an earlier run was gone on with.
+
+    Example:
+        >>> history = TrainHistory([{"phase": "network", "epoch": 0, "accuracy": [0.5, 0.75]}])
+        >>> len(history), history.last["accuracy"], history.chosen["epoch"]
+        (1, [0.5, 0.75], 0)
+    """
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    stopped: dict[str, str] = field(default_factory=dict)
+    resumed: bool = False
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.records)
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The last epoch's record."""
+        return self.records[-1]
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The record of the epoch whose weights were taken.
+
+        With early stopping the first one with the best accuracy of the last phase, else the last.
+        """
+        phase = [each for each in self.records if each["phase"] == self.last["phase"]]
+        if "accuracy" not in self.last:
+            return self.last
+        return max(phase, key=lambda each: sum(each["accuracy"]))
+
+    def write(self, path: Path) -> Path:
+        """Write the records as JSON lines, atomically."""
+        return write_text(path, "".join(json.dumps(record) + "\n" for record in self.records))
+
+    @classmethod
+    def read(cls, path: str | Path) -> "TrainHistory":
+        """Read JSON lines that `write` wrote."""
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        return cls([json.loads(line) for line in lines])
+
+
+class Metrics:
+    """Where the metrics of a run in a folder go: `history.jsonl`, and TensorBoard.
+
+    Args:
+        folder: Of the run; None to write nothing.
+        tensorboard: Whether TensorBoard is wanted; None: if it is installed.
+
+    Raises:
+        MissingExtraError: TensorBoard is wanted and not installed.
+    """
+
+    def __init__(self, folder: Path | None, tensorboard: bool | None) -> None:
+        self.folder = folder
+        self._board: Any = None
+        self._wanted = find_spec("tensorboard") is not None if tensorboard is None else tensorboard
+        if folder is not None and self._wanted:
+            require("tensorboard", extra="train")
+
+    def epoch(self, history: TrainHistory) -> None:
+        """Write the last epoch of a history."""
+        if self.folder is None:
+            return
+        history.write(self.folder / "history.jsonl")
+        if not self._wanted:
+            return
+        record, step = history.last, len(history) - 1
+        if self._board is None:
+            board = require("torch.utils.tensorboard", extra="train")
+            # What a killed run has shown of this epoch and later ones is taken back.
+            self._board = board.SummaryWriter(str(self.folder / "tensorboard"), purge_step=step)
+        for name in ("loss", "learning_rate"):
+            self._board.add_scalar(f"{record['phase']}/{name}", record[name], step)
+        for name in ("accuracy", "train_accuracy"):
+            for exit_index, value in enumerate(record.get(name, ())):
+                self._board.add_scalar(f"{record['phase']}/{name}/{exit_index}", value, step)
+        self._board.flush()
+
+    def close(self) -> None:
+        """Finish the files."""
+        if self._board is not None:
+            self._board.close()

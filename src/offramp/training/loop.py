@@ -1,0 +1,331 @@
+"""The loop: one phase of training, epoch by epoch."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from offramp.errors import ConfigError
+from offramp.networks.network import EarlyExitNetwork
+from offramp.training.checkpoint import (
+    Checkpoints,
+    Place,
+    fill,
+    optimizer_tensors,
+    restore_optimizer,
+    weights,
+)
+from offramp.training.config import TrainConfig
+from offramp.training.frozen import cache_features, can_split
+from offramp.training.history import Metrics, TrainHistory
+from offramp.training.objective import Objective, Phase, exit_losses
+from offramp.training.parts import training_mode
+from offramp.training.processes import Processes
+from offramp.training.progress import RunProgress
+from offramp.training.samples import Batch, Samples, check_targets, moved
+from offramp.training.schedule import Schedule
+from offramp.training.seeding import generator_at, seed_at, seed_everything
+
+__all__ = ["Augmentation", "PhaseRun", "Run"]
+
+Augmentation: TypeAlias = Callable[[Any, Tensor, int, torch.Generator], tuple[Any, Tensor]]
+
+
+@dataclass
+class Run:
+    """What all phases of a run share."""
+
+    network: EarlyExitNetwork
+    samples: Samples
+    config: TrainConfig
+    processes: Processes
+    checkpoints: Checkpoints
+    metrics: Metrics
+    progress: RunProgress
+    augment: Augmentation | None = None
+    history: TrainHistory = field(default_factory=TrainHistory)
+    saved_at: float = field(default_factory=time.monotonic)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision in which the network runs."""
+        if self.config.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.processes.device.type, torch.bfloat16)
+
+    def slices(self) -> tuple[Tensor, Tensor]:
+        """Numbers of the samples to train on, and of those that decide on stopping.
+
+        Raises:
+            ConfigError: There are too few samples for both.
+        """
+        order = torch.randperm(
+            len(self.samples), generator=generator_at(self.config.seed, "slice")
+        )
+        if self.config.patience is None:
+            return order, order[:0]
+        kept = max(1, round(len(order) * self.config.stopping_share))
+        if kept >= len(order):
+            raise ConfigError(
+                f"{len(order)} samples are too few to keep some back for early stopping; say "
+                "patience=None"
+            )
+        return order[kept:], order[:kept].sort().values
+
+
+class _Pass(nn.Module):
+    """The forward pass of an objective as a module, since gradients are averaged by modules."""
+
+    def __init__(self, network: EarlyExitNetwork, objective: Objective) -> None:
+        super().__init__()
+        self.network = network
+        self.objective = objective
+
+    def forward(self, inputs: Any) -> Tensor:  # noqa: ANN401
+        return self.objective.logits(self.network, inputs)
+
+
+class PhaseRun:
+    """One phase of a run, from wherever it was left.
+
+    Args:
+        run: What the phases share.
+        phase: What is trained, and for what.
+        place: Where to begin.
+        tensors: The optimiser's and the best weights, if the phase was begun before.
+    """
+
+    def __init__(
+        self, run: Run, phase: Phase, place: Place, tensors: dict[str, Tensor] | None = None
+    ) -> None:
+        self.run, self.phase, self.place = run, phase, place
+        self.network, self.config, self.processes = run.network, run.config, run.processes
+        self.train_index, self.stop_index = run.slices()
+        self.samples = run.samples
+        self.module: nn.Module = _Pass(run.network, phase.objective)
+        if run.augment is None and can_split(run.network, phase):
+            self._use_features()
+        self.wrapped = self.processes.wrap(self.module)
+        self.schedule = Schedule(
+            self.config.epochs, self.config.warmup_epochs, self.config.restart_epochs
+        )
+        self.names = {id(p): name for name, p in self.network.named_parameters()}
+        self.parameters = [p for p in self.network.parameters() if p.requires_grad]
+        self.optimizer = _optimizer(self.parameters, self.config)
+        self.best: dict[str, Tensor] = {}
+        if tensors:
+            restore_optimizer(self.optimizer, self.names, tensors)
+            self.best = {k: v.clone() for k, v in tensors.items() if k.startswith("best.")}
+
+    def train(self) -> str:
+        """Train until the last epoch, or until nothing gets better; returns why it ended."""
+        steps = len(self._batches(0))
+        total = self.config.epochs * steps
+        done = self.place.epoch * steps + self.place.step
+        self.run.progress.start(f"{self.phase.name}: starting", total, done)
+        reason = "patience" if self._is_waiting_in_vain() else "epochs"
+        while self.place.epoch < self.config.epochs and reason == "epochs":
+            self._epoch()
+            reason = "patience" if self._is_waiting_in_vain() else "epochs"
+        self.processes.align(self.network)
+        if self.best:
+            fill(self.network, self.best, "best.")
+        return reason
+
+    def checkpoint(self, if_due: bool = True) -> None:
+        """Write a checkpoint; only if the last one is long ago, unless told otherwise."""
+        due = time.monotonic() - self.run.saved_at >= self.config.checkpoint_seconds
+        if not self.processes.is_main or (if_due and not due):
+            return
+        tensors = {
+            **weights(self.network, "network."),
+            **optimizer_tensors(self.optimizer, self.names),
+            **self.best,
+        }
+        history = {
+            "records": self.run.history.records,
+            "stopped": self.run.history.stopped,
+            "objective": self.phase.objective.state(),
+        }
+        self.run.checkpoints.save(self.place, history, tensors)
+        self.run.saved_at = time.monotonic()
+
+    def _epoch(self) -> None:
+        place, started = self.place, time.monotonic() - self.place.seconds
+        batches = self._batches(place.epoch)
+        training_mode(self.network, self.phase.trains)
+        reader = self._read(batches[place.step :])
+        while place.step < len(batches):
+            seed_everything(*self._here("step"), self.processes.rank)
+            self._step(next(reader), len(batches))
+            place.step += 1
+            place.seconds = time.monotonic() - started
+            self.run.progress.advance()
+            # Reading workers run ahead, and other processes have sums of their own.
+            if not self.config.workers and self.processes.world == 1:
+                self.checkpoint()
+        self._end_epoch()
+        place.epoch, place.step, place.sums, place.seconds = place.epoch + 1, 0, [], 0.0
+        self.checkpoint()
+
+    def _step(self, batch: Batch, steps: int) -> None:
+        inputs, targets = batch
+        check_targets(targets, self.network.num_classes)
+        if self.run.augment is not None:
+            generator = generator_at(*self._here("augment"), self.processes.rank)
+            inputs, targets = self.run.augment(
+                inputs, targets, self.network.num_classes, generator
+            )
+            check_targets(targets, self.network.num_classes)
+        epoch = self.place.epoch + (self.place.step + 1) / steps
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.learning_rate * self.schedule.factor(epoch)
+        logits = self._forward(inputs)
+        targets = targets.to(logits.device)
+        loss = self.phase.objective(logits, targets)
+        self._check_finite(loss)
+        self.optimizer.zero_grad()
+        loss.backward()
+        if self.config.clip_norm is not None:
+            clip_grad_norm_(self.parameters, self.config.clip_norm)
+        self.optimizer.step()
+        self._count(loss.detach(), logits.detach(), targets)
+
+    def _forward(self, inputs: Any) -> Tensor:  # noqa: ANN401
+        inputs = moved(inputs, self.processes.device, self.config.channels_last)
+        with self.run.autocast():
+            logits: Tensor = self.wrapped(inputs)
+        return logits.float()
+
+    def _check_finite(self, loss: Tensor) -> None:
+        if not bool(loss.isfinite()):
+            raise ConfigError(
+                f"the loss became {loss.item()} in epoch {self.place.epoch} of the phase "
+                f"{self.phase.name!r}: lower `learning_rate` or `clip_norm`, or look for broken "
+                "inputs"
+            )
+
+    def _count(self, loss: Tensor, logits: Tensor, targets: Tensor) -> None:
+        labels = targets.argmax(1) if targets.ndim == 2 else targets
+        right = (logits.argmax(2) == labels.unsqueeze(1)).sum(0).tolist()  # [M]
+        new = [len(labels), float(loss) * len(labels), *right]
+        old = self.place.sums or [0.0] * len(new)
+        self.place.sums = [a + b for a, b in zip(old, new, strict=True)]
+
+    def _end_epoch(self) -> None:
+        samples, loss, *right = self._totals(self.place.sums)
+        record: dict[str, Any] = {
+            "phase": self.phase.name,
+            "epoch": self.place.epoch,
+            "loss": loss / samples,
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "train_accuracy": [each / samples for each in right],
+            "seconds": round(self.place.seconds, 3),
+        }
+        if len(self.stop_index):
+            record.update(self._evaluate())
+            self._keep_if_best(sum(record["accuracy"]) / len(record["accuracy"]))
+        self.run.history.records.append(record)
+        if self.processes.is_main:
+            self.run.metrics.epoch(self.run.history)
+        self.run.progress.epoch(record, self.config.epochs)
+
+    def _keep_if_best(self, score: float) -> None:
+        if not self.place.best or score > self.place.best[0]:
+            self.place.best = [score, self.place.epoch]
+            self.best = {k: v.clone() for k, v in weights(self.network, "best.").items()}
+
+    def _is_waiting_in_vain(self) -> bool:
+        if self.config.patience is None or not self.place.best:
+            return False
+        return self.place.epoch - 1 - self.place.best[1] >= self.config.patience
+
+    @torch.no_grad()
+    def _evaluate(self) -> dict[str, Any]:
+        """Accuracy and loss per exit on the stopping slice."""
+        self.network.eval()
+        self.processes.align(self.network)
+        batches = list(self.stop_index.split(self.config.batch_size))
+        mine = batches[self.processes.rank :: self.processes.world]
+        sums: list[float] = []
+        for inputs, targets in self.samples.batches(mine):
+            # Not through the wrapper: processes may have different numbers of batches here.
+            with self.run.autocast():
+                logits = self.module(
+                    moved(inputs, self.processes.device, self.config.channels_last)
+                )
+            targets = targets.to(logits.device)
+            labels = targets.argmax(1) if targets.ndim == 2 else targets
+            right = (logits.argmax(2) == labels.unsqueeze(1)).sum(0)
+            losses = exit_losses(logits, targets) * len(labels)
+            new = [*right.tolist(), *losses.tolist()]
+            sums = [a + b for a, b in zip(sums or [0.0] * len(new), new, strict=True)]
+        sums = self._totals(sums)
+        exits, samples = len(sums) // 2, len(self.stop_index)
+        shares = [each / samples for each in sums]
+        return {"accuracy": shares[:exits], "exit_losses": shares[exits:]}
+
+    def _totals(self, sums: list[float]) -> list[float]:
+        if self.processes.world == 1:
+            return sums
+        # A process without any batch does not know how many numbers the others have.
+        size = torch.tensor([len(sums)], device=self.processes.device)
+        longest = max(int(each) for each in self.processes.gather(size, 1))
+        padded = torch.zeros(longest, dtype=torch.float64, device=self.processes.device)
+        padded[: len(sums)] = torch.tensor(sums, dtype=torch.float64)
+        totals: list[float] = self.processes.total(padded).tolist()
+        return totals
+
+    def _batches(self, epoch: int) -> list[Tensor]:
+        """This process's share of every batch of an epoch; a last, smaller batch is left out."""
+        place = (self.config.seed, "order", self.place.phase, epoch)
+        order = self.train_index[
+            torch.randperm(len(self.train_index), generator=generator_at(*place))
+        ]
+        world = self.processes.world
+        size = min(self.config.batch_size, len(order) // world * world)
+        if size % world or not size:
+            raise ConfigError(
+                f"`batch_size` must be a multiple of the {world} processes, and no larger than "
+                f"the data, got {self.config.batch_size} for {len(order)} samples"
+            )
+        return [
+            each[self.processes.rank :: world]
+            for each in order[: len(order) // size * size].split(size)
+        ]
+
+    def _read(self, batches: list[Tensor]) -> Iterator[Batch]:
+        return self.samples.batches(batches, seed_at(*self._here("read"), self.processes.rank))
+
+    def _here(self, purpose: str) -> tuple[int | str, ...]:
+        place = self.place
+        return (self.config.seed, purpose, place.phase, place.epoch, place.step)
+
+    def _use_features(self) -> None:
+        self.run.progress.start("features", total=len(self.samples))
+
+        found = cache_features(
+            self.network,
+            self.phase,
+            self.samples,
+            self.config,
+            self.processes,
+            self.run.autocast,
+            self.run.progress.advance,
+        )
+        if found is None:
+            self.run.progress.say("the features are too large to keep: running the backbone again")
+            return
+        self.module, self.samples = found[0], Samples(found[1])
+
+
+def _optimizer(parameters: list[nn.Parameter], config: TrainConfig) -> torch.optim.AdamW:
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], config.learning_rate)

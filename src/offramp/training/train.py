@@ -1,0 +1,214 @@
+"""`train`: from a network and data to a trained network, resumable at any moment."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from offramp.errors import ConfigError, SplitError
+from offramp.networks.network import EarlyExitNetwork
+from offramp.storage import write_text
+from offramp.training.checkpoint import Checkpoints, Place, fill, weights
+from offramp.training.config import TrainConfig
+from offramp.training.distillation import Distillation
+from offramp.training.gradient_equilibrium import GradientEquilibrium
+from offramp.training.history import Metrics, TrainHistory
+from offramp.training.joint import Joint
+from offramp.training.loop import Augmentation, PhaseRun, Run
+from offramp.training.objective import LossFunction, Objective, Phase, PlainObjective
+from offramp.training.parts import only_heads, training_only
+from offramp.training.processes import Processes
+from offramp.training.progress import RunProgress
+from offramp.training.samples import Samples
+from offramp.training.seeding import kept_randomness
+from offramp.training.zero_time_waste import ZeroTimeWaste
+
+__all__ = ["OBJECTIVES", "find_objective", "train"]
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    each.name: each for each in (Joint, GradientEquilibrium, Distillation, ZeroTimeWaste)
+}
+
+
+def find_objective(objective: str | Objective | LossFunction) -> Objective:
+    """An objective by name, as it is, or from a function of `(logits, targets)`.
+
+    Raises:
+        ConfigError: An unknown name, or something that cannot be called.
+
+    Example:
+        >>> find_objective("joint")
+        Joint(weights=None)
+    """
+    if isinstance(objective, Objective):
+        return objective
+    if isinstance(objective, str) and objective in OBJECTIVES:
+        return OBJECTIVES[objective]()
+    if callable(objective):
+        return PlainObjective(objective)
+    raise ConfigError(
+        f"`objective` must be one of {', '.join(OBJECTIVES)}, an Objective, or a function of "
+        f"(logits, targets), got {objective!r}"
+    )
+
+
+def train(
+    network: EarlyExitNetwork,
+    data: Any,  # noqa: ANN401 - any data set or loader, checked
+    objective: str | Objective | LossFunction = "joint",
+    config: TrainConfig | None = None,
+    *,
+    augment: Augmentation | None = None,
+    folder: str | Path | None = None,
+    freeze_backbone: bool = False,
+    allow_split: str | None = None,
+) -> TrainHistory:
+    """Train a network in place.
+
+    With a `folder`, checkpoints are written there, and the same call goes on where a killed one
+    was, to bitwise the same weights on the same machine. Under `torchrun` or `accelerate launch`,
+    the processes share the work.
+
+    Args:
+        network: Trained in place.
+        data: A data set of `(inputs, label)`, inputs a tensor or a dict of tensors; or a
+            `DataLoader` of one. Early stopping keeps a slice of it back, and needs nothing else.
+        objective: `joint`, `gradient-equilibrium`, `distillation`, `zero-time-waste`, an
+            `Objective` with settings, or your own function of `(logits, targets)`.
+        config: How to train.
+        augment: A function of `(inputs [n, ...], labels [n], num_classes, generator)` that returns
+            inputs and targets `[n, K]` (or `[n]`). It is for training batches only.
+        folder: Where the checkpoint, `history.jsonl`, `train.json` and TensorBoard's files go.
+        freeze_backbone: Train the heads only, with the backbone in eval mode. The backbone's own
+            classifier, as the last exit, stays too. Without augmentation, what the heads read
+            is computed once (if it takes no more than 2 GB).
+        allow_split: Name of the data's split, to train on something that does not say `train`.
+
+    Returns:
+        What happened in each epoch.
+
+    Raises:
+        ConfigError: Settings, data and network do not go together; or the folder holds a run with
+            other settings.
+        SplitError: The data say that they are not for training.
+
+    Example:
+        >>> from torch.utils.data import TensorDataset
+        >>> from offramp.networks import build
+        >>> network = build("convnet", num_classes=2, image_size=8)
+        >>> images = torch.rand(40, 3, 8, 8)
+        >>> data = TensorDataset(images, (images[:, 0].mean((1, 2)) > 0.5).long())
+        >>> history = train(network, data, config=TrainConfig(epochs=2, progress=False))
+        >>> [len(record["accuracy"]) for record in history]
+        [4, 4]
+    """
+    config = config or TrainConfig()
+    samples = Samples.of(data, config.workers)
+    _check_split(samples, allow_split)
+    chosen = find_objective(objective)
+    phases = only_heads(network, chosen) if freeze_backbone else chosen.phases(network)
+    processes = Processes.here(_device(network))
+    command = _command(network, samples, chosen, config)
+    command |= {"augment": _name(augment), "freeze_backbone": freeze_backbone}
+    command["processes"] = processes.world
+    where = None if folder is None else Path(folder)
+    with kept_randomness(), RunProgress(config.progress and processes.is_main) as progress:
+        network.to(processes.device)
+        if config.channels_last:
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        metrics = Metrics(where if processes.is_main else None, config.tensorboard)
+        checkpoints = Checkpoints(where, command)
+        run = Run(network, samples, config, processes, checkpoints, metrics, progress, augment)
+        try:
+            _run_phases(run, phases)
+        finally:
+            metrics.close()
+    return run.history
+
+
+def _run_phases(run: Run, phases: tuple[Phase, ...]) -> None:
+    run.processes.wait()
+    saved = run.checkpoints.load()
+    run.processes.wait()
+    place, tensors = Place(), None
+    if saved is not None:
+        place, history, tensors = saved
+        fill(run.network, tensors, "network.")
+        run.history.records, run.history.stopped = history["records"], history["stopped"]
+        run.history.resumed = True
+        if not place.finished:
+            phases[place.phase].objective.load_state(history["objective"])
+            run.progress.say(f"going on with {phases[place.phase].name}, epoch {place.epoch + 1}")
+    elif run.processes.is_main and run.checkpoints.folder is not None:
+        _write_command(run.checkpoints)
+    while not place.finished:
+        phase = phases[place.phase]
+        with training_only(run.network, phase.trains):
+            current = PhaseRun(run, phase, place, tensors)
+            run.history.stopped[phase.name] = current.train()
+        last = place.phase == len(phases) - 1
+        place, tensors = Place(phase=place.phase + (not last), finished=last), None
+        _checkpoint_between(run, phases, place)
+
+
+def _checkpoint_between(run: Run, phases: tuple[Phase, ...], place: Place) -> None:
+    """After a phase nothing but weights is worth keeping; the next begins with a new optimiser."""
+    history = {
+        "records": run.history.records,
+        "stopped": run.history.stopped,
+        "objective": phases[place.phase].objective.state(),
+    }
+    if run.processes.is_main:
+        run.checkpoints.save(place, history, weights(run.network, "network."))
+    run.processes.wait()
+
+
+def _device(network: EarlyExitNetwork) -> torch.device:
+    parameter = next(network.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def _check_split(samples: Samples, allow_split: str | None) -> None:
+    if samples.split not in (None, "train", allow_split):
+        raise SplitError(
+            f"training needs the split 'train', and the data are {samples.split!r}; if that is "
+            f"what you mean, say allow_split={samples.split!r}"
+        )
+
+
+def _command(
+    network: EarlyExitNetwork, samples: Samples, objective: Objective, config: TrainConfig
+) -> dict[str, Any]:
+    """What a run's result depends on, as far as it can be said in JSON."""
+    shapes = {name: list(tensor.shape) for name, tensor in network.state_dict().items()}
+    ids = getattr(samples.dataset, "sample_ids", None)
+    command = {
+        **config.decisive(),
+        "objective": objective.describe(),
+        "samples": len(samples),
+        "sample_ids": None if ids is None else _digest([str(each) for each in ids]),
+        "network": _digest(shapes),
+    }
+    return dict(json.loads(json.dumps(command)))
+
+
+def _digest(value: object) -> str:
+    return hashlib.blake2b(json.dumps(value).encode(), digest_size=8).hexdigest()
+
+
+def _name(augment: Augmentation | None) -> str | None:
+    if augment is None:
+        return None
+    text = repr(augment)
+    # The default `repr` has an address, which is another in every process.
+    plain = getattr(augment, "__qualname__", type(augment).__qualname__)
+    return str(plain) if " at 0x" in text else text
+
+
+def _write_command(checkpoints: Checkpoints) -> None:
+    assert checkpoints.folder is not None
+    versions = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    text = json.dumps({**checkpoints.command, **versions}, indent=1)
+    write_text(checkpoints.folder / "train.json", text + "\n")

@@ -1,0 +1,111 @@
+"""Ledgers from networks and data."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from offramp.errors import ConfigError, LedgerError, NetworkError, SplitError
+from offramp.networks import EarlyExitNetwork, LinearHead, Pool, count_macs
+from offramp.recording import record
+
+
+class Named(TensorDataset):
+    split = "test"
+    class_names = ("a", "b", "c")
+
+    @property
+    def sample_ids(self):
+        return [f"image-{index}" for index in range(len(self))]
+
+
+def test_a_ledger_holds_what_the_network_says_in_the_datas_order(convnet, data):
+    ledger = record(convnet, data, split="val", batch_size=10, progress=False)
+    convnet.eval()
+    with torch.no_grad():
+        expected = convnet(data.tensors[0])
+    torch.testing.assert_close(ledger.logits, expected)
+    assert torch.equal(ledger.labels, data.tensors[1])
+    assert ledger.network == convnet.fingerprint()
+    assert ledger.cost_model == count_macs(convnet)
+    assert ledger.unit == "macs"
+
+
+def test_what_the_data_know_goes_into_the_ledger(convnet, data):
+    ledger = record(convnet, Named(*data.tensors), progress=False)
+    assert ledger.split == "test"
+    assert ledger.class_names == ["a", "b", "c"]
+    assert ledger.sample_ids[:2] == ["image-0", "image-1"]
+    with pytest.raises(SplitError, match="the data say that they are 'test', and split='val'"):
+        record(convnet, Named(*data.tensors), split="val", progress=False)
+
+
+def test_recording_leaves_the_mode_of_the_network(convnet, data):
+    convnet.train()
+    before = convnet.fingerprint()
+    record(convnet, data, split="val", progress=False)
+    assert convnet.training
+    assert convnet.fingerprint() == before
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_precisions(convnet, data, dtype, precision):
+    ledger = record(convnet, data, split="val", dtype=dtype, precision=precision, progress=False)
+    assert ledger.dtype == getattr(torch, dtype)
+    exact = record(convnet, data, split="val", progress=False)
+    torch.testing.assert_close(ledger.logits.float(), exact.logits, atol=0.05, rtol=0.05)
+
+
+class Listing(nn.Module):
+    """Somebody else's network: a list of logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(192, 3), nn.Linear(192, 3)
+
+    def forward(self, x):
+        return [self.first(x.flatten(1)), self.second(x.flatten(1))]
+
+
+def test_any_module_that_returns_a_list_of_logits(data):
+    ledger = record(Listing(), data, split="val", costs=[0.5, 1.0], progress=False)
+    assert ledger.logits.shape == (64, 2, 3)
+    assert ledger.unit == "relative"
+    assert ledger.network is not None
+    with pytest.raises(ConfigError, match="the costs of a Listing are not known: pass costs="):
+        record(Listing(), data, split="val", progress=False)
+
+
+def test_a_shuffling_loader_is_recorded_in_the_datas_order(convnet, data):
+    plain = record(convnet, data, split="val", progress=False)
+    loader = DataLoader(data, batch_size=7, shuffle=True)
+    assert torch.equal(record(convnet, loader, split="val", progress=False).logits, plain.logits)
+
+
+def test_a_network_without_known_inputs_is_counted_on_the_data():
+    network = EarlyExitNetwork(
+        [nn.Linear(4, 8), nn.Linear(8, 8)],
+        [LinearHead(Pool("flat"), 8, 3) for _ in range(2)],
+        num_classes=3,
+    )
+    data = TensorDataset(torch.rand(9, 4), torch.arange(9) % 3)
+    assert record(network, data, split="val", progress=False).costs.tolist() == [56.0, 144.0]
+
+
+def test_impossible_requests_are_named(convnet, data):
+    images, labels = data.tensors
+    for error, settings, message in (
+        (SplitError, {}, "the data do not say which split they are"),
+        (ConfigError, {"split": "val", "dtype": "int8"}, "`dtype` must be float16 or float32"),
+        (ConfigError, {"split": "val", "precision": "int8"}, "`precision` must be float32 or"),
+        (ConfigError, {"split": "val", "batch_size": 0}, "`batch_size` must be at least 1"),
+    ):
+        with pytest.raises(error, match=message):
+            record(convnet, data, progress=False, **settings)
+    with pytest.raises(LedgerError, match=r"labels must lie in 0\.\.2"):
+        record(convnet, TensorDataset(images, labels + 3), "val", progress=False)
+    with pytest.raises(LedgerError, match="the data have soft targets"):
+        record(convnet, TensorDataset(images, torch.rand(64, 3)), "val", progress=False)
+    with pytest.raises(NetworkError, match="must return a list of logits"):
+        record(nn.Flatten(), data, "val", costs=[1.0], progress=False)

@@ -1,0 +1,166 @@
+"""A run that is killed at any moment goes on to bitwise the same weights."""
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from offramp.errors import ConfigError, FileFormatError
+from offramp.networks import build
+from offramp.training import OBJECTIVES, TrainConfig, train
+from offramp.training.checkpoint import Checkpoints
+
+SCRIPT = Path(__file__).with_name("run_training.py")
+
+
+def start(folder):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, SCRIPT, folder, "interrupted"], env=environment, stderr=subprocess.PIPE
+    )
+
+
+def place(folder):
+    path = folder / "checkpoint" / "checkpoint.json"
+    return json.loads(path.read_text())["place"] if path.exists() else {"epoch": -1, "step": 0}
+
+
+def wait_for(folder, epoch, step):
+    deadline = time.monotonic() + 180
+    while (now := place(folder)) and (now["epoch"], now["step"]) < (epoch, step):
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def fingerprint(folder):
+    return json.loads((folder / "result-0.json").read_text())["network"]["fingerprint"]
+
+
+def test_killed_runs_end_with_the_same_weights(tmp_path):
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    whole.mkdir()
+    pieces.mkdir()
+    runpy.run_path(str(SCRIPT))["main"](whole, "interrupted")
+    for epoch, step in ((1, 3), (4, 1)):
+        process = start(pieces)
+        wait_for(pieces, epoch, step)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    last = start(pieces)
+    assert "going on with network" in last.communicate(timeout=180)[1].decode()
+    assert last.returncode == 0
+    assert fingerprint(pieces) == fingerprint(whole)
+    first, second = (
+        [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+        for folder in (whole, pieces)
+    )
+    assert [r["accuracy"] for r in first] == [r["accuracy"] for r in second]
+    assert [r["loss"] for r in first] == [r["loss"] for r in second]
+
+
+class Killed(BaseException):
+    pass
+
+
+def with_dropout():
+    torch.manual_seed(3)
+    network = build("convnet", num_classes=3, image_size=8, width=4, head="cascade")
+    network.stages[1].append(nn.Dropout(0.2))
+    return network
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_goes_on_from_every_checkpoint(
+    objective, freeze, data, tmp_path, monkeypatch
+):
+    config = TrainConfig(
+        epochs=3,
+        batch_size=20,
+        learning_rate=0.01,
+        checkpoint_seconds=0,
+        channels_last=True,
+        progress=False,
+        tensorboard=False,
+    )
+    whole = with_dropout()
+    train(whole, data, objective, config, freeze_backbone=freeze)
+    save, lives = Checkpoints.save, 4
+
+    def save_and_die(self, *content):
+        nonlocal lives
+        save(self, *content)
+        lives -= 1
+        if not lives:
+            lives = 4
+            raise Killed
+
+    monkeypatch.setattr(Checkpoints, "save", save_and_die)
+    for _ in range(20):
+        network = with_dropout()
+        try:
+            history = train(
+                network, data, objective, config, folder=tmp_path, freeze_backbone=freeze
+            )
+        except Killed:
+            continue
+        break
+    assert history.resumed
+    assert network.fingerprint() == whole.fingerprint()
+
+
+def test_a_finished_run_is_not_run_again(convnet, data, quick, tmp_path):
+    train(convnet, data, config=quick, folder=tmp_path)
+    torch.manual_seed(9)
+    other = build("convnet", num_classes=3, image_size=8, width=4)
+    history = train(other, data, config=quick, folder=tmp_path)
+    assert history.resumed
+    assert len(history) == quick.epochs
+    assert other.fingerprint() == convnet.fingerprint()
+
+
+def test_a_folder_with_another_run_is_refused(convnet, data, quick, tmp_path):
+    train(convnet, data, config=quick, folder=tmp_path)
+    with pytest.raises(ConfigError, match=r"objective.*use the same ones to go on with it"):
+        train(convnet, data, "distillation", quick, folder=tmp_path)
+    other = TrainConfig(epochs=3, batch_size=16, learning_rate=0.02)
+    with pytest.raises(ConfigError, match=r"learning_rate: 0.01 there, 0.02 here"):
+        train(convnet, data, config=other, folder=tmp_path)
+    wider = build("convnet", num_classes=3, image_size=8, width=8)
+    with pytest.raises(ConfigError, match="network: "):
+        train(wider, data, config=quick, folder=tmp_path)
+
+
+def test_a_damaged_checkpoint_is_refused(convnet, data, quick, tmp_path):
+    train(convnet, data, config=quick, folder=tmp_path)
+    path = tmp_path / "checkpoint" / "checkpoint.json"
+    meta = json.loads(path.read_text())
+    del meta["place"]
+    path.write_text(json.dumps(meta))
+    with pytest.raises(FileFormatError, match="is not a complete checkpoint"):
+        train(convnet, data, config=quick, folder=tmp_path)
+    (next((tmp_path / "checkpoint").glob("*.safetensors"))).write_bytes(b"")
+    with pytest.raises(FileFormatError, match="truncated"):
+        train(convnet, data, config=quick, folder=tmp_path)
+
+
+def test_a_checkpoint_without_a_tensor_is_refused(convnet, tmp_path):
+    from offramp.training.checkpoint import fill
+
+    with pytest.raises(FileFormatError, match="the checkpoint does not fit this network"):
+        fill(convnet, {}, "network.")
+
+
+def test_no_pickle_is_written(convnet, data, quick, tmp_path):
+    train(convnet, data, config=quick, folder=tmp_path)
+    kinds = {path.suffix for path in (tmp_path / "checkpoint").iterdir()}
+    assert kinds == {".json", ".safetensors"}
