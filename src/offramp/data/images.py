@@ -133,7 +133,7 @@ class Pixels:
         return torch.stack(decoded)
 
     def _decoded(self, positions: list[int]) -> list[Any]:
-        encoded = self._table.read([self._rows[position] for position in positions])
+        encoded = self._table.cells.read([self._rows[position] for position in positions])
         with ThreadPoolExecutor(THREADS) as threads:
             return list(threads.map(self._attempt, encoded))
 
@@ -147,7 +147,7 @@ class Pixels:
             return None
 
     def _name(self, position: int) -> str:
-        return self._table.name(self._rows[position])
+        return self._table.cells.name(self._rows[position])
 
     def _check_size(self, one: Tensor, shape: Sequence[int], position: int) -> None:
         if tuple(one.shape) != tuple(shape):

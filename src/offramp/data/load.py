@@ -1,7 +1,9 @@
 """`load`: one way to say which data, and the four disjoint splits of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
+
+import torch
 
 from offramp.data.catalog import EMBEDDED, Entry, find
 from offramp.data.digits import CANVAS, cluttered_digits
@@ -73,11 +75,13 @@ def load(
             raise ConfigError(_no_domains(name))
         return _embedded(name, seed, checked_sizes(held_out, val), image_size)
     entry, tables = find(name)
+    tables = _aligned(name, tables)
     sizes = checked_sizes(held_out, val)
     asked = {"held_out": entry.held_out, "val": entry.val, **sizes}
     chosen = _Domain.resolve(name, tables, entry.source, domain)
-    maker = _Maker(entry, image_size, tokenizer, on_corrupt, *_classes(name, tables))
-    parts = _parts(name, tables, chosen, asked, seed)
+    parts = _parts(tables, chosen, asked, seed)
+    classes = _num_classes(name, tables), tables["train"].class_names
+    maker = _Maker(entry, image_size, tokenizer, on_corrupt, *classes)
     made = {part.split: maker.data(part) for part in parts}
     return Splits(name=name, seed=seed, **made)
 
@@ -139,21 +143,10 @@ class _Part:
 
 
 def _parts(
-    name: str, tables: dict[str, Table], domain: _Domain, asked: dict[str, int | None], seed: int
+    tables: dict[str, Table], domain: _Domain, asked: dict[str, int | None], seed: int
 ) -> list[_Part]:
-    train = tables.get("train")
-    if train is None or not train.is_labelled:
-        raise DataError(
-            f"`{name}` has no labelled train set; found: {', '.join(tables) or 'none'}"
-        )
-    official = next(
-        (
-            tables[key]
-            for key in ("test", "validation")
-            if key in tables and tables[key].is_labelled
-        ),
-        None,
-    )
+    train = tables["train"]
+    official = tables.get("test", tables.get("validation"))
     rows = domain.rows(train, domain.source)
     sizes = {key: int(SHARE * len(rows)) if size is None else size for key, size in asked.items()}
     if official is None:
@@ -192,7 +185,7 @@ class _Maker:
                 "transformers.AutoTokenizer.from_pretrained(...)"
             )
         return TextData(
-            texts=part.table.read(part.rows),
+            texts=part.table.cells.read(part.rows),
             tokenizer=self.tokenizer,
             labels=part.table.labels[part.rows],
             split=part.split,
@@ -220,11 +213,30 @@ class _Maker:
         )
 
 
-def _classes(name: str, tables: dict[str, Table]) -> tuple[int, list[str] | None]:
-    """K and the classes' names, which the official splits must agree on."""
-    names = [table.class_names for table in tables.values()]
-    if any(other != names[0] for other in names):
-        raise DataError(f"the official splits of `{name}` do not have the same classes: {names}")
-    if names[0] is not None:
-        return len(names[0]), names[0]
-    return 1 + max(int(table.labels.max()) for table in tables.values()), None
+def _aligned(name: str, tables: dict[str, Table]) -> dict[str, Table]:
+    """The labelled official splits with one numbering of the classes: that of train."""
+    labelled = {split: table for split, table in tables.items() if table.is_labelled}
+    if "train" not in labelled:
+        raise DataError(f"`{name}` has no labelled train set; found: {', '.join(tables)}")
+    classes = labelled["train"].class_names
+    made = {}
+    for split, table in labelled.items():
+        if table.class_names != classes:
+            unknown = set(table.class_names or ()) - set(classes or ())
+            if unknown or classes is None or table.class_names is None:
+                raise DataError(
+                    f"the {split} set of `{name}` has classes that train lacks: "
+                    f"{', '.join(sorted(unknown)) or 'the one names them, the other does not'}"
+                )
+            place = torch.tensor([classes.index(each) for each in table.class_names])
+            table = replace(table, labels=place[table.labels], class_names=classes)
+        made[split] = table
+    return made
+
+
+def _num_classes(name: str, tables: dict[str, Table]) -> int:
+    highest = max(int(table.labels.max()) for table in tables.values())
+    names = tables["train"].class_names
+    if names is not None and highest >= len(names):
+        raise DataError(f"`{name}` has {len(names)} classes and a label {highest}")
+    return highest + 1 if names is None else len(names)

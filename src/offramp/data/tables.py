@@ -6,12 +6,12 @@ images stay encoded until somebody looks at them.
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 from offramp.errors import DataError
 from offramp.extras import require
 
-__all__ = ["Columns", "Table", "read_files", "read_folder_of_images", "read_hub"]
+__all__ = ["Cells", "Columns", "Table", "read_files", "read_folder_of_images", "read_hub"]
 
 ALIASES = {
     "train": ("train", "training"),
@@ -41,6 +41,57 @@ class Columns:
     domain: str = "domain"
 
 
+class Cells(Protocol):
+    """The inputs of a table: objects, not closures, so that loader processes can be sent them."""
+
+    def read(self, positions: list[int]) -> list[Any]:
+        """The texts, or the encoded images, at some positions."""
+        ...
+
+    def name(self, position: int) -> str:
+        """What to call the sample at a position in a message."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Files:
+    """One file per image."""
+
+    paths: list[Path]
+
+    def read(self, positions: list[int]) -> list[bytes]:
+        return [self.paths[position].read_bytes() for position in positions]
+
+    def name(self, position: int) -> str:
+        return str(self.paths[position])
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A column of a `datasets.Dataset`, and the files or the place that it comes from."""
+
+    rows: Any
+    column: str
+    origin: tuple[str, ...]
+
+    def read(self, positions: list[int]) -> list[Any]:
+        cells = self.rows[positions][self.column]
+        return [_encoded(cell) if isinstance(cell, dict) else cell for cell in cells]
+
+    def name(self, position: int) -> str:
+        if len(self.origin) == 1 or not self.origin[0].endswith(".parquet"):
+            return f"{self.origin[0]} row {position}"
+        parquet = require("pyarrow.parquet", extra="train")
+        ends = list(accumulate(parquet.read_metadata(path).num_rows for path in self.origin))
+        number = bisect_right(ends, position)
+        return f"{self.origin[number]} row {position - (ends[number - 1] if number else 0)}"
+
+
+def _encoded(cell: dict[str, Any]) -> bytes:
+    content: bytes = cell["bytes"] or Path(cell["path"]).read_bytes()
+    return content
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """One official split.
@@ -51,8 +102,7 @@ class Table:
         ids: `[N]`, the same wherever the files lie.
         class_names: `[K]`, where they are known.
         domains: `[N]` names, where the samples have a domain.
-        read: Gives the texts, or the encoded images, at some positions.
-        name: Gives what to call the sample at a position in a message.
+        cells: The texts, or the encoded images.
     """
 
     kind: str
@@ -60,8 +110,7 @@ class Table:
     ids: list[str]
     class_names: list[str] | None
     domains: list[str] | None
-    read: Callable[[list[int]], list[Any]]
-    name: Callable[[int], str]
+    cells: "Cells"
 
     @property
     def is_labelled(self) -> bool:
@@ -89,8 +138,7 @@ def read_files(folder: Path, columns: Columns) -> dict[str, Table]:
         except Exception as error:
             raise DataError(f"cannot read the {kind} files in {folder}: {_cause(error)}") from None
     return {
-        split: _table(rows, split, columns, _row_namer(files[split], len(rows)))
-        for split, rows in found.items()
+        split: _table(rows, split, columns, tuple(names[split])) for split, rows in found.items()
     }
 
 
@@ -107,7 +155,7 @@ def read_hub(repository: str, columns: Columns) -> dict[str, Table]:
         except Exception as error:
             raise DataError(f"the hub did not give {repository}: {_cause(error)}") from None
     return {
-        split: _table(rows, split, columns, f"{repository}, {split} row {{}}".format)
+        split: _table(rows, split, columns, (f"{repository}, {split}",))
         for split, rows in found.items()
     }
 
@@ -142,55 +190,52 @@ def _image_table(path: Path, root: Path, classes: list[str]) -> Table:
         ids=[file.relative_to(root).as_posix() for file in files],
         class_names=classes,
         domains=None,
-        read=lambda positions: [files[position].read_bytes() for position in positions],
-        name=lambda position: str(files[position]),
+        cells=_Files(files),
     )
 
 
-def _table(rows: Any, split: str, columns: Columns, name: Callable[[int], str]) -> Table:  # noqa: ANN401
-    images = _column(rows, columns.inputs, IMAGE_COLUMNS, must=False)
-    texts = _column(rows, columns.inputs, TEXT_COLUMNS, must=False)
-    label = _column(rows, columns.label, LABEL_COLUMNS)
-    inputs = images or texts
-    if inputs is None:
-        wanted = ", ".join(IMAGE_COLUMNS + TEXT_COLUMNS)
-        raise DataError(f"there is no column of inputs ({wanted}) among {rows.column_names}")
+def _table(rows: Any, split: str, columns: Columns, origin: tuple[str, ...]) -> Table:  # noqa: ANN401
+    inputs = _column(rows, "inputs", columns.inputs, IMAGE_COLUMNS + TEXT_COLUMNS)
+    label = _column(rows, "labels", columns.label, LABEL_COLUMNS)
     is_text = getattr(rows.features[inputs], "dtype", "") in ("string", "large_string")
     labels, class_names = _labels(rows, label)
+    only_inputs = rows.select_columns([inputs])
+    if not is_text:
+        image = require("datasets", extra="train").Image(decode=False)
+        only_inputs = only_inputs.cast_column(inputs, image)
     return Table(
         kind="text" if is_text else "image",
         labels=labels,
         ids=[f"{split}/{row}" for row in range(len(rows))],
         class_names=class_names,
         domains=_names(rows, columns.domain) if columns.domain in rows.column_names else None,
-        read=_texts(rows, inputs) if is_text else _encoded(rows, inputs),
-        name=name,
+        cells=_Rows(only_inputs, inputs, origin),
     )
 
 
-def _column(
-    rows: Any,  # noqa: ANN401
-    given: str | None,
-    usual: Sequence[str],
-    must: bool = True,
-) -> str | None:
-    wanted = (given,) if given else usual
+def _column(rows: Any, what: str, given: str | None, usual: Sequence[str]) -> str:  # noqa: ANN401
+    wanted = (given, *usual) if given else tuple(usual)
     found = next((name for name in wanted if name in rows.column_names), None)
-    if found is None and must:
+    if found is None:
         raise DataError(
-            f"there is no column of labels ({', '.join(wanted)}) among {rows.column_names}"
+            f"there is no column of {what} ({', '.join(dict.fromkeys(wanted))}) among "
+            f"{', '.join(rows.column_names)}; rename the one that holds them"
         )
     return found
 
 
-def _labels(rows: Any, column: str | None) -> tuple[Tensor, list[str] | None]:  # noqa: ANN401
+def _labels(rows: Any, column: str) -> tuple[Tensor, list[str] | None]:  # noqa: ANN401
     names = getattr(rows.features[column], "names", None)
     values = rows[column][:]
-    if any(value is None for value in values):
-        raise DataError(f"the column {column} has empty labels; fill them in or drop the rows")
-    if values and isinstance(values[0], str):
+    if all(isinstance(value, str) for value in values):
         names = sorted(set(values))
-        values = [names.index(value) for value in values]
+        number = {name: index for index, name in enumerate(names)}
+        values = [number[value] for value in values]
+    if not all(isinstance(value, int) for value in values):
+        raise DataError(
+            f"the labels in the column {column} must be all text or all whole numbers; some are "
+            "empty or something else"
+        )
     return torch.tensor(values, dtype=torch.int64), None if names is None else list(names)
 
 
@@ -198,34 +243,6 @@ def _names(rows: Any, column: str) -> list[str]:  # noqa: ANN401
     """A column as text, whether it is stored as text or as numbers with names."""
     names = getattr(rows.features[column], "names", None)
     return [str(names[value]) if names else str(value) for value in rows[column]]
-
-
-def _texts(rows: Any, column: str) -> Callable[[list[int]], list[str]]:  # noqa: ANN401
-    return lambda positions: list(rows[positions][column])
-
-
-def _encoded(rows: Any, column: str) -> Callable[[list[int]], list[bytes]]:  # noqa: ANN401
-    datasets = require("datasets", extra="train")
-    encoded = rows.select_columns([column]).cast_column(column, datasets.Image(decode=False))
-
-    def read(positions: list[int]) -> list[bytes]:
-        cells = encoded[positions][column]
-        return [cell["bytes"] or Path(cell["path"]).read_bytes() for cell in cells]
-
-    return read
-
-
-def _row_namer(files: list[Path], rows: int) -> Callable[[int], str]:
-    if len(files) == 1 or files[0].suffix != ".parquet":
-        return lambda at: f"{files[0]} row {at}"
-    parquet = require("pyarrow.parquet", extra="train")
-    ends = list(accumulate(parquet.ParquetFile(path).metadata.num_rows for path in files))
-
-    def name(at: int) -> str:
-        number = bisect_right(ends, at)
-        return f"{files[number]} row {at - (ends[number - 1] if number else 0)}"
-
-    return name
 
 
 def _official(name: str) -> str | None:
