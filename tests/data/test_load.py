@@ -192,7 +192,7 @@ def test_text_labels_are_numbered_as_in_train(tmp_path):
     splits = load(str(tmp_path), tokenizer=count_letters)
     assert splits.test.class_names == ["no", "yes"] and splits.test.labels.tolist() == [1]
     (tmp_path / "test.csv").write_text("text,label\nfine,maybe\n")
-    with pytest.raises(DataError, match="the test set of .* has classes that train lacks: maybe"):
+    with pytest.raises(DataError, match=r"the test set of .* has classes that train lacks: maybe"):
         load(str(tmp_path), tokenizer=count_letters)
 
 
@@ -290,7 +290,9 @@ def test_domains_that_do_not_exist(pacs_like, image_folder, tmp_path):
 
 def test_a_missing_data_set_says_where_it_was_looked_for(tmp_path, monkeypatch):
     monkeypatch.delenv("OFFRAMP_DATA", raising=False)
-    with pytest.raises(DataError, match=r"`cifar100`: OFFRAMP_DATA is not set, and the hub was not"):
+    with pytest.raises(
+        DataError, match=r"`cifar100`: OFFRAMP_DATA is not set, and the hub was not"
+    ):
         load("cifar100")
     monkeypatch.setenv("OFFRAMP_DATA", str(tmp_path))
     with pytest.raises(DataError, match=f"{tmp_path}/cifar100 is not there"):
@@ -308,7 +310,7 @@ def test_a_hub_that_does_not_answer(monkeypatch):
     monkeypatch.delenv("OFFRAMP_DATA", raising=False)
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(datasets, "load_dataset", fail)
-    with pytest.raises(DataError, match="the hub did not give uoft-cs/cifar10: .*no route"):
+    with pytest.raises(DataError, match=r"the hub did not give uoft-cs/cifar10: .*no route"):
         load("cifar10")
 
 

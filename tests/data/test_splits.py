@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import chain
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ def test_dealing_gives_every_sample_to_one_split(count, held_out, val, seed):
     if held_out + val >= count:
         return
     dealt = deal(ids, {"held_out": held_out, "val": val}, seed)
-    assert sorted(sum(dealt.values(), [])) == list(range(count))
+    assert sorted(chain(*dealt.values())) == list(range(count))
     assert (len(dealt["held_out"]), len(dealt["val"])) == (held_out, val)
 
 
