@@ -18,6 +18,8 @@ ROOMS = [
     "storage",
     "costs",
     "component",
+    "data",
+    "networks",
     "metrics",
     "targets",
     "npz",

@@ -18,6 +18,8 @@ from offramp.extras import require
 __all__ = ["Decoder", "ImageData", "Normalization", "Pixels"]
 
 IN_MEMORY = 2 * 2**30  # bytes of pixels per split that are kept once decoded
+# Pillow tries its formats one after the other, and knows many that nobody trains on
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "GIF", "TIFF")
 CHUNK = 1024  # images that are decoded together when all are checked
 THREADS = 4  # Pillow lets go of the interpreter while it decodes
 
@@ -57,7 +59,7 @@ class Decoder:
             OSError, SyntaxError, ValueError: From Pillow, where the image is broken.
         """
         image_module = require("PIL.Image", extra="train")
-        with image_module.open(io.BytesIO(encoded)) as image:
+        with image_module.open(io.BytesIO(encoded), formats=FORMATS) as image:
             picture = self._resized(image.convert("RGB"))
         # Pillow's arrays are read-only, which torch warns about
         return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()

@@ -48,7 +48,7 @@ class Mixture:
         """Centres spread evenly over a square, classes mixed: easy regions and hard ones."""
         generator = torch.Generator().manual_seed(seed)
         centres = 4 * torch.rand(classes, parts, features, generator=generator).double() - 2
-        return cls(centres, spread=0.25)
+        return cls(centres, spread=0.2)
 
     def log_density(self, inputs: Tensor) -> Tensor:
         """Log p(x, y), float64 `[n, K]`, from inputs `[n, D]`."""

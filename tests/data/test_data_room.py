@@ -1,0 +1,44 @@
+"""The room stays where it is: what it imports, and how light it is."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import offramp.data
+
+ROOM = Path(offramp.data.__file__).parent
+ALLOWED = {"errors", "extras", "storage", "chunking", "costs", "component", "data"}
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: path.stem)
+def test_data_import_only_from_the_rooms_above(path):
+    ours = {name.split(".")[1] for name in imports(path) if name.startswith("offramp.")}
+    assert ours <= ALLOWED
+
+
+def test_importing_data_stays_light():
+    heavy = ("datasets", "pyarrow", "pandas", "PIL", "transformers", "huggingface_hub")
+    code = f"import sys, offramp.data; print([m for m in {heavy!r} if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_embedded_data_need_no_extra():
+    code = (
+        "import sys; sys.modules['datasets'] = sys.modules['PIL'] = None\n"
+        "from offramp.data import load\n"
+        "print(load('cluttered-digits', val=9).val[0][0].shape, load('mixture').val[0][0].shape)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "torch.Size([3, 20, 20]) torch.Size([2])"
