@@ -57,7 +57,8 @@ def training_step(data: ImageData) -> Callable[[], None]:
     """Forward, backward and update of the thin ResNet in its fastest form, all exits trained."""
     torch.manual_seed(0)
     network = build("thin-resnet", num_classes=data.num_classes, image_size=32)
-    network = network.to(memory_format=torch.channels_last).train()
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network.train()
     optimizer = torch.optim.AdamW(network.parameters())
     inputs, labels = data.batch(torch.arange(BATCH))
     inputs = inputs.to(memory_format=torch.channels_last)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn import functional
 
@@ -105,9 +106,6 @@ def cluttered_digits(
         raise ConfigError(f"`sizes` are at least 1 for each of {', '.join(SPLITS)}, got {sizes}")
     if image_size < 8:
         raise ConfigError(f"`image_size` must be at least 8 for digits of 8 px, got {image_size}")
-    # Imported here because it takes seconds where pandas is installed
-    from sklearn.datasets import load_digits
-
     bunch = load_digits()
     digits = torch.from_numpy(bunch.images).float()[:, None] / 16  # [1797, 1, 8, 8]
     labels = torch.from_numpy(bunch.target)
