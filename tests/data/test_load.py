@@ -1,11 +1,16 @@
 """Every loader on a small folder made here, and every message."""
 
+import io
 import pickle
+import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from offramp.data import load
+from offramp.data import catalog, load
 from offramp.errors import ConfigError, CorruptImageError, DataError
 
 from .conftest import count_letters, encoded, write_parquet
@@ -26,13 +31,7 @@ def test_parquet_in_the_hub_layout(cifar_like):
 
 
 def test_pixels_are_those_of_the_file_normalised(cifar_like):
-    from PIL import Image
-
     data = load("cifar10", held_out=5, val=5).test
-    import io
-
-    import numpy as np
-
     expected = torch.from_numpy(np.array(Image.open(io.BytesIO(encoded(1003, (32, 32))))))
     inputs, labels = data.batch(torch.tensor([3, 3, 1]))
     norm = data.normalization
@@ -138,6 +137,7 @@ def test_truncated_images_are_skipped_and_counted(image_folder):
     break_one(image_folder)
     splits = load(str(image_folder), on_corrupt="skip")
     assert sum((data.skipped for data in splits.values()), ()) == ("dog/03.png",)
+    assert "broken images skipped: 1" in repr(splits)
     assert all_ids(whole) - all_ids(splits) == {"dog/03.png"}
     for name, data in splits.items():
         assert set(data.sample_ids) <= set(whole[name].sample_ids)
@@ -229,15 +229,9 @@ def test_tables_that_cannot_be_used(tmp_path, content, message):
 
 
 def test_a_label_beyond_the_named_classes_is_refused(cifar_like, monkeypatch):
-    from dataclasses import replace
-
-    from offramp.data import catalog
-    from offramp.data import load as _  # noqa: F401 - the module is named like the function
-
     entry, tables = catalog.find("cifar10")
     tables["test"] = replace(tables["test"], labels=tables["test"].labels + 3)
-    import sys
-
+    # By its full name: the package holds the function under the module's name
     monkeypatch.setattr(sys.modules["offramp.data.load"], "find", lambda name: (entry, tables))
     with pytest.raises(DataError, match="`cifar10` has 5 classes and a label 7"):
         load("cifar10", held_out=5, val=5)
@@ -330,6 +324,61 @@ def test_the_hub_gives_what_a_folder_gives(cifar_like, monkeypatch):
 def test_an_unknown_name_is_refused_with_a_guess(monkeypatch):
     with pytest.raises(DataError, match=r"no data set `cifar-100`; did you mean cifar100\?"):
         load("cifar-100")
+
+
+def test_a_size_of_no_pixels_is_refused(image_folder):
+    with pytest.raises(ConfigError, match="`image_size` is a number of pixels, at least 1, got 0"):
+        load(str(image_folder), image_size=0)
+
+
+# name: columns of images and labels, official splits with their labels' sign, the test set
+LAYOUTS = {
+    "cifar100": ("img", "fine_label", {"train": 1, "test": 1}, "test"),
+    "tiny-imagenet": ("image", "label", {"train": 1, "valid": 1}, "validation"),
+    "imagenet-1k": ("image", "label", {"train": 1, "validation": 1, "test": -1}, "validation"),
+    "domainnet": ("image", "label", {"train": 1, "test": 1}, "test"),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_named_data_in_the_layout_of_the_hub(name, tmp_path, monkeypatch):
+    import datasets
+
+    image, label, official, test = LAYOUTS[name]
+    domains = datasets.ClassLabel(names=["clipart", "real"])
+    for split, sign in official.items():
+        rows = [
+            {
+                image: {"bytes": encoded(row, (40, 36), "JPEG"), "path": None},
+                label: row % 4 if sign > 0 else -1,
+                "domain": row // 20,
+            }
+            for row in range(40)
+        ]
+        features = {image: datasets.Image(), "domain": domains}
+        write_parquet(tmp_path / name / "data" / f"{split}-0-of-1.parquet", rows, **features)
+    monkeypatch.setenv("OFFRAMP_DATA", str(tmp_path))
+    domain = "clipart" if name == "domainnet" else ("real", "clipart")
+    splits = load(name, held_out=3, val=3, domain=domain)
+    assert {name: len(data) for name, data in splits.items()} == {
+        "train": 14, "held_out": 3, "val": 3, "test": 20,
+    }  # fmt: skip
+    assert splits.test.sample_ids == [f"{test}/{row}" for row in range(20)]
+    assert rows_of(splits.train) <= set(range(20, 40))
+    size = {"cifar100": 32, "tiny-imagenet": 64}.get(name, 224)
+    assert splits.test[0][0].shape == (3, size, size)
+
+
+def test_images_are_cut_to_their_middle():
+    from offramp.data.images import Decoder
+
+    picture = torch.zeros(20, 40, 3, dtype=torch.uint8)
+    picture[:, 10:30] = 200
+    file = io.BytesIO()
+    Image.fromarray(picture.numpy()).save(file, "PNG")
+    # The outermost columns are interpolated with what is beyond the cut
+    assert (Decoder(10)(file.getvalue())[:, :, 1:-1] == 200).all()
+    assert Decoder()(file.getvalue()).shape == (3, 20, 40)
 
 
 def test_an_unknown_way_with_broken_images_is_refused():

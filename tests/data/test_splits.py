@@ -37,19 +37,28 @@ def test_another_seed_deals_otherwise():
     assert deal(ids, {"val": 50}, seed=0) != deal(ids, {"val": 50}, seed=1)
 
 
-def test_splits_are_the_same_in_another_process(cifar_like):
-    code = "from offramp.data import load; print(load('cifar10', held_out=5, val=5).fingerprint)"
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", code],
+FINGERPRINTS = """
+import hashlib
+from offramp.data import load
+print(load("cifar10", held_out=5, val=5).fingerprint)
+data = load("cluttered-digits", held_out=200, val=5).held_out
+print(hashlib.sha256(data.pixels.numpy().tobytes()).hexdigest())
+"""
+
+
+def test_splits_are_the_same_in_another_process(cifar_like, capsys):
+    exec(FINGERPRINTS, {})
+    here = capsys.readouterr().out
+    for number in ("1", "2"):
+        settings = {"PYTHONHASHSEED": number, "OMP_NUM_THREADS": number}
+        there = subprocess.run(
+            [sys.executable, "-c", FINGERPRINTS],
             capture_output=True,
             text=True,
             check=True,
-            env={**os.environ, "PYTHONHASHSEED": seed, "HF_DATASETS_CACHE": str(cifar_like / "c")},
-        ).stdout.strip()
-        for seed in ("1", "2")
-    ]
-    assert runs == [load("cifar10", held_out=5, val=5).fingerprint] * 2
+            env={**os.environ, **settings, "HF_DATASETS_CACHE": str(cifar_like.parent / "cache")},
+        )
+        assert there.stdout == here
 
 
 def test_too_large_splits_are_refused():

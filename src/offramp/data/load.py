@@ -70,6 +70,8 @@ def load(
     """
     if on_corrupt not in ("raise", "skip"):
         raise ConfigError(f"`on_corrupt` must be 'raise' or 'skip', got {on_corrupt!r}")
+    if image_size is not None and image_size < 1:
+        raise ConfigError(f"`image_size` is a number of pixels, at least 1, got {image_size}")
     if name in EMBEDDED:
         if domain is not None:
             raise ConfigError(_no_domains(name))
@@ -196,10 +198,11 @@ class _Maker:
 
     def _images(self, part: _Part) -> ImageData:
         decode = Decoder(self.image_size or self.entry.image_size, self.entry.centre)
-        pixels, rows, skipped = Pixels(part.table, part.rows, decode), part.rows, []
-        if self.on_corrupt == "skip" and (broken := pixels.broken()):
-            skipped = [part.table.ids[rows[position]] for position in broken]
-            rows = [row for position, row in enumerate(rows) if position not in set(broken)]
+        pixels, rows, broken = Pixels(part.table, part.rows, decode), part.rows, set[int]()
+        if self.on_corrupt == "skip":
+            broken = {rows[position] for position in pixels.broken()}
+        if broken:
+            rows = [row for row in rows if row not in broken]
             pixels = Pixels(part.table, rows, decode)
         return ImageData(
             pixels=pixels,
@@ -209,7 +212,7 @@ class _Maker:
             num_classes=self.num_classes,
             class_names=self.class_names,
             normalization=self.entry.normalization,
-            skipped=tuple(skipped),
+            skipped=tuple(part.table.ids[row] for row in sorted(broken)),
         )
 
 

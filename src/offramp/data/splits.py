@@ -110,7 +110,9 @@ class Splits(Mapping[str, Data]):
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{split}: {len(data)}" for split, data in self.items())
-        return f"Splits({self.name!r}, seed={self.seed}, {sizes})"
+        skipped = sum(len(getattr(data, "skipped", ())) for data in self.values())
+        broken = f", broken images skipped: {skipped}" if skipped else ""
+        return f"Splits({self.name!r}, seed={self.seed}, {sizes}{broken})"
 
     @property
     def fingerprint(self) -> str:

@@ -183,7 +183,8 @@ def _image_table(path: Path, root: Path, classes: list[str]) -> Table:
     )
     if not files:
         raise DataError(f"{path} has no images in folders named after their class")
-    labels = [classes.index(file.relative_to(path).parts[0]) for file in files]
+    number = {name: index for index, name in enumerate(classes)}
+    labels = [number[file.relative_to(path).parts[0]] for file in files]
     return Table(
         kind="image",
         labels=torch.tensor(labels),
