@@ -69,9 +69,9 @@ def test_pixels_use_the_range(digits):
 
 
 def test_load_gives_the_embedded_digits_with_other_sizes():
-    splits = load("cluttered-digits", seed=3, held_out=30, val=40, image_size=28)
+    splits = load("cluttered-digits", seed=3, held_out=30, val=40, image_size=16)
     assert len(splits.held_out) == 30 and len(splits.val) == 40
-    assert splits.test[0][0].shape == (3, 28, 28)
+    assert splits.test[0][0].shape == (3, 16, 16)
 
 
 @pytest.mark.parametrize(
