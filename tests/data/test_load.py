@@ -161,6 +161,31 @@ def test_a_truncated_row_is_named_with_its_file(tmp_path, monkeypatch):
             data.batch(torch.arange(len(data)))
 
 
+def test_a_row_without_an_image_is_skipped_like_a_broken_one(tmp_path):
+    import datasets
+
+    rows = [{"image": {"bytes": encoded(row), "path": None}, "label": 0} for row in range(10)]
+    rows[3]["image"] = {"bytes": b"", "path": None}
+    rows[5]["image"] = None
+    write_parquet(tmp_path / "train.parquet", rows, image=datasets.Image())
+    splits = load(str(tmp_path), on_corrupt="skip")
+    assert sum(len(data) for data in splits.values()) == 8
+    skipped = {sample for data in splits.values() for sample in data.skipped}
+    assert skipped == {"train/3", "train/5"}
+
+
+def test_the_smallest_data_give_a_sample_to_every_split(tmp_path):
+    (tmp_path / "train.csv").write_text("text,label\na,0\nb,1\nc,0\nd,1\n")
+    splits = load(str(tmp_path), tokenizer=count_letters)
+    assert [len(data) for data in splits.values()] == [1, 1, 1, 1]
+
+
+def test_an_empty_text_is_named(tmp_path):
+    (tmp_path / "train.csv").write_text("text,label\n" + "good,1\n" * 9 + ",0\n")
+    with pytest.raises(DataError, match=r"the text .*train\.csv row 9 is empty"):
+        load(str(tmp_path), tokenizer=count_letters)
+
+
 def text_rows(count):
     return [{"text": "good " * (1 + row % 3), "label": row % 2} for row in range(count)]
 

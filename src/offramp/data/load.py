@@ -150,10 +150,11 @@ def _parts(
     train = tables["train"]
     official = tables.get("test", tables.get("validation"))
     rows = domain.rows(train, domain.source)
-    sizes = {key: int(SHARE * len(rows)) if size is None else size for key, size in asked.items()}
+    tenth = max(1, int(SHARE * len(rows)))
+    sizes = {key: tenth if size is None else size for key, size in asked.items()}
     if official is None:
         # Dealt whatever domain is tested, so that the other splits do not depend on it
-        sizes = {"test": int(TEST_SHARE * len(rows)), **sizes}
+        sizes = {"test": max(1, int(TEST_SHARE * len(rows))), **sizes}
     dealt = deal([train.ids[row] for row in rows], sizes, seed)
     chosen = {split: [rows[position] for position in at] for split, at in dealt.items()}
     if official is not None:
@@ -186,8 +187,14 @@ class _Maker:
                 "these data are text: give `tokenizer=`, for instance "
                 "transformers.AutoTokenizer.from_pretrained(...)"
             )
+        texts = part.table.cells.read(part.rows)
+        if None in texts:
+            row = part.rows[texts.index(None)]
+            raise DataError(
+                f"the text {part.table.cells.name(row)} is empty; fill it in or drop it"
+            )
         return TextData(
-            texts=part.table.cells.read(part.rows),
+            texts=texts,
             tokenizer=self.tokenizer,
             labels=part.table.labels[part.rows],
             split=part.split,

@@ -88,8 +88,11 @@ class _Rows:
 
 
 def _encoded(cell: dict[str, Any]) -> bytes:
-    content: bytes = cell["bytes"] or Path(cell["path"]).read_bytes()
-    return content
+    """The bytes of an image; none where there is no image, which then cannot be decoded."""
+    content: bytes | None = cell["bytes"]
+    if content is None and cell["path"] and Path(cell["path"]).is_file():
+        content = Path(cell["path"]).read_bytes()
+    return content or b""
 
 
 @dataclass(frozen=True, eq=False)
