@@ -45,8 +45,8 @@ class Difficulty:
             in one random colour.
     """
 
-    extent: tuple[float, float] = (0.5, 0.75)
-    tilt: float = 0.2
+    extent: tuple[float, float] = (0.6, 0.85)
+    tilt: float = 0.15
     clutter: int = 1
     ink: tuple[float, float] = (0.7, 1.0)
     noise: float = 0.03
