@@ -47,6 +47,7 @@ types: install
 benchmark: install
 	$(BIN)/python benchmarks/posthoc.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/input.py
 
 clean:
 	rm -rf $(VENV) .venv-timm .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -28,8 +28,8 @@ CORE = [
     "methods",
     "evaluation",
 ]
-NETWORK = ["networks"]
-MEETING = ["report", "cli", "__main__"]
+NETWORK = ["data", "networks", "training"]
+MEETING = ["recording", "report", "cli_training", "cli", "__main__"]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]
 
 
@@ -90,6 +90,7 @@ TemperatureScaling VectorScaling MatrixScaling ProductOfExperts GeometricEnsembl
 History Answer Scorer Method evaluate budget_curve compare stop_target synthetic
 thresholds metrics targets OfframpError
 EarlyExitNetwork attach build count_macs time_exits Shared take
+train TrainConfig record data
 """
 
 

@@ -1,13 +1,13 @@
 """Early-exit neural networks: decide when to stop, for a compute budget.
 
 Networks: `attach` puts exits on any backbone, `build` makes the paper's; `count_macs` says what
-each exit costs.
+each exit costs; `data.load` gives the four splits, `train` trains, `record` makes a ledger.
 
 Decisions: a `Ledger` of per-exit logits -> `Policy(scorer, answer)`, fitted on held_out and tuned
 on val -> `evaluate` on test. `compare` does it for many methods.
 """
 
-from offramp import metrics, synthetic, targets, thresholds
+from offramp import data, metrics, synthetic, targets, thresholds
 from offramp.answers import (
     Answer,
     CurrentExit,
@@ -32,6 +32,7 @@ from offramp.networks import (
     time_exits,
 )
 from offramp.policy import Policy
+from offramp.recording import record
 from offramp.scorers import (
     Corrector,
     Entropy,
@@ -42,6 +43,7 @@ from offramp.scorers import (
     Scorer,
 )
 from offramp.targets import stop_target
+from offramp.training import TrainConfig, train
 
 __version__ = "0.1.0.dev0"
 
@@ -68,18 +70,22 @@ __all__ = [
     "Scorer",
     "Shared",
     "TemperatureScaling",
+    "TrainConfig",
     "VectorScaling",
     "attach",
     "budget_curve",
     "build",
     "compare",
     "count_macs",
+    "data",
     "evaluate",
     "metrics",
+    "record",
     "stop_target",
     "synthetic",
     "take",
     "targets",
     "thresholds",
     "time_exits",
+    "train",
 ]

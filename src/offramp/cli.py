@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from offramp import __version__, report, synthetic
+from offramp.cli_training import record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.evaluation import Comparison, compare, evaluate
 from offramp.evaluation.comparison import Progress as Report
@@ -163,6 +164,10 @@ def demo_command(
             held_out, val, test = ledgers.values()
             result = compare(held_out, val, test, progress=progress)
         _show(result, folder / f"{name}-comparison")
+
+
+app.command("train")(train_command)
+app.command("record")(record_command)
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
 """The sub-commands `train` and `record`: parse, and one public call."""
 
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from torch import Tensor
 
+from offramp.data import Augmentation, Splits, load
 from offramp.errors import ConfigError
 from offramp.networks import ARCHITECTURES, EarlyExitNetwork, attach, build
 from offramp.networks.build import BUILDERS
@@ -55,6 +56,9 @@ def train_command(
         int, typer.Option(help="Epochs without progress before stopping; 0: never stop early.")
     ] = 30,
     freeze_backbone: Annotated[bool, typer.Option(help="Train the heads only.")] = False,
+    augment: Annotated[
+        bool, typer.Option(help="Augment images as the paper does, Mixup and CutMix included.")
+    ] = False,
     domain: Domain = None,
     precision: Precision = "auto",
     workers: Annotated[int, typer.Option(help="Processes that read the data.")] = 0,
@@ -81,7 +85,13 @@ def train_command(
     made = _network(network, samples, "cascade" if objective == "zero-time-waste" else None)
     with _saying_how_to_go_on(folder):
         history = train(
-            made, samples, objective, config, folder=folder, freeze_backbone=freeze_backbone
+            made,
+            samples,
+            objective,
+            config,
+            augment=Augmentation() if augment else None,
+            folder=folder,
+            freeze_backbone=freeze_backbone,
         )
     made.save(folder / "network")
     chosen = history.chosen
@@ -126,9 +136,9 @@ def record_command(
         err.print(f"{target / split}: {ledger}", markup=False, highlight=False)
 
 
-def _load(name: str, domain: str | None) -> Any:  # noqa: ANN401 - the splits of offramp.data
-    options = {} if domain is None else {"domain": domain}
-    return import_module("offramp.data").load(name, **options)
+def _load(name: str, domain: str | None) -> Splits:
+    options: dict[str, Any] = {} if domain is None else {"domain": domain}
+    return load(name, **options)
 
 
 def _network(name: str, samples: Any, head: str | None) -> EarlyExitNetwork:  # noqa: ANN401
@@ -170,6 +180,7 @@ def _dtype(name: str) -> Literal["float16", "float32"]:
 
 @contextmanager
 def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
@@ -182,3 +193,5 @@ def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
             soft_wrap=True,
         )
         raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGINT, before)

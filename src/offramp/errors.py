@@ -3,6 +3,8 @@
 __all__ = [
     "BudgetError",
     "ConfigError",
+    "CorruptImageError",
+    "DataError",
     "FileFormatError",
     "LedgerError",
     "MissingExtraError",
@@ -45,6 +47,14 @@ class NotFittedError(OfframpError, RuntimeError):
 
 class NetworkError(OfframpError, ValueError):
     """Stages, heads, exits or inputs that do not fit together."""
+
+
+class DataError(OfframpError, ValueError):
+    """A data set that is not where it was looked for, or not in the shape it should have."""
+
+
+class CorruptImageError(DataError):
+    """An image that cannot be decoded; the message names it."""
 
 
 class FileFormatError(OfframpError, ValueError):

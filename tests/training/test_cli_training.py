@@ -2,7 +2,7 @@
 
 import json
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -29,11 +29,8 @@ class Split(TensorDataset):
 @pytest.fixture
 def app(monkeypatch):
     names = ("train", "held_out", "val", "test")
-    module = ModuleType("offramp.data")
     splits = SimpleNamespace(**{name: Split(name, seed) for seed, name in enumerate(names)})
-    module.load = lambda name, **options: splits
-    monkeypatch.setitem(sys.modules, "offramp.data", module)
-    module.splits = splits
+    monkeypatch.setattr(cli_training, "load", lambda name, **options: splits)
     result = typer.Typer()
     result.command("train")(cli_training.train_command)
     result.command("record")(cli_training.record_command)
@@ -94,6 +91,6 @@ def test_wrong_options_are_named(app, tmp_path):
         call(app, f"record {tmp_path} --data x --dtype int8")
     with pytest.raises(ConfigError, match="--splits must name splits of the data, got 'tset'"):
         call(app, f"record {tmp_path} --data x --splits tset")
-    sys.modules["offramp.data"].splits.train = Split("train", 0, shape=(7,))
+    cli_training.load("x").train = Split("train", 0, shape=(7,))
     with pytest.raises(ConfigError, match="takes square images, and these data are not"):
         call(app, text)

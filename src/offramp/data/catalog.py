@@ -1,0 +1,128 @@
+"""The data sets that are known by name, and where they are looked for."""
+
+import os
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+
+from offramp.data.images import Normalization
+from offramp.data.tables import Columns, Table, read_files, read_folder_of_images, read_hub
+from offramp.errors import DataError
+
+__all__ = ["CATALOG", "EMBEDDED", "Entry", "find"]
+
+VARIABLE = "OFFRAMP_DATA"
+EMBEDDED = ("cluttered-digits", "mixture")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of a data set.
+
+    Attributes:
+        hub: Its name on the public hub.
+        columns: Where inputs and labels are.
+        image_size: Height and width in pixels that it is used at.
+        centre: Share of the shorter side that is kept when images are cut to a square.
+        normalization: Of its pixels.
+        held_out, val: Samples cut from the official train for each; None is a tenth.
+        source: The domain that all splits but test come from.
+    """
+
+    hub: str | None = None
+    columns: Columns = field(default_factory=Columns)
+    image_size: int | None = None
+    centre: float = 1.0
+    normalization: Normalization = field(default_factory=Normalization)
+    held_out: int | None = None
+    val: int | None = None
+    source: str | None = None
+
+
+CATALOG = {
+    "cifar100": Entry(
+        hub="uoft-cs/cifar100",
+        columns=Columns("img", "fine_label"),
+        image_size=32,
+        normalization=Normalization((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+        held_out=5_000,
+        val=5_000,
+    ),
+    "cifar10": Entry(
+        hub="uoft-cs/cifar10",
+        columns=Columns("img", "label"),
+        image_size=32,
+        normalization=Normalization((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        held_out=5_000,
+        val=5_000,
+    ),
+    "tiny-imagenet": Entry(hub="zh-plus/tiny-imagenet", image_size=64),
+    "imagenet-1k": Entry(
+        hub="ILSVRC/imagenet-1k", image_size=224, centre=0.875, held_out=25_000, val=25_000
+    ),
+    "domainnet": Entry(hub="wltjr1007/DomainNet", image_size=224, source="real"),
+    "pacs": Entry(hub="flwrlabs/pacs", image_size=96, source="photo"),
+    "sst2": Entry(hub="stanfordnlp/sst2", columns=Columns("sentence", "label")),
+}
+
+
+def find(name: str) -> tuple[Entry, dict[str, Table]]:
+    """The official splits of a data set by name, or of a folder.
+
+    Looked for in this order: a folder of that path (where the name is not in the catalogue), a
+    folder of that name below the one in `OFFRAMP_DATA`, and the hub.
+
+    Raises:
+        DataError: It is in none of these places; the message says how to get it.
+    """
+    entry = CATALOG.get(name)
+    below = Path(os.environ.get(VARIABLE) or "") / name
+    if entry is None:
+        if Path(name).is_dir():
+            return Entry(), _read_folder(Path(name), Columns())
+        entry = Entry()
+    if os.environ.get(VARIABLE) and below.is_dir():
+        return entry, _read_folder(below, entry.columns)
+    if entry.hub is None:
+        raise DataError(_unknown(name))
+    if _is_offline():
+        raise DataError(_missing(name, entry.hub, "and the hub was not asked (offline mode)"))
+    try:
+        return entry, read_hub(entry.hub, entry.columns)
+    except DataError as error:
+        raise DataError(_missing(name, entry.hub, f"and {error}")) from None
+
+
+def _read_folder(folder: Path, columns: Columns) -> dict[str, Table]:
+    has_files = any(next(folder.rglob(f"*.{kind}"), None) for kind in ("parquet", "csv"))
+    if has_files or not any(path.is_dir() for path in folder.iterdir()):
+        return read_files(folder, columns)
+    return read_folder_of_images(folder)
+
+
+def _is_offline() -> bool:
+    switches = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+    return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in switches)
+
+
+def _looked_in(name: str) -> str:
+    root = os.environ.get(VARIABLE)
+    return f"{Path(root) / name} is not there" if root else f"{VARIABLE} is not set"
+
+
+def _missing(name: str, hub: str, then: str) -> str:
+    return (
+        f"there is no data set `{name}`: {_looked_in(name)}, {then}. To get it, on a machine "
+        f"that is online: hf download {hub} --repo-type dataset --local-dir <folder>/{name}, "
+        f"and set {VARIABLE}=<folder>"
+    )
+
+
+def _unknown(name: str) -> str:
+    known = (*EMBEDDED, *CATALOG)
+    close = get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return (
+        f"there is no data set `{name}`{hint} It is no folder, and {_looked_in(name)}. "
+        f"Known: {', '.join(known)}, or the path of a folder"
+    )

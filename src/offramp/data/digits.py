@@ -1,0 +1,233 @@
+"""`cluttered-digits`: real handwritten digits on a cluttered canvas, made on the spot.
+
+The digits are the 1,797 that scikit-learn ships. They are placed at random scale and position,
+among fragments of other digits. Some are printed in the colour of their class, which any exit
+can see; for the others the shape has to be read, which needs depth. A known share shows two
+digits on top of each other, and either may be the label: no exit can know.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+from torch.nn import functional
+
+from offramp.data.images import ImageData, Normalization
+from offramp.data.order import shuffled
+from offramp.data.splits import SPLITS, Splits
+from offramp.errors import ConfigError
+
+__all__ = ["CANVAS", "SIZES", "Difficulty", "DigitsData", "cluttered_digits"]
+
+CLASSES = 10
+CANVAS = 20  # pixels
+SIZES = {"train": 15_000, "held_out": 3_000, "val": 3_000, "test": 5_000}
+# Which share of the digits each split draws from: train learns from most of them.
+POOLS = {"train": 0.58, "held_out": 0.13, "val": 0.13, "test": 0.16}
+NORMALIZATION = Normalization(mean=(0.1,) * 3, std=(0.25,) * 3)
+
+
+@dataclass(frozen=True)
+class Difficulty:
+    """How hard the images are. Lengths are shares of the canvas, brightness is 0 to 1.
+
+    Attributes:
+        extent: Smallest and largest side of a digit.
+        tilt: Largest rotation in radians.
+        clutter: Fragments of other digits on every canvas.
+        ink: Smallest and largest brightness of digits and fragments.
+        noise: Standard deviation of the noise.
+        coloured: Share of digits in the colour of their class; all else has random colours.
+        undecidable: Share of images with two digits of different classes on top of each other,
+            in one random colour.
+    """
+
+    extent: tuple[float, float] = (0.6, 0.85)
+    tilt: float = 0.15
+    clutter: int = 1
+    ink: tuple[float, float] = (0.7, 1.0)
+    noise: float = 0.03
+    coloured: float = 0.46
+    undecidable: float = 0.06
+
+    def __post_init__(self) -> None:
+        for name in ("coloured", "undecidable"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(
+                    f"`{name}` is a share and must lie in [0, 1], got {getattr(self, name)}"
+                )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DigitsData(ImageData):
+    """Images of `cluttered-digits`, and what is known of how they were made.
+
+    Attributes:
+        undecidable: bool `[N]`: two digits on top of each other, the label is one of them.
+        coloured: bool `[N]`: the digit has the colour of its class.
+        sources: int64 `[N, 2 + clutter]`: positions in scikit-learn's digits of the digit, of
+            the one on top of it (used where `undecidable`) and of the fragments.
+    """
+
+    undecidable: Tensor = field(repr=False)
+    coloured: Tensor = field(repr=False)
+    sources: Tensor = field(repr=False)
+
+
+def cluttered_digits(
+    seed: int = 0,
+    sizes: Mapping[str, int] | None = None,
+    image_size: int = CANVAS,
+    difficulty: Difficulty | None = None,
+) -> Splits:
+    """Make the four splits; the source digits of each are its own.
+
+    Args:
+        seed: The same seed gives the same images.
+        sizes: Samples per split, where they are not to be those of `SIZES`.
+        image_size: Height and width of the canvas in pixels.
+        difficulty: How hard the images are.
+
+    Raises:
+        ConfigError: A size below one, or an impossible canvas.
+
+    Example:
+        >>> splits = cluttered_digits(sizes={"train": 100, "val": 50})
+        >>> splits
+        Splits('cluttered-digits', seed=0, train: 100, held_out: 3000, val: 50, test: 5000)
+        >>> splits.train[0][0].shape
+        torch.Size([3, 20, 20])
+    """
+    sizes = {**SIZES, **(sizes or {})}
+    if min(sizes.values()) < 1 or set(sizes) != set(SPLITS):
+        raise ConfigError(f"`sizes` are at least 1 for each of {', '.join(SPLITS)}, got {sizes}")
+    if image_size < 8:
+        raise ConfigError(f"`image_size` must be at least 8 for digits of 8 px, got {image_size}")
+    bunch = load_digits()
+    digits = torch.from_numpy(bunch.images).float()[:, None] / 16  # [1797, 1, 8, 8]
+    labels = torch.from_numpy(bunch.target)
+    pools = _pools(labels, seed)
+    made = {}
+    for number, split in enumerate(SPLITS):
+        generator = torch.Generator().manual_seed(len(SPLITS) * seed + number)
+        painter = _Painter(digits, labels, image_size, difficulty or Difficulty(), generator)
+        made[split] = painter.data(split, pools[split], sizes[split])
+    return Splits(name="cluttered-digits", seed=seed, **made)
+
+
+def _pools(labels: Tensor, seed: int) -> dict[str, Tensor]:
+    """Deal the digits of every class to the splits."""
+    pools: dict[str, list[Tensor]] = {split: [] for split in SPLITS}
+    for label in range(CLASSES):
+        members = (labels == label).nonzero()[:, 0]
+        order = members[shuffled([f"digit-{member}" for member in members.tolist()], seed)]
+        bounds = torch.tensor(list(POOLS.values())).cumsum(0)[:-1] * len(order)
+        parts = order.tensor_split(bounds.round().long())
+        for split, part in zip(POOLS, parts, strict=True):
+            pools[split].append(part)
+    return {split: torch.cat(parts) for split, parts in pools.items()}
+
+
+class _Place(NamedTuple):
+    """Where digits go: centres `[n, 2]` in [-1, 1], sides `[n]` as shares, angles `[n]`."""
+
+    centre: Tensor
+    extent: Tensor
+    angle: Tensor
+
+    def put(self, patches: Tensor, image_size: int) -> Tensor:
+        """Patches `[n, 1, 8, 8]` on empty canvases `[n, 1, S, S]`."""
+        cos, sin = self.angle.cos() / self.extent, self.angle.sin() / self.extent
+        turn = torch.stack([torch.stack([cos, sin], 1), torch.stack([-sin, cos], 1)], 1)
+        theta = torch.cat([turn, -(turn @ self.centre[:, :, None])], 2)  # [n, 2, 3]
+        size = [len(patches), 1, image_size, image_size]
+        grid = functional.affine_grid(theta, size, align_corners=False)
+        return functional.grid_sample(patches, grid, align_corners=False)
+
+
+@dataclass(frozen=True)
+class _Painter:
+    digits: Tensor
+    labels: Tensor
+    image_size: int
+    difficulty: Difficulty
+    generator: torch.Generator
+
+    def data(self, split: str, pool: Tensor, count: int) -> DigitsData:
+        hard = self.difficulty
+        first = pool[self._below(len(pool), count)]
+        labels = self.labels[first]
+        second = self._of_another_class(labels, pool)
+        undecidable = self._uniform(0, 1, count) < hard.undecidable
+        # A colour that tells the class would tell which of two digits is meant
+        coloured = (self._uniform(0, 1, count) < hard.coloured) & ~undecidable
+        canvas = self._pair(first, second, undecidable, coloured)
+        fragments = [pool[self._below(len(pool), count)] for _ in range(hard.clutter)]
+        for chosen in fragments:
+            canvas = torch.maximum(canvas, self._fragment(chosen))
+        canvas += hard.noise * torch.randn(canvas.shape, generator=self.generator)
+        return DigitsData(
+            pixels=(canvas.clamp(0, 1) * 255).round().to(torch.uint8),
+            labels=labels,
+            split=split,
+            sample_ids=[f"{split}-{index}" for index in range(count)],
+            num_classes=CLASSES,
+            class_names=[str(label) for label in range(CLASSES)],
+            normalization=NORMALIZATION,
+            undecidable=undecidable,
+            coloured=coloured,
+            sources=torch.stack([first, second, *fragments], 1),
+        )
+
+    def _pair(self, first: Tensor, second: Tensor, both: Tensor, coloured: Tensor) -> Tensor:
+        """Canvases `[n, 3, S, S]` with one digit, or two where `both`."""
+        count = len(first)
+        extent = self._uniform(*self.difficulty.extent, count)
+        centre = self._uniform(-1, 1, count, 2) * (1 - extent)[:, None]
+        angle = self._uniform(-self.difficulty.tilt, self.difficulty.tilt, count)
+        # The two digits are treated alike, so that nothing tells which one is the label
+        apart = 0.1 * self._uniform(-1, 1, count, 2) * (extent * both)[:, None]
+        hue = torch.where(coloured, self.labels[first] / CLASSES, self._uniform(0, 1, count))
+        ink = _colour(hue) * self._ink(count)
+        canvas = _Place(centre + apart, extent, angle).put(self.digits[first], self.image_size)
+        other = _Place(centre - apart, extent, angle).put(self.digits[second], self.image_size)
+        return ink * torch.maximum(canvas, other * both[:, None, None, None])
+
+    def _fragment(self, chosen: Tensor) -> Tensor:
+        """Canvases `[n, 3, S, S]` with a quarter of a digit, small and turned anyhow."""
+        count = len(chosen)
+        corner = self._below(5, count, 2)[:, :, None]
+        inside = (torch.arange(8) >= corner) & (torch.arange(8) < corner + 4)  # [n, 2, 8]
+        window = inside[:, None, 0, :, None] & inside[:, None, 1, None, :]
+        place = _Place(
+            self._uniform(-1, 1, count, 2),
+            self._uniform(0.3, 0.5, count),
+            self._uniform(0, 2 * torch.pi, count),
+        )
+        ink = _colour(self._uniform(0, 1, count)) * self._ink(count)
+        return ink * place.put(self.digits[chosen] * window, self.image_size)
+
+    def _of_another_class(self, labels: Tensor, pool: Tensor) -> Tensor:
+        """For every label, a random digit of the pool that has another one."""
+        chosen = pool[self._below(len(pool), len(labels))]
+        while bool((same := self.labels[chosen] == labels).any()):
+            chosen[same] = pool[self._below(len(pool), int(same.sum()))]
+        return chosen
+
+    def _ink(self, count: int) -> Tensor:
+        return self._uniform(*self.difficulty.ink, count)[:, None, None, None]
+
+    def _uniform(self, low: float, high: float, *size: int) -> Tensor:
+        return low + (high - low) * torch.rand(*size, generator=self.generator)
+
+    def _below(self, high: int, *size: int) -> Tensor:
+        return torch.randint(high, size, generator=self.generator)
+
+
+def _colour(hue: Tensor) -> Tensor:
+    """Pure colours `[n, 3, 1, 1]` from hues `[n]` in [0, 1)."""
+    k = (torch.tensor([5.0, 3.0, 1.0]) + 6 * hue[:, None]) % 6
+    return (1 - torch.minimum(k, 4 - k).clamp(0, 1))[:, :, None, None]

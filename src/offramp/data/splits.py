@@ -1,0 +1,199 @@
+"""The four splits: what they are called, how big they are, and how samples are dealt to them."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from torch import Tensor
+
+from offramp.data.order import shuffled
+from offramp.errors import ConfigError, FileFormatError, SplitError
+from offramp.storage import write_text
+
+__all__ = ["SPLITS", "Data", "Inputs", "Splits", "checked_sizes", "deal"]
+
+SPLITS = ("train", "held_out", "val", "test")
+Inputs: TypeAlias = Tensor | dict[str, Tensor]
+
+
+@runtime_checkable
+class Data(Protocol):
+    """One split: a map-style data set of `(inputs, label)` that knows its samples.
+
+    Attributes:
+        split: `train`, `held_out`, `val` or `test`.
+        sample_ids: `[N]` distinct ids, the same in every run.
+        num_classes: K.
+        class_names: `[K]`, where they are known.
+        labels: int64 `[N]`.
+    """
+
+    @property
+    def split(self) -> str: ...  # noqa: D102
+
+    @property
+    def sample_ids(self) -> list[str]: ...  # noqa: D102
+
+    @property
+    def num_classes(self) -> int: ...  # noqa: D102
+
+    @property
+    def class_names(self) -> list[str] | None: ...  # noqa: D102
+
+    @property
+    def labels(self) -> Tensor: ...  # noqa: D102
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, position: int) -> tuple[Inputs, int]: ...
+
+    def batch(self, index: Tensor) -> tuple[Inputs, Tensor]:
+        """Inputs and labels of many samples at once, ready for the network."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Splits(Mapping[str, Data]):
+    """Four disjoint splits of one data set: attributes, and a mapping by name.
+
+    Args:
+        name: What was loaded.
+        seed: What the splits depend on.
+        train: For the network's weights.
+        held_out: For answers and scorers.
+        val: For thresholds.
+        test: For figures.
+
+    Raises:
+        SplitError: Two splits share a sample.
+
+    Example:
+        >>> from offramp.data import load
+        >>> splits = load("mixture")
+        >>> {name: len(data) for name, data in splits.items()}
+        {'train': 4000, 'held_out': 2000, 'val': 2000, 'test': 4000}
+        >>> splits.val is splits["val"]
+        True
+    """
+
+    name: str
+    seed: int
+    train: Data
+    held_out: Data
+    val: Data
+    test: Data
+
+    def __post_init__(self) -> None:
+        owner: dict[str, str] = {}
+        for split in SPLITS:
+            for sample in self[split].sample_ids:
+                if owner.setdefault(sample, split) != split:
+                    raise SplitError(
+                        f"{self.name}: sample {sample} is in {owner[sample]} and in {split}; "
+                        "the four splits must be disjoint"
+                    )
+
+    def __getitem__(self, split: str) -> Data:
+        if split not in SPLITS:
+            raise KeyError(split)
+        data: Data = getattr(self, split)
+        return data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SPLITS)
+
+    def __len__(self) -> int:
+        return len(SPLITS)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{split}: {len(data)}" for split, data in self.items())
+        skipped = sum(len(getattr(data, "skipped", ())) for data in self.values())
+        broken = f", broken images skipped: {skipped}" if skipped else ""
+        return f"Splits({self.name!r}, seed={self.seed}, {sizes}{broken})"
+
+    @property
+    def fingerprint(self) -> str:
+        """A short text that is the same if and only if all four splits hold the same samples."""
+        ids = json.dumps({split: self[split].sample_ids for split in SPLITS})
+        return hashlib.sha256(ids.encode()).hexdigest()[:16]
+
+    def save_ids(self, path: str | Path) -> Path:
+        """Write which samples are in which split, as JSON."""
+        content = {
+            "format": "offramp-splits",
+            "name": self.name,
+            "seed": self.seed,
+            "fingerprint": self.fingerprint,
+            "sample_ids": {split: self[split].sample_ids for split in SPLITS},
+        }
+        return write_text(Path(path), json.dumps(content) + "\n")
+
+    def check_ids(self, path: str | Path) -> None:
+        """Raise unless these are the splits that `save_ids` wrote.
+
+        Raises:
+            FileFormatError: The file is not one of `save_ids`.
+            SplitError: The samples are others.
+        """
+        try:
+            content: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise FileFormatError(f"cannot read the splits in {path}: {error}") from None
+        if not isinstance(content, dict) or content.get("format") != "offramp-splits":
+            raise FileFormatError(f"{path} was not written by `Splits.save_ids`")
+        if content.get("fingerprint") != self.fingerprint:
+            raise SplitError(
+                f"{path} records other splits ({content.get('name')}, seed "
+                f"{content.get('seed')}) than {self.name} with seed {self.seed} gives now; use "
+                "that seed and those sizes, and check that the data on disk did not change"
+            )
+
+
+def checked_sizes(held_out: int | None, val: int | None) -> dict[str, int]:
+    """The sizes that were asked for.
+
+    Raises:
+        ConfigError: A size below one.
+    """
+    wanted = {"held_out": held_out, "val": val}
+    for name, size in wanted.items():
+        if size is not None and size < 1:
+            raise ConfigError(f"`{name}` is a number of samples, at least 1, got {size}")
+    return {name: size for name, size in wanted.items() if size is not None}
+
+
+def deal(ids: Sequence[str], sizes: Mapping[str, int], seed: int) -> dict[str, list[int]]:
+    """Deal samples to splits: the sizes asked for, and the rest to `train`.
+
+    Args:
+        ids: Distinct ids of all samples.
+        sizes: Samples of each split but `train`, in the order in which they are dealt.
+        seed: The same seed and ids give the same splits.
+
+    Returns:
+        Positions in `ids` for each split, in increasing order.
+
+    Raises:
+        SplitError: Nothing would be left for `train`.
+
+    Example:
+        >>> deal(["a", "b", "c", "d"], {"held_out": 1, "val": 1}, seed=0)
+        {'held_out': [3], 'val': [0], 'train': [1, 2]}
+    """
+    if sum(sizes.values()) >= len(ids):
+        asked = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        raise SplitError(
+            f"{asked} leave nothing to train on, of {len(ids)} samples; ask for fewer with "
+            "`held_out=` and `val=`"
+        )
+    order = shuffled(ids, seed)
+    dealt: dict[str, list[int]] = {}
+    start = 0
+    for name, size in sizes.items():
+        dealt[name] = sorted(order[start : start + size])
+        start += size
+    dealt["train"] = sorted(order[start:])
+    return dealt

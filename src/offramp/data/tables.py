@@ -1,0 +1,289 @@
+"""Samples as they come from disk or from the hub, before they are dealt to splits.
+
+Everything is read with the `datasets` library: Parquet and CSV files are memory-mapped by it, and
+images stay encoded until somebody looks at them.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from offramp.errors import DataError
+from offramp.extras import require
+
+__all__ = ["Cells", "Columns", "Table", "read_files", "read_folder_of_images", "read_hub"]
+
+ALIASES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing"),
+}
+IMAGE_COLUMNS = ("image", "img")
+TEXT_COLUMNS = ("sentence", "text")
+LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "target")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".gif", ".tif", ".tiff")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold the inputs and the labels; None looks for the usual names."""
+
+    inputs: str | None = None
+    label: str | None = None
+    domain: str = "domain"
+
+
+class Cells(Protocol):
+    """The inputs of a table: objects, not closures, so that loader processes can be sent them."""
+
+    def read(self, positions: list[int]) -> list[Any]:
+        """The texts, or the encoded images, at some positions."""
+        ...
+
+    def name(self, position: int) -> str:
+        """What to call the sample at a position in a message."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Files:
+    """One file per image."""
+
+    paths: list[Path]
+
+    def read(self, positions: list[int]) -> list[bytes]:
+        return [self.paths[position].read_bytes() for position in positions]
+
+    def name(self, position: int) -> str:
+        return str(self.paths[position])
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A column of a `datasets.Dataset`, and the files or the place that it comes from."""
+
+    rows: Any
+    column: str
+    origin: tuple[str, ...]
+
+    def read(self, positions: list[int]) -> list[Any]:
+        cells = self.rows[positions][self.column]
+        return [_encoded(cell) if isinstance(cell, dict) else cell for cell in cells]
+
+    def name(self, position: int) -> str:
+        if len(self.origin) == 1 or not self.origin[0].endswith(".parquet"):
+            return f"{self.origin[0]} row {position}"
+        parquet = require("pyarrow.parquet", extra="train")
+        ends = list(accumulate(parquet.read_metadata(path).num_rows for path in self.origin))
+        number = bisect_right(ends, position)
+        return f"{self.origin[number]} row {position - (ends[number - 1] if number else 0)}"
+
+
+def _encoded(cell: dict[str, Any]) -> bytes:
+    """The bytes of an image; none where there is no image, which then cannot be decoded."""
+    content: bytes | None = cell["bytes"]
+    if content is None and cell["path"] and Path(cell["path"]).is_file():
+        content = Path(cell["path"]).read_bytes()
+    return content or b""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """One official split.
+
+    Attributes:
+        kind: `image` or `text`.
+        labels: int64 `[N]`.
+        ids: `[N]`, the same wherever the files lie.
+        class_names: `[K]`, where they are known.
+        domains: `[N]` names, where the samples have a domain.
+        cells: The texts, or the encoded images.
+    """
+
+    kind: str
+    labels: Tensor
+    ids: list[str]
+    class_names: list[str] | None
+    domains: list[str] | None
+    cells: "Cells"
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether there are labels; benchmarks hide those of their test set as -1."""
+        return len(self.labels) > 0 and bool((self.labels >= 0).all())
+
+
+def read_files(folder: Path, columns: Columns) -> dict[str, Table]:
+    """The Parquet or CSV files in a folder, by official split.
+
+    Raises:
+        DataError: There are none, or they lack a column.
+    """
+    for kind in ("parquet", "csv"):
+        files = _by_split(folder, kind)
+        if files:
+            break
+    else:
+        raise DataError(f"{folder} has neither Parquet nor CSV files nor folders of images")
+    names = {split: [str(path) for path in paths] for split, paths in files.items()}
+    with _quiet() as datasets:
+        try:
+            found = datasets.load_dataset(kind, data_files=names)
+        # The library wraps whatever its readers raise
+        except Exception as error:
+            raise DataError(f"cannot read the {kind} files in {folder}: {_cause(error)}") from None
+    return {
+        split: _table(rows, split, columns, tuple(names[split])) for split, rows in found.items()
+    }
+
+
+def read_hub(repository: str, columns: Columns) -> dict[str, Table]:
+    """A data set of the public hub, by official split; downloaded once and then cached.
+
+    Raises:
+        DataError: It cannot be reached, or lacks a column.
+    """
+    with _quiet() as datasets:
+        try:
+            found = datasets.load_dataset(repository)
+        # Connection, permission and format errors of several libraries mean the same here
+        except Exception as error:
+            raise DataError(f"the hub did not give {repository}: {_cause(error)}") from None
+    return {
+        split: _table(rows, split, columns, (f"{repository}, {split}",))
+        for split, rows in found.items()
+    }
+
+
+def read_folder_of_images(folder: Path) -> dict[str, Table]:
+    """Images in one folder per class, or in one such folder per official split.
+
+    Raises:
+        DataError: A split has classes that train lacks, or there are no images.
+    """
+    parts = _split_folders(folder) or {"train": folder}
+    classes = sorted(path.name for path in parts.get("train", folder).iterdir() if path.is_dir())
+    return {split: _image_table(path, folder, classes) for split, path in parts.items()}
+
+
+def _image_table(path: Path, root: Path, classes: list[str]) -> Table:
+    unknown = {below.name for below in path.iterdir() if below.is_dir()} - set(classes)
+    if unknown:
+        raise DataError(f"{path} has class folders that train lacks: {', '.join(sorted(unknown))}")
+    files = sorted(
+        file
+        for name in classes
+        for file in (path / name).rglob("*")
+        if file.suffix.lower() in SUFFIXES
+    )
+    if not files:
+        raise DataError(f"{path} has no images in folders named after their class")
+    number = {name: index for index, name in enumerate(classes)}
+    labels = [number[file.relative_to(path).parts[0]] for file in files]
+    return Table(
+        kind="image",
+        labels=torch.tensor(labels),
+        ids=[file.relative_to(root).as_posix() for file in files],
+        class_names=classes,
+        domains=None,
+        cells=_Files(files),
+    )
+
+
+def _table(rows: Any, split: str, columns: Columns, origin: tuple[str, ...]) -> Table:  # noqa: ANN401
+    inputs = _column(rows, "inputs", columns.inputs, IMAGE_COLUMNS + TEXT_COLUMNS)
+    label = _column(rows, "labels", columns.label, LABEL_COLUMNS)
+    is_text = getattr(rows.features[inputs], "dtype", "") in ("string", "large_string")
+    labels, class_names = _labels(rows, label)
+    only_inputs = rows.select_columns([inputs])
+    if not is_text:
+        image = require("datasets", extra="train").Image(decode=False)
+        only_inputs = only_inputs.cast_column(inputs, image)
+    return Table(
+        kind="text" if is_text else "image",
+        labels=labels,
+        ids=[f"{split}/{row}" for row in range(len(rows))],
+        class_names=class_names,
+        domains=_names(rows, columns.domain) if columns.domain in rows.column_names else None,
+        cells=_Rows(only_inputs, inputs, origin),
+    )
+
+
+def _column(rows: Any, what: str, given: str | None, usual: Sequence[str]) -> str:  # noqa: ANN401
+    wanted = (given, *usual) if given else tuple(usual)
+    found = next((name for name in wanted if name in rows.column_names), None)
+    if found is None:
+        raise DataError(
+            f"there is no column of {what} ({', '.join(dict.fromkeys(wanted))}) among "
+            f"{', '.join(rows.column_names)}; rename the one that holds them"
+        )
+    return found
+
+
+def _labels(rows: Any, column: str) -> tuple[Tensor, list[str] | None]:  # noqa: ANN401
+    names = getattr(rows.features[column], "names", None)
+    values = rows[column][:]
+    if all(isinstance(value, str) for value in values):
+        names = sorted(set(values))
+        number = {name: index for index, name in enumerate(names)}
+        values = [number[value] for value in values]
+    if not all(isinstance(value, int) for value in values):
+        raise DataError(
+            f"the labels in the column {column} must be all text or all whole numbers; some are "
+            "empty or something else"
+        )
+    return torch.tensor(values, dtype=torch.int64), None if names is None else list(names)
+
+
+def _names(rows: Any, column: str) -> list[str]:  # noqa: ANN401
+    """A column as text, whether it is stored as text or as numbers with names."""
+    names = getattr(rows.features[column], "names", None)
+    return [str(names[value]) if names else str(value) for value in rows[column]]
+
+
+def _official(name: str) -> str | None:
+    word = re.split(r"[-_.]", name.lower(), maxsplit=1)[0]
+    return next((split for split, aliases in ALIASES.items() if word in aliases), None)
+
+
+def _by_split(folder: Path, suffix: str) -> dict[str, list[Path]]:
+    """Files by the official split that their name, or else their folder, begins with."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.rglob(f"*.{suffix}")):
+        split = _official(path.stem) or _official(path.parent.name) or "train"
+        found.setdefault(split, []).append(path)
+    return found
+
+
+def _split_folders(folder: Path) -> dict[str, Path]:
+    below = {path: _official(path.name) for path in sorted(folder.iterdir()) if path.is_dir()}
+    splits = {split: path for path, split in below.items() if split}
+    return splits if "train" in splits and all(below.values()) else {}
+
+
+def _cause(error: BaseException) -> str:
+    deepest = error
+    while deepest.__cause__ is not None:
+        deepest = deepest.__cause__
+    return f"{type(deepest).__name__}: {deepest}"
+
+
+@contextmanager
+def _quiet() -> Iterator[Any]:
+    """The `datasets` library without its progress bars."""
+    datasets = require("datasets", extra="train")
+    was_quiet = datasets.utils.are_progress_bars_disabled()
+    datasets.utils.disable_progress_bars()
+    try:
+        yield datasets
+    finally:
+        if not was_quiet:
+            datasets.utils.enable_progress_bars()

@@ -1,0 +1,69 @@
+"""Text: kept as it is, and tokenised a batch at a time by a tokenizer that the caller gives."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+__all__ = ["TextData", "Tokenizer"]
+
+# Called as those of `transformers` are: with a list of texts, padding, truncation, max_length
+# and return_tensors="pt"
+Tokenizer: TypeAlias = Callable[..., Mapping[str, Any]]
+
+MAX_TOKENS = 128
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TextData(Dataset[tuple[dict[str, Tensor], int]]):
+    """One split of a data set of texts.
+
+    A batch is padded to its longest text; a single item is padded to 128 tokens, so that items
+    can be stacked. Longer texts are cut there.
+
+    Args:
+        texts: `[N]`.
+        tokenizer: One of `transformers`, or anything that is called like one.
+        labels: int64 `[N]`.
+        split: `train`, `held_out`, `val` or `test`.
+        sample_ids: `[N]` distinct ids.
+        num_classes: K.
+        class_names: `[K]`, where they are known.
+
+    Example:
+        >>> def tokenizer(texts, **settings):
+        ...     return {"input_ids": torch.tensor([[len(text)] for text in texts])}
+        >>> data = TextData(texts=["good", "bad"], tokenizer=tokenizer,
+        ...     labels=torch.tensor([1, 0]), split="val", sample_ids=["a", "b"], num_classes=2)
+        >>> data[0]
+        ({'input_ids': tensor([4])}, 1)
+    """
+
+    texts: list[str] = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
+    labels: Tensor = field(repr=False)
+    split: str
+    sample_ids: list[str] = field(repr=False)
+    num_classes: int
+    class_names: list[str] | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, position: int) -> tuple[dict[str, Tensor], int]:
+        inputs = self._tokens([self.texts[position]], padding="max_length")
+        return {name: value[0] for name, value in inputs.items()}, int(self.labels[position])
+
+    def batch(self, index: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Tokens `{name: int64 [n, L]}` and labels `[n]`."""
+        texts = [self.texts[position] for position in index.tolist()]
+        return self._tokens(texts, padding="longest"), self.labels[index]
+
+    def _tokens(self, texts: list[str], padding: str) -> dict[str, Tensor]:
+        tokens = self.tokenizer(
+            texts, padding=padding, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
+        )
+        return {name: torch.as_tensor(value) for name, value in tokens.items()}

@@ -1,0 +1,125 @@
+"""`cluttered-digits` and `mixture`: made on the spot, deterministic, with known truths."""
+
+import math
+
+import pytest
+import torch
+
+from offramp.data import Difficulty, Mixture, cluttered_digits, load, mixture
+from offramp.data.splits import SPLITS
+from offramp.errors import ConfigError
+
+SMALL = dict.fromkeys(SPLITS, 400)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return cluttered_digits(seed=0, sizes=SMALL)
+
+
+def test_source_digits_of_the_splits_are_disjoint(digits):
+    used = {name: set(data.sources.unique().tolist()) for name, data in digits.items()}
+    for one in SPLITS:
+        for other in SPLITS:
+            assert one == other or not used[one] & used[other]
+
+
+def test_labels_are_those_of_the_source_digits(digits):
+    from sklearn.datasets import load_digits
+
+    target = torch.from_numpy(load_digits().target)
+    for data in digits.values():
+        assert torch.equal(data.labels, target[data.sources[:, 0]])
+        # The digit on top always is of another class
+        assert (target[data.sources[:, 1]] != data.labels).all()
+
+
+def test_digits_depend_on_the_seed_only(digits):
+    torch.manual_seed(7)
+    again = cluttered_digits(seed=0, sizes=SMALL)
+    other = cluttered_digits(seed=1, sizes=SMALL)
+    for name in SPLITS:
+        assert torch.equal(again[name].pixels, digits[name].pixels)
+        assert torch.equal(again[name].labels, digits[name].labels)
+        assert not torch.equal(other[name].pixels, digits[name].pixels)
+
+
+def test_the_share_of_undecidable_images_is_the_one_asked_for():
+    splits = cluttered_digits(sizes=SMALL | {"val": 4000}, difficulty=Difficulty(undecidable=0.3))
+    share = splits.val.undecidable.float().mean().item()
+    assert share == pytest.approx(0.3, abs=4 * math.sqrt(0.3 * 0.7 / 4000))
+    assert not (splits.val.undecidable & splits.val.coloured).any()
+
+
+def test_nothing_tells_which_of_two_digits_is_the_label():
+    # Without noise and clutter, swapping the two digits must give images of the same kind: the
+    # ink of both is the same, so the brightest pixel does not tell, and neither does the hue
+    hard = Difficulty(undecidable=1.0, clutter=0, noise=0.0, ink=(1.0, 1.0), coloured=1.0)
+    data = cluttered_digits(sizes=SMALL, difficulty=hard).val
+    assert data.undecidable.all() and not data.coloured.any()
+    hues = data.pixels.float().amax((2, 3))
+    correlation = torch.corrcoef(torch.cat([hues.T, data.labels[None].float()]))[3, :3]
+    assert correlation.abs().max() < 4 / math.sqrt(len(data))
+
+
+def test_pixels_use_the_range(digits):
+    inputs, _ = digits.train.batch(torch.arange(400))
+    assert inputs.shape == (400, 3, 20, 20)
+    assert -0.5 < inputs.mean() < 0.5 and 0.5 < inputs.std() < 1.5
+
+
+def test_load_gives_the_embedded_digits_with_other_sizes():
+    splits = load("cluttered-digits", seed=3, held_out=30, val=40, image_size=16)
+    assert len(splits.held_out) == 30 and len(splits.val) == 40
+    assert splits.test[0][0].shape == (3, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: cluttered_digits(sizes={"val": 0}), "`sizes` are at least 1 for each of train"),
+        (lambda: cluttered_digits(image_size=4), "`image_size` must be at least 8 .* got 4"),
+        (lambda: Difficulty(undecidable=2), r"`undecidable` is a share .* \[0, 1\], got 2"),
+        (lambda: mixture(sizes={"dev": 3}), "`sizes` are at least 1 for each of train"),
+        (lambda: Mixture(torch.zeros(2, 2), 1.0), r"`centres` must be \[K, J, D\]"),
+        (lambda: Mixture(torch.zeros(2, 2, 2), 0.0), "`spread` positive, got .* and 0.0"),
+    ],
+)
+def test_impossible_settings_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_the_true_probabilities_are_calibrated_on_what_is_drawn():
+    data = mixture(seed=0, sizes={"test": 40_000}).test
+    probs = data.probs
+    torch.testing.assert_close(probs.sum(1), torch.ones(len(data), dtype=torch.float64))
+    for label in range(data.num_classes):
+        claimed = probs[:, label]
+        for low in (0.0, 0.2, 0.4, 0.6, 0.8):
+            inside = (claimed >= low) & (claimed < low + 0.2)
+            observed = (data.labels[inside] == label).double().mean()
+            tolerance = 4 * 0.5 / math.sqrt(int(inside.sum()))
+            assert abs(observed - claimed[inside].mean()) < tolerance
+
+
+def test_densities_integrate_to_one():
+    world = Mixture.random(seed=1)
+    step = 0.05
+    axis = torch.arange(-6, 6, step, dtype=torch.float64)
+    grid = torch.cartesian_prod(axis, axis)
+    assert world.log_density(grid).exp().sum() * step**2 == pytest.approx(1, abs=1e-6)
+
+
+def test_the_mixture_has_easy_regions_and_hard_ones():
+    best = mixture(seed=0).test.probs.amax(1)
+    assert (best > 0.95).double().mean() > 0.2
+    assert (best < 0.7).double().mean() > 0.1
+
+
+def test_the_mixture_depends_on_the_seed_only():
+    first, again, other = mixture(seed=0), mixture(seed=0), mixture(seed=1)
+    assert torch.equal(first.val.inputs, again.val.inputs)
+    assert not torch.equal(first.val.inputs, other.val.inputs)
+    shared = mixture(seed=1, world=first.val.world)
+    assert torch.equal(shared.val.world.centres, first.val.world.centres)

@@ -1,0 +1,122 @@
+"""The four splits are disjoint, fixed by the seed, and the same in every process."""
+
+import os
+import subprocess
+import sys
+from itertools import chain
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offramp.data import MixtureData, Splits, load, mixture
+from offramp.data.splits import SPLITS, Data, deal
+from offramp.errors import ConfigError, FileFormatError, SplitError
+
+
+@given(st.integers(4, 60), st.integers(1, 5), st.integers(1, 5), st.integers(0, 9))
+def test_dealing_gives_every_sample_to_one_split(count, held_out, val, seed):
+    ids = [f"train/{row}" for row in range(count)]
+    if held_out + val >= count:
+        return
+    dealt = deal(ids, {"held_out": held_out, "val": val}, seed)
+    assert sorted(chain(*dealt.values())) == list(range(count))
+    assert (len(dealt["held_out"]), len(dealt["val"])) == (held_out, val)
+
+
+def test_dealing_does_not_depend_on_the_order_of_the_ids():
+    ids = [f"image {index}" for index in range(30)]
+    there = deal(ids, {"val": 10}, seed=0)
+    back = deal(ids[::-1], {"val": 10}, seed=0)
+    assert {ids[at] for at in there["val"]} == {ids[::-1][at] for at in back["val"]}
+
+
+def test_another_seed_deals_otherwise():
+    ids = [str(index) for index in range(100)]
+    assert deal(ids, {"val": 50}, seed=0) != deal(ids, {"val": 50}, seed=1)
+
+
+FINGERPRINTS = """
+import hashlib
+from offramp.data import cluttered_digits, load
+print(load("cifar10", held_out=5, val=5).fingerprint)
+data = cluttered_digits(sizes=dict.fromkeys(("train", "held_out", "val", "test"), 200)).val
+print(hashlib.sha256(data.pixels.numpy().tobytes()).hexdigest())
+"""
+
+
+def test_splits_are_the_same_in_another_process(cifar_like, capsys):
+    exec(FINGERPRINTS, {})
+    cache = str(cifar_like.parent / "cache")
+    settings = {"PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "2", "HF_DATASETS_CACHE": cache}
+    there = subprocess.run(
+        [sys.executable, "-c", FINGERPRINTS],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **settings},
+    )
+    assert there.stdout == capsys.readouterr().out
+
+
+def test_too_large_splits_are_refused():
+    with pytest.raises(SplitError, match=r"held_out=3, val=2 leave nothing to train on, of 5"):
+        deal(list("abcde"), {"held_out": 3, "val": 2}, seed=0)
+
+
+def test_a_size_below_one_is_refused():
+    with pytest.raises(ConfigError, match="`val` is a number of samples, at least 1, got 0"):
+        load("mixture", val=0)
+
+
+def test_splits_that_share_a_sample_are_refused():
+    splits = mixture(sizes=dict.fromkeys(SPLITS, 4))
+    leaking = {**splits, "test": splits["val"]}
+    with pytest.raises(SplitError, match="sample val-0 is in val and in test"):
+        Splits(name="leaky", seed=0, **leaking)
+
+
+def test_splits_are_a_mapping_by_name():
+    splits = load("mixture")
+    assert list(splits) == list(SPLITS) and len(splits) == 4
+    assert all(data.split == name for name, data in splits.items())
+    with pytest.raises(KeyError):
+        splits["dev"]
+
+
+@pytest.mark.parametrize("name", ["mixture", "cluttered-digits"])
+def test_every_split_keeps_the_contract(name):
+    for split, data in load(name, held_out=20, val=20).items():
+        assert isinstance(data, Data)
+        assert data.split == split
+        assert len(data) == len(data.sample_ids) == len(set(data.sample_ids)) == len(data.labels)
+        inputs, labels = data.batch(torch.tensor([3, 0]))
+        assert inputs.dtype == torch.float32 and labels.dtype == torch.int64
+        one, label = data[3]
+        assert torch.equal(one, inputs[0]) and label == labels[0]
+        assert data.num_classes > int(data.labels.max())
+
+
+def test_ids_are_recorded_and_checked(tmp_path):
+    splits = mixture(seed=0, sizes={"val": 7})
+    path = splits.save_ids(tmp_path / "splits.json")
+    mixture(seed=0, sizes={"val": 7}).check_ids(path)
+    with pytest.raises(SplitError, match=r"records other splits \(mixture, seed 0\)"):
+        mixture(seed=0, sizes={"val": 8}).check_ids(path)
+
+
+def test_a_foreign_file_of_ids_is_refused(tmp_path):
+    splits = load("mixture")
+    with pytest.raises(FileFormatError, match="cannot read the splits in"):
+        splits.check_ids(tmp_path / "nothing.json")
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(FileFormatError, match=r"was not written by `Splits.save_ids`"):
+        splits.check_ids(tmp_path / "other.json")
+
+
+def test_splits_work_in_a_data_loader():
+    data = load("mixture").val
+    assert isinstance(data, MixtureData)
+    inputs, labels = next(iter(torch.utils.data.DataLoader(data, batch_size=8)))
+    assert inputs.shape == (8, 2) and labels.shape == (8,)
