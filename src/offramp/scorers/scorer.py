@@ -113,7 +113,10 @@ class Scorer(Component):
         return [self.clone(seed=seed).fit(history, labels, costs) for seed in seeds]
 
     def score_at(self, history: History) -> Tensor:
-        """The stop score of each sample, `[n]` float32, at the last of the exits so far."""
+        """The stop score of each sample, `[n]`, at the last of the exits so far.
+
+        Scores are kept in float32: differences that only float64 can hold are lost.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define score_at")
 
     def probability(self, scores: Tensor) -> Tensor | None:
