@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 .PHONY: help install demo test test-timm lint types benchmark clean
 
 help:
-	@echo "make demo       set up, then compare exit methods on made-up networks (half a minute)"
+	@echo "make demo       set up, then compare exit methods on made-up networks (11 s)"
 	@echo "make test       set up, then lint, types, tests and doctests"
 	@echo "make test-timm  the checks on models of timm and torchvision, in an environment of their own"
 	@echo "make install    set up only, in .venv"

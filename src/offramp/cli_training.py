@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -144,6 +145,9 @@ def _load(name: str, domain: str | None) -> Splits:
 def _network(name: str, samples: Any, head: str | None) -> EarlyExitNetwork:  # noqa: ANN401
     inputs, _ = samples[0]
     if name not in BUILDERS:
+        near = [] if Path(name).exists() else get_close_matches(name, ARCHITECTURES, 1, 0.8)
+        if near:  # the hub has short names too, but is slow to say that it has not this one
+            raise ConfigError(f"there is no network {name!r}; did you mean {near[0]!r}?")
         return attach(name, num_classes=samples.num_classes, head=head)
     if not isinstance(inputs, Tensor) or inputs.ndim != 3 or inputs.shape[1] != inputs.shape[2]:
         raise ConfigError(

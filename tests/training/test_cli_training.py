@@ -86,6 +86,8 @@ def test_wrong_options_are_named(app, tmp_path):
     text = f"train --data x --network convnet --out {tmp_path}"
     with pytest.raises(ConfigError, match="--precision must be auto, float32 or bfloat16"):
         call(app, f"{text} --precision int8")
+    with pytest.raises(ConfigError, match="no network 'convnt'; did you mean 'convnet'"):
+        call(app, text.replace("convnet", "convnt"))
     call(app, f"{text} --epochs 1")
     with pytest.raises(ConfigError, match="--dtype must be float16 or float32, got 'int8'"):
         call(app, f"record {tmp_path} --data x --dtype int8")

@@ -121,7 +121,7 @@ def _missing(name: str, hub: str, then: str) -> str:
 def _unknown(name: str) -> str:
     known = (*EMBEDDED, *CATALOG)
     close = get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    hint = f"; did you mean {close[0]}?" if close else "."
     return (
         f"there is no data set `{name}`{hint} It is no folder, and {_looked_in(name)}. "
         f"Known: {', '.join(known)}, or the path of a folder"
