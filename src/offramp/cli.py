@@ -1,5 +1,6 @@
 """The command line: one sub-command = parse + one public call."""
 
+import os
 import signal
 import sys
 import warnings
@@ -183,9 +184,10 @@ def main() -> None:
 
 
 def _interrupted(*_: object) -> None:
-    err.print(
-        "offramp: interrupted; every file that was written is whole, run it again for the rest"
-    )
+    # Straight to the descriptor: the signal may arrive in the middle of a write to stderr, and
+    # Python's streams refuse a second write from there.
+    text = "offramp: interrupted; every file that was written is whole, run it again for the rest"
+    os.write(2, f"\n{text}\n".encode())
     sys.exit(130)
 
 
