@@ -58,8 +58,12 @@ def train_command(
     ] = 30,
     freeze_backbone: Annotated[bool, typer.Option(help="Train the heads only.")] = False,
     augment: Annotated[
-        bool, typer.Option(help="Augment images as the paper does, Mixup and CutMix included.")
-    ] = False,
+        str,
+        typer.Option(
+            help="Of images: none; light, shifts and flips, for small networks; or paper, all "
+            "that the paper does, Mixup and CutMix included."
+        ),
+    ] = "none",
     domain: Domain = None,
     precision: Precision = "auto",
     workers: Annotated[int, typer.Option(help="Processes that read the data.")] = 0,
@@ -90,7 +94,7 @@ def train_command(
             samples,
             objective,
             config,
-            augment=Augmentation() if augment else None,
+            augment=_augmentation(augment),
             folder=folder,
             freeze_backbone=freeze_backbone,
         )
@@ -156,6 +160,13 @@ def _network(name: str, samples: Any, head: str | None) -> EarlyExitNetwork:  # 
         )
     settings = {} if inputs.shape[0] == 3 else {"channels": inputs.shape[0]}
     return build(name, samples.num_classes, inputs.shape[1], head=head, **settings)
+
+
+def _augmentation(name: str) -> Augmentation | None:
+    known = {"none": None, "light": Augmentation.light(), "paper": Augmentation()}
+    if name not in known:
+        raise ConfigError(f"--augment must be none, light or paper, got {name!r}")
+    return known[name]
 
 
 def _learning_rate(network: str) -> float:

@@ -88,6 +88,13 @@ def test_everything_off_changes_nothing():
     assert torch.equal(inputs, images)
 
 
+def test_light_moves_and_flips_and_mixes_nothing():
+    images, labels = photos()
+    inputs, targets = Augmentation.light()(images, labels, 4, generator())
+    assert not torch.equal(inputs, images)
+    assert set(targets.flatten().tolist()) == {0.0, 1.0}
+
+
 @pytest.mark.parametrize("name", ONLY)
 def test_each_operation_changes_images_and_leaves_the_originals_alone(name):
     images, labels = photos()

@@ -70,6 +70,15 @@ def test_the_learning_rate_follows_the_network_unless_given(app, tmp_path):
     assert [each["learning_rate"] for each in found] == [0.01, 0.5]
 
 
+@pytest.mark.parametrize(
+    ("name", "found"), [("none", None), ("light", "mixup=0,"), ("paper", "mixup=0.25,")]
+)
+def test_augmentation_by_name_is_kept_with_the_run(app, tmp_path, name, found):
+    call(app, f"train --data x --network convnet --epochs 1 --augment {name} --out {tmp_path}")
+    said = json.loads((tmp_path / "train.json").read_text())["augment"]
+    assert said is None if found is None else found in said
+
+
 def test_an_interruption_says_how_to_go_on(app, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -86,6 +95,8 @@ def test_wrong_options_are_named(app, tmp_path):
     text = f"train --data x --network convnet --out {tmp_path}"
     with pytest.raises(ConfigError, match="--precision must be auto, float32 or bfloat16"):
         call(app, f"{text} --precision int8")
+    with pytest.raises(ConfigError, match="--augment must be none, light or paper, got 'heavy'"):
+        call(app, f"{text} --augment heavy")
     with pytest.raises(ConfigError, match="no network 'convnt'; did you mean 'convnet'"):
         call(app, text.replace("convnet", "convnt"))
     call(app, f"{text} --epochs 1")

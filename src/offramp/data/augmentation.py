@@ -3,7 +3,7 @@
 The paper names the operations and is silent on their strength and order; those are ours.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from scipy.special import betaincinv
@@ -77,6 +77,16 @@ class Augmentation:
     def none(cls) -> "Augmentation":
         """Every change off; the targets are one-hot."""
         return cls((1.0, 1.0), crop=0, rotation=0, contrast=0, erasing=0, mixup=0, cutmix=0)
+
+    @classmethod
+    def light(cls) -> "Augmentation":
+        """Shifts and horizontal flips only: for networks too small to learn from mixed images.
+
+        Example:
+            >>> Augmentation.light().crop, Augmentation.light().flip, Augmentation.light().mixup
+            (0.125, 0.5, 0)
+        """
+        return replace(cls.none(), crop=0.125, flip=0.5)
 
     def __call__(
         self, inputs: Tensor, labels: Tensor, num_classes: int, generator: torch.Generator
