@@ -346,6 +346,20 @@ def test_the_hub_gives_what_a_folder_gives(cifar_like, monkeypatch):
     assert torch.equal(online.train[0][0], local.train[0][0])
 
 
+def test_the_hubs_own_names_of_splits_are_understood(cifar_like, monkeypatch):
+    import datasets
+
+    # Tiny ImageNet's are called train and valid there
+    found = datasets.load_dataset(str(cifar_like))
+    found["valid"] = found.pop("test")
+    monkeypatch.delenv("OFFRAMP_DATA")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(datasets, "load_dataset", lambda name: found)
+    splits = load("cifar10", held_out=5, val=5)
+    assert len(splits.test) == len(found["valid"])
+    assert splits.test.sample_ids[0] == "validation/0"
+
+
 def test_an_unknown_name_is_refused_with_a_guess(monkeypatch):
     with pytest.raises(DataError, match=r"no data set `cifar-100`; did you mean cifar100\?"):
         load("cifar-100")
