@@ -21,7 +21,7 @@ from offramp.networks.build import BUILDERS
 from offramp.recording import record
 from offramp.training import OBJECTIVES, TrainConfig, train
 
-__all__ = ["record_command", "train_command"]
+__all__ = ["load_data", "load_network", "record_command", "to_precision", "train_command"]
 
 err = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
@@ -79,12 +79,12 @@ def train_command(
         batch_size=batch_size,
         learning_rate=learning_rate or _learning_rate(network),
         patience=patience or None,
-        precision=_precision(precision),
+        precision=to_precision(precision),
         channels_last=True,
         workers=workers,
         seed=seed,
     )
-    samples = _load(data, domain).train
+    samples = load_data(data, domain).train
     # The first weights follow from the seed too, so that a killed run begins with the same ones.
     torch.manual_seed(seed)
     made = _network(network, samples, "cascade" if objective == "zero-time-waste" else None)
@@ -122,9 +122,8 @@ def record_command(
     batch_size: Annotated[int, typer.Option(help="Of each process.")] = 256,
 ) -> None:
     """Run a trained network over held_out, val and test, and save a ledger of each."""
-    source = run / "network" if (run / "network").is_dir() else run
-    network = EarlyExitNetwork.load(source)
-    loaded = _load(data, domain)
+    network = load_network(run)
+    loaded = load_data(data, domain)
     target = folder or run / "ledgers"
     for split in (part.strip() for part in splits.split(",")):
         if not hasattr(loaded, split):
@@ -134,14 +133,20 @@ def record_command(
             getattr(loaded, split),
             split,
             dtype=_dtype(dtype),
-            precision=_precision(precision),
+            precision=to_precision(precision),
             batch_size=batch_size,
         )
         ledger.save(target / split)
         err.print(f"{target / split}: {ledger}", markup=False, highlight=False)
 
 
-def _load(name: str, domain: str | None) -> Splits:
+def load_network(run: Path) -> EarlyExitNetwork:
+    """The network in its own folder, or in that of a run."""
+    return EarlyExitNetwork.load(run / "network" if (run / "network").is_dir() else run)
+
+
+def load_data(name: str, domain: str | None) -> Splits:
+    """The splits by name; a domain for those that have any."""
     options: dict[str, Any] = {} if domain is None else {"domain": domain}
     return load(name, **options)
 
@@ -174,7 +179,8 @@ def _learning_rate(network: str) -> float:
     return 0.01 if network in ARCHITECTURES and not network.startswith("vit") else 0.001
 
 
-def _precision(name: str) -> Literal["float32", "bfloat16"]:
+def to_precision(name: str) -> Literal["float32", "bfloat16"]:
+    """A precision by name; auto is the one that this machine is fast at."""
     if name not in ("auto", "float32", "bfloat16"):
         raise ConfigError(f"--precision must be auto, float32 or bfloat16, got {name!r}")
     if name == "auto":

@@ -3,6 +3,16 @@
 from offramp.runtime.output import RunOutput
 from offramp.runtime.plan import Plan, judge, near_threshold
 from offramp.runtime.runner import Runner
+from offramp.runtime.speed import Speed, measure_speed
 from offramp.runtime.stats import RunStats
 
-__all__ = ["Plan", "RunOutput", "RunStats", "Runner", "judge", "near_threshold"]
+__all__ = [
+    "Plan",
+    "RunOutput",
+    "RunStats",
+    "Runner",
+    "Speed",
+    "judge",
+    "measure_speed",
+    "near_threshold",
+]

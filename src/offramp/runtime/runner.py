@@ -172,6 +172,22 @@ class Runner:
             self._tally.add(plan, output, answered.forced)
             yield output
 
+    def full(self, x: Any) -> Tensor:  # noqa: ANN401 - a batch as the network takes it
+        """The network without exits: all stages and the last head, `[N, K]` float32.
+
+        What a user would run otherwise, in the same precision and layout; for comparison.
+        """
+        state = self._begin(x)
+        last = self.network.num_exits - 1
+        before: list[Tensor] = []
+        with self._running(batch_size(state)):
+            for m, stage in enumerate(self._stages):
+                state = stage(state)
+                if m == last or any(self._reads_logits):
+                    earlier = torch.stack(before, 1) if before else None
+                    before.append(self.network.head(m, state, earlier))
+            return before[-1].float().cpu()
+
     def _begin(self, x: Any) -> State:  # noqa: ANN401
         for module in self._modules:
             if module.training:  # somebody called network.train()
