@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from offramp.cli_training import Domain, load_data, load_network, to_precision
+from offramp.cli_training import SOURCE, Domain, Source, TokenizerName, load_network, to_precision
 from offramp.data import CATALOG, Data
 from offramp.errors import ConfigError
 from offramp.networks import EarlyExitNetwork
@@ -57,7 +57,7 @@ def predict_command(
         typer.Option(
             "--data",
             help="Without INPUT: the data set to predict. With it: the one that the network was "
-            "trained on, whose normalisation and class names are used.",
+            "trained on, whose normalisation and class names are used. Default: the run's.",
         ),
     ] = None,
     split: Annotated[str, typer.Option(help="Of the data set.")] = "test",
@@ -68,6 +68,7 @@ def predict_command(
     ] = None,
     budget: Budget = None,
     domain: Domain = None,
+    tokenizer: TokenizerName = None,
     batch_size: Annotated[int, typer.Option(help="Samples read at a time.")] = 32,
     precision: Precision = "float32",
 ) -> None:
@@ -83,11 +84,13 @@ def predict_command(
         raise ConfigError(f"--batch-size must be at least 1, got {batch_size}")
     made = load_network(network)
     runner = Runner(made, _policy(policy, budget), precision=to_precision(precision))
-    source = _data(data, domain, split)
+    told = _source(network, data, domain, tokenizer)
+    source = None if told is None else _split(told, split)
+    read: Iterable[Any]
     if inputs:
         files = find_images(inputs)[:limit]
         names = [str(file) for file in files]
-        read = _image_reader(made, data, source).batches(files, batch_size)
+        read = _image_reader(made, told, source).batches(files, batch_size)
     elif source is not None:
         names = source.sample_ids[:limit]
         read = _data_batches(source, len(names), batch_size)
@@ -112,6 +115,7 @@ def bench_command(
     seconds: Annotated[float, typer.Option(help="For each batch size.")] = 5.0,
     budget: Budget = None,
     domain: Domain = None,
+    tokenizer: TokenizerName = None,
     precision: Precision = "float32",
     channels_last: ChannelsLast = False,
     threads: Annotated[int | None, typer.Option(help="Of torch. Default: its own choice.")] = None,
@@ -126,11 +130,12 @@ def bench_command(
     made = load_network(network)
     chosen = _policy(policy, budget)
     runner = Runner(made, chosen, precision=to_precision(precision), channels_last=channels_last)
-    source = _data(data, domain, split)
-    if source is None:
+    told = _source(network, data, domain, tokenizer)
+    if told is None:
         err.print("note: noise as input; give --data for the exits of real samples")
         batch = made.example(max(sizes))
     else:
+        source = _split(told, split)
         batch, _ = source.batch(torch.arange(min(len(source), max(256, *sizes))))
     with err.status("measuring"):
         speeds = measure_speed(runner, batch, sizes, seconds)
@@ -152,23 +157,32 @@ def _policy(folder: Path, budget: float | None) -> Policy:
     return policy
 
 
-def _data(name: str | None, domain: str | None, split: str) -> Data | None:
-    if name is None:
+def _source(
+    network: Path, data: str | None, domain: str | None, tokenizer: str | None
+) -> Source | None:
+    """What was asked for, or what the run was trained on; None where neither is known."""
+    if data is None and not (network / SOURCE).is_file():
         return None
-    splits = load_data(name, domain)
+    return Source.of_run(network, data, domain, tokenizer)
+
+
+def _split(source: Source, split: str) -> Data:
+    splits = source.load()
     if split not in splits:
         raise ConfigError(f"--split must be one of {', '.join(splits)}, got {split!r}")
     return splits[split]
 
 
-def _image_reader(network: EarlyExitNetwork, data: str | None, source: Data | None) -> ImageReader:
-    if data is None:
+def _image_reader(
+    network: EarlyExitNetwork, told: Source | None, source: Data | None
+) -> ImageReader:
+    if told is None:
         err.print(
             "note: pixels are normalised as ImageNet's; --data names the data set of the training"
         )
-    centre = CATALOG[data].centre if data in CATALOG else 1.0
-    normalization = getattr(source, "normalization", None)
-    return ImageReader.for_inputs(network.inputs, centre, normalization)
+    entry = None if told is None else CATALOG.get(told.data)
+    centre = 1.0 if entry is None else entry.centre
+    return ImageReader.for_inputs(network.inputs, centre, getattr(source, "normalization", None))
 
 
 def _data_batches(data: Data, count: int, batch_size: int) -> Iterator[Any]:

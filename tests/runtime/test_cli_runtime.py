@@ -62,7 +62,7 @@ def places(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _data(monkeypatch):
-    monkeypatch.setattr(cli_runtime, "load_data", lambda name, domain: SPLITS)
+    monkeypatch.setattr(cli_runtime.Source, "load", lambda self: SPLITS)
 
 
 def call(text):
@@ -122,6 +122,18 @@ def test_without_a_data_set_the_normalisation_is_noted(places, folder, tmp_path)
     assert "normalised as ImageNet's" in result.stderr
     (row,) = csv.DictReader((tmp_path / "o.csv").open())
     assert row["name"] == "" and row["class"] in "012"
+
+
+def test_a_run_remembers_its_data(places):
+    run = places / "run"
+    offramp.EarlyExitNetwork.load(places / "network").save(run / "network")
+    cli_runtime.Source("x").save(run)
+    result = call(f"predict {run} {places}/policy --limit 3")
+    assert [row["input"] for row in csv.DictReader(io.StringIO(result.stdout))] == [
+        "test-0",
+        "test-1",
+        "test-2",
+    ]
 
 
 def test_a_budget_can_be_given(places):
