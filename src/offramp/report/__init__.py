@@ -2,8 +2,9 @@
 
 from offramp.report.figures import three_panels
 from offramp.report.inspection import inspect
-from offramp.report.page import Section, write_page
+from offramp.report.page import write_page
 from offramp.report.pictures import SampleStrip
+from offramp.report.sections import Section
 from offramp.report.tables import Table, tables
 from offramp.report.verdicts import verdicts
 from offramp.report.writing import write_comparison

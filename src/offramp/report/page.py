@@ -1,41 +1,22 @@
 """One self-contained HTML page: charts that can be asked, tables, and what was run."""
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from offramp.evaluation.comparison import Comparison
 from offramp.extras import require
-from offramp.report.pictures import SampleStrip, image_url, svg_url
-from offramp.report.tables import Table, tables
+from offramp.report.page_data import embedded_json, page_data
+from offramp.report.palette import PALETTE
+from offramp.report.sections import Section, view_of
 from offramp.storage import write_text
 
-__all__ = ["Section", "write_page"]
+__all__ = ["write_page"]
 
 ASSETS = Path(__file__).parent / "assets"
-
-
-@dataclass(frozen=True)
-class Section:
-    """One part of a page.
-
-    Attributes:
-        title: Its heading.
-        comparison: From `compare`, or read back with `Comparison.from_json`; its curve, budget
-            slider, per-exit diagnostics, hopeless samples and tables are shown.
-        note: Plain text under the heading.
-        tables: Further tables, shown as they are.
-        figures: Further SVG files, embedded as images.
-        samples: Pictures of hopeless samples.
-    """
-
-    title: str
-    comparison: Comparison | None = None
-    note: str = ""
-    tables: Sequence[Table] = ()
-    figures: Sequence[Path] = ()
-    samples: SampleStrip | None = None
+SCRIPTS = ("charts.js", "budget.js", "exits.js", "hopeless.js", "section.js", "main.js")
 
 
 def write_page(
@@ -65,37 +46,45 @@ def write_page(
         ...     "<h1>Mine</h1>" in page.read_text()
         True
     """
+    views = [view_of(number, section) for number, section in enumerate(sections)]
+    charted = {view.number: view.section.comparison for view in views}
+    scripts = _scripts() if any(charted.values()) else []
+    markup = require("markupsafe", extra="report").Markup
     html = _template().render(
         title=title,
-        sections=[_view(number, section) for number, section in enumerate(sections)],
+        version=version("offramp"),
+        policy=_content_policy(scripts),
+        sections=views,
         provenance=provenance,
-        style=(ASSETS / "page.css").read_text(encoding="utf-8"),
+        style=markup(_style()),
+        data=markup(embedded_json({n: page_data(c) for n, c in charted.items() if c})),
+        scripts=[markup(script) for script in scripts],
     )
     return write_text(Path(path), html)
 
 
-@dataclass(frozen=True)
-class _View:
-    """What the template needs of a section."""
-
-    number: int
-    section: Section
-    tables: list[Table]
-    figures: list[tuple[str, str]]  # name and data URL
-    samples: list[tuple[str, str]] = field(default_factory=list)  # caption and data URL
+def _scripts() -> list[str]:
+    """The plotting library, and the page's own code in one scope of its own."""
+    own = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    library: str = require("plotly.offline", extra="report").get_plotlyjs()
+    return [library, f'"use strict";\n{{\n{own}}}\n']
 
 
-def _view(number: int, section: Section) -> _View:
-    own = tables(section.comparison) if section.comparison is not None else []
-    strip = section.samples
-    return _View(
-        number,
-        section,
-        [*section.tables, *own],
-        [(Path(figure).stem, svg_url(figure)) for figure in section.figures],
-        [(c, image_url(i)) for c, i in zip(strip.captions, strip.images, strict=True)]
-        if strip is not None
-        else [],
+def _style() -> str:
+    colours = "".join(
+        f"--m{number}: light-dark({light}, {dark});"
+        for number, (light, dark) in enumerate(PALETTE)
+    )
+    return f":root {{ {colours} }}\n" + (ASSETS / "page.css").read_text(encoding="utf-8")
+
+
+def _content_policy(scripts: Sequence[str]) -> str:
+    """What the browser may do with the page: run these scripts, and ask nobody for anything."""
+    hashes = [b64encode(sha256(s.encode("utf-8")).digest()).decode("ascii") for s in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes) or "'none'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
     )
 
 
