@@ -123,9 +123,7 @@ def test_reading_what_is_no_comparison_says_so(table, tmp_path):
     old = table.to_json()
     del old["methods"][0]["diagnostics"]
     file.write_text(json.dumps(old))
-    with pytest.raises(
-        FileFormatError, match="'diagnostics' is missing; it may have"
-    ):
+    with pytest.raises(FileFormatError, match="'diagnostics' is missing; it may have"):
         report.read_comparison(file)
     file.write_text("[1, 2]")
     with pytest.raises(FileFormatError, match="this is not a comparison"):

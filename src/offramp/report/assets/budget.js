@@ -78,7 +78,7 @@ function threshold(points, place, exit) {
   if (score === Infinity) return ["closed"];
   if (score === -Infinity) return ["all"];
   const text = score.toFixed(2).replace("-", "−");
-  return points.stated ? [text, element("small", {}, decimal(points.stated[place][exit]))] : [text];
+  return points.stated ? [text, " ", element("small", {}, decimal(points.stated[place][exit]))] : [text];
 }
 
 function showPoints(section) {
