@@ -81,7 +81,11 @@ def text(page, selector):
 def plotted(page, chart, trace, axis="y"):
     """Values that the chart was drawn from."""
     return page.locator(f'[data-chart="{chart}"]').first.evaluate(
-        "(chart, [trace, axis]) => Array.from(chart.data[trace][axis])", [trace, axis]
+        """async (chart, [trace, axis]) => {
+            await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+            return Array.from(chart.data[trace][axis]);
+        }""",
+        [trace, axis],
     )
 
 
