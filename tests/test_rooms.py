@@ -29,7 +29,7 @@ CORE = [
     "evaluation",
 ]
 NETWORK = ["data", "networks", "training"]
-MEETING = ["recording", "report", "cli_training", "cli", "__main__"]
+MEETING = ["recording", "report", "theory", "cli_theory", "cli_training", "cli", "__main__"]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]
 
 

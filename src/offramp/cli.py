@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from offramp import __version__, report, synthetic
+from offramp.cli_theory import theory_command
 from offramp.cli_training import record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.evaluation import Comparison, compare, evaluate
@@ -169,6 +170,7 @@ def demo_command(
 
 app.command("train")(train_command)
 app.command("record")(record_command)
+app.command("theory")(theory_command)
 
 
 def main() -> None:
