@@ -174,14 +174,14 @@ def _confidence() -> list[Claim]:
 
 def _product() -> list[Claim]:
     text = "the product over exits is not {} the joint probability"
-    setting = Setting("exact", "chain")
-    below, above = (
-        statements_stopping.product_at_least_joint,
-        statements_stopping.product_at_most_joint,
-    )
+    tests = {
+        "below": statements_stopping.product_at_least_joint,
+        "above": statements_stopping.product_at_most_joint,
+    }
+    chain, variant = Setting("exact", "chain"), "product, sampled"
     return [
-        Claim("product", text.format("below"), "Section 4", below, setting, "product, sampled"),
-        Claim("product", text.format("above"), "Section 4", above, setting, "product, sampled"),
+        Claim(f"product-{side}", text.format(side), "Section 4", test, chain, variant)
+        for side, test in tests.items()
     ]
 
 

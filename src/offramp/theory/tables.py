@@ -33,7 +33,7 @@ def table(verdicts: Sequence[Verdict]) -> Table:
                 Cell(claim.variant or "-"),
                 Cell("holds" if verdict.holds else "fails", bold=not verdict.holds),
                 Cell(f"{verdict.worlds:,} + {verdict.small_worlds:,}"),
-                Cell(f"{verdict.deviation:.1e}"),
+                Cell("-" if claim.exists else f"{verdict.deviation:.1e}"),
                 Cell(_size(verdict)),
             ]
         )
