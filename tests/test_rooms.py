@@ -90,7 +90,7 @@ TemperatureScaling VectorScaling MatrixScaling ProductOfExperts GeometricEnsembl
 History Answer Scorer Method evaluate budget_curve compare stop_target synthetic
 thresholds metrics targets OfframpError
 EarlyExitNetwork attach build count_macs time_exits Shared take
-train TrainConfig record data
+train TrainConfig record data theory
 """
 
 

@@ -62,4 +62,5 @@ def test_the_table_and_the_figures_show_every_exit(result, tmp_path):
     text = path.read_text()
     for exit_index in range(3):
         assert f"<!-- exit {exit_index} -->" in text
+    assert bridge_figure(result, tmp_path / "again.svg").read_text() == text
     assert [p.name for p in draw_figures(tmp_path)] == ["theory-floor.svg", "theory-worse.svg"]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,6 +106,21 @@ def test_every_verdict_and_the_size_of_its_smallest_world(verdicts, number):
         return
     world = found.example.world
     assert (world.num_points, world.num_classes, found.example.num_exits) == size
+
+
+def test_the_docs_show_these_verdicts():
+    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("| ")]
+    rows = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in lines]
+    shown = [
+        (definition, variant, verdict, size)
+        for _, definition, variant, verdict, _, _, size in (row for row in rows if len(row) == 7)
+        if verdict in ("holds", "fails")
+    ]
+    assert shown == [
+        (definition, variant, verdict, " x ".join(map(str, size)) or "-")
+        for _, definition, variant, verdict, size in EXPECTED
+    ]
 
 
 FOUND = [number for number, row in enumerate(EXPECTED) if row[4]]

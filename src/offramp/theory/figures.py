@@ -90,14 +90,14 @@ def _worse_figure(path: Path) -> Path:
     figure, axes = _figure(1, (5, 3.6))
     pair = calibrated_but_worse()
     for exits, name, colour in (
-        (pair.calibrated, "calibrated", BLUE),
         (pair.overconfident, "overconfident", RED),
+        (pair.calibrated, "calibrated", BLUE),
     ):
         best = frontier(exits, exits.predictors.max(-1), pair.costs)
         costs, right = zip(*best, strict=True)
         costs = (*costs, Fraction(21, 10))  # a budget that is not used up buys as much
         steps = [*map(float, right), float(right[-1])]
-        look = {"where": "post", "color": colour, "label": name}
+        look = {"where": "post", "color": colour, "label": name, "linewidth": 2, "alpha": 0.8}
         axes.step([float(cost) for cost in costs], steps, **look)
     axes.set_ylim(0.55, 0.85)
     _label(axes, "mean cost", "accuracy", "Thresholds on the confidence")
@@ -126,8 +126,9 @@ def _label(axes: Any, x: str, y: str, title: str) -> None:  # noqa: ANN401
 
 
 def _save(figure: Any, path: Path) -> Path:  # noqa: ANN401
+    """Write the figure so that the same numbers give the same file: no date, no random names."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as temporary:
-        # Without a date, the same figure is the same file.
-        figure.savefig(temporary, format=path.suffix.lstrip("."), metadata={"Date": None})
+    matplotlib = require("matplotlib", extra="report")
+    with atomic_path(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "offramp"}):
+        figure.savefig(temporary, format="svg", metadata={"Date": None})
     return path
