@@ -36,6 +36,12 @@ def worsened(exits: Exits, epsilon: Any) -> Array:  # noqa: ANN401 - a number, o
     Args:
         exits: K >= 3, with a confidence-calibrated exit 0.
         epsilon: `[...]`, above 0.
+
+    Example:
+        >>> world = World([1.0], [[0.6, 0.3, 0.1]])
+        >>> exits = Exits.calibrated(world, [[0]])
+        >>> worsened(exits, epsilon=0.001)
+        array([[0.6  , 0.001, 0.399]])
     """
     predictor = exits.predictors[..., 0, :, :].copy()
     others = exits.world.num_classes - 2
@@ -56,11 +62,19 @@ def worsened(exits: Exits, epsilon: Any) -> Array:  # noqa: ANN401 - a number, o
 def log_loss_is_unbounded(exits: Exits) -> Sides:
     """Confidence calibration allows a log-loss excess risk above any bound (Proposition 3.8).
 
-    Tried with 20 nats at point 0. The largest probability and its class stay what they are, and
+    Tried with 20 nats at point 0, where another class has a probability of 1/20 at least, so that
+    floats can hold epsilon. The largest probability and its class stay what they are, and
     with them the calibration.
 
     Returns:
         The bound, and the excess risk of the worst predictor.
+
+    Example:
+        >>> for top in (0.6, 0.4):
+        ...     world = World([1.0], [[top, 0.3, 0.7 - top]])
+        ...     print(log_loss_is_unbounded(Exits.calibrated(world, [[0]])).holds)
+        True
+        False
     """
     probs = as_floats(exits.world.p_y_given_x)[..., 0, :]
     share = np.take_along_axis(probs, _victim(exits)[..., None], -1)[..., 0]
@@ -75,7 +89,16 @@ def log_loss_is_unbounded(exits: Exits) -> Sides:
 
 
 def excess_stays_below_the_floor(exits: Exits) -> Sides:
-    """Below c = 1/(K-1), excess risk at a point is at most -log(1 - (K-1) c)."""
+    """Below c = 1/(K-1), excess risk at a point is at most -log(1 - (K-1) c).
+
+    Example:
+        >>> from offramp.theory.groupings import Grouping
+        >>> exits = Exits(
+        ...     World([1.0], [[0.4, 0.0, 0.6]]), Grouping([[0]]), np.array([[[0.4, 0.4, 0.2]]])
+        ... )
+        >>> excess_stays_below_the_floor(exits).holds
+        array(True)
+    """
     floor = 1 - (exits.world.num_classes - 1) * _confidence(exits)
     excess = excess_risk(exits.world, exits.predictors[..., 0, :, :])[..., :1]
     return Sides(excess, -np.log(floor)[..., None], "<=")

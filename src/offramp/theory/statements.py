@@ -67,6 +67,12 @@ def swap_keeps_calibration(exits: Exits, definition: Definition) -> Sides:
 
     Returns:
         The violation of exit 1, and zero.
+
+    Example:
+        >>> from offramp.theory.generate import Setting, random_exits
+        >>> exits = random_exits(seed=0, setting=Setting("mean", "swap"))
+        >>> swap_keeps_calibration(exits, "mean").holds
+        array(True)
     """
     grouping = None if definition == "confidence" else exits.grouping.exit(1)
     swapped = exits.predictors[..., 1, :, :]
@@ -97,6 +103,14 @@ def refinement_reduces_excess_risk(exits: Exits) -> Sides:
     """What an exit loses against a later one is I[y, later group | group] (Theorem 3.7).
 
     Both sides are means over the groups of the earlier exit, for every pair of exits.
+
+    Example:
+        >>> from offramp.theory.generate import Setting, random_exits
+        >>> [
+        ...     bool(refinement_reduces_excess_risk(random_exits(0, Setting("exact", kind))).holds)
+        ...     for kind in ("chain", "any")
+        ... ]
+        [True, False]
     """
     left, right = [], []
     for early, late in _pairs(exits):
@@ -111,19 +125,39 @@ def anytime(exits: Exits, loss: Loss = "log") -> Sides:
     """The next exit's excess risk is not higher, over every group of the exit before.
 
     The group-conditional anytime property that Theorem 3.7 gives.
+
+    Example:
+        >>> from offramp.theory.counterexamples import growing_excess_risk
+        >>> anytime(growing_excess_risk()).holds
+        array(False)
     """
     pairs = [_excess_pair(exits, m, m + 1, loss) for m in range(exits.num_exits - 1)]
     return _next_not_above(pairs)
 
 
 def anytime_at_every_point(exits: Exits, loss: Loss = "log") -> Sides:
-    """The next exit's excess risk is not higher at any point (Definition 3.5, made weak)."""
+    """The next exit's excess risk is not higher at any point (Definition 3.5, made weak).
+
+    Example:
+        >>> from offramp.theory.worlds import World
+        >>> world = World([1 / 3] * 3, [[0.5, 0.5], [0.5, 0.5], [1.0, 0.0]])
+        >>> chain = Exits.calibrated(world, [[0, 0, 0], [0, 1, 1]])
+        >>> anytime(chain).holds, anytime_at_every_point(chain).holds
+        (array(True), array(False))
+    """
     excess = excess_risk(exits.world.per_exit(), exits.predictors, loss)  # [..., M, N]
     return Sides(_flat(exits, excess[..., 1:, :]), _flat(exits, excess[..., :-1, :]), "<=")
 
 
 def strictly_anytime(exits: Exits, loss: Loss = "log") -> Sides:
-    """The next exit's mean excess risk is strictly lower."""
+    """The next exit's mean excess risk is strictly lower.
+
+    Example:
+        >>> from offramp.theory.worlds import World
+        >>> alike = World([0.5, 0.5], [[0.3, 0.7], [0.3, 0.7]])
+        >>> strictly_anytime(Exits.calibrated(alike, [[0, 0], [0, 1]])).holds
+        array(False)
+    """
     world = exits.world.per_exit()
     mean = world.mean(excess_risk(world, exits.predictors, loss))  # [..., M]
     return Sides(mean[..., 1:], mean[..., :-1], "<")
@@ -134,6 +168,12 @@ def anytime_needs_refinement(exits: Exits) -> Sides:
 
     Returns:
         Whether it falls, and whether they refine, as 0 or 1.
+
+    Example:
+        >>> from offramp.theory.worlds import World
+        >>> world = World([1 / 3] * 3, [[0.0, 1.0], [0.5, 0.5], [0.5, 0.5]])
+        >>> anytime_needs_refinement(Exits.calibrated(world, [[0, 1, 0], [0, 1, 1]])).holds
+        array(False)
     """
     falls = anytime(exits).holds & strictly_anytime(exits).holds
     return Sides(falls[..., None] * 1.0, exits.is_chain[..., None] * 1.0, "<=")
@@ -143,6 +183,12 @@ def zero_one_risk_is_controlled(exits: Exits) -> Sides:
     """0-1 excess risk at confidence c is E[max P(y|x)] - c (Lemma 3.9).
 
     Both sides are means over the points that share a largest probability.
+
+    Example:
+        >>> from offramp.theory.generate import Setting, random_exits
+        >>> exits = random_exits(seed=0, setting=Setting("confidence", "any"))
+        >>> zero_one_risk_is_controlled(exits).holds
+        array(True)
     """
     world = exits.world.per_exit()
     levels = Grouping.levels(exits.predictors)

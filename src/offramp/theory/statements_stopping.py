@@ -37,7 +37,15 @@ def monotone_stopping(exits: Exits, reading: Reading) -> Sides:
 
 
 def monotone_at_every_point(exits: Exits, reading: Reading) -> Sides:
-    """The next exit stops at least as probably at every single point."""
+    """The next exit stops at least as probably at every single point.
+
+    Example:
+        >>> from offramp.theory.worlds import World
+        >>> world = World([0.2, 0.4, 0.4], [[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+        >>> chain = Exits.calibrated(world, [[0, 0, 0], [0, 1, 1], [0, 1, 2]])
+        >>> [bool(f(chain, "argmax").holds) for f in (monotone_stopping, monotone_at_every_point)]
+        [True, False]
+    """
     stops = stopping_probability(exits.world, exits.predictors, reading)
     worlds = exits.world.p_x.shape[:-1]
     left, right = stops[..., :-1, :], stops[..., 1:, :]
@@ -51,6 +59,13 @@ def monotone_needs_refinement(exits: Exits, reading: Reading) -> Sides:
 
     Returns:
         Whether stopping is monotone, and whether the groupings refine, as 0 or 1.
+
+    Example:
+        >>> from offramp.theory.worlds import World
+        >>> coins = World([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]])
+        >>> coarser = Exits.calibrated(coins, [[0, 1], [0, 0], [0, 0]])
+        >>> monotone_needs_refinement(coarser, "sampled").holds
+        array(False)
     """
     stops = stopping_probability(exits.world, exits.predictors, reading)[..., :-1, :]
     mean = as_floats(exits.world.per_exit().mean(stops))  # [..., M-1]
@@ -62,12 +77,28 @@ def monotone_needs_refinement(exits: Exits, reading: Reading) -> Sides:
 
 
 def product_at_most_joint(exits: Exits) -> Sides:
-    """The product over exits is not above the probability that it stands for."""
+    """The product over exits is not above the probability that it stands for.
+
+    Example:
+        >>> from offramp.theory.worlds import World
+        >>> coin = World([1.0], [[0.5, 0.5]])
+        >>> opposite = Exits(coin, Grouping([[0], [0]]), np.array([[[1.0, 0.0]], [[0.0, 1.0]]]))
+        >>> product_at_most_joint(opposite).holds
+        array(False)
+    """
     return _product_and_joint(exits)
 
 
 def product_at_least_joint(exits: Exits) -> Sides:
-    """The product over exits is not below the probability that it stands for."""
+    """The product over exits is not below the probability that it stands for.
+
+    Example:
+        >>> from offramp.theory.worlds import World
+        >>> coin = World([1.0], [[0.5, 0.5]])
+        >>> alike = Exits(coin, Grouping([[0], [0]]), np.array([[[1.0, 0.0]], [[1.0, 0.0]]]))
+        >>> product_at_least_joint(alike).holds
+        array(False)
+    """
     sides = _product_and_joint(exits)
     return Sides(sides.right, sides.left, "<=")
 
