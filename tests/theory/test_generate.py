@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from offramp import theory
 from offramp.errors import ConfigError
 from offramp.theory import Exits, Setting, World, random_exits
-from offramp.theory.generate import Draw, Size, build, draw
+from offramp.theory.generate import STRUCTURES, Draw, Size, build, draw
 from offramp.theory.predictors import DEFINITIONS
 from offramp.theory.stopping import READINGS
 
-STRUCTURES = ("any", "chain", "strict chain", "one", "points", "swap", "uneven swap")
 every_setting = pytest.mark.parametrize(
     "setting",
     list(itertools.starmap(Setting, itertools.product(DEFINITIONS, STRUCTURES))),
@@ -105,7 +104,9 @@ def test_a_point_without_weight_fits_nothing_and_harms_no_neighbour():
     np.testing.assert_allclose(exits.predictors[2], alone.predictors)
 
 
-def test_an_unknown_structure_is_named():
+def test_unknown_definitions_and_structures_are_named():
+    with pytest.raises(ConfigError, match="one of exact, mean, confidence, got 'perfect'"):
+        Setting("perfect", "any")
     with pytest.raises(ConfigError, match=r"one of any, chain, .*, uneven swap, got 'tree'"):
         Setting("exact", "tree")
 

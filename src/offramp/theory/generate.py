@@ -1,7 +1,7 @@
 """Random worlds and exits: free numbers first, then exits that are calibrated by construction."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ from offramp.errors import ConfigError
 from offramp.theory.exits import Exits
 from offramp.theory.groupings import Grouping
 from offramp.theory.predictors import (
+    DEFINITIONS,
     Definition,
     calibrated,
     calibration_violation,
@@ -22,6 +23,7 @@ from offramp.theory.worlds import Array, World, as_numbers, is_rational
 __all__ = ["Draw", "Setting", "Size", "build", "draw", "random_exits"]
 
 Structure = Literal["any", "chain", "strict chain", "one", "points", "swap", "uneven swap"]
+STRUCTURES: tuple[Structure, ...] = get_args(Structure)
 
 
 class Size(NamedTuple):
@@ -130,11 +132,10 @@ class Setting:
     structure: Structure = "any"
 
     def __post_init__(self) -> None:
-        known = Structure.__args__  # type: ignore[attr-defined]
-        if self.structure not in known:
-            raise ConfigError(
-                f"`structure` must be one of {', '.join(known)}, got {self.structure!r}"
-            )
+        for name, known in (("definition", DEFINITIONS), ("structure", STRUCTURES)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ConfigError(f"`{name}` must be one of {', '.join(known)}, got {value!r}")
 
 
 def build(free: Draw, setting: Setting) -> tuple[Exits, npt.NDArray[np.bool_]]:
