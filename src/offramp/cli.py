@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from offramp import __version__, report, synthetic
 from offramp.cli_report import report_command
+from offramp.cli_theory import theory_command
 from offramp.cli_training import record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.evaluation import Comparison, compare, evaluate
@@ -173,6 +174,7 @@ def demo_command(
 app.command("train")(train_command)
 app.command("record")(record_command)
 app.command("report")(report_command)
+app.command("theory")(theory_command)
 
 
 def main() -> None:
