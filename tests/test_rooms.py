@@ -31,7 +31,18 @@ CORE = [
     "evaluation",
 ]
 NETWORK = ["data", "networks", "training"]
-MEETING = ["recording", "runtime", "report", "cli_training", "cli_runtime", "cli", "__main__"]
+MEETING = [
+    "recording",
+    "runtime",
+    "report",
+    "theory",
+    "cli_report",
+    "cli_theory",
+    "cli_training",
+    "cli_runtime",
+    "cli",
+    "__main__",
+]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]
 
 
@@ -92,7 +103,7 @@ TemperatureScaling VectorScaling MatrixScaling ProductOfExperts GeometricEnsembl
 History Answer Scorer Method evaluate budget_curve compare stop_target synthetic
 thresholds metrics targets OfframpError
 EarlyExitNetwork attach build count_macs time_exits Shared take
-train TrainConfig record data
+train TrainConfig record data theory
 Runner RunOutput
 """
 
