@@ -25,7 +25,6 @@ CORE = [
     "thresholds",
     "tracing",
     "confidence",
-    "crossfitting",
     "policy",
     "methods",
     "evaluation",
