@@ -1,0 +1,112 @@
+// The cost-accuracy curve, and the two methods at the budget of the slider.
+
+function referenceTraces(section) {
+  const { fixed, full, oracle_curve: oracle } = section.data.references;
+  const traces = [];
+  if (!section.hidden.has("\0oracle")) traces.push({
+    x: oracle.map((point) => 100 * point[1]), y: oracle.map((point) => 100 * point[0]),
+    name: "Oracle", mode: "lines", line: { color: colour("ink"), width: 1.5, dash: "dot" }, hovertemplate: "%{y:.2f} %",
+  });
+  if (!section.hidden.has("\0fixed")) traces.push({
+    x: fixed.map((row) => 100 * row.cost), y: fixed.map((row) => 100 * row.accuracy),
+    name: "Exit alone", mode: "markers",
+    marker: { symbol: "x-thin", size: 9, line: { width: 2, color: colour("ink") } },
+    customdata: fixed.map((row) => [row.exit_index, 100 * row.cost]),
+    hovertemplate: "%{y:.2f} % (exit %{customdata[0]} at %{customdata[1]:.1f} %)",
+  });
+  if (!section.hidden.has("\0full")) traces.push({
+    x: [100 * full.cost], y: [100 * full.accuracy], name: "Full network", mode: "markers",
+    marker: { symbol: "diamond-open", size: 13, line: { width: 2 }, color: colour("ink") },
+    hovertemplate: "%{y:.2f} %",
+  });
+  return traces;
+}
+
+function drawTradeoff(section) {
+  const place = section.place;
+  const traces = section.shown.flatMap((method) => bandTraces(method, method.curve, 100, " %"));
+  traces.push(...referenceTraces(section));
+  for (const index of new Set(Object.values(section.sides))) {
+    const method = section.methods[index];
+    if (section.hidden.has(method.name)) continue;
+    traces.push({
+      x: [100 * method.points.costs[place]], y: [100 * method.points.accuracies[place]], mode: "markers",
+      marker: { size: 12, color: methodColour(method), line: { width: 2, color: colour("paper") } }, hoverinfo: "skip",
+    });
+  }
+  const marker = {
+    type: "line", x0: section.budget, x1: section.budget, y0: 0, y1: 1, yref: "paper",
+    line: { color: colour("accent"), width: 1.5 },
+  };
+  const x = percentAxis("mean cost, share of the network without exits", { hoverformat: ".1f", showgrid: false });
+  draw(section.chart("tradeoff"), traces, layout(x, percentAxis("accuracy on test"), { shapes: [marker] }));
+}
+
+function showSides(section) {
+  for (const [side, index] of Object.entries(section.sides)) {
+    const root = section.find(`[data-side="${side}"]`);
+    const points = section.methods[index].points;
+    root.style.setProperty("--own", `var(--m${section.methods[index].colour})`);
+    root.querySelector('[data-value="accuracy"]').textContent = percent(points.accuracies[section.place], 2);
+    root.querySelector('[data-value="cost"]').textContent = percent(points.costs[section.place], 1);
+  }
+  section.find('[data-value="finding"]').textContent = finding(section);
+  showPoints(section);
+}
+
+// "A is 1.20 points more accurate than B, on 0.3 points less compute."
+function finding(section) {
+  const [left, right] = [section.sides.left, section.sides.right].map((index) => section.methods[index]);
+  if (left === right) return "Choose two different methods to set them side by side.";
+  const place = section.place;
+  const gap = 100 * (right.points.accuracies[place] - left.points.accuracies[place]);
+  const cost = 100 * (right.points.costs[place] - left.points.costs[place]);
+  const better = Math.abs(gap) < 0.005 ? "exactly as accurate as"
+    : `${Math.abs(gap).toFixed(2)} points ${gap > 0 ? "more" : "less"} accurate than`;
+  const spent = Math.abs(cost) < 0.05 ? "the same compute"
+    : `${Math.abs(cost).toFixed(1)} points ${cost > 0 ? "more" : "less"} compute`;
+  return `${right.label} is ${better} ${left.label}, on ${spent}.`;
+}
+
+function threshold(points, place, exit) {
+  if (exit >= points.thresholds[place].length) return "all leave";
+  const score = number(points.thresholds[place][exit]);
+  if (score === Infinity) return "closed";
+  if (score === -Infinity) return "all leave";
+  const stated = points.stated ? ` (${decimal(points.stated[place][exit], 3)})` : "";
+  return score.toFixed(2).replace("-", "−") + stated;
+}
+
+function showPoints(section) {
+  const table = section.find('[data-table="points"]');
+  const sides = [section.sides.left, section.sides.right].map((index) => section.methods[index]);
+  const top = element("tr", {}, element("th", { rowspan: "2", scope: "col" }, "exit"));
+  const below = element("tr");
+  for (const method of sides) {
+    top.append(element("th", { colspan: "2", scope: "colgroup" }, method.label));
+    below.append(element("th", { scope: "col" }, "leave"), element("th", { scope: "col" }, "threshold"));
+  }
+  const body = element("tbody");
+  for (let exit = 0; exit < section.numExits; exit += 1) {
+    const row = element("tr", {}, element("th", { scope: "row" }, String(exit)));
+    for (const { points } of sides) {
+      row.append(element("td", {}, percent(points.shares[section.place][exit])));
+      row.append(element("td", {}, threshold(points, section.place, exit)));
+    }
+    body.append(row);
+  }
+  table.replaceChildren(element("thead", {}, top, below), body);
+}
+
+function drawShares(section) {
+  const traces = [section.sides.left, section.sides.right].map((index, side) => {
+    const method = section.methods[index];
+    const shares = method.points.shares[section.place];
+    return {
+      type: "bar", x: shares.map((_, exit) => exit), y: shares.map((share) => 100 * share), name: literal(method.label),
+      marker: { color: methodColour(method, side ? 1 : 0.75) }, hovertemplate: "%{y:.1f} %",
+    };
+  });
+  const x = axis("exit", { dtick: 1, showgrid: false });
+  draw(section.chart("shares"), traces, layout(x, percentAxis("samples that leave", { rangemode: "tozero" }), { bargap: 0.3, bargroupgap: 0.08 }));
+}
