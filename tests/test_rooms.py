@@ -29,7 +29,17 @@ CORE = [
     "evaluation",
 ]
 NETWORK = ["data", "networks", "training"]
-MEETING = ["recording", "report", "cli_training", "cli", "__main__"]
+MEETING = [
+    "recording",
+    "zoo",
+    "report",
+    "flow",
+    "studies",
+    "cli_training",
+    "cli_flow",
+    "cli",
+    "__main__",
+]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]
 
 
@@ -76,7 +86,7 @@ def test_every_room_is_on_the_map_in_the_docs():
 
 
 def test_import_is_light():
-    heavy = "matplotlib plotly transformers datasets accelerate huggingface_hub timm typer"
+    heavy = "matplotlib plotly jinja2 transformers datasets accelerate huggingface_hub timm typer"
     code = f"import sys, offramp; print([m for m in {heavy.split()!r} if m in sys.modules])"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -90,7 +100,7 @@ TemperatureScaling VectorScaling MatrixScaling ProductOfExperts GeometricEnsembl
 History Answer Scorer Method evaluate budget_curve compare stop_target synthetic
 thresholds metrics targets OfframpError
 EarlyExitNetwork attach build count_macs time_exits Shared take
-train TrainConfig record data
+train TrainConfig record data run
 """
 
 

@@ -41,10 +41,10 @@ class AnalysisStep(Step):
         titles = [[case.name, case.title, case.target] for case in self.cases]
         return {"name": self.name, "cases": titles, "compare": asdict(self.compare)}
 
-    def run(self, workshop: Workshop, place: Path) -> None:
+    def run(self, workshop: Workshop, place: Path) -> list[Path]:
         """Analyse."""
         results = [self._result(case, workshop) for case in self.cases]
-        ANALYSES[self.name](results).save(place)
+        return ANALYSES[self.name](results).save(place)
 
     def _result(self, case: Case, workshop: Workshop) -> CaseResult:
         ledgers = case.ledgers(workshop)

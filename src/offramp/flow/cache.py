@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 
 from offramp.storage import write_text
 
-__all__ = ["Cache", "digest", "versions"]
+__all__ = ["Cache", "declare_done", "digest", "is_whole", "read_done", "versions"]
 
 VARIABLE = "OFFRAMP_CACHE"
 DEFAULT = Path("runs") / "cache"
@@ -59,39 +59,7 @@ class Cache:
 
     def has(self, kind: str, fingerprint: str) -> bool:
         """Whether the step has been done, and everything that it wrote is still there."""
-        record = self.record(kind, fingerprint)
-        place = self.place(kind, fingerprint)
-        return record is not None and all(
-            (place / name).is_file() and (place / name).stat().st_size == size
-            for name, size in record["files"].items()
-        )
-
-    def record(self, kind: str, fingerprint: str) -> dict[str, Any] | None:
-        """What `finish` wrote, or None."""
-        try:
-            text = (self.place(kind, fingerprint) / "done.json").read_text(encoding="utf-8")
-            return dict(json.loads(text))
-        except (OSError, ValueError):
-            return None
-
-    def finish(
-        self, kind: str, fingerprint: str, settings: Mapping[str, Any], seconds: float
-    ) -> None:
-        """Declare a step done; a kill before this leaves it to do, a kill after leaves it done."""
-        place = self.place(kind, fingerprint)
-        files = {
-            str(path.relative_to(place)): path.stat().st_size
-            for path in sorted(place.rglob("*"))
-            if path.is_file() and path.name != "done.json" and not path.name.startswith(".")
-        }
-        content = {
-            "settings": settings,
-            "files": files,
-            "versions": versions(),
-            "threads": torch.get_num_threads(),
-            "seconds": round(seconds, 3),
-        }
-        write_text(place / "done.json", json.dumps(content, indent=1, default=list) + "\n")
+        return is_whole(self.place(kind, fingerprint))
 
     def content(self, path: Path) -> str:
         """Fingerprint of all files below a path, by name and content.
@@ -106,9 +74,51 @@ class Cache:
         memory = self.folder / "content" / f"{digest([str(path.resolve()), states])}.txt"
         if memory.is_file():
             return memory.read_text(encoding="utf-8")
-        found = digest([[state[0], _hash(file)] for state, file in zip(states, files, strict=True)])
+        found = digest(
+            [[state[0], _hash(file)] for state, file in zip(states, files, strict=True)]
+        )
         write_text(memory, found)
         return found
+
+
+def declare_done(
+    place: Path, files: Iterable[Path], settings: Mapping[str, Any], seconds: float
+) -> None:
+    """Declare a folder done; a kill before this leaves it to do, a kill after leaves it done.
+
+    Args:
+        place: The folder.
+        files: What it must hold to count as whole; folders stand for all files in them.
+        settings: What it was made from.
+        seconds: How long that took.
+    """
+    inside = [each for path in files for each in (path.rglob("*") if path.is_dir() else [path])]
+    sizes = {str(f.relative_to(place)): f.stat().st_size for f in sorted(inside) if f.is_file()}
+    content = {
+        "settings": settings,
+        "files": sizes,
+        "versions": versions(),
+        "threads": torch.get_num_threads(),
+        "seconds": round(seconds, 3),
+    }
+    write_text(place / "done.json", json.dumps(content, indent=1, default=list) + "\n")
+
+
+def read_done(place: Path) -> dict[str, Any] | None:
+    """What `declare_done` wrote, or None."""
+    try:
+        return dict(json.loads((place / "done.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def is_whole(place: Path) -> bool:
+    """Whether a folder was declared done and its files are still there."""
+    done = read_done(place)
+    return done is not None and all(
+        (place / name).is_file() and (place / name).stat().st_size == size
+        for name, size in done["files"].items()
+    )
 
 
 def _hash(file: Path) -> str:

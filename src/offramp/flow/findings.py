@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,9 +33,9 @@ class Findings:
     figures: Sequence[Path] = field(default_factory=list)
     samples: SampleStrip | None = None
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path) -> list[Path]:
         """Write them; figures are in the folder already."""
-        content = {
+        content: dict[str, Any] = {
             "title": self.title,
             "note": self.note,
             "tables": [asdict(table) for table in self.tables],
@@ -48,7 +49,7 @@ class Findings:
                 "captions": list(strip.captions),
                 "note": strip.note,
             }
-        write_text(folder / "findings.json", json.dumps(content) + "\n")
+        return [write_text(folder / "findings.json", json.dumps(content) + "\n"), *self.figures]
 
     @classmethod
     def load(cls, folder: Path) -> "Findings":

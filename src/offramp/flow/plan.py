@@ -117,17 +117,14 @@ def _cases(study: Study, subject: Subject, workshop: Workshop) -> Iterator[Case]
     assert data is not None and network is not None and train is not None and record is not None
     trained = TrainStep(data, workshop.identity(data), network, train)
     for target in data.targets or (None,):
-        recorded = tuple(
-            RecordStep(trained, split, target, record) for split in Partition._fields
-        )
+        recorded = tuple(RecordStep(trained, split, target, record) for split in Partition._fields)
         yield _case(study, subject, target, recorded)
 
 
 def _case(study: Study, subject: Subject, target: str | None, ledgers: Any) -> Case:  # noqa: ANN401
     name = subject.name if target is None else f"{subject.name}-to-{target}"
     title = subject.title if target is None else f"{subject.title} → {target}"
-    source = None if subject.data is None else subject.data.source
-    paper = subject.paper if target in (None, source) else None
+    paper = subject.paper.get(target or "")
     comparison = CompareStep(name, ledgers, study.compare, study.corrector)
     return Case(name, title, paper, subject.note, subject, target, comparison)
 
@@ -158,5 +155,3 @@ def stored_ledgers(settings: LedgerSettings, beside: Path) -> tuple[StoredLedger
         f"there are no ledgers at {looked}: make them with `offramp record`, or set "
         f"{DATA_VARIABLE} to the folder that holds {settings.folder}"
     )
-
-

@@ -148,8 +148,7 @@ class LedgerSettings:
             raise ConfigError("needs either `folder` or `zoo`")
         if self.zoo is not None and self.zoo not in ZOO:
             raise ConfigError(
-                f"`zoo` must be one of {', '.join(ZOO)}, got {self.zoo!r}"
-                f"{nearest(self.zoo, ZOO)}"
+                f"`zoo` must be one of {', '.join(ZOO)}, got {self.zoo!r}{nearest(self.zoo, ZOO)}"
             )
 
 

@@ -64,11 +64,12 @@ class Step(ABC):
         """Everything that decides on the result beside the inputs, as JSON values."""
 
     @abstractmethod
-    def run(self, workshop: Workshop, place: Path) -> None:
-        """Do the work; after a kill, do what is left of it."""
+    def run(self, workshop: Workshop, place: Path) -> list[Path]:
+        """Do the work, after a kill what is left of it; return what has to be kept of it."""
 
     def check(self, workshop: Workshop) -> None:
         """Raise for whatever can be known to be missing or impossible beforehand."""
+        del workshop  # nothing can, unless a step says otherwise
 
     @cached_property
     def fingerprint(self) -> str:
@@ -114,7 +115,7 @@ class TrainStep(Step):
         """Open the data and make the network, untrained."""
         make_network(self.network, workshop.splits(self.data).train, self.train.seed)
 
-    def run(self, workshop: Workshop, place: Path) -> None:
+    def run(self, workshop: Workshop, place: Path) -> list[Path]:
         """Train, or go on where a killed run was."""
         samples = workshop.splits(self.data).train
         network = make_network(self.network, samples, self.train.seed)
@@ -127,7 +128,7 @@ class TrainStep(Step):
             folder=place,
             freeze_backbone=self.train.freeze_backbone,
         )
-        network.save(place / "network")
+        return [network.save(place / "network"), place / "history.jsonl", place / "train.json"]
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class RecordStep(Step):
         """Open the data."""
         workshop.splits(self.trained.data, self.target)
 
-    def run(self, workshop: Workshop, place: Path) -> None:
+    def run(self, workshop: Workshop, place: Path) -> list[Path]:
         """Record one split."""
         network = EarlyExitNetwork.load(self.trained.place(workshop.cache) / "network")
         ledger = record(
@@ -173,7 +174,7 @@ class RecordStep(Step):
             batch_size=self.record.batch_size,
             progress=workshop.narrator.shown,
         )
-        ledger.save(place / "ledger")
+        return [ledger.save(place / "ledger")]
 
     def load(self, workshop: Workshop) -> Ledger:
         """The ledger, memory-mapped."""
@@ -248,7 +249,7 @@ class CompareStep(Step):
             return first.ledger.num_classes
         return workshop.splits(first.trained.data).train.num_classes
 
-    def run(self, workshop: Workshop, place: Path) -> None:
+    def run(self, workshop: Workshop, place: Path) -> list[Path]:
         """Compare; what the clock said goes into a file of its own."""
         held_out, val, test = (each.load(workshop) for each in self.ledgers)
         methods = chosen_methods(self.compare, self.corrector, held_out.num_classes)
@@ -267,7 +268,7 @@ class CompareStep(Step):
         for method in result.methods:
             method.seconds = float("nan")
         write_text(place / "seconds.json", json.dumps(seconds, indent=1) + "\n")
-        write_text(place / "comparison.json", json.dumps(result.to_json()) + "\n")
+        return [write_text(place / "comparison.json", json.dumps(result.to_json()) + "\n")]
 
     def load(self, workshop: Workshop) -> Comparison:
         """The comparison, always as it is in the file."""
@@ -299,5 +300,3 @@ def data_title(data: DataSettings) -> str:
     """A data set in a few words."""
     domain = "" if data.source is None else f" ({data.source})"
     return f"{Path(data.name).name}{domain}"
-
-

@@ -6,9 +6,9 @@ stands at the top then holds for all of them. `[scales.NAME]` holds what differs
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ _TRAINED: dict[str, type] = {
     "record": RecordSettings,
 }
 _SECTIONS = {**_TRAINED, "ledgers": LedgerSettings}
-_WORDS = ("title", "paper", "note")
+_WORDS = ("title", "paper", "note", "from")
 _TOP = (
     *("title", "about", "networks", "scales", "compare", "corrector", "report"),
     *_SECTIONS,
@@ -48,7 +48,8 @@ class Subject:
     Args:
         name: For folders and messages.
         title: For the report.
-        paper: Heading in the paper's table that this network is set beside.
+        paper: Heading in the paper's table that this network is set beside, by test domain;
+            under an empty name where there are no domains.
         note: For the report.
         data: Together with `network`, `train` and `record`; None if there are `ledgers`.
         network: What to build.
@@ -59,7 +60,7 @@ class Subject:
 
     name: str
     title: str
-    paper: str | None = None
+    paper: dict[str, str] = field(default_factory=dict)
     note: str = ""
     data: DataSettings | None = None
     network: NetworkSettings | None = None
@@ -112,7 +113,7 @@ class Study:
 def read_study(
     path: str | Path, scale: str | None = None, changes: Mapping[str, Any] | None = None
 ) -> Study:
-    """Read a study file.
+    r"""Read a study file.
 
     Args:
         path: Of the TOML file.
@@ -143,7 +144,7 @@ def read_study(
         title=title,
         about=_text(table, "about", ""),
         scale=scale,
-        subjects=_subjects(table, path.stem, title),
+        subjects=_Networks(path, scale).subjects(table, title),
         compare=filled(CompareSettings, table.get("compare", {}), "[compare]"),
         corrector=filled(CorrectorSettings, table.get("corrector", {}), "[corrector]"),
         report=filled(ReportSettings, table.get("report", {}), "[report]"),
@@ -199,24 +200,62 @@ def _text(table: Mapping[str, Any], key: str, default: str) -> str:
     return value
 
 
-def _subjects(table: dict[str, Any], name: str, title: str) -> tuple[Subject, ...]:
-    shared = {key: table[key] for key in _SECTIONS if key in table}
-    networks = table.get("networks")
-    if networks is None:
-        return (_subject(name, {"title": title, **shared}, ""),)
-    if not isinstance(networks, dict) or not networks:
-        raise ConfigError("[networks] must hold a table per network, such as [networks.mine]")
-    found = []
-    for key, own in networks.items():
-        place = f"networks.{key}"
-        if not isinstance(own, dict):
-            raise ConfigError(f"[{place}] must be a table, got {own!r}")
-        reject_unknown(own, (*_SECTIONS, *_WORDS), f"[{place}]")
-        # A network that brings its own kind of source does not inherit the other kind.
-        others = _TRAINED if "ledgers" in own else ("ledgers",) if _TRAINED.keys() & own else ()
-        inherited = {each: value for each, value in shared.items() if each not in others}
-        found.append(_subject(key, _merged(inherited, own), f"{place}."))
-    return tuple(found)
+@dataclass(frozen=True)
+class _Networks:
+    """The networks of a file; they may come from another file beside it, at the same scale."""
+
+    path: Path
+    scale: str | None
+
+    def subjects(self, table: dict[str, Any], title: str) -> tuple[Subject, ...]:
+        shared = {key: table[key] for key in _SECTIONS if key in table}
+        networks = table.get("networks")
+        if networks is None:
+            return (_subject(self.path.stem, {"title": title, **shared}, ""),)
+        if not isinstance(networks, dict) or not networks:
+            raise ConfigError("[networks] must hold a table per network, such as [networks.mine]")
+        found = []
+        for key, own in networks.items():
+            _check_words(own, f"[networks.{key}]")
+            whole = _inherited(shared, self._with_origin(key, own))
+            found.append(_subject(key, whole, f"networks.{key}."))
+        return tuple(found)
+
+    def _with_origin(self, key: str, own: dict[str, Any]) -> dict[str, Any]:
+        """What the file says of a network, on top of what the study in `from` says of it."""
+        if "from" not in own:
+            return own
+        origin = self.path.with_name(f"{own['from']}.toml")
+        table = _at_scale(_read(origin), self.scale, origin)
+        theirs = table.get("networks", {})
+        if key not in theirs:
+            raise ConfigError(
+                f"[networks.{key}] `from`: {origin.name} has no network `{key}`"
+                f"{did_you_mean(key, list(theirs))}"
+            )
+        shared = {each: table[each] for each in _SECTIONS if each in table}
+        there = _Networks(origin, self.scale)._with_origin(key, theirs[key])
+        rest = {each: value for each, value in own.items() if each != "from"}
+        return _merged(_inherited(shared, there), rest)
+
+
+def _check_words(own: object, place: str) -> None:
+    if not isinstance(own, dict):
+        raise ConfigError(f"{place} must be a table, got {own!r}")
+    reject_unknown(own, (*_SECTIONS, *_WORDS), place)
+
+
+def _inherited(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """A network's own sections over those that hold for all.
+
+    One that brings its own kind of source does not inherit the other kind.
+    """
+    others: Iterable[str] = ()
+    if "ledgers" in own:
+        others = _TRAINED
+    elif _TRAINED.keys() & own:
+        others = ("ledgers",)
+    return _merged({key: value for key, value in shared.items() if key not in others}, own)
 
 
 def _subject(name: str, table: dict[str, Any], place: str) -> Subject:
@@ -235,8 +274,8 @@ def _subject(name: str, table: dict[str, Any], place: str) -> Subject:
                     "ledgers, or [ledgers] that are there already"
                 )
         table = {"train": {}, "record": {}, **table}
-    words = {key: _text(table, key, "") for key in _WORDS}
-    parts = {
+    words = {key: _text(table, key, "") for key in ("title", "note")}
+    parts: dict[str, Any] = {
         key: filled(cls, table[key], f"[{place}{key}]")
         for key, cls in _SECTIONS.items()
         if key in table
@@ -244,11 +283,21 @@ def _subject(name: str, table: dict[str, Any], place: str) -> Subject:
     subject = Subject(
         name=name,
         title=words["title"] or name,
-        paper=words["paper"] or None,
+        paper=_paper(table.get("paper", {}), place),
         note=words["note"],
         **parts,
     )
     return _with_cascade(subject, place)
+
+
+def _paper(value: object, place: str) -> dict[str, str]:
+    headings = {"": value} if isinstance(value, str) else value
+    if not isinstance(headings, dict) or not all(isinstance(x, str) for x in headings.values()):
+        raise ConfigError(
+            f"[{place.rstrip('.')}] `paper` must be a heading of the paper's table, or a table "
+            f"of one per test domain, got {value!r}"
+        )
+    return headings
 
 
 def _with_cascade(subject: Subject, place: str) -> Subject:

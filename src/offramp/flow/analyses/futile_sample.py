@@ -117,8 +117,7 @@ def _samples(
 ) -> list[Table]:
     names = [name for name, _ in QUANTILES]
     return [
-        _sample(result, runs, lost, index, name)
-        for index, name in zip(chosen, names, strict=True)
+        _sample(result, runs, lost, index, name) for index, name in zip(chosen, names, strict=True)
     ]
 
 
