@@ -154,12 +154,14 @@ def _show_plan(steps: list[PlannedStep]) -> None:
 def _show(result: RunResult) -> None:
     for name, comparison in result.comparisons.items():
         out.rule(name)
-        for table in tables(comparison):
+        # All the other tables are in the report.
+        for table in (tables(comparison)[0], *result.tables[name]):
             out.print(table.rich())
         for sentence in verdicts(comparison):
             out.print(sentence, markup=False, highlight=False)
     for name, found in result.tables.items():
-        out.rule(name)
-        for table in found:
-            out.print(table.rich())
+        if name not in result.comparisons:
+            out.rule(name)
+            for table in found:
+                out.print(table.rich())
     out.print(f"report: {result.report}", markup=False, highlight=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from offramp.flow.workshop import Workshop
 from offramp.report import Section, Table, write_comparison, write_page
 from offramp.storage import write_text
 
-__all__ = ["configuration", "write_results", "write_timings"]
+__all__ = ["configuration", "paper_beside", "write_results", "write_timings"]
 
 
 def write_results(plan: Plan, workshop: Workshop, out: Path) -> list[Path]:
@@ -64,13 +64,19 @@ def _first_section(study: Study) -> Section:
 
 def _case_section(plan: Plan, case: Case, workshop: Workshop) -> Section:
     comparison = case.comparison.load(workshop)
-    label = plan.study.report.paper
-    table = None
-    if label is not None:
-        table = beside_paper(comparison, label, case.paper, case.name, case.title)
     strip = hopeless_strip(case, case.ledgers(workshop)["test"], workshop)
-    note = case.note or _note(case)
-    return Section(case.title, comparison, note, [table] if table else [], samples=strip)
+    beside = paper_beside(plan, case, workshop)
+    return Section(case.title, comparison, case.note or _note(case), beside, samples=strip)
+
+
+def paper_beside(plan: Plan, case: Case, workshop: Workshop) -> list[Table]:
+    """The paper's figures and those of a case side by side, where the paper prints any."""
+    label = plan.study.report.paper
+    if label is None:
+        return []
+    comparison = case.comparison.load(workshop)
+    table = beside_paper(comparison, label, case.paper, case.name, case.title)
+    return [] if table is None else [table]
 
 
 def _note(case: Case) -> str:

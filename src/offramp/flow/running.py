@@ -8,7 +8,7 @@ from typing import Any
 
 from offramp.evaluation import Comparison
 from offramp.flow.cache import Cache, declare_done, is_whole, read_done
-from offramp.flow.outputs import configuration, write_results, write_timings
+from offramp.flow.outputs import configuration, paper_beside, write_results, write_timings
 from offramp.flow.plan import Plan, make_plan
 from offramp.flow.progress import Narrator
 from offramp.flow.study import Study, read_study
@@ -47,7 +47,8 @@ class RunResult:
         report: The page.
         done: Titles of the steps that this run really did; empty if all was there already.
         comparisons: By case.
-        tables: Of the analyses, by name.
+        tables: Beyond the comparisons, by case or analysis: the paper's figures beside those
+            measured here, and what analyses found.
     """
 
     folder: Path
@@ -101,7 +102,7 @@ def run(
         folder / "report.html",
         done,
         {case.name: case.comparison.load(workshop) for case in made.cases},
-        {step.name: list(step.load(workshop).tables) for step in made.analyses},
+        _tables(made, workshop),
     )
 
 
@@ -178,6 +179,11 @@ def _report(plan: Plan, workshop: Workshop, folder: Path) -> list[str]:
     settings = {"fingerprint": plan.fingerprint, "study": configuration(plan.study)}
     declare_done(folder, written, settings, time.perf_counter() - start)
     return [f"report: {plan.study.title}"]
+
+
+def _tables(plan: Plan, workshop: Workshop) -> dict[str, list[Table]]:
+    found = {case.name: paper_beside(plan, case, workshop) for case in plan.cases}
+    return found | {step.name: list(step.load(workshop).tables) for step in plan.analyses}
 
 
 def _is_reported(plan: Plan, folder: Path, cache: Cache) -> bool:

@@ -5,12 +5,16 @@ from collections.abc import Sequence
 from offramp.errors import ConfigError
 from offramp.flow.case import CaseResult
 from offramp.flow.findings import Findings, cells
+from offramp.flow.paper import paper_group
 from offramp.ledger import Ledger
 from offramp.methods import Method
+from offramp.networks import build, count_macs
 from offramp.report import Table
 from offramp.scorers import Corrector
 
 __all__ = ["corrector_cost"]
+
+CLASSES, SIZE = 200, 64  # Tiny-ImageNet
 
 
 def corrector_cost(results: Sequence[CaseResult]) -> Findings:
@@ -19,7 +23,28 @@ def corrector_cost(results: Sequence[CaseResult]) -> Findings:
         "What the correctors cost",
         "Multiply-accumulates are counted by running the stages; a corrector is two matrix "
         "products, and none runs at the last exit. (The paper counts FLOPs of the whole network.)",
-        [table for result in results for table in _tables(result)],
+        [*(table for result in results for table in _tables(result)), _paper()],
+    )
+
+
+def _paper() -> Table:
+    """The paper's network, counted here untrained, beside what the paper prints."""
+    network = build("resnet34", num_classes=CLASSES, image_size=SIZE)
+    bare, corrector = int(count_macs(network).cumulative[-1]), Corrector()
+    extra = sum(corrector.macs(m, CLASSES) for m in range(network.num_exits - 1))
+    printed = paper_group("tab:flops_comparison", "ResNet34 - TinyImageNet") or {}
+    plain, ours = (int(printed[name][0].replace(" ", "")) for name in ("baseline", "ours"))
+    rows = [
+        cells("paper (FLOPs)", f"{plain:,}", f"{ours:,}", f"{(ours - plain) / plain:.4%}"),
+        cells("here (MACs)", f"{bare:,}", f"{bare + extra:,}", f"{extra / bare:.4%}"),
+    ]
+    return Table(
+        "cost-paper",
+        f"ResNet-34 for {CLASSES} classes at {SIZE} px: the paper and here",
+        ["", "network", "with correctors", "increase"],
+        rows,
+        f"Here with an exit after each of {network.num_exits} blocks; the paper does not say "
+        "where its exits are. A multiply-accumulate is two FLOPs.",
     )
 
 
