@@ -35,6 +35,7 @@ MEETING = [
     "report",
     "flow",
     "studies",
+    "cli_report",
     "cli_training",
     "cli_flow",
     "cli",

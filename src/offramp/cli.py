@@ -1,13 +1,14 @@
 """The command line: one sub-command = parse + one public call."""
 
 import os
+import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from offramp import __version__, report
 from offramp.cli_flow import demo_command, run_command, studies_command, study_command
+from offramp.cli_report import report_command
 from offramp.cli_training import record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.evaluation import Comparison, compare, evaluate
@@ -78,7 +80,8 @@ def compare_command(
     """Compare exit methods on saved per-exit logits, and print the table.
 
     Every method is fitted on held_out, gets its thresholds on val and its figures on test.
-    Tables are also written as Markdown, CSV, LaTeX and JSON, with a figure as SVG.
+    Tables are also written as Markdown, CSV, LaTeX and JSON, with a figure as SVG and an
+    interactive page, report.html.
     """
     folder = folder or Path(f"{path.resolve().name.removesuffix('.npz')}-comparison")
     check_target(folder)
@@ -96,7 +99,7 @@ def compare_command(
             resamples,
             progress,
         )
-    _show(result, folder)
+    _show(result, folder, {"command": shlex.join(["offramp", *sys.argv[1:]])})
 
 
 @app.command("fit")
@@ -148,6 +151,7 @@ def inspect_command(
 
 app.command("train")(train_command)
 app.command("record")(record_command)
+app.command("report")(report_command)
 app.command("run")(run_command)
 app.command("studies")(studies_command)
 app.command("study")(study_command)
@@ -174,8 +178,9 @@ def _interrupted(*_: object) -> None:
     sys.exit(130)
 
 
-def _show(result: Comparison, folder: Path) -> None:
-    paths, missing = report.write_comparison(result, folder)  # first: printing may be cut off
+def _show(result: Comparison, folder: Path, provenance: Mapping[str, Any] | None = None) -> None:
+    # First: printing may be cut off.
+    paths, missing = report.write_comparison(result, folder, provenance)
     for table in report.tables(result):
         out.print(table.rich())
     for sentence in report.verdicts(result):

@@ -134,9 +134,22 @@ def test_missing_data_are_named_before_anything_is_trained(tiny, tmp_path, monke
 def test_impossible_networks_and_methods_are_named_before_training(tiny, tmp_path):
     with pytest.raises(offramp.OfframpError, match="`convnet` does not take these settings"):
         again(tiny, tmp_path, **{"network.settings.colour": 3})
-    with pytest.raises(ConfigError, match=r"'ours-top-10' looks at 10 classes, and tiny has 4"):
-        again(tiny, tmp_path, **{"data.name": "mixture", "compare.methods": ["ours-top-10"]})
     assert not (tmp_path / "cache" / "network").exists()
+
+
+def test_a_corrector_that_wants_more_classes_than_there_are_is_named(shipped, tmp_path):
+    path = tmp_path / "study.toml"
+    path.write_text("[ledgers]\nzoo = 'cifar100'\n[compare]\nmethods = ['ours-top-10']\n")
+    small = {split: _of_four_classes(ledger) for split, ledger in shipped.items()}
+    shipped.update(small)
+    with pytest.raises(ConfigError, match=r"'ours-top-10' looks at 10 classes, and study has 4"):
+        run(path, tmp_path / "out", cache=tmp_path / "cache", progress=False)
+
+
+def _of_four_classes(ledger):
+    return offramp.Ledger(
+        ledger.logits[:, :, :4], ledger.labels % 4, ledger.cost_model, split=ledger.split
+    )
 
 
 def test_images_are_asked_for_where_a_network_needs_them(tiny, tmp_path):
@@ -145,8 +158,8 @@ def test_images_are_asked_for_where_a_network_needs_them(tiny, tmp_path):
 
 
 def test_unknown_analyses_are_named(tiny, tmp_path):
-    with pytest.raises(ConfigError, match="has no 'metric'; did you mean `metric-validity`"):
-        again(tiny, tmp_path, **{"report.analyses": ["metric"]})
+    with pytest.raises(ConfigError, match="has no 'metric-valid'; did you mean `metric-validity`"):
+        again(tiny, tmp_path, **{"report.analyses": ["metric-valid"]})
 
 
 def test_ledgers_of_a_folder_are_found_beside_the_study(splits, tmp_path, monkeypatch):

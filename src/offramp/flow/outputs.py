@@ -32,7 +32,7 @@ def write_results(plan: Plan, workshop: Workshop, out: Path) -> list[Path]:
     for case in plan.cases:
         section = _case_section(plan, case, workshop)
         assert section.comparison is not None
-        written += write_comparison(section.comparison, out / case.name)[0]
+        written += write_comparison(section.comparison, out / case.name, page=False)[0]
         written += _write_tables(section.tables, out / case.name, "paper")
         sections.append(section)
     for step in plan.analyses:

@@ -7,13 +7,14 @@ from offramp.report.pictures import SampleStrip
 from offramp.report.sections import Section
 from offramp.report.tables import Table, tables
 from offramp.report.verdicts import verdicts
-from offramp.report.writing import write_comparison
+from offramp.report.writing import read_comparison, write_comparison
 
 __all__ = [
     "SampleStrip",
     "Section",
     "Table",
     "inspect",
+    "read_comparison",
     "tables",
     "three_panels",
     "verdicts",

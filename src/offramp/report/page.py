@@ -10,6 +10,7 @@ from typing import Any
 from offramp.extras import require
 from offramp.report.page_data import embedded_json, page_data
 from offramp.report.palette import PALETTE
+from offramp.report.provenance import groups_of
 from offramp.report.sections import Section, view_of
 from offramp.storage import write_text
 
@@ -55,7 +56,7 @@ def write_page(
         version=version("offramp"),
         policy=_content_policy(scripts),
         sections=views,
-        provenance=provenance,
+        provenance=groups_of(provenance),
         style=markup(_style()),
         data=markup(embedded_json({n: page_data(c) for n, c in charted.items() if c})),
         scripts=[markup(script) for script in scripts],

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from offramp.evaluation.comparison import Comparison
 from offramp.report.pictures import SampleStrip, image_url, svg_url
+from offramp.report.provenance import Group, described, groups_of
 from offramp.report.tables import Table, tables
 
 __all__ = ["Section", "View", "view_of"]
@@ -64,8 +64,8 @@ class View:
         """The figures at the top."""
         setting, full = self.comparison.setting, self.comparison.references.full
         return [
-            ("full network", f"{full.accuracy:.2%}".replace("%", " %")),
-            ("hopeless", f"{self.comparison.references.hopeless_share:.1%}".replace("%", " %")),
+            ("full network accuracy", percent(full.accuracy, 2)),
+            ("hopeless samples", percent(self.comparison.references.hopeless_share)),
             ("methods", str(len(self.comparison.methods))),
             ("exits", str(setting["exits"])),
             ("classes", f"{setting['classes']:,}"),
@@ -73,13 +73,10 @@ class View:
         ]
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> list[Group]:
         """What was compared, and how each method was set."""
-        methods = {
-            method.label: {**method.settings, "seconds": f"{method.seconds:.2f}"}
-            for method in self.comparison.methods
-        }
-        return {**self.comparison.setting, "methods": methods}
+        methods = {m.label: described(m.settings, m.seconds) for m in self.comparison.methods}
+        return groups_of({**self.comparison.setting, "methods": methods})
 
     @property
     def seeds(self) -> int:
@@ -103,7 +100,7 @@ class View:
         """What the number in brackets is, where any scorer states a probability."""
         points = [method.diagnostics.points for method in self.comparison.methods]
         known = any(point.stated is not None for point in points)
-        return ", in brackets as a probability" if known else ""
+        return ", here as a score and, where the scorer has one, as a probability" if known else ""
 
     @property
     def hopeless_sentence(self) -> str:
@@ -111,10 +108,15 @@ class View:
         count = self.comparison.methods[0].diagnostics.hopeless_count
         samples = self.comparison.setting["samples"]["test"]
         return (
-            f"{count:,} of the {samples:,} test samples ({count / samples:.1%}) are answered "
+            f"{count:,} of the {samples:,} test samples ({percent(count / samples)}) are answered "
             "wrongly at every exit. Whatever is spent on them is spent for nothing, so a good "
             "rule gives them up early: below the dashed line, they get less than other samples."
         )
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """With a narrow space before the sign, as the charts write it."""
+    return f"{100 * share:.{digits}f}\u202f%"
 
 
 def view_of(number: int, section: Section) -> View:

@@ -38,7 +38,9 @@ function drawTradeoff(section) {
     type: "line", x0: section.budget, x1: section.budget, y0: 0, y1: 1, yref: "paper",
     line: { color: colour("accent"), width: 1.5 },
   };
-  const x = percentAxis("mean cost, share of the network without exits", { hoverformat: ".1f", showgrid: false });
+  const x = percentAxis("mean cost, share of the network without exits", {
+    hoverformat: ".1f", showgrid: false, dtick: section.root.clientWidth < 560 ? 25 : 10, tick0: 0,
+  });
   draw(section.chart("tradeoff"), traces, layout(x, percentAxis("accuracy on test"), { shapes: [marker] }));
 }
 
@@ -49,12 +51,13 @@ function showSides(section) {
     root.style.setProperty("--own", `var(--m${section.methods[index].colour})`);
     root.querySelector('[data-value="accuracy"]').textContent = percent(points.accuracies[section.place], 2);
     root.querySelector('[data-value="cost"]').textContent = percent(points.costs[section.place], 1);
+    root.querySelector('[data-value="val-cost"]').textContent = percent(points.val_costs[section.place], 1);
   }
   section.find('[data-value="finding"]').textContent = finding(section);
   showPoints(section);
 }
 
-// "A is 1.20 points more accurate than B, on 0.3 points less compute."
+// "A is 1.20 points more accurate than B, at a cost 0.3 points lower."
 function finding(section) {
   const [left, right] = [section.sides.left, section.sides.right].map((index) => section.methods[index]);
   if (left === right) return "Choose two different methods to set them side by side.";
@@ -63,18 +66,19 @@ function finding(section) {
   const cost = 100 * (right.points.costs[place] - left.points.costs[place]);
   const better = Math.abs(gap) < 0.005 ? "exactly as accurate as"
     : `${Math.abs(gap).toFixed(2)} points ${gap > 0 ? "more" : "less"} accurate than`;
-  const spent = Math.abs(cost) < 0.05 ? "the same compute"
-    : `${Math.abs(cost).toFixed(1)} points ${cost > 0 ? "more" : "less"} compute`;
-  return `${right.label} is ${better} ${left.label}, on ${spent}.`;
+  const spent = Math.abs(cost) < 0.05 ? "the same cost"
+    : `a cost ${Math.abs(cost).toFixed(1)} points ${cost > 0 ? "higher" : "lower"}`;
+  return `${right.label} is ${better} ${left.label}, at ${spent}.`;
 }
 
+// The score that has to be reached, and what it is as a probability.
 function threshold(points, place, exit) {
-  if (exit >= points.thresholds[place].length) return "all leave";
+  if (exit >= points.thresholds[place].length) return ["all"];
   const score = number(points.thresholds[place][exit]);
-  if (score === Infinity) return "closed";
-  if (score === -Infinity) return "all leave";
-  const stated = points.stated ? ` (${decimal(points.stated[place][exit], 3)})` : "";
-  return score.toFixed(2).replace("-", "−") + stated;
+  if (score === Infinity) return ["closed"];
+  if (score === -Infinity) return ["all"];
+  const text = score.toFixed(2).replace("-", "−");
+  return points.stated ? [text, " ", element("small", {}, decimal(points.stated[place][exit]))] : [text];
 }
 
 function showPoints(section) {
@@ -83,15 +87,15 @@ function showPoints(section) {
   const top = element("tr", {}, element("th", { rowspan: "2", scope: "col" }, "exit"));
   const below = element("tr");
   for (const method of sides) {
-    top.append(element("th", { colspan: "2", scope: "colgroup" }, method.label));
-    below.append(element("th", { scope: "col" }, "leave"), element("th", { scope: "col" }, "threshold"));
+    top.append(element("th", { class: "group", colspan: "2", scope: "colgroup" }, swatchOf(method), method.label));
+    below.append(element("th", { class: "group", scope: "col" }, "leave"), element("th", { scope: "col" }, "threshold"));
   }
   const body = element("tbody");
   for (let exit = 0; exit < section.numExits; exit += 1) {
     const row = element("tr", {}, element("th", { scope: "row" }, String(exit)));
     for (const { points } of sides) {
-      row.append(element("td", {}, percent(points.shares[section.place][exit])));
-      row.append(element("td", {}, threshold(points, section.place, exit)));
+      row.append(element("td", { class: "group", "data-value": "share" }, percent(points.shares[section.place][exit])));
+      row.append(element("td", { "data-value": "threshold" }, ...threshold(points, section.place, exit)));
     }
     body.append(row);
   }

@@ -1,6 +1,6 @@
 // What all charts share: numbers as text, colours of the theme, and a quiet layout.
 
-const CONFIG = { displayModeBar: false, responsive: true, showTips: false };
+const CONFIG = { displayModeBar: false, showTips: false };
 const NARROW_SPACE = "\u202f";
 
 const number = (value) => (value === null ? NaN : Number(value === "inf" ? Infinity : value === "-inf" ? -Infinity : value));
@@ -24,6 +24,12 @@ function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
   made.append(...children);
+  return made;
+}
+
+function swatchOf(method) {
+  const made = element("span", { class: `swatch ${method.dash}` });
+  made.style.color = `var(--m${method.colour})`;
   return made;
 }
 
@@ -96,4 +102,8 @@ function bandTraces(method, band, scale, unit, extra = {}) {
   return traces;
 }
 
-const draw = (target, traces, shape) => Plotly.react(target, traces, shape, CONFIG);
+// The size is said, not guessed, so that a chart fits its place at once, also on paper.
+function draw(target, traces, shape) {
+  const size = { width: target.clientWidth, height: target.clientHeight };
+  Plotly.react(target, traces, { ...shape, ...size }, CONFIG);
+}

@@ -38,7 +38,7 @@ function drawReliability(section) {
       hovertemplate: "stated %{x:.1f} %, right %{y:.1f} %<br>%{customdata} samples<extra></extra>",
     }),
   ];
-  const ends = { range: [-2, 102], tickvals: [0, 25, 50, 75, 100] };
+  const ends = { range: [-2, 102], dtick: 25, tick0: 0 };
   const notes = bins.length ? [] : [nothing("This scorer states no probability.")];
   draw(section.chart("reliability"), traces, layout(
     percentAxis("stated probability", ends), percentAxis("answers that are right", ends),
@@ -65,7 +65,7 @@ function drawHistogram(section) {
   draw(section.chart("histogram"), traces, layout(
     axis("stop score", { hoverformat: ".2f", showgrid: false, visible: !isLast }), axis("samples", { rangemode: "tozero", visible: !isLast }),
     { barmode: "overlay", bargap: 0, title: heading("Scores"), shapes, annotations: notes,
-      showlegend: !isLast, legend: { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom", font: { size: 12 } } },
+      showlegend: !isLast, legend: { x: 1, xanchor: "right", y: 1, yanchor: "top", font: { size: 12 }, bgcolor: "rgba(0,0,0,0)" } },
   ));
 }
 

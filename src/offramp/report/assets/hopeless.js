@@ -22,10 +22,8 @@ function showHopeless(section) {
   const rows = methods.map((method) => {
     const all = method.points.costs[section.place];
     const lost = method.points.hopeless_costs[section.place];
-    const swatch = element("span", { class: `swatch ${method.dash}` });
-    swatch.style.color = `var(--m${method.colour})`;
     const cells = lost === null ? ["–", "–"] : [percent(lost), percent((hopeless * lost) / (samples * all))];
-    return element("tr", {}, element("th", { scope: "row" }, swatch, method.label),
+    return element("tr", {}, element("th", { scope: "row" }, swatchOf(method), method.label),
       element("td", {}, percent(all)), ...cells.map((text) => element("td", {}, text)));
   });
   section.find('[data-table="hopeless"]').replaceChildren(

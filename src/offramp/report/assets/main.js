@@ -17,11 +17,16 @@ const redraw = (wanted = (section) => section.drawn) => sections.filter(wanted).
 function printing(isPrinting) {
   document.documentElement.toggleAttribute("data-printing", isPrinting);
   redraw(isPrinting ? () => true : undefined);
-  document.querySelectorAll(".js-plotly-plot").forEach((chart) => Plotly.Plots.resize(chart));
 }
 window.addEventListener("beforeprint", () => printing(true));
 window.addEventListener("afterprint", () => printing(false));
 window.matchMedia("print").addEventListener("change", (event) => printing(event.matches));
+
+let width = window.innerWidth;
+window.addEventListener("resize", () => {
+  if (window.innerWidth !== width) requestAnimationFrame(() => redraw());  // phones change the height as one scrolls
+  width = window.innerWidth;
+});
 
 const THEMES = ["system", "light", "dark"];
 const toggle = document.getElementById("theme");
