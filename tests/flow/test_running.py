@@ -185,7 +185,7 @@ def test_ledgers_of_a_folder_are_found_beside_the_study(splits, tmp_path, monkey
     result = run(path, tmp_path / "out", cache=tmp_path / "cache", progress=False)
     assert kinds(result) == ["comparison", "report"], "other logits are another comparison"
     path.write_text("[ledgers]\nfolder = 'no'\n")
-    with pytest.raises(FileFormatError, match="there are no ledgers at .*no: make them with"):
+    with pytest.raises(FileFormatError, match=r"there are no ledgers at .*no: make them with"):
         run(path, tmp_path / "out", cache=tmp_path / "cache", progress=False)
 
 

@@ -97,7 +97,7 @@ ZOO = '[ledgers]\nzoo = "cifar100"\n'
             r"\[networks.a\] `paper` must be a heading",
         ),
         (
-            "[data]\nname = 'x'\n[networks.a.network]\nname = 'convnet'\n[networks.a.train]\nx = 1",
+            MADE + "[networks.a.train]\nx = 1",
             r"\[networks.a.train\] has no key `x`",
         ),
         (
