@@ -12,13 +12,14 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from offramp import Method, compare, extras
+from offramp import Ledger, Method, compare, extras
 from offramp.cli import app
 from offramp.errors import ConfigError, FileFormatError, MissingExtraError
 from offramp.methods import METHODS
 from offramp.report import SampleStrip, Section, Table, write_comparison, write_page
 from offramp.report.page_data import embedded_json, page_data
 from offramp.report.provenance import groups_of
+from offramp.report.sections import view_of
 from offramp.report.tables import Cell
 
 NASTY = "</script><b>&amp; <!-- \u2028 $x$ {{ 7 * 7 }}"
@@ -113,6 +114,22 @@ def test_pictures_are_inside_the_page(html):
     picture = Image.open(BytesIO(b64decode(images[1].split(",")[1])))
     assert picture.size == (4, 4)
     assert picture.getpixel((0, 0)) == 9
+
+
+def test_where_nobody_is_hopeless_the_page_says_so():
+    labels, logits = np.arange(60) % 3, np.zeros((60, 2, 3))
+    logits[np.arange(60), 1, labels] = 9.0  # the last exit is always right
+    logits[:, 0] = np.random.default_rng(0).normal(size=(60, 3))
+    ledgers = [
+        Ledger(
+            logits, labels, costs=[1, 2], split=split, network="n", sample_ids=np.arange(60) + n
+        )
+        for split, n in (("held_out", 0), ("val", 100), ("test", 200))
+    ]
+    table = compare(*ledgers, methods=["baseline"], resamples=5)
+    assert np.isnan(table["baseline"].diagnostics.points.hopeless_costs).all()
+    sentence = view_of(0, Section("A", table)).hopeless_sentence
+    assert sentence == "Each of the 60 test samples is answered rightly at some exit."
 
 
 def test_a_page_without_comparisons_carries_no_plotting_library(tmp_path):

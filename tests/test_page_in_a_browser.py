@@ -81,7 +81,11 @@ def text(page, selector):
 def plotted(page, chart, trace, axis="y"):
     """Values that the chart was drawn from."""
     return page.locator(f'[data-chart="{chart}"]').first.evaluate(
-        "(chart, [trace, axis]) => Array.from(chart.data[trace][axis])", [trace, axis]
+        """async (chart, [trace, axis]) => {
+            await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+            return Array.from(chart.data[trace][axis]);
+        }""",
+        [trace, axis],
     )
 
 
@@ -121,6 +125,17 @@ def test_the_slider_changes_every_figure_to_that_in_the_json(page, written, budg
             assert shown == {"inf": "closed", "-inf": "all"}[limit]
         else:
             assert float(shown.split()[0].replace("−", "-")) == pytest.approx(limit, abs=0.0051)
+
+
+def test_the_difference_of_the_two_methods_is_stated_as_measured(page, written):
+    _, saved = written
+    set_slider(page, 60)
+    page.locator('[data-control="left"]').first.select_option("0")
+    page.locator('[data-control="right"]').first.select_option("2")
+    one, other = (saved["methods"][n]["diagnostics"]["points"] for n in (0, 2))
+    gap = 100 * (other["accuracies"][59] - one["accuracies"][59])
+    stated = text(page, '[data-value="finding"]').replace("−", "-")
+    assert stated.startswith(f"Corrected against Baseline: {gap:+.2f} points of accuracy")
 
 
 def test_the_hopeless_table_follows_the_slider(page, written):

@@ -1,10 +1,12 @@
 """The sub-commands `train` and `record`: parse, and one public call."""
 
+import json
 import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,23 +21,31 @@ from offramp.errors import ConfigError
 from offramp.networks import ARCHITECTURES, EarlyExitNetwork, attach, build
 from offramp.networks.build import BUILDERS
 from offramp.recording import record
+from offramp.storage import write_text
 from offramp.training import OBJECTIVES, TrainConfig, train
 
 __all__ = ["record_command", "train_command"]
 
+_SOURCE = "data.json"  # in the folder of a run
+
 err = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
-DataName = Annotated[
-    str, typer.Option("--data", help="Name of a data set, or a folder; see offramp.data.")
+Domain = Annotated[
+    str | None, typer.Option(help="Where test comes from, for data sets of several domains.")
 ]
-Domain = Annotated[str | None, typer.Option(help="For data sets of several domains.")]
+TokenizerName = Annotated[
+    str | None,
+    typer.Option("--tokenizer", help="For text: a folder or a hub id. Default: the network's."),
+]
 Precision = Annotated[
     str, typer.Option(help="float32, bfloat16, or auto: bfloat16 where the machine is fast at it.")
 ]
 
 
 def train_command(
-    data: DataName,
+    data: Annotated[
+        str, typer.Option("--data", help="Name of a data set, or a folder; see offramp.data.")
+    ],
     network: Annotated[
         str,
         typer.Option(
@@ -65,6 +75,7 @@ def train_command(
         ),
     ] = "none",
     domain: Domain = None,
+    tokenizer: TokenizerName = None,
     precision: Precision = "auto",
     workers: Annotated[int, typer.Option(help="Processes that read the data.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the weights, the order and everything else.")] = 0,
@@ -84,11 +95,16 @@ def train_command(
         workers=workers,
         seed=seed,
     )
-    samples = _load(data, domain).train
+    if network not in BUILDERS:
+        _check_name(network)
+        tokenizer = tokenizer or network
+    source = _Source(data, domain, tokenizer)
+    samples = source.load().train
     # The first weights follow from the seed too, so that a killed run begins with the same ones.
     torch.manual_seed(seed)
     made = _network(network, samples, "cascade" if objective == "zero-time-waste" else None)
     with _saying_how_to_go_on(folder):
+        source.save(folder)
         history = train(
             made,
             samples,
@@ -111,20 +127,23 @@ def record_command(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="Folder of a run, or of a saved network.")
     ],
-    data: DataName,
+    data: Annotated[
+        str | None, typer.Option("--data", help="Default: what RUN was trained on.")
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Where to write. Default: RUN/ledgers.")
     ] = None,
     splits: Annotated[str, typer.Option(help="Comma-separated.")] = "held_out,val,test",
     dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
     domain: Domain = None,
+    tokenizer: TokenizerName = None,
     precision: Precision = "float32",
     batch_size: Annotated[int, typer.Option(help="Of each process.")] = 256,
 ) -> None:
     """Run a trained network over held_out, val and test, and save a ledger of each."""
-    source = run / "network" if (run / "network").is_dir() else run
-    network = EarlyExitNetwork.load(source)
-    loaded = _load(data, domain)
+    saved = run / "network" if (run / "network").is_dir() else run
+    network = EarlyExitNetwork.load(saved)
+    loaded = _Source.of_run(run, data, domain, tokenizer).load()
     target = folder or run / "ledgers"
     for split in (part.strip() for part in splits.split(",")):
         if not hasattr(loaded, split):
@@ -141,17 +160,50 @@ def record_command(
         err.print(f"{target / split}: {ledger}", markup=False, highlight=False)
 
 
-def _load(name: str, domain: str | None) -> Splits:
-    options: dict[str, Any] = {} if domain is None else {"domain": domain}
-    return load(name, **options)
+@dataclass(frozen=True)
+class _Source:
+    """The data of a run; kept with it, so that recording needs not be told again."""
+
+    data: str
+    domain: str | None = None
+    tokenizer: str | None = None
+
+    def load(self) -> Splits:
+        given: dict[str, Any] = {"domain": self.domain, "tokenizer": self.tokenizer}
+        return load(self.data, **{name: value for name, value in given.items() if value})
+
+    def save(self, run: Path) -> None:
+        write_text(run / _SOURCE, json.dumps(asdict(self)) + "\n")
+
+    @classmethod
+    def of_run(
+        cls, run: Path, data: str | None, domain: str | None, tokenizer: str | None
+    ) -> "_Source":
+        """What was asked for, and else what the run was trained on."""
+        kept: dict[str, str | None] = {}
+        if (run / _SOURCE).is_file():
+            kept = json.loads((run / _SOURCE).read_text(encoding="utf-8"))
+        name = data or kept.get("data")
+        if name is None:
+            raise ConfigError(f"{run} does not say what it was trained on: give --data")
+        same = data in (None, kept.get("data"))  # a domain belongs to its data set
+        return cls(
+            name,
+            domain or (kept.get("domain") if same else None),
+            tokenizer or kept.get("tokenizer"),
+        )
+
+
+def _check_name(network: str) -> None:
+    """The hub has short names too, but is slow to say that it has not this one."""
+    near = [] if Path(network).exists() else get_close_matches(network, ARCHITECTURES, 1, 0.8)
+    if near:
+        raise ConfigError(f"there is no network {network!r}; did you mean {near[0]!r}?")
 
 
 def _network(name: str, samples: Any, head: str | None) -> EarlyExitNetwork:  # noqa: ANN401
     inputs, _ = samples[0]
     if name not in BUILDERS:
-        near = [] if Path(name).exists() else get_close_matches(name, ARCHITECTURES, 1, 0.8)
-        if near:  # the hub has short names too, but is slow to say that it has not this one
-            raise ConfigError(f"there is no network {name!r}; did you mean {near[0]!r}?")
         return attach(name, num_classes=samples.num_classes, head=head)
     if not isinstance(inputs, Tensor) or inputs.ndim != 3 or inputs.shape[1] != inputs.shape[2]:
         raise ConfigError(

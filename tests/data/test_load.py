@@ -238,6 +238,25 @@ def test_text_needs_a_tokenizer(tmp_path):
         load(str(tmp_path))
 
 
+def test_a_tokenizer_by_the_folder_that_holds_it(tmp_path):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(WordLevel({"<pad>": 0, "<unk>": 1, "good": 2, "film": 3}, "<unk>"))
+    words.pre_tokenizer = Whitespace()
+    made = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", unk_token="<unk>")
+    made.save_pretrained(tmp_path / "words")
+    (tmp_path / "train.csv").write_text("text,label\n" + "good film,1\nbad,0\n" * 10)
+    splits = load(str(tmp_path), tokenizer=str(tmp_path / "words"))
+    inputs, labels = splits.train.batch(torch.arange(len(splits.train)))
+    rows = {tuple(row) for row in inputs["input_ids"].tolist()}
+    assert rows == {(2, 3), (1, 0)} and set(labels.tolist()) == {0, 1}
+    with pytest.raises(DataError, match=r"there is no tokenizer '.*wrods': .*name a folder"):
+        load(str(tmp_path), tokenizer=str(tmp_path / "wrods"))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -344,6 +363,20 @@ def test_the_hub_gives_what_a_folder_gives(cifar_like, monkeypatch):
     online = load("cifar10", held_out=5, val=5)
     assert online.fingerprint == local.fingerprint
     assert torch.equal(online.train[0][0], local.train[0][0])
+
+
+def test_the_hubs_own_names_of_splits_are_understood(cifar_like, monkeypatch):
+    import datasets
+
+    # Tiny ImageNet's are called train and valid there
+    found = datasets.load_dataset(str(cifar_like))
+    found["valid"] = found.pop("test")
+    monkeypatch.delenv("OFFRAMP_DATA")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(datasets, "load_dataset", lambda name: found)
+    splits = load("cifar10", held_out=5, val=5)
+    assert len(splits.test) == len(found["valid"])
+    assert splits.test.sample_ids[0] == "validation/0"
 
 
 def test_an_unknown_name_is_refused_with_a_guess(monkeypatch):

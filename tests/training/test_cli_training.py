@@ -56,6 +56,29 @@ def test_from_nothing_to_ledgers(app, tmp_path):
     assert len({ledger.network for ledger in ledgers}) == 1
 
 
+def test_recording_knows_what_the_run_was_trained_on(app, tmp_path, monkeypatch):
+    asked = []
+    splits = cli_training.load("x")
+    monkeypatch.setattr(
+        cli_training, "load", lambda name, **options: asked.append((name, options)) or splits
+    )
+    call(app, f"train --data pets --domain art --network convnet --epochs 1 --out {tmp_path}")
+    call(app, f"record {tmp_path}")
+    call(app, f"record {tmp_path} --domain photo")
+    call(app, f"record {tmp_path} --data others --tokenizer words")
+    assert asked[1:] == [
+        ("pets", {"domain": "art"}),
+        ("pets", {"domain": "photo"}),
+        ("others", {"tokenizer": "words"}),
+    ]
+
+
+def test_a_bare_network_does_not_say_what_it_was_trained_on(app, tmp_path):
+    call(app, f"train --data x --network convnet --epochs 1 --out {tmp_path}")
+    with pytest.raises(ConfigError, match="network does not say what it was trained on: give --d"):
+        call(app, f"record {tmp_path}/network")
+
+
 @pytest.mark.parametrize("objective", ["zero-time-waste", "distillation"])
 def test_objectives_by_name(app, tmp_path, objective):
     text = f"train --data x --network convnet --epochs 1 --objective {objective} --patience 0"

@@ -11,7 +11,7 @@ from offramp.data.images import Decoder, ImageData, Pixels
 from offramp.data.mixture import mixture
 from offramp.data.splits import Data, Splits, checked_sizes, deal
 from offramp.data.tables import Table
-from offramp.data.text import TextData, Tokenizer
+from offramp.data.text import TextData, Tokenizer, find_tokenizer
 from offramp.errors import ConfigError, DataError
 
 __all__ = ["load"]
@@ -30,7 +30,7 @@ def load(
     held_out: int | None = None,
     val: int | None = None,
     image_size: int | None = None,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Tokenizer | str | None = None,
     on_corrupt: OnCorrupt = "raise",
 ) -> Splits:
     """Load four disjoint splits, fixed by a seed.
@@ -52,7 +52,8 @@ def load(
             and a tenth of others.
         val: Number of samples in `val`, likewise.
         image_size: Height and width to resize images to; by default the data set's usual ones.
-        tokenizer: For text, and needed there: one of `transformers`, or called like one.
+        tokenizer: For text, and needed there: one of `transformers`, its folder or name on the
+            hub, or anything that is called like one.
         on_corrupt: What to do about images that cannot be decoded. `raise` names the image when
             it is asked for; `skip` looks through all of them first, leaves the broken ones out
             and lists their ids in `skipped`.
@@ -83,7 +84,8 @@ def load(
     chosen = _Domain.resolve(name, tables, entry.source, domain)
     parts = _parts(tables, chosen, asked, seed)
     classes = _num_classes(name, tables), tables["train"].class_names
-    maker = _Maker(entry, image_size, tokenizer, on_corrupt, *classes)
+    words = find_tokenizer(tokenizer) if tables["train"].kind == "text" and tokenizer else None
+    maker = _Maker(entry, image_size, words, on_corrupt, *classes)
     made = {part.split: maker.data(part) for part in parts}
     return Splits(name=name, seed=seed, **made)
 
@@ -184,8 +186,8 @@ class _Maker:
     def _texts(self, part: _Part) -> TextData:
         if self.tokenizer is None:
             raise ConfigError(
-                "these data are text: give `tokenizer=`, for instance "
-                "transformers.AutoTokenizer.from_pretrained(...)"
+                "these data are text: give `tokenizer=`, the folder or the name on the hub of the "
+                "model that is to read them"
             )
         texts = part.table.cells.read(part.rows)
         if None in texts:

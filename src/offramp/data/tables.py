@@ -157,10 +157,11 @@ def read_hub(repository: str, columns: Columns) -> dict[str, Table]:
         # Connection, permission and format errors of several libraries mean the same here
         except Exception as error:
             raise DataError(f"the hub did not give {repository}: {_cause(error)}") from None
-    return {
-        split: _table(rows, split, columns, (f"{repository}, {split}",))
-        for split, rows in found.items()
-    }
+    made = {}
+    for name, rows in found.items():
+        split = _official(name) or name  # `valid` there is `validation` here, as in files
+        made[split] = _table(rows, split, columns, (f"{repository}, {name}",))
+    return made
 
 
 def read_folder_of_images(folder: Path) -> dict[str, Table]:

@@ -8,13 +8,37 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-__all__ = ["TextData", "Tokenizer"]
+from offramp.errors import DataError
+from offramp.extras import require
+
+__all__ = ["TextData", "Tokenizer", "find_tokenizer"]
 
 # Called as those of `transformers` are: with a list of texts, padding, truncation, max_length
 # and return_tensors="pt"
 Tokenizer: TypeAlias = Callable[..., Mapping[str, Any]]
 
 MAX_TOKENS = 128
+
+
+def find_tokenizer(tokenizer: Tokenizer | str) -> Tokenizer:
+    """A tokenizer as it is, or one of `transformers` by its folder or its name on the hub.
+
+    Raises:
+        DataError: There is none of that name; code from the hub is never run.
+    """
+    if not isinstance(tokenizer, str):
+        return tokenizer
+    transformers = require("transformers", extra="train")
+    try:
+        found: Tokenizer = transformers.AutoTokenizer.from_pretrained(
+            tokenizer, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"there is no tokenizer {tokenizer!r}: {str(error).splitlines()[0]} (name a folder "
+            "with a tokenizer.json, or a model on the hub)"
+        ) from None
+    return found
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -183,7 +183,7 @@ def _bin_means(
         np.bincount(index, weights=weights, minlength=bins) for weights in (None, values, correct)
     )
     with np.errstate(invalid="ignore"):  # an empty bin is NaN, as documented
-        return sums / counts, hits / counts, counts
+        return sums / counts, hits / counts, counts.astype(np.float64)
 
 
 def score_histograms(

@@ -107,6 +107,8 @@ class View:
         """How many there are."""
         count = self.comparison.methods[0].diagnostics.hopeless_count
         samples = self.comparison.setting["samples"]["test"]
+        if count == 0:
+            return f"Each of the {samples:,} test samples is answered rightly at some exit."
         return (
             f"{count:,} of the {samples:,} test samples ({percent(count / samples)}) are answered "
             "wrongly at every exit. Whatever is spent on them is spent for nothing, so a good "

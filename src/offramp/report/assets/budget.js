@@ -57,18 +57,15 @@ function showSides(section) {
   showPoints(section);
 }
 
-// "A is 1.20 points more accurate than B, at a cost 0.3 points lower."
+const signed = (value, digits) => (Number(value.toFixed(digits)) + 0 < 0 ? "−" : "+") + Math.abs(value).toFixed(digits);
+
+// What was measured, and no verdict: a difference without an interval is not a win.
 function finding(section) {
   const [left, right] = [section.sides.left, section.sides.right].map((index) => section.methods[index]);
   if (left === right) return "Choose two different methods to set them side by side.";
-  const place = section.place;
-  const gap = 100 * (right.points.accuracies[place] - left.points.accuracies[place]);
-  const cost = 100 * (right.points.costs[place] - left.points.costs[place]);
-  const better = Math.abs(gap) < 0.005 ? "exactly as accurate as"
-    : `${Math.abs(gap).toFixed(2)} points ${gap > 0 ? "more" : "less"} accurate than`;
-  const spent = Math.abs(cost) < 0.05 ? "the same cost"
-    : `a cost ${Math.abs(cost).toFixed(1)} points ${cost > 0 ? "higher" : "lower"}`;
-  return `${right.label} is ${better} ${left.label}, at ${spent}.`;
+  const gap = (key) => 100 * (right.points[key][section.place] - left.points[key][section.place]);
+  const [accuracy, cost] = [signed(gap("accuracies"), 2), signed(gap("costs"), 1)];
+  return `${right.label} against ${left.label}: ${accuracy} points of accuracy, ${cost} points of cost.`;
 }
 
 // The score that has to be reached, and what it is as a probability.

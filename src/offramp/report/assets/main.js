@@ -15,6 +15,7 @@ roots.forEach((root) => watcher.observe(root));
 const redraw = (wanted = (section) => section.drawn) => sections.filter(wanted).forEach((section) => section.render());
 
 function printing(isPrinting) {
+  if (isPrinting === document.documentElement.hasAttribute("data-printing")) return;  // both events come for one print
   document.documentElement.toggleAttribute("data-printing", isPrinting);
   redraw(isPrinting ? () => true : undefined);
 }

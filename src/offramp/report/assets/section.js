@@ -51,7 +51,7 @@ class Comparison {
     const slider = this.find('[data-control="budget"]');
     const cheapest = Math.min(...this.methods.map((method) => method.points.val_costs[0]));
     slider.min = String(Math.min(99, Math.max(1, Math.ceil(100 * cheapest))));
-    slider.addEventListener("input", () => this.renderBudget());
+    slider.addEventListener("input", () => this.moveBudget());
     for (const side of ["left", "right"]) {
       const choice = this.find(`[data-control="${side}"]`);
       this.fillChoice(choice, this.sides[side]);
@@ -84,17 +84,32 @@ class Comparison {
     this.renderBudget();
   }
 
+  // Numbers follow at once; charts once per frame, however fast the slider moves.
+  moveBudget() {
+    this.showBudget();
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = undefined;
+      drawTradeoff(this);
+      drawShares(this);
+      drawHistogram(this);
+    });
+  }
+
   renderBudget() {
+    this.showBudget();
+    drawTradeoff(this);
+    drawShares(this);
+    drawHopeless(this);
+    this.renderExit();
+  }
+
+  showBudget() {
     const slider = this.find('[data-control="budget"]');
     const text = `${this.budget}${NARROW_SPACE}%`;
     this.find('[data-value="budget"]').textContent = text;
     slider.setAttribute("aria-valuetext", `${this.budget} per cent of the network without exits`);
-    drawTradeoff(this);
     showSides(this);
-    drawShares(this);
-    drawHopeless(this);
     showHopeless(this);
-    this.renderExit();
   }
 
   renderExit() {
