@@ -1,6 +1,7 @@
 """A study runs from data to a page; a second run does nothing; a change repeats what it must."""
 
 import json
+import multiprocessing
 import shutil
 
 import pytest
@@ -202,3 +203,38 @@ def test_a_run_says_what_it_does(tiny, tmp_path, capfd):
         assert words in said
     run(tiny, tmp_path / "out", cache=tmp_path / "cache", changes={"train.epochs": 1})
     assert "nothing was done" in capfd.readouterr().err
+
+
+def test_the_command_that_does_it_again_is_recorded(splits, tmp_path):
+    for split, ledger in splits.items():
+        ledger.save(tmp_path / "mine" / split)
+    path = tmp_path / "study.toml"
+    path.write_text("[ledgers]\nfolder = 'mine'\n[scales.a]\n")
+    changes = {"compare.methods": ["baseline"], "compare.resamples": 20}
+    run(path, tmp_path / "o", scale="a", changes=changes, cache=tmp_path / "c", progress=False)
+    command = json.loads((tmp_path / "o" / "study.json").read_text())["command"]
+    assert command == (
+        "offramp run study.toml --scale a --set 'compare.methods=[\"baseline\"]' "
+        "--set compare.resamples=20"
+    )
+
+
+def test_a_second_process_waits_for_the_first_and_does_not_repeat_its_work(splits, tmp_path):
+    for split, ledger in splits.items():
+        ledger.save(tmp_path / "mine" / split)
+    path = tmp_path / "study.toml"
+    path.write_text("[ledgers]\nfolder = 'mine'\n[compare]\nmethods = ['ours']\nresamples = 20\n")
+    fork = multiprocessing.get_context("fork")
+    queue = fork.SimpleQueue()
+
+    def work(name):
+        result = run(path, tmp_path / name, cache=tmp_path / "c", progress=False)
+        queue.put(kinds(result).count("comparison"))
+
+    processes = [fork.Process(target=work, args=(name,)) for name in ("one", "two")]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    assert sorted([queue.get(), queue.get()]) == [0, 1]

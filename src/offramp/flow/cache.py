@@ -4,7 +4,8 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,12 @@ import torch
 
 from offramp.storage import write_text
 
-__all__ = ["Cache", "declare_done", "digest", "is_whole", "read_done", "versions"]
+try:
+    import fcntl
+except ImportError:  # not on Windows; two runs at once are on their own there
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["Cache", "alone_in", "declare_done", "digest", "is_whole", "read_done", "versions"]
 
 VARIABLE = "OFFRAMP_CACHE"
 DEFAULT = Path("runs") / "cache"
@@ -102,6 +108,20 @@ def declare_done(
         "seconds": round(seconds, 3),
     }
     write_text(place / "done.json", json.dumps(content, indent=1, default=list) + "\n")
+
+
+@contextmanager
+def alone_in(place: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Keep other processes from working in the same folder; a killed one lets go by itself."""
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / ".lock").open("w") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                say(f"  another process is at it; waiting ({place})")
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def read_done(place: Path) -> dict[str, Any] | None:

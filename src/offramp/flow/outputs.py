@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +121,7 @@ def _csv(table: Table) -> str:
 def configuration(study: Study) -> dict[str, Any]:
     """The resolved configuration, every default filled in, as JSON values."""
     plain = asdict(replace(study, folder=Path()))
-    del plain["folder"]
+    del plain["folder"], plain["changes"]
     plain["networks"] = {each.pop("name"): _kept(each) for each in plain.pop("subjects")}
     return dict(json.loads(json.dumps(plain)))
 
@@ -131,22 +133,32 @@ def _kept(subject: dict[str, Any]) -> dict[str, Any]:
 def provenance(plan: Plan) -> dict[str, Any]:
     """What was run: configuration, seeds, versions, fingerprints, the command."""
     study = plan.study
-    command = f"offramp run {study.name}.toml"
-    if study.scale is not None:
-        command = f"offramp study {study.name} --scale {study.scale}"
     seeds = {
         subject.name: {"data": subject.data.seed, "train": subject.train.seed}
         for subject in study.subjects
         if subject.data is not None and subject.train is not None
     }
     return {
-        "command": command,
+        "command": _command(study),
         "configuration": configuration(study),
         "seeds": {**seeds, "correctors": list(range(study.compare.seeds)), "resampling": 0},
         "versions": versions(),
         "steps": {f"{step.kind}: {step.title}": step.fingerprint for step in plan.steps},
         "timings": "in timings.json, beside this page",
     }
+
+
+def _command(study: Study) -> str:
+    """The command that does the same again."""
+    shipped = study.folder == Path(str(files("offramp"))) / "studies"
+    parts = ["offramp", *(("study", study.name) if shipped else ("run", f"{study.name}.toml"))]
+    if shipped and study.name == "demo":
+        parts = ["offramp", "demo"]
+    if study.scale is not None:
+        parts += ["--scale", study.scale]
+    for key, value in study.changes.items():
+        parts += ["--set", f"{key}={json.dumps(value)}"]
+    return shlex.join(parts)
 
 
 def write_timings(plan: Plan, workshop: Workshop, out: Path) -> Path:

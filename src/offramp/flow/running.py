@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from offramp.evaluation import Comparison
-from offramp.flow.cache import Cache, declare_done, is_whole, read_done
+from offramp.flow.cache import Cache, alone_in, declare_done, is_whole, read_done
 from offramp.flow.outputs import configuration, paper_beside, write_results, write_timings
 from offramp.flow.plan import Plan, make_plan
 from offramp.flow.progress import Narrator
+from offramp.flow.steps import Step
 from offramp.flow.study import Study, read_study
 from offramp.flow.workshop import Workshop
 from offramp.report import Table
@@ -163,11 +164,21 @@ def _do_steps(plan: Plan, workshop: Workshop) -> list[str]:
             workshop.narrator.say(f"[{number}/{len(steps) + 1}] {name} (there already)")
             continue
         workshop.narrator.say(f"[{number}/{len(steps) + 1}] {name}")
-        start, place = time.perf_counter(), step.place(workshop.cache)
+        if _do(step, workshop):
+            done.append(name)
+    return done
+
+
+def _do(step: Step, workshop: Workshop) -> bool:
+    """Do one step; False if another process did it in the meantime."""
+    place = step.place(workshop.cache)
+    with alone_in(place, workshop.narrator.say):
+        if step.is_done(workshop.cache):
+            return False
+        start = time.perf_counter()
         kept = step.run(workshop, place)
         declare_done(place, kept, step.settings(), time.perf_counter() - start)
-        done.append(name)
-    return done
+    return True
 
 
 def _report(plan: Plan, workshop: Workshop, folder: Path) -> list[str]:

@@ -83,6 +83,7 @@ class Study:
         corrector: Settings of the correctors among them.
         report: What else is reported.
         folder: Where the file is; paths in it are relative to that.
+        changes: What was put in place of values in the file.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Study:
     corrector: CorrectorSettings
     report: ReportSettings
     folder: Path
+    changes: dict[str, Any] = field(default_factory=dict)
 
     def only(self, names: Sequence[str]) -> "Study":
         """The same study with some of its networks.
@@ -149,6 +151,7 @@ def read_study(
         corrector=filled(CorrectorSettings, table.get("corrector", {}), "[corrector]"),
         report=filled(ReportSettings, table.get("report", {}), "[report]"),
         folder=path.resolve().parent,
+        changes=dict(changes or {}),
     )
 
 
