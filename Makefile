@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 .PHONY: help install browser demo test test-timm lint types benchmark clean
 
 help:
-	@echo "make demo       set up, then compare exit methods on made-up networks (11 s)"
+	@echo "make demo       set up, then train a network with exits, compare exit methods, write a report"
 	@echo "make test       set up, then lint, types, tests and doctests"
 	@echo "make test-timm  the checks on models of timm and torchvision, in an environment of their own"
 	@echo "make install    set up only, in .venv"

@@ -165,11 +165,3 @@ def test_help_teaches(tmp_path):
 
 def test_unknown_options_are_refused(folder):
     assert offramp("compare", folder, "--bugdets", "0.5").returncode == 2
-
-
-def test_demo_runs_and_writes_where_it_says(tmp_path):
-    result = offramp("demo", "--out", tmp_path / "d")
-    assert result.returncode == 0, result.stderr
-    assert (tmp_path / "d" / "with-structure-comparison" / "comparison.md").is_file()
-    assert (tmp_path / "d" / "without-structure" / "val" / "ledger.json").is_file()
-    assert "Ours against temperature" in result.stdout

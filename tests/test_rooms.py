@@ -32,14 +32,18 @@ CORE = [
 NETWORK = ["data", "networks", "training"]
 MEETING = [
     "recording",
+    "zoo",
     "runtime",
     "report",
     "theory",
+    "flow",
+    "studies",
     "cli_report",
     "cli_theory",
     "cli_training",
     "cli_runtime",
     "cli_serving",
+    "cli_flow",
     "cli",
     "__main__",
 ]
@@ -89,7 +93,7 @@ def test_every_room_is_on_the_map_in_the_docs():
 
 
 def test_import_is_light():
-    heavy = "matplotlib plotly transformers datasets accelerate huggingface_hub timm typer"
+    heavy = "matplotlib plotly jinja2 transformers datasets accelerate huggingface_hub timm typer"
     heavy += " onnx onnxruntime litserve fastapi prometheus_client"
     code = f"import sys, offramp; print([m for m in {heavy.split()!r} if m in sys.modules])"
     found = subprocess.run(
@@ -104,7 +108,7 @@ TemperatureScaling VectorScaling MatrixScaling ProductOfExperts GeometricEnsembl
 History Answer Scorer Method evaluate budget_curve compare stop_target synthetic
 thresholds metrics targets OfframpError
 EarlyExitNetwork attach build count_macs time_exits Shared take
-train TrainConfig record data theory
+train TrainConfig record data theory run
 Runner RunOutput
 export OnnxRunner
 """

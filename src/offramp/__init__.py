@@ -4,7 +4,8 @@ Networks: `attach` puts exits on any backbone, `build` makes the paper's; `count
 each exit costs; `data.load` gives the four splits, `train` trains, `record` makes a ledger.
 
 Decisions: a `Ledger` of per-exit logits -> `Policy(scorer, answer)`, fitted on held_out and tuned
-on val -> `evaluate` on test. `compare` does it for many methods. `Runner` puts a policy to work.
+on val -> `evaluate` on test. `compare` does it for many methods, and `run` does a whole study,
+from data to a report. `Runner` puts a policy to work.
 """
 
 from offramp import data, metrics, synthetic, targets, theory, thresholds
@@ -20,6 +21,7 @@ from offramp.answers import (
 from offramp.costs import Costs
 from offramp.errors import OfframpError
 from offramp.evaluation import Comparison, Outcome, budget_curve, compare, evaluate
+from offramp.flow import run
 from offramp.ledger import Ledger
 from offramp.methods import Method
 from offramp.networks import (
@@ -86,6 +88,7 @@ __all__ = [
     "export",
     "metrics",
     "record",
+    "run",
     "stop_target",
     "synthetic",
     "take",

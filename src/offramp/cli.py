@@ -14,7 +14,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from offramp import __version__, report, synthetic
+from offramp import __version__, report
+from offramp.cli_flow import demo_command, run_command, studies_command, study_command
 from offramp.cli_report import report_command
 from offramp.cli_runtime import bench_command, predict_command
 from offramp.cli_serving import export_command, serve_command
@@ -151,28 +152,6 @@ def inspect_command(
         out.print(table.rich())
 
 
-@app.command("demo")
-def demo_command(
-    folder: Annotated[Path, typer.Option("--out", help="Where to write.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Of the made-up ledgers.")] = 0,
-) -> None:
-    """Make up the outputs of two early-exit networks and compare exit methods on them.
-
-    In the first, samples that no exit gets right can be told from those that only need more
-    compute; in the second they cannot, and no method should win.
-    """
-    check_target(folder)
-    for name, structure in (("with-structure", True), ("without-structure", False)):
-        ledgers = synthetic.ledgers(seed=seed, structure=structure)
-        for split, ledger in ledgers.items():
-            ledger.save(folder / name / split)
-        out.rule(f"made-up network {name.replace('-', ' ')}")
-        with _progress() as progress:
-            held_out, val, test = ledgers.values()
-            result = compare(held_out, val, test, progress=progress)
-        _show(result, folder / f"{name}-comparison")
-
-
 app.command("train")(train_command)
 app.command("record")(record_command)
 app.command("export")(export_command)
@@ -181,6 +160,10 @@ app.command("predict")(predict_command)
 app.command("bench")(bench_command)
 app.command("report")(report_command)
 app.command("theory")(theory_command)
+app.command("run")(run_command)
+app.command("studies")(studies_command)
+app.command("study")(study_command)
+app.command("demo")(demo_command)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from offramp.data.images import Normalization
 from offramp.data.tables import Columns, Table, read_files, read_folder_of_images, read_hub
 from offramp.errors import DataError
 
-__all__ = ["CATALOG", "EMBEDDED", "Entry", "find"]
+__all__ = ["CATALOG", "EMBEDDED", "Entry", "find", "located"]
 
 VARIABLE = "OFFRAMP_DATA"
 EMBEDDED = ("cluttered-digits", "mixture")
@@ -75,14 +75,10 @@ def find(name: str) -> tuple[Entry, dict[str, Table]]:
     Raises:
         DataError: It is in none of these places; the message says how to get it.
     """
-    entry = CATALOG.get(name)
-    below = Path(os.environ.get(VARIABLE) or "") / name
-    if entry is None:
-        if Path(name).is_dir():
-            return Entry(), _read_folder(Path(name), Columns())
-        entry = Entry()
-    if os.environ.get(VARIABLE) and below.is_dir():
-        return entry, _read_folder(below, entry.columns)
+    entry = CATALOG.get(name, Entry())
+    place = located(name)
+    if place is not None:
+        return entry, _read_folder(place, entry.columns)
     if entry.hub is None:
         raise DataError(_unknown(name))
     if _is_offline():
@@ -91,6 +87,15 @@ def find(name: str) -> tuple[Entry, dict[str, Table]]:
         return entry, read_hub(entry.hub, entry.columns)
     except DataError as error:
         raise DataError(_missing(name, entry.hub, f"and {error}")) from None
+
+
+def located(name: str) -> Path | None:
+    """The folder that a data set would be read from; None where it would come from the hub."""
+    if name not in CATALOG and Path(name).is_dir():
+        return Path(name)
+    root = os.environ.get(VARIABLE)
+    below = Path(root or "") / name
+    return below if root and below.is_dir() else None
 
 
 def _read_folder(folder: Path, columns: Columns) -> dict[str, Table]:

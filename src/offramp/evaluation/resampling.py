@@ -13,7 +13,7 @@ from offramp.scorers import Scorer
 from offramp.thresholds.rule import exits_taken
 from offramp.tracing import Trace
 
-__all__ = ["Interval", "Resamples", "difference"]
+__all__ = ["Interval", "Resamples", "auroc_shares", "difference"]
 
 NEGLIGIBLE = 5e-5  # half of the last digit of an accuracy in percent
 
@@ -116,14 +116,14 @@ class Resamples:
         if not exits:
             return torch.full((len(self.weights),), torch.nan, dtype=torch.float64)
         scores = trace.scores.numpy()
-        shares = [_auroc_shares(scores[:, m], targets[:, m]) for m in exits]
+        shares = [auroc_shares(scores[:, m], targets[:, m]) for m in exits]
         area = float(np.mean([value for value, _ in shares]))
         per_sample = torch.from_numpy(np.mean([share for _, share in shares], axis=0))
         moved = self.means(per_sample[:, None]).squeeze(1).double()
         return moved + area
 
 
-def _auroc_shares(scores: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
+def auroc_shares(scores: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
     """The AUROC, and how much each sample pulls it up or down, `[N]` with mean zero."""
     ranks = rankdata(scores)
     placed = np.empty(len(scores))

@@ -14,6 +14,7 @@ from offramp.networks.backbones import Source
 from offramp.networks.convnet import ConvNet
 from offramp.networks.efficientnet import efficientnet_b0, efficientnet_b2
 from offramp.networks.heads import HeadMaker
+from offramp.networks.lite0 import efficientnet_lite0
 from offramp.networks.msdnet import msdnet
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.resnet import resnet18, resnet34, thin_resnet
@@ -46,6 +47,7 @@ BUILDERS: dict[str, Builder] = {
     "msdnet": msdnet,
     "thin-resnet": thin_resnet,
     "convnet": ConvNet,
+    "efficientnet-lite0": efficientnet_lite0,  # pretrained, from the extra `lite0`
     "transformers": pretrained.model_from_config,
     # Without an argument for weights: a file must not be able to start a download.
     "timm": lambda model: pretrained.timm_model(model),

@@ -43,8 +43,12 @@ def three_panels(comparison: Comparison, path: str | Path) -> Path:
     _label(prediction, "exit", "EEFP", "Failure prediction (higher = better)")
     trade.legend(fontsize=8)
     path = Path(path)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.lstrip(".") or "svg", dpi=120)
+    kind = path.suffix.lstrip(".") or "svg"
+    # The same comparison gives the same file: no date, and no random names inside an SVG.
+    settled = require("matplotlib", extra="report").rc_context({"svg.hashsalt": "offramp"})
+    with atomic_path(path) as temporary, settled:
+        dated = {"metadata": {"Date": None}} if kind == "svg" else {}
+        figure.savefig(temporary, format=kind, dpi=120, **dated)
     return path
 
 
