@@ -74,7 +74,8 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
 
 def nearest(name: object, known: Sequence[str]) -> str:
     """The end of a sentence that names the nearest known name, or nothing."""
-    near = get_close_matches(str(name), known, n=1)
+    begun = [each for each in known if name and each.startswith(str(name))]
+    near = get_close_matches(str(name), known, n=1) or begun
     return f"; did you mean `{near[0]}`?" if near else ""
 
 

@@ -52,7 +52,11 @@ def _table(result: CaseResult) -> Table:
     test = result.ledgers["test"]
     budgets = result.comparison.budgets
     draws = Resamples(len(test), int(result.comparison.setting["resamples"]))
-    methods = [_measure(result, number, draws) for number in range(len(result.methods))]
+    methods = []
+    with result.workshop.narrator.methods() as progress:
+        for number, method in enumerate(result.methods):
+            progress(number, len(result.methods), method.label)
+            methods.append(_measure(result, number, draws))
     rows = []
     for place, name in enumerate(METRICS):
         found = [_correlation(methods, place, budget) for budget in range(len(budgets))]
