@@ -25,6 +25,7 @@ CORE = [
     "thresholds",
     "tracing",
     "policy",
+    "certification",
     "methods",
     "evaluation",
 ]
@@ -88,6 +89,7 @@ PUBLIC = """
 Ledger Costs Policy Corrector MaxProbability Entropy Margin Patience CurrentExit
 TemperatureScaling VectorScaling MatrixScaling ProductOfExperts GeometricEnsemble
 History Answer Scorer Method evaluate budget_curve compare stop_target synthetic
+Guarantee Certificate certify
 thresholds metrics targets OfframpError
 EarlyExitNetwork attach build count_macs time_exits Shared take
 train TrainConfig record data

@@ -17,6 +17,7 @@ from offramp.answers import (
     TemperatureScaling,
     VectorScaling,
 )
+from offramp.certification import Certificate, certify
 from offramp.costs import Costs
 from offramp.errors import OfframpError
 from offramp.evaluation import Comparison, Outcome, budget_curve, compare, evaluate
@@ -43,12 +44,14 @@ from offramp.scorers import (
     Scorer,
 )
 from offramp.targets import stop_target
+from offramp.thresholds import Guarantee
 from offramp.training import TrainConfig, train
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "Answer",
+    "Certificate",
     "Comparison",
     "Corrector",
     "Costs",
@@ -56,6 +59,7 @@ __all__ = [
     "EarlyExitNetwork",
     "Entropy",
     "GeometricEnsemble",
+    "Guarantee",
     "History",
     "Ledger",
     "Margin",
@@ -75,6 +79,7 @@ __all__ = [
     "attach",
     "budget_curve",
     "build",
+    "certify",
     "compare",
     "count_macs",
     "data",

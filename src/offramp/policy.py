@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from offramp.answers import Answer, CurrentExit
+from offramp.answers import Answer, CurrentExit, crossfit_answers
 from offramp.costs import Costs
 from offramp.errors import (
     BudgetError,
@@ -28,7 +28,6 @@ from offramp.tracing import Trace, trace
 __all__ = ["Policy", "SplitUse"]
 
 VERSION = 1
-FOLDS = 5  # for cross-fitting
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ class Policy:
             points,
         )
         self.selected = None
-        self._record("tune", val)
+        self.record("tune", val)
         return self
 
     def at(self, budget: float | None = None, max_drop: float | None = None) -> "Policy":
@@ -233,7 +232,7 @@ class Policy:
         ledger.require_split(split, allow_split)
         self._check_partner(ledger)
         if allow_split is None:
-            self._check_unseen(ledger, step="tune" if split == "val" else "measure")
+            self.check_unseen(ledger, step="tune" if split == "val" else "measure")
         return trace(self.answer, self.scorer, ledger)
 
     def costs(self, ledger: Ledger) -> Tensor:
@@ -327,13 +326,15 @@ class Policy:
         policy = type(self)(scorer, answer)
         policy.network = held_out.network
         policy.cost_model, policy.num_classes = held_out.cost_model, held_out.num_classes
-        policy._record("fit", held_out)
+        policy.record("fit", held_out)
         return policy
 
-    def _record(self, step: str, ledger: Ledger) -> None:
+    def record(self, step: str, ledger: Ledger) -> None:
+        """Note that a step has used these samples, so that no other one does unnoticed."""
         use = SplitUse(step, ledger.split, len(ledger), ledger.data_fingerprint)
         self.uses = [*self.uses, use]
-        self._seen = {**self._seen, step: ledger.sample_hashes()}
+        # A copy: two steps may share a ledger, and a file must not hold one tensor twice.
+        self._seen = {**self._seen, step: ledger.sample_hashes().clone()}
 
     def _check_partner(self, ledger: Ledger) -> None:
         """The ledger must be of this policy's network, with its exits and their costs."""
@@ -353,43 +354,25 @@ class Policy:
             )
         ledger.require_network(self.network)
 
-    def _check_unseen(self, ledger: Ledger, step: str) -> None:
-        """Raise if other steps have used samples of this ledger."""
+    def check_unseen(self, ledger: Ledger, step: str) -> None:
+        """Raise if other steps have used samples of this ledger.
+
+        Raises:
+            SplitError: With the number of such samples and the step.
+        """
         hashes = ledger.sample_hashes()
         # Without ids, samples are known by their logits, and a data set may hold a few twins.
         allowed = 0 if ledger.sample_ids is not None else len(ledger) // 100
         for used_by, seen in self._seen.items():
             shared = int(torch.isin(hashes, seen).sum())
             if used_by != step and shared > allowed:
+                knowingly = f", or say allow_split={ledger.split!r}" * (step != "certify")
                 raise SplitError(
                     f"{shared} of the {len(ledger)} samples of this {ledger.split} ledger were "
-                    f"already used to {used_by} this policy; use other samples, or say "
-                    f"allow_split={ledger.split!r}"
+                    f"already used to {used_by} this policy; use other samples{knowingly}"
                 )
 
     def _copy(self) -> "Policy":
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         return copy
-
-
-def crossfit_answers(answer: Answer, ledger: Ledger, folds: int = FOLDS) -> Tensor:
-    """Answers of every sample by a copy of `answer` that was fitted without it, `[N, M, K]`.
-
-    An answer with nothing to learn has not seen any label, and is not refitted.
-    """
-    if type(answer) is CurrentExit:
-        return ledger.logits  # as they are, without a second copy
-    if not answer.learns:
-        return torch.cat([answer.answers(logits) for _, logits in ledger.chunks()])
-    if len(ledger) < folds:
-        raise LedgerError(f"cross-fitting needs at least {folds} samples, got {len(ledger)}")
-    answers = torch.empty(len(ledger), ledger.num_exits, ledger.num_classes)
-    order = torch.randperm(len(ledger), generator=torch.Generator().manual_seed(0))
-    parts = order.tensor_split(folds)
-    for number, part in enumerate(parts):
-        rest = torch.cat([*parts[:number], *parts[number + 1 :]])
-        fitted = answer.clone().fit(ledger.take(rest))
-        for rows, logits in ledger.take(part).chunks():
-            answers[part[rows]] = fitted.answers(logits)
-    return answers
