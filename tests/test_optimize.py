@@ -18,6 +18,7 @@ from offramp.thresholds.cuts import Board
 from offramp.thresholds.geometric import geometric_sweep
 from offramp.thresholds.optimize import _Search, optimized_sweep
 from offramp.thresholds.points import measure, tune_points
+from offramp.thresholds.shared import shared_sweep
 from offramp.tracing import trace
 
 COSTS = torch.tensor([0.1, 0.4, 1.0], dtype=torch.float64)
@@ -234,7 +235,22 @@ def test_impossible_requests_are_refused():
         optimize(scores, correct, COSTS, budget=0.5, smoothing=1)
 
 
-def test_the_registry_knows_both_ways():
-    assert list(thresholds.METHODS) == ["geometric", "optimized"]
+def test_the_registry_knows_all_ways():
+    assert list(thresholds.METHODS) == ["geometric", "optimized", "shared"]
     assert METHODS["baseline"].thresholds == "geometric"
     assert optimized_sweep(torch.rand(50, 3), torch.rand(50, 3) > 0.5, COSTS, 5).shape[1] == 3
+
+
+@given(WORLDS)
+def test_a_shared_threshold_is_the_dearest_within_each_cost(world):
+    scores, correct = world
+    found = shared_sweep(scores, correct, COSTS, 7)
+    assert (found[:, 0] == found[:, 1]).all()
+    means, _, _ = measure(exits_taken(scores, found), correct, COSTS)
+    values = scores[:, :2].double().unique()
+    every = torch.cat([values, torch.tensor([torch.inf], dtype=torch.float64)])
+    spread = torch.stack([every, every, torch.full_like(every, -torch.inf)], dim=1)
+    possible, _, _ = measure(exits_taken(scores, spread), correct, COSTS)
+    for wanted, mean in zip(torch.linspace(0.1, 1.0, 7).tolist(), means.tolist(), strict=True):
+        best = possible[possible <= wanted + 1e-6].max().item()
+        assert mean == pytest.approx(best)

@@ -89,7 +89,8 @@ PUBLIC = """
 Ledger Costs Policy Corrector MaxProbability Entropy Margin Patience CurrentExit
 TemperatureScaling VectorScaling MatrixScaling ProductOfExperts GeometricEnsemble
 History Answer Scorer Method evaluate budget_curve compare stop_target synthetic
-Guarantee Certificate certify
+Guarantee Certificate certify Forecast ValueOfContinuing
+PerformanceControl
 thresholds metrics targets OfframpError
 EarlyExitNetwork attach build count_macs time_exits Shared take
 train TrainConfig record data

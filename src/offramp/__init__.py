@@ -37,11 +37,14 @@ from offramp.recording import record
 from offramp.scorers import (
     Corrector,
     Entropy,
+    Forecast,
     History,
     Margin,
     MaxProbability,
     Patience,
+    PerformanceControl,
     Scorer,
+    ValueOfContinuing,
 )
 from offramp.targets import stop_target
 from offramp.thresholds import Guarantee
@@ -58,6 +61,7 @@ __all__ = [
     "CurrentExit",
     "EarlyExitNetwork",
     "Entropy",
+    "Forecast",
     "GeometricEnsemble",
     "Guarantee",
     "History",
@@ -69,12 +73,14 @@ __all__ = [
     "OfframpError",
     "Outcome",
     "Patience",
+    "PerformanceControl",
     "Policy",
     "ProductOfExperts",
     "Scorer",
     "Shared",
     "TemperatureScaling",
     "TrainConfig",
+    "ValueOfContinuing",
     "VectorScaling",
     "attach",
     "budget_curve",

@@ -2,7 +2,21 @@
 
 from offramp.scorers.confidence import Entropy, Margin, MaxProbability
 from offramp.scorers.corrector import Corrector
+from offramp.scorers.forecast import Forecast
 from offramp.scorers.patience import Patience
+from offramp.scorers.performance import PerformanceControl
 from offramp.scorers.scorer import History, Scorer
+from offramp.scorers.value import ValueOfContinuing
 
-__all__ = ["Corrector", "Entropy", "History", "Margin", "MaxProbability", "Patience", "Scorer"]
+__all__ = [
+    "Corrector",
+    "Entropy",
+    "Forecast",
+    "History",
+    "Margin",
+    "MaxProbability",
+    "Patience",
+    "PerformanceControl",
+    "Scorer",
+    "ValueOfContinuing",
+]

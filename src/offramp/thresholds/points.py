@@ -13,6 +13,7 @@ from offramp.errors import BudgetError, ConfigError
 from offramp.thresholds.geometric import geometric_sweep
 from offramp.thresholds.optimize import optimized_sweep
 from offramp.thresholds.rule import exits_taken
+from offramp.thresholds.shared import shared_sweep
 
 __all__ = [
     "METHODS",
@@ -29,6 +30,7 @@ ThresholdMethod = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 METHODS: dict[str, ThresholdMethod] = {
     "geometric": geometric_sweep,
     "optimized": optimized_sweep,
+    "shared": shared_sweep,
 }
 
 
