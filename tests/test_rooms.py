@@ -28,9 +28,10 @@ CORE = [
     "certification",
     "methods",
     "evaluation",
+    "advice",
 ]
 NETWORK = ["data", "networks", "training"]
-MEETING = ["recording", "report", "cli_training", "cli", "__main__"]
+MEETING = ["recording", "report", "cli_options", "cli_training", "cli_advise", "cli", "__main__"]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]
 
 
@@ -90,7 +91,7 @@ Ledger Costs Policy Corrector MaxProbability Entropy Margin Patience CurrentExit
 TemperatureScaling VectorScaling MatrixScaling ProductOfExperts GeometricEnsemble
 History Answer Scorer Method evaluate budget_curve compare stop_target synthetic
 Guarantee Certificate certify Forecast ValueOfContinuing
-PerformanceControl
+PerformanceControl auto advise Plan Advice
 thresholds metrics targets OfframpError
 EarlyExitNetwork attach build count_macs time_exits Shared take
 train TrainConfig record data

@@ -8,6 +8,7 @@ on val -> `evaluate` on test. `compare` does it for many methods.
 """
 
 from offramp import data, metrics, synthetic, targets, thresholds
+from offramp.advice import Advice, Plan, advise, auto
 from offramp.answers import (
     Answer,
     CurrentExit,
@@ -53,6 +54,7 @@ from offramp.training import TrainConfig, train
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Advice",
     "Answer",
     "Certificate",
     "Comparison",
@@ -74,6 +76,7 @@ __all__ = [
     "Outcome",
     "Patience",
     "PerformanceControl",
+    "Plan",
     "Policy",
     "ProductOfExperts",
     "Scorer",
@@ -82,7 +85,9 @@ __all__ = [
     "TrainConfig",
     "ValueOfContinuing",
     "VectorScaling",
+    "advise",
     "attach",
+    "auto",
     "budget_curve",
     "build",
     "certify",

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from offramp.evaluation.comparison import Comparison, MethodResult
+from offramp.evaluation.comparison import Comparison, MethodResult, accuracy_key
 from offramp.extras import require
 from offramp.storage import atomic_path
 
-__all__ = ["three_panels"]
+__all__ = ["gains", "three_panels"]
 
 # Okabe and Ito's colours, which people with colour blindness can tell apart.
 COLOURS = ("#7f7f7f", "#0072b2", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
@@ -43,6 +43,46 @@ def three_panels(comparison: Comparison, path: str | Path) -> Path:
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format=path.suffix.lstrip(".") or "svg", dpi=120)
     return path
+
+
+def gains(comparison: Comparison, path: str | Path, rival: str = "baseline") -> Path:
+    """Draw what every method gains over a rival at each budget, with 95 % intervals.
+
+    Methods whose name says which thresholds they have (`ours:optimized`) share a row with the
+    plain one, so that one sees what the score brings, what the thresholds, and what both.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    figures = require("matplotlib.figure", extra="report")
+    rows = list(dict.fromkeys(method.name.partition(":")[0] for method in comparison.methods))
+    figure = figures.Figure(figsize=(4 + 3 * len(comparison.budgets), 1 + 0.4 * len(rows)))
+    figure.set_layout_engine("constrained")
+    panels = figure.subplots(1, len(comparison.budgets), sharey=True, squeeze=False)[0]
+    for axes, budget in zip(panels, comparison.budgets, strict=True):
+        for method in comparison.methods:
+            gap = method.differences.get(rival, {}).get(accuracy_key(budget))
+            if gap is not None:
+                _draw_gain(axes, rows, method.name, [gap.low, gap.value, gap.high])
+        axes.axvline(0, color="black", linewidth=0.8)
+        _label(axes, f"points over {rival}", "", f"{budget:.0%} of the compute")
+    labels = {m.name.partition(":")[0]: m.label.partition(", opt")[0] for m in comparison.methods}
+    panels[0].set_yticks(range(len(rows)), [labels[row] for row in rows], fontsize=8)
+    panels[0].invert_yaxis()
+    path = Path(path)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.lstrip(".") or "svg", dpi=120)
+    return path
+
+
+def _draw_gain(axes: Any, rows: Sequence[str], name: str, ends: Sequence[float]) -> None:  # noqa: ANN401
+    """A dot with its interval: thresholds as they are in grey, others in orange below."""
+    plain, _, ways = name.partition(":")
+    place = rows.index(plain) + (0.18 if ways else -0.18)
+    low, value, high = (100 * end for end in ends)
+    colour = COLOURS[2] if ways else COLOURS[0]
+    axes.plot([low, high], [place, place], color=colour, linewidth=1.5)
+    axes.plot([value], [place], marker="o", markersize=4, color=colour)
 
 
 def _draw_curve(axes: Any, method: MethodResult, look: dict[str, Any]) -> None:  # noqa: ANN401

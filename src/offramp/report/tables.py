@@ -220,7 +220,7 @@ def _exits(comparison: Comparison) -> Table:
 def _cell(figure: Figure, percent: bool = False) -> Cell:
     scale, digits = (100, 2) if percent else (1, 3)
     text = _number(scale * figure.value, digits)
-    if figure.spread is not None:
+    if figure.spread is not None and not np.isnan(figure.value):
         text += f" ± {scale * figure.spread:.{digits}f}"
     if figure.cost is not None:
         text += f" (@ {_share(figure.cost)})"

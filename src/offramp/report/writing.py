@@ -7,7 +7,7 @@ from pathlib import Path
 
 from offramp.errors import MissingExtraError
 from offramp.evaluation.comparison import Comparison
-from offramp.report.figures import three_panels
+from offramp.report.figures import gains, three_panels
 from offramp.report.tables import tables
 from offramp.report.tidy import tidy_csv
 from offramp.storage import write_text
@@ -16,7 +16,7 @@ __all__ = ["write_comparison"]
 
 
 def write_comparison(comparison: Comparison, folder: str | Path) -> tuple[list[Path], str | None]:
-    """Write tables as Markdown, CSV and LaTeX, everything as JSON, and the figure as SVG.
+    """Write tables as Markdown, CSV and LaTeX, everything as JSON, and figures as SVG.
 
     Args:
         comparison: From `compare`.
@@ -35,7 +35,10 @@ def write_comparison(comparison: Comparison, folder: str | Path) -> tuple[list[P
         write_text(folder / "comparison.json", json.dumps(everything) + "\n"),
     ]
     try:
-        return [*paths, three_panels(comparison, folder / "comparison.svg")], None
+        paths.append(three_panels(comparison, folder / "comparison.svg"))
+        if any("baseline" in method.differences for method in comparison.methods):
+            paths.append(gains(comparison, folder / "gains.svg"))
+        return paths, None
     except MissingExtraError as error:
         return paths, f"no figure was drawn: {error}"
 
