@@ -163,11 +163,16 @@ def _reason(
     gains = 100 * (rated[best.name] - rated[first.name])[:, number]
     spread = gains.std(ddof=1) / len(gains) ** 0.5
     text = (
-        f"{best.label}, {best.thresholds} thresholds: {rated[best.name][:, number].mean():.2%} at "
+        f"{_words(best)}: {rated[best.name][:, number].mean():.2%} at "
         f"{budget:.0%} of the compute by {FOLDS}-fold cross-validation on val, "
-        f"{gains.mean():+.2f} ± {spread:.2f} points against {first.label}"
+        f"{gains.mean():+.2f} ± {spread:.2f} points against {_words(first)}"
     )
     if len(ranking) == 1:
         return text
     second = ranking[1]
-    return f"{text}; next best: {second.label}, {rated[second.name][:, number].mean():.2%}"
+    return f"{text}; next best: {_words(second)}, {rated[second.name][:, number].mean():.2%}"
+
+
+def _words(method: Method) -> str:
+    """The method's label, with its thresholds unless the label has them."""
+    return method.label if ":" in method.name else f"{method.label}, {method.thresholds}"

@@ -69,6 +69,7 @@ def gains(comparison: Comparison, path: str | Path, rival: str = "baseline") -> 
     labels = {m.name.partition(":")[0]: m.label.partition(", opt")[0] for m in comparison.methods}
     panels[0].set_yticks(range(len(rows)), [labels[row] for row in rows], fontsize=8)
     panels[0].invert_yaxis()
+    _draw_keys(panels[0], sorted({m.name.partition(":")[2] for m in comparison.methods} - {""}))
     path = Path(path)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format=path.suffix.lstrip(".") or "svg", dpi=120)
@@ -83,6 +84,14 @@ def _draw_gain(axes: Any, rows: Sequence[str], name: str, ends: Sequence[float])
     colour = COLOURS[2] if ways else COLOURS[0]
     axes.plot([low, high], [place, place], color=colour, linewidth=1.5)
     axes.plot([value], [place], marker="o", markersize=4, color=colour)
+
+
+def _draw_keys(axes: Any, ways: Sequence[str]) -> None:  # noqa: ANN401
+    """Say what the colours mean, where there are two."""
+    if ways:
+        axes.plot([], [], color=COLOURS[0], marker="o", label="thresholds of the method")
+        axes.plot([], [], color=COLOURS[2], marker="o", label=f"{', '.join(ways)} thresholds")
+        axes.figure.legend(loc="outside lower center", ncols=2, fontsize=8)
 
 
 def _draw_curve(axes: Any, method: MethodResult, look: dict[str, Any]) -> None:  # noqa: ANN401
