@@ -11,6 +11,7 @@ from offramp import data, metrics, synthetic, targets, thresholds
 from offramp.advice import Advice, Plan, advise, auto
 from offramp.answers import (
     Answer,
+    ClassWiseEnsemble,
     CurrentExit,
     GeometricEnsemble,
     MatrixScaling,
@@ -57,6 +58,7 @@ __all__ = [
     "Advice",
     "Answer",
     "Certificate",
+    "ClassWiseEnsemble",
     "Comparison",
     "Corrector",
     "Costs",

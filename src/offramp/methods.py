@@ -7,6 +7,7 @@ from typing import Any
 
 from offramp.answers import (
     Answer,
+    ClassWiseEnsemble,
     CurrentExit,
     GeometricEnsemble,
     MatrixScaling,
@@ -82,6 +83,7 @@ _PLAIN = [
     Method("patience", "Patience", Patience()),
     Method("product", "Product of experts", answer=ProductOfExperts()),
     Method("ensemble", "Geometric ensemble", answer=GeometricEnsemble()),
+    Method("class-ensemble", "Class-wise ensemble", answer=ClassWiseEnsemble()),
     Method("ours", "Ours", Corrector()),
     Method("ours-no-history", "Ours, no history", Corrector(history=False)),
     Method("ccct", "CCCT", Corrector(target="correctness")),

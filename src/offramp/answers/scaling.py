@@ -17,7 +17,7 @@ from offramp.answers.answer import Answer
 from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 
-__all__ = ["MatrixScaling", "TemperatureScaling", "VectorScaling"]
+__all__ = ["MatrixScaling", "TemperatureScaling", "VectorScaling", "fit_linear"]
 
 LOG_TEMPERATURE_LIMIT = 7.0  # e^7 = 1097: reached only where all answers are right, or at random
 
@@ -80,7 +80,7 @@ class VectorScaling(Answer):
             return logits * weight + bias
 
         start = torch.ones(ledger.num_classes), torch.zeros(ledger.num_classes)
-        fitted = [_fit_linear(scaled, start, z, ledger.labels) for z in _per_exit(ledger)]
+        fitted = [fit_linear(scaled, start, z, ledger.labels) for z in _per_exit(ledger)]
         self.weights_, self.biases_ = (torch.stack(part) for part in zip(*fitted, strict=True))
 
     def answer_at(self, logits: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class MatrixScaling(Answer):
             return self.regularization * (off_diagonal + bias.square().mean())
 
         start = identity, torch.zeros(ledger.num_classes)
-        fitted = [_fit_linear(scaled, start, z, ledger.labels, penalty) for z in _per_exit(ledger)]
+        fitted = [fit_linear(scaled, start, z, ledger.labels, penalty) for z in _per_exit(ledger)]
         self.weights_, self.biases_ = (torch.stack(part) for part in zip(*fitted, strict=True))
 
     def answer_at(self, logits: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ def _best_temperature(logits: Tensor, labels: Tensor) -> float:
     return exp(float(brentq(slope, low, high, xtol=1e-6)))
 
 
-def _fit_linear(
+def fit_linear(
     scaled: Callable[..., Tensor],
     start: tuple[Tensor, Tensor],
     logits: Tensor,
