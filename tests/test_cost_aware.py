@@ -6,6 +6,7 @@ import torch
 from offramp import (
     Corrector,
     Forecast,
+    Gates,
     GeometricEnsemble,
     History,
     Ledger,
@@ -18,14 +19,16 @@ from offramp import (
 )
 from offramp.errors import ConfigError, LedgerError, NotFittedError
 from offramp.methods import find_methods
-from offramp.scorers.value import PRICES, _between
+from offramp.scorers.gates import leaving
+from offramp.scorers.priced import PRICES, between
 from offramp.targets import correctness
 
-BOTH = [Forecast(epochs=2), ValueOfContinuing(epochs=2)]
+BOTH = [Forecast(epochs=2), ValueOfContinuing(epochs=2), Gates(epochs=2)]
 REAL = {
     "forecast": Forecast(),
     "value": ValueOfContinuing(),
     "regression": ValueOfContinuing(loss="regression"),
+    "gates": Gates(),
 }
 NAMES = {"ids": lambda scorer: type(scorer).__name__}
 
@@ -175,10 +178,10 @@ def test_costs_are_those_of_two_small_layers(quick):
 
 def test_between_prices_gains_are_interpolated():
     values = torch.arange(12.0)[None]
-    assert _between(values, PRICES[3]).item() == pytest.approx(3)
-    assert _between(values, (PRICES[3] * PRICES[4]) ** 0.5).item() == pytest.approx(3.5, abs=1e-4)
-    assert _between(values, 0.0).item() == 0
-    assert _between(values, 100.0).item() == 11
+    assert between(values, PRICES[3]).item() == pytest.approx(3)
+    assert between(values, (PRICES[3] * PRICES[4]) ** 0.5).item() == pytest.approx(3.5, abs=1e-4)
+    assert between(values, 0.0).item() == 0
+    assert between(values, 100.0).item() == 11
 
 
 def test_regression_learns_the_gain_itself(fitted):
@@ -237,3 +240,19 @@ def test_thresholds_are_named_after_a_colon():
         find_methods(["ours:best"], num_classes=10)
     with pytest.raises(ConfigError, match="did you mean 'ours'"):
         find_methods(["our:optimized"], num_classes=10)
+
+
+def test_gates_leave_with_the_probability_that_none_opened_before():
+    odds = torch.randn(3, 5, 2)
+    shares = leaving(odds)
+    assert torch.allclose(shares.sum(0), torch.ones(5, 2))
+    opened = odds.sigmoid()
+    assert torch.allclose(shares[2], opened[2] * (1 - opened[0]) * (1 - opened[1]))
+    assert torch.allclose(shares[3], (1 - opened).prod(0))
+
+
+def test_gates_buy_what_is_worth_it_at_a_low_price(fitted):
+    ledger, kind = world_of_three_kinds()
+    stops = fitted["gates"].at_price(0.5).score_at(history_of(ledger, 0)) >= 0
+    shares = [stops[kind == k].double().mean().item() for k in range(3)]
+    assert shares == pytest.approx([1, 0, 0], abs=0.05)

@@ -3,6 +3,7 @@
 from offramp.scorers.confidence import Entropy, Margin, MaxProbability
 from offramp.scorers.corrector import Corrector
 from offramp.scorers.forecast import Forecast
+from offramp.scorers.gates import Gates
 from offramp.scorers.patience import Patience
 from offramp.scorers.performance import PerformanceControl
 from offramp.scorers.scorer import History, Scorer
@@ -12,6 +13,7 @@ __all__ = [
     "Corrector",
     "Entropy",
     "Forecast",
+    "Gates",
     "History",
     "Margin",
     "MaxProbability",

@@ -9,30 +9,25 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from offramp.errors import ConfigError
-from offramp.scorers.cost_aware import CostAware, seeds_of
+from offramp.scorers.cost_aware import seeds_of
+from offramp.scorers.priced import PRICES, Priced
 from offramp.scorers.scorer import History
 from offramp.scorers.small_networks import Features, Loss, Parameters, initial_parameters, train
 
-__all__ = ["PRICES", "ValueOfContinuing"]
-
-PRICES = tuple(torch.logspace(-1.7, 0.7, 12, dtype=torch.float64).tolist())
-"""Accuracy for the cost of the whole network: from 0.02, nearly free, to 5, hardly affordable."""
+__all__ = ["ValueOfContinuing"]
 
 LOSSES = ("classification", "regression")
-SHARPNESS = {"classification": 1.0, "regression": 20.0}  # outputs -> log-odds of stopping
+SHARPNESS = {"classification": 1.0, "regression": 20.0}
 
 
 @dataclass
-class ValueOfContinuing(CostAware):
+class ValueOfContinuing(Priced):
     """Learn at each exit what stopping gains over going on with what was learned downstream.
 
     From the last exit backwards, and for twelve prices at once: where would a sample that goes
     on stop, by the networks of the later exits, and what would that be worth? Stopping now
     gains `correct - price x cost` minus that. So the score depends on *when* the right answer
     would come and what is paid until then, which the paper leaves open.
-
-    The break-even price is read off the outputs softly, as the share of prices at which stopping
-    is better, so that outputs that do not grow with the price are no problem.
 
     Args:
         loss: `classification` learns the sign of the gain, weighed by its size; `regression` the
@@ -56,15 +51,9 @@ class ValueOfContinuing(CostAware):
         if self.loss not in LOSSES:
             raise ConfigError(f"`loss` must be one of {', '.join(LOSSES)}, got {self.loss!r}")
 
-    def score_at(self, history: History) -> Tensor:
-        """How many prices say stop, or what stopping gains at the price, `[n]`."""
-        gains = SHARPNESS[self.loss] * self.outputs(history)
-        if self.price is None:
-            return gains.sigmoid().sum(dim=1)
-        return _between(gains, self.price)
-
-    def _num_outputs(self, exit_index: int) -> int:
-        return len(PRICES)
+    @property
+    def _sharpness(self) -> float:
+        return SHARPNESS[self.loss]
 
     def _train_seeds(
         self, history: History, correct: Tensor, costs: Tensor, seeds: Sequence[int]
@@ -97,12 +86,3 @@ class ValueOfContinuing(CostAware):
             )
 
         return loss_of
-
-
-def _between(values: Tensor, price: float) -> Tensor:
-    """Values `[n, 12]` at the prices -> `[n]` at one, linear in its logarithm."""
-    places = torch.tensor(PRICES).log()
-    place = torch.tensor(max(price, PRICES[0])).log().clamp(places[0], places[-1])
-    right = int(torch.searchsorted(places, place).clamp(1, len(places) - 1))
-    share = float((place - places[right - 1]) / (places[right] - places[right - 1]))
-    return torch.lerp(values[:, right - 1], values[:, right], share)
