@@ -55,6 +55,7 @@ types: install
 
 benchmark: install
 	$(BIN)/python benchmarks/posthoc.py
+	$(BIN)/python benchmarks/thresholds.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/input.py
 	$(BIN)/python benchmarks/runtime.py --profile

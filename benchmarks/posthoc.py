@@ -15,7 +15,7 @@ from offramp import Corrector, Ledger, MaxProbability, Policy, compare, syntheti
 from offramp.evaluation.curve import curve_of
 from offramp.scorers import History
 from offramp.scorers.confidence import log_odds
-from offramp.scorers.corrector import BATCH, LEARNING_RATE, LOG_ODDS_WEIGHT, WEIGHT_DECAY
+from offramp.scorers.small_networks import BATCH, LEARNING_RATE, LOG_ODDS_WEIGHT, WEIGHT_DECAY
 from offramp.targets import stop_target
 
 Result = TypeVar("Result")
@@ -117,7 +117,7 @@ def correctors() -> None:
     slow, networks = timed(lambda: fit_in_a_loop(ledger, settings.epochs))
 
     def loop_score(m: int, index: int, until: History) -> Tensor:
-        inputs = settings._inputs_at(until)
+        inputs = settings.view.inputs(until)
         scores: Tensor = networks[m * len(SEEDS) + index](inputs, log_odds(until.answer))
         return scores
 

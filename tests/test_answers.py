@@ -3,6 +3,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from offramp import (
+    ClassWiseEnsemble,
     CurrentExit,
     GeometricEnsemble,
     Ledger,
@@ -16,7 +17,10 @@ from offramp.component import Component
 from offramp.errors import ConfigError, FileFormatError, NotFittedError, SplitError
 from offramp.scorers import History
 
-LEARNED = [TemperatureScaling(), VectorScaling(), MatrixScaling(), GeometricEnsemble()]
+LEARNED = [
+    *(TemperatureScaling(), VectorScaling(), MatrixScaling()),
+    *(GeometricEnsemble(), GeometricEnsemble(shrinkage=0.5), ClassWiseEnsemble()),
+]
 ALL = [CurrentExit(), ProductOfExperts(), *LEARNED]
 
 
@@ -170,3 +174,47 @@ def test_a_file_cannot_name_code_that_is_not_defined_here():
         Component.restore({"name": "TemperatureScaling", "settings": {}}, {})
     with pytest.raises(FileFormatError, match="a description of a Component is needed"):
         Component.restore(None, {})
+
+
+def test_shrinkage_draws_an_ensemble_to_the_current_exit(splits):
+    alone = torch.eye(5)
+    distances = [
+        (GeometricEnsemble(shrinkage=s).fit(splits["held_out"]).weights_ - alone).square().sum()
+        for s in (0.0, 0.1, 100.0)
+    ]
+    assert distances[0] > distances[1] > distances[2]
+    assert distances[2] < 1e-2
+
+
+def test_shrinkage_draws_class_wise_weights_to_those_of_all_classes(splits):
+    held_out = splits["held_out"]
+    shared = GeometricEnsemble().fit(held_out)
+    close = ClassWiseEnsemble(shrinkage=1e3).fit(held_out)
+    assert torch.allclose(
+        close.answers(held_out.logits), shared.answers(held_out.logits), atol=0.05
+    )
+    free = ClassWiseEnsemble(shrinkage=1e-3).fit(held_out)
+    assert (losses(free, held_out) < losses(shared, held_out)).all()
+
+
+def test_class_wise_weights_find_the_exit_that_knows_a_class():
+    """Exit 0 knows classes 0 and 1, exit 1 the other two."""
+    generator = torch.Generator().manual_seed(0)
+    made = {}
+    for split in ("held_out", "test"):
+        labels = torch.randint(4, (600,), generator=generator)
+        logits = torch.randn(600, 2, 4, generator=generator)
+        knows = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]])
+        logits = logits * (1 + 2 * (1 - knows))  # loud where it knows nothing
+        logits += 4 * knows * torch.nn.functional.one_hot(labels, 4)[:, None]
+        made[split] = Ledger(logits, labels, [0.5, 1.0], split=split)
+    class_wise = ClassWiseEnsemble(shrinkage=0.01).fit(made["held_out"])
+    assert (class_wise.weights_[1, 0, :2] > class_wise.weights_[1, 0, 2:].max()).all()
+    shared = GeometricEnsemble().fit(made["held_out"])
+    assert losses(class_wise, made["test"])[1] < losses(shared, made["test"])[1] - 0.1
+
+
+@pytest.mark.parametrize("answer", [GeometricEnsemble, ClassWiseEnsemble])
+def test_negative_shrinkage_is_refused(answer):
+    with pytest.raises(ConfigError, match="`shrinkage` must not be negative, got -1"):
+        answer(shrinkage=-1)

@@ -1,12 +1,13 @@
 import csv
 import io
 import json
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import nn
 
-from offramp import attach, build, compare, count_macs, extras, report
+from offramp import Margin, attach, build, compare, count_macs, extras, report
 from offramp.errors import FileFormatError, MissingExtraError
 from offramp.methods import METHODS, Method
 from offramp.report.tables import Cell, Table
@@ -64,8 +65,8 @@ def test_a_comparison_is_written_in_every_form(table, tmp_path):
     paths, missing = report.write_comparison(table, tmp_path / "out")
     assert missing is None
     names = {path.name for path in paths}
-    forms = ("md", "tex", "csv", "json", "svg")
-    assert names == {"report.html", *(f"comparison.{form}" for form in forms)}
+    forms = {f"comparison.{form}" for form in ("md", "tex", "csv", "json", "svg")}
+    assert names == forms | {"gains.svg", "report.html"}
     content = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert content["methods"][0]["figures"]["eefp"]["value"] == pytest.approx(
         table["baseline"].figures["eefp"].value
@@ -136,6 +137,40 @@ def test_a_broken_dependency_is_not_called_a_missing_extra(tmp_path, monkeypatch
     with pytest.raises(ModuleNotFoundError, match="something_else_that_is_missing") as error:
         extras.require("half_there", "report")
     assert not isinstance(error.value, MissingExtraError)
+
+
+def test_the_share_of_the_gap_to_the_oracle_is_what_its_figures_say(table):
+    (gaps,) = [found for found in report.tables(table) if found.name == "closed-gap"]
+    row = next(row for row in gaps.rows if row[0].text == "Temperature scaling")
+    low = table["baseline"].figures["accuracy@0.5"].value
+    gained = table["temperature"].figures["accuracy@0.5"].value - low
+    column = 1 + list(table.budgets).index(0.5)
+    closed = gained / (table.references.oracle[table.budgets.index(0.5)].accuracy - low)
+    assert row[column].text == f"{closed:+.1%}"
+    assert "Baseline" not in [row[0].text for row in gaps.rows]
+
+
+def test_scores_without_calibration_have_no_spread_of_it(splits):
+    scorer = Method("margins", "Margins", _SeededMargin())
+    found = compare(*splits.values(), methods=[scorer], seeds=2, resamples=20)
+    row = report.tables(found)[0].rows[0]
+    assert [cell.text for cell in row].count("-") == 1
+
+
+@dataclass
+class _SeededMargin(Margin):
+    seed: int = 0
+
+    def fit(self, history, labels, costs):
+        return self
+
+
+def test_gains_are_drawn_with_one_row_per_score(splits, tmp_path):
+    methods = ["baseline", "baseline:optimized", "margin", "margin:optimized"]
+    found = compare(*splits.values(), methods=methods, seeds=1, resamples=20)
+    text = report.gains(found, tmp_path / "gains.svg").read_text()
+    assert text.startswith("<?xml")
+    assert text.count("<!-- Margin -->") == 1
 
 
 def test_verdicts_say_what_was_measured(table):

@@ -26,8 +26,10 @@ CORE = [
     "tracing",
     "confidence",
     "policy",
+    "certification",
     "methods",
     "evaluation",
+    "advice",
 ]
 NETWORK = ["data", "networks", "training"]
 MEETING = [
@@ -38,8 +40,10 @@ MEETING = [
     "theory",
     "flow",
     "studies",
+    "cli_options",
     "cli_report",
     "cli_theory",
+    "cli_advise",
     "cli_training",
     "cli_runtime",
     "cli_serving",
@@ -106,6 +110,8 @@ PUBLIC = """
 Ledger Costs Policy Corrector MaxProbability Entropy Margin Patience CurrentExit
 TemperatureScaling VectorScaling MatrixScaling ProductOfExperts GeometricEnsemble
 History Answer Scorer Method evaluate budget_curve compare stop_target synthetic
+Guarantee Certificate certify Forecast ValueOfContinuing
+PerformanceControl Gates ClassWiseEnsemble auto advise Plan Advice
 thresholds metrics targets OfframpError
 EarlyExitNetwork attach build count_macs time_exits Shared take
 train TrainConfig record data theory run

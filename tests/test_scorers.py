@@ -156,11 +156,11 @@ def test_permuting_samples_permutes_scores(scorer, splits):
 def test_history_inputs_follow_the_current_exits_order():
     logits = torch.tensor([[[3.0, 2.0, 1.0], [0.0, 1.0, 4.0]]])
     probs = logits.softmax(2)[0]
-    inputs = Corrector(k=2)._inputs_at(history_of(logits))
+    inputs = Corrector(k=2).view.inputs(history_of(logits))
     # The current exit's top two are the classes 2 and 1; the earlier exit follows that order.
     expected = [probs[0, 2], probs[0, 1], probs[1, 2], probs[1, 1]]
     assert inputs[0].tolist() == pytest.approx([p.item() for p in expected])
-    alone = Corrector(k=2, history=False)._inputs_at(history_of(logits))
+    alone = Corrector(k=2, history=False).view.inputs(history_of(logits))
     assert alone[0].tolist() == pytest.approx([probs[1, 2].item(), probs[1, 1].item()])
 
 
@@ -202,7 +202,7 @@ def test_a_fit_is_repeatable(splits):
 
 def test_features_made_batch_by_batch_give_the_same_fit(splits, monkeypatch):
     at_once = fit(Corrector(epochs=2), splits["held_out"])
-    monkeypatch.setattr("offramp.scorers.corrector.TABLE_BYTES", 0)
+    monkeypatch.setattr("offramp.scorers.small_networks.TABLE_BYTES", 0)
     piecemeal = fit(Corrector(epochs=2), splits["held_out"])
     one, two = (
         trace(CurrentExit(), c, splits["test"]).scores[:, :-1] for c in (at_once, piecemeal)

@@ -9,8 +9,10 @@ from data to a report. `Runner` puts a policy to work.
 """
 
 from offramp import data, metrics, synthetic, targets, theory, thresholds
+from offramp.advice import Advice, Plan, advise, auto
 from offramp.answers import (
     Answer,
+    ClassWiseEnsemble,
     CurrentExit,
     GeometricEnsemble,
     MatrixScaling,
@@ -18,6 +20,7 @@ from offramp.answers import (
     TemperatureScaling,
     VectorScaling,
 )
+from offramp.certification import Certificate, certify
 from offramp.costs import Costs
 from offramp.errors import OfframpError
 from offramp.evaluation import Comparison, Outcome, budget_curve, compare, evaluate
@@ -39,26 +42,37 @@ from offramp.runtime import OnnxRunner, Runner, RunOutput, export
 from offramp.scorers import (
     Corrector,
     Entropy,
+    Forecast,
+    Gates,
     History,
     Margin,
     MaxProbability,
     Patience,
+    PerformanceControl,
     Scorer,
+    ValueOfContinuing,
 )
 from offramp.targets import stop_target
+from offramp.thresholds import Guarantee
 from offramp.training import TrainConfig, train
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Advice",
     "Answer",
+    "Certificate",
+    "ClassWiseEnsemble",
     "Comparison",
     "Corrector",
     "Costs",
     "CurrentExit",
     "EarlyExitNetwork",
     "Entropy",
+    "Forecast",
+    "Gates",
     "GeometricEnsemble",
+    "Guarantee",
     "History",
     "Ledger",
     "Margin",
@@ -69,6 +83,8 @@ __all__ = [
     "OnnxRunner",
     "Outcome",
     "Patience",
+    "PerformanceControl",
+    "Plan",
     "Policy",
     "ProductOfExperts",
     "RunOutput",
@@ -77,10 +93,14 @@ __all__ = [
     "Shared",
     "TemperatureScaling",
     "TrainConfig",
+    "ValueOfContinuing",
     "VectorScaling",
+    "advise",
     "attach",
+    "auto",
     "budget_curve",
     "build",
+    "certify",
     "compare",
     "count_macs",
     "data",

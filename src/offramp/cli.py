@@ -15,7 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from offramp import __version__, report
+from offramp.cli_advise import advise_command
 from offramp.cli_flow import demo_command, run_command, studies_command, study_command
+from offramp.cli_options import LedgersPath, note_partition, numbers
 from offramp.cli_report import report_command
 from offramp.cli_runtime import bench_command, predict_command
 from offramp.cli_serving import export_command, serve_command
@@ -24,10 +26,9 @@ from offramp.cli_training import record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.evaluation import Comparison, compare, evaluate
 from offramp.evaluation.comparison import Progress as Report
-from offramp.ledger import Ledger
 from offramp.ledger_files import has_ledger, load_ledgers
 from offramp.methods import GROUPS, METHODS, find_methods
-from offramp.storage import check_target, kind_of
+from offramp.storage import check_target
 
 __all__ = ["app", "main"]
 
@@ -42,15 +43,6 @@ app = typer.Typer(
 out = Console(width=None if sys.stdout.isatty() else 140)
 err = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
-LedgersPath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="PATH",
-        help="Folder with held_out, val and test (each a saved ledger or an .npz with logits "
-        "[N, M, K], labels [N] and cumulative costs [M]), or one such ledger, which is cut into "
-        "the three at random.",
-    ),
-]
 _methods = f"Methods: {', '.join(METHODS)}."
 _known = f"Groups: {', '.join(GROUPS)}. {_methods}"
 
@@ -89,7 +81,7 @@ def compare_command(
     folder = folder or Path(f"{path.resolve().name.removesuffix('.npz')}-comparison")
     check_target(folder)
     ledgers = load_ledgers(path)
-    _note_partition(path, ledgers)
+    note_partition(path, ledgers)
     wanted = [name.strip() for name in methods.split(",") if name.strip()]
     with _progress() as progress:
         result = compare(
@@ -97,7 +89,7 @@ def compare_command(
             ledgers["val"],
             ledgers["test"],
             wanted,
-            _numbers("--budgets", budgets),
+            numbers("--budgets", budgets),
             seeds,
             resamples,
             progress,
@@ -129,7 +121,7 @@ def fit_command(
     check_target(folder, "policy")
     has_test = has_ledger(path, "test")
     ledgers = load_ledgers(path, ("held_out", "val", "test")[: 3 if has_test else 2])
-    _note_partition(path, ledgers)
+    note_partition(path, ledgers)
     (chosen,) = find_methods([method], ledgers["val"].num_classes)
     with err.status(f"fitting {chosen.label}"):
         policy = chosen.policy().fit(ledgers["held_out"]).tune(ledgers["val"], chosen.thresholds)
@@ -152,6 +144,7 @@ def inspect_command(
         out.print(table.rich())
 
 
+app.command("advise")(advise_command)
 app.command("train")(train_command)
 app.command("record")(record_command)
 app.command("export")(export_command)
@@ -196,19 +189,6 @@ def _show(result: Comparison, folder: Path, provenance: Mapping[str, Any] | None
     out.print(f"written to {folder}/: {', '.join(p.name for p in paths)}", highlight=False)
     if missing is not None:
         err.print(f"note: {missing}", markup=False, highlight=False)
-
-
-def _note_partition(path: Path, ledgers: dict[str, Ledger]) -> None:
-    if path.is_file() or kind_of(path) == "ledger":
-        sizes = ", ".join(f"{len(ledger):,} {split}" for split, ledger in ledgers.items())
-        err.print(f"note: one ledger was cut at random (seed 0) into {sizes}", highlight=False)
-
-
-def _numbers(name: str, text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"{name} must be comma-separated numbers, got {text!r}") from None
 
 
 @contextmanager

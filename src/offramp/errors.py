@@ -6,6 +6,7 @@ __all__ = [
     "CorruptImageError",
     "DataError",
     "FileFormatError",
+    "GuaranteeError",
     "LedgerError",
     "MemoryLimitError",
     "MissingExtraError",
@@ -33,6 +34,10 @@ class ConfigError(OfframpError, ValueError):
 
 class BudgetError(OfframpError, ValueError):
     """A budget or an accuracy that no operating point of the policy reaches."""
+
+
+class GuaranteeError(OfframpError, ValueError):
+    """A guarantee that no operating point can be given; the message says what could be."""
 
 
 class SplitError(OfframpError, ValueError):

@@ -1,12 +1,13 @@
 """The exit methods of the paper by name: each an answer, a scorer and a way to thresholds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
 from offramp.answers import (
     Answer,
+    ClassWiseEnsemble,
     CurrentExit,
     GeometricEnsemble,
     MatrixScaling,
@@ -16,7 +17,19 @@ from offramp.answers import (
 )
 from offramp.errors import ConfigError
 from offramp.policy import Policy
-from offramp.scorers import Corrector, Entropy, Margin, MaxProbability, Patience, Scorer
+from offramp.scorers import (
+    Corrector,
+    Entropy,
+    Forecast,
+    Gates,
+    Margin,
+    MaxProbability,
+    Patience,
+    PerformanceControl,
+    Scorer,
+    ValueOfContinuing,
+)
+from offramp.thresholds import METHODS as WAYS
 
 __all__ = ["GROUPS", "METHODS", "Method", "find_methods"]
 
@@ -71,10 +84,16 @@ _PLAIN = [
     Method("patience", "Patience", Patience()),
     Method("product", "Product of experts", answer=ProductOfExperts()),
     Method("ensemble", "Geometric ensemble", answer=GeometricEnsemble()),
+    Method("class-ensemble", "Class-wise ensemble", answer=ClassWiseEnsemble()),
     Method("ours", "Ours", Corrector()),
     Method("ours-no-history", "Ours, no history", Corrector(history=False)),
     Method("ccct", "CCCT", Corrector(target="correctness")),
     Method("ours-ensemble", "Ours on ensemble", Corrector(), GeometricEnsemble()),
+    Method("pcee", "PCEE", PerformanceControl(), thresholds="shared"),
+    Method("gates", "JEI-DNN gates, post hoc", Gates()),
+    Method("forecast", "Forecast", Forecast()),
+    Method("value", "Value of continuing", ValueOfContinuing()),
+    Method("value-regression", "Value, by regression", ValueOfContinuing(loss="regression")),
 ]
 
 METHODS = {method.name: method for method in [*_PLAIN, *_correctors()]}
@@ -82,18 +101,26 @@ METHODS = {method.name: method for method in [*_PLAIN, *_correctors()]}
 
 _ALL_K = [f"{name}-top-{k}" for name in ("ours", "ccct") for k in (1, 2, 5, 10, "all")]
 
+_BEYOND = [
+    *("baseline", "temperature", "margin", "patience", "product", "ensemble", "ccct"),
+    *("ours", "ours-no-history", "ours-ensemble", "forecast", "value", "value-regression"),
+]
+
 GROUPS = {
     "standard": ["baseline", "temperature", "ours", "ours-no-history", "ccct"],
     "extended": ["baseline", "temperature", "vector", "matrix", *_ALL_K, "ours-no-history"],
     "simple": ["baseline", "entropy", "margin", "patience", "product", "ensemble"],
+    "beyond": ["pcee", *(f"{name}{way}" for name in _BEYOND for way in ("", ":optimized"))],
 }
-"""Names of several methods at once; `extended` is the paper's extended comparison."""
+"""Names of several methods at once; `extended` is the paper's extended comparison, `beyond` gives
+every method geometric and optimised thresholds."""
 
 
 def find_methods(names: Sequence[str | Method], num_classes: int) -> list[Method]:
     """Methods for these names, groups expanded, each once.
 
-    A group leaves out correctors that look at more classes than there are.
+    A group leaves out correctors that look at more classes than there are. After a colon, a
+    name may say which thresholds the method is to have: `ours:optimized`.
 
     Raises:
         ConfigError: An unknown name, with the nearest known one.
@@ -109,15 +136,28 @@ def find_methods(names: Sequence[str | Method], num_classes: int) -> list[Method
                 raise ConfigError(f"two methods are called {name.name!r}; rename one of them")
             found[name.name] = name
         elif name in GROUPS:
-            members = (METHODS[member] for member in GROUPS[name])
+            members = (_named(member) for member in GROUPS[name])
             found |= {m.name: m for m in members if _fits(m, num_classes)}
-        elif name in METHODS:
-            found[name] = METHODS[name]
         else:
-            raise ConfigError(_unknown(name))
+            found[name] = _named(name)
     if not found:
         raise ConfigError("no method was asked for")
     return list(found.values())
+
+
+def _named(name: str) -> Method:
+    """The method with this name, with other thresholds if the name says so."""
+    plain, colon, thresholds = name.partition(":")
+    if plain not in METHODS:
+        raise ConfigError(_unknown(plain))
+    method = METHODS[plain]
+    if not colon:
+        return method
+    if thresholds not in WAYS:
+        raise ConfigError(
+            f"after the colon of {name!r}, thresholds must be one of {', '.join(WAYS)}"
+        )
+    return replace(method, name=name, label=f"{method.label}, {thresholds}", thresholds=thresholds)
 
 
 def _fits(method: Method, num_classes: int) -> bool:

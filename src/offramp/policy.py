@@ -136,7 +136,7 @@ class Policy:
             points,
         )
         self.selected = None
-        self._record("tune", val)
+        self.record("tune", val)
         return self
 
     def at(self, budget: float | None = None, max_drop: float | None = None) -> "Policy":
@@ -236,7 +236,7 @@ class Policy:
         ledger.require_split(split, allow_split)
         self._check_partner(ledger)
         if allow_split is None:
-            self._check_unseen(ledger, step="tune" if split == "val" else "measure")
+            self.check_unseen(ledger, step="tune" if split == "val" else "measure")
         return trace(self.answer, self.scorer, ledger)
 
     def costs(self, ledger: Ledger) -> Tensor:
@@ -349,13 +349,15 @@ class Policy:
         policy = type(self)(scorer, answer)
         policy.network = held_out.network
         policy.cost_model, policy.num_classes = held_out.cost_model, held_out.num_classes
-        policy._record("fit", held_out)
+        policy.record("fit", held_out)
         return policy
 
-    def _record(self, step: str, ledger: Ledger) -> None:
+    def record(self, step: str, ledger: Ledger) -> None:
+        """Note that a step has used these samples, so that no other one does unnoticed."""
         use = SplitUse(step, ledger.split, len(ledger), ledger.data_fingerprint)
         self.uses = [*self.uses, use]
-        self._seen = {**self._seen, step: ledger.sample_hashes()}
+        # A copy: two steps may share a ledger, and a file must not hold one tensor twice.
+        self._seen = {**self._seen, step: ledger.sample_hashes().clone()}
 
     def _check_partner(self, ledger: Ledger) -> None:
         """The ledger must be of this policy's network, with its exits and their costs."""
@@ -375,18 +377,22 @@ class Policy:
             )
         ledger.require_network(self.network)
 
-    def _check_unseen(self, ledger: Ledger, step: str) -> None:
-        """Raise if other steps have used samples of this ledger."""
+    def check_unseen(self, ledger: Ledger, step: str) -> None:
+        """Raise if other steps have used samples of this ledger.
+
+        Raises:
+            SplitError: With the number of such samples and the step.
+        """
         hashes = ledger.sample_hashes()
         # Without ids, samples are known by their logits, and a data set may hold a few twins.
         allowed = 0 if ledger.sample_ids is not None else len(ledger) // 100
         for used_by, seen in self._seen.items():
             shared = int(torch.isin(hashes, seen).sum())
             if used_by != step and shared > allowed:
+                knowingly = f", or say allow_split={ledger.split!r}" * (step != "certify")
                 raise SplitError(
                     f"{shared} of the {len(ledger)} samples of this {ledger.split} ledger were "
-                    f"already used to {used_by} this policy; use other samples, or say "
-                    f"allow_split={ledger.split!r}"
+                    f"already used to {used_by} this policy; use other samples{knowingly}"
                 )
 
     def _copy(self) -> "Policy":

@@ -1,6 +1,6 @@
 """Trace: what an answer and a scorer say at every exit, `[N, M]`, streamed from a ledger."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -34,6 +34,10 @@ class Trace:
     scores: Tensor
     confidences: Tensor
     losses: Tensor
+
+    def take(self, index: Tensor) -> "Trace":
+        """The same for some of the samples."""
+        return Trace(*(getattr(self, item.name)[index] for item in fields(self)))
 
     @property
     def correct(self) -> Tensor:

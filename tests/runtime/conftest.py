@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 import offramp
 from offramp.networks import EarlyExitNetwork, Shared
 from offramp.networks.heads import CascadeHead, LinearHead, Pool
-from offramp.scorers import corrector
+from offramp.scorers import small_networks
 
 SAMPLES = 90
 
@@ -23,7 +23,7 @@ SAMPLES = 90
 @pytest.fixture(autouse=True)
 def _short_fits(monkeypatch):
     """How well a corrector is trained does not matter here."""
-    monkeypatch.setattr(corrector, "MIN_STEPS", 20, raising=False)
+    monkeypatch.setattr(small_networks, "MIN_STEPS", 20)
 
 
 class Batches(Dataset):
@@ -201,5 +201,5 @@ def world():
 def make_once():
     """For worlds that several tests share."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corrector, "MIN_STEPS", 20)
+        patch.setattr(small_networks, "MIN_STEPS", 20)
         yield make_world

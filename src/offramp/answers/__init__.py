@@ -1,6 +1,7 @@
 """What does the network say if it stops here?"""
 
 from offramp.answers.answer import Answer
+from offramp.answers.class_wise import ClassWiseEnsemble
 from offramp.answers.crossfit import crossfit_answers, crossfit_chunks
 from offramp.answers.current import CurrentExit
 from offramp.answers.ensembles import GeometricEnsemble, ProductOfExperts
@@ -8,6 +9,7 @@ from offramp.answers.scaling import MatrixScaling, TemperatureScaling, VectorSca
 
 __all__ = [
     "Answer",
+    "ClassWiseEnsemble",
     "CurrentExit",
     "GeometricEnsemble",
     "MatrixScaling",

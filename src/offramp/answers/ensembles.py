@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from offramp.answers.answer import Answer
+from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 
-__all__ = ["GeometricEnsemble", "ProductOfExperts"]
+__all__ = ["GeometricEnsemble", "ProductOfExperts", "best_weights", "check_shrinkage"]
 
 
 @dataclass
@@ -43,6 +44,10 @@ class GeometricEnsemble(Answer):
     The weights are non-negative and chosen by the likelihood of held_out, exit by exit. The
     loss is convex in them, so the fit needs no seed.
 
+    Args:
+        shrinkage: How strongly the weights are drawn to the current exit alone: this times their
+            squared distance from it is added to the loss.
+
     Attributes:
         weights_: `[M, M]`, row m weighs the exits 0..m, zero above the diagonal.
 
@@ -53,7 +58,11 @@ class GeometricEnsemble(Answer):
         (torch.Size([8, 8]), True)
     """
 
+    shrinkage: float = 0.0
     learned = ("weights_",)
+
+    def __post_init__(self) -> None:
+        check_shrinkage(self.shrinkage)
 
     def _fit(self, ledger: Ledger) -> None:
         exits = range(ledger.num_exits)
@@ -61,7 +70,8 @@ class GeometricEnsemble(Answer):
         logits = ledger.logits
         for exit_index in exits:
             so_far = logits[:, : exit_index + 1]
-            weights[exit_index, : exit_index + 1] = _best_weights(so_far, ledger.labels)
+            found = best_weights(so_far, ledger.labels, self.shrinkage)
+            weights[exit_index, : exit_index + 1] = found
         self.weights_ = weights
 
     def answer_at(self, logits: Tensor) -> Tensor:
@@ -74,8 +84,16 @@ class GeometricEnsemble(Answer):
         return (exit_index + 1) * num_classes
 
 
-def _best_weights(logits: Tensor, labels: Tensor) -> Tensor:
+def check_shrinkage(shrinkage: float) -> None:
+    """Raise unless a shrinkage is a number that is not negative."""
+    if not 0 <= shrinkage < float("inf"):
+        raise ConfigError(f"`shrinkage` must not be negative, got {shrinkage}")
+
+
+def best_weights(logits: Tensor, labels: Tensor, shrinkage: float = 0.0) -> Tensor:
     """Non-negative weights `[m+1]` of the smallest loss on `[N, m+1, K]`, by bounded L-BFGS."""
+    start = np.zeros(logits.shape[1])
+    start[-1] = 1.0  # the current exit alone: the answer that an ensemble has to improve on
 
     def loss_and_gradient(
         weights: npt.NDArray[np.float64],
@@ -88,10 +106,10 @@ def _best_weights(logits: Tensor, labels: Tensor) -> Tensor:
             loss.backward()
             total += loss.item()
         assert leaf.grad is not None
-        return total, leaf.grad.double().numpy()
+        away = weights - start
+        gradient = leaf.grad.double().numpy() + 2 * shrinkage * away
+        return total + shrinkage * float(away @ away), gradient
 
-    start = np.zeros(logits.shape[1])
-    start[-1] = 1.0  # the current exit alone: the answer that an ensemble has to improve on
     bounds = [(0.0, None)] * len(start)
     found = minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B", bounds=bounds)
     return torch.tensor(found.x, dtype=torch.float32)

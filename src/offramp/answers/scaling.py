@@ -18,7 +18,7 @@ from offramp.component import current_exit_only
 from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 
-__all__ = ["MatrixScaling", "TemperatureScaling", "VectorScaling"]
+__all__ = ["MatrixScaling", "TemperatureScaling", "VectorScaling", "fit_linear"]
 
 LOG_TEMPERATURE_LIMIT = 7.0  # e^7 = 1097: reached only where all answers are right, or at random
 
@@ -82,7 +82,7 @@ class VectorScaling(Answer):
             return logits * weight + bias
 
         start = torch.ones(ledger.num_classes), torch.zeros(ledger.num_classes)
-        fitted = [_fit_linear(scaled, start, z, ledger.labels) for z in _per_exit(ledger)]
+        fitted = [fit_linear(scaled, start, z, ledger.labels) for z in _per_exit(ledger)]
         self.weights_, self.biases_ = (torch.stack(part) for part in zip(*fitted, strict=True))
 
     @current_exit_only
@@ -130,7 +130,7 @@ class MatrixScaling(Answer):
             return self.regularization * (off_diagonal + bias.square().mean())
 
         start = identity, torch.zeros(ledger.num_classes)
-        fitted = [_fit_linear(scaled, start, z, ledger.labels, penalty) for z in _per_exit(ledger)]
+        fitted = [fit_linear(scaled, start, z, ledger.labels, penalty) for z in _per_exit(ledger)]
         self.weights_, self.biases_ = (torch.stack(part) for part in zip(*fitted, strict=True))
 
     @current_exit_only
@@ -174,7 +174,7 @@ def _best_temperature(logits: Tensor, labels: Tensor) -> float:
     return exp(float(brentq(slope, low, high, xtol=1e-6)))
 
 
-def _fit_linear(
+def fit_linear(
     scaled: Callable[..., Tensor],
     start: tuple[Tensor, Tensor],
     logits: Tensor,

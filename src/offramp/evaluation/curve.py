@@ -101,7 +101,7 @@ def accuracy_at(costs: Tensor, accuracies: Tensor, budgets: Tensor) -> tuple[Ten
     wanted = budgets.expand(len(costs), -1).contiguous()
     wanted = torch.maximum(torch.minimum(wanted, costs[:, -1:]), costs[:, :1])
     right = torch.searchsorted(costs, wanted).clamp(1, costs.shape[1] - 1)
-    left = right - 1
+    left = (right - 1).clamp_min(0)  # a curve may be a single point
     low, high = costs.gather(1, left), costs.gather(1, right)
     share = ((wanted - low) / (high - low)).nan_to_num(0.0)
     below, above = accuracies.gather(1, left), accuracies.gather(1, right)

@@ -10,7 +10,7 @@ from offramp.evaluation.curve import GRID, AccuracyAt
 from offramp.ledger import Ledger
 from offramp.targets import correctness, hopeless, oracle_accuracies
 
-__all__ = ["FixedExit", "References", "references"]
+__all__ = ["FixedExit", "References", "heads_correct", "references"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
         >>> len(rows.fixed), rows.oracle[0].accuracy > rows.full.accuracy
         (8, True)
     """
-    correct, val_accuracy = _correct(test), _correct(val).double().mean(dim=0)
+    correct, val_accuracy = heads_correct(test), heads_correct(val).double().mean(dim=0)
     accuracy = correct.double().mean(dim=0)
     alone = test.cost_model.alone / test.reference_cost
     fixed = [FixedExit(m, float(alone[m]), float(accuracy[m])) for m in range(test.num_exits)]
@@ -81,7 +81,8 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
     )
 
 
-def _correct(ledger: Ledger) -> Tensor:
+def heads_correct(ledger: Ledger) -> Tensor:
+    """Whether each head is right, before any answer: bool `[N, M]`."""
     predictions = torch.cat([logits.argmax(dim=2) for _, logits in ledger.chunks()])
     return correctness(predictions, ledger.labels)
 

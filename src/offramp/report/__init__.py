@@ -1,6 +1,6 @@
 """Outcomes -> tables, sentences, figures, and one self-contained page."""
 
-from offramp.report.figures import three_panels
+from offramp.report.figures import gains, three_panels
 from offramp.report.inspection import inspect
 from offramp.report.page import write_page
 from offramp.report.pictures import SampleStrip
@@ -13,6 +13,7 @@ __all__ = [
     "SampleStrip",
     "Section",
     "Table",
+    "gains",
     "inspect",
     "read_comparison",
     "tables",

@@ -1,17 +1,18 @@
-"""The paper's three-panel figure: cost-accuracy, ECE per exit, EEFP per exit."""
+"""Figures: the paper's three panels, and what every method gains over another."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from offramp.evaluation.comparison import Comparison
+from offramp.evaluation.comparison import Comparison, accuracy_key
 from offramp.extras import require
 from offramp.report.bands import Band, curve_band, exit_band
 from offramp.report.palette import PALETTE, look_of
 from offramp.storage import atomic_path
 
-__all__ = ["three_panels"]
+__all__ = ["gains", "three_panels"]
 
 LINES = {"solid": "-", "dash": "--", "dot": ":"}
 
@@ -65,6 +66,55 @@ def _draw_band(
     if band.spread is not None:
         low, high = mean - scale * band.spread, mean + scale * band.spread
         axes.fill_between(band.x, low, high, alpha=0.2, linewidth=0, color=look["color"])
+
+
+def gains(comparison: Comparison, path: str | Path, rival: str = "baseline") -> Path:
+    """Draw what every method gains over a rival at each budget, with 95 % intervals.
+
+    Methods whose name says which thresholds they have (`ours:optimized`) share a row with the
+    plain one, so that one sees what the score brings, what the thresholds, and what both.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    figures = require("matplotlib.figure", extra="report")
+    rows = list(dict.fromkeys(method.name.partition(":")[0] for method in comparison.methods))
+    figure = figures.Figure(figsize=(4 + 3 * len(comparison.budgets), 1 + 0.4 * len(rows)))
+    figure.set_layout_engine("constrained")
+    panels = figure.subplots(1, len(comparison.budgets), sharey=True, squeeze=False)[0]
+    for axes, budget in zip(panels, comparison.budgets, strict=True):
+        for method in comparison.methods:
+            gap = method.differences.get(rival, {}).get(accuracy_key(budget))
+            if gap is not None:
+                _draw_gain(axes, rows, method.name, [gap.low, gap.value, gap.high])
+        axes.axvline(0, color="black", linewidth=0.8)
+        _label(axes, f"points over {rival}", "", f"{budget:.0%} of the compute")
+    labels = {m.name.partition(":")[0]: m.label.partition(", opt")[0] for m in comparison.methods}
+    panels[0].set_yticks(range(len(rows)), [labels[row] for row in rows], fontsize=8)
+    panels[0].invert_yaxis()
+    _draw_keys(panels[0], sorted({m.name.partition(":")[2] for m in comparison.methods} - {""}))
+    path = Path(path)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.lstrip(".") or "svg", dpi=120)
+    return path
+
+
+def _draw_gain(axes: Any, rows: Sequence[str], name: str, ends: Sequence[float]) -> None:  # noqa: ANN401
+    """A dot with its interval: thresholds as they are in grey, others in orange below."""
+    plain, _, ways = name.partition(":")
+    place = rows.index(plain) + (0.18 if ways else -0.18)
+    low, value, high = (100 * end for end in ends)
+    colour = PALETTE[2][0] if ways else PALETTE[0][0]
+    axes.plot([low, high], [place, place], color=colour, linewidth=1.5)
+    axes.plot([value], [place], marker="o", markersize=4, color=colour)
+
+
+def _draw_keys(axes: Any, ways: Sequence[str]) -> None:  # noqa: ANN401
+    """Say what the colours mean, where there are two."""
+    if ways:
+        axes.plot([], [], color=PALETTE[0][0], marker="o", label="thresholds of the method")
+        axes.plot([], [], color=PALETTE[2][0], marker="o", label=f"{', '.join(ways)} thresholds")
+        axes.figure.legend(loc="outside lower center", ncols=2, fontsize=8)
 
 
 def _literal(text: str) -> str:

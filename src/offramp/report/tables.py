@@ -94,6 +94,8 @@ def tables(comparison: Comparison) -> list[Table]:
     for rival in ("baseline", "temperature"):
         if any(rival in method.differences for method in comparison.methods):
             found.append(_differences(comparison, rival))
+    if "baseline" in (method.name for method in comparison.methods):
+        found.append(_closed_gaps(comparison))
     return [*found, _exits(comparison)]
 
 
@@ -171,6 +173,27 @@ def _differences(comparison: Comparison, rival: str) -> Table:
     )
 
 
+def _closed_gaps(comparison: Comparison) -> Table:
+    """How much of what could be gained over the baseline each method gains."""
+    baseline, keys = comparison["baseline"], [accuracy_key(b) for b in comparison.budgets]
+
+    def row(method: MethodResult) -> list[Cell]:
+        cells = []
+        for key, oracle in zip(keys, comparison.references.oracle, strict=True):
+            below = baseline.figures[key].value
+            gained, possible = method.figures[key].value - below, oracle.accuracy - below
+            cells.append(Cell(f"{gained / possible:+.1%}" if possible > 0 else "-"))
+        return [Cell(method.label), *cells]
+
+    return Table(
+        "closed-gap",
+        "Share of the gap between baseline and oracle that each method closes",
+        ["method", *(_share(budget) for budget in comparison.budgets)],
+        [row(method) for method in comparison.methods if method is not baseline],
+        "The oracle knows which exits are right, so that no method can close the whole gap.",
+    )
+
+
 def _exits(comparison: Comparison) -> Table:
     first = comparison.methods[0].exits[0]
     rows = [
@@ -197,7 +220,7 @@ def _exits(comparison: Comparison) -> Table:
 def _cell(figure: Figure, percent: bool = False) -> Cell:
     scale, digits = (100, 2) if percent else (1, 3)
     text = _number(scale * figure.value, digits)
-    if figure.spread is not None:
+    if figure.spread is not None and not np.isnan(figure.value):
         text += f" ± {scale * figure.spread:.{digits}f}"
     if figure.cost is not None:
         text += f" (@ {_share(figure.cost)})"

@@ -9,7 +9,7 @@ from typing import Any
 
 from offramp.errors import FileFormatError, MissingExtraError
 from offramp.evaluation.comparison import Comparison
-from offramp.report.figures import three_panels
+from offramp.report.figures import gains, three_panels
 from offramp.report.page import write_page
 from offramp.report.sections import Section
 from offramp.report.tables import tables
@@ -52,6 +52,8 @@ def write_comparison(
     drawings: list[Callable[[], Path]] = [
         lambda: three_panels(comparison, folder / "comparison.svg"),
     ]
+    if any("baseline" in method.differences for method in comparison.methods):
+        drawings.append(lambda: gains(comparison, folder / "gains.svg"))
     if page:
         drawings.append(
             lambda: write_page(

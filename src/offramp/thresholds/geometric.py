@@ -6,7 +6,7 @@ from torch import Tensor
 from offramp.errors import ConfigError
 from offramp.thresholds.rule import rounded_up, stops
 
-__all__ = ["geometric", "geometric_sweep", "shares_of"]
+__all__ = ["for_shares", "geometric", "geometric_sweep", "shares_of"]
 
 LOG_Q_LIMIT = 40.0  # e^-40 of any split is less than a sample
 
@@ -45,7 +45,7 @@ def geometric(scores: Tensor, q: float | Tensor) -> Tensor:
     if not (many > 0).all():
         raise ConfigError(f"`q` must be positive, got {many.min():g}")
     log_q = many.log().clamp(-LOG_Q_LIMIT, LOG_Q_LIMIT)
-    thresholds = _for_shares(scores, shares_of(log_q.reshape(-1), scores.shape[1]))
+    thresholds = for_shares(scores, shares_of(log_q.reshape(-1), scores.shape[1]))
     return thresholds if many.ndim else thresholds[0]
 
 
@@ -69,7 +69,7 @@ def geometric_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int)
     return geometric(scores, low.exp())
 
 
-def _for_shares(scores: Tensor, shares: Tensor) -> Tensor:
+def for_shares(scores: Tensor, shares: Tensor) -> Tensor:
     """Thresholds `[P, M]` that come as close as ties allow to the exit shares `[P, M]`."""
     samples, exits = scores.shape
     goals = (shares.cumsum(1) * samples).round().long()  # [P, M], samples gone after each exit

@@ -11,14 +11,27 @@ from torch import Tensor
 
 from offramp.errors import BudgetError, ConfigError
 from offramp.thresholds.geometric import geometric_sweep
+from offramp.thresholds.optimize import optimized_sweep
 from offramp.thresholds.rule import exits_taken
+from offramp.thresholds.shared import shared_sweep
 
-__all__ = ["METHODS", "OperatingPoints", "ThresholdMethod", "measure", "tune_points"]
+__all__ = [
+    "METHODS",
+    "OperatingPoints",
+    "ThresholdMethod",
+    "bound_text",
+    "measure",
+    "tune_points",
+]
 
 ThresholdMethod = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 """`(scores [N, M], correct [N, M], costs [M], points) -> thresholds [P, M]`, all on val."""
 
-METHODS: dict[str, ThresholdMethod] = {"geometric": geometric_sweep}
+METHODS: dict[str, ThresholdMethod] = {
+    "geometric": geometric_sweep,
+    "optimized": optimized_sweep,
+    "shared": shared_sweep,
+}
 
 
 @dataclass(frozen=True)
@@ -61,8 +74,8 @@ class OperatingPoints:
         within = (self.budgets <= budget + 1e-9).nonzero().squeeze(1)
         if not len(within):
             raise BudgetError(
-                f"`budget` must lie in [{_up(float(self.budgets[0]))}, 1] for these costs, got "
-                f"{budget}: exit 0 alone, with its head and scorer, costs "
+                f"`budget` must lie in [{bound_text(float(self.budgets[0]))}, 1] for these costs, "
+                f"got {budget}: exit 0 alone, with its head and scorer, costs "
                 f"{float(self.budgets[0]):.4f} of the network without exits"
             )
         dearest = self.budgets[within].max()
@@ -82,9 +95,9 @@ class OperatingPoints:
         if not len(within):
             least = self.full_accuracy - float(self.accuracies.max())
             raise BudgetError(
-                f"`max_drop` must be at least {_up(least)} for this policy, got {max_drop}: its "
-                f"best val accuracy is {float(self.accuracies.max()):.4f}, the full network's "
-                f"{self.full_accuracy:.4f}"
+                f"`max_drop` must be at least {bound_text(least)} for this policy, got {max_drop}"
+                f": its best val accuracy is {float(self.accuracies.max()):.4f}, the full "
+                f"network's {self.full_accuracy:.4f}"
             )
         return int(within[self.budgets[within].argmin()])
 
@@ -142,6 +155,6 @@ def _row_counts(mask: npt.NDArray[np.bool_]) -> list[Any]:
     return [np.count_nonzero(row) for row in mask]
 
 
-def _up(value: float) -> str:
+def bound_text(value: float) -> str:
     """Four digits, rounded up, so that the stated bound is itself possible."""
     return f"{-(-value * 10_000 // 1) / 10_000:.4f}"

@@ -1,0 +1,6 @@
+"""The choice of a policy without touching test, and a verdict in words."""
+
+from offramp.advice.choice import CANDIDATES, Plan, auto
+from offramp.advice.verdict import Advice, advise
+
+__all__ = ["CANDIDATES", "Advice", "Plan", "advise", "auto"]
