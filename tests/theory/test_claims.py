@@ -22,7 +22,7 @@ canonical          mean       -                            holds
 canonical          confidence -                            fails 1 3 2
 non-trivial        exact      -                            fails 2 2 2
 non-trivial        mean       -                            holds 2 2 2
-non-trivial        confidence -                            holds 2 3 2
+non-trivial        confidence -                            holds 2 2 2
 swap               exact      equally probable points      holds
 swap               mean       equally probable points      holds
 swap               confidence equally probable points      fails 2 2 2

@@ -104,7 +104,8 @@ def draw(rng: np.random.Generator, count: int, size: Size, whole: int | None = N
     return Draw(
         points=weights(1, N),
         classes=weights(0, N, K),
-        groups=rng.integers(0, N, size=(count, M, N)),
+        # Few groups as often as many: else the second exit of a chain would mostly be down to points.
+        groups=rng.integers(0, rng.integers(1, N + 1, size=(count, M, 1)), size=(count, M, N)),
         picks=rng.integers(0, K, size=(count, M, N)),
         noise=weights(0, M, N, K),
     )
@@ -227,10 +228,21 @@ def _predictors(world: World, grouping: Grouping, free: Draw, setting: Setting) 
         return calibrated(world, grouping)
     if setting.definition == "mean":
         return mean_calibrated(world, grouping, _shares(free.noise))
-    # Exits of one grouping have the same confidences only if they answer the same.
-    alike = setting.structure in ("one", "swap", "uneven swap")
-    picks = np.broadcast_to(free.picks[..., :1, :], free.picks.shape) if alike else free.picks
+    predictors = confidence_calibrated(world, grouping, free.picks, free.noise)
+    if setting.structure not in ("one", "swap", "uneven swap"):
+        return predictors
+    # An exit that answers otherwise than exit 0 has the same confidences if it happens to be
+    # right as often. Where it is not, it is made to answer the same.
+    same = _share_confidences(predictors)[..., None]
+    picks = np.where(same, free.picks, free.picks[..., :1, :])
     return confidence_calibrated(world, grouping, picks, free.noise)
+
+
+def _share_confidences(predictors: Array) -> npt.NDArray[np.bool_]:
+    """Whether an exit is as confident as exit 0 at every point, bool `[..., M]`."""
+    top = predictors.max(-1)
+    gap = abs(top - top[..., :1, :])
+    return np.asarray((gap <= (0 if is_rational(gap) else TOLERANCE)).all(-1), dtype=bool)
 
 
 def _swapped(predictors: Array) -> Array:
