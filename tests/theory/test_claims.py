@@ -351,6 +351,18 @@ def test_a_claim_about_no_world_says_so():
 def test_wrong_settings_are_named():
     with pytest.raises(ConfigError, match="`worlds` must be at least 1, got 0"):
         theory.check(CLAIMS[0], worlds=0)
+    with pytest.raises(ConfigError, match="`tries` must be at least 1, got 0"):
+        theory.check(CLAIMS[0], tries=0)
+    for call in (theory.random_exits, lambda seed: theory.check(CLAIMS[0], seed=seed)):
+        with pytest.raises(
+            ConfigError, match="`seed` must be a whole number of at least 0, got -1"
+        ):
+            call(seed=-1)
+    for size in ((0, 2, 2), (4, 3)):
+        with pytest.raises(
+            ConfigError, match="`size` must be points, classes and exits, at least"
+        ):
+            theory.random_exits(size=size)
     with pytest.raises(ConfigError, match="there is no statement 'anyhow'; there are canonical,"):
         theory.check_all(["anyhow"])
     with pytest.raises(ConfigError, match="a swap needs two points and two exits at least"):
