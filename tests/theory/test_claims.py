@@ -11,7 +11,7 @@ import pytest
 from offramp import theory
 from offramp.errors import ConfigError
 from offramp.theory.claims import CLAIMS
-from offramp.theory.describing import describe
+from offramp.theory.describing import describe, describe_sides
 from offramp.theory.generate import Size
 from offramp.theory.searching import search, shrink
 
@@ -340,6 +340,21 @@ def test_a_shrunk_draw_cannot_be_lowered_further_and_still_breaks_the_claim():
     assert float(again.total) == float(found.total)
     bigger = replace(found, points=found.points * 7)
     assert float(shrink(claim, bigger).total) < float(bigger.total)
+
+
+def test_a_claim_that_only_infinite_sides_break_does_not_hold():
+    """A class that occurs and gets nothing; random floats never give exactly nothing."""
+
+    def bounded(exits):
+        excess = theory.excess_risk(exits.world, exits.predictors[..., 0, :, :])
+        return theory.Sides(excess, np.full_like(excess, 1000.0), "<=")
+
+    claim = replace(claim_of("information", "confidence"), statement=bounded, least=Size(1, 3, 2))
+    verdict = theory.check(claim, worlds=50)
+    assert verdict.deviation == 0
+    assert not verdict.holds
+    assert np.isinf(verdict.sides.gap).any()
+    assert describe_sides(verdict.sides) == "inf <= 1000 is false"
 
 
 def test_a_claim_about_no_world_says_so():
