@@ -184,7 +184,7 @@ def random_exits(
     Example:
         >>> exits = random_exits(seed=1)
         >>> print([str(exits.grouping.exit(m)) for m in range(3)], exits.is_chain)
-        ['{0}{1,2}{3}', '{0}{1}{2}{3}', '{0}{1}{2}{3}'] True
+        ['{0,2}{1,3}', '{0,2}{1}{3}', '{0}{1}{2}{3}'] True
     """
     setting = setting or Setting("exact", "chain")
     check_seed(seed)

@@ -109,7 +109,7 @@ def refinement_reduces_excess_risk(exits: Exits) -> Sides:
     Example:
         >>> from offramp.theory.generate import Setting, random_exits
         >>> [
-        ...     bool(refinement_reduces_excess_risk(random_exits(0, Setting("exact", kind))).holds)
+        ...     bool(refinement_reduces_excess_risk(random_exits(1, Setting("exact", kind))).holds)
         ...     for kind in ("chain", "any")
         ... ]
         [True, False]

@@ -78,6 +78,7 @@ def product_at_most_joint(exits: Exits) -> Sides:
     """The product over exits is not above the probability that it stands for.
 
     Example:
+        >>> import numpy as np
         >>> from offramp.theory.worlds import World
         >>> coin = World([1.0], [[0.5, 0.5]])
         >>> opposite = Exits(coin, Grouping([[0], [0]]), np.array([[[1.0, 0.0]], [[0.0, 1.0]]]))
@@ -91,6 +92,7 @@ def product_at_least_joint(exits: Exits) -> Sides:
     """The product over exits is not below the probability that it stands for.
 
     Example:
+        >>> import numpy as np
         >>> from offramp.theory.worlds import World
         >>> coin = World([1.0], [[0.5, 0.5]])
         >>> alike = Exits(coin, Grouping([[0], [0]]), np.array([[[1.0, 0.0]], [[1.0, 0.0]]]))
