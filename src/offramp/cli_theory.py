@@ -55,6 +55,8 @@ def theory_command(
         raise ConfigError(f"--worlds must be at least 1, got {worlds}")
     if figures is not None:
         check_target(figures)
+    if with_bridge and statement:
+        raise ConfigError("--bridge checks no statements: leave out --statement, or --bridge")
     if with_bridge:
         _show_bridge(seed, figures)
         return

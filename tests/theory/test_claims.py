@@ -11,7 +11,7 @@ import pytest
 from offramp import theory
 from offramp.errors import ConfigError
 from offramp.theory.claims import CLAIMS
-from offramp.theory.describing import describe
+from offramp.theory.describing import describe, describe_sides
 from offramp.theory.generate import Size
 from offramp.theory.searching import search, shrink
 
@@ -22,7 +22,7 @@ canonical          mean       -                            holds
 canonical          confidence -                            fails 1 3 2
 non-trivial        exact      -                            fails 2 2 2
 non-trivial        mean       -                            holds 2 2 2
-non-trivial        confidence -                            holds 2 3 2
+non-trivial        confidence -                            holds 2 2 2
 swap               exact      equally probable points      holds
 swap               mean       equally probable points      holds
 swap               confidence equally probable points      fails 2 2 2
@@ -342,6 +342,21 @@ def test_a_shrunk_draw_cannot_be_lowered_further_and_still_breaks_the_claim():
     assert float(shrink(claim, bigger).total) < float(bigger.total)
 
 
+def test_a_claim_that_only_infinite_sides_break_does_not_hold():
+    """A class that occurs and gets nothing; random floats never give exactly nothing."""
+
+    def bounded(exits):
+        excess = theory.excess_risk(exits.world, exits.predictors[..., 0, :, :])
+        return theory.Sides(excess, np.full_like(excess, 1000.0), "<=")
+
+    claim = replace(claim_of("information", "confidence"), statement=bounded, least=Size(1, 3, 2))
+    verdict = theory.check(claim, worlds=50)
+    assert verdict.deviation == 0
+    assert not verdict.holds
+    assert np.isinf(verdict.sides.gap).any()
+    assert describe_sides(verdict.sides) == "inf <= 1000 is false"
+
+
 def test_a_claim_about_no_world_says_so():
     nowhere = replace(CLAIMS[0], where=lambda exits: np.zeros(exits.world.p_x.shape[:-1], bool))
     with pytest.raises(ConfigError, match="no random world was found that 'canonical' is about"):
@@ -351,6 +366,18 @@ def test_a_claim_about_no_world_says_so():
 def test_wrong_settings_are_named():
     with pytest.raises(ConfigError, match="`worlds` must be at least 1, got 0"):
         theory.check(CLAIMS[0], worlds=0)
+    with pytest.raises(ConfigError, match="`tries` must be at least 1, got 0"):
+        theory.check(CLAIMS[0], tries=0)
+    for call in (theory.random_exits, lambda seed: theory.check(CLAIMS[0], seed=seed)):
+        with pytest.raises(
+            ConfigError, match="`seed` must be a whole number of at least 0, got -1"
+        ):
+            call(seed=-1)
+    for size in ((0, 2, 2), (4, 3)):
+        with pytest.raises(
+            ConfigError, match="`size` must be points, classes and exits, at least"
+        ):
+            theory.random_exits(size=size)
     with pytest.raises(ConfigError, match="there is no statement 'anyhow'; there are canonical,"):
         theory.check_all(["anyhow"])
     with pytest.raises(ConfigError, match="a swap needs two points and two exits at least"):

@@ -47,7 +47,7 @@ def test_the_table_says_what_holds_and_what_was_tried(some):
 
 
 def test_what_fails_is_shown_with_its_smallest_world(some):
-    assert "excess risk does not grow at any single point (exact, log loss) fails:" in some.stdout
+    assert "at any single point, next ≤ this (exact, log loss) fails:" in some.stdout
     assert "exit 0: {0,1,2}" in some.stdout
     assert "0.1438 <= 0.05889 is false" in some.stdout
 
@@ -70,6 +70,10 @@ def test_wrong_input_is_one_line_and_exit_code_two():
 def test_wrong_settings_are_named(tmp_path):
     with pytest.raises(ConfigError, match="--worlds must be at least 1, got 0"):
         theory_command(worlds=0)
+    with pytest.raises(ConfigError, match="--bridge checks no statements: leave out --statement"):
+        theory_command(with_bridge=True, statement=["floor"])
+    with pytest.raises(ConfigError, match=r"`seed` must be .* at least 0, got -1"):
+        theory_command(worlds=5, seed=-1, statement=["floor"])
     (tmp_path / "file").write_text("")
     with pytest.raises(FileFormatError, match="file is a file, not a folder"):
         theory_command(figures=tmp_path / "file")

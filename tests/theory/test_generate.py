@@ -81,6 +81,16 @@ def test_the_same_seed_gives_the_same_world():
     assert not np.array_equal(one.predictors, other.predictors)
 
 
+def test_random_chains_refine_in_steps_that_stop_short_of_single_points():
+    """Else the refinement theorem would be tried against the truth as the later exit only."""
+    free = draw(np.random.default_rng(0), 500, Size(6, 2, 4))
+    exits, _ = build(free, Setting("exact", "chain"))
+    same = exits.grouping.same
+    finer = (same[:, 1:] != same[:, :-1]).any((-2, -1))
+    grouped = same[:, 1:].sum((-2, -1)) > 6
+    assert (finer & grouped).any(-1).mean() > 0.5
+
+
 def test_weights_that_are_all_zero_mean_even_ones():
     free = Draw(
         points=np.ones(2),

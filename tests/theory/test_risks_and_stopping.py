@@ -115,6 +115,17 @@ def test_an_unknown_loss_and_an_unknown_reading_are_named():
         stopping_probability(world, predictors[0])
 
 
+def test_a_predictor_may_be_nested_lists_and_must_fit_its_world():
+    coin = World([1.0], [[0.5, 0.5]])
+    assert excess_risk(coin, [[0.5, 0.5]]).tolist() == [0.0]
+    for bad, message in (
+        ([[0.5, 0.3, 0.2]], r"must have the shape \[1, 2\], got \[1, 3\]"),
+        ([[0.5, 0.6]], "`predictor` must sum to 1"),
+    ):
+        with pytest.raises(WorldError, match=message):
+            excess_risk(coin, bad)
+
+
 @pytest.mark.parametrize("reading", READINGS)
 @given(seed=seeds)
 def test_stopping_probability_is_the_sum_over_all_outcomes(seed, reading, by_hand):

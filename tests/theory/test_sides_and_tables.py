@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from offramp import theory
-from offramp.theory import Sides, World, describe, describe_sides
+from offramp.errors import ConfigError, WorldError
+from offramp.theory import Exits, Sides, World, describe, describe_sides
 from offramp.theory.claims import CLAIMS
 from offramp.theory.tables import examples, named_examples, table
 
@@ -51,6 +52,35 @@ def test_fractions_lose_nothing_before_they_are_compared():
 def test_an_undefined_side_does_not_hold():
     assert not Sides(np.array([np.nan]), np.array([0.0]), "==").holds
     assert not Sides(np.array([np.inf]), np.array([0.0]), "<=").holds
+
+
+def test_an_unknown_relation_is_named():
+    with pytest.raises(ConfigError, match="one of ==, <=, <, !=, got '>='"):
+        Sides(np.array([1.0]), np.array([2.0]), ">=")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        theory.exits_are_identical,
+        theory.exits_differ,
+        theory.refinement_reduces_excess_risk,
+        theory.anytime,
+        theory.anytime_at_every_point,
+        theory.strictly_anytime,
+        lambda exits: theory.monotone_stopping(exits, "argmax"),
+        lambda exits: theory.monotone_at_every_point(exits, "argmax"),
+    ],
+)
+def test_a_single_exit_makes_no_statement_about_exits_true(statement):
+    alone = Exits.calibrated(World([0.5, 0.5], [[1.0, 0.0], [0.0, 1.0]]), [[0, 0]])
+    with pytest.raises(WorldError, match="needs two of them at least, got one"):
+        statement(alone)
+
+
+def test_sides_that_differ_are_shown_where_they_do():
+    shown = describe_sides(Sides(np.array([0.2, 0.5]), np.array([0.5, 0.5]), "!="))
+    assert shown == "0.2 != 0.5 is true"
 
 
 def test_sides_are_shown_where_they_are_furthest_apart():

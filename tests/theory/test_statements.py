@@ -5,13 +5,14 @@ from fractions import Fraction
 import hypothesis
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from offramp import theory
+from offramp.errors import WorldError
 from offramp.theory import Exits, Grouping, Setting, World, random_exits
 from offramp.theory.claims import CLAIMS
-from offramp.theory.divergence import above_the_floor
+from offramp.theory.divergence import above_the_floor, has_a_rival
 from offramp.theory.figures import largest_excess
 from offramp.theory.generate import Draw
 from offramp.theory.predictors import calibration_violation
@@ -55,15 +56,52 @@ def test_the_last_exit_always_stops_in_every_reading(seed, size):
 
 
 @given(seeds, sizes)
-def test_confidence_calibration_fixes_the_zero_one_risk_and_not_the_log_risk(seed, size):
+def test_confidence_calibration_fixes_the_zero_one_risk(seed, size):
     exits = random_exits(seed, Setting("confidence", "any"), size)
     assert theory.zero_one_risk_is_controlled(exits).holds
     for predictor in exits.predictors:
         assert calibration_violation(exits.world, predictor, definition="confidence") <= 1e-9
 
 
-@given(seeds, st.sampled_from([Fraction(1, 10), Fraction(1, 10**6), Fraction(1, 10**40)]))
-def test_the_worsened_predictor_stays_calibrated_exactly_and_gets_as_bad_as_one_likes(seed, tiny):
+@given(seeds, st.tuples(st.integers(1, 5), st.integers(3, 5), st.just(2)))
+def test_confidence_calibration_does_not_fix_the_log_risk(seed, size):
+    """The worsened predictor has the same 0-1 risk, is as calibrated, and its log loss grows."""
+    exits = random_exits(seed, Setting("confidence", "any"), size)
+    assume(above_the_floor(exits) and has_a_rival(exits))
+    losses = []
+    for epsilon in (1e-8, 1e-16, 1e-32):
+        worse = theory.worsened(exits, epsilon)
+        assert calibration_violation(exits.world, worse, definition="confidence") <= 1e-9
+        before, after = (
+            theory.excess_risk(exits.world, said, "zero-one")
+            for said in (exits.predictors[0], worse)
+        )
+        np.testing.assert_array_equal(before, after)
+        losses.append(theory.excess_risk(exits.world, worse)[0])
+    # The rival has 1/20 at least, and each step takes log(1e8) from it, or more.
+    assert (np.diff(losses) > 0.05 * np.log(1e8) - 1e-6).all()
+
+
+def test_with_two_classes_exits_of_one_confidence_grouping_can_differ(by_hand):
+    """At a coin flip either answer is right as often."""
+    half, three = Fraction(1, 2), Fraction(3, 4)
+    world = World([half, half], [[1, 0], [half, half]])
+    first, second = [three, 1 - three], [1 - three, three]
+    exits = Exits(world, Grouping([[0, 0]] * 2), np.array([[first, first], [first, second]]))
+    for m in range(2):
+        assert by_hand.violation(exits, m, "confidence") == 0
+        assert Grouping.levels(exits.predictors[m]) == Grouping.whole(2)
+    assert theory.exits_differ(exits).holds
+
+
+def test_a_class_is_worsened_at_the_expense_of_two_others():
+    coin = Exits.calibrated(World([1.0], [[0.6, 0.4]]), [[0]])
+    with pytest.raises(WorldError, match="3 classes at least, got 2"):
+        theory.worsened(coin, 0.1)
+
+
+@pytest.mark.parametrize("tiny", [Fraction(1, 10), Fraction(1, 10**6), Fraction(1, 10**40)])
+def test_the_worsened_predictor_stays_calibrated_exactly_and_gets_as_bad_as_one_likes(tiny):
     """At c = 1/2 = 1/(K-1) with three classes, where there is just enough room."""
     half, quarter = Fraction(1, 2), Fraction(1, 4)
     world = World([Fraction(1)], [[half, quarter, quarter]])

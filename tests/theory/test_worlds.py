@@ -57,6 +57,38 @@ def test_one_fraction_makes_a_world_rational():
     assert all(type(value) is Fraction for value in world.p_y)
 
 
+def test_floats_among_fractions_that_miss_one_by_rounding_are_explained():
+    with pytest.raises(WorldError, match=r"0\.1 is not 1/10; write Fraction\(1, 10\)"):
+        World([Fraction(1, 10), 0.9], [[1, 0], [0, 1]])
+
+
+def test_means_of_several_exits_need_a_dimension_for_them():
+    world = coin_and_certain()
+    values = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])  # three exits, two points
+    assert world.per_exit().mean(values).tolist() == [1.5, 3.5, 5.5]
+    with pytest.raises(WorldError, match=r"\[2\] or \[2, K\], got \[3, 2\]; .*per_exit\(\)\.mean"):
+        world.mean(values)
+
+
+def test_groupings_of_another_number_of_points_are_refused():
+    world = coin_and_certain()
+    with pytest.raises(WorldError, match="must be of the world's 2 points, got 3"):
+        calibrated(world, Grouping([0, 0, 1]))
+    with pytest.raises(WorldError, match="must be of the world's 2 points, got 3"):
+        Exits.calibrated(world, [[0, 0, 1], [0, 1, 1]])
+    with pytest.raises(WorldError, match="`labels` must be as many at every exit"):
+        Exits.calibrated(world, [[0, 1], [0]])
+
+
+def test_groups_are_those_of_a_single_partition():
+    several = Grouping([[0, 1], [0, 0]])
+    with pytest.raises(WorldError, match=r"labels \[N\], got \[2, 2\]: take one of them"):
+        several.groups  # noqa: B018
+    with pytest.raises(WorldError, match="for a single partition"):
+        several.coarsen([0, 1])
+    assert several.exit(1).groups == [[0, 1]]
+
+
 @pytest.mark.parametrize("bad", [[0.5, 1.0], [-1, 0], 3])
 def test_labels_that_name_no_groups_are_refused(bad):
     with pytest.raises(WorldError, match="whole numbers of at least 0"):

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from offramp.errors import ConfigError
 from offramp.theory.claims import CLAIMS, STATEMENTS, Claim
 from offramp.theory.exits import Exits
-from offramp.theory.generate import Draw, Size, draw
+from offramp.theory.generate import Draw, Size, check_seed, draw
 from offramp.theory.searching import search
 from offramp.theory.sides import TOLERANCE, Sides
 
@@ -56,7 +56,7 @@ def check(claim: Claim, worlds: int = 1000, seed: int = 0, tries: int = 3000) ->
         tries: Small worlds of each size that the search for a counterexample looks at.
 
     Raises:
-        ConfigError: `worlds` is not positive, or no world was found that the claim is about.
+        ConfigError: A number or seed that is none, or no world was found that the claim is about.
 
     Example:
         >>> (claim,) = [c for c in CLAIMS if c.name == "floor"]
@@ -64,8 +64,10 @@ def check(claim: Claim, worlds: int = 1000, seed: int = 0, tries: int = 3000) ->
         >>> verdict.holds, verdict.worlds
         (True, 200)
     """
-    if worlds < 1:
-        raise ConfigError(f"`worlds` must be at least 1, got {worlds}")
+    check_seed(seed)
+    for name, value in (("worlds", worlds), ("tries", tries)):
+        if value < 1:
+            raise ConfigError(f"`{name}` must be at least 1, got {value}")
     deviations = _deviations(claim, worlds, seed)
     fulfilled = deviations <= TOLERANCE
     if claim.exists:

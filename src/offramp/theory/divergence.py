@@ -5,25 +5,32 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from offramp.errors import WorldError
 from offramp.theory.exits import Exits
 from offramp.theory.risks import entropy, excess_risk
 from offramp.theory.sides import Sides
 from offramp.theory.worlds import Array, World, as_floats, modal_class
 
-__all__ = ["above_the_floor", "excess_stays_below_the_floor", "log_loss_is_unbounded", "worsened"]
+__all__ = [
+    "above_the_floor",
+    "excess_stays_below_the_floor",
+    "has_a_rival",
+    "log_loss_is_unbounded",
+    "worsened",
+]
 
 TIE = 1e-12  # by so much, 1/(K-1) in floats may be missed
 BOUND = 20.0  # nats: an excess risk that counts as arbitrarily large
+RIVAL = 0.05  # a rarer class needs an epsilon that floats cannot hold
 
 
-def above_the_floor(exits: Exits) -> Array:
+def above_the_floor(exits: Exits) -> npt.NDArray[np.bool_]:
     """Whether exit 0's confidence at point 0 is at least 1/(K-1): bool `[...]`.
 
     Below it, all classes but one cannot hold a probability of one together, since none may be
     above c: so each of them has at least 1 - (K-1) c, and the log loss is bounded.
     """
-    result: Array = _confidence(exits) * (exits.world.num_classes - 1) >= 1 - TIE
-    return result
+    return np.asarray(_confidence(exits) * (exits.world.num_classes - 1) >= 1 - TIE)
 
 
 def worsened(exits: Exits, epsilon: Any) -> Array:  # noqa: ANN401 - a number, or an array
@@ -37,6 +44,9 @@ def worsened(exits: Exits, epsilon: Any) -> Array:  # noqa: ANN401 - a number, o
         exits: K >= 3, with a confidence-calibrated exit 0.
         epsilon: `[...]`, above 0.
 
+    Raises:
+        WorldError: Fewer than three classes.
+
     Example:
         >>> world = World([1.0], [[0.6, 0.3, 0.1]])
         >>> exits = Exits.calibrated(world, [[0]])
@@ -45,6 +55,8 @@ def worsened(exits: Exits, epsilon: Any) -> Array:  # noqa: ANN401 - a number, o
     """
     predictor = exits.predictors[..., 0, :, :].copy()
     others = exits.world.num_classes - 2
+    if others < 1:
+        raise WorldError("a class to worsen needs two others, so 3 classes at least, got 2")
     top = predictor[..., 0, :].max(-1)
     left_over = 1 - (others + 1) * top
     low = np.where(left_over < TIE, epsilon, left_over)
@@ -77,7 +89,7 @@ def log_loss_is_unbounded(exits: Exits) -> Sides:
         False
     """
     probs = as_floats(exits.world.p_y_given_x)[..., 0, :]
-    share = np.take_along_axis(probs, _victim(exits)[..., None], -1)[..., 0]
+    share = _victims_share(exits)
     # Excess >= -share log(epsilon) - H, so that this epsilon is small enough.
     with np.errstate(divide="ignore"):
         epsilon = np.exp(-(BOUND + entropy(probs) + 1) / share)
@@ -104,8 +116,18 @@ def excess_stays_below_the_floor(exits: Exits) -> Sides:
     return Sides(excess, -np.log(floor)[..., None], "<=")
 
 
+def has_a_rival(exits: Exits) -> npt.NDArray[np.bool_]:
+    """Whether a class but the modal one has 1/20 at least at point 0: bool `[...]`."""
+    return np.asarray(_victims_share(exits) >= RIVAL)
+
+
 def _confidence(exits: Exits) -> npt.NDArray[np.float64]:
     return np.asarray(as_floats(exits.predictors[..., 0, 0, :]).max(-1))
+
+
+def _victims_share(exits: Exits) -> npt.NDArray[np.float64]:
+    probs = as_floats(exits.world.p_y_given_x)[..., 0, :]
+    return np.asarray(np.take_along_axis(probs, _victim(exits)[..., None], -1)[..., 0])
 
 
 def _victim(exits: Exits) -> npt.NDArray[np.intp]:

@@ -52,13 +52,13 @@ class Exits:
 
     @classmethod
     def calibrated(cls, world: World, labels: object) -> "Exits":
-        """Exits that are calibrated, by the paper's Definition 1, with respect to groupings.
+        """Exits that are calibrated, by the paper's Definition 2.1, with respect to groupings.
 
         Args:
             world: N points, K classes.
             labels: `[M, N]`, the groups of each exit.
         """
-        grouping = Grouping(np.asarray(labels))
+        grouping = Grouping(labels)
         return cls(world, grouping, calibrated(world.per_exit(), grouping))
 
     @property

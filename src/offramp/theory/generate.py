@@ -20,7 +20,7 @@ from offramp.theory.predictors import (
 from offramp.theory.sides import TOLERANCE
 from offramp.theory.worlds import Array, World, as_numbers, is_rational
 
-__all__ = ["Draw", "Setting", "Size", "build", "draw", "random_exits"]
+__all__ = ["Draw", "Setting", "Size", "build", "check_seed", "draw", "random_exits"]
 
 Structure = Literal["any", "chain", "strict chain", "one", "points", "swap", "uneven swap"]
 STRUCTURES: tuple[Structure, ...] = get_args(Structure)
@@ -104,7 +104,8 @@ def draw(rng: np.random.Generator, count: int, size: Size, whole: int | None = N
     return Draw(
         points=weights(1, N),
         classes=weights(0, N, K),
-        groups=rng.integers(0, N, size=(count, M, N)),
+        # Few groups as often as many: else a chain would mostly be down to single points at once.
+        groups=rng.integers(0, rng.integers(1, N + 1, size=(count, M, 1)), size=(count, M, N)),
         picks=rng.integers(0, K, size=(count, M, N)),
         noise=weights(0, M, N, K),
     )
@@ -161,6 +162,12 @@ def build(free: Draw, setting: Setting) -> tuple[Exits, npt.NDArray[np.bool_]]:
     return exits, valid & _fits(exits, setting)
 
 
+def check_seed(seed: int) -> None:
+    """Raise unless numpy takes the seed."""
+    if seed < 0:
+        raise ConfigError(f"`seed` must be a whole number of at least 0, got {seed}")
+
+
 def random_exits(
     seed: int = 0, setting: Setting | None = None, size: Size | tuple[int, int, int] = (4, 3, 3)
 ) -> Exits:
@@ -172,14 +179,19 @@ def random_exits(
         size: Points, classes and exits.
 
     Raises:
-        ConfigError: No draw of this size fits the setting.
+        ConfigError: A seed or size that is none, or no draw of this size fits the setting.
 
     Example:
         >>> exits = random_exits(seed=1)
         >>> print([str(exits.grouping.exit(m)) for m in range(3)], exits.is_chain)
-        ['{0}{1,2}{3}', '{0}{1}{2}{3}', '{0}{1}{2}{3}'] True
+        ['{0,2}{1,3}', '{0,2}{1}{3}', '{0}{1}{2}{3}'] True
     """
     setting = setting or Setting("exact", "chain")
+    check_seed(seed)
+    if len(size) != 3 or any(have < least for have, least in zip(size, (1, 2, 1), strict=True)):
+        raise ConfigError(
+            f"`size` must be points, classes and exits, at least 1, 2 and 1, got {tuple(size)}"
+        )
     size = Size(*size)
     if "swap" in setting.structure and (size.points < 2 or size.exits < 2):
         raise ConfigError(f"a swap needs two points and two exits at least, got {size}")
@@ -227,10 +239,21 @@ def _predictors(world: World, grouping: Grouping, free: Draw, setting: Setting) 
         return calibrated(world, grouping)
     if setting.definition == "mean":
         return mean_calibrated(world, grouping, _shares(free.noise))
-    # Exits of one grouping have the same confidences only if they answer the same.
-    alike = setting.structure in ("one", "swap", "uneven swap")
-    picks = np.broadcast_to(free.picks[..., :1, :], free.picks.shape) if alike else free.picks
+    predictors = confidence_calibrated(world, grouping, free.picks, free.noise)
+    if setting.structure not in ("one", "swap", "uneven swap"):
+        return predictors
+    # An exit that answers otherwise than exit 0 has the same confidences if it happens to be
+    # right as often. Where it is not, it is made to answer the same.
+    same = _share_confidences(predictors)[..., None]
+    picks = np.where(same, free.picks, free.picks[..., :1, :])
     return confidence_calibrated(world, grouping, picks, free.noise)
+
+
+def _share_confidences(predictors: Array) -> npt.NDArray[np.bool_]:
+    """Whether an exit is as confident as exit 0 at every point, bool `[..., M]`."""
+    top = predictors.max(-1)
+    gap = abs(top - top[..., :1, :])
+    return np.asarray((gap <= (0 if is_rational(gap) else TOLERANCE)).all(-1), dtype=bool)
 
 
 def _swapped(predictors: Array) -> Array:

@@ -38,7 +38,10 @@ class Grouping:
     labels: Labels
 
     def __init__(self, labels: Any) -> None:  # noqa: ANN401 - nested lists too
-        array: npt.NDArray[Any] = np.asarray(labels)
+        try:
+            array: npt.NDArray[Any] = np.asarray(labels)
+        except ValueError:
+            raise WorldError(f"`labels` must be as many at every exit, got {labels!r}") from None
         if array.ndim < 1 or array.dtype.kind not in "iu" or (array < 0).any():
             raise WorldError(
                 "`labels` must be the number of each point's group, whole numbers of at least 0, "
@@ -77,6 +80,7 @@ class Grouping:
     @property
     def groups(self) -> list[list[int]]:
         """The groups of a single partition, as lists of points in order of appearance."""
+        self._check_single()
         found: dict[int, list[int]] = {}
         for point, label in enumerate(self.labels.tolist()):
             found.setdefault(label, []).append(point)
@@ -101,8 +105,9 @@ class Grouping:
         """The grouping with the groups of these points made one.
 
         Raises:
-            WorldError: There is no such point.
+            WorldError: There is no such point, or there are several partitions side by side.
         """
+        self._check_single()
         size = self.labels.shape[-1]
         if not merged or not all(0 <= point < size for point in merged):
             raise WorldError(f"`merged` must name points in 0..{size - 1}, got {list(merged)}")
@@ -123,6 +128,13 @@ class Grouping:
     def __str__(self) -> str:
         return "".join("{" + ",".join(map(str, group)) + "}" for group in self.groups)
 
+    def _check_single(self) -> None:
+        if self.labels.ndim > 1:
+            raise WorldError(
+                "this is for a single partition, with labels [N], got "
+                f"{list(self.labels.shape)}: take one of them with `exit`"
+            )
+
     def _check_partner(self, other: "Grouping") -> None:
         mine, theirs = self.labels.shape[-1], other.labels.shape[-1]
         if mine != theirs:
@@ -140,10 +152,16 @@ def group_mean(p_x: Array, grouping: Grouping, values: Array) -> Array:
     Returns:
         The shape of `values`, as far as they were not broadcast.
 
+    Raises:
+        WorldError: The grouping is of another number of points.
+
     Example:
         >>> group_mean(np.array([0.5, 0.25, 0.25]), Grouping([0, 1, 1]), np.array([1.0, 2.0, 4.0]))
         array([1., 3., 3.])
     """
+    mine, theirs = p_x.shape[-1], grouping.labels.shape[-1]
+    if mine != theirs:
+        raise WorldError(f"the grouping must be of the world's {mine} points, got {theirs}")
     if not is_rational(values):
         p_x = as_floats(p_x)
     weights = grouping.same * p_x[..., None, :]  # [..., N, N]

@@ -19,6 +19,7 @@ from offramp.theory.worlds import (
 __all__ = [
     "DEFINITIONS",
     "Definition",
+    "as_predictor",
     "calibrated",
     "calibration_violation",
     "confidence_calibrated",
@@ -31,7 +32,7 @@ DEFINITIONS: tuple[Definition, ...] = get_args(Definition)
 
 
 def calibrated(world: World, grouping: Grouping) -> Array:
-    """The one predictor that is calibrated by the paper's Definition 1: f(x) = P(y | group of x).
+    """The one calibrated predictor by the paper's Definition 2.1: f(x) = P(y | group of x).
 
     Returns:
         `[..., N, K]`.
@@ -120,7 +121,7 @@ def calibration_violation(
         world: N points, K classes.
         predictor: `[..., N, K]`.
         grouping: Of the points; not for `confidence`, which groups by the predictor itself.
-        definition: `exact`: f(x) = P(y | group), the paper's Definition 1. `mean`: the mean of f
+        definition: `exact`: f(x) = P(y | group), the paper's Definition 2.1. `mean`: the mean of f
             over the group is P(y | group). `confidence`: the largest probability is the accuracy
             over all points that share it.
 
@@ -142,7 +143,7 @@ def calibration_violation(
         >>> calibration_violation(world, predictor, definition="confidence")
         0.25
     """
-    predictor = _checked(world, predictor)
+    predictor = as_predictor(world, predictor)
     _check_definition(definition, grouping)
     if grouping is None:
         gap = predictor.max(-1) - _accuracy(
@@ -178,16 +179,25 @@ def _accuracy(world: World, grouping: Grouping, picks: npt.NDArray[np.intp]) -> 
     return group_mean(world.p_x, grouping, right)
 
 
-def _checked(world: World, predictor: Array) -> Array:
-    predictor = as_numbers(predictor)
+def as_predictor(world: World, predictor: Any) -> Array:  # noqa: ANN401 - nested lists too
+    """The predictor as numbers, `[..., N, K]`.
+
+    Raises:
+        WorldError: It is not one for this world.
+
+    Example:
+        >>> as_predictor(World([1.0], [[0.5, 0.5]]), [[1, 0]])
+        array([[1., 0.]])
+    """
+    numbers = as_numbers(predictor)
     points, classes = world.p_y_given_x.shape[-2:]
-    if predictor.shape[-2:] != (points, classes):
+    if numbers.shape[-2:] != (points, classes):
         raise WorldError(
             f"a predictor for this world must have the shape [{points}, {classes}], got "
-            f"{list(predictor.shape)}"
+            f"{list(numbers.shape)}"
         )
-    check_probabilities("predictor", predictor)
-    return predictor
+    check_probabilities("predictor", numbers)
+    return numbers
 
 
 def _check_definition(definition: str, grouping: Grouping | None) -> None:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from offramp.errors import ConfigError
 from offramp.theory.groupings import Grouping, group_mean
-from offramp.theory.predictors import calibrated
+from offramp.theory.predictors import as_predictor, calibrated
 from offramp.theory.worlds import Array, World, as_floats, modal_class
 
 __all__ = [
@@ -36,6 +36,10 @@ def conditional_risk(world: World, predictor: Array, loss: Loss = "log") -> Arra
         loss: `log`: minus the logarithm of the label's probability (infinite where a class that
             occurs has none). `zero-one`: whether the most probable class is wrong.
 
+    Raises:
+        ConfigError: An unknown loss.
+        WorldError: The predictor is not one for this world.
+
     Example:
         >>> world = World([1.0], [[0.75, 0.25]])
         >>> conditional_risk(world, np.array([[0.6, 0.4]]), "zero-one")
@@ -43,6 +47,7 @@ def conditional_risk(world: World, predictor: Array, loss: Loss = "log") -> Arra
     """
     if loss not in LOSSES:
         raise ConfigError(f"`loss` must be one of {', '.join(LOSSES)}, got {loss!r}")
+    predictor = as_predictor(world, predictor)
     if loss == "log":
         logs = _times_log(as_floats(world.p_y_given_x), as_floats(predictor))
         return np.asarray(-logs.sum(-1))

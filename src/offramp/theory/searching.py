@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,23 +11,34 @@ from offramp.theory.claims import Claim
 from offramp.theory.generate import Draw, Size, draw
 from offramp.theory.sides import TOLERANCE
 
-__all__ = ["MOST", "search", "shrink", "wanted"]
+__all__ = ["MOST", "Found", "look", "search", "shrink"]
 
 MOST = Size(3, 3, 3)  # where the search for small worlds ends
 WHOLE = 12  # the largest weight that it draws
 CLEAR = 1e-6  # a deviation that no rounding explains
 
 
-def wanted(claim: Claim, free: Draw, breaking: bool) -> npt.NDArray[np.bool_]:
-    """Which draws break the claim clearly, or (not `breaking`) which ones fulfil it: `[...]`.
+class Found(NamedTuple):
+    """What was found in draws side by side, bool `[...]` each.
 
-    Infinite sides break nothing here: finite worlds say more.
+    Attributes:
+        valid: The claim is about this draw.
+        wanted: It breaks the claim clearly, or (not `breaking`) fulfils it.
+        finite: And both sides are finite, which says more.
     """
+
+    valid: npt.NDArray[np.bool_]
+    wanted: npt.NDArray[np.bool_]
+    finite: npt.NDArray[np.bool_]
+
+
+def look(claim: Claim, free: Draw, breaking: bool) -> Found:
+    """Which draws break the claim, or fulfil it."""
     _, sides, valid = claim.test(free)
     deviation = sides.deviation
-    if not breaking:
-        return valid & (deviation <= TOLERANCE)
-    return valid & (deviation > CLEAR) & np.isfinite(sides.gap).all(-1)
+    # Not "above": an undefined side (infinite minus infinite) is as broken.
+    wanted = valid & (~(deviation <= CLEAR) if breaking else deviation <= TOLERANCE)
+    return Found(valid, wanted, wanted & np.isfinite(sides.gap).all(-1))
 
 
 def search(
@@ -42,7 +54,7 @@ def search(
 
     Returns:
         The simplest draw of the smallest size that was found, or None; and how many worlds were
-        looked at.
+        looked at. One with infinite sides is returned only if there is no other.
 
     Example:
         >>> from offramp.theory.claims import CLAIMS
@@ -51,17 +63,16 @@ def search(
         >>> found.size
         Size(points=3, classes=2, exits=2)
     """
-    seen = 0
+    seen, infinite = 0, None
     for number, size in enumerate(_sizes(claim.least)):
         free = draw(np.random.default_rng([seed, number]), tries, size, WHOLE)
-        _, _, valid = claim.test(free)
-        seen += int(valid.sum())
-        found = np.flatnonzero(wanted(claim, free, breaking))
-        if len(found):
-            simplest = found[np.argsort(free.total[found], kind="stable")[:5]]
-            shrunk = [shrink(claim, free.take(index), breaking) for index in simplest]
-            return min(shrunk, key=lambda each: float(each.total)), seen
-    return None, seen
+        found = look(claim, free, breaking)
+        seen += int(found.valid.sum())
+        if found.finite.any():
+            return _simplest(claim, free, found.finite, breaking), seen
+        if infinite is None and found.wanted.any():
+            infinite = _simplest(claim, free, found.wanted, breaking)
+    return infinite, seen
 
 
 def shrink(claim: Claim, free: Draw, breaking: bool = True) -> Draw:
@@ -73,16 +84,27 @@ def shrink(claim: Claim, free: Draw, breaking: bool = True) -> Draw:
         breaking: As in `search`.
 
     Returns:
-        A draw of the same size in which no single number can be lowered further.
+        A draw of the same size in which no single number can be lowered further. Finite sides
+        stay finite.
     """
+    finite = bool(look(claim, free, breaking).finite)
     while True:
         steps = _steps(free)
         if steps is None:
             return free
-        good = np.flatnonzero(wanted(claim, steps, breaking))
+        found = look(claim, steps, breaking)
+        good = np.flatnonzero(found.finite if finite else found.wanted)
         if not len(good):
             return free
         free = steps.take(good[np.argmin(steps.total[good])])
+
+
+def _simplest(claim: Claim, free: Draw, good: npt.NDArray[np.bool_], breaking: bool) -> Draw:
+    """The simplest of a few good draws, once they are shrunk."""
+    found = np.flatnonzero(good)
+    first = found[np.argsort(free.total[found], kind="stable")[:5]]
+    shrunk = [shrink(claim, free.take(index), breaking) for index in first]
+    return min(shrunk, key=lambda each: float(each.total))
 
 
 def _sizes(least: Size) -> Iterator[Size]:

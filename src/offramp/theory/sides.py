@@ -1,17 +1,21 @@
 """Sides: the two sides of a statement in a finite world, and how far it is from being true."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from offramp.errors import ConfigError, WorldError
 from offramp.theory.worlds import Array, as_floats
 
 __all__ = ["TOLERANCE", "Sides"]
 
 TOLERANCE = 1e-9
+_NOTHING = "a statement that compares exits needs two of them at least, got one"
 Relation = Literal["==", "<=", "<", "!="]
+RELATIONS: tuple[Relation, ...] = get_args(Relation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +27,10 @@ class Sides:
         right: `[..., n]`.
         relation: `==`, `<=` and `<` at every place; `!=` at one place at least.
 
+    Raises:
+        ConfigError: An unknown relation.
+        WorldError: There is no place: nothing is said, which would always be true.
+
     Example:
         >>> sides = Sides(np.array([0.5, 0.25]), np.array([0.5, 0.125]), "<=")
         >>> float(sides.deviation), bool(sides.holds)
@@ -32,6 +40,22 @@ class Sides:
     left: Array
     right: Array
     relation: Relation
+
+    def __post_init__(self) -> None:
+        if self.relation not in RELATIONS:
+            raise ConfigError(
+                f"`relation` must be one of {', '.join(RELATIONS)}, got {self.relation!r}"
+            )
+        if 0 in np.broadcast_shapes(np.shape(self.left), np.shape(self.right))[-1:]:
+            raise WorldError(_NOTHING)
+
+    @classmethod
+    def over(cls, steps: Sequence[tuple[Array, Array]], relation: Relation) -> "Sides":
+        """The sides of several steps from exit to exit, `[..., N]` each, as one."""
+        if not steps:
+            raise WorldError(_NOTHING)
+        left, right = (np.concatenate(side, axis=-1) for side in zip(*steps, strict=True))
+        return cls(left, right, relation)
 
     @property
     def gap(self) -> npt.NDArray[np.float64]:
@@ -61,4 +85,4 @@ class Sides:
     def worst(self) -> int:
         """The place, of a single world, where the statement is most wrong."""
         gap = self.gap
-        return int((abs(gap) if self.relation == "==" else gap).argmax())
+        return int((abs(gap) if self.relation in ("==", "!=") else gap).argmax())

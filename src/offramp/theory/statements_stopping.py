@@ -1,7 +1,5 @@
 """The statements on stopping probabilities, each a function that returns both sides."""
 
-import numpy as np
-
 from offramp.theory.exits import Exits
 from offramp.theory.groupings import Grouping, group_mean
 from offramp.theory.sides import TOLERANCE, Sides
@@ -28,12 +26,12 @@ def monotone_stopping(exits: Exits, reading: Reading) -> Sides:
         array(False)
     """
     stops = stopping_probability(exits.world, exits.predictors, reading)  # [..., M, N]
-    left, right = [], []
+    steps = []
     for m in range(exits.num_exits - 1):
         grouping = exits.grouping.exit(m)
-        left.append(group_mean(exits.world.p_x, grouping, stops[..., m, :]))
-        right.append(group_mean(exits.world.p_x, grouping, stops[..., m + 1, :]))
-    return Sides(np.concatenate(left, axis=-1), np.concatenate(right, axis=-1), "<=")
+        here, there = (group_mean(exits.world.p_x, grouping, stops[..., e, :]) for e in (m, m + 1))
+        steps.append((here, there))
+    return Sides.over(steps, "<=")
 
 
 def monotone_at_every_point(exits: Exits, reading: Reading) -> Sides:
@@ -80,6 +78,7 @@ def product_at_most_joint(exits: Exits) -> Sides:
     """The product over exits is not above the probability that it stands for.
 
     Example:
+        >>> import numpy as np
         >>> from offramp.theory.worlds import World
         >>> coin = World([1.0], [[0.5, 0.5]])
         >>> opposite = Exits(coin, Grouping([[0], [0]]), np.array([[[1.0, 0.0]], [[0.0, 1.0]]]))
@@ -93,6 +92,7 @@ def product_at_least_joint(exits: Exits) -> Sides:
     """The product over exits is not below the probability that it stands for.
 
     Example:
+        >>> import numpy as np
         >>> from offramp.theory.worlds import World
         >>> coin = World([1.0], [[0.5, 0.5]])
         >>> alike = Exits(coin, Grouping([[0], [0]]), np.array([[[1.0, 0.0]], [[1.0, 0.0]]]))

@@ -122,8 +122,20 @@ class World:
         return self.mean(self.p_y_given_x)
 
     def mean(self, values: Array) -> Array:
-        """The expectation over x of values `[..., N]`, or of values `[..., N, K]`."""
+        """The expectation over x of values `[..., N]`, or of values `[..., N, K]`.
+
+        Values of several exits, `[M, N]`, are for `per_exit()`.
+
+        Raises:
+            WorldError: The values are not those of N points.
+        """
         p_x = self.p_x if is_rational(values) else as_floats(self.p_x)
+        axis = -1 if values.ndim == p_x.ndim else -2
+        if values.ndim < -axis or values.shape[axis] != self.num_points:
+            raise WorldError(
+                f"`values` must have the shape [{self.num_points}] or [{self.num_points}, K], got "
+                f"{list(values.shape)}; for values of every exit, use world.per_exit().mean"
+            )
         if values.ndim == p_x.ndim:
             total: Array = (p_x * values).sum(-1)
         else:
@@ -143,4 +155,7 @@ def check_probabilities(name: str, probs: Array) -> None:
     sums = np.asarray(probs.sum(-1))
     wrong = np.asarray(sums != 1 if is_rational(probs) else abs(sums - 1) > 1e-9)
     if wrong.any():
-        raise WorldError(f"`{name}` must sum to 1, got {np.extract(wrong, sums)[0]}")
+        total = np.extract(wrong, sums)[0]
+        close = is_rational(probs) and abs(total - 1) < 1e-9
+        hint = ": among Fractions, 0.1 is not 1/10; write Fraction(1, 10)" if close else ""
+        raise WorldError(f"`{name}` must sum to 1, got {total}{hint}")
