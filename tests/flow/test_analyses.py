@@ -56,8 +56,11 @@ def test_spearman_is_that_of_scipy():
     assert np.isnan(spearman(np.zeros((1, 3)), np.ones((1, 3)))).all()
 
 
-def test_metric_validity_correlates_the_figures_of_the_comparison(result):
-    (table,) = metric_validity([result]).tables
+def test_metric_validity_correlates_the_figures_of_the_comparison(result, tmp_path):
+    found = metric_validity([result])
+    found.save(tmp_path)
+    assert Findings.load(tmp_path) == found
+    (table,) = found.tables
     assert [row[0].text for row in table.rows] == ["ECE", "EEFP", "NLL", "AUGRC"]
     for row, column, sign in ((table.rows[0], "ece", -1), (table.rows[1], "eefp", 1)):
         figures = [method.figures for method in result.comparison.methods]

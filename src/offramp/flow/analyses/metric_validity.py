@@ -161,7 +161,7 @@ def _correlation(methods: Sequence[_Measured], metric: int, budget: int) -> Cell
         return Cell("-")
     tail = (1 - LEVEL) / 2
     low, high = np.nanquantile(resampled, [tail, 1 - tail])
-    return Cell(f"{value:+.2f} [{low:+.2f}, {high:+.2f}]", bold=low > 0 or high < 0)
+    return Cell(f"{value:+.2f} [{low:+.2f}, {high:+.2f}]", bold=bool(low > 0 or high < 0))
 
 
 def spearman(first: Floats, second: Floats) -> Floats:
