@@ -114,7 +114,7 @@ Guarantee Certificate certify Forecast ValueOfContinuing
 PerformanceControl Gates ClassWiseEnsemble auto advise Plan Advice
 thresholds metrics targets OfframpError
 EarlyExitNetwork attach build count_macs time_exits Shared take
-train TrainConfig record data theory run
+train TrainConfig record data theory run zoo
 Runner RunOutput
 export OnnxRunner
 """

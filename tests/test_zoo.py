@@ -1,9 +1,68 @@
-"""The zoo says what is missing, and loads what is there."""
+"""The shipped network and ledgers: whole, of one origin, and what their label says."""
+
+import os
+from pathlib import Path
 
 import pytest
+import torch
 
-from offramp import build, zoo
+import offramp
+from offramp import zoo
+from offramp.data import load
 from offramp.errors import FileFormatError
+
+FOLDER = Path(zoo.__file__).parent / "zoo_data"
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return zoo.cifar100()
+
+
+def accuracies(ledger):
+    return 100 * (ledger.logits.argmax(2) == ledger.labels[:, None]).double().mean(0)
+
+
+def test_sizes_are_those_that_are_promised(shipped):
+    sizes = {split: len(shipped[split]) for split in ("held_out", "val", "test")}
+    assert sizes == {"held_out": 3000, "val": 3000, "test": 5000}
+    assert all(shipped[split].dtype == torch.float16 for split in sizes)
+    assert 7 <= shipped["test"].num_exits <= 10
+
+
+def test_all_of_it_is_small_enough_for_a_package():
+    total = sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file())
+    assert total <= 25e6
+
+
+def test_the_ledgers_are_of_the_shipped_network(shipped):
+    network = shipped["network"]
+    assert {shipped[split].network for split in ("held_out", "val", "test")} == {
+        network.fingerprint()
+    }
+    assert shipped["test"].cost_model == offramp.count_macs(network)
+
+
+def test_no_sample_is_in_two_splits(shipped):
+    ids = [name for split in ("held_out", "val", "test") for name in shipped[split].sample_ids]
+    assert len(ids) == len(set(ids)) == 11_000
+
+
+def test_the_label_says_what_the_ledgers_show(shipped):
+    about = zoo.about_cifar100()
+    for split, samples in about["samples_behind_accuracy"].items():
+        said = torch.tensor(about["accuracy"][split])
+        shares = said / 100
+        # The label speaks of all samples, the ledger holds some of them.
+        error = 100 * (shares * (1 - shares) / len(shipped[split])).sqrt()
+        assert samples > len(shipped[split])
+        assert ((accuracies(shipped[split]) - said).abs() < 4 * error).all()
+
+
+def test_a_whole_comparison_needs_nothing_else(shipped):
+    ledgers = {split: shipped[split] for split in ("held_out", "val", "test")}
+    table = offramp.compare(**ledgers, methods=["baseline", "temperature"], resamples=50)
+    assert table["temperature"].figures["ece"].value < table["baseline"].figures["ece"].value
 
 
 def test_files_that_were_not_installed_are_named(tmp_path, monkeypatch):
@@ -12,13 +71,15 @@ def test_files_that_were_not_installed_are_named(tmp_path, monkeypatch):
         zoo.cifar100()
 
 
-def test_ledgers_and_network_are_loaded(splits, tmp_path, monkeypatch):
-    monkeypatch.setattr(zoo, "files", lambda package: tmp_path)
-    place = tmp_path / "zoo_data" / "cifar100"
-    for split, ledger in splits.items():
-        ledger.save(place / split)
-    network = build("convnet", num_classes=10, image_size=16)
-    network.save(place / "network")
-    found = zoo.cifar100()
-    assert len(found["val"]) == len(splits["val"])
-    assert found["network"].fingerprint() == network.fingerprint()
+@pytest.mark.real
+def test_recording_the_images_again_gives_the_shipped_logits(shipped):
+    if not (Path(os.environ.get("OFFRAMP_DATA") or "nowhere") / "cifar100").is_dir():
+        pytest.skip("OFFRAMP_DATA has no cifar100")
+    data = load("cifar100").test
+    rows = {name: row for row, name in enumerate(data.sample_ids)}
+    some = shipped["test"].take(torch.arange(64))
+    inputs, labels = data.batch(torch.tensor([rows[name] for name in some.sample_ids]))
+    assert torch.equal(labels, some.labels)
+    with torch.inference_mode():
+        logits = shipped["network"](inputs)
+    assert torch.allclose(logits, some.logits.float(), atol=0.02)

@@ -8,7 +8,7 @@ on val -> `evaluate` on test. `compare` does it for many methods, and `run` does
 from data to a report. `Runner` puts a policy to work.
 """
 
-from offramp import data, metrics, synthetic, targets, theory, thresholds
+from offramp import data, metrics, synthetic, targets, theory, thresholds, zoo
 from offramp.advice import Advice, Plan, advise, auto
 from offramp.answers import (
     Answer,
@@ -117,4 +117,5 @@ __all__ = [
     "thresholds",
     "time_exits",
     "train",
+    "zoo",
 ]
