@@ -38,7 +38,7 @@ def cifar100() -> Shipped:
     Example:
         >>> shipped = cifar100()
         >>> shipped["test"]
-        Ledger(split='test', 5000 samples, 9 exits, 100 classes, macs costs)
+        Ledger(split='test', 5,000 samples, 9 exits, 100 classes, macs costs)
         >>> shipped["network"].num_classes
         100
     """
