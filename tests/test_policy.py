@@ -22,6 +22,7 @@ from offramp import (
     evaluate,
     synthetic,
 )
+from offramp.crossfitting import crossfit_answers
 from offramp.errors import (
     BudgetError,
     ConfigError,
@@ -32,7 +33,6 @@ from offramp.errors import (
     OriginWarning,
     SplitError,
 )
-from offramp.policy import crossfit_answers
 
 PAIRS = [
     (MaxProbability(), CurrentExit()),

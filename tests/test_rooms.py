@@ -24,12 +24,14 @@ CORE = [
     "scorers",
     "thresholds",
     "tracing",
+    "confidence",
+    "crossfitting",
     "policy",
     "methods",
     "evaluation",
 ]
 NETWORK = ["data", "networks", "training"]
-MEETING = ["recording", "report", "cli_training", "cli", "__main__"]
+MEETING = ["recording", "runtime", "report", "cli_training", "cli_runtime", "cli", "__main__"]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]
 
 

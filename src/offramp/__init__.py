@@ -4,7 +4,7 @@ Networks: `attach` puts exits on any backbone, `build` makes the paper's; `count
 each exit costs; `data.load` gives the four splits, `train` trains, `record` makes a ledger.
 
 Decisions: a `Ledger` of per-exit logits -> `Policy(scorer, answer)`, fitted on held_out and tuned
-on val -> `evaluate` on test. `compare` does it for many methods.
+on val -> `evaluate` on test. `compare` does it for many methods. `Runner` puts a policy to work.
 """
 
 from offramp import data, metrics, synthetic, targets, thresholds
@@ -33,6 +33,7 @@ from offramp.networks import (
 )
 from offramp.policy import Policy
 from offramp.recording import record
+from offramp.runtime import Runner, RunOutput
 from offramp.scorers import (
     Corrector,
     Entropy,
@@ -67,6 +68,8 @@ __all__ = [
     "Patience",
     "Policy",
     "ProductOfExperts",
+    "RunOutput",
+    "Runner",
     "Scorer",
     "Shared",
     "TemperatureScaling",

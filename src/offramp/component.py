@@ -5,14 +5,34 @@ tensors, named in `learned`, and go into safetensors. Files name a component by 
 and only classes that the running program has already defined can be found by it.
 """
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from torch import Tensor
 
 from offramp.errors import ConfigError, FileFormatError, NotFittedError
 
-__all__ = ["Component"]
+__all__ = ["Component", "current_exit_only"]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def current_exit_only(method: Method) -> Method:
+    """Mark an `answer_at` or a `score_at` that reads nothing but the current exit.
+
+    The runtime neither keeps nor computes what nothing reads. The mark is on the method, so that
+    a subclass with a method of its own does not inherit the claim.
+
+    Example:
+        >>> @current_exit_only
+        ... def answer_at(self, logits):
+        ...     return 2 * logits[:, -1]
+        >>> answer_at.reads_history
+        False
+    """
+    method.reads_history = False  # type: ignore[attr-defined]
+    return method
 
 
 class Component:

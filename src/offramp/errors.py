@@ -7,6 +7,7 @@ __all__ = [
     "DataError",
     "FileFormatError",
     "LedgerError",
+    "MemoryLimitError",
     "MissingExtraError",
     "NetworkError",
     "NotFittedError",
@@ -59,6 +60,10 @@ class CorruptImageError(DataError):
 
 class FileFormatError(OfframpError, ValueError):
     """A file that is truncated, foreign, of an unknown version, or names unknown code."""
+
+
+class MemoryLimitError(OfframpError, MemoryError):
+    """A batch that does not fit into memory; the message suggests a size."""
 
 
 class MissingExtraError(OfframpError, ImportError):

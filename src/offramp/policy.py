@@ -1,6 +1,6 @@
 """Policy = answer + scorer + operating points: the only place where they are joined."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from offramp.answers import Answer, CurrentExit
+from offramp.confidence import Confidence
 from offramp.costs import Costs
+from offramp.crossfitting import crossfit_answers, crossfit_chunks
 from offramp.errors import (
     BudgetError,
     ConfigError,
@@ -28,7 +30,6 @@ from offramp.tracing import Trace, trace
 __all__ = ["Policy", "SplitUse"]
 
 VERSION = 1
-FOLDS = 5  # for cross-fitting
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Policy:
 
     Attributes:
         selected: The number of the chosen operating point, or None.
+        confidence: Says how probable it is that an answer is right; set by `fit`, and None where
+            a policy comes from `fit_seeds` or from an older file.
         uses: Every use of a split so far.
 
     Example:
@@ -69,6 +72,7 @@ class Policy:
         self.network: str | None = None
         self.cost_model: Costs | None = None
         self.num_classes: int | None = None
+        self.confidence: Confidence | None = None
         self._seen: dict[str, Tensor] = {}  # step -> hashes of the samples it has used
 
     def __repr__(self) -> str:
@@ -78,7 +82,7 @@ class Policy:
         return f"Policy({self.scorer}, {self.answer}, {state})"
 
     def fit(self, held_out: Ledger, allow_split: str | None = None) -> Self:
-        """Fit the answer and the scorer.
+        """Fit the answer, the scorer, and the confidence in the answers.
 
         A fitted answer is cross-fitted: the scorer trains on answers that have not seen their
         own labels, as it will meet them in use.
@@ -88,7 +92,7 @@ class Policy:
             allow_split: Another split's name, to fit on that one knowingly.
         """
         (fitted,) = self._fit_with(
-            lambda *inputs: [self.scorer.clone().fit(*inputs)], held_out, allow_split
+            lambda *inputs: [self.scorer.clone().fit(*inputs)], held_out, allow_split, True
         )
         self.__dict__.update(fitted.__dict__)
         return self
@@ -242,13 +246,23 @@ class Policy:
         They are counted in MACs, so they are added to MACs only; no scorer is run, or charged,
         at the last exit.
         """
-        costs = ledger.costs
-        if ledger.unit != "macs":
-            return costs
-        exits, classes = range(ledger.num_exits), ledger.num_classes
+        return self._charged(ledger.cost_model, ledger.num_classes)
+
+    @property
+    def cost_shares(self) -> Tensor:
+        """`[M]` float64: the same as shares of the network without exits, as budgets are."""
+        if self.cost_model is None or self.num_classes is None:
+            raise NotFittedError("this policy is not fitted; call fit(held_out) first")
+        return self._charged(self.cost_model, self.num_classes) / self.cost_model.reference
+
+    def _charged(self, costs: Costs, classes: int) -> Tensor:
+        total = costs.cumulative
+        if costs.unit != "macs":
+            return total
+        exits = range(len(total))
         extra = torch.tensor([self.answer.macs(m, classes) for m in exits], dtype=torch.float64)
         extra[:-1] += torch.tensor([self.scorer.macs(m, classes) for m in exits[:-1]])
-        return costs + extra.cumsum(0)
+        return total + extra.cumsum(0)
 
     def save(self, folder: str | Path) -> Path:
         """Write the policy as a folder, atomically; return its path."""
@@ -266,7 +280,11 @@ class Policy:
             "selected": self.selected,
             "uses": [asdict(use) for use in self.uses],
             "full_accuracy": None,
+            "confidence": None,
         }
+        if self.confidence is not None:
+            tensors |= {f"confidence.{key}": v for key, v in self.confidence.state().items()}
+            meta["confidence"] = self.confidence.describe()
         if self._points is not None:
             tensors |= {f"points.{key}": value for key, value in self._points.tensors().items()}
             meta["full_accuracy"] = self._points.full_accuracy
@@ -281,12 +299,8 @@ class Policy:
                 names an answer or a scorer that is not defined here.
         """
         meta, tensors = read_folder(folder, "policy", VERSION)
-        parts: dict[str, dict[str, Tensor]] = {
-            "answer": {},
-            "scorer": {},
-            "seen": {},
-            "points": {},
-        }
+        names = ("answer", "scorer", "seen", "points", "confidence")
+        parts: dict[str, dict[str, Tensor]] = {name: {} for name in names}
         try:
             for name, value in tensors.items():
                 part, _, key = name.partition(".")
@@ -297,6 +311,8 @@ class Policy:
             )
             policy.cost_model, policy.num_classes = Costs(**meta["costs"]), meta["num_classes"]
             policy._seen = parts["seen"]
+            if meta.get("confidence") is not None:
+                policy.confidence = Confidence.restore(meta["confidence"], parts["confidence"])
             policy.network, policy.selected = meta["network"], meta["selected"]
             policy.uses = [SplitUse(**use) for use in meta["uses"]]
             if parts["points"]:
@@ -313,15 +329,23 @@ class Policy:
         fit_scorers: Callable[[History, Tensor, Tensor], Sequence[Scorer]],
         held_out: Ledger,
         allow_split: str | None,
+        with_confidence: bool = False,
     ) -> list["Policy"]:
         held_out.require_split("held_out", allow_split)
         ledger = held_out._as_split("held_out")
         answer = self.answer.clone().fit(ledger)
         scorers: Sequence[Scorer] = [self.scorer.clone()]
+        crossed: Iterable[tuple[Tensor | slice, Tensor]] = crossfit_chunks(self.answer, ledger)
         if self.scorer.learns:
             history = History(ledger.logits, crossfit_answers(self.answer, ledger))
             scorers = fit_scorers(history, ledger.labels, ledger.costs)
-        return [self._fitted(answer, scorer, held_out) for scorer in scorers]
+            crossed = ((rows, part.answers) for rows, part in history.chunks())
+        policies = [self._fitted(answer, scorer, held_out) for scorer in scorers]
+        if with_confidence:
+            confidence = Confidence().fit(crossed, ledger.labels)
+            for policy in policies:
+                policy.confidence = confidence
+        return policies
 
     def _fitted(self, answer: Answer, scorer: Scorer, held_out: Ledger) -> "Policy":
         policy = type(self)(scorer, answer)
@@ -371,25 +395,3 @@ class Policy:
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         return copy
-
-
-def crossfit_answers(answer: Answer, ledger: Ledger, folds: int = FOLDS) -> Tensor:
-    """Answers of every sample by a copy of `answer` that was fitted without it, `[N, M, K]`.
-
-    An answer with nothing to learn has not seen any label, and is not refitted.
-    """
-    if type(answer) is CurrentExit:
-        return ledger.logits  # as they are, without a second copy
-    if not answer.learns:
-        return torch.cat([answer.answers(logits) for _, logits in ledger.chunks()])
-    if len(ledger) < folds:
-        raise LedgerError(f"cross-fitting needs at least {folds} samples, got {len(ledger)}")
-    answers = torch.empty(len(ledger), ledger.num_exits, ledger.num_classes)
-    order = torch.randperm(len(ledger), generator=torch.Generator().manual_seed(0))
-    parts = order.tensor_split(folds)
-    for number, part in enumerate(parts):
-        rest = torch.cat([*parts[:number], *parts[number + 1 :]])
-        fitted = answer.clone().fit(ledger.take(rest))
-        for rows, logits in ledger.take(part).chunks():
-            answers[part[rows]] = fitted.answers(logits)
-    return answers

@@ -18,6 +18,11 @@ class Answer(Component):
     is something to learn. It is fitted on held_out and sees only the exits so far.
     """
 
+    @property
+    def reads_history(self) -> bool:
+        """Whether earlier exits are read: unless `answer_at` is marked `current_exit_only`."""
+        return getattr(type(self).answer_at, "reads_history", True)
+
     def fit(self, ledger: Ledger, allow_split: str | None = None) -> Self:
         """Learn from a held_out ledger; an answer with nothing to learn does nothing.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from offramp.answers.answer import Answer
+from offramp.component import current_exit_only
 
 __all__ = ["CurrentExit"]
 
@@ -19,6 +20,7 @@ class CurrentExit(Answer):
         tensor([[0., 3.]])
     """
 
+    @current_exit_only
     def answer_at(self, logits: Tensor) -> Tensor:
         """The last of the exits so far, `[n, m+1, K]` -> `[n, K]`."""
         return logits[:, -1]

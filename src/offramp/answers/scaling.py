@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from offramp.answers.answer import Answer
+from offramp.component import current_exit_only
 from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 
@@ -55,6 +56,7 @@ class TemperatureScaling(Answer):
         temperatures[:-1] *= self.multiplier
         self.temperatures_ = temperatures
 
+    @current_exit_only
     def answer_at(self, logits: Tensor) -> Tensor:
         """The current exit's logits over its temperature, `[n, m+1, K]` -> `[n, K]`."""
         return logits[:, -1] / self.temperatures_[logits.shape[1] - 1]
@@ -83,6 +85,7 @@ class VectorScaling(Answer):
         fitted = [_fit_linear(scaled, start, z, ledger.labels) for z in _per_exit(ledger)]
         self.weights_, self.biases_ = (torch.stack(part) for part in zip(*fitted, strict=True))
 
+    @current_exit_only
     def answer_at(self, logits: Tensor) -> Tensor:
         """The current exit's logits, scaled and shifted, `[n, m+1, K]` -> `[n, K]`."""
         exit_index = logits.shape[1] - 1
@@ -130,6 +133,7 @@ class MatrixScaling(Answer):
         fitted = [_fit_linear(scaled, start, z, ledger.labels, penalty) for z in _per_exit(ledger)]
         self.weights_, self.biases_ = (torch.stack(part) for part in zip(*fitted, strict=True))
 
+    @current_exit_only
     def answer_at(self, logits: Tensor) -> Tensor:
         """The current exit's logits through its matrix, `[n, m+1, K]` -> `[n, K]`."""
         exit_index = logits.shape[1] - 1

@@ -1,6 +1,6 @@
 """What a network takes: checked once, where a batch enters, and turned into the first state."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -33,6 +33,10 @@ class Inputs:
     def trim(self, state: State) -> State:
         """Cut away what no remaining sample needs; most inputs have nothing of the kind."""
         return state
+
+    def align(self, states: Sequence[State]) -> list[State]:
+        """Bring states of different batches to one shape where that changes no answer."""
+        return list(states)
 
     def describe(self) -> dict[str, Any]:
         """Kind and settings, for a file."""
@@ -241,6 +245,24 @@ class TextInput(Inputs):
             return state
         trimmed: State = map_leaves(lambda leaf: leaf[:, :length], state)
         return trimmed
+
+    def align(self, states: Sequence[State]) -> list[State]:
+        """Pad on the right, as columns that the mask leaves out, to the longest of the states."""
+        lengths = [state["mask"].shape[1] if isinstance(state, dict) else 0 for state in states]
+        pairs = zip(states, lengths, strict=True)
+        return [_widened(state, max(lengths) - length) for state, length in pairs]
+
+
+def _widened(state: State, columns: int) -> State:
+    if not columns:
+        return state
+
+    def pad(leaf: Tensor) -> Tensor:
+        shape = (len(leaf), columns, *leaf.shape[2:])
+        return torch.cat([leaf, leaf.new_zeros(shape)], dim=1)
+
+    widened: State = map_leaves(pad, state)
+    return widened
 
 
 def _shape_of(x: object) -> str:

@@ -20,6 +20,8 @@ __all__ = [
     "batch_size",
     "beside",
     "check_state",
+    "join",
+    "layout_of",
     "leaf_at",
     "map_leaves",
     "named_leaves",
@@ -123,6 +125,47 @@ def named_leaves(state: State, path: Path = ()) -> Iterator[tuple[Path, Tensor |
             yield from named_leaves(value, (*path, position))
     else:
         map_leaves(lambda leaf: leaf, state)  # raises, and says what a state may hold
+
+
+def join(states: Sequence[State]) -> Any:  # noqa: ANN401 - the structure of the states
+    """Put the samples of several states into one, in order; the reverse of `take`.
+
+    Args:
+        states: At least one, all of the same `layout_of`. Of `Shared` leaves the first is kept.
+
+    Example:
+        >>> join([{"hidden": torch.zeros(2, 3)}, {"hidden": torch.ones(1, 3)}])["hidden"].shape
+        torch.Size([3, 3])
+    """
+    if len(states) == 1:
+        return states[0]
+    leaves = [[leaf for leaf in _tensors(state)] for state in states]
+    joined = iter([torch.cat(same) for same in zip(*leaves, strict=True)])
+    return map_leaves(lambda _: next(joined), states[0])
+
+
+def _tensors(state: State) -> Iterator[Tensor]:
+    return (leaf for _, leaf in named_leaves(state) if isinstance(leaf, Tensor))
+
+
+def layout_of(state: State) -> tuple[Any, ...]:
+    """What two states must have in common to be joined: paths, shapes, types, shared values.
+
+    Example:
+        >>> layout_of(torch.zeros(5, 3)) == layout_of(torch.zeros(2, 3))
+        True
+        >>> layout_of(torch.zeros(5, 3)) == layout_of(torch.zeros(5, 4))
+        False
+    """
+    return tuple((path, *_kind_of(leaf)) for path, leaf in named_leaves(state))
+
+
+def _kind_of(leaf: Tensor | Shared) -> tuple[Any, ...]:
+    if isinstance(leaf, Tensor):
+        return leaf.shape[1:], leaf.dtype, leaf.device
+    value = leaf.value
+    # A shared tensor may follow from the sizes of a batch, so its values count, not its identity.
+    return (value.shape, value.flatten().tolist()) if isinstance(value, Tensor) else (value,)
 
 
 def leaf_at(state: State, path: Path) -> Any:  # noqa: ANN401

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from offramp.component import current_exit_only
 from offramp.scorers.scorer import History, Scorer
 
 __all__ = ["Entropy", "Margin", "MaxProbability", "log_odds"]
@@ -42,6 +43,7 @@ class MaxProbability(Scorer):
         tensor([0.5000, 0.8808])
     """
 
+    @current_exit_only
     def score_at(self, history: History) -> Tensor:
         """Log-odds of the most probable class, `[n]`."""
         return log_odds(history.answer)
@@ -61,6 +63,7 @@ class Entropy(Scorer):
         tensor([  0.3665, 194.6967])
     """
 
+    @current_exit_only
     def score_at(self, history: History) -> Tensor:
         """Minus log-entropy, `[n]`.
 
@@ -89,6 +92,7 @@ class Margin(Scorer):
         tensor([-88.0297,   1.1614,  89.3069])
     """
 
+    @current_exit_only
     def score_at(self, history: History) -> Tensor:
         """log(g / (1 - g)) for the gap g = p1 - p2, `[n]`."""
         top, rest = _split_top(history.answer)

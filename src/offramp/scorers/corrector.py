@@ -98,6 +98,11 @@ class Corrector(Scorer):
         parameters = self._train_seeds(history, labels, seeds)
         return [self.clone(seed=s)._keep(parameters, index) for index, s in enumerate(seeds)]
 
+    @property
+    def reads_history(self) -> bool:
+        """Whether it was made to; an own `score_at` of a subclass may."""
+        return self.history or type(self).score_at is not Corrector.score_at
+
     def score_at(self, history: History) -> Tensor:
         """Log-odds of "right here, or hopeless from here on", `[n]`."""
         self.check_fitted()
@@ -149,7 +154,8 @@ class Corrector(Scorer):
 
     def _inputs_at(self, history: History) -> Tensor:
         """Probabilities that the corrector of the current exit sees, `[n, inputs]`."""
-        top, index = history.log_probs[:, -1].topk(self._top_k(history.answers.shape[2]), dim=-1)
+        current = history.log_probs[:, -1] if self.history else history.log_prob
+        top, index = current.topk(self._top_k(history.answers.shape[2]), dim=-1)
         if not self.history:
             return top.exp()
         index = index[:, None].expand(-1, history.exit_index + 1, -1)

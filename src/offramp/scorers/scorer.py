@@ -50,6 +50,13 @@ class History:
         """`[n, m+1, K]` float32: log-probabilities of the answers at the exits so far."""
         return self.answers.float().log_softmax(dim=-1)
 
+    @property
+    def log_prob(self) -> Tensor:
+        """`[n, K]` float32: log-probabilities of what would be answered now."""
+        if "log_probs" in self.__dict__:
+            return self.log_probs[:, -1]
+        return self.answer.float().log_softmax(dim=-1)
+
     @cached_property
     def predictions(self) -> Tensor:
         """`[n, m+1]`: the class that would be answered at each exit so far."""
@@ -93,6 +100,11 @@ class Scorer(Component):
     def learns(self) -> bool:
         """Whether there is anything to fit."""
         return bool(self.learned) or type(self).fit is not Scorer.fit
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether earlier exits are read: unless `score_at` is marked `current_exit_only`."""
+        return getattr(type(self).score_at, "reads_history", True)
 
     def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:
         """Learn to score from held_out samples; a scorer with nothing to learn does nothing.

@@ -1,0 +1,113 @@
+"""What comes out of a run, one row per sample and in the order of the input."""
+
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from offramp.runtime.plan import Plan
+
+__all__ = ["DOUBT", "Answered", "RunOutput", "Sink"]
+
+DOUBT = 0.5  # an answer that is more probably wrong than right
+
+
+@dataclass(frozen=True, eq=False)
+class RunOutput:
+    """The answers to a batch of N samples.
+
+    Attributes:
+        logits: `[N, K]` float32, what was answered with; NaN for a sample that failed.
+        predictions: `[N]` int64, the answered class; -1 for a sample that failed.
+        exits: `[N]` int64, the exit at which each sample left; -1 if it never got to one.
+        scores: `[N]` float32, the stop score there; `+inf` at the last exit, where none is
+            needed, and NaN where time was up at an exit that is closed.
+        confidence: `[N]` float32, the calibrated probability that the answer is right. It is
+            fitted on held_out and is not the stop score. NaN where the policy has none (see
+            `Policy.confidence`) or the sample failed.
+        likely_wrong: bool `[N]`: the policy itself stopped the sample before the last exit, and
+            `confidence` is below 0.5. Such samples were stopped as hopeless; hand them to a
+            person or to a larger model.
+        costs: `[N]` float64, as a share of the network without exits, so that their mean
+            compares with a budget. As on val, every head up to the exit is charged.
+
+    Example:
+        >>> from offramp.runtime.output import RunOutput
+        >>> import torch
+        >>> one = RunOutput(torch.tensor([[0.0, 2.0]]), torch.tensor([1]), torch.tensor([0]),
+        ...                 torch.tensor([2.0]), torch.tensor([0.8]), torch.tensor([False]),
+        ...                 torch.tensor([0.25]))
+        >>> len(one), one.failed.tolist()
+        (1, [False])
+    """
+
+    logits: Tensor
+    predictions: Tensor
+    exits: Tensor
+    scores: Tensor
+    confidence: Tensor
+    likely_wrong: Tensor
+    costs: Tensor
+
+    def __len__(self) -> int:
+        return len(self.predictions)
+
+    @property
+    def failed(self) -> Tensor:
+        """A bool `[N]`: inputs or logits were not finite, so that there is no answer."""
+        return self.predictions < 0
+
+    def __getitem__(self, rows: slice | Tensor) -> "RunOutput":
+        return RunOutput(*(getattr(self, item.name)[rows] for item in fields(self)))
+
+
+class Sink(Protocol):
+    """Takes answers."""
+
+    def write(self, rows: Tensor, logits: Tensor, exit_index: int, scores: Tensor | float) -> None:
+        """Take the answers `[n, K]` of some samples, which leave at one exit."""
+
+
+class Answered:
+    """Where answers are written, once per sample.
+
+    Args:
+        samples: N.
+        num_classes: K.
+
+    Attributes:
+        forced: bool `[N]`: answered because time was up.
+    """
+
+    def __init__(self, samples: int, num_classes: int) -> None:
+        self.logits = torch.full((samples, num_classes), torch.nan)
+        self.exits = torch.full((samples,), -1)
+        self.scores = torch.full((samples,), torch.nan)
+        self.forced = torch.zeros(samples, dtype=torch.bool)
+
+    def write(self, rows: Tensor, logits: Tensor, exit_index: int, scores: Tensor | float) -> None:
+        """Write the answers `[n, K]` of some samples, which leave at one exit."""
+        self.logits[rows] = logits
+        self.exits[rows] = exit_index
+        self.scores[rows] = scores
+
+    def output(self, plan: Plan) -> RunOutput:
+        """Everything that follows from the answers."""
+        logits, exits = self.logits, self.exits
+        failed = ~logits.isfinite().all(dim=1)
+        at = exits.clamp_min(0)
+        confidence = torch.full((len(exits),), torch.nan)
+        if plan.policy.confidence is not None and not failed.all():
+            right = plan.policy.confidence.probability(logits.nan_to_num(), at)
+            confidence = right.masked_fill(failed, torch.nan)
+        by_choice = (exits < len(plan.costs) - 1) & ~self.forced
+        return RunOutput(
+            logits.masked_fill(failed[:, None], torch.nan),
+            logits.argmax(dim=1).masked_fill(failed, -1),
+            exits,
+            self.scores,
+            confidence,
+            by_choice & (confidence < DOUBT),
+            plan.costs[at].masked_fill(exits < 0, 0.0),
+        )

@@ -1,0 +1,168 @@
+"""Runner, stream, batch size 1 and the simulation on a ledger decide alike."""
+
+from dataclasses import dataclass, field
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies as st
+
+import offramp
+from offramp.runtime import Runner, near_threshold
+from offramp.runtime.plan import TOLERANCE
+from offramp.scorers import corrector
+from offramp.thresholds.rule import exits_taken
+from offramp.tracing import trace
+
+SCORERS = {
+    "max": offramp.MaxProbability(),
+    "entropy": offramp.Entropy(),
+    "margin": offramp.Margin(),
+    "patience": offramp.Patience(),
+    "corrector": offramp.Corrector(hidden=8, epochs=1),
+    "corrector-now": offramp.Corrector(history=False, hidden=8, epochs=1),
+}
+ANSWERS = {
+    "current": offramp.CurrentExit(),
+    "temperature": offramp.TemperatureScaling(),
+    "vector": offramp.VectorScaling(),
+    "experts": offramp.ProductOfExperts(),
+    "ensemble": offramp.GeometricEnsemble(),
+}
+KINDS = ("flat", "cascade", "nested", "conv")
+
+
+@dataclass
+class Simulated:
+    """What decisions on the saved logits of all exits come to."""
+
+    exits: torch.Tensor
+    logits: torch.Tensor
+    near: torch.Tensor
+
+    @classmethod
+    def of(cls, world, policy, inputs):
+        ledger = world.ledger(inputs)
+        scores = trace(policy.answer, policy.scorer, ledger).scores
+        exits = exits_taken(scores, policy.thresholds).long()
+        answers = policy.answer.answers(ledger.logits)
+        # Patience compares predictions, and two classes may be equal but for rounding.
+        top = answers.topk(2, dim=2).values
+        tied = ((top[..., 0] - top[..., 1]) < 1e-4).any(1)
+        near = near_threshold(scores, policy.thresholds) | tied
+        return cls(exits, answers[torch.arange(len(exits)), exits], near)
+
+
+@dataclass
+class Count:
+    samples: int = 0
+    near: int = 0
+    changed: int = 0
+    exits: set = field(default_factory=set)
+
+    def check(self, expected, output):
+        differs = output.exits != expected.exits
+        self.samples += len(output)
+        self.near += int(expected.near.sum())
+        self.changed += int(differs.sum())
+        self.exits |= set(output.exits.tolist())
+        assert not (differs & ~expected.near).any()
+        same = ~differs
+        torch.testing.assert_close(
+            output.logits[same], expected.logits[same], rtol=1e-4, atol=1e-4
+        )
+
+
+def joined(outputs):
+    outputs = list(outputs)
+    names = ("logits", "exits", "scores", "confidence", "costs", "predictions", "likely_wrong")
+    parts = {name: torch.cat([getattr(each, name) for each in outputs]) for name in names}
+    return offramp.RunOutput(**parts)
+
+
+def split(inputs, sizes):
+    if isinstance(inputs, dict):
+        parts = [value.split(sizes) for value in inputs.values()]
+        return [dict(zip(inputs, each, strict=True)) for each in zip(*parts, strict=True)]
+    return inputs.split(sizes)
+
+
+def check_all_ways(world, policy, samples, count, window=3):
+    inputs = world.inputs(samples)
+    expected = Simulated.of(world, policy, inputs)
+    runner = Runner(world.network, policy)
+    count.check(expected, runner(inputs))
+    count.check(expected, joined(runner(one) for one in split(inputs, 1)))
+    count.check(expected, joined(runner.stream(split(inputs, 5), window)))
+
+
+def test_random_networks_policies_and_batches_decide_alike_in_every_way(make, monkeypatch):
+    monkeypatch.setattr(corrector, "MIN_STEPS", 20)
+    count = Count()
+
+    @hypothesis.settings(max_examples=25, derandomize=True)
+    @hypothesis.given(
+        kind=st.sampled_from(KINDS),
+        scorer=st.sampled_from(sorted(SCORERS)),
+        answer=st.sampled_from(sorted(ANSWERS)),
+        exits=st.integers(2, 5),
+        classes=st.integers(2, 6),
+        seed=st.integers(0, 1000),
+        point=st.integers(0, 20),
+        samples=st.integers(1, 33),
+    )
+    def check(kind, scorer, answer, exits, classes, seed, point, samples):
+        world = make(kind, SCORERS[scorer], ANSWERS[answer], exits, classes, seed)
+        check_all_ways(world, world.policy.at_point(point * 10), samples, count)
+
+    check()
+    print(  # noqa: T201 - how much the equality leaves open is to be seen
+        f"\n{count.samples} decisions in float32: {count.near} within {TOLERANCE} of a threshold, "
+        f"{count.changed} of them changed"
+    )
+    assert len(count.exits) == 5, "the examples must use all exits"
+    assert count.near < 0.05 * count.samples
+
+
+@pytest.mark.parametrize("scorer", ["max", "corrector"])
+def test_texts_of_different_length_decide_alike_in_every_way(make, scorer):
+    count = Count()
+    world = make("text", SCORERS[scorer], exits=3)
+    check_all_ways(world, world.policy, 24, count)
+    assert len(count.exits) == 3
+
+
+def test_what_is_simulated_for_a_budget_is_what_runs(world):
+    inputs = world.inputs(400)
+    ledger = world.ledger(inputs)
+    for budget in (0.4, 0.6, 0.8):
+        runner = Runner(world.network, world.policy.at(budget=budget))
+        simulated = offramp.evaluate(world.policy.at(budget=budget), ledger)
+        runner(inputs)
+        assert runner.stats.mean_cost == pytest.approx(simulated.mean_cost, abs=0.005)
+        torch.testing.assert_close(
+            runner.stats.exit_shares, torch.from_numpy(simulated.exit_shares), atol=0.01, rtol=0
+        )
+
+
+def test_bfloat16_changes_few_decisions_and_the_rate_is_printed(world):
+    inputs = world.inputs(400)
+    exact = Runner(world.network, world.policy)(inputs)
+    half = Runner(world.network, world.policy, precision="bfloat16")(inputs)
+    changed = (exact.exits != half.exits).double().mean().item()
+    print(f"\nbfloat16: {changed:.2%} of the exits changed")  # noqa: T201
+    assert half.logits.dtype == torch.float32
+    assert not torch.equal(exact.logits, half.logits)
+    assert changed < 0.25
+
+
+def test_identical_logits_decide_bitwise_alike(world):
+    """On the same batch, runner and ledger see the same numbers where nobody leaves early."""
+    policy = world.policy.at_point(len(world.policy.points) - 1)
+    inputs = world.inputs(20)
+    ledger = world.ledger(inputs)
+    output = Runner(world.network, policy)(inputs)
+    last = output.exits == world.network.num_exits - 1
+    if last.all():
+        assert torch.equal(output.logits, ledger.logits[:, -1])
+    assert torch.equal(output.exits, policy.decide(ledger).long())

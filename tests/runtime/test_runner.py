@@ -1,0 +1,379 @@
+"""What a runner does with a batch."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+import offramp
+from offramp.errors import (
+    BudgetError,
+    ConfigError,
+    MemoryLimitError,
+    NetworkError,
+    NotFittedError,
+    OriginError,
+    OriginWarning,
+)
+from offramp.runtime import Plan, Runner, judge
+
+
+class Watch(nn.Module):
+    """Notes the number of samples that a stage or a head sees."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.seen = module, []
+        self.reads_logits = getattr(module, "reads_logits", False)
+
+    def forward(self, state, *rest):
+        self.seen.append(state)
+        return self.module(state, *rest)
+
+    def sizes(self):
+        return [len(each) for each in self.seen]
+
+
+def watched(world):
+    """The same network with its stages and heads watched; it has the same weights."""
+    network = world.network
+    stages = [Watch(stage) for stage in network.stages]
+    heads = [Watch(head) for head in network.heads]
+    spied = offramp.EarlyExitNetwork(stages, heads, network.num_classes)
+    return spied.eval(), stages, heads
+
+
+def unsigned(policy):
+    """The policy for a network that is the same but has other names for its weights."""
+    copy = policy._copy()
+    copy.network = None
+    return copy
+
+
+def with_thresholds(policy, thresholds):
+    """The policy at an operating point of our own."""
+    points = policy.points
+    rows = torch.tensor([thresholds], dtype=torch.float64)
+    own = type(points)(rows, points.budgets[:1], points.accuracies[:1], points.shares[:1], 0.5)
+    copy = unsigned(policy)
+    copy._points, copy.selected = own, 0
+    return copy
+
+
+INF = float("inf")
+
+
+@pytest.fixture
+def quiet(recwarn):
+    """For policies that do not say which network they are for."""
+    import warnings
+
+    warnings.simplefilter("ignore", OriginWarning)
+
+
+def test_stages_see_only_the_samples_that_stay(world, quiet):
+    network, stages, _ = watched(world)
+    output = Runner(network, unsigned(world.policy))(world.inputs(50))
+    staying = [int((output.exits >= m).sum()) for m in range(network.num_exits)]
+    assert [watch.sizes() for watch in stages] == [[size] if size else [] for size in staying]
+    assert staying[0] > staying[-1] > 0
+
+
+def test_nothing_is_gathered_when_nobody_leaves(world, quiet):
+    network, stages, _ = watched(world)
+    policy = with_thresholds(world.policy, [1e9, 1e9, 1e9, -INF])
+    made = []
+    stages[0].module.register_forward_hook(lambda module, x, out: made.append(out))
+    Runner(network, policy)(world.inputs(8))
+    assert stages[1].seen[0] is made[0]
+
+
+def test_a_closed_exits_head_is_skipped_where_nothing_reads_it(world, quiet):
+    network, _, heads = watched(world)
+    policy = with_thresholds(world.policy, [INF, 0.0, INF, 0.0])
+    Runner(network, policy)(world.inputs(8))
+    assert [len(watch.seen) for watch in heads] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "scorer", "answer", "run"),
+    [
+        ("flat", offramp.MaxProbability(), offramp.ProductOfExperts(), [1, 1, 1, 1]),
+        ("flat", offramp.Patience(), None, [1, 1, 0, 1]),
+        ("cascade", offramp.MaxProbability(), None, [1, 1, 1, 1]),
+        ("flat", offramp.MaxProbability(), offramp.VectorScaling(), [0, 1, 0, 1]),
+    ],
+    ids=["answer", "scorer", "cascade", "none"],
+)
+def test_a_closed_exits_head_runs_where_something_reads_it(make, quiet, kind, scorer, answer, run):
+    world = make(kind, scorer, answer)
+    network, _, heads = watched(world)
+    policy = with_thresholds(world.policy, [INF, 1e9, INF, 0.0])
+    output = Runner(network, policy)(world.inputs(8))
+    assert [len(watch.seen) for watch in heads] == run
+    answers = world.policy.answer.answers(world.ledger(world.inputs(8)).logits)
+    torch.testing.assert_close(output.logits, answers[:, -1])
+
+
+def test_channels_last_is_kept_when_shrinking(world, quiet):
+    network, stages, _ = watched(world)
+    before = Runner(world.network, world.policy)(world.inputs(30))
+    output = Runner(network, unsigned(world.policy), channels_last=True)(world.inputs(30))
+    assert torch.equal(before.exits, output.exits)
+    for watch in stages:
+        for state in watch.seen:
+            assert state.is_contiguous(memory_format=torch.channels_last)
+    world.network.to(memory_format=torch.contiguous_format)
+
+
+def test_padding_is_trimmed_to_the_longest_text_that_stays(make, quiet):
+    world = make("text", exits=3)
+    network, stages, _ = watched(world)
+    network.inputs = world.network.inputs
+    inputs = world.inputs(30)
+    output = Runner(network, unsigned(world.policy))(inputs)
+    lengths = inputs["attention_mask"].sum(1)
+    for m in (1, 2):
+        (state,) = stages[m].seen
+        staying = lengths[output.exits >= m]
+        assert state["mask"].shape == (len(staying), int(staying.max()))
+    assert len(stages[2].seen[0]["mask"]) < 30
+
+
+def test_one_broken_sample_fails_alone(world):
+    inputs = world.inputs(12)
+    runner = Runner(world.network, world.policy)
+    whole = runner(inputs)
+    broken = inputs.clone()
+    broken[3, 0, 2, 2] = torch.nan
+    broken[7, 1, 0, 0] = torch.inf
+    output = runner(broken)
+    assert output.failed.nonzero().squeeze(1).tolist() == [3, 7]
+    assert output.predictions[3] == -1 and output.exits[3] == -1 and output.costs[3] == 0
+    assert output.confidence[3].isnan() and output.logits[3].isnan().all()
+    fine = ~output.failed
+    assert torch.equal(output.exits[fine], whole.exits[fine])
+    torch.testing.assert_close(output.logits[fine], whole.logits[fine])
+    assert runner.stats.failed == 2 and runner.stats.samples == 22
+
+
+def test_numbers_that_break_inside_the_network_fail_that_sample_alone(make, quiet):
+    world = make("flat")
+    inputs = world.inputs(6)
+    inputs[2] = 1e38  # finite, but the first linear layer overflows
+    world.network.stages[0][1] = nn.Identity()
+    nn.init.constant_(world.network.stages[0][0].weight, 100.0)
+    output = Runner(world.network, unsigned(world.policy))(inputs)
+    assert output.failed.tolist() == [False, False, True, False, False, False]
+
+
+def test_a_batch_of_broken_samples_and_an_empty_batch_have_outputs(world):
+    runner = Runner(world.network, world.policy)
+    output = runner(torch.full((3, 3, 8, 8), torch.nan))
+    assert output.failed.all() and not output.likely_wrong.any()
+    assert len(runner(torch.empty(0, 3, 8, 8))) == 0
+    assert runner.stats.samples == 0
+
+
+class Clock:
+    """Each look at it takes a second."""
+
+    def __init__(self):
+        self.now = -1.0
+
+    def __call__(self):
+        self.now += 1.0
+        return self.now
+
+
+@pytest.mark.parametrize(("deadline", "deepest"), [(0.5, 0), (1.5, 1), (2.5, 2), (99, 3)])
+def test_a_deadline_answers_everything_with_the_exit_reached(world, deadline, deepest):
+    inputs = world.inputs(40)
+    free = Runner(world.network, world.policy)(inputs)
+    runner = Runner(world.network, world.policy, clock=Clock())
+    output = runner(inputs, deadline=deadline)
+    assert torch.equal(output.exits, free.exits.clamp(max=deepest))
+    assert not output.failed.any()
+    logits = world.ledger(inputs).logits[torch.arange(40), output.exits]
+    torch.testing.assert_close(output.logits, logits)
+    forced = free.exits > deepest
+    assert runner.stats.forced == int(forced.sum())
+    assert not (output.likely_wrong & forced).any()
+
+
+def test_a_deadline_at_a_closed_exit_still_answers(world, quiet):
+    policy = with_thresholds(world.policy, [INF, INF, INF, 0.0])
+    runner = Runner(world.network, policy, clock=Clock())
+    output = runner(world.inputs(5), deadline=1.5)
+    assert output.exits.tolist() == [1] * 5
+    assert output.scores.isnan().all() and not output.logits.isnan().any()
+
+
+def test_a_deadline_must_be_positive(world):
+    with pytest.raises(ConfigError, match="`deadline` must be a positive number of seconds"):
+        Runner(world.network, world.policy)(world.inputs(2), deadline=0)
+
+
+def test_set_budget_moves_along_the_stored_points(world):
+    runner = Runner(world.network, world.policy.at(budget=0.4))
+    inputs = world.inputs(200)
+    cheap = runner(inputs).costs.mean()
+    runner.set_budget(0.9)
+    assert runner.stats.samples == 0
+    dear = runner(inputs)
+    assert dear.costs.mean() > cheap + 0.2
+    fresh = Runner(world.network, world.policy.at(budget=0.9))(inputs)
+    assert torch.equal(fresh.exits, dear.exits)
+    with pytest.raises(BudgetError, match="`budget` must lie in"):
+        runner.set_budget(0.01)
+
+
+def test_eval_mode_is_guaranteed(world):
+    runner = Runner(world.network, world.policy)
+    before = runner(world.inputs(20))
+    world.network.stages[1].train()
+    after = runner(world.inputs(20))
+    assert torch.equal(before.logits, after.logits)
+    assert not any(module.training for module in world.network.modules())
+
+
+def test_outputs_may_be_changed_and_carry_no_gradient(world):
+    output = Runner(world.network, world.policy)(world.inputs(4))
+    output.logits.add_(1.0)  # would raise on a tensor of inference mode
+    assert not output.logits.requires_grad
+
+
+def test_compiled_stages_decide_alike(world):
+    plain = Runner(world.network, world.policy)
+    compiled = Runner(world.network, world.policy, compile="eager")
+    for samples in (1, 7, 12):
+        inputs = world.inputs(samples)
+        assert torch.equal(plain(inputs).exits, compiled(inputs).exits)
+
+
+@pytest.mark.slow
+def test_compiling_for_real_decides_alike(make):
+    world = make("flat", exits=2)
+    inputs = world.inputs(9)
+    compiled = Runner(world.network, world.policy, compile=True)(inputs)
+    assert torch.equal(Runner(world.network, world.policy)(inputs).exits, compiled.exits)
+
+
+class Greedy(nn.Module):
+    """Has memory for eight samples."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def forward(self, x):
+        if len(x) > 8:
+            raise self.error
+        return x
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+    ],
+    ids=["cuda", "python", "cpu"],
+)
+def test_out_of_memory_suggests_a_batch_size(make, quiet, error):
+    world = make("flat")
+    world.network.stages[1].append(Greedy(error))
+    runner = Runner(world.network, with_thresholds(world.policy, [INF, INF, INF, 0.0]))
+    with pytest.raises(MemoryLimitError, match="a batch of 20 samples: pass at most 8 at a time"):
+        runner(world.inputs(20))
+    assert len(list(runner.stream(world.inputs(20).split(8), window=1))) == 3
+
+
+def test_other_errors_are_passed_on(make, quiet):
+    world = make("flat")
+    world.network.stages[1].append(Greedy(RuntimeError("something else")))
+    with pytest.raises(RuntimeError, match="something else"):
+        Runner(world.network, with_thresholds(world.policy, [INF] * 3 + [0.0]))(world.inputs(20))
+
+
+def test_partners_that_do_not_belong_together_are_refused(make, quiet):
+    one, two, three = make("flat"), make("flat", seed=1), make("flat", exits=3)
+    with pytest.raises(OriginError, match=r"for the network .* record this network"):
+        Runner(two.network, one.policy)
+    with pytest.raises(NetworkError, match="for 4 exits and 3 classes, and the network has 3"):
+        Runner(three.network, one.policy)
+    with pytest.raises(NetworkError, match=r"a runner needs an EarlyExitNetwork, .* got Linear"):
+        Runner(nn.Linear(2, 2), one.policy)
+
+
+def test_an_unknown_origin_warns(make):
+    world = make("flat")
+    with pytest.warns(OriginWarning, match="does not say which network it is for"):
+        Runner(world.network, unsigned(world.policy))
+
+
+def test_a_policy_needs_an_operating_point(make):
+    world = make("flat")
+    untold = world.policy._copy()
+    untold.selected = None
+    with pytest.raises(NotFittedError, match="no operating point yet"):
+        Runner(world.network, untold)
+
+
+def test_settings_are_checked(world):
+    with pytest.raises(ConfigError, match="`precision` must be float32 or bfloat16, got 'half'"):
+        Runner(world.network, world.policy, precision="half")
+    with pytest.raises(ConfigError, match=r"`false_alarm_rate` must lie in \(0, 1\), got 0"):
+        Runner(world.network, world.policy, false_alarm_rate=0)
+
+
+def test_costs_are_what_the_policy_charges(make):
+    world = make("flat", offramp.Corrector(hidden=8, epochs=1), offramp.TemperatureScaling())
+    output = Runner(world.network, world.policy)(world.inputs(30))
+    charged = world.policy.costs(world.val) / world.val.reference_cost
+    assert torch.equal(output.costs, charged[output.exits])
+
+
+def test_scores_are_those_of_the_exit_taken(world):
+    output = Runner(world.network, world.policy)(world.inputs(30))
+    last = output.exits == world.network.num_exits - 1
+    assert output.scores[last].isposinf().all()
+    reached = world.policy.thresholds[output.exits[~last]]
+    assert (output.scores[~last].double() >= reached).all()
+
+
+@dataclass
+class Reader(offramp.MaxProbability):
+    """Inherits from a scorer that reads the current exit only, and reads more."""
+
+    def score_at(self, history):
+        return history.answers.float().amax(2).mean(1)
+
+
+def test_a_subclass_with_a_method_of_its_own_is_taken_to_read_history(make):
+    assert Reader().reads_history and not offramp.MaxProbability().reads_history
+    world = make("flat", Reader())
+    plan = Plan.of(world.policy, [False] * 4)
+    assert plan.keeps_history
+
+
+PLAIN = [
+    offramp.MaxProbability(),
+    offramp.Entropy(),
+    offramp.Margin(),
+    offramp.Corrector(history=False, hidden=8, epochs=1),
+]
+
+
+@pytest.mark.parametrize("scorer", PLAIN, ids=str)
+@pytest.mark.parametrize("answer", [None, offramp.MatrixScaling()], ids=str)
+def test_parts_that_say_so_read_the_current_exit_only(make, scorer, answer):
+    policy = make("flat", scorer, answer).policy
+    logits = torch.randn(5, 3, 3)
+    one = judge(policy, logits, None)
+    logits[:, :2] = torch.nan
+    two = judge(policy, logits, None)
+    assert not (policy.answer.reads_history or policy.scorer.reads_history)
+    assert torch.equal(one[0], two[0]) and torch.equal(one[1], two[1])
