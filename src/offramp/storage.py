@@ -19,9 +19,18 @@ from torch import Tensor
 
 from offramp.errors import FileFormatError
 
-__all__ = ["atomic_path", "check_target", "kind_of", "read_folder", "write_folder", "write_text"]
+__all__ = [
+    "atomic_path",
+    "check_target",
+    "kind_of",
+    "read_description",
+    "read_folder",
+    "write_description",
+    "write_folder",
+    "write_text",
+]
 
-KINDS = ("ledger", "policy", "network")
+KINDS = ("ledger", "policy", "network", "export")
 
 
 @contextmanager
@@ -70,16 +79,17 @@ def write_folder(
     name = f"{kind}-{secrets.token_hex(4)}.safetensors"
     with atomic_path(folder / name) as temporary:
         save_file({key: value.detach().contiguous() for key, value in tensors.items()}, temporary)
-    description = {
-        "format": f"offramp-{kind}",
-        "version": version,
-        "tensors": {"file": name, "bytes": (folder / name).stat().st_size},
-        **meta,
-    }
-    write_text(folder / f"{kind}.json", json.dumps(description, indent=1) + "\n")
+    tensor_file = {"file": name, "bytes": (folder / name).stat().st_size}
+    write_description(folder, kind, version, {"tensors": tensor_file, **meta})
     if stale is not None:
         stale.unlink(missing_ok=True)
     return folder
+
+
+def write_description(folder: Path, kind: str, version: int, meta: Mapping[str, Any]) -> Path:
+    """Write the JSON that makes a folder one of the given kind; return its path."""
+    description = {"format": f"offramp-{kind}", "version": version, **meta}
+    return write_text(folder / f"{kind}.json", json.dumps(description, indent=1) + "\n")
 
 
 def check_target(folder: str | Path, kind: str | None = None) -> None:
@@ -113,7 +123,7 @@ def _named_file(description: Path) -> Path | None:
 
 
 def kind_of(path: str | Path) -> str | None:
-    """Tell what a folder holds (`ledger`, `policy`, `network`), or None."""
+    """Tell what a folder holds (`ledger`, `policy`, `network`, `export`), or None."""
     return next((kind for kind in KINDS if (Path(path) / f"{kind}.json").is_file()), None)
 
 
@@ -126,7 +136,7 @@ def read_folder(
         FileFormatError: The folder is missing, foreign, truncated or of an unknown version.
     """
     folder = Path(folder)
-    meta = _read_description(folder, kind, version)
+    meta = read_description(folder, kind, version)
     path = _tensor_path(folder, meta)
     try:
         with safe_open(path, framework="pt") as file:
@@ -135,7 +145,12 @@ def read_folder(
         raise FileFormatError(f"{path} is not a readable safetensors file: {error}") from None
 
 
-def _read_description(folder: Path, kind: str, version: int) -> dict[str, Any]:
+def read_description(folder: Path, kind: str, version: int) -> dict[str, Any]:
+    """Read what `write_description` wrote.
+
+    Raises:
+        FileFormatError: The file is missing, foreign, or of an unknown version.
+    """
     path = folder / f"{kind}.json"
     if not path.is_file():
         found = kind_of(folder)

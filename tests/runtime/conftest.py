@@ -188,3 +188,11 @@ def make():
 @pytest.fixture(scope="module")
 def world():
     return make_world("conv")
+
+
+@pytest.fixture(scope="module")
+def make_once():
+    """For worlds that several tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corrector, "MIN_STEPS", 20)
+        yield make_world

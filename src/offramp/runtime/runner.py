@@ -22,7 +22,7 @@ from offramp.runtime.stats import RunStats, Tally
 from offramp.runtime.streaming import Stream
 from offramp.thresholds.rule import stops
 
-__all__ = ["Runner"]
+__all__ = ["Runner", "checked_deadline"]
 
 
 class Runner:
@@ -131,7 +131,7 @@ class Runner:
             NetworkError: The batch is not what the network takes.
             MemoryLimitError: The batch does not fit into memory.
         """
-        until = self._clock() + _checked_deadline(deadline)
+        until = self._clock() + checked_deadline(deadline)
         plan = self._plan
         flight, samples = self.depart(plan, x)
         answered = Answered(samples, self.network.num_classes)
@@ -283,7 +283,12 @@ def _check_settings(precision: str, false_alarm_rate: float) -> None:
         raise ConfigError(f"`false_alarm_rate` must lie in (0, 1), got {false_alarm_rate}")
 
 
-def _checked_deadline(deadline: float | None) -> float:
+def checked_deadline(deadline: float | None) -> float:
+    """Seconds; infinite for None.
+
+    Raises:
+        ConfigError: It is not positive.
+    """
     if deadline is None:
         return math.inf
     if not deadline > 0:

@@ -24,5 +24,6 @@ class Patience(Scorer):
 
     def score_at(self, history: History) -> Tensor:
         """Length of the current run of equal predictions, `[n]`."""
-        same = history.predictions == history.predictions[:, -1:]
-        return same.flip(1).int().cumprod(dim=1).sum(dim=1).float()
+        other = history.predictions != history.predictions[:, -1:]
+        # Sums and not products, since ONNX knows no running product.
+        return (other.flip(1).int().cumsum(dim=1) == 0).sum(dim=1).float()
