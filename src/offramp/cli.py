@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from offramp import __version__, report, synthetic
+from offramp.cli_serving import export_command, serve_command
 from offramp.cli_training import record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.evaluation import Comparison, compare, evaluate
@@ -169,6 +170,8 @@ def demo_command(
 
 app.command("train")(train_command)
 app.command("record")(record_command)
+app.command("export")(export_command)
+app.command("serve")(serve_command)
 
 
 def main() -> None:

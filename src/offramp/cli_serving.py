@@ -1,0 +1,136 @@
+"""The sub-commands `export` and `serve`: parse, and one public call."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from offramp.errors import ConfigError
+from offramp.networks import EarlyExitNetwork
+from offramp.networks.inputs import ImageInput, Inputs
+from offramp.policy import Policy
+from offramp.runtime.exporting import export
+from offramp.runtime.images import ImageReader
+from offramp.runtime.serving import Model, ServeConfig, serve
+from offramp.runtime.serving_requests import Intake
+
+__all__ = ["export_command", "serve_command"]
+
+out = Console(width=None if sys.stdout.isatty() else 140)
+err = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
+
+NetworkPath = Annotated[
+    Path, typer.Argument(metavar="NETWORK", help="Folder of a saved network, or of a run.")
+]
+PolicyPath = Annotated[
+    Path, typer.Argument(metavar="POLICY", help="Folder of a policy that was fitted for it.")
+]
+Budget = Annotated[
+    float | None,
+    typer.Option(help="Mean cost, as a share of the full network. Default: the policy's own."),
+]
+
+
+def export_command(
+    network: NetworkPath,
+    policy: PolicyPath,
+    folder: Annotated[Path, typer.Option("--out", help="Where to write.")] = Path("export"),
+    budget: Budget = None,
+) -> None:
+    """Write a network and its policy as ONNX graphs, one per stage.
+
+    Each graph holds a stage with its head, answer, scorer and confidence, and takes any batch
+    size. export.json names them and holds the thresholds of all budgets. In Python,
+    offramp.OnnxRunner(FOLDER) runs them without torch's network; docs/serving.md describes the
+    inputs and outputs for other languages. Needs pip install 'offramp[onnx]'.
+    """
+    loaded, chosen = EarlyExitNetwork.load(_network_folder(network)), Policy.load(policy)
+    chosen = chosen if budget is None else chosen.at(budget=budget)
+    columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as bar:
+        task = bar.add_task("starting", total=loaded.num_exits)
+
+        def update(done: int, total: int, text: str) -> None:
+            bar.update(task, completed=done, total=total, description=text)
+
+        export(loaded, chosen, folder, progress=update)
+    out.print(f"{loaded.num_exits} graphs and export.json written to {folder}/", highlight=False)
+
+
+def serve_command(
+    network: NetworkPath,
+    policy: PolicyPath,
+    host: Annotated[
+        str, typer.Option(help="127.0.0.1: this machine only; 0.0.0.0 or ::: everybody.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="1024 to 65535.")] = 8000,
+    budget: Budget = None,
+    class_names: Annotated[
+        Path | None, typer.Option(help="Text file with the name of a class in each line.")
+    ] = None,
+    max_batch: Annotated[int, typer.Option(help="Requests answered together, at most.")] = 32,
+    batch_wait: Annotated[
+        float, typer.Option(help="Seconds that a request waits for others.")
+    ] = 0.002,
+    workers: Annotated[int, typer.Option(help="Processes that each hold the network.")] = 1,
+    threads: Annotated[int | None, typer.Option(help="Of torch, in each worker.")] = None,
+    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    max_bytes: Annotated[int, typer.Option(help="Of a request's body.")] = 4 * 2**20,
+    max_pixels: Annotated[int, typer.Option(help="Of an image as it is sent.")] = 16_000_000,
+    body_timeout: Annotated[float, typer.Option(help="Seconds for a body to arrive.")] = 10.0,
+    max_requests: Annotated[int, typer.Option(help="At once; more are turned away.")] = 1000,
+) -> None:
+    """Answer requests over HTTP, each at the exit where it may stop.
+
+    POST /predict takes a PNG or JPEG, or JSON: {"image": BASE64}, {"inputs": NESTED LISTS} or, for
+    text, {"input_ids": LIST}; an "id" comes back. The answer is JSON: class, name, confidence
+    (the calibrated probability that it is right), likely_wrong, exit and cost. GET /health says
+    whether the server is ready, GET /metrics is for Prometheus.
+
+    Requests that come together are answered in one batch, in which every sample leaves at its own
+    exit. Example: curl -H 'Content-Type: image/png' --data-binary @a.png 127.0.0.1:8000/predict
+
+    There is no encryption here, and no key unless LIT_SERVER_API_KEY is set (clients then send it
+    as X-API-Key): put a proxy in front before the world can reach it. Needs pip install
+    'offramp[serve]'.
+    """
+    config = ServeConfig(
+        host=host,
+        port=port,
+        max_batch=max_batch,
+        batch_wait=batch_wait,
+        workers=workers,
+        threads=threads,
+        precision=precision,
+        body_timeout=body_timeout,
+        max_requests=max_requests,
+    )
+    folder = _network_folder(network)
+    inputs = EarlyExitNetwork.load(folder).inputs
+    intake = Intake(inputs, _reader(inputs), max_bytes, max_pixels)
+    model = Model(folder, policy, budget, _names(class_names))
+    err.print(f"serving at http://{host}:{port}/predict; stop with Ctrl-C", highlight=False)
+    serve(model, intake, config)
+
+
+def _network_folder(path: Path) -> Path:
+    return path / "network" if (path / "network").is_dir() else path
+
+
+def _reader(inputs: Inputs) -> ImageReader | None:
+    """For square colour images; others can be sent as numbers."""
+    if not isinstance(inputs, ImageInput) or inputs.channels != 3:
+        return None
+    return ImageReader.for_inputs(inputs) if inputs.height == inputs.width else None
+
+
+def _names(path: Path | None) -> tuple[str, ...] | None:
+    if path is None:
+        return None
+    try:
+        return tuple(path.read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--class-names cannot be read: {error}") from None

@@ -1,0 +1,140 @@
+"""`serve`: a network and its policy behind HTTP, on one machine."""
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from offramp.errors import ConfigError
+from offramp.extras import require
+from offramp.networks.network import EarlyExitNetwork
+from offramp.policy import Policy
+from offramp.runtime.runner import Runner
+from offramp.runtime.serving_requests import Intake
+
+__all__ = ["ServeConfig", "serve"]
+
+HOSTS = ("127.0.0.1", "0.0.0.0", "::")  # what LitServe can bind to
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """How a network is served.
+
+    Args:
+        host: 127.0.0.1 is reached from this machine only; 0.0.0.0 and :: from everywhere.
+        port: 1024 to 65535.
+        max_batch: Requests that are answered together, at most.
+        batch_wait: Seconds that a request waits for others. While a batch runs, requests gather
+            anyway.
+        workers: Processes that each hold the network.
+        threads: Of torch in each worker; None for torch's choice.
+        precision: `float32` or `bfloat16`.
+        body_timeout: Seconds in which a body must have arrived.
+        request_timeout: Seconds after which a request that still waits is given up.
+        max_requests: At the same time; more are turned away with 503.
+
+    Raises:
+        ConfigError: A value that is not possible.
+
+    Example:
+        >>> ServeConfig(port=80)
+        Traceback (most recent call last):
+        offramp.errors.ConfigError: `port` must lie in 1024..65535, got 80
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_batch: int = 32
+    batch_wait: float = 0.002
+    workers: int = 1
+    threads: int | None = None
+    precision: str = "float32"
+    body_timeout: float = 10.0
+    request_timeout: float = 30.0
+    max_requests: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.host not in HOSTS:
+            raise ConfigError(f"`host` must be one of {', '.join(HOSTS)}, got {self.host!r}")
+        if not 1024 <= self.port <= 65535:
+            raise ConfigError(f"`port` must lie in 1024..65535, got {self.port}")
+        for name in ("max_batch", "workers", "max_requests"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+        for name in ("body_timeout", "request_timeout"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"`{name}` must be positive, got {getattr(self, name)}")
+        if not 0 <= self.batch_wait < self.request_timeout:
+            raise ConfigError(
+                f"`batch_wait` must lie in 0..{self.request_timeout:g}, got {self.batch_wait}"
+            )
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"`threads` must be at least 1, got {self.threads}")
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a worker loads: folders, so that nothing but names goes to another process.
+
+    Attributes:
+        network: Folder of a network that a registered builder can make.
+        policy: Folder of its policy.
+        budget: Of the operating point; None for the policy's own.
+        class_names: `[K]`, or None.
+    """
+
+    network: Path
+    policy: Path
+    budget: float | None = None
+    class_names: tuple[str, ...] | None = None
+
+    def runner(self, precision: str = "float32") -> Runner:
+        """Load both, and check that they fit."""
+        network, policy = EarlyExitNetwork.load(self.network), Policy.load(self.policy)
+        policy = policy if self.budget is None else policy.at(budget=self.budget)
+        names = self.class_names
+        if names is not None and len(names) != network.num_classes:
+            raise ConfigError(
+                f"there must be a name for each of the {network.num_classes} classes, got "
+                f"{len(names)}"
+            )
+        return Runner(network, policy, precision=precision)  # type: ignore[arg-type]
+
+
+def serve(model: Model, intake: Intake, config: ServeConfig | None = None) -> None:
+    """Answer requests until SIGINT or SIGTERM.
+
+    `POST /predict` takes JSON, PNG and JPEG; `GET /health` says whether the workers are ready, and
+    `GET /metrics` is for Prometheus. See docs/serving.md.
+
+    Args:
+        model: What to load; it is loaded once here, so that mistakes show before the port opens.
+        intake: What requests may hold.
+        config: Where and how.
+
+    Raises:
+        ConfigError, NetworkError, OriginError, FileFormatError: The parts do not fit.
+        MissingExtraError: The extra `serve` is not installed.
+    """
+    for module in ("litserve", "prometheus_client", "PIL.Image"):
+        require(module, extra="serve")
+    config = config or ServeConfig()
+    runner = model.runner(config.precision)
+    exits, classes = runner.network.num_exits, runner.network.num_classes
+    about = {"exits": exits, "classes": classes, "network": runner.network.fingerprint()}
+    del runner
+    from offramp.runtime.serving_app import make_server
+
+    server = make_server(model, intake, config, about)
+    # LitServe cleans up its processes after an interrupt, and knows no other way to be stopped.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
+    server.run(
+        host=config.host,
+        port=config.port,
+        num_api_servers=1,
+        log_level="warning",
+        generate_client_file=False,
+        limit_concurrency=config.max_requests,
+        access_log=False,
+    )
