@@ -48,6 +48,7 @@ benchmark: install
 	$(BIN)/python benchmarks/posthoc.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/input.py
+	$(BIN)/python benchmarks/runtime.py --profile
 
 clean:
 	rm -rf $(VENV) .venv-timm .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -93,6 +93,7 @@ History Answer Scorer Method evaluate budget_curve compare stop_target synthetic
 thresholds metrics targets OfframpError
 EarlyExitNetwork attach build count_macs time_exits Shared take
 train TrainConfig record data
+Runner RunOutput
 """
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from offramp import __version__, report, synthetic
+from offramp.cli_runtime import bench_command, predict_command
 from offramp.cli_serving import export_command, serve_command
 from offramp.cli_training import record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
@@ -172,6 +173,8 @@ app.command("train")(train_command)
 app.command("record")(record_command)
 app.command("export")(export_command)
 app.command("serve")(serve_command)
+app.command("predict")(predict_command)
+app.command("bench")(bench_command)
 
 
 def main() -> None:

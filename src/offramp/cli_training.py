@@ -24,9 +24,9 @@ from offramp.recording import record
 from offramp.storage import write_text
 from offramp.training import OBJECTIVES, TrainConfig, train
 
-__all__ = ["record_command", "train_command"]
+__all__ = ["SOURCE", "Source", "load_network", "record_command", "to_precision", "train_command"]
 
-_SOURCE = "data.json"  # in the folder of a run
+SOURCE = "data.json"  # in the folder of a run
 
 err = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
@@ -90,7 +90,7 @@ def train_command(
         batch_size=batch_size,
         learning_rate=learning_rate or _learning_rate(network),
         patience=patience or None,
-        precision=_precision(precision),
+        precision=to_precision(precision),
         channels_last=True,
         workers=workers,
         seed=seed,
@@ -98,7 +98,7 @@ def train_command(
     if network not in BUILDERS:
         _check_name(network)
         tokenizer = tokenizer or network
-    source = _Source(data, domain, tokenizer)
+    source = Source(data, domain, tokenizer)
     samples = source.load().train
     # The first weights follow from the seed too, so that a killed run begins with the same ones.
     torch.manual_seed(seed)
@@ -141,9 +141,8 @@ def record_command(
     batch_size: Annotated[int, typer.Option(help="Of each process.")] = 256,
 ) -> None:
     """Run a trained network over held_out, val and test, and save a ledger of each."""
-    saved = run / "network" if (run / "network").is_dir() else run
-    network = EarlyExitNetwork.load(saved)
-    loaded = _Source.of_run(run, data, domain, tokenizer).load()
+    network = load_network(run)
+    loaded = Source.of_run(run, data, domain, tokenizer).load()
     target = folder or run / "ledgers"
     for split in (part.strip() for part in splits.split(",")):
         if not hasattr(loaded, split):
@@ -153,15 +152,20 @@ def record_command(
             getattr(loaded, split),
             split,
             dtype=_dtype(dtype),
-            precision=_precision(precision),
+            precision=to_precision(precision),
             batch_size=batch_size,
         )
         ledger.save(target / split)
         err.print(f"{target / split}: {ledger}", markup=False, highlight=False)
 
 
+def load_network(run: Path) -> EarlyExitNetwork:
+    """The network in its own folder, or in that of a run."""
+    return EarlyExitNetwork.load(run / "network" if (run / "network").is_dir() else run)
+
+
 @dataclass(frozen=True)
-class _Source:
+class Source:
     """The data of a run; kept with it, so that recording needs not be told again."""
 
     data: str
@@ -169,20 +173,22 @@ class _Source:
     tokenizer: str | None = None
 
     def load(self) -> Splits:
+        """The four splits."""
         given: dict[str, Any] = {"domain": self.domain, "tokenizer": self.tokenizer}
         return load(self.data, **{name: value for name, value in given.items() if value})
 
     def save(self, run: Path) -> None:
-        write_text(run / _SOURCE, json.dumps(asdict(self)) + "\n")
+        """Keep it in the folder of a run."""
+        write_text(run / SOURCE, json.dumps(asdict(self)) + "\n")
 
     @classmethod
     def of_run(
         cls, run: Path, data: str | None, domain: str | None, tokenizer: str | None
-    ) -> "_Source":
+    ) -> "Source":
         """What was asked for, and else what the run was trained on."""
         kept: dict[str, str | None] = {}
-        if (run / _SOURCE).is_file():
-            kept = json.loads((run / _SOURCE).read_text(encoding="utf-8"))
+        if (run / SOURCE).is_file():
+            kept = json.loads((run / SOURCE).read_text(encoding="utf-8"))
         name = data or kept.get("data")
         if name is None:
             raise ConfigError(f"{run} does not say what it was trained on: give --data")
@@ -226,7 +232,8 @@ def _learning_rate(network: str) -> float:
     return 0.01 if network in ARCHITECTURES and not network.startswith("vit") else 0.001
 
 
-def _precision(name: str) -> Literal["float32", "bfloat16"]:
+def to_precision(name: str) -> Literal["float32", "bfloat16"]:
+    """A precision by name; auto is the one that this machine is fast at."""
     if name not in ("auto", "float32", "bfloat16"):
         raise ConfigError(f"--precision must be auto, float32 or bfloat16, got {name!r}")
     if name == "auto":

@@ -18,8 +18,7 @@ from scipy.special import expit
 from torch import Tensor
 
 from offramp.component import Component
-from offramp.scorers import Entropy, History
-from offramp.scorers.confidence import log_odds
+from offramp.scorers.confidence import certainty
 
 __all__ = ["Confidence"]
 
@@ -84,8 +83,7 @@ class Confidence(Component):
 
 def _features(answers: Tensor) -> Tensor:
     """Log-odds of the answered class and minus the log-entropy, `[n, K]` -> `[n, 2]`."""
-    spread = Entropy().score_at(History(answers[:, None], answers[:, None]))
-    return torch.stack([log_odds(answers), spread], dim=1).double()
+    return torch.stack(certainty(answers), dim=1).double()
 
 
 def _logistic(features: Floats, right: npt.NDArray[np.bool_]) -> Floats:

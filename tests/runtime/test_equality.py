@@ -6,10 +6,10 @@ import hypothesis
 import pytest
 import torch
 from hypothesis import strategies as st
+from torch.utils.data import TensorDataset
 
 import offramp
 from offramp.runtime import Runner, near_threshold
-from offramp.runtime.plan import TOLERANCE
 from offramp.scorers import corrector
 from offramp.thresholds.rule import exits_taken
 from offramp.tracing import trace
@@ -29,6 +29,7 @@ ANSWERS = {
     "experts": offramp.ProductOfExperts(),
     "ensemble": offramp.GeometricEnsemble(),
 }
+TOLERANCE = 1e-5  # of a score; float32 noise in networks as small as these is below 1e-6
 KINDS = ("flat", "cascade", "nested", "conv")
 
 
@@ -48,8 +49,8 @@ class Simulated:
         answers = policy.answer.answers(ledger.logits)
         # Patience compares predictions, and two classes may be equal but for rounding.
         top = answers.topk(2, dim=2).values
-        tied = ((top[..., 0] - top[..., 1]) < 1e-4).any(1)
-        near = near_threshold(scores, policy.thresholds) | tied
+        tied = ((top[..., 0] - top[..., 1]) < TOLERANCE).any(1)
+        near = near_threshold(scores, policy.thresholds, TOLERANCE) | tied
         return cls(exits, answers[torch.arange(len(exits)), exits], near)
 
 
@@ -121,7 +122,8 @@ def test_random_networks_policies_and_batches_decide_alike_in_every_way(make, mo
         f"{count.changed} of them changed"
     )
     assert len(count.exits) == 5, "the examples must use all exits"
-    assert count.near < 0.05 * count.samples
+    # Correctors that were hardly trained give all samples nearly the same score.
+    assert count.near < 0.2 * count.samples
 
 
 @pytest.mark.parametrize("scorer", ["max", "corrector"])
@@ -154,6 +156,19 @@ def test_bfloat16_changes_few_decisions_and_the_rate_is_printed(world):
     assert half.logits.dtype == torch.float32
     assert not torch.equal(exact.logits, half.logits)
     assert changed < 0.25
+
+
+def test_bfloat16_is_for_the_network_and_not_for_the_decision(make):
+    world = make("conv", SCORERS["corrector"], offramp.MatrixScaling())
+    inputs = world.inputs(60)
+    data = TensorDataset(inputs, torch.zeros(60, dtype=torch.long))
+    options = {"costs": world.costs, "precision": "bfloat16", "progress": False}
+    ledger = offramp.record(world.network, data, "test", **options)
+    scores = trace(world.policy.answer, world.policy.scorer, ledger).scores
+    output = Runner(world.network, world.policy, precision="bfloat16")(inputs)
+    first = output.exits == 0  # the same batch so far, and so the same logits
+    assert 0 < first.sum() < 60
+    torch.testing.assert_close(output.scores[first], scores[first, 0], rtol=1e-6, atol=1e-6)
 
 
 def test_identical_logits_decide_bitwise_alike(world):

@@ -1,5 +1,6 @@
 """What a runner does with a batch."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -16,7 +17,7 @@ from offramp.errors import (
     OriginError,
     OriginWarning,
 )
-from offramp.runtime import Plan, Runner, judge
+from offramp.runtime import Plan, Runner, judge, measure_speed
 
 
 class Watch(nn.Module):
@@ -377,3 +378,39 @@ def test_parts_that_say_so_read_the_current_exit_only(make, scorer, answer):
     two = judge(policy, logits, None)
     assert not (policy.answer.reads_history or policy.scorer.reads_history)
     assert torch.equal(one[0], two[0]) and torch.equal(one[1], two[1])
+
+
+def test_the_network_without_exits_is_the_last_exit(make):
+    for kind in ("conv", "cascade", "nested"):
+        world = make(kind)
+        inputs = world.inputs(6)
+        full = Runner(world.network, world.policy).full(inputs)
+        torch.testing.assert_close(full, world.ledger(inputs).logits[:, -1])
+
+
+def test_several_threads_may_share_a_runner(world):
+    runner = Runner(world.network, world.policy)
+    batches = [world.inputs(20, seed=seed) for seed in range(24)]
+    expected = [runner(batch).exits for batch in batches]
+    with ThreadPoolExecutor(4) as threads:
+        found = [output.exits for output in threads.map(runner, batches)]
+    assert all(torch.equal(one, two) for one, two in zip(expected, found, strict=True))
+    assert runner.stats.samples == 2 * 24 * 20
+
+
+def test_speed_is_measured_at_each_batch_size(world):
+    runner = Runner(world.network, world.policy)
+    speeds = measure_speed(runner, world.inputs(10), [1, 25], seconds=0)
+    assert [speed.batch_size for speed in speeds] == [1, 25]
+    for speed in speeds:
+        assert speed.speedup == pytest.approx(speed.with_exits / speed.without_exits)
+        assert 0 < speed.mean_cost <= 1.2
+    with pytest.raises(ConfigError, match="batch sizes of at least 1, got 10 samples"):
+        measure_speed(runner, world.inputs(10), [0])
+
+
+def test_parts_of_an_output_are_outputs(world):
+    output = Runner(world.network, world.policy)(world.inputs(9))
+    part = output[2:5]
+    assert len(part) == 3 and torch.equal(part.exits, output.exits[2:5])
+    assert torch.equal(output[output.exits == 0].scores, output.scores[output.exits == 0])

@@ -5,6 +5,7 @@ from offramp.runtime.onnx_runner import OnnxRunner
 from offramp.runtime.output import RunOutput
 from offramp.runtime.plan import Plan, judge, near_threshold
 from offramp.runtime.runner import Runner
+from offramp.runtime.speed import Speed, measure_speed
 from offramp.runtime.stats import RunStats
 
 __all__ = [
@@ -13,7 +14,9 @@ __all__ = [
     "RunOutput",
     "RunStats",
     "Runner",
+    "Speed",
     "export",
     "judge",
+    "measure_speed",
     "near_threshold",
 ]

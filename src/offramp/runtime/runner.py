@@ -4,7 +4,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -135,13 +135,14 @@ class Runner:
         plan = self._plan
         flight, samples = self.depart(plan, x)
         answered = Answered(samples, self.network.num_classes)
-        for exit_index in range(self.network.num_exits):
-            if not len(flight):
-                break
-            if exit_index and self._clock() >= until:
-                self._force(plan, exit_index - 1, flight, answered)
-                break
-            flight = self.run_stage(plan, exit_index, flight, answered)
+        with self.running(samples):
+            for exit_index in range(self.network.num_exits):
+                if not len(flight):
+                    break
+                if exit_index and self._clock() >= until:
+                    self._force(plan, exit_index - 1, flight, answered)
+                    break
+                flight = self.run_stage(plan, exit_index, flight, answered)
         output = answered.output(plan)
         self._tally.add(plan, output, answered.forced)
         return output
@@ -172,6 +173,22 @@ class Runner:
             self._tally.add(plan, output, answered.forced)
             yield output
 
+    def full(self, x: Any) -> Tensor:  # noqa: ANN401 - a batch as the network takes it
+        """The network without exits: all stages and the last head, `[N, K]` float32.
+
+        What a user would run otherwise, in the same precision and layout; for comparison.
+        """
+        state = self._begin(x)
+        last = self.network.num_exits - 1
+        before: list[Tensor] = []
+        with self.running(batch_size(state)):
+            for m, stage in enumerate(self._stages):
+                state = stage(state)
+                if m == last or any(self._reads_logits):
+                    earlier = torch.stack(before, 1) if before else None
+                    before.append(self.network.head(m, state, earlier))
+            return before[-1].float().cpu()
+
     def _begin(self, x: Any) -> State:  # noqa: ANN401
         for module in self._modules:
             if module.training:  # somebody called network.train()
@@ -187,8 +204,12 @@ class Runner:
         state: State = map_leaves(place, self.network.begin(x))
         return state
 
-    def _running(self, samples: int) -> ExitStack:
-        """Inference mode, autocast where asked for, and an error that helps if memory ends."""
+    def running(self, samples: int) -> ExitStack:
+        """Inference mode, autocast where asked for, and an error that helps if memory ends.
+
+        Args:
+            samples: How many are run inside, for the error.
+        """
         modes = ExitStack()
         modes.enter_context(suggesting_batch_size(samples))
         modes.enter_context(torch.inference_mode())
@@ -210,7 +231,7 @@ class Runner:
         state = self._begin(x)
         samples = batch_size(state)
         rows = torch.arange(first_row, first_row + samples)
-        with self._running(samples):
+        with self.running(samples):
             said = Said.nothing(plan, samples, self.network.num_classes)
             flight = Flight(rows, state, said)
             healthy = unbroken(state)
@@ -219,27 +240,29 @@ class Runner:
             return self._trimmed(flight), samples
 
     def run_stage(self, plan: Plan, m: int, flight: Flight, answered: Sink) -> Flight:
-        """Run one stage, answer those who stop after it, and return the others."""
-        with self._running(len(flight)):
-            flight = flight.at(self._stages[m](flight.state))
-            if not plan.needs_head[m]:
-                return flight
-            last = m == self.network.num_exits - 1
-            answer, scores = self._judge(plan, m, flight, score=plan.is_open[m] and not last)
-            if last:
-                answered.write(flight.rows, answer, m, math.inf)
-                return flight.landed()
-            if scores is None:
-                return flight
-            stop = stops(scores, plan.limits[m])
-            leaving = stop.nonzero().squeeze(1)
-            if not len(leaving):
-                return flight  # as it is: nothing is gathered
-            if len(leaving) == len(flight):
-                answered.write(flight.rows, answer, m, scores)
-                return flight.landed()
-            answered.write(flight.rows[leaving], answer[leaving], m, scores[leaving])
-            return self._trimmed(flight.take((~stop).nonzero().squeeze(1)))
+        """Run one stage, answer those who stop after it, and return the others.
+
+        To be called inside `running`.
+        """
+        flight = flight.at(self._stages[m](flight.state))
+        if not plan.needs_head[m]:
+            return flight
+        last = m == self.network.num_exits - 1
+        answer, scores = self._judge(plan, m, flight, score=plan.is_open[m] and not last)
+        if last:
+            answered.write(flight.rows, answer, m, math.inf)
+            return flight.landed()
+        if scores is None:
+            return flight
+        stop = stops(scores, plan.limits[m])
+        leaving = stop.nonzero().squeeze(1)
+        if not len(leaving):
+            return flight  # as it is: nothing is gathered
+        if len(leaving) == len(flight):
+            answered.write(flight.rows, answer, m, scores)
+            return flight.landed()
+        answered.write(flight.rows[leaving], answer[leaving], m, scores[leaving])
+        return self._trimmed(flight.take((~stop).nonzero().squeeze(1)))
 
     def _judge(
         self, plan: Plan, m: int, flight: Flight, score: bool
@@ -249,18 +272,19 @@ class Runner:
         before = None
         if self._reads_logits[m] and said.logits is not None:
             before = said.logits[:, :m].to(self._device)
-        # Decisions are made in float32 on the CPU, where the policy is.
         logits = self.network.head(m, flight.state, before).float().cpu()
         earlier = None if said.answers is None else said.answers[:, :m]
-        answer, scores = judge(plan.policy, said.so_far(m, logits), earlier, score)
+        # Decisions are made in float32 on the CPU, where the policy is, whatever the precision.
+        half = self._precision == "bfloat16"
+        with torch.autocast("cpu", enabled=False) if half else nullcontext():
+            answer, scores = judge(plan.policy, said.so_far(m, logits), earlier, score)
         if said.answers is not None:
             said.answers[:, m] = answer
         return answer, scores
 
     def _force(self, plan: Plan, m: int, flight: Flight, answered: Answered) -> None:
         """Answer everybody with the exit that they have reached."""
-        with self._running(len(flight)):
-            answer, scores = self._judge(plan, m, flight, score=plan.is_open[m])
+        answer, scores = self._judge(plan, m, flight, score=plan.is_open[m])
         answered.write(flight.rows, answer, m, math.nan if scores is None else scores)
         answered.forced[flight.rows] = True
 

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +21,9 @@ class Engine(Protocol):
     """What a stream needs of a runner."""
 
     network: EarlyExitNetwork
+
+    def running(self, samples: int) -> AbstractContextManager[Any]:
+        """The mode in which stages are run."""
 
     def depart(self, plan: Plan, x: Any, first_row: int) -> tuple[Flight, int]:  # noqa: ANN401
         """A batch before its first stage, and the number of its samples."""
@@ -115,7 +119,8 @@ class Stream:
         """Run everything that waits before a stage; what stays waits before the next."""
         waiting, self._queues[exit_index] = self._queues[exit_index], []
         for flight in self._together([each for each in waiting if len(each)]):
-            staying = self._engine.run_stage(self._plan, exit_index, flight, self._board)
+            with self._engine.running(len(flight)):
+                staying = self._engine.run_stage(self._plan, exit_index, flight, self._board)
             if len(staying):
                 self._queues[exit_index + 1].append(staying)
 

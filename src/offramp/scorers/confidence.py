@@ -12,7 +12,7 @@ from torch import Tensor
 from offramp.component import current_exit_only
 from offramp.scorers.scorer import History, Scorer
 
-__all__ = ["Entropy", "Margin", "MaxProbability", "log_odds"]
+__all__ = ["Entropy", "Margin", "MaxProbability", "certainty", "log_odds"]
 
 
 def log_odds(answer: Tensor) -> Tensor:
@@ -24,6 +24,28 @@ def log_odds(answer: Tensor) -> Tensor:
     """
     top, rest = _split_top(answer)
     return top - rest.logsumexp(dim=-1)
+
+
+def certainty(answer: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-odds of the most probable class and minus the log-entropy, `[n, K]` -> `[n]` each.
+
+    With d the distance of each other logit from the largest, and S = sum(exp(-d)), the entropy
+    is log(1 + S) + sum(d exp(-d)) / (1 + S): no difference of near-equal numbers.
+
+    Example:
+        >>> certainty(torch.tensor([[2.0, 0.0], [200.0, 0.0]]))
+        (tensor([  2., 200.]), tensor([  1.0063, 194.6967]))
+    """
+    top, rest = _split_top(answer)
+    distance = top[:, None] - rest  # [n, K], infinite at the top class itself
+    log_sum = (-distance).logsumexp(dim=-1)
+    log_weighted = torch.where(distance.isinf(), -torch.inf, distance.log() - distance).logsumexp(
+        dim=-1
+    )
+    log_total = torch.nn.functional.softplus(log_sum)  # log(1 + S)
+    # Below e^-15, log(1 + S) equals S in float32, and its logarithm is known exactly.
+    first = torch.where(log_sum < -15, log_sum, log_total.log())
+    return -log_sum, -torch.logaddexp(first, log_weighted - log_total)
 
 
 def _split_top(answer: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,21 +87,8 @@ class Entropy(Scorer):
 
     @current_exit_only
     def score_at(self, history: History) -> Tensor:
-        """Minus log-entropy, `[n]`.
-
-        With d the distance of each other logit from the largest, and S = sum(exp(-d)), the
-        entropy is log(1 + S) + sum(d exp(-d)) / (1 + S): no difference of near-equal numbers.
-        """
-        top, rest = _split_top(history.answer)
-        distance = top[:, None] - rest  # [n, K], infinite at the top class itself
-        log_sum = (-distance).logsumexp(dim=-1)
-        log_weighted = torch.where(
-            distance.isinf(), -torch.inf, distance.log() - distance
-        ).logsumexp(dim=-1)
-        log_total = torch.nn.functional.softplus(log_sum)  # log(1 + S)
-        # Below e^-15, log(1 + S) equals S in float32, and its logarithm is known exactly.
-        first = torch.where(log_sum < -15, log_sum, log_total.log())
-        return -torch.logaddexp(first, log_weighted - log_total)
+        """Minus log-entropy, `[n]`."""
+        return certainty(history.answer)[1]
 
 
 @dataclass

@@ -1,0 +1,274 @@
+"""The runner against what could be reached and what people do today, in one process.
+
+Run: python benchmarks/runtime.py [--quick] [--profile] [--scorer corrector|max]
+
+For ResNet-34, MSDNet and ViT-Tiny at 32 px with all their exits, at batch 1, 32 and 256 and mean
+costs near 30 % and 60 %, the runner's time is compared with
+
+  a  ideal     sum over stages of (stage + head at the full batch) x share of samples still there
+  b  no exits  all stages and the last head
+  c  together  the whole batch runs until its last sample stops
+  d  masks     the whole batch runs to the end, and answers are picked by masks
+
+Weights are random, since time does not depend on them, and thresholds are such that the shares
+come out on the very images that are timed. All variants run by turns and the best of several
+rounds counts. Aims: at most 1.15 x the ideal at batch 256 and 1.25 x at batch 1; at least 2 x
+faster than c from batch 32 on. Printed besides: decisions that batch size 1 and bfloat16 change.
+"""
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import offramp
+from offramp.runtime import Plan, Runner, judge, near_threshold
+from offramp.runtime import runner as runner_module
+from offramp.runtime.flight import Flight
+from offramp.thresholds.rule import stops
+from offramp.tracing import trace
+
+NETWORKS = ("resnet34", "msdnet", "vit-tiny")
+BUDGETS = (0.3, 0.6)
+SCORERS: dict[str, offramp.Scorer] = {
+    "corrector": offramp.Corrector(),
+    "max": offramp.MaxProbability(),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How much is run."""
+
+    image_size: int
+    exits: str | int
+    samples: int
+    batches: tuple[int, ...]
+    rounds: int
+
+
+FULL = Setting(32, "every-block", 256, (1, 32, 256), 7)
+QUICK = Setting(16, 4, 64, (1, 32), 2)
+
+
+def settled(network: offramp.EarlyExitNetwork, images: Tensor) -> offramp.EarlyExitNetwork:
+    """Batch norms that have seen data: otherwise activations grow from block to block."""
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None  # the mean over all batches, here one
+    with torch.no_grad():
+        network.train()(images[:64])
+    return network.eval()
+
+
+def prepare(
+    name: str, setting: Setting, scorer: offramp.Scorer
+) -> tuple[offramp.EarlyExitNetwork, offramp.Policy, Tensor]:
+    """A network, a tuned policy for it, and the images that it was tuned on."""
+    torch.manual_seed(0)
+    shape = (setting.samples, 3, setting.image_size, setting.image_size)
+    held_out, val = torch.randn(shape), torch.randn(shape)
+    network = offramp.build(name, 100, setting.image_size, at=setting.exits)
+    settled(network, held_out)
+    labels = torch.arange(setting.samples) % 100
+    ledgers = [
+        offramp.record(network, TensorDataset(images, labels), split, progress=False)
+        for images, split in ((held_out, "held_out"), (val, "val"))
+    ]
+    policy = offramp.Policy(scorer).fit(ledgers[0]).tune(ledgers[1])
+    return network, policy, val
+
+
+def unshrunk(runner: Runner, plan: Plan, x: Tensor, to_the_end: bool) -> Tensor:
+    """Variants c and d: the same decisions, but nobody leaves the batch."""
+    network, exits = runner.network, runner.network.num_exits
+    taken = torch.full((len(x),), -1)
+    answers = torch.empty(len(x), network.num_classes)
+    said: list[Tensor] = []
+    with torch.inference_mode():
+        state = network.begin(x)
+        for m in range(exits):
+            state = network.advance(m, state)
+            if not plan.needs_head[m]:
+                continue
+            said.append(network.head(m, state))
+            so_far = torch.stack(said, 1)
+            if so_far.shape[1] <= m:  # heads were skipped, so that nothing reads their logits
+                so_far = said[-1][:, None].expand(-1, m + 1, -1)
+            answer, scores = judge(plan.policy, so_far, None, m < exits - 1 and plan.is_open[m])
+            if scores is not None or m == exits - 1:
+                stop = taken < 0
+                stop &= True if scores is None else stops(scores, plan.limits[m])
+                taken[stop], answers[stop] = m, answer[stop]
+            if not to_the_end and bool((taken >= 0).all()):
+                break
+    return taken
+
+
+def part_times(runner: Runner, plan: Plan, x: Tensor) -> Tensor:
+    """Seconds of every stage with its head, if that runs, for the whole batch, `[M]`."""
+    network = runner.network
+    times = []
+    with torch.inference_mode():
+        state = network.begin(x)
+        for m in range(network.num_exits):
+            start = time.perf_counter()
+            state = network.advance(m, state)
+            if plan.needs_head[m]:
+                network.head(m, state)
+            times.append(time.perf_counter() - start)
+    return torch.tensor(times)
+
+
+def seconds(job: Callable[[Tensor], Any], batches: Sequence[Tensor]) -> float:
+    """How long all batches take."""
+    start = time.perf_counter()
+    for batch in batches:
+        job(batch)
+    return time.perf_counter() - start
+
+
+@dataclass
+class Row:
+    """Best seconds for all batches, and the mean cost."""
+
+    cost: float
+    runner: float
+    ideal: float
+    no_exits: float
+    together: float
+    masks: float
+
+    def text(self) -> str:
+        """Ratios: the runner against the ideal, and how many times faster than the others."""
+        return (
+            f"{self.cost:9.2f} {1e3 * self.runner:10.1f} {self.runner / self.ideal:10.2f} "
+            f"{self.no_exits / self.runner:12.2f} {self.together / self.runner:12.2f} "
+            f"{self.masks / self.runner:9.2f}"
+        )
+
+
+def measure(runner: Runner, policy: offramp.Policy, batches: Sequence[Tensor], rounds: int) -> Row:
+    """All variants by turns, best of the rounds."""
+    plan = Plan.of(policy, [False] * runner.network.num_exits)
+    outputs = [runner(batch) for batch in batches]
+    exits = torch.cat([output.exits for output in outputs])
+    assert torch.equal(torch.cat([unshrunk(runner, plan, b, True) for b in batches]), exits)
+    still_there = torch.stack([(exits >= m).double().mean() for m in range(len(plan.costs))])
+    jobs: dict[str, Callable[[Tensor], Any]] = {
+        "runner": runner,
+        "no_exits": runner.full,
+        "together": lambda batch: unshrunk(runner, plan, batch, to_the_end=False),
+        "masks": lambda batch: unshrunk(runner, plan, batch, to_the_end=True),
+    }
+    best = dict.fromkeys(jobs, math.inf)
+    parts = torch.full((len(plan.costs),), math.inf)
+    for _ in range(rounds):
+        for name, job in jobs.items():
+            best[name] = min(best[name], seconds(job, batches))
+        measured = torch.stack([part_times(runner, plan, b) for b in batches]).sum(0)
+        parts = torch.minimum(parts, measured)
+    cost = torch.cat([output.costs for output in outputs]).mean().item()
+    return Row(cost, ideal=float(parts.double() @ still_there), **best)
+
+
+@contextmanager
+def profiled(runner: Runner) -> Iterator[dict[str, float]]:
+    """Where a runner's time goes: stages, heads, decisions and shrinking."""
+    spent = dict.fromkeys(("stages", "heads", "decisions", "shrinking"), 0.0)
+
+    def watched(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+            start = time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                spent[part] += time.perf_counter() - start
+
+        return run
+
+    stages, take = runner._stages, Flight.take
+    runner._stages = [watched("stages", stage) for stage in runner._stages]
+    runner.network.head = watched("heads", runner.network.head)  # type: ignore[method-assign]
+    setattr(runner_module, "judge", watched("decisions", judge))  # noqa: B010
+    Flight.take = watched("shrinking", take)  # type: ignore[method-assign]
+    try:
+        yield spent
+    finally:
+        runner._stages = stages
+        Flight.take = take  # type: ignore[method-assign]
+        setattr(runner_module, "judge", judge)  # noqa: B010
+        del runner.network.head
+
+
+def print_profile(runner: Runner, batches: Sequence[Tensor], rounds: int) -> None:
+    """Milliseconds of each part of the best round."""
+    best: tuple[float, dict[str, float]] = (math.inf, {})
+    for _ in range(rounds):
+        with profiled(runner) as spent:
+            total = seconds(runner, batches)
+        best = min(best, (total, dict(spent)), key=lambda each: each[0])
+    total, spent = best
+    shown = "  ".join(f"{name} {1e3 * value:.1f}" for name, value in spent.items())
+    print(f"    of {1e3 * total:.1f} ms: {shown}  rest {1e3 * (total - sum(spent.values())):.1f}")
+
+
+def print_changes(runner: Runner, policy: offramp.Policy, images: Tensor) -> None:
+    """Decisions that a batch size of 1, and bfloat16, change."""
+    network = runner.network
+    whole = runner(images).exits
+    single = torch.cat([runner(one).exits for one in images.split(1)])
+    half = Runner(network, policy, precision="bfloat16")(images).exits
+    data = TensorDataset(images, torch.zeros(len(images), dtype=torch.long))
+    ledger = offramp.record(network, data, "test", progress=False)
+    near = near_threshold(trace(policy.answer, policy.scorer, ledger).scores, policy.thresholds)
+    print(
+        f"  of {len(images)} decisions: {int((whole != single).sum())} changed by batch size 1 "
+        f"({int(near.sum())} scores are within 1e-4 of a threshold), "
+        f"{float((whole != half).double().mean()):.1%} changed by bfloat16"
+    )
+
+
+def run(name: str, setting: Setting, scorer: offramp.Scorer, profile: bool) -> None:
+    """One network at all batch sizes and budgets."""
+    network, policy, images = prepare(name, setting, scorer)
+    print(f"{name}, {setting.image_size} px, {network.num_exits} exits, {scorer}")
+    heads = "batch  mean cost   runner ms   / ideal  x no exits   x together   x masks"
+    print(f"  {heads}")
+    for size in setting.batches:
+        # One by one, a few samples are enough; spread over the whole range of scores.
+        chosen = images[:: max(1, len(images) // 32)] if size == 1 else images
+        batches = chosen.split(size)
+        for budget in BUDGETS:
+            point = policy.at(budget=budget)
+            runner = Runner(network, point)
+            print(f"  {size:5d} {measure(runner, point, batches, setting.rounds).text()}")
+            if profile:
+                print_profile(runner, batches, setting.rounds)
+    for budget in BUDGETS:
+        print_changes(Runner(network, policy.at(budget=budget)), policy.at(budget=budget), images)
+
+
+def main() -> None:
+    """Print one table per network."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small images, few exits: smoke test")
+    parser.add_argument("--profile", action="store_true", help="say where the runner's time goes")
+    parser.add_argument("--scorer", choices=SCORERS, default="corrector")
+    parser.add_argument("--networks", default=",".join(NETWORKS))
+    options = parser.parse_args()
+    setting = QUICK if options.quick else FULL
+    print(f"{torch.get_num_threads()} threads, float32, best of {setting.rounds} rounds")
+    for name in options.networks.split(","):
+        run(name, setting, SCORERS[options.scorer], options.profile)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Samples per second with and without exits, at several batch sizes."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offramp.errors import ConfigError
+from offramp.networks.state import batch_size, take
+from offramp.runtime.runner import Runner
+
+__all__ = ["Speed", "measure_speed"]
+
+SAMPLES = 64  # per round at least, so that a round has samples of all exits
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured at one batch size.
+
+    Attributes:
+        batch_size: Samples per batch.
+        with_exits: Samples per second of the runner.
+        without_exits: Samples per second of the network without exits.
+        mean_cost: Of the runner's samples, as a share of the network without exits.
+    """
+
+    batch_size: int
+    with_exits: float
+    without_exits: float
+    mean_cost: float
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster with exits."""
+        return self.with_exits / self.without_exits
+
+
+def measure_speed(
+    runner: Runner,
+    inputs: Any,  # noqa: ANN401 - a batch as the network takes it
+    batch_sizes: Sequence[int] = (1, 32, 256),
+    seconds: float = 5.0,
+) -> list[Speed]:
+    """Measure a runner against its network without exits.
+
+    Both are run in turn on the same samples, and the best round of each counts, so that other
+    work on the machine disturbs little. What is measured also goes into the runner's `stats`.
+
+    Args:
+        runner: The runner.
+        inputs: Real inputs, if the exits are to be those of use; taken again and again where
+            there are fewer than a batch needs.
+        batch_sizes: To measure at.
+        seconds: For each batch size, about; three rounds at least.
+
+    Raises:
+        ConfigError: There is nothing to measure.
+
+    Example:
+        >>> import offramp
+        >>> from torch.utils.data import TensorDataset
+        >>> network = offramp.build("convnet", num_classes=4, image_size=8)
+        >>> images = torch.rand(60, 3, 8, 8)
+        >>> data = TensorDataset(images, torch.arange(60) % 4)
+        >>> held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
+        >>> policy = offramp.Policy.for_budget(offramp.MaxProbability(), held_out, val, budget=0.6)
+        >>> (speed,) = measure_speed(Runner(network, policy), images, [8], seconds=0)
+        >>> speed.batch_size, speed.with_exits > 0
+        (8, True)
+    """
+    samples = batch_size(inputs)
+    if not samples or not batch_sizes or min(batch_sizes) < 1:
+        raise ConfigError(
+            f"a speed needs samples and batch sizes of at least 1, got {samples} samples and "
+            f"batch sizes {list(batch_sizes)}"
+        )
+    return [_at(runner, inputs, samples, size, seconds) for size in batch_sizes]
+
+
+def _at(runner: Runner, inputs: Any, samples: int, size: int, seconds: float) -> Speed:  # noqa: ANN401
+    batches = [take(inputs, rows) for rows in _rows(samples, size)]
+    costs = torch.cat([runner(batch).costs for batch in batches])  # and both are warmed up
+    best = {"with": float("inf"), "without": float("inf")}
+    began, rounds = time.perf_counter(), 0
+    while rounds < 3 or time.perf_counter() - began < seconds:
+        rounds += 1
+        for name, run in (("with", runner), ("without", runner.full)):
+            best[name] = min(best[name], _seconds(run, batches))
+    count = size * len(batches)
+    return Speed(size, count / best["with"], count / best["without"], float(costs.mean()))
+
+
+def _rows(samples: int, size: int) -> Iterator[Tensor]:
+    for start in range(0, max(SAMPLES, size), size):
+        yield torch.arange(start, start + size) % samples
+
+
+def _seconds(run: Callable[[Any], Any], batches: Sequence[Any]) -> float:
+    start = time.perf_counter()
+    for batch in batches:
+        run(batch)
+    return time.perf_counter() - start
