@@ -31,7 +31,16 @@ CORE = [
     "evaluation",
 ]
 NETWORK = ["data", "networks", "training"]
-MEETING = ["recording", "runtime", "report", "cli_training", "cli_runtime", "cli", "__main__"]
+MEETING = [
+    "recording",
+    "runtime",
+    "report",
+    "cli_training",
+    "cli_runtime",
+    "cli_serving",
+    "cli",
+    "__main__",
+]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]
 
 
@@ -79,6 +88,7 @@ def test_every_room_is_on_the_map_in_the_docs():
 
 def test_import_is_light():
     heavy = "matplotlib plotly transformers datasets accelerate huggingface_hub timm typer"
+    heavy += " onnx onnxruntime litserve fastapi prometheus_client"
     code = f"import sys, offramp; print([m for m in {heavy.split()!r} if m in sys.modules])"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -94,6 +104,7 @@ thresholds metrics targets OfframpError
 EarlyExitNetwork attach build count_macs time_exits Shared take
 train TrainConfig record data
 Runner RunOutput
+export OnnxRunner
 """
 
 

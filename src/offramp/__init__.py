@@ -33,7 +33,7 @@ from offramp.networks import (
 )
 from offramp.policy import Policy
 from offramp.recording import record
-from offramp.runtime import Runner, RunOutput
+from offramp.runtime import OnnxRunner, Runner, RunOutput, export
 from offramp.scorers import (
     Corrector,
     Entropy,
@@ -64,6 +64,7 @@ __all__ = [
     "MaxProbability",
     "Method",
     "OfframpError",
+    "OnnxRunner",
     "Outcome",
     "Patience",
     "Policy",
@@ -82,6 +83,7 @@ __all__ = [
     "count_macs",
     "data",
     "evaluate",
+    "export",
     "metrics",
     "record",
     "stop_target",

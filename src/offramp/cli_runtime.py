@@ -22,7 +22,7 @@ from offramp.runtime import Runner, RunOutput, measure_speed
 from offramp.runtime.images import ImageReader, find_images
 from offramp.storage import atomic_path, check_target
 
-__all__ = ["bench_command", "predict_command"]
+__all__ = ["bench_command", "find_source", "image_reader", "load_policy", "predict_command"]
 
 out = Console(width=None if sys.stdout.isatty() else 140)
 err = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
@@ -83,14 +83,14 @@ def predict_command(
     if batch_size < 1:
         raise ConfigError(f"--batch-size must be at least 1, got {batch_size}")
     made = load_network(network)
-    runner = Runner(made, _policy(policy, budget), precision=to_precision(precision))
-    told = _source(network, data, domain, tokenizer)
+    runner = Runner(made, load_policy(policy, budget), precision=to_precision(precision))
+    told = find_source(network, data, domain, tokenizer)
     source = None if told is None else _split(told, split)
     read: Iterable[Any]
     if inputs:
         files = find_images(inputs)[:limit]
         names = [str(file) for file in files]
-        read = _image_reader(made, told, source).batches(files, batch_size)
+        read = image_reader(made, told, source).batches(files, batch_size)
     elif source is not None:
         names = source.sample_ids[:limit]
         read = _data_batches(source, len(names), batch_size)
@@ -128,9 +128,9 @@ def bench_command(
     if threads is not None:
         torch.set_num_threads(threads)
     made = load_network(network)
-    chosen = _policy(policy, budget)
+    chosen = load_policy(policy, budget)
     runner = Runner(made, chosen, precision=to_precision(precision), channels_last=channels_last)
-    told = _source(network, data, domain, tokenizer)
+    told = find_source(network, data, domain, tokenizer)
     if told is None:
         err.print("note: noise as input; give --data for the exits of real samples")
         batch = made.example(max(sizes))
@@ -148,7 +148,8 @@ def bench_command(
     out.print(table)
 
 
-def _policy(folder: Path, budget: float | None) -> Policy:
+def load_policy(folder: Path, budget: float | None) -> Policy:
+    """A saved policy at the point for a budget, or at its own."""
     policy = Policy.load(folder)
     if budget is not None:
         return policy.at(budget=budget)
@@ -157,7 +158,7 @@ def _policy(folder: Path, budget: float | None) -> Policy:
     return policy
 
 
-def _source(
+def find_source(
     network: Path, data: str | None, domain: str | None, tokenizer: str | None
 ) -> Source | None:
     """What was asked for, or what the run was trained on; None where neither is known."""
@@ -173,9 +174,10 @@ def _split(source: Source, split: str) -> Data:
     return splits[split]
 
 
-def _image_reader(
+def image_reader(
     network: EarlyExitNetwork, told: Source | None, source: Data | None
 ) -> ImageReader:
+    """How image files become what the network was trained on."""
     if told is None:
         err.print(
             "note: pixels are normalised as ImageNet's; --data names the data set of the training"

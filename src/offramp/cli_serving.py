@@ -8,10 +8,18 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from offramp.cli_runtime import (
+    Budget,
+    NetworkPath,
+    PolicyPath,
+    find_source,
+    image_reader,
+    load_policy,
+)
+from offramp.cli_training import Domain, load_network
 from offramp.errors import ConfigError
 from offramp.networks import EarlyExitNetwork
-from offramp.networks.inputs import ImageInput, Inputs
-from offramp.policy import Policy
+from offramp.networks.inputs import ImageInput
 from offramp.runtime.exporting import export
 from offramp.runtime.images import ImageReader
 from offramp.runtime.serving import Model, ServeConfig, serve
@@ -21,17 +29,6 @@ __all__ = ["export_command", "serve_command"]
 
 out = Console(width=None if sys.stdout.isatty() else 140)
 err = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
-
-NetworkPath = Annotated[
-    Path, typer.Argument(metavar="NETWORK", help="Folder of a saved network, or of a run.")
-]
-PolicyPath = Annotated[
-    Path, typer.Argument(metavar="POLICY", help="Folder of a policy that was fitted for it.")
-]
-Budget = Annotated[
-    float | None,
-    typer.Option(help="Mean cost, as a share of the full network. Default: the policy's own."),
-]
 
 
 def export_command(
@@ -47,8 +44,7 @@ def export_command(
     offramp.OnnxRunner(FOLDER) runs them without torch's network; docs/serving.md describes the
     inputs and outputs for other languages. Needs pip install 'offramp[onnx]'.
     """
-    loaded, chosen = EarlyExitNetwork.load(_network_folder(network)), Policy.load(policy)
-    chosen = chosen if budget is None else chosen.at(budget=budget)
+    loaded, chosen = load_network(network), load_policy(policy, budget)
     columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as bar:
         task = bar.add_task("starting", total=loaded.num_exits)
@@ -68,6 +64,14 @@ def serve_command(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="1024 to 65535.")] = 8000,
     budget: Budget = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="For images: the data set of the training, whose normalisation and class names "
+            "are used. Default: the run's."
+        ),
+    ] = None,
+    domain: Domain = None,
     class_names: Annotated[
         Path | None, typer.Option(help="Text file with the name of a class in each line.")
     ] = None,
@@ -108,23 +112,26 @@ def serve_command(
         body_timeout=body_timeout,
         max_requests=max_requests,
     )
-    folder = _network_folder(network)
-    inputs = EarlyExitNetwork.load(folder).inputs
-    intake = Intake(inputs, _reader(inputs), max_bytes, max_pixels)
-    model = Model(folder, policy, budget, _names(class_names))
+    loaded = load_network(network)
+    reader, names = _images(loaded, network, data, domain)
+    intake = Intake(loaded.inputs, reader, max_bytes, max_pixels)
+    folder = network / "network" if (network / "network").is_dir() else network
+    model = Model(folder, policy, budget, _names(class_names) or names)
     err.print(f"serving at http://{host}:{port}/predict; stop with Ctrl-C", highlight=False)
     serve(model, intake, config)
 
 
-def _network_folder(path: Path) -> Path:
-    return path / "network" if (path / "network").is_dir() else path
-
-
-def _reader(inputs: Inputs) -> ImageReader | None:
-    """For square colour images; others can be sent as numbers."""
-    if not isinstance(inputs, ImageInput) or inputs.channels != 3:
-        return None
-    return ImageReader.for_inputs(inputs) if inputs.height == inputs.width else None
+def _images(
+    network: EarlyExitNetwork, folder: Path, data: str | None, domain: str | None
+) -> tuple[ImageReader | None, tuple[str, ...] | None]:
+    """How images are read, and the names of their classes; other inputs are sent as numbers."""
+    inputs = network.inputs
+    if not isinstance(inputs, ImageInput) or (inputs.channels, inputs.width) != (3, inputs.height):
+        return None, None
+    told = find_source(folder, data, domain, None)
+    source = None if told is None else told.load()["test"]
+    names = getattr(source, "class_names", None)
+    return image_reader(network, told, source), None if names is None else tuple(names)
 
 
 def _names(path: Path | None) -> tuple[str, ...] | None:

@@ -6,8 +6,12 @@ import shutil
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
+from typer.testing import CliRunner
 
 import offramp
+from offramp import report
+from offramp.cli import app
 from offramp.errors import BudgetError, ConfigError, FileFormatError, NetworkError
 from offramp.runtime import OnnxRunner, Runner, export, near_threshold
 from offramp.runtime.manifest import Manifest
@@ -23,6 +27,8 @@ PAIRS = {
     "cascade": (offramp.Patience(), offramp.CurrentExit()),
     "text": (offramp.Margin(), offramp.ProductOfExperts()),
 }
+EXITS = {"conv": 3, "nested": 2, "cascade": 3, "text": 2}  # few: exporting takes its time
+BUDGETS = {2: (0.6, 0.75, 0.9), 3: (0.45, 0.6, 0.8)}
 
 
 class Exported:
@@ -40,7 +46,7 @@ def exported(make_once, tmp_path_factory):
     def of(kind):
         if kind not in made:
             scorer, answer = PAIRS[kind]
-            world = make_once(kind, scorer, answer, exits=3 if kind == "conv" else 2)
+            world = make_once(kind, scorer, answer, exits=EXITS[kind])
             example = None if kind == "text" else world.inputs(3)
             folder = tmp_path_factory.mktemp(kind) / "export"
             made[kind] = Exported(world, export(world.network, world.policy, folder, example))
@@ -79,7 +85,7 @@ def test_the_export_the_runner_and_the_simulation_decide_alike(exported, kind, r
     made = exported(kind)
     world, inputs = made.world, made.world.inputs(64)
     changed, leaving = 0, set()
-    for budget in (0.45, 0.6, 0.8):
+    for budget in BUDGETS[EXITS[kind]]:
         runner = Runner(world.network, world.policy.at(budget=budget))
         made.runner.set_budget(budget)
         unsure, simulated = near(world, runner.policy, inputs)
@@ -95,8 +101,8 @@ def test_the_export_the_runner_and_the_simulation_decide_alike(exported, kind, r
 def test_a_sample_alone_is_answered_as_in_a_batch(exported, kind):
     made = exported(kind)
     inputs = made.world.inputs(6)
-    unsure, _ = near(made.world, made.world.policy.at(budget=0.6), inputs)
-    made.runner.set_budget(0.6)
+    unsure, _ = near(made.world, made.world.policy.at(budget=0.7), inputs)
+    made.runner.set_budget(0.7)
     together = made.runner(inputs)
     for row in range(6):
         one = {k: v[row : row + 1] for k, v in inputs.items()} if kind == "text" else None
@@ -166,7 +172,7 @@ def test_other_shapes_are_refused(exported):
 
 
 def test_an_export_replaces_the_older_one_and_nothing_else(exported, tmp_path):
-    made = exported("cascade")
+    made = exported("nested")
     folder = shutil.copytree(made.folder, tmp_path / "export")
     (folder / "notes.txt").write_text("mine")
     old = {path.name for path in folder.glob("*.onnx")}
@@ -293,3 +299,46 @@ def test_a_graph_of_another_stage_is_refused(exported, tmp_path):
     replaced(folder, (folder / last.file).read_bytes())
     with pytest.raises(FileFormatError, match="must have the inputs state_0, got state_0, logits"):
         OnnxRunner(folder)
+
+
+def test_inspect_describes_an_export(exported):
+    facts, exits = report.inspect(exported("conv").folder)
+    assert "201" in [cell.text for row in facts.rows for cell in row]
+    assert [row[0].text for row in exits.rows] == ["stages.0", "stages.1", "stages.2"]
+
+
+ARCHITECTURES = {
+    "thin-resnet": {"depth": 8},
+    "vit-tiny": {"depth": 2},
+    "msdnet": {"blocks": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_papers_networks_decide_alike_in_onnx(name, tmp_path):
+    network = offramp.build(name, 5, 16, at=2, **ARCHITECTURES[name]).eval()
+    data = TensorDataset(torch.randn(90, 3, 16, 16), torch.arange(90) % 5)
+    held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
+    policy = offramp.Policy.for_budget(offramp.MaxProbability(), held_out, val, budget=0.8)
+    runner = OnnxRunner(export(network, policy, tmp_path), threads=1)
+    images = torch.randn(32, 3, 16, 16)
+    ledger = offramp.record(network, TensorDataset(images, torch.zeros(32).long()), "test")
+    scores = trace(policy.answer, policy.scorer, ledger).scores
+    unsure = near_threshold(scores, policy.thresholds)
+    agreement(runner(images), Runner(network, policy)(images), unsure)
+
+
+def test_the_command_writes_an_export(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    network = offramp.build("convnet", 4, 8, at=["blocks.0"]).eval()
+    data = TensorDataset(torch.randn(60, 3, 8, 8), torch.arange(60) % 4)
+    held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val)
+    network.save(tmp_path / "network")
+    policy.save(tmp_path / "policy")
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner().invoke(app, ["export", "network", "policy", "--budget", "0.9"])
+    assert run.exit_code == 0, run.output
+    assert "2 graphs and export.json written to export/" in run.output
+    assert torch.equal(OnnxRunner("export").thresholds, policy.at(budget=0.9).thresholds)

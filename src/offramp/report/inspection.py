@@ -9,13 +9,14 @@ from offramp.networks import EarlyExitNetwork, count_macs
 from offramp.networks.saving import VERSION as NETWORK_VERSION
 from offramp.policy import Policy
 from offramp.report.tables import Cell, Table
+from offramp.runtime.manifest import Manifest
 from offramp.storage import kind_of, read_folder
 
 __all__ = ["inspect"]
 
 
 def inspect(path: str | Path) -> list[Table]:
-    """Describe a ledger, an `.npz`, a policy, a network, or a folder that holds ledgers.
+    """Describe a ledger, an `.npz`, a policy, a network, an export, or a folder of ledgers.
 
     Raises:
         FileFormatError: There is nothing here that offramp knows.
@@ -33,6 +34,8 @@ def inspect(path: str | Path) -> list[Table]:
         return _policy(path, Policy.load(path))
     if kind == "network":
         return _network(path)
+    if kind == "export":
+        return _export(path)
     inside = [path / f"{split}{suffix}" for split in SPLITS for suffix in ("", ".npz")]
     found = [place for place in inside if place.exists()]
     if not found:
@@ -128,6 +131,34 @@ def _network(path: Path) -> list[Table]:
         columns.append("MACs so far")
         rows = [[*row, Cell(f"{int(cost):,}")] for row, cost in zip(rows, costs, strict=True)]
     return [_facts(f"Network {path}", facts), Table("exits", "Exits", columns, rows)]
+
+
+def _export(path: Path) -> list[Table]:
+    manifest = Manifest.read(path)
+    facts = {
+        "takes": str(manifest.inputs),
+        "classes": str(manifest.num_classes),
+        "operating points": str(len(manifest.points)),
+        "network": manifest.network,
+        "policy": manifest.policy,
+    }
+    thresholds = manifest.points.thresholds[manifest.selected]
+    rows = [
+        [
+            Cell(name),
+            Cell(stage.file),
+            Cell(f"{stage.bytes:,}"),
+            Cell(f"{float(cost):.1%}"),
+            Cell(f"{float(limit):.6g}"),
+        ]
+        for name, stage, cost, limit in zip(
+            manifest.exit_names, manifest.stages, manifest.costs, thresholds, strict=True
+        )
+    ]
+    columns = ["exit", "file", "bytes", "share", "threshold"]
+    budget = float(manifest.points.budgets[manifest.selected])
+    caption = f"At the chosen point the mean cost on val is {budget:.1%} of the full network's."
+    return [_facts(f"Export {path}", facts), Table("exits", "Exits", columns, rows, caption)]
 
 
 def _facts(title: str, facts: dict[str, str]) -> Table:

@@ -22,7 +22,7 @@ from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import Shared, State, map_leaves, named_leaves, take
 from offramp.policy import Policy
 from offramp.runtime.graphs import check_graph
-from offramp.runtime.manifest import VERSION, Manifest, StageFile
+from offramp.runtime.manifest import VERSION, Manifest, StageFile, output_names
 from offramp.runtime.plan import judge
 from offramp.runtime.runner import Runner
 from offramp.storage import atomic_path, check_target, read_description
@@ -74,7 +74,7 @@ def export(
             progress(exit_index, network.num_exits, name)
             module = StageModule(plain, policy, exit_index, state)
             files.append(_write_graph(module, name, folder, isinstance(inputs, TextInput)))
-            state = module.advanced()
+            state = module.after
         progress(network.num_exits, network.num_exits, "done")
         _manifest(network, policy, inputs, files).write(folder)
     except BaseException:
@@ -112,6 +112,12 @@ class StageModule(nn.Module):
         policy: Fitted.
         exit_index: m.
         state: Before the stage, of an example.
+
+    Attributes:
+        after: The example's state after the stage.
+
+    Raises:
+        NetworkError: A part of the state that is shared by all samples depends on the batch.
     """
 
     def __init__(
@@ -121,6 +127,7 @@ class StageModule(nn.Module):
         self.stage, self.head = network.stages[exit_index], network.heads[exit_index]
         self.policy, self.exit_index, self.template = policy, exit_index, state
         self.is_last = exit_index == network.num_exits - 1
+        self.after = self._advanced()
         self.num_classes = network.num_classes
         scores_back = policy.scorer.reads_history and not self.is_last
         reads = [self._head_reads, policy.answer.reads_history, scores_back]
@@ -133,7 +140,7 @@ class StageModule(nn.Module):
         return bool(getattr(self.head, "reads_logits", True)) and self.exit_index > 0
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """See `Manifest.output_names` for the order."""
+        """See `output_names` for the order."""
         parts = iter(tensors)
         state: State = self.stage(map_leaves(lambda _: next(parts), self.template))
         before = next(parts) if self.reads_logits else None
@@ -160,12 +167,8 @@ class StageModule(nn.Module):
         return (*leaves, *[history] * (self.reads_logits + self.reads_answers))
 
     @torch.no_grad()
-    def advanced(self) -> State:
-        """The example's state after this stage.
-
-        Raises:
-            NetworkError: A part that is shared by all samples depends on the batch.
-        """
+    def _advanced(self) -> State:
+        """The example's state after this stage, whose shared parts are the same for any batch."""
         after: State = self.stage(self.template)
         fewer: State = self.stage(take(self.template, torch.tensor([1])))
         pairs = zip(named_leaves(after), named_leaves(fewer), strict=True)
@@ -176,6 +179,11 @@ class StageModule(nn.Module):
                     f"{list(path)} changes with the batch, and a graph keeps it fixed"
                 )
         return after
+
+    def output_names(self) -> list[str]:
+        """Of the outputs, in order."""
+        carried = None if self.is_last else len(_tensors(self.after))
+        return output_names(carried, self.policy.confidence is not None)
 
     def paths(self) -> tuple[tuple[str | int, ...], ...]:
         """What leads to each tensor of the state that goes in."""
@@ -215,6 +223,7 @@ def _write_graph(module: StageModule, name: str, folder: Path, is_text: bool) ->
                 dynamo=True,
                 opset_version=OPSET,
                 input_names=graph.input_names,
+                output_names=module.output_names(),
                 dynamic_shapes=[_dynamic(args, len(graph.state), is_text)],
                 verbose=False,
             )

@@ -18,7 +18,7 @@ from offramp.networks.inputs import Inputs
 from offramp.storage import read_description, write_description
 from offramp.thresholds.points import OperatingPoints
 
-__all__ = ["VERSION", "Manifest", "StageFile", "hex_floats"]
+__all__ = ["VERSION", "Manifest", "StageFile", "hex_floats", "output_names"]
 
 VERSION = 1
 _BARE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.onnx")
@@ -88,11 +88,9 @@ class Manifest:
         The state after the stage comes first, but for the last one; then `logits` of the head,
         `answer`, `score` (but for the last one), and `confidence` where there is one.
         """
-        last = exit_index == len(self.stages) - 1
-        carried = 0 if last else len(self.stages[exit_index + 1].state)
-        names = [f"next_{number}" for number in range(carried)] + ["logits", "answer"]
-        names += [] if last else ["score"]
-        return names + (["confidence"] if self.has_confidence else [])
+        if exit_index == len(self.stages) - 1:
+            return output_names(None, self.has_confidence)
+        return output_names(len(self.stages[exit_index + 1].state), self.has_confidence)
 
     def write(self, folder: Path) -> Path:
         """Write the description into the folder, which makes the export whole."""
@@ -135,6 +133,24 @@ class Manifest:
         )
         _check(manifest, str(folder))
         return manifest
+
+
+def output_names(carried: int | None, has_confidence: bool) -> list[str]:
+    """Names of a graph's outputs, in order.
+
+    Args:
+        carried: Number of tensors in the state after the stage; None at the last exit.
+        has_confidence: Whether there is one.
+
+    Example:
+        >>> output_names(1, has_confidence=True)
+        ['next_0', 'logits', 'answer', 'score', 'confidence']
+        >>> output_names(None, has_confidence=False)
+        ['logits', 'answer']
+    """
+    names = [f"next_{number}" for number in range(carried or 0)] + ["logits", "answer"]
+    names += [] if carried is None else ["score"]
+    return names + (["confidence"] if has_confidence else [])
 
 
 def hex_floats(values: Tensor) -> list[Any]:
