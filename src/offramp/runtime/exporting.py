@@ -60,8 +60,8 @@ def export(
             does not fit the network.
         MissingExtraError: The extra `onnx` is not installed.
     """
-    for module in ("onnx", "onnxscript", "onnxruntime"):
-        require(module, extra="onnx")
+    for needed in ("onnx", "onnxscript", "onnxruntime"):
+        require(needed, extra="onnx")
     folder = Path(folder)
     check_target(folder, "export")
     Runner(network, policy)  # says what does not fit

@@ -94,7 +94,8 @@ class Manifest:
 
     def write(self, folder: Path) -> Path:
         """Write the description into the folder, which makes the export whole."""
-        points = {name: hex_floats(value) for name, value in self.points.tensors().items()}
+        tensors = self.points.tensors()
+        points: dict[str, Any] = {name: hex_floats(value) for name, value in tensors.items()}
         points["full_accuracy"] = self.points.full_accuracy.hex()
         meta = {
             "network": self.network,

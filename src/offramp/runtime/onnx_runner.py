@@ -159,8 +159,8 @@ class _Said:
     confidence: Tensor | None
 
     def take(self, mask: Tensor) -> "_Said":
-        parts = (self.answer, self.score, self.confidence)
-        return _Said(*(None if part is None else part[mask] for part in parts))
+        rest = (None if part is None else part[mask] for part in (self.score, self.confidence))
+        return _Said(self.answer[mask], *rest)
 
 
 @dataclass(frozen=True, eq=False)
