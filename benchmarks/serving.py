@@ -208,7 +208,27 @@ def load(world: World, port: int, clients: int, seconds: float) -> None:
         thread.join()
 
 
-def report(tally: Tally, seconds: float, before: float, after: float) -> None:
+class Watch(threading.Thread):
+    """Looks at the server's memory every second."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        super().__init__(daemon=True)
+        self.process, self.seen, self.done = process, [memory(process)], threading.Event()
+
+    def run(self) -> None:
+        """Until told to be done."""
+        while not self.done.wait(1):
+            self.seen.append(memory(self.process))
+
+    def quarters(self) -> str:
+        """At the start, after each quarter of the time, and at most."""
+        self.done.set()
+        last = len(self.seen) - 1
+        shown = (f"{self.seen[last * part // 4]:.0f}" for part in range(5))
+        return f"{' / '.join(shown)}, at most {max(self.seen):.0f}"
+
+
+def report(tally: Tally, seconds: float, watch: Watch) -> None:
     """Print what was seen."""
     times = torch.tensor(sorted(tally.seconds))
     quantiles = torch.tensor([0.5, 0.9, 0.99, 0.999])
@@ -220,7 +240,7 @@ def report(tally: Tally, seconds: float, before: float, after: float) -> None:
     )
     print(f"lost or mixed up   {sum(tally.wrong.values())} {dict(tally.wrong) or ''}")
     print(f"turned away        {dict(sorted(tally.refused.items()))} (by status; 0: cut off)")
-    print(f"server memory MB   {before:.0f} after a first load, {after:.0f} at the end")
+    print(f"server memory MB   at 0 / 25 / 50 / 75 / 100 % of the time: {watch.quarters()}")
 
 
 def main() -> None:
@@ -235,10 +255,10 @@ def main() -> None:
         process, port = start(Path(folder), asked.workers)
         try:
             load(World(bodies, expected), port, asked.clients, asked.seconds / 5)  # warm up
-            server, world = psutil.Process(process.pid), World(bodies, expected)
-            before = memory(server)
+            world, watch = World(bodies, expected), Watch(psutil.Process(process.pid))
+            watch.start()
             load(world, port, asked.clients, asked.seconds)
-            report(world.tally, asked.seconds, before, memory(server))
+            report(world.tally, asked.seconds, watch)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
