@@ -1,4 +1,5 @@
 import os
+import shutil
 from pathlib import Path
 
 import hypothesis
@@ -35,3 +36,21 @@ def real_splits():
     if not root or not folder.is_dir():
         pytest.skip("OFFRAMP_DATA has no ledgers/cifar100-thin")
     return load_ledgers(folder, network="cifar100-thin")
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """Headless Chromium; where there is none the test is skipped, and fails in CI."""
+    wanted = (os.environ.get("CHROMIUM"), "/usr/bin/chromium", "google-chrome")
+    found = next((path for name in wanted if name and (path := shutil.which(name))), None)
+    if found is None:
+        reason = "no Chromium: install it, or name one in the environment variable CHROMIUM"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    quiet = "no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
+    flags = [f"--{flag}" for flag in f"{quiet} disable-component-update disable-sync".split()]
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=found, args=["--headless", *flags])
+        yield browser
+        browser.close()

@@ -22,7 +22,7 @@ from offramp import (
     evaluate,
     synthetic,
 )
-from offramp.crossfitting import crossfit_answers
+from offramp.answers import crossfit_answers
 from offramp.errors import (
     BudgetError,
     ConfigError,

@@ -64,7 +64,8 @@ def test_a_comparison_is_written_in_every_form(table, tmp_path):
     paths, missing = report.write_comparison(table, tmp_path / "out")
     assert missing is None
     names = {path.name for path in paths}
-    assert names == {f"comparison.{form}" for form in ("md", "tex", "csv", "json", "svg")}
+    forms = ("md", "tex", "csv", "json", "svg")
+    assert names == {"report.html", *(f"comparison.{form}" for form in forms)}
     content = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert content["methods"][0]["figures"]["eefp"]["value"] == pytest.approx(
         table["baseline"].figures["eefp"].value
@@ -91,6 +92,42 @@ def test_without_the_extra_the_tables_are_written_and_the_pip_command_is_named(
     paths, note = report.write_comparison(table, tmp_path)
     assert "pip install 'offramp[report]'" in note
     assert (tmp_path / "comparison.md") in paths
+    monkeypatch.undo()
+    monkeypatch.setattr("offramp.report.page.require", missing)
+    paths, note = report.write_comparison(table, tmp_path)
+    assert "no page" in note
+    assert (tmp_path / "comparison.json") in paths
+
+
+def test_a_comparison_without_a_page_is_written_on_request(table, tmp_path):
+    paths, _ = report.write_comparison(table, tmp_path, page=False)
+    assert "report.html" not in {path.name for path in paths}
+
+
+def test_a_written_comparison_is_read_back_whole(table, tmp_path):
+    report.write_comparison(table, tmp_path, {"command": "offramp compare x"}, page=False)
+    again, origin = report.read_comparison(tmp_path)
+    assert again.to_json() == table.to_json()
+    assert report.tables(again) == report.tables(table)
+    assert origin["command"] == "offramp compare x"
+    assert origin["versions"]["offramp"]
+
+
+def test_reading_what_is_no_comparison_says_so(table, tmp_path):
+    with pytest.raises(FileFormatError, match=r"there is no comparison at .*json; give"):
+        report.read_comparison(tmp_path)
+    file = tmp_path / "comparison.json"
+    file.write_text("{")
+    with pytest.raises(FileFormatError, match=r"comparison\.json: "):
+        report.read_comparison(file)
+    old = table.to_json()
+    del old["methods"][0]["diagnostics"]
+    file.write_text(json.dumps(old))
+    with pytest.raises(FileFormatError, match="'diagnostics' is missing; it may have"):
+        report.read_comparison(file)
+    file.write_text("[1, 2]")
+    with pytest.raises(FileFormatError, match="this is not a comparison"):
+        report.read_comparison(file)
 
 
 def test_a_broken_dependency_is_not_called_a_missing_extra(tmp_path, monkeypatch):

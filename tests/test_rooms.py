@@ -25,7 +25,6 @@ CORE = [
     "thresholds",
     "tracing",
     "confidence",
-    "crossfitting",
     "policy",
     "methods",
     "evaluation",
@@ -35,6 +34,9 @@ MEETING = [
     "recording",
     "runtime",
     "report",
+    "theory",
+    "cli_report",
+    "cli_theory",
     "cli_training",
     "cli_runtime",
     "cli_serving",
@@ -102,7 +104,7 @@ TemperatureScaling VectorScaling MatrixScaling ProductOfExperts GeometricEnsembl
 History Answer Scorer Method evaluate budget_curve compare stop_target synthetic
 thresholds metrics targets OfframpError
 EarlyExitNetwork attach build count_macs time_exits Shared take
-train TrainConfig record data
+train TrainConfig record data theory
 Runner RunOutput
 export OnnxRunner
 """

@@ -7,7 +7,7 @@ Decisions: a `Ledger` of per-exit logits -> `Policy(scorer, answer)`, fitted on 
 on val -> `evaluate` on test. `compare` does it for many methods. `Runner` puts a policy to work.
 """
 
-from offramp import data, metrics, synthetic, targets, thresholds
+from offramp import data, metrics, synthetic, targets, theory, thresholds
 from offramp.answers import (
     Answer,
     CurrentExit,
@@ -90,6 +90,7 @@ __all__ = [
     "synthetic",
     "take",
     "targets",
+    "theory",
     "thresholds",
     "time_exits",
     "train",

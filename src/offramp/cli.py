@@ -1,21 +1,24 @@
 """The command line: one sub-command = parse + one public call."""
 
 import os
+import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from offramp import __version__, report, synthetic
+from offramp.cli_report import report_command
 from offramp.cli_runtime import bench_command, predict_command
 from offramp.cli_serving import export_command, serve_command
+from offramp.cli_theory import theory_command
 from offramp.cli_training import record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.evaluation import Comparison, compare, evaluate
@@ -79,7 +82,8 @@ def compare_command(
     """Compare exit methods on saved per-exit logits, and print the table.
 
     Every method is fitted on held_out, gets its thresholds on val and its figures on test.
-    Tables are also written as Markdown, CSV, LaTeX and JSON, with a figure as SVG.
+    Tables are also written as Markdown, CSV, LaTeX and JSON, with a figure as SVG and an
+    interactive page, report.html.
     """
     folder = folder or Path(f"{path.resolve().name.removesuffix('.npz')}-comparison")
     check_target(folder)
@@ -97,7 +101,7 @@ def compare_command(
             resamples,
             progress,
         )
-    _show(result, folder)
+    _show(result, folder, {"command": shlex.join(["offramp", *sys.argv[1:]])})
 
 
 @app.command("fit")
@@ -175,6 +179,8 @@ app.command("export")(export_command)
 app.command("serve")(serve_command)
 app.command("predict")(predict_command)
 app.command("bench")(bench_command)
+app.command("report")(report_command)
+app.command("theory")(theory_command)
 
 
 def main() -> None:
@@ -197,8 +203,9 @@ def _interrupted(*_: object) -> None:
     sys.exit(130)
 
 
-def _show(result: Comparison, folder: Path) -> None:
-    paths, missing = report.write_comparison(result, folder)  # first: printing may be cut off
+def _show(result: Comparison, folder: Path, provenance: Mapping[str, Any] | None = None) -> None:
+    # First: printing may be cut off.
+    paths, missing = report.write_comparison(result, folder, provenance)
     for table in report.tables(result):
         out.print(table.rich())
     for sentence in report.verdicts(result):

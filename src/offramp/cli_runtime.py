@@ -50,7 +50,7 @@ def predict_command(
     policy: PolicyPath,
     inputs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[INPUT]...", help="Image files, or folders of them."),
+        typer.Argument(metavar="INPUT", help="Image files, or folders of them."),
     ] = None,
     data: Annotated[
         str | None,
@@ -108,7 +108,7 @@ def bench_command(
     policy: PolicyPath,
     data: Annotated[
         str | None,
-        typer.Option("--data", help="Data set to run on. Default: noise, whose exits say little."),
+        typer.Option("--data", help="Data set to run on. Default: the run's, or else noise."),
     ] = None,
     split: Annotated[str, typer.Option(help="Of the data set.")] = "test",
     batch_sizes: Annotated[str, typer.Option(help="Comma-separated.")] = "1,32,256",

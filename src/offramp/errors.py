@@ -15,6 +15,7 @@ __all__ = [
     "OriginError",
     "OriginWarning",
     "SplitError",
+    "WorldError",
 ]
 
 
@@ -56,6 +57,10 @@ class DataError(OfframpError, ValueError):
 
 class CorruptImageError(DataError):
     """An image that cannot be decoded; the message names it."""
+
+
+class WorldError(OfframpError, ValueError):
+    """Tables of a finite world that are no probabilities, or do not fit together."""
 
 
 class FileFormatError(OfframpError, ValueError):

@@ -8,10 +8,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from offramp.answers import Answer, CurrentExit
+from offramp.answers import Answer, CurrentExit, crossfit_answers, crossfit_chunks
 from offramp.confidence import Confidence
 from offramp.costs import Costs
-from offramp.crossfitting import crossfit_answers, crossfit_chunks
 from offramp.errors import (
     BudgetError,
     ConfigError,

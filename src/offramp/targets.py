@@ -5,7 +5,14 @@ from torch import Tensor
 
 from offramp.errors import LedgerError
 
-__all__ = ["correctness", "hopeless", "oracle_accuracy", "oracle_exits", "stop_target"]
+__all__ = [
+    "correctness",
+    "hopeless",
+    "oracle_accuracies",
+    "oracle_accuracy",
+    "oracle_exits",
+    "stop_target",
+]
 
 
 def correctness(predictions: Tensor, labels: Tensor) -> Tensor:
@@ -89,13 +96,25 @@ def oracle_accuracy(correct: Tensor, costs: Tensor, budget: float) -> float:
         >>> oracle_accuracy(correct, torch.tensor([1.0, 2.0]), budget=1.25)
         0.5
     """
+    return float(oracle_accuracies(correct, costs, torch.tensor([budget], dtype=torch.float64)))
+
+
+def oracle_accuracies(correct: Tensor, costs: Tensor, budgets: Tensor) -> Tensor:
+    """`oracle_accuracy` at many budgets `[B]`: float64 `[B]`.
+
+    Example:
+        >>> correct = torch.tensor([[True, True], [False, True], [False, True], [False, False]])
+        >>> oracle_accuracies(correct, torch.tensor([1.0, 2.0]), torch.tensor([1.25, 1.5]))
+        tensor([0.5000, 0.7500], dtype=torch.float64)
+    """
     first = oracle_exits(correct)
     extra = (costs[first] - costs[0]).double()
     wanted = extra[~hopeless(correct)].sort().values
-    purse = (budget - float(costs[0])) * len(correct)
+    purses = (budgets.double() - float(costs[0])) * len(correct)
     # Half a millionth of the dearest step absorbs the rounding of the cumulative sum.
-    bought = int((wanted.cumsum(0) <= purse + 5e-7 * float(costs[-1])).sum())
-    return bought / len(correct)
+    slack = 5e-7 * float(costs[-1])
+    bought = torch.searchsorted(wanted.cumsum(0), purses + slack, right=True)
+    return bought.double() / len(correct)
 
 
 def _right_from_here_on(correct: Tensor) -> Tensor:

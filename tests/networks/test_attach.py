@@ -319,3 +319,8 @@ def test_named_model_is_pretrained_and_loads_by_itself(fake_libraries, library, 
 def test_unknown_model_of_a_library_is_told(fake_libraries, library):
     with pytest.raises(NetworkError, match=rf"{library} has no model `hf-hub:owner/x`; see"):
         attach(f"{library}/hf-hub:owner/x")
+
+
+def test_msdnet_with_fewer_exits_has_heads_that_fit_where_they_are():
+    network = build("msdnet", num_classes=5, image_size=16, at=3)
+    assert network(torch.rand(2, 3, 16, 16)).shape == (2, 3, 5)

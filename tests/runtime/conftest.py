@@ -23,7 +23,7 @@ SAMPLES = 90
 @pytest.fixture(autouse=True)
 def _short_fits(monkeypatch):
     """How well a corrector is trained does not matter here."""
-    monkeypatch.setattr(corrector, "MIN_STEPS", 20)
+    monkeypatch.setattr(corrector, "MIN_STEPS", 20, raising=False)
 
 
 class Batches(Dataset):

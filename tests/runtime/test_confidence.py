@@ -8,8 +8,8 @@ import torch
 
 import offramp
 from offramp import synthetic
+from offramp.answers import crossfit_answers
 from offramp.confidence import Confidence
-from offramp.crossfitting import crossfit_answers
 from offramp.errors import FileFormatError, NotFittedError
 from offramp.metrics import ece
 from offramp.runtime import Runner

@@ -10,7 +10,6 @@ from torch.utils.data import TensorDataset
 
 import offramp
 from offramp.runtime import Runner, near_threshold
-from offramp.scorers import corrector
 from offramp.thresholds.rule import exits_taken
 from offramp.tracing import trace
 
@@ -97,8 +96,7 @@ def check_all_ways(world, policy, samples, count, window=3):
     count.check(expected, joined(runner.stream(split(inputs, 5), window)))
 
 
-def test_random_networks_policies_and_batches_decide_alike_in_every_way(make, monkeypatch):
-    monkeypatch.setattr(corrector, "MIN_STEPS", 20)
+def test_random_networks_policies_and_batches_decide_alike_in_every_way(make):
     count = Count()
 
     @hypothesis.settings(max_examples=25, derandomize=True)

@@ -1,6 +1,7 @@
 """What does the network say if it stops here?"""
 
 from offramp.answers.answer import Answer
+from offramp.answers.crossfit import crossfit_answers, crossfit_chunks
 from offramp.answers.current import CurrentExit
 from offramp.answers.ensembles import GeometricEnsemble, ProductOfExperts
 from offramp.answers.scaling import MatrixScaling, TemperatureScaling, VectorScaling
@@ -13,4 +14,6 @@ __all__ = [
     "ProductOfExperts",
     "TemperatureScaling",
     "VectorScaling",
+    "crossfit_answers",
+    "crossfit_chunks",
 ]

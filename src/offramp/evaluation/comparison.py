@@ -1,19 +1,21 @@
 """Many methods on the same ledgers: the paper's table, with spreads and intervals."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from offramp.errors import ConfigError
+from offramp.errors import ConfigError, FileFormatError
 from offramp.evaluation.curve import Curve, curve_of
-from offramp.evaluation.outcome import ExitMetrics, exit_metrics, plain
+from offramp.evaluation.diagnostics import Diagnostics, diagnose
+from offramp.evaluation.outcome import ExitMetrics, exit_metrics
 from offramp.evaluation.references import References, references
 from offramp.evaluation.resampling import Interval, Resamples, difference
+from offramp.evaluation.values import plain, restore
 from offramp.ledger import Ledger
 from offramp.methods import Method, find_methods
 from offramp.policy import Policy
@@ -61,6 +63,7 @@ class MethodResult:
         differences: By rival (`baseline`, `temperature`) and column.
         exits: Per-exit scores, one entry per seed.
         curves: Budget curve, one entry per seed.
+        diagnostics: Of the first seed.
         seconds: Time to fit, tune and measure all seeds.
     """
 
@@ -70,6 +73,7 @@ class MethodResult:
     figures: dict[str, Figure]
     exits: list[ExitMetrics]
     curves: list[Curve]
+    diagnostics: Diagnostics
     seconds: float
     differences: dict[str, dict[str, Interval]] = field(default_factory=dict)
 
@@ -106,8 +110,26 @@ class Comparison:
         return [*(accuracy_key(budget) for budget in self.budgets), "ece", "eefp"]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for a file; NaN becomes None."""
+        """Plain values, for a file; NaN becomes None, infinities become text."""
         result: dict[str, Any] = plain(asdict(self))
+        return result
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """The comparison of which `to_json` made these values.
+
+        Raises:
+            FileFormatError: Something is missing, or is not what it should be.
+        """
+        try:
+            result: Self = restore(cls, values)
+        except KeyError as error:
+            raise FileFormatError(
+                f"this is not a complete comparison: {error} is missing; it may have been "
+                "written by another version, so compare again"
+            ) from None
+        except (AttributeError, TypeError, ValueError) as error:
+            raise FileFormatError(f"this is not a comparison: {error}") from None
         return result
 
 
@@ -194,6 +216,7 @@ class _Bench:
             figures,
             [run.exits for run in runs],
             [run.curve for run in runs],
+            runs[0].diagnostics,
             time.perf_counter() - start,
         )
         return result, resampled
@@ -218,7 +241,7 @@ class _Bench:
         calibration = self.resamples.ece(trace, policy.scorer)
         if calibration is not None:
             resampled["ece"] = calibration
-        return _Run(values, resampled, exits, curve)
+        return _Run(values, resampled, exits, curve, diagnose(policy, trace, curve, costs))
 
 
 @dataclass(frozen=True)
@@ -227,6 +250,7 @@ class _Run:
     resampled: dict[str, Tensor]
     exits: ExitMetrics
     curve: Curve
+    diagnostics: Diagnostics
 
 
 def _figure(values: Sequence[float]) -> Figure:

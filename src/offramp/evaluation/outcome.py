@@ -1,13 +1,12 @@
 """Outcome: what a policy does on test at one operating point."""
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from offramp.evaluation.values import plain
 from offramp.ledger import Ledger
 from offramp.metrics import Floats, augrc, ece, eefp
 from offramp.policy import Policy
@@ -16,7 +15,7 @@ from offramp.targets import hopeless
 from offramp.thresholds.rule import exits_taken
 from offramp.tracing import Trace
 
-__all__ = ["ExitMetrics", "Outcome", "evaluate", "exit_metrics", "plain"]
+__all__ = ["ExitMetrics", "Outcome", "evaluate", "exit_metrics"]
 
 
 @dataclass(frozen=True)
@@ -149,17 +148,6 @@ def evaluate(policy: Policy, test: Ledger, allow_split: str | None = None) -> Ou
         hopeless_accuracy=float(right[lost].double().mean()) if lost.any() else float("nan"),
         full_accuracy=float(trace.network_correct[:, -1].double().mean()),
     )
-
-
-def plain(value: Any) -> Any:  # noqa: ANN401 - JSON is recursive
-    """Turn arrays and tensors into lists and NaN into None, for JSON."""
-    if isinstance(value, Tensor | np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _digits(value: float) -> str:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offramp.evaluation.curve import AccuracyAt
+from offramp.evaluation.curve import GRID, AccuracyAt
 from offramp.ledger import Ledger
-from offramp.targets import correctness, hopeless, oracle_accuracy
+from offramp.targets import correctness, hopeless, oracle_accuracies
 
 __all__ = ["FixedExit", "References", "references"]
 
@@ -39,6 +39,7 @@ class References:
         full: The last exit alone: the network without exits, unless that one was dropped.
         oracle: Per budget, the best accuracy that any stopping rule could reach; at the cost of
             the first exit where the budget is below it.
+        oracle_curve: The same at every whole per cent from the first exit's cost on.
         hopeless_share: Share of test samples that no exit gets right.
     """
 
@@ -46,6 +47,7 @@ class References:
     best_fixed: list[FixedExit]
     full: FixedExit
     oracle: list[AccuracyAt]
+    oracle_curve: list[AccuracyAt]
     hopeless_share: float
 
 
@@ -73,7 +75,8 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
         fixed=fixed,
         best_fixed=[fixed[_best_within(alone, val_accuracy, budget)] for budget in budgets],
         full=fixed[-1],
-        oracle=[_oracle(correct, costs, budget) for budget in budgets],
+        oracle=_oracle(correct, costs, [max(b, float(costs[0])) for b in budgets]),
+        oracle_curve=_oracle(correct, costs, [b for b in GRID if b >= float(costs[0])]),
         hopeless_share=float(hopeless(correct).double().mean()),
     )
 
@@ -83,9 +86,9 @@ def _correct(ledger: Ledger) -> Tensor:
     return correctness(predictions, ledger.labels)
 
 
-def _oracle(correct: Tensor, costs: Tensor, budget: float) -> AccuracyAt:
-    spent = max(budget, float(costs[0]))
-    return AccuracyAt(oracle_accuracy(correct, costs, spent), spent)
+def _oracle(correct: Tensor, costs: Tensor, budgets: list[float]) -> list[AccuracyAt]:
+    found = oracle_accuracies(correct, costs, torch.tensor(budgets, dtype=torch.float64))
+    return list(map(AccuracyAt, found.tolist(), budgets))
 
 
 def _best_within(costs: Tensor, accuracy: Tensor, budget: float) -> int:

@@ -19,7 +19,7 @@ from offramp.errors import NetworkError
 from offramp.networks.blocks import BlockNetwork
 from offramp.networks.heads import Pool, TwoConvHead
 from offramp.networks.inputs import ImageInput
-from offramp.networks.state import State
+from offramp.networks.state import State, leaf_at
 
 __all__ = ["MSDNet", "MSDNetShape", "msdnet"]
 
@@ -186,9 +186,6 @@ class MSDNet(BlockNetwork):
         shape: Depth and widths.
         channels: Colour channels of the images.
 
-    Attributes:
-        widths: Channels of the coarsest scale after each block.
-
     Raises:
         NetworkError: Images whose size the scales do not divide.
     """
@@ -209,21 +206,23 @@ class MSDNet(BlockNetwork):
         stem = FirstLayer(channels, [shape.width * each for each in shape.factors], self.large)
         layers, widths = _layers(shape)
         ends = list(accumulate(shape.steps))
-        self.widths = [widths[end - 1] * shape.factors[-1] for end in ends]
         self.blocks = nn.ModuleList(
             nn.Sequential(*chain.from_iterable(layers[start:end]))
             for start, end in pairwise([0, *ends])
         )
         self.blocks[0].insert(0, stem)  # type: ignore[operator]
-        self.classifier = self.default_head([], num_classes, len(self.blocks) - 1)
+        self.classifier = self._head(widths[-1] * shape.factors[-1], num_classes)
         self.inputs = ImageInput(image_size, image_size, channels)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def default_head(self, state: State, num_classes: int, exit_index: int) -> TwoConvHead:
-        """The paper's classifier: 128 channels on CIFAR, as many as it reads on ImageNet."""
-        width = self.widths[exit_index]
+        """The paper's classifier, for the coarsest scale as it is at an exit."""
+        return self._head(leaf_at(state, (-1,)).shape[1], num_classes)
+
+    def _head(self, width: int, num_classes: int) -> TwoConvHead:
+        """With 128 channels on CIFAR, as many as it reads on ImageNet."""
         hidden = width if self.large else 128
         return TwoConvHead(Pool("whole", leaf=(-1,)), width, num_classes, hidden)
 

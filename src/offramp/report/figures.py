@@ -1,19 +1,19 @@
 """The paper's three-panel figure: cost-accuracy, ECE per exit, EEFP per exit."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from offramp.evaluation.comparison import Comparison, MethodResult
+from offramp.evaluation.comparison import Comparison
 from offramp.extras import require
+from offramp.report.bands import Band, curve_band, exit_band
+from offramp.report.palette import PALETTE, look_of
 from offramp.storage import atomic_path
 
 __all__ = ["three_panels"]
 
-# Okabe and Ito's colours, which people with colour blindness can tell apart.
-COLOURS = ("#7f7f7f", "#0072b2", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
+LINES = {"solid": "-", "dash": "--", "dot": ":"}
 
 
 def three_panels(comparison: Comparison, path: str | Path) -> Path:
@@ -28,12 +28,15 @@ def three_panels(comparison: Comparison, path: str | Path) -> Path:
     figure = figures.Figure(figsize=(13, 4), layout="constrained")
     trade, calibration, prediction = figure.subplots(1, 3)
     for number, method in enumerate(comparison.methods):
-        colour = COLOURS[number % len(COLOURS)]
-        style = ("-", "--", ":")[number // len(COLOURS) % 3]
-        look = {"color": colour, "linestyle": style, "label": method.label}
-        _draw_curve(trade, method, look)
-        _draw_exits(calibration, [run.ece[:-1] for run in method.exits], look)
-        _draw_exits(prediction, [run.eefp[:-1] for run in method.exits], look)
+        colour, dash = look_of(number)
+        look = {
+            "color": PALETTE[colour][0],
+            "linestyle": LINES[dash],
+            "label": _literal(method.label),
+        }
+        _draw_band(trade, curve_band(method), look, scale=100)
+        _draw_band(calibration, exit_band(method, "ece"), {**look, "marker": "o"})
+        _draw_band(prediction, exit_band(method, "eefp"), {**look, "marker": "o"})
     _draw_references(trade, comparison)
     _label(trade, "cost (share of the network without exits)", "accuracy (%)", "Cost-accuracy")
     _label(calibration, "exit", "ECE", "Calibration error (lower = calibrated)")
@@ -45,28 +48,24 @@ def three_panels(comparison: Comparison, path: str | Path) -> Path:
     return path
 
 
-def _draw_curve(axes: Any, method: MethodResult, look: dict[str, Any]) -> None:  # noqa: ANN401
-    """Mean over seeds on a common grid of costs, with a band."""
-    low = max(float(curve.costs[0]) for curve in method.curves)
-    high = min(float(curve.costs[-1]) for curve in method.curves)
-    grid = np.linspace(low, high, 200)
-    runs = np.array([np.interp(grid, c.costs, 100 * c.accuracies) for c in method.curves])
-    _draw_band(axes, grid, runs, look)
+def _draw_band(
+    axes: Any,  # noqa: ANN401
+    band: Band,
+    look: dict[str, Any],
+    scale: float = 1,
+) -> None:
+    if np.isnan(band.mean).all():
+        return
+    mean = scale * band.mean
+    axes.plot(band.x, mean, linewidth=1.5, markersize=4, **look)
+    if band.spread is not None:
+        low, high = mean - scale * band.spread, mean + scale * band.spread
+        axes.fill_between(band.x, low, high, alpha=0.2, linewidth=0, color=look["color"])
 
 
-def _draw_exits(axes: Any, runs: Sequence[Any], look: dict[str, Any]) -> None:  # noqa: ANN401
-    if not np.isnan(runs).all():
-        _draw_band(axes, np.arange(len(runs[0])), np.array(runs), {**look, "marker": "o"})
-
-
-def _draw_band(axes: Any, x: Any, runs: Any, look: dict[str, Any]) -> None:  # noqa: ANN401
-    mean = runs.mean(axis=0)
-    axes.plot(x, mean, linewidth=1.5, markersize=4, **look)
-    if len(runs) > 1:
-        spread = runs.std(axis=0, ddof=1)
-        axes.fill_between(
-            x, mean - spread, mean + spread, alpha=0.2, linewidth=0, color=look["color"]
-        )
+def _literal(text: str) -> str:
+    """A label from a user, in which dollar signs do not start a formula."""
+    return text.replace("$", r"\$")
 
 
 def _draw_references(axes: Any, comparison: Comparison) -> None:  # noqa: ANN401

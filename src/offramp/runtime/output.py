@@ -1,6 +1,6 @@
 """What comes out of a run, one row per sample and in the order of the input."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import torch
@@ -94,20 +94,33 @@ class Answered:
 
     def output(self, plan: Plan) -> RunOutput:
         """Everything that follows from the answers."""
-        logits, exits = self.logits, self.exits
-        failed = ~logits.isfinite().all(dim=1)
-        at = exits.clamp_min(0)
-        confidence = torch.full((len(exits),), torch.nan)
-        if plan.policy.confidence is not None and not failed.all():
-            right = plan.policy.confidence.probability(logits.nan_to_num(), at)
-            confidence = right.masked_fill(failed, torch.nan)
-        by_choice = (exits < len(plan.costs) - 1) & ~self.forced
-        return RunOutput(
-            logits.masked_fill(failed[:, None], torch.nan),
-            logits.argmax(dim=1).masked_fill(failed, -1),
+        exits, at = self.exits, self.exits.clamp_min(0)
+        failed = ~self.logits.isfinite().all(dim=1)
+        confidence = self._confidence(plan, at)
+        output = RunOutput(
+            self.logits,
+            self.logits.argmax(dim=1),
             exits,
             self.scores,
             confidence,
-            by_choice & (confidence < DOUBT),
-            plan.costs[at].masked_fill(exits < 0, 0.0),
+            (exits < len(plan.costs) - 1) & ~self.forced & (confidence < DOUBT),
+            plan.costs[at],
         )
+        return _without(output, failed) if failed.any() else output
+
+    def _confidence(self, plan: Plan, exits: Tensor) -> Tensor:
+        if plan.policy.confidence is None:
+            return torch.full((len(exits),), torch.nan)
+        return plan.policy.confidence.probability(self.logits, exits)
+
+
+def _without(output: RunOutput, failed: Tensor) -> RunOutput:
+    """The same, but for samples that have no answer."""
+    return replace(
+        output,
+        logits=output.logits.masked_fill(failed[:, None], torch.nan),
+        predictions=output.predictions.masked_fill(failed, -1),
+        confidence=output.confidence.masked_fill(failed, torch.nan),
+        likely_wrong=output.likely_wrong & ~failed,
+        costs=output.costs.masked_fill(output.exits < 0, 0.0),
+    )

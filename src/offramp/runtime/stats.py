@@ -130,6 +130,9 @@ class Tally:
 
 
 def _on_val(policy: Policy) -> tuple[Tensor, int]:
-    """Exit shares on val, and of how many samples."""
+    """Exit shares on val, and of how many samples; of one, if that is not known.
+
+    From a single sample nothing is known about the shares, and no alarm is raised.
+    """
     samples = [use.samples for use in policy.uses if use.step == "tune"]
-    return policy.points.shares[policy.selected], samples[-1]
+    return policy.points.shares[policy.selected], samples[-1] if samples else 1

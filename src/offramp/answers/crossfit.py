@@ -1,15 +1,16 @@
-"""Cross-fitting: answers of every sample by a copy that has not seen its label."""
+"""Cross-fitting: answers that have not seen the labels of the samples they are for."""
 
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from offramp.answers import Answer, CurrentExit
+from offramp.answers.answer import Answer
+from offramp.answers.current import CurrentExit
 from offramp.errors import LedgerError
 from offramp.ledger import Ledger
 
-__all__ = ["FOLDS", "crossfit_answers", "crossfit_chunks"]
+__all__ = ["crossfit_answers", "crossfit_chunks"]
 
 FOLDS = 5
 

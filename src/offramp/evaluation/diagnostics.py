@@ -1,0 +1,212 @@
+"""Looking into one method: what it does at every budget, and what its scores are like."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from offramp.errors import BudgetError
+from offramp.evaluation.curve import GRID, Curve
+from offramp.metrics import Floats, ece_bins
+from offramp.policy import Policy
+from offramp.scorers import Scorer
+from offramp.targets import hopeless
+from offramp.thresholds.points import OperatingPoints
+from offramp.thresholds.rule import exits_taken
+from offramp.tracing import Trace
+
+__all__ = ["BudgetPoints", "Diagnostics", "Reliability", "ScoreHistograms", "diagnose"]
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BudgetPoints:
+    """What the policy does on test at each budget of a grid, as `policy.at(budget=...)` would.
+
+    Below its range, the policy's cheapest point is taken.
+
+    Attributes:
+        budgets: `[G]`, as shares of the network without exits.
+        points: `[G]`, number of the operating point in `policy.points`.
+        val_costs: `[G]`, mean cost on val, by which the point was chosen.
+        costs: `[G]`, mean cost on test.
+        accuracies: `[G]`, on test.
+        shares: `[G, M]`, share of the test samples that leave at each exit.
+        thresholds: `[G, M-1]`, of the stop scores; `inf` closes an exit, `-inf` lets all leave.
+        stated: `[G, M-1]`, the thresholds as the scorer's probabilities; None where it has none.
+        hopeless_costs: `[G]`, mean cost on the test samples that no exit gets right; NaN where
+            there are none.
+    """
+
+    budgets: Floats
+    points: Counts
+    val_costs: Floats
+    costs: Floats
+    accuracies: Floats
+    shares: Floats
+    thresholds: Floats
+    stated: Floats | None
+    hopeless_costs: Floats
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Stated probability against how often the answer is right, in the bins of the ECE.
+
+    At the last exit, where no scorer runs, the answer's max probability is what is stated.
+
+    Attributes:
+        stated: `[M, B]`, mean in each bin; NaN where it is empty, or nothing is stated.
+        right: `[M, B]`, share of right answers in each bin.
+        counts: `[M, B]`, samples in each bin.
+    """
+
+    stated: Floats
+    right: Floats
+    counts: Counts
+
+
+@dataclass(frozen=True)
+class ScoreHistograms:
+    """Stop scores of the samples that should stop and of those that should go on.
+
+    Attributes:
+        edges: `[M-1, H+1]`; the outer bins also hold the half per cent beyond each end.
+        stop: `[M-1, H]`, samples that are right here, or hopeless from here on.
+        go: `[M-1, H]`, the others.
+    """
+
+    edges: Floats
+    stop: Counts
+    go: Counts
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Of one fitted and tuned policy, on test.
+
+    Attributes:
+        points: Along the budgets.
+        reliability: Per exit.
+        histograms: Per exit but the last.
+        hopeless_count: Test samples that no exit of the network gets right.
+    """
+
+    points: BudgetPoints
+    reliability: Reliability
+    histograms: ScoreHistograms
+    hopeless_count: int
+
+
+def diagnose(policy: Policy, trace: Trace, curve: Curve, costs: Tensor) -> Diagnostics:
+    """Look into a policy.
+
+    Args:
+        policy: Fitted and tuned.
+        trace: Of the policy on test.
+        curve: Of the trace under all of the policy's operating points.
+        costs: `[M]`, as shares of the network without exits.
+
+    Example:
+        >>> from offramp import MaxProbability, synthetic
+        >>> from offramp.evaluation.curve import curve_of
+        >>> splits = synthetic.ledgers(seed=0, samples=300)
+        >>> policy = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"])
+        >>> found = policy.trace(splits["test"], "test")
+        >>> costs = policy.costs(splits["test"]) / splits["test"].reference_cost
+        >>> curve = curve_of(found, policy.points.thresholds, costs)
+        >>> points = diagnose(policy, found, curve, costs).points
+        >>> bool((points.val_costs <= points.budgets)[points.budgets > 0.2].all())
+        True
+    """
+    lost = hopeless(trace.network_correct)
+    return Diagnostics(
+        _along_budgets(policy, trace.scores[lost], curve, costs),
+        reliability(trace, policy.scorer),
+        score_histograms(trace.scores[:, :-1].numpy(), trace.stop_targets[:, :-1].numpy()),
+        int(lost.sum()),
+    )
+
+
+def _along_budgets(
+    policy: Policy, lost_scores: Tensor, curve: Curve, costs: Tensor
+) -> BudgetPoints:
+    chosen = torch.tensor([_point_for(policy.points, budget) for budget in GRID])
+    place = curve.points.argsort()[chosen]  # the curve is sorted by its own costs
+    thresholds = policy.points.thresholds[chosen]
+    stated = policy.scorer.probability(thresholds[:, :-1])
+    spent = costs[exits_taken(lost_scores, thresholds).long()]  # [G, hopeless]
+    return BudgetPoints(
+        budgets=np.array(GRID),
+        points=chosen.numpy(),
+        val_costs=policy.points.budgets[chosen].numpy(),
+        costs=curve.costs[place].numpy(),
+        accuracies=curve.accuracies[place].numpy(),
+        shares=curve.shares[place].numpy(),
+        thresholds=thresholds[:, :-1].numpy(),
+        stated=None if stated is None else stated.double().numpy(),
+        hopeless_costs=spent.mean(dim=1).numpy(),
+    )
+
+
+def _point_for(points: OperatingPoints, budget: float) -> int:
+    try:
+        return points.for_budget(budget)
+    except BudgetError:
+        return 0
+
+
+def reliability(trace: Trace, scorer: Scorer, bins: int = 15) -> Reliability:
+    """The reliability diagram of every exit."""
+    last = trace.scores.shape[1] - 1
+    stated = scorer.probability(trace.scores[:, :last])
+    before = [None] * last if stated is None else list(stated.T)
+    columns = [*before, trace.confidences[:, last]]
+    rows = [
+        _bin_means(column, trace.correct[:, m].numpy(), bins) for m, column in enumerate(columns)
+    ]
+    means, right, counts = (np.stack(part) for part in zip(*rows, strict=True))
+    return Reliability(means, right, counts.astype(np.int64))
+
+
+def _bin_means(
+    stated: Tensor | None, correct: npt.NDArray[np.bool_], bins: int
+) -> tuple[Floats, Floats, Floats]:
+    if stated is None:
+        return np.full(bins, np.nan), np.full(bins, np.nan), np.zeros(bins)
+    values = stated.double().numpy()
+    index = ece_bins(values, bins)
+    counts, sums, hits = (
+        np.bincount(index, weights=weights, minlength=bins) for weights in (None, values, correct)
+    )
+    with np.errstate(invalid="ignore"):  # an empty bin is NaN, as documented
+        return sums / counts, hits / counts, counts.astype(np.float64)
+
+
+def score_histograms(
+    scores: Floats, targets: npt.NDArray[np.bool_], bins: int = 40
+) -> ScoreHistograms:
+    """Histograms of scores `[N, M-1]` by stop target `[N, M-1]`.
+
+    Example:
+        >>> scores = np.linspace(0, 1, 10)[:, None]
+        >>> found = score_histograms(scores, scores > 0.45, bins=2)
+        >>> found.stop, found.go
+        (array([[0, 5]]), array([[5, 0]]))
+    """
+    ends = np.quantile(scores, [0.005, 0.995], axis=0).T
+    # A scorer that says the same of every sample still needs a bin that is not empty.
+    edges = np.stack([np.linspace(low, max(high, low + 1e-6), bins + 1) for low, high in ends])
+    inside = np.clip(scores, edges[:, 0], edges[:, -1])
+
+    def count(wanted: npt.NDArray[np.bool_]) -> Counts:
+        rows = [
+            np.histogram(column[mask], bins=limits)[0]
+            for column, mask, limits in zip(inside.T, wanted.T, edges, strict=True)
+        ]
+        return np.stack(rows)
+
+    return ScoreHistograms(edges, count(targets), count(~targets))

@@ -1,0 +1,77 @@
+// Exit by exit: the three figures of all methods, and one exit of one method in depth.
+
+const TITLES = { ece: "ECE", eefp: "EEFP", augrc: "AUGRC" };
+
+function drawExits(section, figure) {
+  const known = section.shown.filter((method) => method.bands[figure].mean.some((value) => value !== null));
+  const traces = known.flatMap((method) => bandTraces(method, method.bands[figure], 1, "", {
+    mode: "lines+markers", marker: { size: 5, color: methodColour(method) },
+  }));
+  const x = axis("exit", { dtick: section.numExits > 12 ? 2 : 1, showgrid: false });
+  draw(section.chart(figure), traces, layout(x, axis(""), { title: heading(TITLES[figure]) }));
+}
+
+function showExitFacts(section) {
+  const { exits } = section.methods[section.method];
+  const names = { accuracy: "accuracy", ece: "ECE", eefp: "EEFP", augrc: "AUGRC", nll: "NLL" };
+  const made = Object.entries(names).map(([key, name]) => {
+    const value = exits[key][section.exit];
+    const text = key === "accuracy" ? percent(value, 2) : decimal(value);
+    return element("div", {}, element("dt", {}, name), element("dd", { "data-value": `exit-${key}` }, text));
+  });
+  section.find('[data-part="exit-facts"]').replaceChildren(...made);
+}
+
+const nothing = (text) => ({
+  text, showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5, font: { size: 13, color: colour("muted") },
+});
+
+function drawReliability(section) {
+  const method = section.methods[section.method];
+  const { stated, right, counts } = method.reliability;
+  const bins = counts[section.exit].map((_, bin) => bin).filter((bin) => counts[section.exit][bin] > 0);
+  const traces = [
+    { x: [0, 100], y: [0, 100], mode: "lines", line: { color: colour("rule-strong"), width: 1.5, dash: "dash" }, hoverinfo: "skip" },
+    line(method, bins.map((bin) => 100 * stated[section.exit][bin]), bins.map((bin) => 100 * right[section.exit][bin]), {
+      mode: "lines+markers", marker: { size: 8, color: methodColour(method) },
+      customdata: bins.map((bin) => counts[section.exit][bin]),
+      hovertemplate: "stated %{x:.1f} %, right %{y:.1f} %<br>%{customdata} samples<extra></extra>",
+    }),
+  ];
+  const ends = { range: [-2, 102], dtick: 25, tick0: 0 };
+  const notes = bins.length ? [] : [nothing("This scorer states no probability.")];
+  draw(section.chart("reliability"), traces, layout(
+    percentAxis("stated probability", ends), percentAxis("answers that are right", ends),
+    { hovermode: "closest", title: heading("Reliability"), annotations: notes },
+  ));
+}
+
+function drawHistogram(section) {
+  const method = section.methods[section.method];
+  const isLast = section.exit >= section.numExits - 1;
+  const { edges, stop, go } = method.histograms;
+  const kinds = [["stop", stop, "should stop"], ["go", go, "should go on"]];
+  const traces = isLast ? [] : kinds.map(([name, counts, label]) => {
+    const limits = edges[section.exit];
+    const width = limits[1] - limits[0];
+    return {
+      type: "bar", x: limits.slice(0, -1).map((limit) => limit + width / 2), y: counts[section.exit], width,
+      name: label, marker: { color: colour(name, 0.65), line: { width: 0 } },
+      hovertemplate: "%{y} samples",
+    };
+  });
+  const shapes = isLast ? [] : thresholdLine(method.points.thresholds[section.place][section.exit], edges[section.exit]);
+  const notes = isLast ? [nothing("No scorer runs at the last exit: everyone leaves.")] : [];
+  draw(section.chart("histogram"), traces, layout(
+    axis("stop score", { hoverformat: ".2f", showgrid: false, visible: !isLast }), axis("samples", { rangemode: "tozero", visible: !isLast }),
+    { barmode: "overlay", bargap: 0, title: heading("Scores"), shapes, annotations: notes,
+      showlegend: !isLast, legend: { x: 1, xanchor: "right", y: 1, yanchor: "top", font: { size: 12 }, bgcolor: "rgba(0,0,0,0)" } },
+  ));
+}
+
+function thresholdLine(value, limits) {
+  const at = number(value);
+  if (!Number.isFinite(at)) return [];
+  const x = Math.min(Math.max(at, limits[0]), limits.at(-1));
+  return [{ type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: { color: colour("accent"), width: 1.5 } }];
+}

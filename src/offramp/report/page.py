@@ -1,0 +1,101 @@
+"""One self-contained HTML page: charts that can be asked, tables, and what was run."""
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from offramp.extras import require
+from offramp.report.page_data import embedded_json, page_data
+from offramp.report.palette import PALETTE
+from offramp.report.provenance import groups_of
+from offramp.report.sections import Section, view_of
+from offramp.storage import write_text
+
+__all__ = ["write_page"]
+
+ASSETS = Path(__file__).parent / "assets"
+SCRIPTS = ("charts.js", "budget.js", "exits.js", "hopeless.js", "section.js", "main.js")
+
+
+def write_page(
+    path: str | Path,
+    title: str,
+    sections: Sequence[Section],
+    provenance: Mapping[str, Any],
+) -> Path:
+    """Write the page: one file that needs no network, and return its path.
+
+    Args:
+        path: Of the HTML file; its folder is created if needed.
+        title: Of the page.
+        sections: In the order shown.
+        provenance: Configuration, seeds, versions, commands, timings: plain values, nested as
+            you like, shown at the end under "What was run".
+
+    Raises:
+        MissingExtraError: jinja2 or plotly is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from offramp import compare, synthetic
+        >>> table = compare(**synthetic.ledgers(samples=200), methods=["baseline"], resamples=10)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     page = write_page(f"{folder}/report.html", "Mine", [Section("A", table)], {})
+        ...     "<h1>Mine</h1>" in page.read_text()
+        True
+    """
+    views = [view_of(number, section) for number, section in enumerate(sections)]
+    charted = {view.number: view.section.comparison for view in views}
+    scripts = _scripts() if any(charted.values()) else []
+    markup = require("markupsafe", extra="report").Markup
+    html = _template().render(
+        title=title,
+        version=version("offramp"),
+        policy=_content_policy(scripts),
+        sections=views,
+        provenance=groups_of(provenance),
+        style=markup(_style()),
+        data=markup(embedded_json({n: page_data(c) for n, c in charted.items() if c})),
+        scripts=[markup(script) for script in scripts],
+    )
+    return write_text(Path(path), html)
+
+
+def _scripts() -> list[str]:
+    """The plotting library, and the page's own code in one scope of its own."""
+    own = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    library: str = require("plotly.offline", extra="report").get_plotlyjs()
+    return [library, f'"use strict";\n{{\n{own}}}\n']
+
+
+def _style() -> str:
+    colours = "".join(
+        f"--m{number}: light-dark({light}, {dark});"
+        for number, (light, dark) in enumerate(PALETTE)
+    )
+    return f":root {{ {colours} }}\n" + (ASSETS / "page.css").read_text(encoding="utf-8")
+
+
+def _content_policy(scripts: Sequence[str]) -> str:
+    """What the browser may do with the page: run these scripts, and ask nobody for anything."""
+    hashes = [b64encode(sha256(s.encode("utf-8")).digest()).decode("ascii") for s in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes) or "'none'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _template() -> Any:  # noqa: ANN401 - jinja2 is optional
+    jinja = require("jinja2", extra="report")
+    environment = jinja.Environment(
+        loader=jinja.FileSystemLoader(ASSETS),
+        autoescape=True,
+        undefined=jinja.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html")

@@ -1,0 +1,265 @@
+"""Random worlds and exits: free numbers first, then exits that are calibrated by construction."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from offramp.errors import ConfigError
+from offramp.theory.exits import Exits
+from offramp.theory.groupings import Grouping
+from offramp.theory.predictors import (
+    DEFINITIONS,
+    Definition,
+    calibrated,
+    calibration_violation,
+    confidence_calibrated,
+    mean_calibrated,
+)
+from offramp.theory.sides import TOLERANCE
+from offramp.theory.worlds import Array, World, as_numbers, is_rational
+
+__all__ = ["Draw", "Setting", "Size", "build", "draw", "random_exits"]
+
+Structure = Literal["any", "chain", "strict chain", "one", "points", "swap", "uneven swap"]
+STRUCTURES: tuple[Structure, ...] = get_args(Structure)
+
+
+class Size(NamedTuple):
+    """How many points, classes and exits."""
+
+    points: int
+    classes: int
+    exits: int
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """The free numbers that a world and its exits are built from.
+
+    Small whole numbers give small rational worlds, so that a search can shrink them; leading
+    dimensions are draws side by side.
+
+    Args:
+        points: `[..., N]`, positive weights of the points.
+        classes: `[..., N, K]`, weights of the classes at each point; zeros mean even ones.
+        groups: `[..., M, N]`, a group of each point at each exit.
+        picks: `[..., M, N]`, the class that each exit answers, for `confidence`.
+        noise: `[..., M, N, K]`, weights of the classes, for `mean` and `confidence`.
+    """
+
+    points: Array
+    classes: Array
+    groups: npt.NDArray[np.int64]
+    picks: npt.NDArray[np.int64]
+    noise: Array
+
+    @property
+    def size(self) -> Size:
+        """Points, classes and exits."""
+        exits, points, classes = self.noise.shape[-3:]
+        return Size(points, classes, exits)
+
+    def take(self, index: Any) -> "Draw":  # noqa: ANN401 - whatever numpy takes for an index
+        """Some of several draws."""
+        return Draw(**{name: array[index] for name, array in vars(self).items()})
+
+    def rational(self) -> "Draw":
+        """The same whole numbers as Fractions."""
+        exact = {
+            name: as_numbers(getattr(self, name).astype(int).astype(object))
+            for name in ("points", "classes", "noise")
+        }
+        return replace(self, **exact)
+
+    @property
+    def total(self) -> Any:  # noqa: ANN401 - a number, or an array of them
+        """Sum of all numbers, `[...]`: of two draws of a size, the lower one is simpler."""
+        worlds = self.points.shape[:-1]
+        return sum(array.reshape(*worlds, -1).sum(-1) for array in vars(self).values())
+
+
+def draw(rng: np.random.Generator, count: int, size: Size, whole: int | None = None) -> Draw:
+    """Draw `count` times.
+
+    Args:
+        rng: The source of randomness.
+        count: How many.
+        size: Points, classes and exits.
+        whole: Draw whole numbers up to this one, mostly small; by default floats.
+
+    Example:
+        >>> draw(np.random.default_rng(0), 5, Size(points=3, classes=2, exits=4)).noise.shape
+        (5, 4, 3, 2)
+    """
+    N, K, M = size
+
+    def weights(least: int, *shape: int) -> Array:
+        if whole is None:
+            return rng.exponential(size=(count, *shape))
+        drawn = rng.geometric(0.4, size=(count, *shape)) - 1
+        return np.minimum(least + drawn, whole).astype(np.float64)
+
+    return Draw(
+        points=weights(1, N),
+        classes=weights(0, N, K),
+        groups=rng.integers(0, N, size=(count, M, N)),
+        picks=rng.integers(0, K, size=(count, M, N)),
+        noise=weights(0, M, N, K),
+    )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is assumed of the exits.
+
+    Args:
+        definition: By which they are calibrated.
+        structure: Of their groupings. `any`: unrelated. `chain`: each refines the one before.
+            `strict chain`: and differs from it. `one`: the same at all exits. `points`: every
+            point by itself. `swap`: one grouping with two equally probable points in a group,
+            which exit 1 confuses. `uneven swap`: those points are not equally probable.
+
+    Example:
+        >>> Setting("exact", "net")
+        Traceback (most recent call last):
+        offramp.errors.ConfigError: `structure` must be one of any, chain, strict chain, one,
+        points, swap, uneven swap, got 'net'
+    """
+
+    definition: Definition = "exact"
+    structure: Structure = "any"
+
+    def __post_init__(self) -> None:
+        for name, known in (("definition", DEFINITIONS), ("structure", STRUCTURES)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ConfigError(f"`{name}` must be one of {', '.join(known)}, got {value!r}")
+
+
+def build(free: Draw, setting: Setting) -> tuple[Exits, npt.NDArray[np.bool_]]:
+    """Exits that are what a setting says, from free numbers.
+
+    Returns:
+        The exits, and whether they are indeed: bool `[...]`. Not every draw can be made to fit;
+        where it does not, the exits are not to be looked at.
+    """
+    valid = np.asarray((free.points > 0).all(-1))
+    points = np.where(valid[..., None], free.points, 1)  # the others share the array
+    if setting.structure == "swap":
+        points[..., 1] = points[..., 0]
+    world = World(_shares(points), _shares(free.classes))
+    grouping = Grouping(_labels(free.groups, setting.structure))
+    predictors = _predictors(world, grouping, free, setting)
+    if setting.definition == "confidence":
+        # What counts is the grouping by confidence, and groups may share one by accident.
+        grouping = Grouping.levels(predictors)
+    if "swap" in setting.structure:
+        predictors = _swapped(predictors)
+    exits = Exits(world, grouping, predictors)
+    return exits, valid & _fits(exits, setting)
+
+
+def random_exits(
+    seed: int = 0, setting: Setting | None = None, size: Size | tuple[int, int, int] = (4, 3, 3)
+) -> Exits:
+    """One random world with exits, by default calibrated along a refinement chain.
+
+    Args:
+        seed: The same seed gives the same world.
+        setting: What is assumed of the exits.
+        size: Points, classes and exits.
+
+    Raises:
+        ConfigError: No draw of this size fits the setting.
+
+    Example:
+        >>> exits = random_exits(seed=1)
+        >>> print([str(exits.grouping.exit(m)) for m in range(3)], exits.is_chain)
+        ['{0}{1,2}{3}', '{0}{1}{2}{3}', '{0}{1}{2}{3}'] True
+    """
+    setting = setting or Setting("exact", "chain")
+    size = Size(*size)
+    if "swap" in setting.structure and (size.points < 2 or size.exits < 2):
+        raise ConfigError(f"a swap needs two points and two exits at least, got {size}")
+    exits, valid = build(draw(np.random.default_rng(seed), 1000, size), setting)
+    if not valid.any():
+        raise ConfigError(f"no world of {size} was found for {setting}: try a larger one")
+    return exits.take(int(valid.argmax()))
+
+
+def _shares(weights: Array) -> Array:
+    """Weights as shares of their sum; even ones where all are zero."""
+    empty = weights.sum(-1, keepdims=True) == 0
+    weights = as_numbers(np.where(empty, 1, weights))
+    result: Array = weights / weights.sum(-1, keepdims=True)
+    return result
+
+
+def _labels(groups: npt.NDArray[np.int64], structure: Structure) -> npt.NDArray[np.int64]:
+    """`[..., M, N]`."""
+    exits, points = groups.shape[-2:]
+    if structure == "points":
+        return np.broadcast_to(np.arange(points), groups.shape)
+    if "chain" in structure:
+        # What all exits so far know together refines what they knew before.
+        return np.stack([_code(groups[..., : m + 1, :]) for m in range(exits)], axis=-2)
+    if structure == "any":
+        return groups
+    shared = np.broadcast_to(groups[..., :1, :], groups.shape).copy()
+    if "swap" in structure:
+        shared[..., 1] = shared[..., 0]
+    return shared
+
+
+def _code(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """One number for the groups of several exits, `[..., m, N]` -> `[..., N]`."""
+    code = np.zeros_like(groups[..., 0, :])
+    for m in range(groups.shape[-2]):
+        code = code * groups.shape[-1] + groups[..., m, :]
+    return code
+
+
+def _predictors(world: World, grouping: Grouping, free: Draw, setting: Setting) -> Array:
+    world = world.per_exit()
+    if setting.definition == "exact":
+        return calibrated(world, grouping)
+    if setting.definition == "mean":
+        return mean_calibrated(world, grouping, _shares(free.noise))
+    # Exits of one grouping have the same confidences only if they answer the same.
+    alike = setting.structure in ("one", "swap", "uneven swap")
+    picks = np.broadcast_to(free.picks[..., :1, :], free.picks.shape) if alike else free.picks
+    return confidence_calibrated(world, grouping, picks, free.noise)
+
+
+def _swapped(predictors: Array) -> Array:
+    """Exit 0 everywhere, but exit 1 takes point 0 for point 1 and the other way round."""
+    first = predictors[..., 0, :, :]
+    result = np.repeat(first[..., None, :, :], predictors.shape[-3], axis=-3)
+    result[..., 1, 0, :], result[..., 1, 1, :] = first[..., 1, :], first[..., 0, :]
+    return result
+
+
+def _fits(exits: Exits, setting: Setting) -> npt.NDArray[np.bool_]:
+    """What construction alone does not ensure."""
+    fits: npt.NDArray[np.bool_] = np.ones(exits.world.p_x.shape[:-1], dtype=bool)
+    same = exits.grouping.same
+    if setting.definition == "confidence":
+        # Of a swap, only the exit before it has to be calibrated.
+        fits &= _confident_exits(exits, 1 if "swap" in setting.structure else exits.num_exits)
+    if "chain" in setting.structure:
+        fits &= exits.is_chain
+    if setting.structure == "strict chain":
+        fits &= (same[..., 1:, :, :] != same[..., :-1, :, :]).any((-2, -1)).all(-1)
+    if setting.structure == "one":
+        fits &= (same == same[..., :1, :, :]).all((-3, -2, -1))
+    return fits
+
+
+def _confident_exits(exits: Exits, count: int) -> npt.NDArray[np.bool_]:
+    """Whether the first exits' largest probabilities are accuracies; ties may move an answer."""
+    first = exits.predictors[..., :count, :, :]
+    gap = calibration_violation(exits.world.per_exit(), first, definition="confidence")
+    result: Array = np.asarray(gap) <= (0 if is_rational(first) else TOLERANCE)
+    return np.asarray(result.all(-1), dtype=bool)

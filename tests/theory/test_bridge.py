@@ -1,0 +1,66 @@
+"""The bridge: a trained network against the known truth."""
+
+import numpy as np
+import pytest
+
+from offramp.errors import ConfigError
+from offramp.theory.bridge import NEIGHBOURS, bridge
+from offramp.theory.figures import bridge_figure, draw_figures
+from offramp.theory.tables import bridge_table
+
+
+@pytest.fixture(scope="module")
+def result():
+    return bridge(epochs=8, test=2000)
+
+
+def test_risk_measured_from_labels_agrees_with_the_known_one(result):
+    for each in result.exits:
+        assert abs(each.measured_excess - each.excess) < 4 * each.measured_error
+        assert each.excess > 0
+
+
+def test_deeper_exits_have_less_excess_risk_here(result):
+    excess = [each.excess for each in result.exits]
+    assert excess == sorted(excess, reverse=True)
+
+
+def test_the_true_stopping_probability_is_how_often_stopping_is_right(result):
+    for each in result.exits:
+        error = np.sqrt((each.truth * (1 - each.truth)).mean() / result.samples)
+        assert abs(each.truth.mean() - each.stop_frequency) <= 4 * error + 1e-9
+
+
+def test_the_corrector_is_right_on_average_and_knows_less_than_x(result):
+    for each in result.exits[:-1]:
+        assert abs(each.estimate.mean() - each.truth.mean()) < 0.05
+        assert ((each.estimate >= 0) & (each.estimate <= 1)).all()
+        # It says more than one constant would, and less than the truth.
+        total = np.square(each.estimate - each.truth).mean()
+        assert 0 < total < each.truth.var()
+        assert each.unseen > 0
+    assert np.isnan(result.exits[-1].estimate).all()
+
+
+def test_history_shows_the_corrector_more(result):
+    """With the exits before, fewer samples look alike, and less of the truth is hidden."""
+    more = bridge(epochs=8, test=2000, history=True)
+    assert more.exits[1].unseen < result.exits[1].unseen
+    np.testing.assert_array_equal(more.exits[1].truth, result.exits[1].truth)
+
+
+def test_too_few_samples_to_average_over_are_refused():
+    with pytest.raises(ConfigError, match=f"`test` must be above {NEIGHBOURS}, got 50"):
+        bridge(test=50)
+
+
+def test_the_table_and_the_figures_show_every_exit(result, tmp_path):
+    table = bridge_table(result)
+    assert [row[0].text for row in table.rows] == ["0", "1", "2", "3"]
+    assert table.rows[-1][-1].text == "-"
+    path = bridge_figure(result, tmp_path / "new" / "bridge.svg")
+    text = path.read_text()
+    for exit_index in range(3):
+        assert f"<!-- exit {exit_index} -->" in text
+    assert bridge_figure(result, tmp_path / "again.svg").read_text() == text
+    assert [p.name for p in draw_figures(tmp_path)] == ["theory-floor.svg", "theory-worse.svg"]

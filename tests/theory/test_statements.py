@@ -1,0 +1,190 @@
+"""What the paper proves holds in every world that is drawn; what it assumes cannot be dropped."""
+
+from fractions import Fraction
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offramp import theory
+from offramp.theory import Exits, Grouping, Setting, World, random_exits
+from offramp.theory.claims import CLAIMS
+from offramp.theory.divergence import above_the_floor
+from offramp.theory.figures import largest_excess
+from offramp.theory.generate import Draw
+from offramp.theory.predictors import calibration_violation
+from offramp.theory.stopping import READINGS
+
+sizes = st.tuples(st.integers(1, 5), st.integers(2, 4), st.integers(2, 4))
+seeds = st.integers(0, 100_000)
+
+
+@given(seeds, sizes)
+def test_what_is_proved_for_exact_calibration_with_refinement_holds(seed, size):
+    exits = random_exits(seed, Setting("exact", "chain"), size)
+    assert theory.excess_risk_is_information(exits).holds
+    assert theory.refinement_reduces_excess_risk(exits).holds
+    assert theory.zero_one_risk_is_controlled(exits).holds
+    for loss in ("log", "zero-one"):
+        assert theory.anytime(exits, loss).holds
+    for reading in READINGS:
+        assert theory.monotone_stopping(exits, reading).holds
+
+
+@given(seeds, sizes)
+def test_stopping_is_monotone_between_any_two_exits_of_a_chain(seed, size):
+    """Not only between neighbours: the means over coarser groups follow from the finer ones."""
+    exits = random_exits(seed, Setting("exact", "chain"), size)
+    for reading in READINGS:
+        stops = theory.stopping_probability(exits.world, exits.predictors, reading)
+        for early in range(exits.num_exits):
+            grouping = exits.grouping.exit(early)
+            means = [theory.group_mean(exits.world.p_x, grouping, row) for row in stops[early:]]
+            assert all((later >= means[0] - 1e-9).all() for later in means)
+
+
+@given(seeds, sizes)
+def test_the_last_exit_always_stops_in_every_reading(seed, size):
+    exits = random_exits(seed, Setting("mean", "any"), size)
+    for reading in READINGS:
+        stops = theory.stopping_probability(exits.world, exits.predictors, reading)
+        np.testing.assert_allclose(stops[-1], 1)
+        assert (stops <= 1 + 1e-12).all()
+
+
+@given(seeds, sizes)
+def test_confidence_calibration_fixes_the_zero_one_risk_and_not_the_log_risk(seed, size):
+    exits = random_exits(seed, Setting("confidence", "any"), size)
+    assert theory.zero_one_risk_is_controlled(exits).holds
+    for predictor in exits.predictors:
+        assert calibration_violation(exits.world, predictor, definition="confidence") <= 1e-9
+
+
+@given(seeds, st.sampled_from([Fraction(1, 10), Fraction(1, 10**6), Fraction(1, 10**40)]))
+def test_the_worsened_predictor_stays_calibrated_exactly_and_gets_as_bad_as_one_likes(seed, tiny):
+    """At c = 1/2 = 1/(K-1) with three classes, where there is just enough room."""
+    half, quarter = Fraction(1, 2), Fraction(1, 4)
+    world = World([Fraction(1)], [[half, quarter, quarter]])
+    exits = Exits(world, Grouping([[0]]), world.p_y_given_x[None])
+    assert above_the_floor(exits)
+    worse = theory.worsened(exits, tiny)
+    assert worse[0].tolist() == [half, tiny, half - tiny]
+    assert calibration_violation(world, worse, definition="confidence") == 0
+    expected = -0.25 * (np.log(float(4 * tiny)) + np.log(float(4 * (half - tiny))))
+    assert theory.excess_risk(world, worse)[0] == pytest.approx(expected)
+
+
+def test_below_the_floor_no_class_can_be_left_without():
+    world = World([Fraction(1)], [[Fraction(2, 5), Fraction(3, 10), Fraction(3, 10)]])
+    exits = Exits(world, Grouping([[0]]), world.p_y_given_x[None])
+    assert not above_the_floor(exits)
+    worse = theory.worsened(exits, Fraction(1, 10**40))
+    assert sorted(worse[0].tolist()) == [Fraction(1, 5), Fraction(2, 5), Fraction(2, 5)]
+
+
+@pytest.mark.parametrize("classes", [3, 4, 7])
+def test_the_largest_excess_depends_on_epsilon_from_the_floor_on_only(classes):
+    edge = 1 / (classes - 1)
+    below = [largest_excess(edge - 0.01, classes, epsilon) for epsilon in (1e-9, 1e-90)]
+    above = [largest_excess(edge + 0.01, classes, epsilon) for epsilon in (1e-9, 1e-90)]
+    assert below[0] == below[1] <= -np.log(1 - (classes - 1) * (edge - 0.01))
+    assert above[1] > 5 * above[0]
+
+
+def test_the_product_misses_the_joint_probability_in_both_directions(by_hand):
+    """All exits are compared with one label, so that being wrong together is not independent."""
+    half = Fraction(1, 2)
+    world = World([Fraction(1)], [[half, half]])
+    alike = np.array([[[Fraction(1), Fraction(0)]]] * 2)
+    opposite = np.array([[[Fraction(1), Fraction(0)]], [[Fraction(0), Fraction(1)]]])
+    for predictors, joint in ((alike, 1), (opposite, half)):
+        exits = Exits(world, Grouping([[0], [0]]), predictors)
+        assert by_hand.stops(exits, 0, "sampled") == [joint]
+        assert by_hand.stops(exits, 0, "product") == [Fraction(3, 4)]
+    assert not theory.product_at_least_joint(Exits(world, Grouping([[0], [0]]), alike)).holds
+    assert not theory.product_at_most_joint(Exits(world, Grouping([[0], [0]]), opposite)).holds
+
+
+def test_calibrated_exits_that_do_not_refine_get_worse_with_depth(by_hand):
+    exits = theory.growing_excess_risk()
+    for m in range(2):
+        assert by_hand.violation(exits, m, "exact") == 0
+    assert not by_hand.refines(exits, 1, 0)
+    assert not by_hand.refines(exits, 0, 1)
+    means = [sum(by_hand.excesses(exits, m, "log")) / 3 for m in range(2)]
+    assert means[0] == 0
+    assert means[1] == pytest.approx(2 / 3 * np.log(2))
+
+
+def test_a_network_calibrated_at_every_exit_can_be_the_worse_one(by_hand):
+    pair = theory.calibrated_but_worse()
+    for m in range(2):
+        assert by_hand.violation(pair.calibrated, m, "exact") == 0
+    assert by_hand.violation(pair.overconfident, 0, "exact") > 0
+    assert by_hand.is_chain(pair.calibrated)
+    fronts = {}
+    for name in ("calibrated", "overconfident"):
+        exits = getattr(pair, name)
+        for m in range(2):  # they predict the same
+            for one, two in zip(exits.predictors[m], pair.calibrated.predictors[m], strict=True):
+                assert by_hand.first_largest(one) == by_hand.first_largest(two)
+        fronts[name] = theory.frontier(exits, exits.predictors.max(-1), pair.costs)
+    assert fronts["calibrated"] == [(1, Fraction(3, 5)), (2, Fraction(4, 5))]
+    assert fronts["overconfident"] == [(1, Fraction(3, 5)), (Fraction(8, 5), Fraction(4, 5))]
+
+
+def whole_draws(size):
+    """Small whole numbers that `build` turns into worlds."""
+    points, classes, exits = size
+
+    def numbers(least, *shape):
+        count = int(np.prod(shape))
+        lists = st.lists(st.integers(least, 3), min_size=count, max_size=count)
+        return lists.map(lambda values: np.array(values).reshape(shape))
+
+    return st.builds(
+        Draw,
+        points=numbers(1, points).map(lambda a: a.astype(float)),
+        classes=numbers(0, points, classes).map(lambda a: a.astype(float)),
+        groups=numbers(0, exits, points).map(lambda a: a % points),
+        picks=numbers(0, exits, points).map(lambda a: a % classes),
+        noise=numbers(0, exits, points, classes).map(lambda a: a.astype(float)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "definition", "variant"),
+    [
+        ("anytime-pointwise", "exact", "log loss"),
+        ("canonical", "confidence", ""),
+    ],
+)
+def test_hypothesis_finds_a_world_of_the_same_size_and_none_smaller(name, definition, variant):
+    """An independent search and shrinker agrees with ours on where a claim first breaks."""
+    (claim,) = [
+        c
+        for c in CLAIMS
+        if (c.name, c.setting.definition, c.variant) == (name, definition, variant)
+    ]
+    ours = theory.check(claim, worlds=50).example
+    size = (ours.world.num_points, ours.world.num_classes, ours.num_exits)
+
+    def breaks(free):
+        _, sides, valid = claim.test(free)
+        return bool(valid) and np.isfinite(sides.gap).all() and float(sides.deviation) > 1e-6
+
+    settings = hypothesis.settings(max_examples=1000, database=None, deadline=None)
+    found = hypothesis.find(whole_draws(size), breaks, settings=settings)
+    _, sides, valid = claim.test(found.rational())
+    assert valid
+    assert sides.deviation > 1e-6
+    for axis in range(3):
+        smaller = list(size)
+        smaller[axis] -= 1
+        if smaller[axis] < claim.least[axis]:
+            continue
+        fewer = hypothesis.settings(max_examples=60, database=None, deadline=None)
+        with pytest.raises(hypothesis.errors.NoSuchExample):
+            hypothesis.find(whole_draws(tuple(smaller)), breaks, settings=fewer)
