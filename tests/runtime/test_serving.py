@@ -277,3 +277,15 @@ def test_cli_names_what_is_wrong(tmp_path):
         [*command, "--port", "80"], capture_output=True, text=True, env=environment
     )
     assert found.returncode == 2 and "`port` must lie in 1024..65535" in found.stderr
+
+
+def test_images_are_read_as_the_named_data_set_was(tmp_path):
+    from offramp.cli_serving import _images
+
+    network = offramp.build("convnet", num_classes=10, image_size=28)
+    reader, names = _images(network, tmp_path, "cluttered-digits", None)
+    data = offramp.data.load("cluttered-digits")["test"]
+    assert reader.size == 28 and reader.normalization == data.normalization
+    assert names == tuple(data.class_names)
+    grey = offramp.build("convnet", num_classes=10, image_size=28, channels=1)
+    assert _images(grey, tmp_path, None, None) == (None, None)  # sent as numbers

@@ -16,7 +16,7 @@ from offramp.networks.state import leaf_at
 from offramp.runtime.flight import unbroken
 from offramp.runtime.graphs import open_graph, run_graph
 from offramp.runtime.manifest import Manifest
-from offramp.runtime.output import DOUBT, RunOutput
+from offramp.runtime.output import Answered, RunOutput
 from offramp.runtime.runner import checked_deadline
 from offramp.thresholds.rule import rounded_up, stops
 
@@ -93,7 +93,8 @@ class OnnxRunner:
         """
         until, limits = self._clock() + checked_deadline(deadline), self._limits
         leaves = self._begin(x)
-        answers = _Answers(len(leaves[0]), self.manifest)
+        answered = Answered(len(leaves[0]), self.manifest.num_classes)
+        confidence = torch.full((len(leaves[0]),), torch.nan)
         group = _Group(torch.arange(len(leaves[0])), leaves, self._no_history(len(leaves[0])))
         healthy = unbroken(leaves)
         group = self._trimmed(group if healthy is None else group.take(healthy), 0)
@@ -103,11 +104,15 @@ class OnnxRunner:
             group, said = self._run(m, group)
             chosen = _chosen(said, limits[m])
             stop = torch.ones_like(chosen) if self._clock() >= until else chosen
-            answers.forced[group.rows[stop & ~chosen]] = True
+            answered.forced[group.rows[stop & ~chosen]] = True
             if stop.any():
-                answers.write(m, group.rows[stop], said.take(stop))
+                rows, last = group.rows[stop], said.take(stop)
+                score = math.inf if last.score is None else last.score
+                answered.write(rows, last.answer, m, score)
+                if last.confidence is not None:
+                    confidence[rows] = last.confidence
                 group = self._trimmed(group.take((~stop).nonzero().squeeze(1)), m + 1)
-        return answers.output()
+        return answered.finished(self.manifest.costs, confidence)
 
     def _begin(self, x: Any) -> list[Tensor]:  # noqa: ANN401
         """The tensors that the first graph takes."""
@@ -177,39 +182,6 @@ class _Group:
     def take(self, index: Tensor) -> "_Group":
         leaves = [leaf.index_select(0, index) for leaf in self.leaves]
         return _Group(self.rows[index], leaves, [part[index] for part in self.history])
-
-
-class _Answers:
-    """Where answers are written, once per sample."""
-
-    def __init__(self, samples: int, manifest: Manifest) -> None:
-        self.costs = manifest.costs
-        self.logits = torch.full((samples, manifest.num_classes), torch.nan)
-        self.exits = torch.full((samples,), -1)
-        self.scores = torch.full((samples,), torch.nan)
-        self.confidence = torch.full((samples,), torch.nan)
-        self.forced = torch.zeros(samples, dtype=torch.bool)
-
-    def write(self, exit_index: int, rows: Tensor, said: _Said) -> None:
-        self.logits[rows] = said.answer
-        self.exits[rows] = exit_index
-        self.scores[rows] = math.inf if said.score is None else said.score
-        if said.confidence is not None:
-            self.confidence[rows] = said.confidence
-
-    def output(self) -> RunOutput:
-        failed = ~self.logits.isfinite().all(dim=1)
-        confidence = self.confidence.masked_fill(failed, torch.nan)
-        by_choice = (self.exits < len(self.costs) - 1) & ~self.forced
-        return RunOutput(
-            self.logits.masked_fill(failed[:, None], torch.nan),
-            self.logits.argmax(dim=1).masked_fill(failed, -1),
-            self.exits,
-            self.scores,
-            confidence,
-            by_choice & (confidence < DOUBT),
-            self.costs[self.exits.clamp_min(0)].masked_fill(self.exits < 0, 0.0),
-        )
 
 
 def _chosen(said: _Said, limit: Tensor) -> Tensor:

@@ -94,17 +94,20 @@ class Answered:
 
     def output(self, plan: Plan) -> RunOutput:
         """Everything that follows from the answers."""
+        return self.finished(plan.costs, self._confidence(plan, self.exits.clamp_min(0)))
+
+    def finished(self, costs: Tensor, confidence: Tensor) -> RunOutput:
+        """Everything that follows from the answers, the costs `[M]` and the confidence `[N]`."""
         exits, at = self.exits, self.exits.clamp_min(0)
         failed = ~self.logits.isfinite().all(dim=1)
-        confidence = self._confidence(plan, at)
         output = RunOutput(
             self.logits,
             self.logits.argmax(dim=1),
             exits,
             self.scores,
             confidence,
-            (exits < len(plan.costs) - 1) & ~self.forced & (confidence < DOUBT),
-            plan.costs[at],
+            (exits < len(costs) - 1) & ~self.forced & (confidence < DOUBT),
+            costs[at],
         )
         return _without(output, failed) if failed.any() else output
 
