@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
 import offramp
@@ -30,8 +31,8 @@ def make(name: str, exits: int) -> tuple[offramp.EarlyExitNetwork, offramp.Polic
     """A network with random weights, and a policy for it."""
     torch.manual_seed(0)
     network = offramp.build(name, CLASSES, SIZE, at=exits).eval()
-    for weight in network.heads.parameters():
-        weight.data.mul_(5)  # so that scores lie apart
+    for head in network.heads:  # so that scores lie apart
+        [m for m in head.modules() if isinstance(m, nn.Linear)][-1].weight.data.mul_(5)
     data = TensorDataset(torch.randn(600, 3, SIZE, SIZE), torch.randint(CLASSES, (600,)))
     held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
     policy = offramp.Policy(offramp.Corrector(epochs=1)).fit(held_out).tune(val)

@@ -4,8 +4,10 @@ import hashlib
 import json
 import shutil
 
+import hypothesis
 import pytest
 import torch
+from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
@@ -95,6 +97,22 @@ def test_the_export_the_runner_and_the_simulation_decide_alike(exported, kind, r
         leaving |= set(output.exits.tolist())
     record_property(f"{kind}: changed within rounding of a threshold, of 192", changed)
     assert len(leaving) > 1  # or nothing was tested
+
+
+@hypothesis.settings(max_examples=15, derandomize=True)
+@hypothesis.given(
+    kind=st.sampled_from(sorted(PAIRS)),
+    samples=st.integers(1, 40),
+    seed=st.integers(0, 2**20),
+    budget=st.floats(0.55, 1),
+)
+def test_any_batch_at_any_budget_is_decided_alike(exported, kind, samples, seed, budget):
+    made = exported(kind)
+    runner = Runner(made.world.network, made.world.policy.at(budget=budget))
+    made.runner.set_budget(budget)
+    inputs = made.world.inputs(samples, seed)
+    unsure, _ = near(made.world, runner.policy, inputs)
+    agreement(made.runner(inputs), runner(inputs), unsure)
 
 
 @pytest.mark.parametrize("kind", ["conv", "text"])
