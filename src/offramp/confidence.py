@@ -1,14 +1,15 @@
 """How probable it is that an answer is right: fitted apart from the decision when to stop.
 
 A stop score is no such probability: the corrector's is high for a sample that no exit will get
-right. Here a logistic regression per exit maps how sure the answer looks (its log-odds and its
-entropy) to the probability of being right. It reads the current answer only, so that it asks for
-no head that would not run anyway.
+right. But it decides who stops, and it knows more than the answer does, so that among those who
+stop, the answer alone would misjudge. Here a logistic regression per exit maps how sure the answer
+looks (its log-odds and its entropy) and the stop score to the probability of being right. All of
+them are there when a sample leaves, so that nothing runs that would not run anyway.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +18,19 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from torch import Tensor
 
+from offramp.answers import Answer, crossfit_chunks
 from offramp.component import Component
+from offramp.ledger import Ledger
+from offramp.scorers import History, Scorer
 from offramp.scorers.confidence import certainty
 
-__all__ = ["Confidence"]
+__all__ = ["Confidence", "crossfit_scores", "fit_confidence"]
 
 Floats = npt.NDArray[np.float64]
+Part: TypeAlias = tuple[Tensor | slice, Tensor, Tensor]
 
 RIDGE = 1e-2  # on weights of standardised features: holds them where few answers are wrong
+FOLDS = 2  # for scorers, whose fits take longer than those of answers
 
 
 @dataclass
@@ -32,53 +38,130 @@ class Confidence(Component):
     """The calibrated probability that an answer is right.
 
     Attributes:
-        weights_: `[M, 3]` float64: of the log-odds, of minus the log-entropy, and a constant.
+        weights_: `[M, 4]` float64: of the log-odds, of minus the log-entropy, of the stop score,
+            and a constant.
+        plain_weights_: `[M, 3]` float64: the same without the score, for where there is none.
 
     Example:
-        >>> from offramp import synthetic
+        >>> from offramp import MaxProbability, synthetic
+        >>> from offramp.answers import CurrentExit
         >>> ledger = synthetic.ledgers(seed=0)["held_out"]
-        >>> confidence = Confidence().fit(ledger.chunks(), ledger.labels)
+        >>> confidence = fit_confidence(CurrentExit(), MaxProbability(), ledger)
         >>> stated = confidence.probability(ledger.logits[:, 2], torch.full((len(ledger),), 2))
         >>> right = ledger.logits[:, 2].argmax(1) == ledger.labels
         >>> bool((stated.mean() - right.double().mean()).abs() < 0.01)
         True
     """
 
-    learned = ("weights_",)
+    learned = ("weights_", "plain_weights_")
 
-    def fit(self, answers: Iterable[tuple[Tensor | slice, Tensor]], labels: Tensor) -> Self:
-        """Learn one logistic regression per exit.
+    def fit(self, parts: Iterable[Part], labels: Tensor) -> Self:
+        """Learn two logistic regressions per exit.
 
         Args:
-            answers: Positions of some samples and their answers `[n, M, K]`, all samples in all;
-                by an answer that has not seen their labels.
+            parts: Positions of some samples, their answers `[n, M, K]` and their scores
+                `[n, M-1]`, all samples in all; by an answer and a scorer that have not seen
+                their labels.
             labels: `[N]`.
         """
-        features: Tensor | None = None
-        right: Tensor | None = None
-        for rows, part in answers:
-            if features is None or right is None:
-                features = torch.empty(len(labels), part.shape[1], 2, dtype=torch.float64)
-                right = torch.empty(len(labels), part.shape[1], dtype=torch.bool)
-            features[rows] = _features(part.flatten(0, 1)).view(*part.shape[:2], 2)
-            right[rows] = part.argmax(2) == labels[rows, None]
-        assert features is not None and right is not None, "a ledger has samples"
-        exits = range(features.shape[1])
-        found = [_logistic(features[:, m].numpy(), right[:, m].numpy()) for m in exits]
-        self.weights_ = torch.from_numpy(np.stack(found))
+        tables: list[tuple[Tensor | slice, Tensor, Tensor]] = []
+        for rows, answers, scores in parts:
+            features = _features(answers.flatten(0, 1)).view(*answers.shape[:2], 2)
+            ended = torch.cat([scores.double(), torch.zeros(len(scores), 1)], dim=1)
+            right = answers.argmax(2) == labels[rows, None]
+            tables.append((rows, torch.cat([features, ended[..., None]], dim=2), right))
+        order = torch.cat([torch.arange(len(labels))[rows] for rows, _, _ in tables])
+        inputs = torch.cat([table for _, table, _ in tables])[order.argsort()].numpy()
+        targets = torch.cat([right for *_, right in tables])[order.argsort()].numpy()
+        exits = range(inputs.shape[1])
+        full = [_logistic(inputs[:, m], targets[:, m]) for m in exits]
+        plain = [_logistic(inputs[:, m, :2], targets[:, m]) for m in exits]
+        self.weights_ = torch.from_numpy(np.stack(full))
+        self.plain_weights_ = torch.from_numpy(np.stack(plain))
         return self
 
-    def probability(self, answers: Tensor, exits: Tensor) -> Tensor:
+    def probability(self, answers: Tensor, exits: Tensor, scores: Tensor | None = None) -> Tensor:
         """The probability that each answer is right, `[n]` float32.
 
         Args:
             answers: `[n, K]`, logits that were answered with.
             exits: `[n]`, the exit of each.
+            scores: `[n]`, the stop score there; not finite where there is none, as at the last
+                exit.
         """
         self.check_fitted()
-        features = _features(answers)
-        weights = self.weights_[exits.long()]  # [n, 3]
-        return ((features * weights[:, :2]).sum(1) + weights[:, 2]).sigmoid().float()
+        features, exits = _features(answers), exits.long()
+        plain = self.plain_weights_[exits]
+        logits = (features * plain[:, :2]).sum(1) + plain[:, 2]
+        if scores is not None:
+            weights, known = self.weights_[exits], scores.isfinite()
+            scored = (features * weights[:, :2]).sum(1) + weights[:, 3]
+            scored = scored + weights[:, 2] * scores.double().nan_to_num(0, 0, 0)
+            logits = torch.where(known, scored, logits)
+        return logits.sigmoid().float()
+
+
+def fit_confidence(
+    answer: Answer, scorer: Scorer, ledger: Ledger, history: History | None = None
+) -> Confidence:
+    """Fit on answers and scores that have not seen the labels of the samples they are for.
+
+    Args:
+        answer: Its settings are used; it is fitted anew, fold by fold, if it learns.
+        scorer: Fitted; copies of it are, fold by fold, if it learns.
+        ledger: The held_out ledger.
+        history: All its exits with cross-fitted answers; needed where the scorer learns.
+    """
+    parts: Iterator[Part]
+    if history is None:
+        crossed = crossfit_chunks(answer, ledger)
+        parts = (
+            (rows, answers, _exit_scores(scorer, History(ledger.logits[rows].float(), answers)))
+            for rows, answers in crossed
+        )
+    else:
+        scores = crossfit_scores(scorer, history, ledger.labels, ledger.costs)
+        parts = ((rows, part.answers, scores[rows]) for rows, part in history.chunks())
+    return Confidence().fit(parts, ledger.labels)
+
+
+def crossfit_scores(
+    scorer: Scorer, history: History, labels: Tensor, costs: Tensor, folds: int = FOLDS
+) -> Tensor:
+    """Scores `[N, M-1]` of every sample by a copy of `scorer` that was fitted without it.
+
+    Copies that were fitted on fewer samples are less sure of themselves, or more. So the scores
+    of each are brought to the mean and the spread that those of `scorer` itself have.
+
+    Args:
+        scorer: Fitted on all samples.
+        history: All exits of the held_out samples.
+        labels: `[N]`.
+        costs: `[M]`, cumulative.
+        folds: How many copies.
+    """
+    own = _chunked_scores(scorer, history)
+    scores = torch.empty_like(own)
+    order = torch.randperm(len(history), generator=torch.Generator().manual_seed(0))
+    parts = order.tensor_split(folds)
+    for number, part in enumerate(parts):
+        rest = torch.cat([*parts[:number], *parts[number + 1 :]])
+        fitted = scorer.clone().fit(history.take(rest), labels[rest], costs)
+        found = _chunked_scores(fitted, history.take(part))
+        spread = found.std(dim=0, correction=0).clamp_min(1e-12)
+        scores[part] = (found - found.mean(0)) / spread * own.std(0, correction=0) + own.mean(0)
+    return scores
+
+
+def _chunked_scores(scorer: Scorer, history: History) -> Tensor:
+    return torch.cat([_exit_scores(scorer, part) for _, part in history.chunks()])
+
+
+@torch.no_grad()
+def _exit_scores(scorer: Scorer, history: History) -> Tensor:
+    """`[n, M-1]`: at every exit but the last."""
+    columns = [scorer.score_at(history.until(m)).float() for m in range(history.exit_index)]
+    return torch.stack(columns, dim=1) if columns else torch.empty(len(history), 0)
 
 
 def _features(answers: Tensor) -> Tensor:
@@ -87,7 +170,7 @@ def _features(answers: Tensor) -> Tensor:
 
 
 def _logistic(features: Floats, right: npt.NDArray[np.bool_]) -> Floats:
-    """Weights and constant, `[3]`, of the largest likelihood, a little held back.
+    """Weights of `[N, F]` features and a constant, `[F+1]`, of the largest likelihood.
 
     The targets are Platt's: not quite one and zero, so that an exit that is always right on
     held_out is not taken to be certain.
@@ -96,7 +179,7 @@ def _logistic(features: Floats, right: npt.NDArray[np.bool_]) -> Floats:
     inputs = np.column_stack([(features - centre) / scale, np.ones(len(features))])
     hits = right.sum()
     targets = np.where(right, (hits + 1) / (hits + 2), 1 / (len(right) - hits + 2))
-    ridge = np.array([RIDGE, RIDGE, 0.0])
+    ridge = np.append(np.full(features.shape[1], RIDGE), 0.0)
 
     def loss_and_gradient(weights: Floats) -> tuple[float, Floats]:
         logits = inputs @ weights
@@ -104,6 +187,7 @@ def _logistic(features: Floats, right: npt.NDArray[np.bool_]) -> Floats:
         gradient = inputs.T @ (expit(logits) - targets) + ridge * weights
         return float(losses.sum() + 0.5 * ridge @ weights**2), gradient
 
-    found = minimize(loss_and_gradient, np.zeros(3), jac=True, method="L-BFGS-B").x
-    slopes = found[:2] / scale
-    return np.append(slopes, found[2] - slopes @ centre)
+    start = np.zeros(len(ridge))
+    found = minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B").x
+    slopes = found[:-1] / scale
+    return np.append(slopes, found[-1] - slopes @ centre)

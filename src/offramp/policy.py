@@ -1,6 +1,6 @@
 """Policy = answer + scorer + operating points: the only place where they are joined."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -8,8 +8,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from offramp.answers import Answer, CurrentExit, crossfit_answers, crossfit_chunks
-from offramp.confidence import Confidence
+from offramp.answers import Answer, CurrentExit, crossfit_answers
+from offramp.confidence import Confidence, fit_confidence
 from offramp.costs import Costs
 from offramp.errors import (
     BudgetError,
@@ -84,7 +84,7 @@ class Policy:
         """Fit the answer, the scorer, and the confidence in the answers.
 
         A fitted answer is cross-fitted: the scorer trains on answers that have not seen their
-        own labels, as it will meet them in use.
+        own labels, as it will meet them in use. For the confidence, so is the scorer.
 
         Args:
             held_out: Data that the network was not trained on.
@@ -334,16 +334,15 @@ class Policy:
         ledger = held_out._as_split("held_out")
         answer = self.answer.clone().fit(ledger)
         scorers: Sequence[Scorer] = [self.scorer.clone()]
-        crossed: Iterable[tuple[Tensor | slice, Tensor]] = crossfit_chunks(self.answer, ledger)
+        history: History | None = None
         if self.scorer.learns:
             history = History(ledger.logits, crossfit_answers(self.answer, ledger))
             scorers = fit_scorers(history, ledger.labels, ledger.costs)
-            crossed = ((rows, part.answers) for rows, part in history.chunks())
         policies = [self._fitted(answer, scorer, held_out) for scorer in scorers]
         if with_confidence:
-            confidence = Confidence().fit(crossed, ledger.labels)
             for policy in policies:
-                policy.confidence = confidence
+                parts = self.answer, policy.scorer, ledger, history
+                policy.confidence = fit_confidence(*parts)
         return policies
 
     def _fitted(self, answer: Answer, scorer: Scorer, held_out: Ledger) -> "Policy":

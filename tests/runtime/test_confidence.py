@@ -1,6 +1,7 @@
 """The confidence in an answer: calibrated, apart from the stop score, saved with the policy."""
 
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from offramp.metrics import ece
 from offramp.runtime import Runner
 from offramp.runtime.output import Answered
 from offramp.runtime.plan import Plan
+from offramp.tracing import trace
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +28,11 @@ def answered(policy, ledger):
     """Answers of a policy to a ledger, through the same door as a runner's."""
     exits = policy.decide(ledger).long()
     answers = policy.answer.answers(ledger.logits.float())[torch.arange(len(exits)), exits]
+    scores = trace(policy.answer, policy.scorer, ledger).scores
     table = Answered(len(exits), ledger.num_classes)
     for m in range(ledger.num_exits):
         rows = (exits == m).nonzero().squeeze(1)
-        table.write(rows, answers[rows], m, 0.0)
+        table.write(rows, answers[rows], m, scores[rows, m])
     return table.output(Plan.of(policy, [False] * ledger.num_exits))
 
 
@@ -56,44 +59,84 @@ def test_samples_that_are_likely_wrong_are_mostly_wrong(splits):
     right = output.predictions == splits["test"].labels
     marked = output.likely_wrong
     assert 0.05 < marked.double().mean() < 0.9
-    assert right[marked].double().mean() < 0.35
+    assert right[marked].double().mean() < 0.45
+    gap = output.confidence[marked].mean() - right[marked].double().mean()
+    assert gap.abs() < 0.1, "also among those that were stopped, it is calibrated"
     assert right[~marked].double().mean() > 0.7
     assert not (marked & (output.exits == 4)).any(), "the last exit is no choice"
     assert (output.confidence[marked] < 0.5).all()
+
+
+def part(answers, rows=slice(None)):
+    """Answers without any news in their scores."""
+    return rows, answers, torch.zeros(len(answers), answers.shape[1] - 1)
 
 
 def test_confidence_is_fitted_on_cross_fitted_answers(splits):
     held_out = splits["held_out"].take(torch.arange(200)).keep_exits([0, 4])
     policy = offramp.Policy(offramp.MaxProbability(), offramp.MatrixScaling()).fit(held_out)
     crossed = crossfit_answers(offramp.MatrixScaling(), held_out)
-    expected = Confidence().fit([(slice(None), crossed)], held_out.labels)
-    torch.testing.assert_close(policy.confidence.weights_, expected.weights_)
-    naive = Confidence().fit(
-        [(slice(None), policy.answer.answers(held_out.logits))], held_out.labels
-    )
+    expected = Confidence().fit([part(crossed)], held_out.labels)
+    torch.testing.assert_close(policy.confidence.plain_weights_, expected.plain_weights_)
+    answers = policy.answer.answers(held_out.logits)
+    naive = Confidence().fit([part(answers)], held_out.labels)
     exits = torch.zeros(200, dtype=torch.long)
-    answers = policy.answer.answers(held_out.logits)[:, 0]
     # A matrix of K x K overfits, and only the naive fit believes it.
-    honest = policy.confidence.probability(answers, exits).mean()
-    assert honest < naive.probability(answers, exits).mean() - 0.02
+    honest = policy.confidence.probability(answers[:, 0], exits).mean()
+    assert honest < naive.probability(answers[:, 0], exits).mean() - 0.02
+
+
+@dataclass
+class Memory(offramp.Scorer):
+    """Knows the samples that it was fitted on, and whether they are right."""
+
+    learned = ("known_", "right_")
+
+    def fit(self, history, labels, costs):
+        self.known_ = history.logits[:, 0, 0].clone()
+        self.right_ = history.predictions[:, 0] == labels
+        return self
+
+    def score_at(self, history):
+        same = history.logits[:, 0, :1] == self.known_
+        return (same & self.right_).any(1).float() - (same & ~self.right_).any(1).float()
+
+
+def test_a_scorer_that_knows_its_samples_does_not_deceive_the_confidence(splits):
+    held_out = splits["held_out"].take(torch.arange(400))
+    policy = offramp.Policy(Memory()).fit(held_out)
+    weights = policy.confidence.weights_[0]
+    assert weights[2].abs() < 1e-6, "scores that were cross-fitted say nothing"
+
+
+def test_the_score_tells_the_confidence_what_the_answer_cannot():
+    """Of equal answers, the scorer may know which are right: who stops is not a fair sample."""
+    labels = torch.arange(100) % 2
+    answers = torch.tensor([1.0, 0.0]).expand(100, 2, 2)  # right for every second sample
+    scores = 1.0 - 2.0 * labels[:, None]
+    confidence = Confidence().fit([(slice(None), answers, scores)], labels)
+    at = torch.zeros(2, dtype=torch.long)
+    low, high = confidence.probability(answers[:2, 0], at, torch.tensor([-1.0, 1.0]))
+    assert low < 0.1 and high > 0.9
+    plain = confidence.probability(answers[:2, 0], at)
+    torch.testing.assert_close(plain, torch.tensor([0.5, 0.5]))
+    unknown = confidence.probability(answers[:2, 0], at, torch.tensor([torch.nan, torch.inf]))
+    assert torch.equal(unknown, plain)
 
 
 def test_an_exit_that_is_always_right_is_not_taken_to_be_certain():
     labels = torch.arange(40) % 3
     answers = 30.0 * torch.nn.functional.one_hot(labels, 3).float()[:, None]
-    stated = (
-        Confidence()
-        .fit([(slice(None), answers)], labels)
-        .probability(answers[:, 0], torch.zeros(40, dtype=torch.long))
-    )
+    confidence = Confidence().fit([part(answers)], labels)
+    stated = confidence.probability(answers[:, 0], torch.zeros(40, dtype=torch.long))
     assert (stated > 0.9).all() and (stated < 1).all()
 
 
-def test_chunks_make_no_difference(splits):
+def test_parts_make_no_difference(splits):
     ledger = splits["held_out"]
-    whole = Confidence().fit([(slice(None), ledger.logits)], ledger.labels)
+    whole = Confidence().fit([part(ledger.logits)], ledger.labels)
     rows = torch.randperm(len(ledger)).split(100)
-    parts = Confidence().fit([(r, ledger.logits[r]) for r in rows], ledger.labels)
+    parts = Confidence().fit([part(ledger.logits[r], r) for r in rows], ledger.labels)
     torch.testing.assert_close(whole.weights_, parts.weights_)
 
 

@@ -114,7 +114,7 @@ class Answered:
     def _confidence(self, plan: Plan, exits: Tensor) -> Tensor:
         if plan.policy.confidence is None:
             return torch.full((len(exits),), torch.nan)
-        return plan.policy.confidence.probability(self.logits, exits)
+        return plan.policy.confidence.probability(self.logits, exits, self.scores)
 
 
 def _without(output: RunOutput, failed: Tensor) -> RunOutput:
