@@ -60,9 +60,12 @@ def test_texts_get_a_mask():
 def huge_png(side=100_000):
     """A PNG of a few bytes that says it has 10^10 pixels."""
     head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    chunk = b"IHDR" + head
-    body = struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
-    return b"\x89PNG\r\n\x1a\n" + body
+    chunks = [b"IHDR" + head, b"IDAT" + zlib.compress(b"")]
+    framed = (
+        struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+        for chunk in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
 
 
 BAD = {

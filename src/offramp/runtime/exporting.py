@@ -156,7 +156,7 @@ class StageModule(nn.Module):
         outputs += [logits, answer] + ([] if scores is None else [scores])
         if self.policy.confidence is not None:
             exits = torch.full_like(answer[:, 0], self.exit_index, dtype=torch.long)
-            outputs.append(self.policy.confidence.probability(answer, exits))
+            outputs.append(self.policy.confidence.probability(answer, exits, scores))
         # A graph's output must not be one of its inputs, nor twice the same.
         return tuple(each.clone() for each in outputs)
 
