@@ -141,15 +141,16 @@ def stored_ledgers(settings: LedgerSettings, beside: Path) -> tuple[StoredLedger
     """
     if settings.zoo is not None:
         found = zoo.cifar100()
-        return tuple(StoredLedger(found[split]) for split in Partition._fields)
+        ledgers = found["held_out"], found["val"], found["test"]
+        return tuple(StoredLedger(ledger) for ledger in ledgers)
     assert settings.folder is not None
     root = os.environ.get(DATA_VARIABLE)
     places = [beside / settings.folder, *([Path(root) / settings.folder] if root else [])]
     for place in places:
         if place.exists():
             # A plain .npz does not say which network made it; the folder's name has to do.
-            ledgers = load_ledgers(place, network=place.resolve().name)
-            return tuple(StoredLedger(ledger) for ledger in ledgers.values())
+            loaded = load_ledgers(place, network=place.resolve().name)
+            return tuple(StoredLedger(ledger) for ledger in loaded.values())
     looked = " nor ".join(map(str, places))
     raise FileFormatError(
         f"there are no ledgers at {looked}: make them with `offramp record`, or set "
