@@ -23,6 +23,7 @@ from offramp.component import Component
 from offramp.ledger import Ledger
 from offramp.scorers import History, Scorer
 from offramp.scorers.confidence import certainty
+from offramp.tracing import exit_scores
 
 __all__ = ["Confidence", "crossfit_scores", "fit_confidence"]
 
@@ -160,8 +161,7 @@ def _chunked_scores(scorer: Scorer, history: History) -> Tensor:
 @torch.no_grad()
 def _exit_scores(scorer: Scorer, history: History) -> Tensor:
     """`[n, M-1]`: at every exit but the last."""
-    columns = [scorer.score_at(history.until(m)).float() for m in range(history.exit_index)]
-    return torch.stack(columns, dim=1) if columns else torch.empty(len(history), 0)
+    return exit_scores(scorer, history)[:, :-1]
 
 
 def _features(answers: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from offramp.ledger import Ledger
 from offramp.scorers import History, Scorer
 from offramp.targets import correctness, stop_target
 
-__all__ = ["Trace", "trace"]
+__all__ = ["Trace", "exit_scores", "trace"]
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,16 @@ def trace(answer: Answer, scorer: Scorer, ledger: Ledger) -> Trace:
             heads[rows] = logits.argmax(dim=2)
             confidences[rows] = history.log_probs.amax(dim=2).exp()
             losses[rows] = _label_losses(history, ledger.labels[rows])
-            scores[rows] = _scores(scorer, history)
+            scores[rows] = exit_scores(scorer, history)
     return Trace(ledger.labels, predictions, heads, scores, confidences, losses)
 
 
-def _scores(scorer: Scorer, history: History) -> Tensor:
-    """`[n, M]`; the last exit always stops, so that no scorer is run there."""
+def exit_scores(scorer: Scorer, history: History) -> Tensor:
+    """Scores of all exits `[n, M]`; the last one always stops, so that no scorer is run there.
+
+    Raises:
+        LedgerError: The scorer gives something else than one finite number per sample.
+    """
     exits = range(history.exit_index)
     columns = [_checked(scorer, scorer.score_at(history.until(m)), len(history), m) for m in exits]
     return torch.stack([*columns, torch.full((len(history),), torch.inf)], dim=1)

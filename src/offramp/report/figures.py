@@ -43,14 +43,7 @@ def three_panels(comparison: Comparison, path: str | Path) -> Path:
     _label(calibration, "exit", "ECE", "Calibration error (lower = calibrated)")
     _label(prediction, "exit", "EEFP", "Failure prediction (higher = better)")
     trade.legend(fontsize=8)
-    path = Path(path)
-    kind = path.suffix.lstrip(".") or "svg"
-    # The same comparison gives the same file: no date, and no random names inside an SVG.
-    settled = require("matplotlib", extra="report").rc_context({"svg.hashsalt": "offramp"})
-    with atomic_path(path) as temporary, settled:
-        dated = {"metadata": {"Date": None}} if kind == "svg" else {}
-        figure.savefig(temporary, format=kind, dpi=120, **dated)
-    return path
+    return _save(figure, Path(path))
 
 
 def _draw_band(
@@ -93,9 +86,16 @@ def gains(comparison: Comparison, path: str | Path, rival: str = "baseline") -> 
     panels[0].set_yticks(range(len(rows)), [labels[row] for row in rows], fontsize=8)
     panels[0].invert_yaxis()
     _draw_keys(panels[0], sorted({m.name.partition(":")[2] for m in comparison.methods} - {""}))
-    path = Path(path)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.lstrip(".") or "svg", dpi=120)
+    return _save(figure, Path(path))
+
+
+def _save(figure: Any, path: Path) -> Path:  # noqa: ANN401
+    kind = path.suffix.lstrip(".") or "svg"
+    # The same comparison gives the same file: no date, and no random names inside an SVG.
+    settled = require("matplotlib", extra="report").rc_context({"svg.hashsalt": "offramp"})
+    with atomic_path(path) as temporary, settled:
+        dated = {"metadata": {"Date": None}} if kind == "svg" else {}
+        figure.savefig(temporary, format=kind, dpi=120, **dated)
     return path
 
 

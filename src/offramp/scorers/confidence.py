@@ -34,7 +34,7 @@ def certainty(answer: Tensor) -> tuple[Tensor, Tensor]:
 
     Example:
         >>> certainty(torch.tensor([[2.0, 0.0], [200.0, 0.0]]))
-        (tensor([  2., 200.]), tensor([  1.0063, 194.6967]))
+        (tensor([  2., 200.]), tensor([  1.0069, 194.6967]))
     """
     top, rest = _split_top(answer)
     distance = top[:, None] - rest  # [n, K], infinite at the top class itself
