@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import socket
 import struct
 import zlib
 
@@ -12,7 +13,7 @@ import pytest
 from offramp.errors import ConfigError
 from offramp.networks.inputs import AnyInput, ImageInput, TensorInput, TextInput
 from offramp.runtime.images import ImageReader
-from offramp.runtime.serving import ServeConfig
+from offramp.runtime.serving import ServeConfig, serve
 from offramp.runtime.serving_requests import Intake, RequestError
 
 Image = pytest.importorskip("PIL.Image")
@@ -30,6 +31,16 @@ def png(width=4, height=4, colour=(255, 0, 0), kind="PNG"):
 
 def ask(intake, **fields):
     return intake.parse("application/json; charset=utf-8", json.dumps(fields).encode())
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_loaded():
+    pytest.importorskip("litserve")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"cannot listen at 127.0.0.1:{port}: .*--port"):
+            serve(None, None, ServeConfig(port=port))
 
 
 @pytest.mark.parametrize(("kind", "mime"), [("PNG", "image/png"), ("JPEG", "image/jpeg")])

@@ -1,6 +1,7 @@
 """`serve`: a network and its policy behind HTTP, on one machine."""
 
 import signal
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,6 +102,20 @@ class Model:
         return Runner(network, policy, precision=precision)  # type: ignore[arg-type]
 
 
+def _check_port(config: ServeConfig) -> None:
+    """The server itself would only say so after its workers have started."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+        try:
+            probe.bind((config.host, config.port))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen at {config.host}:{config.port}: {error.strerror or error}; "
+                "choose another with --port or --host"
+            ) from None
+
+
 def serve(model: Model, intake: Intake, config: ServeConfig | None = None) -> None:
     """Answer requests until SIGINT or SIGTERM.
 
@@ -119,6 +134,7 @@ def serve(model: Model, intake: Intake, config: ServeConfig | None = None) -> No
     for module in ("litserve", "prometheus_client", "PIL.Image"):
         require(module, extra="serve")
     config = config or ServeConfig()
+    _check_port(config)
     runner = model.runner(config.precision)
     exits, classes = runner.network.num_exits, runner.network.num_classes
     about = {"exits": exits, "classes": classes, "network": runner.network.fingerprint()}
