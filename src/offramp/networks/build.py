@@ -18,7 +18,7 @@ from offramp.networks.lite0 import efficientnet_lite0
 from offramp.networks.msdnet import msdnet
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.resnet import resnet18, resnet34, thin_resnet
-from offramp.networks.vit import vit_small, vit_tiny
+from offramp.networks.vit import VisionTransformer, vit_small, vit_tiny
 
 __all__ = ["ARCHITECTURES", "BUILDERS", "Builder", "build", "register_builder"]
 
@@ -47,6 +47,7 @@ BUILDERS: dict[str, Builder] = {
     "msdnet": msdnet,
     "thin-resnet": thin_resnet,
     "convnet": ConvNet,
+    "vit": VisionTransformer,  # of any width, depth and number of heads
     "efficientnet-lite0": efficientnet_lite0,  # pretrained, from the extra `lite0`
     "transformers": pretrained.model_from_config,
     # Without an argument for weights: a file must not be able to start a download.
