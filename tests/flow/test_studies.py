@@ -88,9 +88,9 @@ def test_studies_that_share_a_network_train_it_once(shipped, tmp_path, monkeypat
 def test_each_architecture_stands_for_its_own_family():
     families = {
         "resnet34-tinyimagenet": "thin-resnet",
-        "vit-tiny-tinyimagenet": "vit-tiny",
+        "vit-tiny-tinyimagenet": "vit",
         "msdnet-cifar100": "msdnet",
-        "vit-small-imagenet": "vit-tiny",
+        "vit-small-imagenet": "vit",
         "efficientnet-b2-imagenet": "efficientnet-lite0",
     }
     for name, family in families.items():

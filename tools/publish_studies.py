@@ -1,0 +1,87 @@
+"""Run the paper's studies at small scale and write what they found below docs/results/studies/.
+
+Every step is cached, so that a second run only writes the pages again (networks train for hours):
+
+    python tools/publish_studies.py                # all of them
+    python tools/publish_studies.py msdnet-cifar100 other-methods
+"""
+
+import argparse
+import json
+import shutil
+from datetime import date
+from pathlib import Path
+
+from offramp import studies
+from offramp.flow import RunResult, run
+from offramp.report import tables
+
+TARGET = Path(__file__).parents[1] / "docs" / "results" / "studies"
+SHOWN = ("methods", "versus-temperature", "versus-baseline", "exits")
+MANY = 4  # cases; of more, only what is over all of them and the paper's figures are shown
+
+
+def main() -> None:
+    """Run and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="of `offramp studies`; all by default")
+    names = parser.parse_args().names or studies.NAMES
+    TARGET.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        result = run(studies.find(name), scale="small")
+        (TARGET / f"{name}.md").write_text(page(name, result), encoding="utf-8")
+
+
+def page(name: str, result: RunResult) -> str:
+    """A study as Markdown."""
+    about = json.loads((result.folder / "study.json").read_text(encoding="utf-8"))
+    settings = about["configuration"]
+    parts = [
+        f"# {settings['title']}, small scale",
+        settings["about"],
+        f"Measured on {date.today()} with `{about['command']}`.{training(result)}",
+        settings["report"]["note"],
+    ]
+    cases = result.comparisons
+    for analysis in result.tables.keys() - cases.keys():
+        parts += [table.markdown() for table in result.tables[analysis]]
+    networks = settings["networks"]
+    for case in cases:
+        if len(cases) <= MANY:
+            parts += section(name, case, networks.get(case, {}).get("title") or case, result)
+        else:
+            parts += [table.markdown() for table in result.tables[case]]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def section(name: str, case: str, title: str, result: RunResult) -> list[str]:
+    """One network: the paper's figures beside, the methods, and a figure of the curves."""
+    picture = f"{name}-{case}.svg"
+    shutil.copyfile(result.folder / case / "comparison.svg", TARGET / picture)
+    shown = [table for table in tables(result.comparisons[case]) if table.name in SHOWN]
+    return [
+        f"## {title}",
+        *(table.markdown() for table in result.tables[case]),
+        f"![Cost and accuracy, ECE and EEFP per exit]({picture})",
+        *(table.markdown() for table in shown),
+    ]
+
+
+def training(result: RunResult) -> str:
+    """How long the networks behind it trained."""
+    timings = json.loads((result.folder / "timings.json").read_text(encoding="utf-8"))
+    found = [
+        f"{step.removeprefix('network: ')} in {took(entry['seconds'])}"
+        for step, entry in timings.items()
+        if step.startswith("network: ") and entry["seconds"]
+    ]
+    return f" Networks trained before: {'; '.join(found)}." if found else ""
+
+
+def took(seconds: float) -> str:
+    """In words."""
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} s"
+
+
+if __name__ == "__main__":
+    main()
