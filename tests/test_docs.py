@@ -42,8 +42,8 @@ def commands():
 
 
 def options(command):
-    """The options of a sub-command: `{"--out", ...}`."""
-    return {
+    """The options of a sub-command: `{"--help", "--out", ...}`."""
+    return {"--help"} | {
         option
         for parameter in command.params
         for option in (*parameter.opts, *parameter.secondary_opts)
