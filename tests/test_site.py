@@ -14,7 +14,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("answers", "data", "evaluation", "networks", "runtime", "scorers", "thresholds", "training")
+ROOMS = (
+    "answers",
+    "data",
+    "evaluation",
+    "networks",
+    "runtime",
+    "scorers",
+    "thresholds",
+    "training",
+)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +96,8 @@ def test_a_page_opens_without_a_request_elsewhere_or_a_complaint(chromium, addre
     page.on("console", lambda m: trouble.append(m.text) if m.type != "log" else None)
     page.on("pageerror", lambda error: trouble.append(str(error)))
     page.on(
-        "request", lambda r: None if r.url.startswith((address, "data:")) else trouble.append(r.url)
+        "request",
+        lambda r: None if r.url.startswith((address, "data:")) else trouble.append(r.url),
     )
     page.goto(address + path)
     page.wait_for_load_state("networkidle")
@@ -105,5 +115,3 @@ def test_the_search_finds_a_word_of_the_library(chromium, address):
     page.locator(".md-search__input").fill("hopeless")
     page.wait_for_selector(".md-search-result__item")
     page.close()
-
-
