@@ -26,7 +26,8 @@ from offramp.metrics import ece, eefp
 
 @pytest.fixture(scope="module")
 def policy(splits):
-    return Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"])
+    """As the comparison's baseline is made."""
+    return Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"], "geometric")
 
 
 @pytest.fixture(scope="module")

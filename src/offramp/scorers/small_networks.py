@@ -23,6 +23,7 @@ __all__ = [
     "TopView",
     "check_counts",
     "initial_parameters",
+    "respond",
     "run_networks",
     "train",
 ]
@@ -109,7 +110,7 @@ class SmallNetworks(Protocol):
 
 
 def run_networks(scorer: SmallNetworks, history: History) -> Tensor:
-    """What the networks of the current exit say, `[n, O]`; the runtime and the export run it too.
+    """What the networks of the current exit say, `[n, O]`.
 
     Raises:
         ConfigError: There are no networks at this exit.
@@ -121,13 +122,17 @@ def run_networks(scorer: SmallNetworks, history: History) -> Tensor:
             f"there is no {type(scorer).__name__} at exit {exit_index}: it was fitted for a "
             f"network of {len(scorer.hidden_weights_) + 1} exits, and the last one always stops"
         )
-    inputs = scorer.view.inputs(history)
-    weights = scorer.hidden_weights_[exit_index, : inputs.shape[1]]
-    hidden = torch.addmm(scorer.hidden_biases_[exit_index], inputs, weights).relu()
-    outputs = scorer.output_weights_[exit_index]
+    return respond(scorer, exit_index, scorer.view.inputs(history), log_odds(history.answer))
+
+
+def respond(networks: SmallNetworks, exit_index: int, inputs: Tensor, odds: Tensor) -> Tensor:
+    """What the networks of an exit say to inputs `[n, D]` and log-odds `[n]`: `[n, O]`."""
+    weights = networks.hidden_weights_[exit_index, : inputs.shape[1]]
+    hidden = torch.addmm(networks.hidden_biases_[exit_index], inputs, weights).relu()
+    outputs = networks.output_weights_[exit_index]
     apart = hidden.view(len(hidden), -1, outputs.shape[-1])  # [n, O, H]
-    said: Tensor = (apart * outputs).sum(dim=2) + scorer.output_biases_[exit_index]
-    return said + scorer.log_odds_weights_[exit_index] * log_odds(history.answer)[:, None]
+    said: Tensor = (apart * outputs).sum(dim=2) + networks.output_biases_[exit_index]
+    return said + networks.log_odds_weights_[exit_index] * odds[:, None]
 
 
 class Features:
