@@ -95,7 +95,7 @@ class StackingNetwork(Answer):
             loss = (torch.cat([answered, rest], dim=1).logsumexp(dim=1) - of_label).mean()
             for part, begun in zip(parts, start, strict=True):
                 loss = loss + self.shrinkage * (part - begun).square().sum()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             return loss.item()
 
         optimizer.step(closure)
