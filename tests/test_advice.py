@@ -56,21 +56,27 @@ def test_the_best_by_cross_validation_is_chosen_and_the_reason_says_by_how_much(
         assert "the best other: Baseline, geometric" in plan.why[budget]
 
 
-def hits_with(**columns):
-    """Hits of methods on 1,000 samples, from the share that each gets right at each budget."""
-    generator = np.random.default_rng(0)
-    drawn = generator.random((1000, 1))
-    return {name: (drawn < np.array(shares)).astype(float) for name, shares in columns.items()}
+def hits_with(**ranges):
+    """Hits of methods on 1,000 samples: at each budget, those from one number to another."""
+    numbers = np.arange(1000)[:, None]
+    return {
+        name: ((numbers >= np.array(spans)[:, 0]) & (numbers < np.array(spans)[:, 1])).astype(
+            float
+        )
+        for name, spans in ranges.items()
+    }
 
 
 def test_a_lucky_figure_at_one_budget_does_not_decide():
-    """Nested hits: a lead of 1 in 1,000 has a standard error of as much."""
-    hits = hits_with(lucky=[0.501, 0.50, 0.50], steady=[0.5, 0.55, 0.55])
+    """505 against 500 right answers, not of the same samples, is within the standard error."""
+    hits = hits_with(
+        lucky=[(0, 505), (0, 500), (0, 500)], steady=[(100, 600), (100, 650), (100, 650)]
+    )
     assert {pick(hits, number) for number in range(3)} == {"steady"}
 
 
 def test_a_clear_lead_at_one_budget_decides_there():
-    hits = hits_with(cheap=[0.6, 0.5, 0.5], steady=[0.5, 0.58, 0.58])
+    hits = hits_with(cheap=[(0, 600), (0, 500), (0, 500)], steady=[(100, 600), (0, 580), (0, 580)])
     assert [pick(hits, number) for number in range(3)] == ["cheap", "steady", "steady"]
 
 

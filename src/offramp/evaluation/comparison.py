@@ -66,7 +66,8 @@ class MethodResult:
         exits: Per-exit scores, one entry per seed.
         curves: Budget curve, one entry per seed.
         diagnostics: Of the first seed.
-        seconds: Time to fit, tune and measure all seeds.
+        seconds: Time to fit, tune and measure all seeds; methods that differ in their thresholds
+            only are fitted once, which counts for the first.
     """
 
     name: str
@@ -279,12 +280,13 @@ class _Run:
 def _entries(methods: Sequence[str | Method | Contestant], classes: int) -> list[Contestant]:
     """Everything that takes part, in the order asked for; methods each once."""
     entries: dict[str, Contestant] = {}
+    fits: dict[Any, list[Policy]] = {}
     for method in methods:
         if isinstance(method, str | Method):
             for found in find_methods([method], classes):
                 if isinstance(method, Method) and found.name in entries:
                     raise ConfigError(f"two methods are called {found.name!r}; rename one of them")
-                entries.setdefault(found.name, MethodEntry(found))
+                entries.setdefault(found.name, MethodEntry(found, fits))
         else:
             entries[method.name] = method
     if not entries:

@@ -1,7 +1,9 @@
 """What takes part in a comparison: anything that comes to policies from held_out and val."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from offramp.ledger import Ledger
@@ -43,9 +45,16 @@ class Contestant(Protocol):
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """A method takes part with one policy for all budgets."""
+    """A method takes part with one policy for all budgets.
+
+    Attributes:
+        method: The method.
+        fits: What was fitted so far, shared by all entries of a comparison: methods that differ
+            in their thresholds only are fitted once.
+    """
 
     method: Method
+    fits: dict[Any, list[Policy]] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -65,8 +74,14 @@ class MethodEntry:
         self, held_out: Ledger, val: Ledger, budgets: Sequence[float], seeds: int
     ) -> list[Choice]:
         """Fit on held_out with every seed, and tune on val."""
-        policies = self.method.policy().fit_seeds(held_out, range(seeds))
-        return [_Everywhere(policy.tune(val, self.method.thresholds)) for policy in policies]
+        parts = self.method.scorer, self.method.answer
+        settings = json.dumps([part.settings() for part in parts], default=repr)
+        key = (*map(type, parts), settings)
+        if key not in self.fits:
+            self.fits[key] = self.method.policy().fit_seeds(held_out, range(seeds))
+        thresholds = self.method.thresholds
+        # Copies, since tuning changes a policy.
+        return [_Everywhere(copy(policy).tune(val, thresholds)) for policy in self.fits[key]]
 
 
 @dataclass(frozen=True)
