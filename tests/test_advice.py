@@ -59,11 +59,10 @@ def test_the_best_by_cross_validation_is_chosen_and_the_reason_says_by_how_much(
 def hits_with(**ranges):
     """Hits of methods on 1,000 samples: at each budget, those from one number to another."""
     numbers = np.arange(1000)[:, None]
+    spans = {name: np.array(span) for name, span in ranges.items()}
     return {
-        name: ((numbers >= np.array(spans)[:, 0]) & (numbers < np.array(spans)[:, 1])).astype(
-            float
-        )
-        for name, spans in ranges.items()
+        name: ((numbers >= span[:, 0]) & (numbers < span[:, 1])).astype(float)
+        for name, span in spans.items()
     }
 
 
