@@ -99,6 +99,26 @@ def test_the_export_the_runner_and_the_simulation_decide_alike(exported, kind, r
     assert len(leaving) > 1  # or nothing was tested
 
 
+@pytest.mark.parametrize(
+    ("scorer", "answer"),
+    [
+        (offramp.ValueOfContinuing(hidden=4, epochs=1), offramp.ClassWiseEnsemble()),
+        (offramp.ExitUtility(hidden=4, epochs=1), offramp.StackingNetwork(k=2, hidden=4)),
+    ],
+    ids=["value", "utility"],
+)
+def test_small_networks_decide_alike_in_a_graph(make_once, tmp_path, scorer, answer):
+    world = make_once("flat", scorer, answer, exits=3)
+    exported = OnnxRunner(
+        export(world.network, world.policy, tmp_path, world.inputs(3)), threads=1
+    )
+    inputs = world.inputs(40)
+    unsure, _ = near(world, world.policy, inputs)
+    output = exported(inputs)
+    agreement(output, Runner(world.network, world.policy)(inputs), unsure)
+    assert len(set(output.exits.tolist())) > 1  # or nothing was tested
+
+
 @hypothesis.settings(max_examples=15, derandomize=True)
 @hypothesis.given(
     kind=st.sampled_from(sorted(PAIRS)),
