@@ -6,6 +6,7 @@ import torch
 from typer.testing import CliRunner
 
 from offramp import Auto, Costs, Ledger, Policy, advise, auto, compare, evaluate, synthetic
+from offramp.advice import contestants
 from offramp.advice.exits import choose_exits
 from offramp.advice.rating import hits_of, hits_on, pick
 from offramp.cli import app
@@ -247,6 +248,21 @@ def test_the_command_gives_a_verdict_and_saves_policies(ledgers, tmp_path):
     assert "Early exits are worth it" in result.output or "fixed exit" in result.output
     policy = Policy.load(tmp_path / "plan" / "policy-0.5")
     assert evaluate(policy, ledgers["test"]).mean_cost == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_comparing_command_takes_auto_as_a_row(ledgers, tmp_path, monkeypatch):
+    (stood_for,) = contestants(["auto"])
+    assert isinstance(stood_for, Auto)
+    monkeypatch.setattr(
+        "offramp.cli.contestants",
+        lambda names: [Auto(FEW) if name == "auto" else name for name in names],
+    )
+    for split, ledger in ledgers.items():
+        ledger.save(tmp_path / "ledgers" / split)
+    call = ["compare", str(tmp_path / "ledgers"), "--methods", "baseline,auto"]
+    result = CliRunner().invoke(app, [*call, "--resamples", "20", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert "| Auto |" in (tmp_path / "out" / "comparison.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.real

@@ -130,7 +130,7 @@ def respond(networks: SmallNetworks, exit_index: int, inputs: Tensor, odds: Tens
     weights = networks.hidden_weights_[exit_index, : inputs.shape[1]]
     hidden = torch.addmm(networks.hidden_biases_[exit_index], inputs, weights).relu()
     outputs = networks.output_weights_[exit_index]
-    apart = hidden.view(len(hidden), -1, outputs.shape[-1])  # [n, O, H]
+    apart = hidden.unflatten(1, (-1, outputs.shape[-1]))  # [n, O, H]; n may differ in a graph
     said: Tensor = (apart * outputs).sum(dim=2) + networks.output_biases_[exit_index]
     return said + networks.log_odds_weights_[exit_index] * odds[:, None]
 
