@@ -82,7 +82,7 @@ def prepare(
         offramp.record(network, TensorDataset(images, labels), split, progress=False)
         for images, split in ((held_out, "held_out"), (val, "val"))
     ]
-    policy = offramp.Policy(scorer).fit(ledgers[0]).tune(ledgers[1])
+    policy = offramp.Policy(scorer).fit(ledgers[0]).tune(ledgers[1], "geometric")
     return network, policy, val
 
 

@@ -111,7 +111,7 @@ Ledger Costs Policy Corrector MaxProbability Entropy Margin Patience CurrentExit
 TemperatureScaling VectorScaling MatrixScaling ProductOfExperts GeometricEnsemble
 History Answer Scorer Method evaluate budget_curve compare stop_target synthetic
 Guarantee Certificate certify Forecast ValueOfContinuing
-PerformanceControl Gates ClassWiseEnsemble auto advise Plan Advice
+PerformanceControl Gates ExitUtility ClassWiseEnsemble StackingNetwork Auto auto advise Plan Advice
 thresholds metrics targets OfframpError
 EarlyExitNetwork attach build count_macs time_exits Shared take
 train TrainConfig record data theory run zoo

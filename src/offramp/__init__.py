@@ -9,7 +9,7 @@ from data to a report. `Runner` puts a policy to work.
 """
 
 from offramp import data, metrics, synthetic, targets, theory, thresholds, zoo
-from offramp.advice import Advice, Plan, advise, auto
+from offramp.advice import Advice, Auto, Plan, advise, auto
 from offramp.answers import (
     Answer,
     ClassWiseEnsemble,
@@ -17,6 +17,7 @@ from offramp.answers import (
     GeometricEnsemble,
     MatrixScaling,
     ProductOfExperts,
+    StackingNetwork,
     TemperatureScaling,
     VectorScaling,
 )
@@ -42,6 +43,7 @@ from offramp.runtime import OnnxRunner, Runner, RunOutput, export
 from offramp.scorers import (
     Corrector,
     Entropy,
+    ExitUtility,
     Forecast,
     Gates,
     History,
@@ -61,6 +63,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "Advice",
     "Answer",
+    "Auto",
     "Certificate",
     "ClassWiseEnsemble",
     "Comparison",
@@ -69,6 +72,7 @@ __all__ = [
     "CurrentExit",
     "EarlyExitNetwork",
     "Entropy",
+    "ExitUtility",
     "Forecast",
     "Gates",
     "GeometricEnsemble",
@@ -91,6 +95,7 @@ __all__ = [
     "Runner",
     "Scorer",
     "Shared",
+    "StackingNetwork",
     "TemperatureScaling",
     "TrainConfig",
     "ValueOfContinuing",

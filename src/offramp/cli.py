@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from offramp import __version__, report
+from offramp.advice import contestants
 from offramp.cli_advise import advise_command
 from offramp.cli_flow import demo_command, run_command, studies_command, study_command
 from offramp.cli_options import LedgersPath, note_partition, numbers
@@ -27,7 +28,7 @@ from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.evaluation import Comparison, compare, evaluate
 from offramp.evaluation.comparison import Progress as Report
 from offramp.ledger_files import has_ledger, load_ledgers
-from offramp.methods import GROUPS, METHODS, find_methods
+from offramp.methods import GROUPS, METHODS, find_methods, ready
 from offramp.storage import check_target
 
 __all__ = ["app", "main"]
@@ -60,7 +61,10 @@ def _options(
 def compare_command(
     path: LedgersPath,
     methods: Annotated[
-        str, typer.Option(help=f"Comma-separated methods or groups. {_known}")
+        str,
+        typer.Option(
+            help="Comma-separated methods or groups, or `auto`, the choice of `advise`. " + _known
+        ),
     ] = "standard",
     budgets: Annotated[
         str, typer.Option(help="Comma-separated mean costs, as shares of the full network.")
@@ -88,7 +92,7 @@ def compare_command(
             ledgers["held_out"],
             ledgers["val"],
             ledgers["test"],
-            wanted,
+            contestants(wanted),
             numbers("--budgets", budgets),
             seeds,
             resamples,
@@ -106,7 +110,13 @@ def fit_command(
     max_drop: Annotated[
         float | None, typer.Option(help="Instead: accuracy that may be lost, 0.01 for a point.")
     ] = None,
-    method: Annotated[str, typer.Option(help=_methods)] = "ours",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="Thresholds are optimised, unless the name says otherwise, as in ours:geometric. "
+            + _methods
+        ),
+    ] = "ours",
     folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
 ) -> None:
     """Fit a policy, choose its operating point for a budget, and save it.
@@ -122,7 +132,7 @@ def fit_command(
     has_test = has_ledger(path, "test")
     ledgers = load_ledgers(path, ("held_out", "val", "test")[: 3 if has_test else 2])
     note_partition(path, ledgers)
-    (chosen,) = find_methods([method], ledgers["val"].num_classes)
+    chosen = ready(*find_methods([method], ledgers["val"].num_classes))
     with err.status(f"fitting {chosen.label}"):
         policy = chosen.policy().fit(ledgers["held_out"]).tune(ledgers["val"], chosen.thresholds)
         policy = policy.at(budget=budget, max_drop=max_drop)

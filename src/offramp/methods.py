@@ -12,6 +12,7 @@ from offramp.answers import (
     GeometricEnsemble,
     MatrixScaling,
     ProductOfExperts,
+    StackingNetwork,
     TemperatureScaling,
     VectorScaling,
 )
@@ -20,6 +21,7 @@ from offramp.policy import Policy
 from offramp.scorers import (
     Corrector,
     Entropy,
+    ExitUtility,
     Forecast,
     Gates,
     Margin,
@@ -31,7 +33,7 @@ from offramp.scorers import (
 )
 from offramp.thresholds import METHODS as WAYS
 
-__all__ = ["GROUPS", "METHODS", "Method", "find_methods"]
+__all__ = ["GROUPS", "METHODS", "Method", "find_methods", "ready"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Method:
         label: For tables.
         scorer: Unfitted.
         answer: Unfitted.
-        thresholds: Name of the threshold method.
+        thresholds: Name of the threshold method. Unless a method says otherwise it has those of
+            the paper, so that comparisons are the paper's; see `ready` for use.
     """
 
     name: str
@@ -85,11 +88,21 @@ _PLAIN = [
     Method("product", "Product of experts", answer=ProductOfExperts()),
     Method("ensemble", "Geometric ensemble", answer=GeometricEnsemble()),
     Method("class-ensemble", "Class-wise ensemble", answer=ClassWiseEnsemble()),
+    Method("stacking", "Stacking network", answer=StackingNetwork()),
     Method("ours", "Ours", Corrector()),
     Method("ours-no-history", "Ours, no history", Corrector(history=False)),
     Method("ccct", "CCCT", Corrector(target="correctness")),
     Method("ours-ensemble", "Ours on ensemble", Corrector(), GeometricEnsemble()),
+    Method("ours-class-ensemble", "Ours on class-wise ensemble", Corrector(), ClassWiseEnsemble()),
+    Method(
+        "ours-no-history-class-ensemble",
+        "Ours, no history, on class-wise ensemble",
+        Corrector(history=False),
+        ClassWiseEnsemble(),
+    ),
+    Method("ours-stacking", "Ours on stacking network", Corrector(), StackingNetwork()),
     Method("pcee", "PCEE", PerformanceControl(), thresholds="shared"),
+    Method("eenet", "EENet, post hoc", ExitUtility(), thresholds="assigned"),
     Method("gates", "JEI-DNN gates, post hoc", Gates()),
     Method("forecast", "Forecast", Forecast()),
     Method("value", "Value of continuing", ValueOfContinuing()),
@@ -102,15 +115,19 @@ METHODS = {method.name: method for method in [*_PLAIN, *_correctors()]}
 _ALL_K = [f"{name}-top-{k}" for name in ("ours", "ccct") for k in (1, 2, 5, 10, "all")]
 
 _BEYOND = [
-    *("baseline", "temperature", "margin", "patience", "product", "ensemble", "ccct"),
-    *("ours", "ours-no-history", "ours-ensemble", "forecast", "value", "value-regression"),
+    *("baseline", "temperature", "margin", "patience", "product", "ensemble", "class-ensemble"),
+    *("stacking", "ccct", "ours", "ours-no-history", "ours-ensemble", "ours-stacking"),
+    *("ours-no-history-class-ensemble", "gates", "forecast", "value", "value-regression"),
 ]
 
 GROUPS = {
     "standard": ["baseline", "temperature", "ours", "ours-no-history", "ccct"],
     "extended": ["baseline", "temperature", "vector", "matrix", *_ALL_K, "ours-no-history"],
     "simple": ["baseline", "entropy", "margin", "patience", "product", "ensemble"],
-    "beyond": ["pcee", *(f"{name}{way}" for name in _BEYOND for way in ("", ":optimized"))],
+    "beyond": [
+        *("pcee", "eenet", "eenet:optimized"),
+        *(f"{name}{way}" for name in _BEYOND for way in ("", ":optimized")),
+    ],
 }
 """Names of several methods at once; `extended` is the paper's extended comparison, `beyond` gives
 every method geometric and optimised thresholds."""
@@ -143,6 +160,21 @@ def find_methods(names: Sequence[str | Method], num_classes: int) -> list[Method
     if not found:
         raise ConfigError("no method was asked for")
     return list(found.values())
+
+
+def ready(method: Method) -> Method:
+    """A method as one would use it: with optimised thresholds instead of the paper's.
+
+    Thresholds that the method's name asks for after a colon stay, and so do those of a method that
+    is made for others than the paper's.
+
+    Example:
+        >>> [ready(m).thresholds for m in find_methods(["ours", "ours:geometric", "pcee"], 10)]
+        ['optimized', 'geometric', 'shared']
+    """
+    if ":" in method.name or method.thresholds != "geometric":
+        return method
+    return replace(method, thresholds="optimized")
 
 
 def _named(name: str) -> Method:

@@ -183,7 +183,7 @@ def make_world(
         data = Batches(inputs, mostly_right(network, inputs, classes))
         ledger = offramp.record(network, data, split, costs=world.costs, progress=False)
         setattr(world, split, ledger)
-    world.policy = policy.fit(world.held_out).tune(world.val).at(budget=0.6)
+    world.policy = policy.fit(world.held_out).tune(world.val, "geometric").at(budget=0.6)
     return world
 
 

@@ -99,6 +99,26 @@ def test_the_export_the_runner_and_the_simulation_decide_alike(exported, kind, r
     assert len(leaving) > 1  # or nothing was tested
 
 
+@pytest.mark.parametrize(
+    ("scorer", "answer"),
+    [
+        (offramp.ValueOfContinuing(hidden=4, epochs=1), offramp.ClassWiseEnsemble()),
+        (offramp.ExitUtility(hidden=4, epochs=1), offramp.StackingNetwork(k=2, hidden=4)),
+    ],
+    ids=["value", "utility"],
+)
+def test_small_networks_decide_alike_in_a_graph(make_once, tmp_path, scorer, answer):
+    world = make_once("flat", scorer, answer, exits=3)
+    exported = OnnxRunner(
+        export(world.network, world.policy, tmp_path, world.inputs(3)), threads=1
+    )
+    inputs = world.inputs(40)
+    unsure, _ = near(world, world.policy, inputs)
+    output = exported(inputs)
+    agreement(output, Runner(world.network, world.policy)(inputs), unsure)
+    assert len(set(output.exits.tolist())) > 1  # or nothing was tested
+
+
 @hypothesis.settings(max_examples=15, derandomize=True)
 @hypothesis.given(
     kind=st.sampled_from(sorted(PAIRS)),
@@ -338,7 +358,8 @@ def test_the_papers_networks_decide_alike_in_onnx(name, tmp_path):
     network = offramp.build(name, 5, 16, at=2, **ARCHITECTURES[name]).eval()
     data = TensorDataset(torch.randn(90, 3, 16, 16), torch.arange(90) % 5)
     held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
-    policy = offramp.Policy.for_budget(offramp.MaxProbability(), held_out, val, budget=0.8)
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
+    policy = policy.tune(val, "geometric").at(budget=0.8)
     runner = OnnxRunner(export(network, policy, tmp_path), threads=1)
     images = torch.randn(32, 3, 16, 16)
     ledger = offramp.record(network, TensorDataset(images, torch.zeros(32).long()), "test")
@@ -352,7 +373,7 @@ def test_the_command_writes_an_export(tmp_path, monkeypatch):
     network = offramp.build("convnet", 4, 8, at=["blocks.0"]).eval()
     data = TensorDataset(torch.randn(60, 3, 8, 8), torch.arange(60) % 4)
     held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
-    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val)
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
     network.save(tmp_path / "network")
     policy.save(tmp_path / "policy")
     monkeypatch.chdir(tmp_path)

@@ -42,7 +42,8 @@ class Server:
         data = TensorDataset(torch.randn(150, 3, SIZE, SIZE), torch.arange(150) % 4)
         ledger = offramp.record(network, data, split="all", progress=False)
         held_out, val, _ = ledger.partition()
-        policy = offramp.Policy.for_budget(offramp.MaxProbability(), held_out, val, budget=0.75)
+        policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
+        policy = policy.tune(val, "geometric").at(budget=0.75)
         network.save(folder / "network")
         policy.save(folder / "policy")
         (folder / "names.txt").write_text("\n".join(NAMES))
@@ -259,7 +260,8 @@ def test_a_policy_of_another_network_is_refused_before_the_port_opens(tmp_path):
         network.save(tmp_path / name)
     data = TensorDataset(torch.randn(60, 3, SIZE, SIZE), torch.arange(60) % 4)
     held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
-    policy = offramp.Policy.for_budget(offramp.MaxProbability(), held_out, val, budget=0.8)
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
+    policy = policy.tune(val, "geometric").at(budget=0.8)
     from offramp.errors import ConfigError, OriginError
     from offramp.runtime.serving import Model
 

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from offramp.errors import BudgetError, ConfigError
+from offramp.thresholds.assigned import assigned_sweep
 from offramp.thresholds.geometric import geometric_sweep
 from offramp.thresholds.optimize import optimized_sweep
 from offramp.thresholds.rule import exits_taken
 from offramp.thresholds.shared import shared_sweep
 
 __all__ = [
+    "DEFAULT",
     "METHODS",
     "OperatingPoints",
     "ThresholdMethod",
@@ -31,7 +33,11 @@ METHODS: dict[str, ThresholdMethod] = {
     "geometric": geometric_sweep,
     "optimized": optimized_sweep,
     "shared": shared_sweep,
+    "assigned": assigned_sweep,
 }
+
+DEFAULT = "optimized"
+"""What policies are tuned with unless told otherwise: it wins on every network that was tried."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ def tune_points(
     correct: Tensor,
     costs: Tensor,
     full_accuracy: float,
-    method: str = "geometric",
+    method: str = DEFAULT,
     points: int = 201,
 ) -> OperatingPoints:
     """Choose thresholds on val by a named method and measure them there.
@@ -122,7 +128,8 @@ def tune_points(
 
     Example:
         >>> scores = torch.linspace(0, 1, 40).reshape(10, 4)
-        >>> points = tune_points(scores, scores > 0.3, torch.tensor([1, 4, 7, 10]) / 10, 0.7)
+        >>> costs = torch.tensor([1, 4, 7, 10]) / 10
+        >>> points = tune_points(scores, scores > 0.3, costs, 0.7, "geometric")
         >>> len(points), round(float(points.budgets[points.for_budget(0.5)]), 2)
         (201, 0.49)
     """
