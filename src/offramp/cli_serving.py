@@ -119,6 +119,7 @@ def serve_command(
     model = Model(folder, policy, budget, _names(class_names) or names)
     err.print(f"serving at http://{host}:{port}/predict; stop with Ctrl-C", highlight=False)
     serve(model, intake, config)
+    err.print("stopped", highlight=False)
 
 
 def _images(
