@@ -357,7 +357,7 @@ def test_a_subclass_with_a_method_of_its_own_is_taken_to_read_history(make):
     assert Reader().reads_history and not offramp.MaxProbability().reads_history
     world = make("flat", Reader())
     plan = Plan.of(world.policy, [False] * 4)
-    assert plan.keeps_history
+    assert plan.keeps_logits
 
 
 PLAIN = [

@@ -23,7 +23,7 @@ from offramp.networks.state import Shared, State, map_leaves, named_leaves, take
 from offramp.policy import Policy
 from offramp.runtime.graphs import check_graph
 from offramp.runtime.manifest import VERSION, Manifest, StageFile, output_names
-from offramp.runtime.plan import judge
+from offramp.runtime.plan import judge, val_samples
 from offramp.runtime.runner import Runner
 from offramp.storage import atomic_path, check_target, read_description
 
@@ -97,6 +97,7 @@ def _manifest(
         costs=policy.cost_shares,
         points=policy.points,
         selected=policy.selected,
+        val_samples=val_samples(policy),
         has_confidence=policy.confidence is not None,
         stages=tuple(files),
         network=network.fingerprint(),

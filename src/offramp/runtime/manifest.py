@@ -15,8 +15,10 @@ from torch import Tensor
 
 from offramp.errors import FileFormatError
 from offramp.networks.inputs import Inputs
+from offramp.runtime.plan import Route, open_exits
 from offramp.storage import read_description, write_description
 from offramp.thresholds.points import OperatingPoints
+from offramp.thresholds.rule import rounded_up
 
 __all__ = ["VERSION", "Manifest", "StageFile", "hex_floats", "output_names"]
 
@@ -65,6 +67,7 @@ class Manifest:
         costs: `[M]` float64, cumulative, as shares of the network without exits.
         points: The policy's operating points.
         selected: The number of the one that was chosen.
+        val_samples: How many samples the points were tuned on; 1 where that is not known.
         has_confidence: Whether the graphs give a confidence.
         stages: `[M]`, in order.
         network: Fingerprint of the network.
@@ -77,6 +80,7 @@ class Manifest:
     costs: Tensor
     points: OperatingPoints
     selected: int
+    val_samples: int
     has_confidence: bool
     stages: tuple[StageFile, ...]
     network: str
@@ -92,6 +96,24 @@ class Manifest:
             return output_names(None, self.has_confidence)
         return output_names(len(self.stages[exit_index + 1].state), self.has_confidence)
 
+    def route(self, selected: int) -> Route:
+        """One of the operating points, ready to run.
+
+        Args:
+            selected: Its number.
+        """
+        limits = rounded_up(self.points.thresholds[selected], torch.float32)
+        return Route(
+            limits=limits,
+            needs_head=open_exits(limits),  # a graph has run its head; no need to look at it
+            keeps_logits=any(stage.reads_logits for stage in self.stages),
+            keeps_answers=any(stage.reads_answers for stage in self.stages),
+            costs=self.costs,
+            expected_cost=float(self.points.budgets[selected]),
+            expected_shares=self.points.shares[selected],
+            val_samples=self.val_samples,
+        )
+
     def write(self, folder: Path) -> Path:
         """Write the description into the folder, which makes the export whole."""
         tensors = self.points.tensors()
@@ -106,6 +128,7 @@ class Manifest:
             "costs": hex_floats(self.costs),
             "has_confidence": self.has_confidence,
             "selected": self.selected,
+            "val_samples": self.val_samples,
             "stages": [_stage_to_json(stage) for stage in self.stages],
             "points": points,
         }
@@ -127,6 +150,8 @@ class Manifest:
             costs=meta.floats("costs", (exits,)),
             points=_read_points(_Fields(meta.value("points", dict), f"{folder}: points"), exits),
             selected=meta.value("selected", int),
+            # Not in the first exports: without it there is no alarm for drift.
+            val_samples=meta.value("val_samples", int, lambda n: n > 0, "positive", default=1),
             has_confidence=meta.value("has_confidence", bool),
             stages=tuple(_read_stage(each, folder) for each in meta.items("stages", dict)),
             network=meta.value("network", str),
@@ -229,8 +254,9 @@ class _Fields:
         kind: type,
         holds: Callable[[Any], bool] = lambda _: True,
         meaning: str = "",
+        default: Any = None,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401 - of `kind`
-        found = self.meta.get(name)
+        found = self.meta.get(name, default)
         # bool is an int to Python, and no count to us
         right = isinstance(found, kind) and isinstance(found, bool) == (kind is bool)
         if not right or not holds(found):
