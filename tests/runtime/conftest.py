@@ -206,7 +206,7 @@ def make_once():
 
 
 PAIRS = {
-    "conv": (offramp.Corrector(hidden=8, epochs=1), offramp.GeometricEnsemble()),
+    "conv": (offramp.Corrector(hidden=8, epochs=200), offramp.GeometricEnsemble()),
     "nested": (offramp.Entropy(), offramp.MatrixScaling()),
     "cascade": (offramp.Patience(), offramp.CurrentExit()),
     "text": (offramp.Margin(), offramp.ProductOfExperts()),
@@ -238,7 +238,9 @@ def exported(make_once, tmp_path_factory):
             world = make_once(kind, scorer, answer, exits=EXITS[kind])
             example = None if kind == "text" else world.inputs(3)
             folder = tmp_path_factory.mktemp(kind) / "export"
-            made[kind] = Exported(world, export(world.network, world.policy, folder, example))
+            made[kind] = Exported(
+                world, export(world.network, world.policy, folder, example, single=True)
+            )
         return made[kind]
 
     return of

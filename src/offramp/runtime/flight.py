@@ -1,7 +1,7 @@
 """Samples that travel through the network together: their state, and what was said so far."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -66,7 +66,7 @@ class Flight:
     said: Said
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self.rows.shape[0]  # quicker than len
 
     def take(self, rows: Tensor) -> "Flight":
         """Some of the samples; really smaller."""
@@ -75,11 +75,11 @@ class Flight:
 
     def landed(self) -> "Flight":
         """Nobody is left; the state is not touched."""
-        return replace(self, rows=self.rows[:0])
+        return Flight(self.rows[:0], self.state, self.said)
 
     def at(self, state: State) -> "Flight":
         """The same samples, a stage further."""
-        return replace(self, state=state)
+        return Flight(self.rows, state, self.said)
 
 
 def join_flights(flights: Sequence[Flight], states: Sequence[State]) -> Flight:

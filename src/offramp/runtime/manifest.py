@@ -20,7 +20,7 @@ from offramp.storage import read_description, write_description
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import rounded_up
 
-__all__ = ["VERSION", "Manifest", "StageFile", "hex_floats", "output_names"]
+__all__ = ["VERSION", "Manifest", "SingleFile", "StageFile", "hex_floats", "output_names"]
 
 VERSION = 1
 _BARE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.onnx")
@@ -56,6 +56,21 @@ class StageFile:
         return names + (["answers_so_far"] if self.reads_answers else [])
 
 
+@dataclass(frozen=True)
+class SingleFile:
+    """The graph for one sample, in which those of all stages are.
+
+    Attributes:
+        file: Bare name of the file.
+        bytes: Its size.
+        sha256: Of its content.
+    """
+
+    file: str
+    bytes: int
+    sha256: str
+
+
 @dataclass(frozen=True, eq=False)
 class Manifest:
     """Everything about an export but the graphs themselves.
@@ -72,6 +87,7 @@ class Manifest:
         stages: `[M]`, in order.
         network: Fingerprint of the network.
         policy: Fingerprint of the policy.
+        single: The graph for one sample, if there is one.
     """
 
     inputs: Inputs
@@ -85,6 +101,7 @@ class Manifest:
     stages: tuple[StageFile, ...]
     network: str
     policy: str
+    single: SingleFile | None = None
 
     def output_names(self, exit_index: int) -> list[str]:
         """Names of the outputs of one graph, in order.
@@ -132,6 +149,8 @@ class Manifest:
             "stages": [_stage_to_json(stage) for stage in self.stages],
             "points": points,
         }
+        if self.single is not None:
+            meta["single"] = vars(self.single)
         return write_description(folder, "export", VERSION, meta)
 
     @classmethod
@@ -156,6 +175,7 @@ class Manifest:
             stages=tuple(_read_stage(each, folder) for each in meta.items("stages", dict)),
             network=meta.value("network", str),
             policy=meta.value("policy", str),
+            single=_read_single(meta),
         )
         _check(manifest, str(folder))
         return manifest
@@ -201,13 +221,26 @@ def _read_stage(entry: dict[str, Any], folder: str | Path) -> StageFile:
     if not all(isinstance(key, str | int) for path in state for key in path):
         raise meta.wrong("state", "lists of names and positions", state)
     return StageFile(
+        *_read_file(meta),
+        tuple(tuple(path) for path in state),
+        meta.value("reads_logits", bool),
+        meta.value("reads_answers", bool),
+    )
+
+
+def _read_single(meta: "_Fields") -> SingleFile | None:
+    if "single" not in meta.meta:
+        return None
+    return SingleFile(*_read_file(_Fields(meta.value("single", dict), f"{meta.where}: single")))
+
+
+def _read_file(meta: "_Fields") -> tuple[str, int, str]:
+    """Name, size and hash of a graph."""
+    return (
         # A bare name only: a description must not be able to point outside its folder.
         meta.value("file", str, lambda n: bool(_BARE.fullmatch(n)), "a bare name like a.onnx"),
         meta.value("bytes", int, lambda size: size > 0, "positive"),
         meta.value("sha256", str, lambda d: bool(_DIGEST.fullmatch(d)), "64 hexadecimal digits"),
-        tuple(tuple(path) for path in state),
-        meta.value("reads_logits", bool),
-        meta.value("reads_answers", bool),
     )
 
 

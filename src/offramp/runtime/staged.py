@@ -127,9 +127,11 @@ class StagedRunner(ABC, Generic[RouteT]):
         """
         until = self._clock() + _checked_deadline(deadline)
         plan = self._plan
-        flight, samples = self.depart(plan, x)
+        state = self._begin(x)
+        samples = batch_size(state)
         answered = Answered(samples, self.num_classes)
         with self.running(samples):
+            flight = self._departing(plan, state, samples, first_row=0)
             for exit_index in range(len(plan.costs)):
                 if not len(flight):
                     break
@@ -168,7 +170,7 @@ class StagedRunner(ABC, Generic[RouteT]):
         self._tally.add(plan, output, answered.forced)
         return output
 
-    def depart(self, plan: RouteT, x: Any, first_row: int = 0) -> tuple[Flight, int]:  # noqa: ANN401
+    def depart(self, plan: RouteT, x: Any, first_row: int) -> tuple[Flight, int]:  # noqa: ANN401
         """A batch before its first stage, without samples whose numbers are none.
 
         Args:
@@ -181,13 +183,14 @@ class StagedRunner(ABC, Generic[RouteT]):
         """
         state = self._begin(x)
         samples = batch_size(state)
-        rows = torch.arange(first_row, first_row + samples)
         with self.running(samples):
-            flight = Flight(rows, state, Said.nothing(plan, samples, self.num_classes))
-            healthy = unbroken(state)
-            if healthy is not None:
-                flight = flight.take(healthy)
-            return self._trimmed(flight), samples
+            return self._departing(plan, state, samples, first_row), samples
+
+    def _departing(self, plan: RouteT, state: State, samples: int, first_row: int) -> Flight:
+        rows = torch.arange(first_row, first_row + samples)
+        flight = Flight(rows, state, Said.nothing(plan, samples, self.num_classes))
+        healthy = unbroken(state)
+        return self._trimmed(flight if healthy is None else flight.take(healthy))
 
     def run_stage(self, plan: RouteT, m: int, flight: Flight, answered: Sink) -> Flight:
         """Run one stage, answer those who stop after it, and return the others.
@@ -205,12 +208,13 @@ class StagedRunner(ABC, Generic[RouteT]):
         if verdict.scores is None:
             return flight
         stop = stops(verdict.scores, plan.limits[m])
-        leaving = stop.nonzero().squeeze(1)
-        if not len(leaving):
+        count = int(stop.count_nonzero())
+        if not count:
             return flight  # as it is: nothing is gathered
-        if len(leaving) == len(flight):
+        if count == len(flight):
             answered.write(flight.rows, m, verdict, math.nan)
             return flight.landed()
+        leaving = stop.nonzero().squeeze(1)
         answered.write(flight.rows[leaving], m, verdict.take(leaving), math.nan)
         return self._trimmed(flight.take((~stop).nonzero().squeeze(1)))
 

@@ -4,7 +4,7 @@ Run, in an environment of its own (earlyon needs torchvision, which breaks other
 
   python -m venv earlyon-venv
   earlyon-venv/bin/pip install -c constraints.txt . earlyon torch
-  earlyon-venv/bin/python benchmarks/earlyon.py [--network thin-resnet] [--quick]
+  earlyon-venv/bin/python benchmarks/beside_earlyon.py [--network thin-resnet] [--quick]
 
 torchvision's wheel does not import beside a CPU build of torch, since its own operators are
 missing there (`operator torchvision::nms does not exist`). earlyon needs none of them, so that two
