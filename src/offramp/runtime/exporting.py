@@ -25,8 +25,8 @@ from offramp.policy import Policy
 from offramp.runtime.graphs import check_graph
 from offramp.runtime.manifest import (
     VERSION,
+    GraphFile,
     Manifest,
-    SingleFile,
     StageFile,
     output_names,
 )
@@ -79,7 +79,7 @@ def export(
     plain = copy.deepcopy(network).cpu().float().eval()
     inputs, state = _first_state(plain, example)
     files: list[StageFile] = []
-    extra: SingleFile | None = None
+    extra: GraphFile | None = None
     try:
         for exit_index, name in enumerate(network.exit_names):
             progress(exit_index, network.num_exits, name)
@@ -92,7 +92,7 @@ def export(
             extra = _write_single(manifest, folder)
         replace(manifest, single=extra).write(folder)
     except BaseException:
-        written = [*files, *([extra] if extra else [])]
+        written: list[GraphFile] = [*files, *([] if extra is None else [extra])]
         stale = [folder / each.file for each in written]  # half an export is of no use
         raise
     finally:
@@ -254,11 +254,11 @@ def _write_graph(module: StageModule, name: str, folder: Path, is_text: bool) ->
     return StageFile(*_written(folder / file, content), graph.state, *_reads(graph))
 
 
-def _write_single(manifest: Manifest, folder: Path) -> SingleFile:
+def _write_single(manifest: Manifest, folder: Path) -> GraphFile:
     contents = [(folder / stage.file).read_bytes() for stage in manifest.stages]
     limits = manifest.route(manifest.selected).limits
     content = nested_graph(contents, manifest.stages, limits, manifest.has_confidence)
-    return SingleFile(*_written(folder / f"single-{secrets.token_hex(4)}.onnx", content))
+    return GraphFile(*_written(folder / f"single-{secrets.token_hex(4)}.onnx", content))
 
 
 def _written(path: Path, content: bytes) -> tuple[str, int, str]:

@@ -20,7 +20,7 @@ from offramp.storage import read_description, write_description
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import rounded_up
 
-__all__ = ["VERSION", "Manifest", "SingleFile", "StageFile", "hex_floats", "output_names"]
+__all__ = ["VERSION", "GraphFile", "Manifest", "StageFile", "hex_floats", "output_names"]
 
 VERSION = 1
 _BARE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.onnx")
@@ -28,22 +28,31 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class StageFile:
-    """One graph: a stage with its head, answer, scorer and confidence.
+class GraphFile:
+    """One graph.
 
     Attributes:
         file: Bare name of the file.
         bytes: Its size.
         sha256: Of its content.
+    """
+
+    file: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class StageFile(GraphFile):
+    """The graph of a stage with its head, answer, scorer and confidence.
+
+    Attributes:
         state: The keys and positions that lead to each tensor of the state that goes in, which
             are the graph's inputs `state_0`, `state_1`, ...
         reads_logits: Whether `logits_so_far` `[n, m, K]` is an input.
         reads_answers: Whether `answers_so_far` `[n, m, K]` is an input.
     """
 
-    file: str
-    bytes: int
-    sha256: str
     state: tuple[tuple[str | int, ...], ...]
     reads_logits: bool
     reads_answers: bool
@@ -54,21 +63,6 @@ class StageFile:
         names = [f"state_{number}" for number in range(len(self.state))]
         names += ["logits_so_far"] if self.reads_logits else []
         return names + (["answers_so_far"] if self.reads_answers else [])
-
-
-@dataclass(frozen=True)
-class SingleFile:
-    """The graph for one sample, in which those of all stages are.
-
-    Attributes:
-        file: Bare name of the file.
-        bytes: Its size.
-        sha256: Of its content.
-    """
-
-    file: str
-    bytes: int
-    sha256: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +95,7 @@ class Manifest:
     stages: tuple[StageFile, ...]
     network: str
     policy: str
-    single: SingleFile | None = None
+    single: GraphFile | None = None
 
     def output_names(self, exit_index: int) -> list[str]:
         """Names of the outputs of one graph, in order.
@@ -228,10 +222,10 @@ def _read_stage(entry: dict[str, Any], folder: str | Path) -> StageFile:
     )
 
 
-def _read_single(meta: "_Fields") -> SingleFile | None:
+def _read_single(meta: "_Fields") -> GraphFile | None:
     if "single" not in meta.meta:
         return None
-    return SingleFile(*_read_file(_Fields(meta.value("single", dict), f"{meta.where}: single")))
+    return GraphFile(*_read_file(_Fields(meta.value("single", dict), f"{meta.where}: single")))
 
 
 def _read_file(meta: "_Fields") -> tuple[str, int, str]:
