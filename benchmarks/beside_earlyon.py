@@ -4,7 +4,7 @@ Run, in an environment of its own (earlyon needs torchvision, which breaks other
 
   python -m venv earlyon-venv
   earlyon-venv/bin/pip install -c constraints.txt . earlyon torch
-  earlyon-venv/bin/python benchmarks/beside_earlyon.py [--network thin-resnet] [--quick]
+  earlyon-venv/bin/python benchmarks/beside_earlyon.py [--network thin-resnet] [--clock cpu]
 
 torchvision's wheel does not import beside a CPU build of torch, since its own operators are
 missing there (`operator torchvision::nms does not exist`). earlyon needs none of them, so that two
@@ -31,6 +31,7 @@ from torch.utils.data import TensorDataset
 import offramp
 
 SAMPLES = 256
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 class Single(nn.Module):
@@ -80,20 +81,29 @@ def prepare(name: str, image_size: int) -> tuple[offramp.EarlyExitNetwork, offra
 
 
 def best_seconds(
-    jobs: dict[str, Callable[[Tensor], Any]], batches: Sequence[Tensor], rounds: int
+    jobs: dict[str, Callable[[Tensor], Any]],
+    batches: Sequence[Tensor],
+    rounds: int,
+    clock: Callable[[], float],
 ) -> dict[str, float]:
     """How long all batches take, by turns."""
     best = dict.fromkeys(jobs, math.inf)
     for _ in range(rounds):
         for name, job in jobs.items():
-            start = time.perf_counter()
+            start = clock()
             for batch in batches:
                 job(batch)
-            best[name] = min(best[name], time.perf_counter() - start)
+            best[name] = min(best[name], clock() - start)
     return best
 
 
-def compare(wrapper: Any, runner: offramp.Runner, images: Tensor, rounds: int) -> None:  # noqa: ANN401
+def compare(
+    wrapper: Any,  # noqa: ANN401
+    runner: offramp.Runner,
+    images: Tensor,
+    rounds: int,
+    clock: Callable[[], float],
+) -> None:
     """One budget at batch 1, 32 and 256."""
     thresholds = runner.policy.thresholds[:-1]
     wrapper.config.confidence_thresholds = thresholds.sigmoid().clamp(max=1).tolist()
@@ -107,7 +117,7 @@ def compare(wrapper: Any, runner: offramp.Runner, images: Tensor, rounds: int) -
     for size in (1, 32, 256):
         batches = (few if size == 1 else images).split(size)
         theirs = wrapper if size == 1 else wrapper.forward_inference_batched
-        best = best_seconds({"earlyon": theirs, "runner": runner}, batches, rounds)
+        best = best_seconds({"earlyon": theirs, "runner": runner}, batches, rounds, clock)
         cost = torch.cat([runner(batch).costs for batch in batches]).mean()
         print(
             f"  {size:5d} {cost:9.2f} {1e3 * best['earlyon']:12.1f} {1e3 * best['runner']:11.1f} "
@@ -121,15 +131,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--network", default="thin-resnet")
     parser.add_argument("--quick", action="store_true", help="16 px, two rounds: smoke test")
+    parser.add_argument("--rounds", type=int, default=7, help="of which the best counts")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: on one thread")
     options = parser.parse_args()
-    size, rounds = (16, 2) if options.quick else (32, 7)
+    size, rounds = (16, 2) if options.quick else (32, options.rounds)
+    if options.clock == "cpu":
+        torch.set_num_threads(1)
     network, policy, images = prepare(options.network, size)
     wrapper = earlyon_wrapper(network, size)
     print(f"{options.network}, {size} px, {network.num_exits} exits, {rounds} rounds, ", end="")
-    print(f"{torch.get_num_threads()} threads")
+    print(f"{torch.get_num_threads()} threads, {options.clock} time")
     print("  batch  mean cost   earlyon ms   runner ms   times faster")
     for budget in (0.3, 0.6):
-        compare(wrapper, offramp.Runner(network, policy.at(budget=budget)), images, rounds)
+        runner = offramp.Runner(network, policy.at(budget=budget))
+        compare(wrapper, runner, images, rounds, CLOCKS[options.clock])
 
 
 if __name__ == "__main__":
