@@ -36,6 +36,9 @@ def export_command(
     policy: PolicyPath,
     folder: Annotated[Path, typer.Option("--out", help="Where to write.")] = Path("export"),
     budget: Budget = None,
+    single: Annotated[
+        bool, typer.Option("--single", help="Also one graph of all stages, for single samples.")
+    ] = False,
 ) -> None:
     """Write a network and its policy as ONNX graphs, one per stage.
 
@@ -52,8 +55,9 @@ def export_command(
         def update(done: int, total: int, text: str) -> None:
             bar.update(task, completed=done, total=total, description=text)
 
-        export(loaded, chosen, folder, progress=update)
-    out.print(f"{loaded.num_exits} graphs and export.json written to {folder}/", highlight=False)
+        export(loaded, chosen, folder, progress=update, single=single)
+    graphs = f"{loaded.num_exits} graphs" + (", one of all stages" if single else "")
+    out.print(f"{graphs} and export.json written to {folder}/", highlight=False)
 
 
 def serve_command(
@@ -119,6 +123,7 @@ def serve_command(
     model = Model(folder, policy, budget, _names(class_names) or names)
     err.print(f"serving at http://{host}:{port}/predict; stop with Ctrl-C", highlight=False)
     serve(model, intake, config)
+    err.print("stopped", highlight=False)
 
 
 def _images(

@@ -56,7 +56,10 @@ class Server:
         command = [sys.executable, "-m", "offramp", "serve", folder / "network", folder / "policy"]
         self.log = (folder / "log.txt").open("w+")
         self.process = subprocess.Popen(
-            [*map(str, command), *options.split()], stdout=self.log, stderr=self.log
+            [*map(str, command), *options.split()],
+            stdout=self.log,
+            stderr=self.log,
+            start_new_session=True,  # as in a terminal: a group of its own
         )
 
     def wait(self):
@@ -67,8 +70,12 @@ class Server:
                     return self
             except OSError:
                 time.sleep(0.1)
+        raise AssertionError(f"the server did not start: {self.said()}")
+
+    def said(self):
+        """Everything that its processes have printed."""
         self.log.seek(0)
-        raise AssertionError(f"the server did not start: {self.log.read()}")
+        return self.log.read()
 
     def get(self, path):
         return self._exchange("GET", path, None, {})
@@ -104,16 +111,35 @@ def server(tmp_path_factory):
 
 
 def stops_cleanly(server):
-    """On SIGTERM the server ends, with all of its processes, and lets go of its port."""
+    """On Ctrl-C, which a terminal sends to all processes, it ends without a word too many."""
     children = psutil.Process(server.process.pid).children(recursive=True)
     assert len(children) >= 2
-    server.process.send_signal(signal.SIGTERM)
-    server.process.wait(timeout=60)
+    os.killpg(server.process.pid, signal.SIGINT)
+    assert server.process.wait(timeout=120) == 0
     _, alive = psutil.wait_procs(children, timeout=30)
     assert not alive
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", server.port))
+    said = server.said()
+    assert said.endswith("stopped\n"), said
+    assert "Traceback" not in said and "ERROR" not in said, said
+
+
+def test_interrupted_while_it_starts_it_leaves_nothing_behind(tmp_path):
+    """SIGTERM, to the first process alone, as service managers do."""
+    early = Server(tmp_path)
+    first = psutil.Process(early.process.pid)
+    deadline = time.monotonic() + 240
+    while not first.children(recursive=True) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    children = first.children(recursive=True)
+    assert children and early.process.poll() is None
+    early.process.send_signal(signal.SIGTERM)
+    assert early.process.wait(timeout=120) == 0
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert not alive
+    assert "Traceback" not in early.said() and early.said().endswith("stopped\n"), early.said()
 
 
 def png(seed, kind="PNG"):

@@ -5,6 +5,8 @@ there and never shares a batch with good ones. Imported by `serve` alone: litser
 """
 
 import asyncio
+import signal
+import threading
 import time
 from collections.abc import Sequence
 from queue import Queue
@@ -172,13 +174,37 @@ class PatientLoop(BatchedLoop):  # type: ignore[misc]
         return fresh, [(queue, uid) for queue, uid, at, _ in present if at < oldest]
 
 
+class QuietServer(LitServer):  # type: ignore[misc]
+    """Stops without a traceback.
+
+    A terminal sends Ctrl-C to all processes, and a worker that it reaches would die with one; so
+    workers leave it to the process that started them.
+    """
+
+    def launch_inference_worker(self, lit_api: LitAPI) -> list[Any]:
+        """Start the workers; a signal that is ignored here stays so in them."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            workers: list[Any] = super().launch_inference_worker(lit_api)
+            return workers
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _perform_graceful_shutdown(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
+        # The thread that watches the workers must neither take their end for a crash, nor ask a
+        # manager that has ended.
+        self._shutdown_event = threading.Event()
+        self._shutdown_event.set()
+        super()._perform_graceful_shutdown(*arguments, **options)
+
+
 def make_server(
     model: Model, intake: Intake, config: ServeConfig, about: dict[str, Any]
 ) -> LitServer:
     """A server that is ready to run."""
     normalization = Normalization() if intake.reader is None else intake.reader.normalization
     metrics = Metrics(about["exits"])
-    server = LitServer(
+    server = QuietServer(
         PolicyAPI(model, normalization, config),
         accelerator="cpu",
         workers_per_device=config.workers,
