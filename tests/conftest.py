@@ -1,4 +1,5 @@
 import os
+import secrets
 import shutil
 from pathlib import Path
 
@@ -54,3 +55,34 @@ def chromium():
         browser = play.chromium.launch(executable_path=found, args=["--headless", *flags])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """A local cluster of Ray with two workers, for all tests; it ends with all its processes."""
+    ray = pytest.importorskip("ray")
+    import psutil
+
+    settings = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # or one is kept in ~/.ray
+        # Processes take long to start where the machine is busy.
+        "RAY_raylet_start_wait_time_s": "300",
+        "RAY_worker_register_timeout_seconds": "300",
+        "RAY_agent_register_timeout_ms": "300000",
+    }
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+    before = set(psutil.Process().children(recursive=True))
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=200 * 2**20,
+        log_to_driver=False,
+    )
+    started = [p for p in psutil.Process().children(recursive=True) if p not in before]
+    assert started
+    yield ray
+    ray.shutdown()
+    _, alive = psutil.wait_procs(started, timeout=60)
+    assert not alive

@@ -8,6 +8,7 @@ from offramp.extras import require
 from offramp.runtime.columns import Array, ColumnReader, Columns, answer_columns
 from offramp.runtime.images import images_of_run
 from offramp.runtime.model import Model, network_folder
+from offramp.runtime.ray_paths import for_workers
 
 __all__ = ["PolicyPredictor", "predict_dataset"]
 
@@ -108,7 +109,7 @@ def predict_dataset(
     """
     ray_data = require("ray.data", extra="ray")
     _check_amounts(workers, batch_size)
-    model = Model(network_folder(network), Path(policy), budget)
+    model = Model(for_workers(network_folder(network)), for_workers(policy), budget)
     inputs = model.runner().network.inputs  # mistakes show here, before a cluster works
     images, _ = images_of_run(inputs, Path(network), data)
     size = {"size": workers}

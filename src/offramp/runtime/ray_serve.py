@@ -5,7 +5,7 @@
 Replicas, machines, address and encryption are a matter of Ray's configuration.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +13,7 @@ from offramp.errors import ConfigError
 from offramp.extras import require
 from offramp.runtime.images import images_of_run
 from offramp.runtime.model import Model, network_folder, read_names
+from offramp.runtime.ray_paths import for_workers
 from offramp.runtime.serving import ServeConfig
 from offramp.runtime.serving_answers import Answerer
 from offramp.runtime.serving_requests import Intake
@@ -20,14 +21,14 @@ from offramp.runtime.serving_requests import Intake
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-__all__ = ["AppConfig", "app"]
+__all__ = ["AppConfig", "app", "deployment"]
 
 DEPLOYMENT = "offramp"  # the name that Ray's configuration uses for it
 
 
 @dataclass(frozen=True)
 class AppConfig:
-    """What is served, and how; the arguments of `app`.
+    """What is served, and how.
 
     Args:
         network: Folder of a run or of a saved network, which every machine has at that place.
@@ -103,28 +104,21 @@ class AppConfig:
         Raises:
             FileFormatError, ConfigError, NetworkError, OriginError: The parts do not fit.
         """
-        folder = network_folder(self.network)
+        folder, policy = for_workers(network_folder(self.network)), for_workers(self.policy)
         # Loaded once here, so that mistakes show before anything is deployed.
-        inputs = (
-            Model(folder, Path(self.policy), self.budget).runner(self.precision).network.inputs
-        )
+        model = Model(folder, policy, self.budget, read_names(self.class_names))
+        inputs = model.runner(self.precision).network.inputs
         reader, names = images_of_run(inputs, Path(self.network), self.data, self.domain)
-        names = read_names(self.class_names) or names
-        intake = Intake(inputs, reader, self.max_bytes, self.max_pixels)
-        return Model(folder, Path(self.policy), self.budget, names), intake
+        model = replace(model, class_names=model.class_names or names)
+        return model, Intake(inputs, reader, self.max_bytes, self.max_pixels)
 
 
-def app(arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - a ray.serve.Application
-    """Build the application, for `serve run`, for Ray's configuration file and for `serve.run`.
-
-    `POST /predict` and `GET /health` are those of `offramp serve`; the metrics are among Ray's
-    own. See docs/clusters.md.
+def deployment(config: AppConfig) -> Any:  # noqa: ANN401 - a ray.serve.Deployment
+    """Build the deployment, whose `options` are Ray's.
 
     Args:
-        arguments: Those of `AppConfig`, by name.
-
-    Returns:
-        An application with one deployment, `offramp`.
+        config: What is served; it is loaded once here, so that mistakes show before anything is
+            deployed.
 
     Raises:
         FileFormatError, ConfigError, NetworkError, OriginError: The parts do not fit.
@@ -132,7 +126,6 @@ def app(arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - a ray.serve.Applica
     """
     serve = require("ray.serve", extra="ray")
     require("PIL.Image", extra="ray")
-    config = AppConfig.parse(arguments)
     model, intake = config.load()
 
     def build() -> "FastAPI":  # in each replica, which loads the network once
@@ -141,11 +134,26 @@ def app(arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - a ray.serve.Applica
         answerer = Answerer(model, intake.reader, config.precision)
         return make_api(answerer, intake, config.max_batch, config.batch_wait, config.body_timeout)
 
-    made = serve.deployment(
+    return serve.deployment(
         serve.ingress(build)(),
         name=DEPLOYMENT,
         # Requests whose bodies still arrive must not keep others from joining a batch.
         max_ongoing_requests=config.max_requests,
         max_queued_requests=config.max_requests,
     )
-    return made.bind()
+
+
+def app(arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - a ray.serve.Application
+    """Build the application, for `serve run` and for Ray's configuration file.
+
+    `POST /predict` and `GET /health` are those of `offramp serve`; the metrics are among Ray's
+    own. See docs/clusters.md.
+
+    Args:
+        arguments: Those of `AppConfig`, by name.
+
+    Raises:
+        FileFormatError, ConfigError, NetworkError, OriginError: The parts do not fit.
+        MissingExtraError: The extra `ray` is not installed.
+    """
+    return deployment(AppConfig.parse(arguments)).bind()
