@@ -63,26 +63,20 @@ def cluster():
     ray = pytest.importorskip("ray")
     import psutil
 
-    settings = {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # or one is kept in ~/.ray
-        # Processes take long to start where the machine is busy.
-        "RAY_raylet_start_wait_time_s": "300",
-        "RAY_worker_register_timeout_seconds": "300",
-        "RAY_agent_register_timeout_ms": "300000",
-    }
-    for name, value in settings.items():
-        os.environ.setdefault(name, value)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or one is kept in ~/.ray
+    # Ray's workers are polite, and would wait for those of pytest.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     before = set(psutil.Process().children(recursive=True))
     ray.init(
         num_cpus=2,
-        include_dashboard=False,
         object_store_memory=200 * 2**20,
+        include_dashboard=False,
         log_to_driver=False,
     )
-    started = [p for p in psutil.Process().children(recursive=True) if p not in before]
-    assert started
     yield ray
+    processes = set(psutil.Process().children(recursive=True)) - before
+    assert processes
     ray.shutdown()
-    _, alive = psutil.wait_procs(started, timeout=60)
+    _, alive = psutil.wait_procs(processes, timeout=60)
     assert not alive

@@ -18,7 +18,7 @@ def network_folder(run: str | Path) -> Path:
     return run / "network" if (run / "network").is_dir() else run
 
 
-def read_names(path: Path | None) -> tuple[str, ...] | None:
+def read_names(path: str | Path | None) -> tuple[str, ...] | None:
     """The names of classes, from a text file with one in each line.
 
     Raises:
@@ -27,7 +27,7 @@ def read_names(path: Path | None) -> tuple[str, ...] | None:
     if path is None:
         return None
     try:
-        return tuple(path.read_text(encoding="utf-8").splitlines())
+        return tuple(Path(path).read_text(encoding="utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the class names cannot be read: {error}") from None
 

@@ -56,12 +56,12 @@ class AppConfig:
         offramp.errors.ConfigError: `max_batch` must be at least 1, got 0
     """
 
-    network: Path
-    policy: Path
+    network: str | Path
+    policy: str | Path
     budget: float | None = None
     data: str | None = None
     domain: str | None = None
-    class_names: Path | None = None
+    class_names: str | Path | None = None
     max_batch: int = ServeConfig.max_batch
     batch_wait: float = ServeConfig.batch_wait
     precision: str = ServeConfig.precision
