@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch.utils.data import TensorDataset
 
 import offramp
 from offramp.data.source import Source
-from offramp.errors import ConfigError, FileFormatError, MissingExtraError
+from offramp.errors import ConfigError, DataError, FileFormatError, MissingExtraError
 from offramp.runtime import near_threshold
 from offramp.runtime.columns import ColumnReader, Columns
 from offramp.runtime.images import images_of_run
@@ -136,15 +137,13 @@ class TestBatches:
             assert np.array_equal(found[name].to_numpy(), wanted.numpy()), name
         assert found["exit"].nunique() == 2 and not found["failed"].any()
 
-    def test_one_call_does_it_and_a_workers_message_arrives(self, dataset, place):
-        lost = dataset.rename_columns({"image": "photo"})
-        answered = predict_dataset(lost, place.run, place.policy, workers=(1, 2), num_cpus=0.5)
-        with pytest.raises(Exception, match="there is no column 'image' to predict from"):
-            answered.materialize()
-
     def test_mistakes_show_before_the_cluster_works(self, dataset, place):
         with pytest.raises(FileFormatError, match="there is no folder"):
             predict_dataset(dataset, place.run, place.run / "none")
+        with pytest.raises(DataError, match="no column 'photo' to predict from, only id, image"):
+            predict_dataset(dataset, place.run, place.policy, columns=Columns(inputs="photo"))
+        with pytest.raises(DataError, match="names cost already"):
+            predict_dataset(dataset.rename_columns({"id": "cost"}), place.run, place.policy)
         with pytest.raises(ConfigError, match=r"`workers` must be at least 1, or .*got 0"):
             predict_dataset(dataset, place.run, place.policy, workers=0)
         with pytest.raises(ConfigError, match="`batch_size` must be at least 1, got 0"):
@@ -330,8 +329,11 @@ def test_wrong_arguments_are_named_before_anything_is_deployed(arguments, messag
     [lambda: predict_dataset(None, "a", "b"), lambda: deployment(AppConfig("a", "b"))],
 )
 def test_without_ray_the_pip_command_is_named(call, monkeypatch):
-    for name in [name for name in sys.modules if name == "ray" or name.startswith("ray.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "ray", None)
+    def absent(name):
+        if name.partition(".")[0] == "ray":
+            raise ModuleNotFoundError("No module named 'ray'", name="ray")
+        return import_module(name)
+
+    monkeypatch.setattr("offramp.extras.import_module", absent)
     with pytest.raises(MissingExtraError, match=r"pip install 'offramp\[ray\]'"):
         call()

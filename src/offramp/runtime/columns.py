@@ -1,6 +1,6 @@
 """Columns of a table as what a network takes, and answers as columns."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,6 +19,14 @@ __all__ = ["Array", "ColumnReader", "Columns", "answer_columns"]
 
 Array = npt.NDArray[Any]
 TEXT = ("input_ids", "attention_mask", "token_type_ids")
+ANSWERS = {  # a column's name, and what it is in a RunOutput
+    "prediction": "predictions",
+    "confidence": "confidence",
+    "likely_wrong": "likely_wrong",
+    "exit": "exits",
+    "cost": "costs",
+    "failed": "failed",
+}
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,29 @@ class ColumnReader:
             self.columns.inputs or ("image" if isinstance(self.inputs, ImageInput) else "inputs"),
         )
 
+    def check(self, present: Collection[str]) -> None:
+        """Check the names of columns, before any of them is read.
+
+        Raises:
+            DataError: That of the inputs is missing, or one has the name of an answer's.
+        """
+        if self.names[0] not in present:
+            raise DataError(
+                f"there is no column {self.names[0]!r} to predict from, only "
+                f"{', '.join(sorted(present))}: name another with `Columns(inputs=...)`"
+            )
+        taken = sorted({self.columns.prefix + name for name in ANSWERS} & set(self.kept(present)))
+        if taken:
+            raise DataError(
+                f"the data have columns of the names {', '.join(taken)} already: rename them, or "
+                "give the new ones a prefix with `Columns(prefix=...)`"
+            )
+
+    def kept(self, present: Collection[str]) -> list[str]:
+        """The names of the columns that are in the result."""
+        dropped = () if self.columns.keep_inputs else self.names
+        return [name for name in present if name not in dropped]
+
     def __call__(self, batch: Mapping[str, Array]) -> Any:  # noqa: ANN401
         """The inputs of a batch.
 
@@ -101,13 +132,9 @@ class ColumnReader:
             batch: Columns `[n, ...]`.
 
         Raises:
-            DataError: A column is missing, or holds what cannot be read.
+            DataError: As `check`, or a column holds what cannot be read.
         """
-        if self.names[0] not in batch:
-            raise DataError(
-                f"there is no column {self.names[0]!r} to predict from, only "
-                f"{', '.join(sorted(batch))}: name another with `Columns(inputs=...)`"
-            )
+        self.check(batch)
         if isinstance(self.inputs, TextInput):
             return _texts(batch)
         values = batch[self.names[0]]
@@ -190,11 +217,4 @@ def answer_columns(output: RunOutput, prefix: str = "") -> dict[str, Array]:
         output: The answers to N samples.
         prefix: Of the columns' names.
     """
-    return {
-        f"{prefix}prediction": output.predictions.numpy(),
-        f"{prefix}confidence": output.confidence.numpy(),
-        f"{prefix}likely_wrong": output.likely_wrong.numpy(),
-        f"{prefix}exit": output.exits.numpy(),
-        f"{prefix}cost": output.costs.numpy(),
-        f"{prefix}failed": output.failed.numpy(),
-    }
+    return {prefix + name: getattr(output, part).numpy() for name, part in ANSWERS.items()}

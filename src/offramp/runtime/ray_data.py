@@ -1,9 +1,10 @@
 """Batch inference on a cluster: a policy at work on the batches of `ray.data`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from offramp.errors import ConfigError, DataError
+from offramp.errors import ConfigError
 from offramp.extras import require
 from offramp.runtime.columns import Array, ColumnReader, Columns, answer_columns
 from offramp.runtime.images import images_of_run
@@ -61,17 +62,9 @@ class PolicyPredictor:
             DataError: The columns cannot be read, or one has the name of a new one.
             NetworkError: The inputs are not what the network takes.
         """
-        columns = self._reader.columns
-        dropped = () if columns.keep_inputs else self._reader.names
-        kept = {name: column for name, column in batch.items() if name not in dropped}
-        answers = answer_columns(self._runner(self._reader(batch)), columns.prefix)
-        taken = sorted(kept.keys() & answers.keys())
-        if taken:
-            raise DataError(
-                f"the data have columns of the names {', '.join(taken)} already: rename them, or "
-                "give the new ones a prefix with `Columns(prefix=...)`"
-            )
-        return {**kept, **answers}
+        output = self._runner(self._reader(batch))
+        kept = {name: batch[name] for name in self._reader.kept(batch)}
+        return {**kept, **answer_columns(output, self._reader.columns.prefix)}
 
 
 def predict_dataset(
@@ -105,19 +98,25 @@ def predict_dataset(
 
     Raises:
         FileFormatError, ConfigError, NetworkError, OriginError: The parts do not fit.
+        DataError: Columns are missing or have names of new ones. Where Ray does not know their
+            names yet, a worker says so later.
         MissingExtraError: The extra `ray` is not installed.
     """
     ray_data = require("ray.data", extra="ray")
     _check_amounts(workers, batch_size)
     model = Model(for_workers(network_folder(network)), for_workers(policy), budget)
     inputs = model.runner().network.inputs  # mistakes show here, before a cluster works
+    reader = ColumnReader(inputs, columns=columns or Columns())
+    known = dataset.columns(fetch_if_missing=False)
+    if known is not None:
+        reader.check(known)
     images, _ = images_of_run(inputs, Path(network), data)
     size = {"size": workers}
     if isinstance(workers, tuple):
         size = {"min_size": workers[0], "max_size": workers[1]}
     return dataset.map_batches(
         PolicyPredictor,
-        fn_constructor_args=(model, ColumnReader(inputs, images, columns or Columns())),
+        fn_constructor_args=(model, replace(reader, images=images)),
         compute=ray_data.ActorPoolStrategy(**size),
         batch_size=batch_size,
         batch_format="numpy",
