@@ -7,14 +7,27 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CLUSTERS = ROOT / "docs" / "clusters.md"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def run_blocks(page, folder, monkeypatch):
+    monkeypatch.chdir(folder)
     names: dict[str, object] = {"__name__": "docs"}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
         exec(compile(block, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page != CLUSTERS], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
+    run_blocks(page, tmp_path, monkeypatch)
+
+
+@pytest.mark.cluster
+@pytest.mark.xdist_group("cluster")
+def test_python_blocks_run_on_a_cluster(cluster, tmp_path, monkeypatch, capsys):
+    run_blocks(CLUSTERS, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name)

@@ -98,7 +98,7 @@ def test_every_room_is_on_the_map_in_the_docs():
 
 def test_import_is_light():
     heavy = "matplotlib plotly jinja2 transformers datasets accelerate huggingface_hub timm typer"
-    heavy += " onnx onnxruntime litserve fastapi prometheus_client"
+    heavy += " onnx onnxruntime litserve fastapi prometheus_client ray"
     code = f"import sys, offramp; print([m for m in {heavy.split()!r} if m in sys.modules])"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

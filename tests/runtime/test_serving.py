@@ -308,12 +308,14 @@ def test_cli_names_what_is_wrong(tmp_path):
 
 
 def test_images_are_read_as_the_named_data_set_was(tmp_path):
-    from offramp.cli_serving import _images
+    from offramp.data.source import Source
+    from offramp.runtime.images import images_as_trained
 
     network = offramp.build("convnet", num_classes=10, image_size=28)
-    reader, names = _images(network, tmp_path, "cluttered-digits", None)
+    told = Source.find(tmp_path, "cluttered-digits")
+    reader, names = images_as_trained(network.inputs, told)
     data = offramp.data.load("cluttered-digits")["test"]
     assert reader.size == 28 and reader.normalization == data.normalization
     assert names == tuple(data.class_names)
     grey = offramp.build("convnet", num_classes=10, image_size=28, channels=1)
-    assert _images(grey, tmp_path, None, None) == (None, None)  # sent as numbers
+    assert images_as_trained(grey.inputs, None) == (None, None)  # sent as numbers

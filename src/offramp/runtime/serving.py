@@ -6,17 +6,14 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
 from offramp.errors import ConfigError
 from offramp.extras import require
-from offramp.networks.network import EarlyExitNetwork
-from offramp.policy import Policy
-from offramp.runtime.runner import Runner
+from offramp.runtime.model import Model
 from offramp.runtime.serving_requests import Intake
 
-__all__ = ["ServeConfig", "serve"]
+__all__ = ["Model", "ServeConfig", "serve"]
 
 HOSTS = ("127.0.0.1", "0.0.0.0", "::")  # what LitServe can bind to
 STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -76,35 +73,6 @@ class ServeConfig:
             )
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"`threads` must be at least 1, got {self.threads}")
-
-
-@dataclass(frozen=True)
-class Model:
-    """What a worker loads: folders, so that nothing but names goes to another process.
-
-    Attributes:
-        network: Folder of a network that a registered builder can make.
-        policy: Folder of its policy.
-        budget: Of the operating point; None for the policy's own.
-        class_names: `[K]`, or None.
-    """
-
-    network: Path
-    policy: Path
-    budget: float | None = None
-    class_names: tuple[str, ...] | None = None
-
-    def runner(self, precision: str = "float32") -> Runner:
-        """Load both, and check that they fit."""
-        network, policy = EarlyExitNetwork.load(self.network), Policy.load(self.policy)
-        policy = policy if self.budget is None else policy.at(budget=self.budget)
-        names = self.class_names
-        if names is not None and len(names) != network.num_classes:
-            raise ConfigError(
-                f"there must be a name for each of the {network.num_classes} classes, got "
-                f"{len(names)}"
-            )
-        return Runner(network, policy, precision=precision)  # type: ignore[arg-type]
 
 
 def _check_port(config: ServeConfig) -> None:
