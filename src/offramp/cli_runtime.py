@@ -13,9 +13,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from offramp.cli_training import SOURCE, Domain, Source, TokenizerName, load_network, to_precision
+from offramp.cli_training import Domain, Source, TokenizerName, load_network, source_file
 from offramp.data import CATALOG, Data
 from offramp.errors import ConfigError
+from offramp.machine import to_precision
 from offramp.networks import EarlyExitNetwork
 from offramp.policy import Policy
 from offramp.runtime import Runner, RunOutput, measure_speed
@@ -162,7 +163,7 @@ def find_source(
     network: Path, data: str | None, domain: str | None, tokenizer: str | None
 ) -> Source | None:
     """What was asked for, or what the run was trained on; None where neither is known."""
-    if data is None and not (network / SOURCE).is_file():
+    if data is None and source_file(network) is None:
         return None
     return Source.of_run(network, data, domain, tokenizer)
 

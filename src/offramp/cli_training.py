@@ -18,15 +18,17 @@ from torch import Tensor
 
 from offramp.data import Augmentation, Splits, load
 from offramp.errors import ConfigError
+from offramp.machine import to_precision
 from offramp.networks import ARCHITECTURES, EarlyExitNetwork, attach, build
 from offramp.networks.build import BUILDERS
 from offramp.recording import record
 from offramp.storage import write_text
 from offramp.training import OBJECTIVES, TrainConfig, train
 
-__all__ = ["SOURCE", "Source", "load_network", "record_command", "to_precision", "train_command"]
+__all__ = ["Source", "load_network", "record_command", "source_file", "train_command"]
 
 SOURCE = "data.json"  # in the folder of a run
+NETWORK = "network"  # the folder of its network in there
 
 err = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
@@ -114,7 +116,7 @@ def train_command(
             folder=folder,
             freeze_backbone=freeze_backbone,
         )
-    made.save(folder / "network")
+    made.save(folder / NETWORK)
     chosen = history.chosen
     accuracy = chosen.get("accuracy", chosen["train_accuracy"])
     shown = " ".join(f"{100 * share:.1f}" for share in accuracy)
@@ -161,7 +163,14 @@ def record_command(
 
 def load_network(run: Path) -> EarlyExitNetwork:
     """The network in its own folder, or in that of a run."""
-    return EarlyExitNetwork.load(run / "network" if (run / "network").is_dir() else run)
+    return EarlyExitNetwork.load(run / NETWORK if (run / NETWORK).is_dir() else run)
+
+
+def source_file(run: Path) -> Path | None:
+    """Where a run, given by its folder or by that of its network, says what it was trained on."""
+    run = run.resolve()
+    places = (run, run.parent) if run.name == NETWORK else (run,)
+    return next((place / SOURCE for place in places if (place / SOURCE).is_file()), None)
 
 
 @dataclass(frozen=True)
@@ -187,8 +196,9 @@ class Source:
     ) -> "Source":
         """What was asked for, and else what the run was trained on."""
         kept: dict[str, str | None] = {}
-        if (run / SOURCE).is_file():
-            kept = json.loads((run / SOURCE).read_text(encoding="utf-8"))
+        told = source_file(run)
+        if told is not None:
+            kept = json.loads(told.read_text(encoding="utf-8"))
         name = data or kept.get("data")
         if name is None:
             raise ConfigError(f"{run} does not say what it was trained on: give --data")
@@ -230,20 +240,6 @@ def _augmentation(name: str) -> Augmentation | None:
 def _learning_rate(network: str) -> float:
     """Batch norm stands, and short runs need, more than transformers and trained weights do."""
     return 0.01 if network in ARCHITECTURES and not network.startswith("vit") else 0.001
-
-
-def to_precision(name: str) -> Literal["float32", "bfloat16"]:
-    """A precision by name; auto is the one that this machine is fast at."""
-    if name not in ("auto", "float32", "bfloat16"):
-        raise ConfigError(f"--precision must be auto, float32 or bfloat16, got {name!r}")
-    if name == "auto":
-        # Without instructions for it, a processor is slower in bfloat16, and only less exact.
-        if torch.cuda.is_available():
-            fast = torch.cuda.is_bf16_supported()
-        else:
-            fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-        name = "bfloat16" if fast else "float32"
-    return "bfloat16" if name == "bfloat16" else "float32"
 
 
 def _dtype(name: str) -> Literal["float16", "float32"]:

@@ -113,7 +113,8 @@ class CostAware(Scorer):
         inputs = self.view.inputs(history)
         weights = self.hidden_weights_[m, : inputs.shape[1]]
         hidden = torch.addmm(self.hidden_biases_[m], inputs, weights).relu()
-        apart = hidden.view(len(hidden), -1, self.hidden)
+        outputs = hidden.shape[1] // self.hidden  # not -1: of no samples, nothing can be inferred
+        apart = hidden.view(len(hidden), outputs, self.hidden)
         said: Tensor = (apart * self.output_weights_[m]).sum(dim=2) + self.output_biases_[m]
         return said + self.log_odds_weights_[m] * log_odds(history.answer)[:, None]
 
