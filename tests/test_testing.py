@@ -1,4 +1,4 @@
-"""The library's own classes keep the promises, and every check notices the class that breaks it."""
+"""The library's own classes keep the promises, and every check notices what breaks it."""
 
 from dataclasses import dataclass, field
 
@@ -508,7 +508,11 @@ BROKEN_METHODS = [
     (single, "thresholds are one row per operating point", "float64.*got torch.float32"),
     (undefined, r"\+inf closes an exit", "there are [0-9]+ NaN"),
     (on_scores, "thresholds lie between scores", "is a score at exit 0"),
-    (only_dear, "the cost on val is not above the budget", "exit 0 alone, 0.200, on; the cheapest"),
+    (
+        only_dear,
+        "the cost on val is not above the budget",
+        "exit 0 alone, 0.200, on; the cheapest",
+    ),
     (only_cheap, "a larger budget buys accuracy", "more accurate than stopping everybody at exit"),
     (dice, "the same scores give the same thresholds", "from the same scores; they differ"),
     (meddling, "the same scores give the same thresholds", "as they were; it changed them"),

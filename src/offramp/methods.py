@@ -186,7 +186,8 @@ def plugin_method(name: str) -> Method | None:
     if isinstance(made, Answer):
         return Method(name, label, answer=made)
     raise PluginError(
-        f"{_of(name)} is a {type(made).__name__}, and should be an offramp.Method, Scorer or Answer"
+        f"{_of(name)} is a {type(made).__name__}, and should be an offramp.Method, Scorer or "
+        "Answer"
     )
 
 

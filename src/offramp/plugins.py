@@ -81,4 +81,6 @@ def _registered() -> dict[str, list[EntryPoint]]:
 
 def _package(entry: EntryPoint) -> str:
     """Name and version of the package of an entry."""
-    return "an unknown package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+    return (
+        "an unknown package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+    )

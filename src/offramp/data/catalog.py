@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
-from offramp.data.images import Normalization
 from offramp.data.hub import read_hub, read_hub_cache, why_unreachable
+from offramp.data.images import Normalization
 from offramp.data.tables import Columns, Table, read_files, read_folder_of_images
 from offramp.errors import DataError
 

@@ -29,8 +29,8 @@ def why_unreachable(timeout: float = PATIENCE) -> str | None:
     address = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     host = urlsplit(address).hostname or address
     try:
-        request = urllib.request.Request(address, method="HEAD")  # noqa: S310
-        with urllib.request.urlopen(request, timeout=timeout):  # noqa: S310
+        request = urllib.request.Request(address, method="HEAD")
+        with urllib.request.urlopen(request, timeout=timeout):
             return None
     except urllib.error.HTTPError:
         return None

@@ -149,7 +149,9 @@ def read_files(folder: Path, columns: Columns) -> dict[str, Table]:
             found = datasets.load_dataset(kind, data_files=names)
         # The library wraps whatever its readers raise
         except Exception as error:
-            raise DataError(f"cannot read the {kind} files in {folder}: {root_cause(error)}") from None
+            raise DataError(
+                f"cannot read the {kind} files in {folder}: {root_cause(error)}"
+            ) from None
     return {
         split: table_of(rows, split, columns, tuple(names[split])) for split, rows in found.items()
     }

@@ -121,7 +121,9 @@ def _impossible(cls: type, values: Mapping[str, Any], needed: Sequence[str]) -> 
     left, found = dict(values), []
     while (text := _complaint(cls, left)) is not None:
         found.append(text)
-        without = [{k: v for k, v in left.items() if k != key} for key in left if key not in needed]
+        without = [
+            {k: v for k, v in left.items() if k != key} for key in left if key not in needed
+        ]
         rest = next((each for each in without if _complaint(cls, each) != text), None)
         if rest is None:
             break

@@ -53,7 +53,9 @@ def _has_plain_settings(specimen: AnySpecimen) -> None:
         expect(False, "settings that JSON can hold", f"it cannot: {error}")
     for name, value in settings.items():
         text = "settings that come back from JSON as they were (a list, say, and no tuple)"
-        expect(back[name] == value, text, f"`{name}` was {value!r} and came back as {back[name]!r}")
+        expect(
+            back[name] == value, text, f"`{name}` was {value!r} and came back as {back[name]!r}"
+        )
 
 
 def _runs(specimen: AnySpecimen) -> None:

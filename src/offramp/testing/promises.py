@@ -26,7 +26,7 @@ class Promise(Generic[S]):
     basic: bool = False
 
 
-class _Broken(Exception):
+class _BrokenError(Exception):
     """A promise was not kept; the text says what was expected and what happened."""
 
 
@@ -39,7 +39,7 @@ def expect(kept: bool, expected: str, happened: str) -> None:
         happened: What was found instead.
     """
     if not kept:
-        raise _Broken(f"expected {expected}; {happened}")
+        raise _BrokenError(f"expected {expected}; {happened}")
 
 
 def broken_promises(
@@ -57,7 +57,7 @@ def broken_promises(
         try:
             promise.check(specimen)
             continue
-        except _Broken as found:
+        except _BrokenError as found:
             said, cause = str(found), found
         # Someone else's code can raise anything, and whatever it is belongs to this promise.
         except Exception as error:
@@ -80,5 +80,6 @@ def hold(name: str, promises: Sequence[Promise[S]], specimen: S) -> None:
     sentences = [sentence for _, sentence, _ in broken]
     text = sentences[0]
     if len(broken) > 1:
-        text = "\n".join([f"{name} breaks {len(broken)} promises:", *map("- {}".format, sentences)])
+        lines = [f"{name} breaks {len(broken)} promises:", *(f"- {each}" for each in sentences)]
+        text = "\n".join(lines)
     raise PromiseError(text, tuple(promise for promise, _, _ in broken)) from broken[0][2]
