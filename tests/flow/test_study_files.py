@@ -132,8 +132,8 @@ def test_all_mistakes_are_named_at_once(tmp_path):
         "- [network] `name` must be a network",
         "- [train] has no key `epoch`; did you mean `epochs`?",
         "- [train] `batch_size` must be a whole number, got 'large'",
-        "- [train] `learning_rate`",
         "- [train] `patience`",
+        "- [train] `learning_rate`",
         "- [compare] `budgets` must lie in (0, 1], got 2.0",
         "- [compare] `seeds` must be at least 1",
     ]

@@ -52,8 +52,9 @@ def broken_promises(
         promises: In order; a broken basic one ends the examination.
         specimen: What the checks take.
     """
-    broken = []
+    broken: list[tuple[str, str, Exception]] = []
     for promise in promises:
+        cause: Exception
         try:
             promise.check(specimen)
             continue
