@@ -1,5 +1,6 @@
 """What this machine is fast at."""
 
+from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 import torch
@@ -23,15 +24,19 @@ def cpu_features() -> dict[str, bool]:
         >>> "avx512_bf16" in cpu_features()
         True
     """
-    known: dict[str, Any] = {}
-    if hasattr(torch.cpu, "get_capabilities"):
-        known = torch.cpu.get_capabilities()
-    else:  # older versions of torch know these only
-        known["avx2"] = torch.cpu._is_avx2_supported()
-        known["avx512_f"] = torch.cpu._is_avx512_supported()
-        known["avx512_bf16"] = torch.cpu._is_avx512_bf16_supported()
-        known["amx_bf16"] = torch.cpu._is_amx_tile_supported()
+    known = _capabilities()
     return {name: bool(known.get(name, False)) for name in SHOWN}
+
+
+def _capabilities() -> Mapping[str, Any]:
+    if hasattr(torch.cpu, "get_capabilities"):
+        return torch.cpu.get_capabilities()
+    return {  # all that older versions of torch know
+        "avx2": torch.cpu._is_avx2_supported(),
+        "avx512_f": torch.cpu._is_avx512_supported(),
+        "avx512_bf16": torch.cpu._is_avx512_bf16_supported(),
+        "amx_bf16": torch.cpu._is_amx_tile_supported(),
+    }
 
 
 def has_fast_bfloat16() -> bool:
@@ -41,7 +46,7 @@ def has_fast_bfloat16() -> bool:
     processor, and only less exact.
     """
     if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     features = cpu_features()
     return any(features[name] for name in BFLOAT16)
 

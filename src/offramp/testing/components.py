@@ -2,15 +2,13 @@
 
 import json
 import tempfile
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from offramp.answers import Answer
 from offramp.errors import ConfigError
 from offramp.policy import Policy
-from offramp.scorers import Scorer
 from offramp.testing.cases import smallest
 from offramp.testing.promises import Promise, expect
 from offramp.testing.specimen import Specimen
@@ -18,7 +16,6 @@ from offramp.tracing import trace
 
 __all__ = ["BASICS", "FITTING", "KEEPING", "SAYING", "largest_change", "same"]
 
-C = TypeVar("C", Answer, Scorer)
 AnySpecimen = Specimen[Any]
 
 TOLERANCE = 1e-4  # what float32 sums in another order may differ by, relative to the values

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from offramp.answers import Answer, CurrentExit
+from offramp.component import Component
 from offramp.ledger import Ledger
 from offramp.policy import Policy
 from offramp.scorers import History, MaxProbability, Scorer
@@ -17,7 +18,7 @@ from offramp.testing.cases import ordinary
 
 __all__ = ["AnswerSpecimen", "ScorerSpecimen", "Specimen"]
 
-C = TypeVar("C", Answer, Scorer)
+C = TypeVar("C", bound=Component)
 
 SHOWN = 48  # samples that it is asked about
 

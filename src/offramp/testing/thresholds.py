@@ -61,12 +61,15 @@ class MethodSpecimen:
 
     method: ThresholdMethod
 
+    def ask(self, scores: Tensor, correct: Tensor, costs: Tensor) -> Tensor:
+        """What it gives for copies of these."""
+        return self.method(scores.clone(), correct.clone(), costs.clone(), POINTS)
+
     @cached_property
     def cases(self) -> dict[str, Case]:
         """What it gives for every case, by what is special about the case."""
         return {
-            name: Case(*inputs, self.method(*(part.clone() for part in inputs), POINTS))
-            for name, inputs in threshold_cases().items()
+            name: Case(*inputs, self.ask(*inputs)) for name, inputs in threshold_cases().items()
         }
 
 
@@ -123,7 +126,7 @@ def _order_does_not_matter(specimen: MethodSpecimen) -> None:
     case = specimen.cases["scores that all differ"]
     order = torch.randperm(len(case.scores), generator=torch.Generator().manual_seed(1))
     inputs = case.scores[order], case.correct[order], case.costs
-    other = Case(*inputs, specimen.method(*(part.clone() for part in inputs), POINTS))
+    other = Case(*inputs, specimen.ask(*inputs))
     for budget in (0.4, 0.6, 0.8):
         one, two = (float(c.points.accuracies[c.points.for_budget(budget)]) for c in (case, other))
         # Sums in another order may tip a search the other way; they do not change what it finds.
