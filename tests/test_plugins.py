@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
-import textwrap
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from offramp import Policy, synthetic
+from offramp.cli import app
+from offramp.component import Component
 from offramp.errors import ConfigError, FileFormatError, PluginError
 from offramp.flow import read_study
 from offramp.methods import METHODS, find_methods
@@ -57,7 +59,7 @@ needy = "offramp_margins:Needy"
 number = "offramp_margins:baseline"
 gone = "offramp_margins:Gone"
 broken = "offramp_margins_broken:Thing"
-baseline = "offramp_margins:LogitMargin"
+baseline = "offramp_margins:sharp"
 """
 
 
@@ -80,8 +82,24 @@ def package(tmp_path_factory):
 def installed(package, monkeypatch):
     """The package on the path of this process, forgotten afterwards."""
     monkeypatch.syspath_prepend(package)
+    forget()
     yield package
+    forget()
+
+
+def forget():
+    """As if the package's code had never been imported."""
     sys.modules.pop("offramp_margins", None)
+    for name in ("LogitMargin", "Needy"):
+        Component._known.pop(name, None)
+
+
+def call(*arguments):
+    """The command line in this process; its errors are raised."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None:
+        raise result.exception
+    return result
 
 
 def write_npz(path):
@@ -125,23 +143,22 @@ def test_nothing_is_imported_that_was_not_named(package, tmp_path):
     assert not marker.exists()
 
 
-def test_a_saved_policy_does_not_import_a_package(package, tmp_path):
-    logits, folder = write_npz(tmp_path / "mine.npz"), tmp_path / "policy"
-    fit = ["fit", logits, "--budget", 0.6, "--method", "logit-margin", "--out", folder]
-    assert run(*fit, package=package).returncode == 0
-    marker = tmp_path / "imported"
-    result = run("inspect", folder, package=package, IMPORTED=str(marker))
-    assert result.returncode == 2
-    assert "unknown scorer 'LogitMargin'; the package offramp-margins 2.1 has one" in result.stderr
-    assert "import offramp_margins before loading" in result.stderr
-    assert "offramp --plugin logit-margin" in result.stderr
-    assert not marker.exists()
-    result = run("--plugin", "logit-margin", "inspect", folder, package=package)
-    assert result.returncode == 0, result.stderr
-    assert "LogitMargin" in result.stdout
-    result = run("--plugin", "margin", "inspect", folder, package=package)
-    assert result.returncode == 2
-    assert "--plugin: no installed package has a method 'margin'" in result.stderr
+def test_a_saved_policy_does_not_import_a_package(installed, tmp_path):
+    splits = synthetic.ledgers(seed=0, samples=60, exits=3, classes=8)
+    (method,) = find_methods(["logit-margin"], num_classes=8)
+    folder = method.policy().fit(splits["held_out"]).tune(splits["val"]).save(tmp_path / "policy")
+    forget()
+    message = (
+        "unknown scorer 'LogitMargin'; the package offramp-margins 2.1 has one of that name; .*"
+        "import offramp_margins before loading, or .* say offramp --plugin logit-margin"
+    )
+    with pytest.raises(FileFormatError, match=message):
+        call("inspect", folder)
+    assert "offramp_margins" not in sys.modules
+    assert "LogitMargin" in call("--plugin", "logit-margin", "inspect", folder).stdout
+    message = "--plugin: no installed package has a method 'margin'; .*logit-margin"
+    with pytest.raises(ConfigError, match=message):
+        call("--plugin", "margin", "inspect", folder)
 
 
 def test_a_method_a_scorer_and_thresholds_can_be_asked_for(installed):
@@ -206,6 +223,6 @@ def test_where_no_class_has_the_name_all_packages_are_listed(installed, tmp_path
     folder = Policy(METHODS["baseline"].scorer.clone()).fit(splits["held_out"]).save(tmp_path)
     file = folder / "policy.json"
     file.write_text(file.read_text().replace("MaxProbability", "Elsewhere"))
-    message = textwrap.dedent("if it is your own class, import its module.*--plugin NAME .*sharp")
+    message = "if it is your own class, import its module.*--plugin NAME .*sharp"
     with pytest.raises(FileFormatError, match=message):
         Policy.load(folder)

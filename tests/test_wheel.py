@@ -56,7 +56,9 @@ def elsewhere(wheel, tmp_path_factory):
     python = folder / "env" / "bin" / "python"
     flags = ["--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"]
     subprocess.run(
-        [sys.executable, "-m", "pip", "--python", python, "install", *flags, wheel], check=True
+        [sys.executable, "-m", "pip", "--python", python, "install", *flags, wheel],
+        env=clean_environment(),
+        check=True,
     )
     (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
     # A path in a .pth is searched, but the .pth files in there are not: an editable offramp of the
@@ -69,16 +71,20 @@ def elsewhere(wheel, tmp_path_factory):
     return folder
 
 
+def clean_environment():
+    """Without what would lead back to the source tree, or to a developer's data."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "OFFRAMP", "COV"))}
+
+
 def run(elsewhere, *command, cwd):
     """A command of the new environment, without anything of this one's."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "OFFRAMP", "COV"))}
     path = f"{elsewhere / 'env' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     result = subprocess.run(
         command,
         cwd=cwd,
         capture_output=True,
         text=True,
-        env=kept | {"PATH": path, "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"},
+        env=clean_environment() | {"PATH": path, "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"},
         check=False,
     )
     assert result.returncode == 0, result.stderr
