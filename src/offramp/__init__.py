@@ -5,10 +5,11 @@ each exit costs; `data.load` gives the four splits, `train` trains, `record` mak
 
 Decisions: a `Ledger` of per-exit logits -> `Policy(scorer, answer)`, fitted on held_out and tuned
 on val -> `evaluate` on test. `compare` does it for many methods, and `run` does a whole study,
-from data to a report. `Runner` puts a policy to work.
+from data to a report. `Runner` puts a policy to work. `testing` checks answers, scorers and
+threshold methods of your own.
 """
 
-from offramp import data, metrics, synthetic, targets, theory, thresholds, zoo
+from offramp import data, metrics, synthetic, targets, testing, theory, thresholds, zoo
 from offramp.advice import Advice, Auto, Plan, advise, auto
 from offramp.answers import (
     Answer,
@@ -58,7 +59,7 @@ from offramp.targets import stop_target
 from offramp.thresholds import Guarantee
 from offramp.training import TrainConfig, train
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "Advice",
@@ -118,6 +119,7 @@ __all__ = [
     "synthetic",
     "take",
     "targets",
+    "testing",
     "theory",
     "thresholds",
     "time_exits",

@@ -13,10 +13,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from offramp.cli_training import Domain, TokenizerName, load_network, to_precision
+from offramp.cli_training import Domain, TokenizerName, load_network
 from offramp.data import Data
 from offramp.data.source import Source
 from offramp.errors import ConfigError
+from offramp.machine import to_precision
 from offramp.policy import Policy
 from offramp.runtime import Runner, RunOutput, measure_speed
 from offramp.runtime.images import ImageReader, find_images

@@ -17,13 +17,14 @@ from torch import Tensor
 from offramp.data import Augmentation
 from offramp.data.source import Source
 from offramp.errors import ConfigError
+from offramp.machine import to_precision
 from offramp.networks import ARCHITECTURES, EarlyExitNetwork, attach, build
 from offramp.networks.build import BUILDERS
 from offramp.recording import record
 from offramp.runtime.model import network_folder
 from offramp.training import OBJECTIVES, TrainConfig, train
 
-__all__ = ["load_network", "record_command", "to_precision", "train_command"]
+__all__ = ["load_network", "record_command", "train_command"]
 
 err = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
@@ -191,20 +192,6 @@ def _augmentation(name: str) -> Augmentation | None:
 def _learning_rate(network: str) -> float:
     """Batch norm stands, and short runs need, more than transformers and trained weights do."""
     return 0.01 if network in ARCHITECTURES and not network.startswith("vit") else 0.001
-
-
-def to_precision(name: str) -> Literal["float32", "bfloat16"]:
-    """A precision by name; auto is the one that this machine is fast at."""
-    if name not in ("auto", "float32", "bfloat16"):
-        raise ConfigError(f"--precision must be auto, float32 or bfloat16, got {name!r}")
-    if name == "auto":
-        # Without instructions for it, a processor is slower in bfloat16, and only less exact.
-        if torch.cuda.is_available():
-            fast = torch.cuda.is_bf16_supported()
-        else:
-            fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-        name = "bfloat16" if fast else "float32"
-    return "bfloat16" if name == "bfloat16" else "float32"
 
 
 def _dtype(name: str) -> Literal["float16", "float32"]:

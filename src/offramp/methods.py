@@ -16,7 +16,8 @@ from offramp.answers import (
     TemperatureScaling,
     VectorScaling,
 )
-from offramp.errors import ConfigError
+from offramp.errors import ConfigError, PluginError
+from offramp.plugins import load_plugin, plugin_origins
 from offramp.policy import Policy
 from offramp.scorers import (
     Corrector,
@@ -33,7 +34,7 @@ from offramp.scorers import (
 )
 from offramp.thresholds import METHODS as WAYS
 
-__all__ = ["GROUPS", "METHODS", "Method", "find_methods", "ready"]
+__all__ = ["GROUPS", "METHODS", "Method", "find_methods", "plugin_method", "ready"]
 
 
 @dataclass(frozen=True)
@@ -137,10 +138,12 @@ def find_methods(names: Sequence[str | Method], num_classes: int) -> list[Method
     """Methods for these names, groups expanded, each once.
 
     A group leaves out correctors that look at more classes than there are. After a colon, a
-    name may say which thresholds the method is to have: `ours:optimized`.
+    name may say which thresholds the method is to have: `ours:optimized`. A name may also be one
+    that an installed package has registered (`offramp.plugins`), which is imported then.
 
     Raises:
         ConfigError: An unknown name, with the nearest known one.
+        PluginError: The package's method cannot be loaded.
 
     Example:
         >>> [method.name for method in find_methods(["baseline", "simple"], num_classes=10)][:3]
@@ -180,9 +183,9 @@ def ready(method: Method) -> Method:
 def _named(name: str) -> Method:
     """The method with this name, with other thresholds if the name says so."""
     plain, colon, thresholds = name.partition(":")
-    if plain not in METHODS:
+    method = METHODS.get(plain) or plugin_method(plain)
+    if method is None:
         raise ConfigError(_unknown(plain))
-    method = METHODS[plain]
     if not colon:
         return method
     if thresholds not in WAYS:
@@ -192,13 +195,45 @@ def _named(name: str) -> Method:
     return replace(method, name=name, label=f"{method.label}, {thresholds}", thresholds=thresholds)
 
 
+def plugin_method(name: str) -> Method | None:
+    """The method that an installed package has registered under a name, or None.
+
+    Methods of the library cannot be replaced: those are looked at first.
+
+    Raises:
+        PluginError: It cannot be loaded, or is no method, scorer or answer.
+    """
+    found = load_plugin(name)
+    if found is None:
+        return None
+    label = getattr(found, "__name__", type(found).__name__)
+    try:
+        made = found() if isinstance(found, type) else found
+    except TypeError as error:
+        raise PluginError(f"{_of(name)} cannot be made without settings: {error}") from None
+    if isinstance(made, Method):
+        return replace(made, name=name)
+    if isinstance(made, Scorer):
+        return Method(name, label, made)
+    if isinstance(made, Answer):
+        return Method(name, label, answer=made)
+    raise PluginError(
+        f"{_of(name)} is a {type(made).__name__}, and should be an offramp.Method, Scorer or "
+        "Answer"
+    )
+
+
+def _of(name: str) -> str:
+    return f"the method {name!r} of the package {plugin_origins()[name]}"
+
+
 def _fits(method: Method, num_classes: int) -> bool:
     k = getattr(method.scorer, "k", None)
     return not isinstance(k, int) or k <= num_classes
 
 
 def _unknown(name: str) -> str:
-    known = [*GROUPS, *METHODS]
+    known = [*GROUPS, *METHODS, *plugin_origins()]
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"there is no method {name!r}; {hint}known are {', '.join(known)}"

@@ -136,6 +136,17 @@ def test_a_run_remembers_its_data(places):
     ]
 
 
+def test_the_bare_network_of_a_run_remembers_its_data_too(places, folder):
+    run = places / "trained"
+    offramp.EarlyExitNetwork.load(places / "network").save(run / "network")
+    cli_runtime.Source("x").save(run)
+    of_run, bare = (
+        call(f"predict {path} {places}/policy {folder}/0.png") for path in (run, run / "network")
+    )
+    assert bare.stdout == of_run.stdout
+    assert "normalised as ImageNet's" not in bare.stderr
+
+
 def test_a_budget_can_be_given(places):
     result = call(f"predict {places}/network {places}/untold --data x --budget 0.95")
     dear = [float(row["cost"]) for row in csv.DictReader(io.StringIO(result.stdout))]

@@ -70,8 +70,9 @@ class Source:
     ) -> "Source | None":
         """The same; None where neither is known."""
         kept: dict[str, str | None] = {}
-        if (run / SOURCE).is_file():
-            kept = json.loads((run / SOURCE).read_text(encoding="utf-8"))
+        told = _file(run)
+        if told is not None:
+            kept = json.loads(told.read_text(encoding="utf-8"))
         name = data or kept.get("data")
         if name is None:
             return None
@@ -81,3 +82,10 @@ class Source:
             domain or (kept.get("domain") if same else None),
             tokenizer or kept.get("tokenizer"),
         )
+
+
+def _file(run: Path) -> Path | None:
+    """Where a run, given by its folder or by that of its network, says what it was trained on."""
+    run = run.resolve()
+    places = (run, run.parent) if run.name == "network" else (run,)
+    return next((place / SOURCE for place in places if (place / SOURCE).is_file()), None)

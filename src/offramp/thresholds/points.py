@@ -23,6 +23,7 @@ __all__ = [
     "ThresholdMethod",
     "bound_text",
     "measure",
+    "points_of",
     "tune_points",
 ]
 
@@ -138,6 +139,13 @@ def tune_points(
     if points < 2:
         raise ConfigError(f"`points` must be at least 2, got {points}")
     thresholds = METHODS[method](scores, correct, costs, points)
+    return points_of(thresholds, scores, correct, costs, full_accuracy)
+
+
+def points_of(
+    thresholds: Tensor, scores: Tensor, correct: Tensor, costs: Tensor, full_accuracy: float
+) -> OperatingPoints:
+    """Measure thresholds `[P, M]` on the samples that they were chosen on, cheapest first."""
     means, accuracies, shares = measure(exits_taken(scores, thresholds), correct, costs)
     order = means.argsort(stable=True)
     return OperatingPoints(
