@@ -2,13 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-.PHONY: help install browser demo test test-timm test-wheel lint types benchmark clean
+.PHONY: help install browser demo test test-timm test-wheel lint types docs docs-serve benchmark clean
 
 help:
 	@echo "make demo       set up, then train a network with exits, compare exit methods, write a report"
 	@echo "make test       set up, then lint, types, tests and doctests"
 	@echo "make test-timm  the checks on models of timm and torchvision, in an environment of their own"
 	@echo "make test-wheel build the wheel, and try it in an environment outside of this folder"
+	@echo "make docs       set up, then build the documentation site into site/; docs-serve shows it"
 	@echo "make install    set up only, in .venv"
 	@echo "make benchmark  set up, then the speed and memory benchmarks (about ten minutes)"
 	@echo "make clean      remove .venv and caches"
@@ -58,6 +59,15 @@ lint: install
 types: install
 	$(BIN)/mypy
 
+# Material prints a notice about its own future with every build.
+docs docs-serve: export NO_MKDOCS_2_WARNING = 1
+
+docs: install
+	$(BIN)/mkdocs build --strict
+
+docs-serve: install
+	$(BIN)/mkdocs serve --strict --dev-addr 127.0.0.1:8001
+
 benchmark: install
 	$(BIN)/python benchmarks/posthoc.py
 	$(BIN)/python benchmarks/thresholds.py
@@ -66,4 +76,4 @@ benchmark: install
 	$(BIN)/python benchmarks/runtime.py --profile
 
 clean:
-	rm -rf $(VENV) .venv-timm .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-timm .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site

@@ -1,13 +1,24 @@
-"""Every Python block in the docs runs, and every local link leads somewhere."""
+"""Every Python block in the docs runs, and what a page names is there: files, commands, extras."""
 
+import functools
 import re
+import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
+import typer
+
+from offramp.cli import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MORE_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md"]
 CLUSTERS = ROOT / "docs" / "clusters.md"
+
+
+def name(page):
+    return str(page.relative_to(ROOT))
 
 
 def run_blocks(page, folder, monkeypatch):
@@ -17,9 +28,7 @@ def run_blocks(page, folder, monkeypatch):
         exec(compile(block, str(page), "exec"), names)
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if page != CLUSTERS], ids=lambda p: str(p.relative_to(ROOT))
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if page != CLUSTERS], ids=name)
 def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
     run_blocks(page, tmp_path, monkeypatch)
 
@@ -30,14 +39,75 @@ def test_python_blocks_run_on_a_cluster(cluster, tmp_path, monkeypatch, capsys):
     run_blocks(CLUSTERS, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", MORE_PAGES, ids=name)
 def test_local_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
 
 
-def test_the_readme_names_commands_that_exist():
+@functools.cache
+def commands():
+    """The sub-commands of `offramp` by name."""
+    return typer.main.get_command(app).commands
+
+
+def options(command):
+    """The options of a sub-command: `{"--help", "--out", ...}`."""
+    return {"--help"} | {
+        option
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+        if option.startswith("-")
+    }
+
+
+def shell_lines(text):
+    """The commands of all shell blocks, one by one, continued lines joined."""
+    for block in re.findall(r"^```(?:sh)?\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
+        yield from block.replace("\\\n", " ").splitlines()
+
+
+def whole_calls(text):
+    """Arguments of every `offramp ...` in a shell block."""
+    for line in shell_lines(text):
+        if found := re.search(r"(?:^\s*|-m )offramp (.*)", line):
+            yield shlex.split(found[1], comments=True)
+
+
+@pytest.mark.parametrize("page", MORE_PAGES, ids=name)
+def test_commands_in_shell_blocks_would_be_accepted(page):
+    for first, *rest in whole_calls(page.read_text()):
+        assert first in commands(), f"there is no `offramp {first}`"
+        commands()[first].make_context(first, rest)  # parses and checks, and runs nothing
+
+
+@pytest.mark.parametrize("page", MORE_PAGES, ids=name)
+def test_commands_in_running_text_exist(page):
+    for span in re.findall(r"`offramp ([a-z][^`]*)`", page.read_text()):
+        first, *rest = span.split()
+        assert first in commands(), f"there is no `offramp {first}`"
+        named = {word.split("=")[0] for word in rest if word.startswith("--")}
+        assert named <= options(commands()[first]), f"`offramp {span}`"
+
+
+def test_a_command_that_is_not_there_would_be_noticed():
+    page = "```sh\nofframp fit logits.npz --buget 0.5   # a slip\n```"
+    (call,) = whole_calls(page)
+    assert call == ["fit", "logits.npz", "--buget", "0.5"]
+    with pytest.raises(Exception, match="buget"):
+        commands()["fit"].make_context("fit", call[1:])
+    assert "--budget" in options(commands()["fit"])
+
+
+@pytest.mark.parametrize("page", MORE_PAGES, ids=name)
+def test_make_targets_extras_and_scripts_exist(page):
+    text = page.read_text()
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"\bmake (\w+)", (ROOT / "README.md").read_text()):
-        assert f"\n{target}:" in makefile
+    for target in re.findall(r"(?:`|^)make ([\w-]+)", text, flags=re.MULTILINE):
+        assert f"\n{target}:" in makefile, f"make {target}"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extras in re.findall(r"pip install '(?:offramp|\.)\[([\w,]+)\]'", text):
+        assert set(extras.split(",")) <= set(project["optional-dependencies"]), extras
+    for script in re.findall(r"python ((?:benchmarks|examples|tools)/\w+\.py)", text):
+        assert (ROOT / script).is_file(), script
