@@ -14,6 +14,7 @@ few batches, to show that it runs.
 import argparse
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,9 +22,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import offramp
+from offramp.data import Data, ImageData, Normalization, cluttered_digits, load
 
 # (x - 127) / 128 on 0..255 is what the weights expect.
-LITE0 = {"mean": [127 / 255] * 3, "std": [128 / 255] * 3}
+LITE0 = Normalization((127 / 255,) * 3, (128 / 255,) * 3)
 Run = Callable[[Tensor], object]
 
 
@@ -33,17 +35,19 @@ def options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/story-engineer"))
     parser.add_argument("--picture", type=Path, help="default: picture.svg in the folder --out")
     parser.add_argument("--quick", action="store_true", help="other data, and less of everything")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    chosen.out = chosen.out / "quick" if chosen.quick else chosen.out
+    return chosen
 
 
-def load(quick: bool) -> offramp.data.Splits:
+def prepared(quick: bool) -> dict[str, ImageData]:
     """CIFAR-100, enlarged to 96 px since the backbone has learned from larger pictures."""
-    if quick:
-        return offramp.data.load("cluttered-digits", image_size=32, held_out=300, val=300)
-    return offramp.data.load("cifar100", image_size=96, **LITE0)
+    few = dict.fromkeys(("train", "held_out", "val", "test"), 300)
+    splits = cluttered_digits(0, few, 32) if quick else load("cifar100", image_size=96)
+    return {name: replace(data, normalization=LITE0) for name, data in splits.items()}
 
 
-def trained(data: offramp.data.Data, quick: bool, folder: Path) -> offramp.EarlyExitNetwork:
+def trained(data: Data, quick: bool, folder: Path) -> offramp.EarlyExitNetwork:
     """Sixteen exits, whose heads are trained on what the frozen backbone shows them."""
     torch.manual_seed(0)
     size = data[0][0].shape[-1]
@@ -53,9 +57,7 @@ def trained(data: offramp.data.Data, quick: bool, folder: Path) -> offramp.Early
     return network.eval()
 
 
-def ledger(
-    network: offramp.EarlyExitNetwork, data: offramp.data.Data, folder: Path
-) -> offramp.Ledger:
+def ledger(network: offramp.EarlyExitNetwork, data: Data, folder: Path) -> offramp.Ledger:
     """Every exit's logits on one split, read again if they have been recorded before."""
     if not folder.is_dir():
         offramp.record(network, data, dtype="float16").save(folder)
@@ -138,13 +140,13 @@ def draw(rows: Mapping[str, tuple[float, float]], path: Path) -> None:
 def main() -> None:
     """From pretrained weights to a picture."""
     chosen = options()
-    splits = load(chosen.quick)
-    network = trained(splits.train, chosen.quick, chosen.out / "train")
+    splits = prepared(chosen.quick)
+    network = trained(splits["train"], chosen.quick, chosen.out / "train")
     names = ("held_out", "val", "test")
     held_out, val, test = (ledger(network, splits[n], chosen.out / n) for n in names)
     last, cut, shipped = network.num_exits - 1, best_exit(val), offramp.zoo.cifar100()
     count = 32 if chosen.quick else 256
-    images = splits.test.batch(torch.arange(count))[0]
+    images = splits["test"].batch(torch.arange(count))[0]
     small = torch.nn.functional.interpolate(images, 32)  # for speed; what is in them is no matter
 
     right = {"Lite0 in full": right_answers(test, last)}

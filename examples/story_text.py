@@ -44,7 +44,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/story-text"))
     parser.add_argument("--picture", type=Path, help="default: picture.svg in the folder --out")
     parser.add_argument("--quick", action="store_true", help="a few epochs, a few batches")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    chosen.out = chosen.out / "quick" if chosen.quick else chosen.out
+    return chosen
 
 
 def by_length(data: TextData) -> TextData:
