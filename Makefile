@@ -2,12 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-.PHONY: help install browser demo test test-timm lint types docs docs-serve benchmark clean
+.PHONY: help install browser demo test test-timm test-wheel lint types docs docs-serve benchmark clean
 
 help:
 	@echo "make demo       set up, then train a network with exits, compare exit methods, write a report"
 	@echo "make test       set up, then lint, types, tests and doctests"
 	@echo "make test-timm  the checks on models of timm and torchvision, in an environment of their own"
+	@echo "make test-wheel build the wheel, and try it in an environment outside of this folder"
 	@echo "make docs       set up, then build the documentation site into site/; docs-serve shows it"
 	@echo "make install    set up only, in .venv"
 	@echo "make benchmark  set up, then the speed and memory benchmarks (about ten minutes)"
@@ -35,7 +36,7 @@ browser:
 	fi
 
 test: lint types browser
-	$(BIN)/pytest -q -n auto
+	$(BIN)/pytest -q -n auto --dist loadgroup
 
 # torchvision beside the CPU build of torch breaks other libraries, so it gets its own environment.
 test-timm: install .venv-timm/.installed
@@ -46,6 +47,10 @@ test-timm: install .venv-timm/.installed
 	.venv-timm/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 		-e '.[timm,torchvision]'
 	@touch $@
+
+# Only the wheel and its own files: the libraries are those of .venv, which saves their installation.
+test-wheel: install
+	$(BIN)/pytest -q -m wheel tests/test_wheel.py
 
 lint: install
 	$(BIN)/ruff check .

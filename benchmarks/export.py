@@ -35,7 +35,7 @@ def make(name: str, exits: int) -> tuple[offramp.EarlyExitNetwork, offramp.Polic
         [m for m in head.modules() if isinstance(m, nn.Linear)][-1].weight.data.mul_(5)
     data = TensorDataset(torch.randn(600, 3, SIZE, SIZE), torch.randint(CLASSES, (600,)))
     held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
-    policy = offramp.Policy(offramp.Corrector(epochs=1)).fit(held_out).tune(val)
+    policy = offramp.Policy(offramp.Corrector(epochs=1)).fit(held_out).tune(val, "geometric")
     return network, policy.at(budget=0.6)
 
 

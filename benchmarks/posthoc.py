@@ -134,7 +134,7 @@ def correctors() -> None:
 def curve() -> None:
     """A budget curve of 201 points, against a Python loop over points and samples."""
     splits = made_up({"held_out": 100, "val": 5000, "test": 10_000})
-    policy = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"])
+    policy = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"], "geometric")
     trace = policy.trace(splits["test"], "test")
     thresholds = policy.points.thresholds
     costs = policy.costs(splits["test"]) / splits["test"].reference_cost

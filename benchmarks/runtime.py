@@ -1,6 +1,7 @@
 """The runner against what could be reached and what people do today, in one process.
 
-Run: python benchmarks/runtime.py [--quick] [--profile] [--scorer corrector|max]
+Run: python benchmarks/runtime.py [--networks resnet34,msdnet,vit-tiny] [--profile] [--clock cpu]
+     [--batches 1,32,256] [--rounds 3] [--threads 1] [--scorer corrector|max] [--quick]
 
 For ResNet-34, MSDNet and ViT-Tiny at 32 px with all their exits, at batch 1, 32 and 256 and mean
 costs near 30 % and 60 %, the runner's time is compared with
@@ -14,6 +15,9 @@ Weights are random, since time does not depend on them, and thresholds are such 
 come out on the very images that are timed. All variants run by turns and the best of several
 rounds counts. Aims: at most 1.15 x the ideal at batch 256 and 1.25 x at batch 1; at least 2 x
 faster than c from batch 32 on. Printed besides: decisions that batch size 1 and bfloat16 change.
+
+On a machine that other work shares, `--clock cpu --threads 1` counts the processor's seconds of
+this process instead of those on the wall.
 """
 
 import argparse
@@ -21,7 +25,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -54,8 +59,11 @@ class Setting:
     rounds: int
 
 
-FULL = Setting(32, "every-block", 256, (1, 32, 256), 7)
+FULL = Setting(32, "every-block", 256, (1, 32, 256), 5)
 QUICK = Setting(16, 4, 64, (1, 32), 2)
+FEW = 32  # one by one, and in bfloat16, which is slow where the processor does not know it
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+clock: Callable[[], float] = time.perf_counter
 
 
 def settled(network: offramp.EarlyExitNetwork, images: Tensor) -> offramp.EarlyExitNetwork:
@@ -70,20 +78,26 @@ def settled(network: offramp.EarlyExitNetwork, images: Tensor) -> offramp.EarlyE
 
 def prepare(
     name: str, setting: Setting, scorer: offramp.Scorer
-) -> tuple[offramp.EarlyExitNetwork, offramp.Policy, Tensor]:
-    """A network, a tuned policy for it, and the images that it was tuned on."""
+) -> tuple[offramp.EarlyExitNetwork, offramp.Policy, Tensor, offramp.Ledger]:
+    """A network, a policy for it, the images that it was tuned on, and their ledger."""
     torch.manual_seed(0)
     shape = (setting.samples, 3, setting.image_size, setting.image_size)
-    held_out, val = torch.randn(shape), torch.randn(shape)
+    held_out, val = torch.randn(shape)[: setting.samples // 2], torch.randn(shape)
     network = offramp.build(name, 100, setting.image_size, at=setting.exits)
     settled(network, held_out)
-    labels = torch.arange(setting.samples) % 100
     ledgers = [
-        offramp.record(network, TensorDataset(images, labels), split, progress=False)
+        offramp.record(
+            network, TensorDataset(images, torch.arange(len(images)) % 100), split, progress=False
+        )
         for images, split in ((held_out, "held_out"), (val, "val"))
     ]
-    policy = offramp.Policy(scorer).fit(ledgers[0]).tune(ledgers[1])
-    return network, policy, val
+    policy = offramp.Policy(scorer).fit(ledgers[0]).tune(ledgers[1], "geometric")
+    return network, policy, val, ledgers[1]
+
+
+def few(images: Tensor) -> Tensor:
+    """Some of the images, from all over the range of scores."""
+    return images[:: max(1, len(images) // FEW)]
 
 
 def unshrunk(runner: Runner, plan: Plan, x: Tensor, to_the_end: bool) -> Tensor:
@@ -112,32 +126,30 @@ def unshrunk(runner: Runner, plan: Plan, x: Tensor, to_the_end: bool) -> Tensor:
     return taken
 
 
-def part_times(runner: Runner, plan: Plan, x: Tensor) -> Tensor:
-    """Seconds of every stage with its head, if that runs, for the whole batch, `[M]`."""
-    network = runner.network
-    times = []
+def part_times(network: offramp.EarlyExitNetwork, x: Tensor) -> Tensor:
+    """Seconds of every stage and of every head for the whole batch, `[2, M]`."""
+    times = torch.zeros(2, network.num_exits, dtype=torch.float64)
     with torch.inference_mode():
         state = network.begin(x)
         for m in range(network.num_exits):
-            start = time.perf_counter()
+            start = clock()
             state = network.advance(m, state)
-            if plan.needs_head[m]:
-                network.head(m, state)
-            times.append(time.perf_counter() - start)
-    return torch.tensor(times)
+            middle = clock()
+            network.head(m, state)
+            times[0, m], times[1, m] = middle - start, clock() - middle
+    return times
 
 
-def seconds(job: Callable[[Tensor], Any], batches: Sequence[Tensor]) -> float:
-    """How long all batches take."""
-    start = time.perf_counter()
-    for batch in batches:
-        job(batch)
-    return time.perf_counter() - start
+def timed(job: Callable[[Tensor], Any], batches: Sequence[Tensor]) -> tuple[float, list[Any]]:
+    """How long all batches take, and what comes out."""
+    start = clock()
+    outputs = [job(batch) for batch in batches]
+    return clock() - start, outputs
 
 
 @dataclass
 class Row:
-    """Best seconds for all batches, and the mean cost."""
+    """Best seconds for all batches at one budget, and the mean cost."""
 
     cost: float
     runner: float
@@ -155,28 +167,40 @@ class Row:
         )
 
 
-def measure(runner: Runner, policy: offramp.Policy, batches: Sequence[Tensor], rounds: int) -> Row:
-    """All variants by turns, best of the rounds."""
-    plan = Plan.of(policy, [False] * runner.network.num_exits)
-    outputs = [runner(batch) for batch in batches]
-    exits = torch.cat([output.exits for output in outputs])
-    assert torch.equal(torch.cat([unshrunk(runner, plan, b, True) for b in batches]), exits)
-    still_there = torch.stack([(exits >= m).double().mean() for m in range(len(plan.costs))])
-    jobs: dict[str, Callable[[Tensor], Any]] = {
-        "runner": runner,
-        "no_exits": runner.full,
-        "together": lambda batch: unshrunk(runner, plan, batch, to_the_end=False),
-        "masks": lambda batch: unshrunk(runner, plan, batch, to_the_end=True),
+def measure(runners: Sequence[Runner], batches: Sequence[Tensor], rounds: int) -> list[Row]:
+    """All variants by turns, best of the rounds; a row per runner, which differ by the budget."""
+    network = runners[0].network
+    plans = [Plan.of(runner.policy, [False] * network.num_exits) for runner in runners]
+    # Without exits, and with masks, a budget changes nothing.
+    jobs: dict[Any, Callable[[Tensor], Any]] = {
+        "no_exits": runners[0].full,
+        "masks": partial(unshrunk, runners[-1], plans[-1], to_the_end=True),
     }
+    for number, (runner, plan) in enumerate(zip(runners, plans, strict=True)):
+        jobs["runner", number] = runner
+        jobs["together", number] = partial(unshrunk, runner, plan, to_the_end=False)
     best = dict.fromkeys(jobs, math.inf)
-    parts = torch.full((len(plan.costs),), math.inf)
+    outputs: dict[Any, list[Any]] = {}
+    parts = torch.full((2, network.num_exits), math.inf, dtype=torch.float64)
     for _ in range(rounds):
         for name, job in jobs.items():
-            best[name] = min(best[name], seconds(job, batches))
-        measured = torch.stack([part_times(runner, plan, b) for b in batches]).sum(0)
-        parts = torch.minimum(parts, measured)
-    cost = torch.cat([output.costs for output in outputs]).mean().item()
-    return Row(cost, ideal=float(parts.double() @ still_there), **best)
+            spent, outputs[name] = timed(job, batches)
+            best[name] = min(best[name], spent)
+        found = torch.stack([part_times(network, batch) for batch in batches]).sum(0)
+        parts = torch.minimum(parts, found)
+    rows = []
+    for number, plan in enumerate(plans):
+        ours = outputs["runner", number]
+        exits = torch.cat([output.exits for output in ours])
+        other = torch.cat(outputs["together", number])
+        # Up to rounding, which the size of a batch changes.
+        assert (exits != other).double().mean() < 0.02, "the variants must decide alike"
+        still_there = torch.stack([(exits >= m).double().mean() for m in range(len(plan.costs))])
+        ideal = (parts[0] + parts[1] * torch.tensor(plan.needs_head)) @ still_there
+        cost = torch.cat([output.costs for output in ours]).mean().item()
+        times = best["runner", number], float(ideal), best["no_exits"]
+        rows.append(Row(cost, *times, best["together", number], best["masks"]))
+    return rows
 
 
 @contextmanager
@@ -186,11 +210,11 @@ def profiled(runner: Runner) -> Iterator[dict[str, float]]:
 
     def watched(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
-            start = time.perf_counter()
+            start = clock()
             try:
                 return function(*arguments, **options)
             finally:
-                spent[part] += time.perf_counter() - start
+                spent[part] += clock() - start
 
         return run
 
@@ -213,24 +237,24 @@ def print_profile(runner: Runner, batches: Sequence[Tensor], rounds: int) -> Non
     best: tuple[float, dict[str, float]] = (math.inf, {})
     for _ in range(rounds):
         with profiled(runner) as spent:
-            total = seconds(runner, batches)
+            total, _ = timed(runner, batches)
         best = min(best, (total, dict(spent)), key=lambda each: each[0])
     total, spent = best
     shown = "  ".join(f"{name} {1e3 * value:.1f}" for name, value in spent.items())
     print(f"    of {1e3 * total:.1f} ms: {shown}  rest {1e3 * (total - sum(spent.values())):.1f}")
 
 
-def print_changes(runner: Runner, policy: offramp.Policy, images: Tensor) -> None:
+def print_changes(runner: Runner, images: Tensor, ledger: offramp.Ledger) -> None:
     """Decisions that a batch size of 1, and bfloat16, change."""
-    network = runner.network
-    whole = runner(images).exits
-    single = torch.cat([runner(one).exits for one in images.split(1)])
-    half = Runner(network, policy, precision="bfloat16")(images).exits
-    data = TensorDataset(images, torch.zeros(len(images), dtype=torch.long))
-    ledger = offramp.record(network, data, "test", progress=False)
-    near = near_threshold(trace(policy.answer, policy.scorer, ledger).scores, policy.thresholds)
+    policy = runner.policy
+    chosen = few(images)
+    whole = runner(chosen).exits
+    single = torch.cat([runner(one).exits for one in chosen.split(1)])
+    half = Runner(runner.network, policy, precision="bfloat16")(chosen).exits
+    scores = few(trace(policy.answer, policy.scorer, ledger).scores)
+    near = near_threshold(scores, policy.thresholds)
     print(
-        f"  of {len(images)} decisions: {int((whole != single).sum())} changed by batch size 1 "
+        f"  of {len(chosen)} decisions: {int((whole != single).sum())} changed by batch size 1 "
         f"({int(near.sum())} scores are within 1e-4 of a threshold), "
         f"{float((whole != half).double().mean()):.1%} changed by bfloat16"
     )
@@ -238,34 +262,49 @@ def print_changes(runner: Runner, policy: offramp.Policy, images: Tensor) -> Non
 
 def run(name: str, setting: Setting, scorer: offramp.Scorer, profile: bool) -> None:
     """One network at all batch sizes and budgets."""
-    network, policy, images = prepare(name, setting, scorer)
+    network, policy, images, ledger = prepare(name, setting, scorer)
     print(f"{name}, {setting.image_size} px, {network.num_exits} exits, {scorer}")
     heads = "batch  mean cost   runner ms   / ideal  x no exits   x together   x masks"
-    print(f"  {heads}")
+    print(f"  {heads}", flush=True)
+    runners = [Runner(network, policy.at(budget=budget)) for budget in BUDGETS]
     for size in setting.batches:
-        # One by one, a few samples are enough; spread over the whole range of scores.
-        chosen = images[:: max(1, len(images) // 32)] if size == 1 else images
+        # Batches of 32 are all alike: a quarter of them is enough.
+        chosen = few(images) if size == 1 else images[: max(size, len(images) // 4)]
         batches = chosen.split(size)
-        for budget in BUDGETS:
-            point = policy.at(budget=budget)
-            runner = Runner(network, point)
-            print(f"  {size:5d} {measure(runner, point, batches, setting.rounds).text()}")
+        rows = measure(runners, batches, setting.rounds)
+        for runner, row in zip(runners, rows, strict=True):
+            print(f"  {size:5d} {row.text()}", flush=True)
             if profile:
-                print_profile(runner, batches, setting.rounds)
-    for budget in BUDGETS:
-        print_changes(Runner(network, policy.at(budget=budget)), policy.at(budget=budget), images)
+                print_profile(runner, batches, rounds=min(2, setting.rounds))
+    if 1 in setting.batches:
+        for runner in runners:
+            print_changes(runner, images, ledger)
 
 
 def main() -> None:
     """Print one table per network."""
+    global clock
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small images, few exits: smoke test")
     parser.add_argument("--profile", action="store_true", help="say where the runner's time goes")
     parser.add_argument("--scorer", choices=SCORERS, default="corrector")
     parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--threads", type=int, help="of torch; its own choice by default")
+    parser.add_argument("--batches", help="sizes, comma-separated")
+    parser.add_argument("--rounds", type=int, help="of which the best counts")
     options = parser.parse_args()
     setting = QUICK if options.quick else FULL
-    print(f"{torch.get_num_threads()} threads, float32, best of {setting.rounds} rounds")
+    setting = replace(setting, rounds=options.rounds or setting.rounds)
+    if options.batches:
+        setting = replace(setting, batches=tuple(map(int, options.batches.split(","))))
+    clock = CLOCKS[options.clock]
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    print(
+        f"{torch.get_num_threads()} threads, float32, best of {setting.rounds} rounds, "
+        f"{options.clock} time"
+    )
     for name in options.networks.split(","):
         run(name, setting, SCORERS[options.scorer], options.profile)
 

@@ -71,7 +71,8 @@ def prepare(folder: Path) -> tuple[list[tuple[bytes, str]], offramp.RunOutput]:
     labels = torch.arange(300) % 10
     data = TensorDataset(images[POOL:], labels)
     held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
-    policy = offramp.Policy.for_budget(offramp.MaxProbability(), held_out, val, budget=0.6)
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
+    policy = policy.tune(val, "geometric").at(budget=0.6)
     network.save(folder / "network")
     policy.save(folder / "policy")
     bodies = [encoded(pixels[row], images[row], row) for row in range(POOL)]

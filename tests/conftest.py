@@ -1,4 +1,5 @@
 import os
+import secrets
 import shutil
 from pathlib import Path
 
@@ -54,3 +55,28 @@ def chromium():
         browser = play.chromium.launch(executable_path=found, args=["--headless", *flags])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """A local cluster of Ray with two workers, for all tests; it ends with all its processes."""
+    ray = pytest.importorskip("ray")
+    import psutil
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or one is kept in ~/.ray
+    # Ray's workers are polite, and would wait for those of pytest.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    before = set(psutil.Process().children(recursive=True))
+    ray.init(
+        num_cpus=2,
+        object_store_memory=200 * 2**20,
+        include_dashboard=False,
+        log_to_driver=False,
+    )
+    yield ray
+    processes = set(psutil.Process().children(recursive=True)) - before
+    assert processes
+    ray.shutdown()
+    _, alive = psutil.wait_procs(processes, timeout=60)
+    assert not alive

@@ -1,11 +1,14 @@
 """The choice of a policy: what it looks at, what it never sees, and what it says."""
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from offramp import Costs, Ledger, Policy, advise, auto, evaluate, synthetic
+from offramp import Auto, Costs, Ledger, Policy, advise, auto, compare, evaluate, synthetic
+from offramp.advice import contestants
 from offramp.advice.exits import choose_exits
+from offramp.advice.rating import hits_of, hits_on, pick
 from offramp.cli import app
 from offramp.errors import BudgetError, ConfigError
 from offramp.methods import find_methods
@@ -51,7 +54,91 @@ def test_the_best_by_cross_validation_is_chosen_and_the_reason_says_by_how_much(
             plan.accuracies["baseline:optimized"][budget] - plan.accuracies["baseline"][budget]
         )
         assert f"{gain:+.2f} ±" in plan.why[budget]
-        assert "next best" in plan.why[budget]
+        assert "the best other: Baseline, geometric" in plan.why[budget]
+
+
+def hits_with(**ranges):
+    """Hits of methods on 1,000 samples: at each budget, those from one number to another."""
+    numbers = np.arange(1000)[:, None]
+    spans = {name: np.array(span) for name, span in ranges.items()}
+    return {
+        name: ((numbers >= span[:, 0]) & (numbers < span[:, 1])).astype(float)
+        for name, span in spans.items()
+    }
+
+
+def test_a_lucky_figure_at_one_budget_does_not_decide():
+    """505 against 500 right answers, not of the same samples, is within the standard error."""
+    hits = hits_with(
+        lucky=[(0, 505), (0, 500), (0, 500)], steady=[(100, 600), (100, 650), (100, 650)]
+    )
+    assert {pick(hits, number) for number in range(3)} == {"steady"}
+
+
+def test_a_clear_lead_at_one_budget_decides_there():
+    hits = hits_with(cheap=[(0, 600), (0, 500), (0, 500)], steady=[(100, 600), (0, 580), (0, 580)])
+    assert [pick(hits, number) for number in range(3)] == ["cheap", "steady", "steady"]
+
+
+def test_every_sample_of_held_out_and_val_is_counted_once(ledgers):
+    (method,) = find_methods(["baseline:optimized"], 10)
+    hits = hits_of(method, ledgers["held_out"], ledgers["val"], [0.1, 0.5, 1.0])
+    assert hits.shape == (1600, 3)
+    assert not hits[:, 0].any()  # the first exit alone costs more
+    assert ((hits >= 0) & (hits <= 1)).all()
+    assert hits[:, 1].mean() < hits[:, 2].mean()
+
+
+def test_samples_that_thresholds_are_tuned_on_are_not_those_that_are_counted(ledgers):
+    """Labels of the other half may change what a half is answered with, its own never do."""
+    (method,) = find_methods(["baseline:optimized"], 10)
+    val = ledgers["val"]
+    policy = method.policy().fit(ledgers["held_out"])
+    before = hits_on(policy, "optimized", val, [0.5])
+    fold = torch.randperm(len(val), generator=torch.Generator().manual_seed(0))[:400]
+    labels = val.labels.clone()
+    labels[fold] = (labels[fold] + 1) % 10
+    other = Ledger(val.logits, labels, val.cost_model, split="val", network=val.network)
+    after = hits_on(policy, "optimized", other, [0.5])
+    predictions = val.logits.argmax(2)[fold]
+    never = (predictions != labels[fold][:, None]).all(1).numpy()
+    assert not after[fold.numpy()][never].any()
+    always = (predictions == val.labels[fold][:, None]).all(1).numpy()
+    assert before[fold.numpy()][always].all()
+
+
+def test_auto_takes_part_in_a_comparison_as_what_it_chooses(ledgers):
+    table = compare(
+        **ledgers, methods=[*FEW, Auto(FEW)], budgets=[0.4, 0.7], seeds=2, resamples=50
+    )
+    row, same = table["auto"], table["baseline:optimized"]
+    assert row.settings["chosen"] == {"0.4": "baseline:optimized", "0.7": "baseline:optimized"}
+    for column in table.columns:
+        assert row.figures[column].value == pytest.approx(same.figures[column].value, nan_ok=True)
+    assert row.differences["baseline"]["accuracy@0.4"].low > 0
+
+
+def test_a_comparison_of_auto_measures_each_budget_with_its_own_policy(ledgers, monkeypatch):
+    """Whatever was chosen for a budget is what the figure at that budget shows."""
+    names = ["baseline", "patience:optimized"]
+    monkeypatch.setattr("offramp.advice.choice.pick", lambda hits, number: names[number])
+    table = compare(
+        **ledgers, methods=[*names, Auto(names)], budgets=[0.4, 0.7], seeds=1, resamples=50
+    )
+    for name, key in zip(names, ("accuracy@0.4", "accuracy@0.7"), strict=True):
+        assert table["auto"].figures[key].value == table[name].figures[key].value
+    assert table["auto"].exits[0].eefp == pytest.approx(table[names[1]].exits[0].eefp, nan_ok=True)
+
+
+def test_auto_with_dropped_exits_is_compared_with_them(ledgers):
+    dear = {split: with_heads(ledger, 3e5) for split, ledger in ledgers.items()}
+    few = Auto(["baseline:optimized"])
+    table = compare(
+        **dear, methods=["baseline:optimized", few], budgets=[0.6], seeds=1, resamples=50
+    )
+    better = table["auto"].figures["accuracy@0.6"].value
+    assert better > table["baseline:optimized"].figures["accuracy@0.6"].value
+    assert len(table["auto"].settings["exits"]) < 5
 
 
 def test_cross_validated_accuracy_is_what_test_shows(plan, ledgers):
@@ -73,7 +160,7 @@ def test_policies_of_one_plan_do_not_share_their_points(ledgers):
     plan = auto(ledgers["held_out"], ledgers["val"], [0.4, 0.7], ["baseline"])
     assert plan[0.4].selected != plan[0.7].selected
     assert plan[0.4].at(budget=0.7).selected == plan[0.7].selected
-    assert "next best" not in plan.why[0.4]
+    assert "best other" not in plan.why[0.4]
 
 
 def test_a_budget_that_was_not_asked_for_is_refused(plan):
@@ -161,6 +248,21 @@ def test_the_command_gives_a_verdict_and_saves_policies(ledgers, tmp_path):
     assert "Early exits are worth it" in result.output or "fixed exit" in result.output
     policy = Policy.load(tmp_path / "plan" / "policy-0.5")
     assert evaluate(policy, ledgers["test"]).mean_cost == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_comparing_command_takes_auto_as_a_row(ledgers, tmp_path, monkeypatch):
+    (stood_for,) = contestants(["auto"])
+    assert isinstance(stood_for, Auto)
+    monkeypatch.setattr(
+        "offramp.cli.contestants",
+        lambda names: [Auto(FEW) if name == "auto" else name for name in names],
+    )
+    for split, ledger in ledgers.items():
+        ledger.save(tmp_path / "ledgers" / split)
+    call = ["compare", str(tmp_path / "ledgers"), "--methods", "baseline,auto"]
+    result = CliRunner().invoke(app, [*call, "--resamples", "20", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert "| Auto |" in (tmp_path / "out" / "comparison.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.real

@@ -141,6 +141,14 @@ def test_a_folder_that_cannot_be_written_gives_one_clear_line(folder, tmp_path):
     )
 
 
+def test_a_policy_is_not_put_among_other_files(folder, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    fit = ("fit", tmp_path / "nowhere", "--budget", 0.5, "--method", "baseline", "--out")
+    # Before any work: not even the ledgers were looked for.
+    assert_refused(offramp(*fit, tmp_path), "it holds other things (notes.txt) and no policy")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
 def test_ctrl_c_says_that_nothing_is_broken(folder, tmp_path):
     command = [sys.executable, "-m", "offramp", "compare", str(folder), "--methods", "extended"]
     process = subprocess.Popen(

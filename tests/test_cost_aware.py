@@ -235,7 +235,7 @@ def test_performance_control_sets_one_target_for_all_exits(splits):
 def test_thresholds_are_named_after_a_colon():
     (method,) = find_methods(["ours:optimized"], num_classes=10)
     assert (method.thresholds, method.label) == ("optimized", "Ours, optimized")
-    assert len(find_methods(["beyond"], num_classes=10)) == 27
+    assert len(find_methods(["beyond"], num_classes=10)) == 39
     with pytest.raises(ConfigError, match="one of geometric, optimized, shared"):
         find_methods(["ours:best"], num_classes=10)
     with pytest.raises(ConfigError, match="did you mean 'ours'"):

@@ -27,7 +27,8 @@ def table(splits):
 
 @pytest.fixture(scope="module")
 def policy(splits):
-    return Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"])
+    """As the comparison's baseline is made."""
+    return Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"], "geometric")
 
 
 @pytest.mark.parametrize("percent", [30, 50, 77, 100])

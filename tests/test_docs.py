@@ -14,18 +14,29 @@ from offramp.cli import app
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MORE_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md"]
+CLUSTERS = ROOT / "docs" / "clusters.md"
 
 
 def name(page):
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def run_blocks(page, folder, monkeypatch):
+    monkeypatch.chdir(folder)
     names: dict[str, object] = {"__name__": "docs"}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
         exec(compile(block, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != CLUSTERS], ids=name)
+def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
+    run_blocks(page, tmp_path, monkeypatch)
+
+
+@pytest.mark.cluster
+@pytest.mark.xdist_group("cluster")
+def test_python_blocks_run_on_a_cluster(cluster, tmp_path, monkeypatch, capsys):
+    run_blocks(CLUSTERS, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("page", MORE_PAGES, ids=name)

@@ -26,7 +26,8 @@ from offramp.metrics import ece, eefp
 
 @pytest.fixture(scope="module")
 def policy(splits):
-    return Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"])
+    """As the comparison's baseline is made."""
+    return Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"], "geometric")
 
 
 @pytest.fixture(scope="module")
@@ -301,3 +302,21 @@ def test_interval_of_a_mean_covers_it_as_often_as_it_says():
         gap = difference(sample.mean().item(), resamples.means(sample[:, None]).squeeze(1))
         hits += gap.low <= 0 <= gap.high
     assert 0.88 < hits / 200 < 0.99
+
+
+def test_methods_that_differ_in_their_thresholds_only_are_fitted_once(splits, monkeypatch):
+    fitted = []
+    fit_seeds = Policy.fit_seeds
+
+    def counted(policy, *rest):
+        fitted.append(policy)
+        return fit_seeds(policy, *rest)
+
+    monkeypatch.setattr(Policy, "fit_seeds", counted)
+    names = ["baseline", "margin", "baseline:optimized"]
+    table = compare(**splits, methods=names, budgets=(0.5,), resamples=20)
+    assert len(fitted) == 2
+    for name in ("baseline", "baseline:optimized"):
+        alone = compare(**splits, methods=[name], budgets=(0.5,), resamples=20)[name]
+        assert torch.equal(alone.curves[0].accuracies, table[name].curves[0].accuracies)
+        assert torch.equal(alone.curves[0].costs, table[name].curves[0].costs)

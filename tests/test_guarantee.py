@@ -209,7 +209,7 @@ def big():
 @pytest.fixture(scope="module")
 def policy(big):
     fitted = Policy(MaxProbability()).fit(big["held_out"])
-    return fitted.tune(big["held_out"], allow_split="held_out", points=51)
+    return fitted.tune(big["held_out"], "geometric", allow_split="held_out", points=51)
 
 
 @pytest.mark.parametrize("loss", ["regret", "disagreement"])
@@ -222,6 +222,16 @@ def test_a_certified_point_saves_compute_and_keeps_its_word_on_test(policy, big,
     assert outcome.mean_cost < 0.95
     assert outcome.full_accuracy - outcome.accuracy <= 0.08
     assert found.cost_bound is None
+
+
+def test_a_path_of_optimised_thresholds_is_certified_in_the_same_way(big):
+    policy = Policy(MaxProbability()).fit(big["held_out"])
+    policy.tune(big["held_out"], "optimized", allow_split="held_out", points=51)
+    found = certify(policy, big["val"], Guarantee(epsilon=0.08))
+    outcome = evaluate(found.policy, big["test"])
+    assert found.loss <= found.loss_bound <= 0.08
+    assert outcome.mean_cost < 0.95
+    assert outcome.full_accuracy - outcome.accuracy <= 0.08
 
 
 def test_the_point_after_the_certified_one_is_not_certified(policy, big):

@@ -300,6 +300,25 @@ def test_npz_needs_its_split_said(tmp_path):
         Ledger.load(path)
 
 
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (
+            ("logits", "label"),
+            r"has no labels; it has logits, label; rename `label` to `labels`\?",
+        ),
+        (("Logit", "Labels"), r"rename `Logit` to `logits` and `Labels` to `labels`\?"),
+        (("logits", "labels", "cost"), r"has no `costs` .*; rename `cost` to `costs`\?"),
+        (("logits", "unit"), r"has no labels; it has logits, unit$"),
+    ],
+)
+def test_npz_with_a_near_name_is_told_the_right_one(tmp_path, arrays, message):
+    values = (GOOD["logits"], GOOD["labels"], np.array([1.0, 2.0, 3.0]))
+    path = write(tmp_path / "a.npz", **dict(zip(arrays, values, strict=False)))
+    with pytest.raises(FileFormatError, match=message):
+        Ledger.load(path, split="val")
+
+
 def test_npz_without_what_is_needed_says_what_it_has(tmp_path):
     path = write(tmp_path / "a.npz", logits=GOOD["logits"], y=GOOD["labels"])
     with pytest.raises(FileFormatError, match="has no labels; it has logits, y"):

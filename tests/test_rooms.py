@@ -11,7 +11,9 @@ import offramp
 
 ROOT = Path(offramp.__file__).parent
 
-ROOT_ROOMS = ["errors", "extras", "chunking", "storage", "costs", "component"]
+ROOT_ROOMS = [
+    *("errors", "extras", "plugins", "machine", "chunking", "storage", "costs", "component"),
+]
 CORE = [
     "metrics",
     "targets",
@@ -30,6 +32,7 @@ CORE = [
     "methods",
     "evaluation",
     "advice",
+    "testing",
 ]
 NETWORK = ["data", "networks", "training"]
 MEETING = [
@@ -40,6 +43,7 @@ MEETING = [
     "theory",
     "flow",
     "studies",
+    "doctor",
     "cli_options",
     "cli_report",
     "cli_theory",
@@ -48,6 +52,7 @@ MEETING = [
     "cli_runtime",
     "cli_serving",
     "cli_flow",
+    "cli_doctor",
     "cli",
     "__main__",
 ]
@@ -98,7 +103,8 @@ def test_every_room_is_on_the_map_in_the_docs():
 
 def test_import_is_light():
     heavy = "matplotlib plotly jinja2 transformers datasets accelerate huggingface_hub timm typer"
-    heavy += " onnx onnxruntime litserve fastapi prometheus_client"
+    heavy += " onnx onnxruntime litserve fastapi uvicorn prometheus_client ray tensorboard"
+    heavy += " torchvision PIL tokenizers sklearn scipy.stats pyarrow pandas mapie"
     code = f"import sys, offramp; print([m for m in {heavy.split()!r} if m in sys.modules])"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -111,10 +117,10 @@ Ledger Costs Policy Corrector MaxProbability Entropy Margin Patience CurrentExit
 TemperatureScaling VectorScaling MatrixScaling ProductOfExperts GeometricEnsemble
 History Answer Scorer Method evaluate budget_curve compare stop_target synthetic
 Guarantee Certificate certify Forecast ValueOfContinuing
-PerformanceControl Gates ClassWiseEnsemble auto advise Plan Advice
+PerformanceControl Gates ExitUtility ClassWiseEnsemble StackingNetwork Auto auto advise Plan Advice
 thresholds metrics targets OfframpError
 EarlyExitNetwork attach build count_macs time_exits Shared take
-train TrainConfig record data theory run zoo
+train TrainConfig record data theory run zoo testing
 Runner RunOutput
 export OnnxRunner
 """

@@ -255,7 +255,7 @@ def test_unfitted_corrector_says_so():
 
 def test_there_is_no_corrector_at_the_last_exit(splits):
     fitted = fit(Corrector(epochs=1), splits["held_out"])
-    with pytest.raises(ConfigError, match="no corrector at exit 4"):
+    with pytest.raises(ConfigError, match="no Corrector at exit 4"):
         fitted.score_at(history_of(torch.zeros(2, 5, 10)))
 
 

@@ -189,7 +189,7 @@ def test_measure_counts_what_a_loop_counts():
 def points_of(accuracy_at_last=0.9):
     scores = torch.rand(1000, 4)
     correct = torch.rand(1000, 4) < torch.tensor([0.3, 0.5, 0.7, accuracy_at_last])
-    return tune_points(scores, correct, COSTS, float(correct[:, -1].float().mean()))
+    return tune_points(scores, correct, COSTS, float(correct[:, -1].float().mean()), "geometric")
 
 
 @given(st.floats(0.1, 1.0), st.floats(0.1, 1.0))
@@ -231,7 +231,7 @@ def test_the_cheapest_point_within_an_accuracy_is_chosen():
 
 def test_an_accuracy_out_of_reach_says_what_is_possible():
     scores, correct = torch.rand(100, 4), torch.zeros(100, 4, dtype=torch.bool)
-    points = tune_points(scores, correct, COSTS, full_accuracy=0.8)
+    points = tune_points(scores, correct, COSTS, 0.8, "geometric")
     with pytest.raises(BudgetError, match=r"`max_drop` must be at least 0\.8000"):
         points.for_accuracy(0.1)
     with pytest.raises(BudgetError, match=r"lie in \[0, 1\), got 1"):
@@ -240,7 +240,7 @@ def test_an_accuracy_out_of_reach_says_what_is_possible():
 
 def test_unknown_methods_and_too_few_points_are_refused():
     scores = torch.rand(10, 4)
-    with pytest.raises(ConfigError, match="one of geometric, optimized, shared, got 'best'"):
+    with pytest.raises(ConfigError, match="geometric, optimized, shared, assigned, got 'best'"):
         tune_points(scores, scores > 0.5, COSTS, 0.5, method="best")
     with pytest.raises(ConfigError, match="`points` must be at least 2"):
         tune_points(scores, scores > 0.5, COSTS, 0.5, points=1)

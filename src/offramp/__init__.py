@@ -5,11 +5,12 @@ each exit costs; `data.load` gives the four splits, `train` trains, `record` mak
 
 Decisions: a `Ledger` of per-exit logits -> `Policy(scorer, answer)`, fitted on held_out and tuned
 on val -> `evaluate` on test. `compare` does it for many methods, and `run` does a whole study,
-from data to a report. `Runner` puts a policy to work.
+from data to a report. `Runner` puts a policy to work. `testing` checks answers, scorers and
+threshold methods of your own.
 """
 
-from offramp import data, metrics, synthetic, targets, theory, thresholds, zoo
-from offramp.advice import Advice, Plan, advise, auto
+from offramp import data, metrics, synthetic, targets, testing, theory, thresholds, zoo
+from offramp.advice import Advice, Auto, Plan, advise, auto
 from offramp.answers import (
     Answer,
     ClassWiseEnsemble,
@@ -17,6 +18,7 @@ from offramp.answers import (
     GeometricEnsemble,
     MatrixScaling,
     ProductOfExperts,
+    StackingNetwork,
     TemperatureScaling,
     VectorScaling,
 )
@@ -42,6 +44,7 @@ from offramp.runtime import OnnxRunner, Runner, RunOutput, export
 from offramp.scorers import (
     Corrector,
     Entropy,
+    ExitUtility,
     Forecast,
     Gates,
     History,
@@ -56,11 +59,12 @@ from offramp.targets import stop_target
 from offramp.thresholds import Guarantee
 from offramp.training import TrainConfig, train
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "Advice",
     "Answer",
+    "Auto",
     "Certificate",
     "ClassWiseEnsemble",
     "Comparison",
@@ -69,6 +73,7 @@ __all__ = [
     "CurrentExit",
     "EarlyExitNetwork",
     "Entropy",
+    "ExitUtility",
     "Forecast",
     "Gates",
     "GeometricEnsemble",
@@ -91,6 +96,7 @@ __all__ = [
     "Runner",
     "Scorer",
     "Shared",
+    "StackingNetwork",
     "TemperatureScaling",
     "TrainConfig",
     "ValueOfContinuing",
@@ -113,6 +119,7 @@ __all__ = [
     "synthetic",
     "take",
     "targets",
+    "testing",
     "theory",
     "thresholds",
     "time_exits",

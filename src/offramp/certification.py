@@ -56,7 +56,8 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
     """The cheapest operating point, or for a budget alone the dearest, that can be guaranteed.
 
     The policy's operating points are the path; it must be fixed without the certification
-    sample, for instance by `policy.tune(held_out, allow_split="held_out")`. For a loss, they are
+    sample, for instance by `policy.tune(held_out, "geometric", allow_split="held_out")`: geometric
+    points end at the full network, which loses nothing against itself. For a loss, the points are
     tested from the dearest on, for a budget from the cheapest on, and the last one before the
     first failure is returned. The guarantee speaks of new samples like those of `val`.
 
@@ -73,7 +74,7 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
         >>> from offramp import MaxProbability, synthetic
         >>> splits = synthetic.ledgers(seed=0)
         >>> policy = Policy(MaxProbability()).fit(splits["held_out"])
-        >>> policy.tune(splits["held_out"], allow_split="held_out")
+        >>> policy.tune(splits["held_out"], "geometric", allow_split="held_out")
         Policy(MaxProbability(), CurrentExit(), no point chosen)
         >>> found = certify(policy, splits["val"], Guarantee(epsilon=0.05, delta=0.1))
         >>> found.loss < found.loss_bound <= 0.05

@@ -15,7 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from offramp import __version__, report
+from offramp.advice import contestants
 from offramp.cli_advise import advise_command
+from offramp.cli_doctor import doctor_command, welcome
 from offramp.cli_flow import demo_command, run_command, studies_command, study_command
 from offramp.cli_options import LedgersPath, note_partition, numbers
 from offramp.cli_report import report_command
@@ -27,40 +29,63 @@ from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.evaluation import Comparison, compare, evaluate
 from offramp.evaluation.comparison import Progress as Report
 from offramp.ledger_files import has_ledger, load_ledgers
-from offramp.methods import GROUPS, METHODS, find_methods
-from offramp.storage import check_target
+from offramp.methods import GROUPS, METHODS, find_methods, plugin_method, ready
+from offramp.plugins import plugin_origins
+from offramp.storage import check_fresh, check_target
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Early-exit neural networks: decide when to stop, for a compute budget.\n\n"
-    "Start with `offramp demo`, or give your own per-exit logits to `offramp compare`.",
+    "Start with `offramp demo`, or give your own per-exit logits to `offramp compare`. "
+    "`offramp doctor` says what is installed and what is missing, and "
+    "`offramp --install-completion` completes names with the Tab key.",
 )
 # Where the output goes to a file, tables need not fold to the width of a terminal.
 out = Console(width=None if sys.stdout.isatty() else 140)
 err = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
-_methods = f"Methods: {', '.join(METHODS)}."
+_methods = (
+    f"Methods: {', '.join(METHODS)}; or one of an installed package (offramp doctor lists them)."
+)
 _known = f"Groups: {', '.join(GROUPS)}. {_methods}"
 
 
 @app.callback(invoke_without_command=True)
 def _options(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    plugins: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--plugin",
+            metavar="NAME",
+            help="Import this method of an installed package first, so that policies with its "
+            "scorer or answer can be read.",
+        ),
+    ] = None,
 ) -> None:
     if version:
         out.print(__version__, highlight=False)
         raise typer.Exit
+    for name in plugins or ():
+        if plugin_method(name) is None:
+            known = ", ".join(plugin_origins()) or "none"
+            raise ConfigError(f"--plugin: no installed package has a method {name!r}; {known}")
+    if context.invoked_subcommand is None:
+        welcome()
 
 
 @app.command("compare")
 def compare_command(
     path: LedgersPath,
     methods: Annotated[
-        str, typer.Option(help=f"Comma-separated methods or groups. {_known}")
+        str,
+        typer.Option(
+            help="Comma-separated methods or groups, or `auto`, the choice of `advise`. " + _known
+        ),
     ] = "standard",
     budgets: Annotated[
         str, typer.Option(help="Comma-separated mean costs, as shares of the full network.")
@@ -88,7 +113,7 @@ def compare_command(
             ledgers["held_out"],
             ledgers["val"],
             ledgers["test"],
-            wanted,
+            contestants(wanted),
             numbers("--budgets", budgets),
             seeds,
             resamples,
@@ -106,7 +131,13 @@ def fit_command(
     max_drop: Annotated[
         float | None, typer.Option(help="Instead: accuracy that may be lost, 0.01 for a point.")
     ] = None,
-    method: Annotated[str, typer.Option(help=_methods)] = "ours",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="Thresholds are optimised, unless the name says otherwise, as in ours:geometric. "
+            + _methods
+        ),
+    ] = "ours",
     folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
 ) -> None:
     """Fit a policy, choose its operating point for a budget, and save it.
@@ -118,11 +149,11 @@ def fit_command(
         raise ConfigError("give either --budget or --max-drop")
     if method in GROUPS:
         raise ConfigError(f"--method takes one method, and {method!r} is a group; {_methods}")
-    check_target(folder, "policy")
+    check_fresh(folder, "policy")
     has_test = has_ledger(path, "test")
     ledgers = load_ledgers(path, ("held_out", "val", "test")[: 3 if has_test else 2])
     note_partition(path, ledgers)
-    (chosen,) = find_methods([method], ledgers["val"].num_classes)
+    chosen = ready(*find_methods([method], ledgers["val"].num_classes))
     with err.status(f"fitting {chosen.label}"):
         policy = chosen.policy().fit(ledgers["held_out"]).tune(ledgers["val"], chosen.thresholds)
         policy = policy.at(budget=budget, max_drop=max_drop)
@@ -157,6 +188,7 @@ app.command("run")(run_command)
 app.command("studies")(studies_command)
 app.command("study")(study_command)
 app.command("demo")(demo_command)
+app.command("doctor")(doctor_command)
 
 
 def main() -> None:

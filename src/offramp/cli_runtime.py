@@ -13,16 +13,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from offramp.cli_training import SOURCE, Domain, Source, TokenizerName, load_network, to_precision
-from offramp.data import CATALOG, Data
+from offramp.cli_training import Domain, TokenizerName, load_network
+from offramp.data import Data
+from offramp.data.source import Source
 from offramp.errors import ConfigError
-from offramp.networks import EarlyExitNetwork
+from offramp.machine import to_precision
 from offramp.policy import Policy
 from offramp.runtime import Runner, RunOutput, measure_speed
 from offramp.runtime.images import ImageReader, find_images
 from offramp.storage import atomic_path, check_target
 
-__all__ = ["bench_command", "find_source", "image_reader", "load_policy", "predict_command"]
+__all__ = ["bench_command", "load_policy", "note_normalization", "predict_command"]
 
 out = Console(width=None if sys.stdout.isatty() else 140)
 err = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
@@ -84,13 +85,14 @@ def predict_command(
         raise ConfigError(f"--batch-size must be at least 1, got {batch_size}")
     made = load_network(network)
     runner = Runner(made, load_policy(policy, budget), precision=to_precision(precision))
-    told = find_source(network, data, domain, tokenizer)
+    told = Source.find(network, data, domain, tokenizer)
     source = None if told is None else _split(told, split)
     read: Iterable[Any]
     if inputs:
         files = find_images(inputs)[:limit]
         names = [str(file) for file in files]
-        read = image_reader(made, told, source).batches(files, batch_size)
+        note_normalization(told)
+        read = ImageReader.as_trained(made.inputs, told, source).batches(files, batch_size)
     elif source is not None:
         names = source.sample_ids[:limit]
         read = _data_batches(source, len(names), batch_size)
@@ -130,7 +132,7 @@ def bench_command(
     made = load_network(network)
     chosen = load_policy(policy, budget)
     runner = Runner(made, chosen, precision=to_precision(precision), channels_last=channels_last)
-    told = find_source(network, data, domain, tokenizer)
+    told = Source.find(network, data, domain, tokenizer)
     if told is None:
         err.print("note: noise as input; give --data for the exits of real samples")
         batch = made.example(max(sizes))
@@ -158,15 +160,6 @@ def load_policy(folder: Path, budget: float | None) -> Policy:
     return policy
 
 
-def find_source(
-    network: Path, data: str | None, domain: str | None, tokenizer: str | None
-) -> Source | None:
-    """What was asked for, or what the run was trained on; None where neither is known."""
-    if data is None and not (network / SOURCE).is_file():
-        return None
-    return Source.of_run(network, data, domain, tokenizer)
-
-
 def _split(source: Source, split: str) -> Data:
     splits = source.load()
     if split not in splits:
@@ -174,17 +167,12 @@ def _split(source: Source, split: str) -> Data:
     return splits[split]
 
 
-def image_reader(
-    network: EarlyExitNetwork, told: Source | None, source: Data | None
-) -> ImageReader:
-    """How image files become what the network was trained on."""
+def note_normalization(told: Source | None) -> None:
+    """Say so where it is not known what a network was trained on."""
     if told is None:
         err.print(
             "note: pixels are normalised as ImageNet's; --data names the data set of the training"
         )
-    entry = None if told is None else CATALOG.get(told.data)
-    centre = 1.0 if entry is None else entry.centre
-    return ImageReader.for_inputs(network.inputs, centre, getattr(source, "normalization", None))
 
 
 def _data_batches(data: Data, count: int, batch_size: int) -> Iterator[Any]:

@@ -8,21 +8,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from offramp.cli_runtime import (
-    Budget,
-    NetworkPath,
-    PolicyPath,
-    find_source,
-    image_reader,
-    load_policy,
-)
+from offramp.cli_runtime import Budget, NetworkPath, PolicyPath, load_policy, note_normalization
 from offramp.cli_training import Domain, load_network
-from offramp.errors import ConfigError
-from offramp.networks import EarlyExitNetwork
-from offramp.networks.inputs import ImageInput
+from offramp.data.source import Source
 from offramp.runtime.exporting import export
-from offramp.runtime.images import ImageReader
-from offramp.runtime.serving import Model, ServeConfig, serve
+from offramp.runtime.images import images_as_trained, takes_files
+from offramp.runtime.model import Model, network_folder, read_names
+from offramp.runtime.serving import ServeConfig, serve
 from offramp.runtime.serving_requests import Intake
 
 __all__ = ["export_command", "serve_command"]
@@ -36,6 +28,9 @@ def export_command(
     policy: PolicyPath,
     folder: Annotated[Path, typer.Option("--out", help="Where to write.")] = Path("export"),
     budget: Budget = None,
+    single: Annotated[
+        bool, typer.Option("--single", help="Also one graph of all stages, for single samples.")
+    ] = False,
 ) -> None:
     """Write a network and its policy as ONNX graphs, one per stage.
 
@@ -52,8 +47,9 @@ def export_command(
         def update(done: int, total: int, text: str) -> None:
             bar.update(task, completed=done, total=total, description=text)
 
-        export(loaded, chosen, folder, progress=update)
-    out.print(f"{loaded.num_exits} graphs and export.json written to {folder}/", highlight=False)
+        export(loaded, chosen, folder, progress=update, single=single)
+    graphs = f"{loaded.num_exits} graphs" + (", one of all stages" if single else "")
+    out.print(f"{graphs} and export.json written to {folder}/", highlight=False)
 
 
 def serve_command(
@@ -113,31 +109,12 @@ def serve_command(
         max_requests=max_requests,
     )
     loaded = load_network(network)
-    reader, names = _images(loaded, network, data, domain)
+    told = Source.find(network, data, domain)
+    if takes_files(loaded.inputs):
+        note_normalization(told)
+    reader, names = images_as_trained(loaded.inputs, told)
     intake = Intake(loaded.inputs, reader, max_bytes, max_pixels)
-    folder = network / "network" if (network / "network").is_dir() else network
-    model = Model(folder, policy, budget, _names(class_names) or names)
+    model = Model(network_folder(network), policy, budget, read_names(class_names) or names)
     err.print(f"serving at http://{host}:{port}/predict; stop with Ctrl-C", highlight=False)
     serve(model, intake, config)
-
-
-def _images(
-    network: EarlyExitNetwork, folder: Path, data: str | None, domain: str | None
-) -> tuple[ImageReader | None, tuple[str, ...] | None]:
-    """How images are read, and the names of their classes; other inputs are sent as numbers."""
-    inputs = network.inputs
-    if not isinstance(inputs, ImageInput) or (inputs.channels, inputs.width) != (3, inputs.height):
-        return None, None
-    told = find_source(folder, data, domain, None)
-    source = None if told is None else told.load()["test"]
-    names = getattr(source, "class_names", None)
-    return image_reader(network, told, source), None if names is None else tuple(names)
-
-
-def _names(path: Path | None) -> tuple[str, ...] | None:
-    if path is None:
-        return None
-    try:
-        return tuple(path.read_text(encoding="utf-8").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--class-names cannot be read: {error}") from None
+    err.print("stopped", highlight=False)

@@ -1,12 +1,10 @@
 """The sub-commands `train` and `record`: parse, and one public call."""
 
-import json
 import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,17 +14,17 @@ import typer
 from rich.console import Console
 from torch import Tensor
 
-from offramp.data import Augmentation, Splits, load
+from offramp.data import Augmentation
+from offramp.data.source import Source
 from offramp.errors import ConfigError
+from offramp.machine import to_precision
 from offramp.networks import ARCHITECTURES, EarlyExitNetwork, attach, build
 from offramp.networks.build import BUILDERS
 from offramp.recording import record
-from offramp.storage import write_text
+from offramp.runtime.model import network_folder
 from offramp.training import OBJECTIVES, TrainConfig, train
 
-__all__ = ["SOURCE", "Source", "load_network", "record_command", "to_precision", "train_command"]
-
-SOURCE = "data.json"  # in the folder of a run
+__all__ = ["load_network", "record_command", "train_command"]
 
 err = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
@@ -161,43 +159,7 @@ def record_command(
 
 def load_network(run: Path) -> EarlyExitNetwork:
     """The network in its own folder, or in that of a run."""
-    return EarlyExitNetwork.load(run / "network" if (run / "network").is_dir() else run)
-
-
-@dataclass(frozen=True)
-class Source:
-    """The data of a run; kept with it, so that recording needs not be told again."""
-
-    data: str
-    domain: str | None = None
-    tokenizer: str | None = None
-
-    def load(self) -> Splits:
-        """The four splits."""
-        given: dict[str, Any] = {"domain": self.domain, "tokenizer": self.tokenizer}
-        return load(self.data, **{name: value for name, value in given.items() if value})
-
-    def save(self, run: Path) -> None:
-        """Keep it in the folder of a run."""
-        write_text(run / SOURCE, json.dumps(asdict(self)) + "\n")
-
-    @classmethod
-    def of_run(
-        cls, run: Path, data: str | None, domain: str | None, tokenizer: str | None
-    ) -> "Source":
-        """What was asked for, and else what the run was trained on."""
-        kept: dict[str, str | None] = {}
-        if (run / SOURCE).is_file():
-            kept = json.loads((run / SOURCE).read_text(encoding="utf-8"))
-        name = data or kept.get("data")
-        if name is None:
-            raise ConfigError(f"{run} does not say what it was trained on: give --data")
-        same = data in (None, kept.get("data"))  # a domain belongs to its data set
-        return cls(
-            name,
-            domain or (kept.get("domain") if same else None),
-            tokenizer or kept.get("tokenizer"),
-        )
+    return EarlyExitNetwork.load(network_folder(run))
 
 
 def _check_name(network: str) -> None:
@@ -230,20 +192,6 @@ def _augmentation(name: str) -> Augmentation | None:
 def _learning_rate(network: str) -> float:
     """Batch norm stands, and short runs need, more than transformers and trained weights do."""
     return 0.01 if network in ARCHITECTURES and not network.startswith("vit") else 0.001
-
-
-def to_precision(name: str) -> Literal["float32", "bfloat16"]:
-    """A precision by name; auto is the one that this machine is fast at."""
-    if name not in ("auto", "float32", "bfloat16"):
-        raise ConfigError(f"--precision must be auto, float32 or bfloat16, got {name!r}")
-    if name == "auto":
-        # Without instructions for it, a processor is slower in bfloat16, and only less exact.
-        if torch.cuda.is_available():
-            fast = torch.cuda.is_bf16_supported()
-        else:
-            fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-        name = "bfloat16" if fast else "float32"
-    return "bfloat16" if name == "bfloat16" else "float32"
 
 
 def _dtype(name: str) -> Literal["float16", "float32"]:

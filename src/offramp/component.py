@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from torch import Tensor
 
 from offramp.errors import ConfigError, FileFormatError, NotFittedError
+from offramp.plugins import import_hint
 
 __all__ = ["Component", "current_exit_only"]
 
@@ -112,8 +113,7 @@ class Component:
         found = cls._known.get(name) if isinstance(name, str) else None
         if found is None or not issubclass(found, cls):
             raise FileFormatError(
-                f"the file names an unknown {cls.__name__.lower()} {name!r}; if it is your own "
-                "class, import its module before loading"
+                f"the file names an unknown {cls.__name__.lower()} {name!r}; {import_hint(name)}"
             )
         try:
             component = found(**description.get("settings", {}))

@@ -15,6 +15,8 @@ __all__ = [
     "OfframpError",
     "OriginError",
     "OriginWarning",
+    "PluginError",
+    "PromiseError",
     "SplitError",
     "WorldError",
 ]
@@ -78,6 +80,22 @@ class MemoryLimitError(OfframpError, MemoryError):
 
 class MissingExtraError(OfframpError, ImportError):
     """An optional dependency is not installed; the message names the pip command."""
+
+
+class PluginError(OfframpError, ImportError):
+    """A method of an installed package that cannot be loaded; the message names the package."""
+
+
+class PromiseError(OfframpError, AssertionError):
+    """An answer, a scorer or a threshold method that breaks promises of the library.
+
+    Attributes:
+        promises: The broken ones.
+    """
+
+    def __init__(self, message: str, promises: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.promises = promises
 
 
 class OriginWarning(UserWarning):

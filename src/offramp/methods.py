@@ -12,14 +12,17 @@ from offramp.answers import (
     GeometricEnsemble,
     MatrixScaling,
     ProductOfExperts,
+    StackingNetwork,
     TemperatureScaling,
     VectorScaling,
 )
-from offramp.errors import ConfigError
+from offramp.errors import ConfigError, PluginError
+from offramp.plugins import load_plugin, plugin_origins
 from offramp.policy import Policy
 from offramp.scorers import (
     Corrector,
     Entropy,
+    ExitUtility,
     Forecast,
     Gates,
     Margin,
@@ -31,7 +34,7 @@ from offramp.scorers import (
 )
 from offramp.thresholds import METHODS as WAYS
 
-__all__ = ["GROUPS", "METHODS", "Method", "find_methods"]
+__all__ = ["GROUPS", "METHODS", "Method", "find_methods", "plugin_method", "ready"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class Method:
         label: For tables.
         scorer: Unfitted.
         answer: Unfitted.
-        thresholds: Name of the threshold method.
+        thresholds: Name of the threshold method. Unless a method says otherwise it has those of
+            the paper, so that comparisons are the paper's; see `ready` for use.
     """
 
     name: str
@@ -85,11 +89,21 @@ _PLAIN = [
     Method("product", "Product of experts", answer=ProductOfExperts()),
     Method("ensemble", "Geometric ensemble", answer=GeometricEnsemble()),
     Method("class-ensemble", "Class-wise ensemble", answer=ClassWiseEnsemble()),
+    Method("stacking", "Stacking network", answer=StackingNetwork()),
     Method("ours", "Ours", Corrector()),
     Method("ours-no-history", "Ours, no history", Corrector(history=False)),
     Method("ccct", "CCCT", Corrector(target="correctness")),
     Method("ours-ensemble", "Ours on ensemble", Corrector(), GeometricEnsemble()),
+    Method("ours-class-ensemble", "Ours on class-wise ensemble", Corrector(), ClassWiseEnsemble()),
+    Method(
+        "ours-no-history-class-ensemble",
+        "Ours, no history, on class-wise ensemble",
+        Corrector(history=False),
+        ClassWiseEnsemble(),
+    ),
+    Method("ours-stacking", "Ours on stacking network", Corrector(), StackingNetwork()),
     Method("pcee", "PCEE", PerformanceControl(), thresholds="shared"),
+    Method("eenet", "EENet, post hoc", ExitUtility(), thresholds="assigned"),
     Method("gates", "JEI-DNN gates, post hoc", Gates()),
     Method("forecast", "Forecast", Forecast()),
     Method("value", "Value of continuing", ValueOfContinuing()),
@@ -102,15 +116,19 @@ METHODS = {method.name: method for method in [*_PLAIN, *_correctors()]}
 _ALL_K = [f"{name}-top-{k}" for name in ("ours", "ccct") for k in (1, 2, 5, 10, "all")]
 
 _BEYOND = [
-    *("baseline", "temperature", "margin", "patience", "product", "ensemble", "ccct"),
-    *("ours", "ours-no-history", "ours-ensemble", "forecast", "value", "value-regression"),
+    *("baseline", "temperature", "margin", "patience", "product", "ensemble", "class-ensemble"),
+    *("stacking", "ccct", "ours", "ours-no-history", "ours-ensemble", "ours-stacking"),
+    *("ours-no-history-class-ensemble", "gates", "forecast", "value", "value-regression"),
 ]
 
 GROUPS = {
     "standard": ["baseline", "temperature", "ours", "ours-no-history", "ccct"],
     "extended": ["baseline", "temperature", "vector", "matrix", *_ALL_K, "ours-no-history"],
     "simple": ["baseline", "entropy", "margin", "patience", "product", "ensemble"],
-    "beyond": ["pcee", *(f"{name}{way}" for name in _BEYOND for way in ("", ":optimized"))],
+    "beyond": [
+        *("pcee", "eenet", "eenet:optimized"),
+        *(f"{name}{way}" for name in _BEYOND for way in ("", ":optimized")),
+    ],
 }
 """Names of several methods at once; `extended` is the paper's extended comparison, `beyond` gives
 every method geometric and optimised thresholds."""
@@ -120,10 +138,12 @@ def find_methods(names: Sequence[str | Method], num_classes: int) -> list[Method
     """Methods for these names, groups expanded, each once.
 
     A group leaves out correctors that look at more classes than there are. After a colon, a
-    name may say which thresholds the method is to have: `ours:optimized`.
+    name may say which thresholds the method is to have: `ours:optimized`. A name may also be one
+    that an installed package has registered (`offramp.plugins`), which is imported then.
 
     Raises:
         ConfigError: An unknown name, with the nearest known one.
+        PluginError: The package's method cannot be loaded.
 
     Example:
         >>> [method.name for method in find_methods(["baseline", "simple"], num_classes=10)][:3]
@@ -145,12 +165,27 @@ def find_methods(names: Sequence[str | Method], num_classes: int) -> list[Method
     return list(found.values())
 
 
+def ready(method: Method) -> Method:
+    """A method as one would use it: with optimised thresholds instead of the paper's.
+
+    Thresholds that the method's name asks for after a colon stay, and so do those of a method that
+    is made for others than the paper's.
+
+    Example:
+        >>> [ready(m).thresholds for m in find_methods(["ours", "ours:geometric", "pcee"], 10)]
+        ['optimized', 'geometric', 'shared']
+    """
+    if ":" in method.name or method.thresholds != "geometric":
+        return method
+    return replace(method, thresholds="optimized")
+
+
 def _named(name: str) -> Method:
     """The method with this name, with other thresholds if the name says so."""
     plain, colon, thresholds = name.partition(":")
-    if plain not in METHODS:
+    method = METHODS.get(plain) or plugin_method(plain)
+    if method is None:
         raise ConfigError(_unknown(plain))
-    method = METHODS[plain]
     if not colon:
         return method
     if thresholds not in WAYS:
@@ -160,13 +195,45 @@ def _named(name: str) -> Method:
     return replace(method, name=name, label=f"{method.label}, {thresholds}", thresholds=thresholds)
 
 
+def plugin_method(name: str) -> Method | None:
+    """The method that an installed package has registered under a name, or None.
+
+    Methods of the library cannot be replaced: those are looked at first.
+
+    Raises:
+        PluginError: It cannot be loaded, or is no method, scorer or answer.
+    """
+    found = load_plugin(name)
+    if found is None:
+        return None
+    label = getattr(found, "__name__", type(found).__name__)
+    try:
+        made = found() if isinstance(found, type) else found
+    except TypeError as error:
+        raise PluginError(f"{_of(name)} cannot be made without settings: {error}") from None
+    if isinstance(made, Method):
+        return replace(made, name=name)
+    if isinstance(made, Scorer):
+        return Method(name, label, made)
+    if isinstance(made, Answer):
+        return Method(name, label, answer=made)
+    raise PluginError(
+        f"{_of(name)} is a {type(made).__name__}, and should be an offramp.Method, Scorer or "
+        "Answer"
+    )
+
+
+def _of(name: str) -> str:
+    return f"the method {name!r} of the package {plugin_origins()[name]}"
+
+
 def _fits(method: Method, num_classes: int) -> bool:
     k = getattr(method.scorer, "k", None)
     return not isinstance(k, int) or k <= num_classes
 
 
 def _unknown(name: str) -> str:
-    known = [*GROUPS, *METHODS]
+    known = [*GROUPS, *METHODS, *plugin_origins()]
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"there is no method {name!r}; {hint}known are {', '.join(known)}"

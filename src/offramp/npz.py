@@ -1,5 +1,7 @@
 """Reading a plain `.npz` of per-exit logits, whatever wrote it."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -11,6 +13,11 @@ from offramp.costs import Costs
 from offramp.errors import FileFormatError
 
 __all__ = ["npz_costs", "read_npz"]
+
+KNOWN = (
+    *("logits", "labels", "costs", "stage_costs", "head_costs"),
+    *("reference_cost", "unit", "sample_ids"),
+)
 
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
@@ -32,6 +39,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     if missing:
         raise FileFormatError(
             f"{path} has no {' and no '.join(missing)}; it has {', '.join(arrays) or 'nothing'}"
+            f"{_near(missing, arrays)}"
         )
     return arrays
 
@@ -48,7 +56,7 @@ def npz_costs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> Costs:
     if "costs" not in arrays and len(apart) < 2:
         raise FileFormatError(
             f"{path} has no `costs` (cumulative, one per exit), and no `stage_costs` with "
-            f"`head_costs`; it has {', '.join(arrays)}"
+            f"`head_costs`; it has {', '.join(arrays)}{_near(['costs'], arrays)}"
         )
     reference = _scalar(path, arrays, "reference_cost", 0.0)
     if apart:
@@ -56,6 +64,16 @@ def npz_costs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> Costs:
         return Costs(arrays["stage_costs"], arrays["head_costs"], reference, unit)  # type: ignore[arg-type]
     unit = _scalar(path, arrays, "unit", "relative")
     return Costs.from_cumulative(arrays["costs"], unit, reference)
+
+
+def _near(missing: Iterable[str], arrays: Iterable[str]) -> str:
+    """The end of a sentence that guesses which arrays have a wrong name."""
+    foreign = {name.lower(): name for name in arrays if name not in KNOWN}
+    guesses = []
+    for name in missing:
+        near = get_close_matches(name, foreign, n=1)
+        guesses += [f"`{foreign[each]}` to `{name}`" for each in near]
+    return f"; rename {' and '.join(guesses)}?" if guesses else ""
 
 
 def _scalar(path: Path, arrays: dict[str, npt.NDArray[np.generic]], key: str, default: Any) -> Any:  # noqa: ANN401

@@ -22,7 +22,7 @@ from offramp.errors import (
 from offramp.ledger import Ledger
 from offramp.scorers import History, Scorer
 from offramp.storage import read_folder, write_folder
-from offramp.thresholds.points import OperatingPoints, tune_points
+from offramp.thresholds.points import DEFAULT, OperatingPoints, tune_points
 from offramp.thresholds.rule import exits_taken
 from offramp.tracing import Trace, trace
 
@@ -112,7 +112,7 @@ class Policy:
     def tune(
         self,
         val: Ledger,
-        thresholds: str = "geometric",
+        thresholds: str = DEFAULT,
         points: int = 201,
         allow_split: str | None = None,
     ) -> Self:
@@ -120,7 +120,7 @@ class Policy:
 
         Args:
             val: Data that neither the network nor the answer and the scorer were fitted on.
-            thresholds: Name of the threshold method.
+            thresholds: Name of the threshold method; `geometric` is the paper's.
             points: How many operating points to store.
             allow_split: Another split's name, to tune on that one knowingly.
         """
@@ -178,7 +178,7 @@ class Policy:
         val: Ledger,
         budget: float,
         answer: Answer | None = None,
-        thresholds: str = "geometric",
+        thresholds: str = DEFAULT,
     ) -> "Policy":
         """Fit, tune and choose the point for a budget, in one call."""
         return cls(scorer, answer).fit(held_out).tune(val, thresholds).at(budget=budget)
@@ -191,7 +191,7 @@ class Policy:
         val: Ledger,
         max_drop: float = 0.01,
         answer: Answer | None = None,
-        thresholds: str = "geometric",
+        thresholds: str = DEFAULT,
     ) -> "Policy":
         """Fit, tune and choose the cheapest point that loses at most `max_drop` on val."""
         return cls(scorer, answer).fit(held_out).tune(val, thresholds).at(max_drop=max_drop)

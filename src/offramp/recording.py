@@ -1,7 +1,9 @@
 """`record`: run a network over a split once, and keep every exit's logits as a `Ledger`."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -43,7 +45,8 @@ def record(
 
     Args:
         network: An `EarlyExitNetwork`; or any module that returns a list of M logits `[n, K]`, or
-            a tensor `[n, M, K]`, with `costs` given.
+            a tensor `[n, M, K]`, with `costs` given. A wrapper that stops by itself unless it is
+            called with `mode="training"`, such as earlyon's, is called so, in eval mode.
         data: A data set of `(inputs, label)`, or a `DataLoader` of one. Its `sample_ids` and
             `class_names` go into the ledger if it has them.
         split: `train`, `held_out`, `val`, `test` or `all`; the data's own by default.
@@ -75,12 +78,13 @@ def record(
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
     processes = Processes.here(device)
     network.to(processes.device)
+    say_all = _saying_all(network)
 
     def compute(batch: Batch) -> list[Tensor]:
         inputs = moved(batch[0], processes.device)
         half = torch.autocast(processes.device.type, torch.bfloat16)
         with half if precision == "bfloat16" else nullcontext():
-            logits = _stacked(network(inputs), len(batch[1]))
+            logits = _stacked(say_all(inputs), len(batch[1]))
         _check_labels(batch[1], logits.shape[2])
         return [logits.to(_DTYPES[dtype]), batch[1]]
 
@@ -132,6 +136,14 @@ def _counted(network: nn.Module, samples: Samples, processes: Processes) -> Cost
     # A network that does not know its inputs is counted on a sample of the data.
     inputs, _ = next(samples.batches([torch.tensor([0])]))
     return count_macs(network, moved(inputs, processes.device))
+
+
+def _saying_all(network: nn.Module) -> Callable[[Any], Any]:
+    """The network, called so that it returns the logits of all its exits."""
+    mode = inspect.signature(network.forward).parameters.get("mode")
+    if mode is not None and mode.default == "inference":
+        return partial(network, mode="training")
+    return network
 
 
 def _stacked(outputs: Any, samples: int) -> Tensor:  # noqa: ANN401 - whatever the module returns

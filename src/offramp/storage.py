@@ -21,6 +21,7 @@ from offramp.errors import FileFormatError
 
 __all__ = [
     "atomic_path",
+    "check_fresh",
     "check_target",
     "kind_of",
     "read_description",
@@ -110,6 +111,28 @@ def check_target(folder: str | Path, kind: str | None = None) -> None:
     if found is not None and found != kind:
         raise FileFormatError(
             f"cannot write to {folder}: it holds a {found}; choose another folder"
+        )
+
+
+def check_fresh(folder: str | Path, kind: str) -> None:
+    """Raise unless a folder is new, empty, or holds an older one of this kind.
+
+    For commands, whose user may have named a folder by mistake: nobody wants a policy's files
+    among their own.
+
+    Raises:
+        FileFormatError: It holds something else.
+    """
+    folder = Path(folder)
+    check_target(folder, kind)
+    if kind_of(folder) == kind or not folder.is_dir():
+        return
+    names = sorted(path.name for path in folder.iterdir())
+    if names:
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        raise FileFormatError(
+            f"cannot write to {folder}: it holds other things ({shown}) and no {kind}; choose a "
+            "new or an empty folder"
         )
 
 

@@ -348,6 +348,7 @@ def test_a_hub_that_does_not_answer(monkeypatch):
     monkeypatch.delenv("OFFRAMP_DATA", raising=False)
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(datasets, "load_dataset", fail)
+    monkeypatch.setattr("offramp.data.catalog.why_unreachable", lambda: None)
     with pytest.raises(DataError, match=r"the hub did not give uoft-cs/cifar10: .*no route"):
         load("cifar10")
 
@@ -360,6 +361,7 @@ def test_the_hub_gives_what_a_folder_gives(cifar_like, monkeypatch):
     monkeypatch.delenv("OFFRAMP_DATA")
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(datasets, "load_dataset", lambda name: found)
+    monkeypatch.setattr("offramp.data.catalog.why_unreachable", lambda: None)
     online = load("cifar10", held_out=5, val=5)
     assert online.fingerprint == local.fingerprint
     assert torch.equal(online.train[0][0], local.train[0][0])
@@ -374,6 +376,7 @@ def test_the_hubs_own_names_of_splits_are_understood(cifar_like, monkeypatch):
     monkeypatch.delenv("OFFRAMP_DATA")
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(datasets, "load_dataset", lambda name: found)
+    monkeypatch.setattr("offramp.data.catalog.why_unreachable", lambda: None)
     splits = load("cifar10", held_out=5, val=5)
     assert len(splits.test) == len(found["valid"])
     assert splits.test.sample_ids[0] == "validation/0"

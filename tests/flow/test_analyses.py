@@ -113,7 +113,7 @@ def test_domain_shift_states_the_drift_of_the_cost(result):
     assert len(figures.rows) == len(METHODS)
     assert [table.name for table in drifts] == ["drift-50", "drift-75"]
     held_out, val, test = result.ledgers.values()
-    policy = Policy(MaxProbability()).fit(held_out).tune(val).at(budget=0.5)
+    policy = Policy(MaxProbability()).fit(held_out).tune(val, "geometric").at(budget=0.5)
     costs = (policy.costs(test) / test.reference_cost)[policy.decide(test).long()]
     cost = float(costs.mean())
     assert drifts[0].rows[0][1].text.startswith(f"{cost:.1%} ({100 * (cost - 0.5):+.1f}), ")
@@ -123,7 +123,7 @@ def test_futile_samples_are_wrong_everywhere_and_decided_as_the_policy_does(resu
     summary, *samples = futile_sample([result]).tables
     test = result.ledgers["test"]
     held_out, val = result.ledgers["held_out"], result.ledgers["val"]
-    policy = Policy(MaxProbability()).fit(held_out).tune(val).at(budget=0.5)
+    policy = Policy(MaxProbability()).fit(held_out).tune(val, "geometric").at(budget=0.5)
     exits = policy.decide(test)
     right = test.logits.argmax(dim=2) == test.labels[:, None]
     lost = ~right.any(dim=1)

@@ -112,6 +112,54 @@ def test_a_mistake_is_named_with_its_place(tmp_path, text, match):
     refused(tmp_path / "study.toml", text, match)
 
 
+def test_all_mistakes_are_named_at_once(tmp_path):
+    path = tmp_path / "study.toml"
+    path.write_text(
+        "titel = 'x'\nabout = 3\n"
+        "[data]\nseeds = 1\n[network]\nname = 'convnt'\n"
+        "[train]\nepoch = 3\nbatch_size = 'large'\nlearning_rate = -1.0\npatience = 0\n"
+        "[compare]\nseeds = 0\nbudgets = [2.0]\n"
+    )
+    with pytest.raises(ConfigError) as error:
+        read_study(path)
+    first, *lines = str(error.value).splitlines()
+    assert first == "study.toml has 11 mistakes:"
+    wanted = [
+        "- study.toml has no key `titel`; did you mean `title`?",
+        "- `about` must be a text, got 3",
+        "- [data] has no key `seeds`; did you mean `seed`?",
+        "- [data] needs the key `name`",
+        "- [network] `name` must be a network",
+        "- [train] has no key `epoch`; did you mean `epochs`?",
+        "- [train] `batch_size` must be a whole number, got 'large'",
+        "- [train] `patience`",
+        "- [train] `learning_rate`",
+        "- [compare] `budgets` must lie in (0, 1], got 2.0",
+        "- [compare] `seeds` must be at least 1",
+    ]
+    for line, begin in zip(lines, wanted, strict=True):
+        assert line.startswith(begin), line
+
+
+def test_mistakes_of_several_networks_are_named_at_once(tmp_path):
+    text = "[networks.a.train]\nepoch = 1\n[networks.b]\nledgers = {zoo = 'cifar10'}\n"
+    text += "[networks.c]\nfrom = 'c'\nx = 1\n"
+    match = (
+        r"(?s)has 3 mistakes:\n- \[networks.a.train\] has no key `epoch`.*\n"
+        r"- \[networks.b.ledgers\] `zoo`.*\n- \[networks.c\] has no key `x`"
+    )
+    refused(tmp_path / "study.toml", MADE + text, match)
+
+
+def test_values_that_go_together_are_not_called_wrong_apart(tmp_path):
+    text = "[data]\nname = 'x'\nmean = [0.5]\nstd = [0.5]\nval = 0\nlimit = 0\n"
+    match = (
+        r"study.toml has 2 mistakes:\n- \[data\] `val` must be at least 1, got 0\n"
+        r"- \[data\] `limit` must be at least 1, got 0$"
+    )
+    refused(tmp_path / "study.toml", text + "[network]\nname = 'convnet'\n", match)
+
+
 def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path):
     with pytest.raises(FileFormatError, match="there is no study file"):
         read_study(tmp_path / "no.toml")

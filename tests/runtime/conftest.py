@@ -183,7 +183,7 @@ def make_world(
         data = Batches(inputs, mostly_right(network, inputs, classes))
         ledger = offramp.record(network, data, split, costs=world.costs, progress=False)
         setattr(world, split, ledger)
-    world.policy = policy.fit(world.held_out).tune(world.val).at(budget=0.6)
+    world.policy = policy.fit(world.held_out).tune(world.val, "geometric").at(budget=0.6)
     return world
 
 
@@ -197,9 +197,50 @@ def world():
     return make_world("conv")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def make_once():
     """For worlds that several tests share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(small_networks, "MIN_STEPS", 20)
         yield make_world
+
+
+PAIRS = {
+    "conv": (offramp.Corrector(hidden=8, epochs=200), offramp.GeometricEnsemble()),
+    "nested": (offramp.Entropy(), offramp.MatrixScaling()),
+    "cascade": (offramp.Patience(), offramp.CurrentExit()),
+    "text": (offramp.Margin(), offramp.ProductOfExperts()),
+}
+EXITS = {"conv": 3, "nested": 2, "cascade": 3, "text": 2}  # few: exporting takes its time
+
+
+class Exported:
+    """A world and its export."""
+
+    def __init__(self, world, folder):
+        self.world, self.folder = world, folder
+        self.runner = self.fresh()
+
+    def fresh(self, **options):
+        return offramp.OnnxRunner(self.folder, threads=1, **options)
+
+
+@pytest.fixture(scope="session")
+def exported(make_once, tmp_path_factory):
+    pytest.importorskip("onnxruntime")
+    from offramp.runtime import export
+
+    made = {}
+
+    def of(kind):
+        if kind not in made:
+            scorer, answer = PAIRS[kind]
+            world = make_once(kind, scorer, answer, exits=EXITS[kind])
+            example = None if kind == "text" else world.inputs(3)
+            folder = tmp_path_factory.mktemp(kind) / "export"
+            made[kind] = Exported(
+                world, export(world.network, world.policy, folder, example, single=True)
+            )
+        return made[kind]
+
+    return of

@@ -53,7 +53,7 @@ def places(tmp_path_factory):
     held_out, val = (
         offramp.record(network, SPLITS[s], progress=False) for s in ("held_out", "val")
     )
-    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val)
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
     network.save(root / "network")
     policy.at(budget=0.6).save(root / "policy")
     policy.save(root / "untold")
@@ -136,6 +136,17 @@ def test_a_run_remembers_its_data(places):
     ]
 
 
+def test_the_bare_network_of_a_run_remembers_its_data_too(places, folder):
+    run = places / "trained"
+    offramp.EarlyExitNetwork.load(places / "network").save(run / "network")
+    cli_runtime.Source("x").save(run)
+    of_run, bare = (
+        call(f"predict {path} {places}/policy {folder}/0.png") for path in (run, run / "network")
+    )
+    assert bare.stdout == of_run.stdout
+    assert "normalised as ImageNet's" not in bare.stderr
+
+
 def test_a_budget_can_be_given(places):
     result = call(f"predict {places}/network {places}/untold --data x --budget 0.95")
     dear = [float(row["cost"]) for row in csv.DictReader(io.StringIO(result.stdout))]
@@ -198,7 +209,8 @@ def make_gray(places):
     data = torch.utils.data.TensorDataset(torch.rand(30, 1, 8, 8), torch.arange(30) % 3)
     ledger = offramp.record(network, data, "all", progress=False)
     held_out, val, _ = ledger.partition()
-    policy = offramp.Policy.for_budget(offramp.MaxProbability(), held_out, val, budget=0.8)
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
+    policy = policy.tune(val, "geometric").at(budget=0.8)
     network.save(places / "gray")
     policy.save(places / "graypolicy")
     (places / "x.png").write_bytes(b"")

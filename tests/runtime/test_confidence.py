@@ -14,7 +14,7 @@ from offramp.confidence import Confidence
 from offramp.errors import FileFormatError, NotFittedError
 from offramp.metrics import ece
 from offramp.runtime import Runner
-from offramp.runtime.output import Answered
+from offramp.runtime.output import Answered, Verdict
 from offramp.runtime.plan import Plan
 from offramp.tracing import trace
 
@@ -32,7 +32,7 @@ def answered(policy, ledger):
     table = Answered(len(exits), ledger.num_classes)
     for m in range(ledger.num_exits):
         rows = (exits == m).nonzero().squeeze(1)
-        table.write(rows, answers[rows], m, scores[rows, m])
+        table.write(rows, m, Verdict(answers[rows], scores[rows, m]))
     return table.output(Plan.of(policy, [False] * ledger.num_exits))
 
 

@@ -18,6 +18,7 @@ from offramp.errors import (
     OriginWarning,
 )
 from offramp.runtime import Plan, Runner, judge, measure_speed
+from offramp.runtime.output import Answered
 
 
 class Watch(nn.Module):
@@ -79,6 +80,31 @@ def test_stages_see_only_the_samples_that_stay(world, quiet):
     staying = [int((output.exits >= m).sum()) for m in range(network.num_exits)]
     assert [watch.sizes() for watch in stages] == [[size] if size else [] for size in staying]
     assert staying[0] > staying[-1] > 0
+
+
+def test_every_answer_is_written_once(world, monkeypatch):
+    written = []
+    write = Answered.write
+
+    def noting(self, rows, *rest):
+        written.extend(rows.tolist())
+        write(self, rows, *rest)
+
+    monkeypatch.setattr(Answered, "write", noting)
+    for deadline in (None, 1.5):
+        output = Runner(world.network, world.policy, clock=Clock())(world.inputs(50), deadline)
+        assert sorted(written) == list(range(50))
+        assert len(output.exits.unique()) > 1
+        written.clear()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_stages_and_heads_run_in_inference_mode_and_the_caller_does_not(world, quiet, precision):
+    network, stages, heads = watched(world)
+    Runner(network, unsigned(world.policy), precision=precision)(world.inputs(8))
+    seen = [state for watch in (*stages[1:], *heads) for state in watch.seen]
+    assert seen and all(state.is_inference() for state in seen)
+    assert not torch.is_inference_mode_enabled()
 
 
 def test_nothing_is_gathered_when_nobody_leaves(world, quiet):
@@ -357,7 +383,7 @@ def test_a_subclass_with_a_method_of_its_own_is_taken_to_read_history(make):
     assert Reader().reads_history and not offramp.MaxProbability().reads_history
     world = make("flat", Reader())
     plan = Plan.of(world.policy, [False] * 4)
-    assert plan.keeps_history
+    assert plan.keeps_logits
 
 
 PLAIN = [

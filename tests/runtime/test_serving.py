@@ -42,7 +42,8 @@ class Server:
         data = TensorDataset(torch.randn(150, 3, SIZE, SIZE), torch.arange(150) % 4)
         ledger = offramp.record(network, data, split="all", progress=False)
         held_out, val, _ = ledger.partition()
-        policy = offramp.Policy.for_budget(offramp.MaxProbability(), held_out, val, budget=0.75)
+        policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
+        policy = policy.tune(val, "geometric").at(budget=0.75)
         network.save(folder / "network")
         policy.save(folder / "policy")
         (folder / "names.txt").write_text("\n".join(NAMES))
@@ -55,7 +56,10 @@ class Server:
         command = [sys.executable, "-m", "offramp", "serve", folder / "network", folder / "policy"]
         self.log = (folder / "log.txt").open("w+")
         self.process = subprocess.Popen(
-            [*map(str, command), *options.split()], stdout=self.log, stderr=self.log
+            [*map(str, command), *options.split()],
+            stdout=self.log,
+            stderr=self.log,
+            start_new_session=True,  # as in a terminal: a group of its own
         )
 
     def wait(self):
@@ -66,8 +70,12 @@ class Server:
                     return self
             except OSError:
                 time.sleep(0.1)
+        raise AssertionError(f"the server did not start: {self.said()}")
+
+    def said(self):
+        """Everything that its processes have printed."""
         self.log.seek(0)
-        raise AssertionError(f"the server did not start: {self.log.read()}")
+        return self.log.read()
 
     def get(self, path):
         return self._exchange("GET", path, None, {})
@@ -103,16 +111,35 @@ def server(tmp_path_factory):
 
 
 def stops_cleanly(server):
-    """On SIGTERM the server ends, with all of its processes, and lets go of its port."""
+    """On Ctrl-C, which a terminal sends to all processes, it ends without a word too many."""
     children = psutil.Process(server.process.pid).children(recursive=True)
     assert len(children) >= 2
-    server.process.send_signal(signal.SIGTERM)
-    server.process.wait(timeout=60)
+    os.killpg(server.process.pid, signal.SIGINT)
+    assert server.process.wait(timeout=120) == 0
     _, alive = psutil.wait_procs(children, timeout=30)
     assert not alive
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", server.port))
+    said = server.said()
+    assert said.endswith("stopped\n"), said
+    assert "Traceback" not in said and "ERROR" not in said, said
+
+
+def test_interrupted_while_it_starts_it_leaves_nothing_behind(tmp_path):
+    """SIGTERM, to the first process alone, as service managers do."""
+    early = Server(tmp_path)
+    first = psutil.Process(early.process.pid)
+    deadline = time.monotonic() + 240
+    while not first.children(recursive=True) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    children = first.children(recursive=True)
+    assert children and early.process.poll() is None
+    early.process.send_signal(signal.SIGTERM)
+    assert early.process.wait(timeout=120) == 0
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert not alive
+    assert "Traceback" not in early.said() and early.said().endswith("stopped\n"), early.said()
 
 
 def png(seed, kind="PNG"):
@@ -259,7 +286,8 @@ def test_a_policy_of_another_network_is_refused_before_the_port_opens(tmp_path):
         network.save(tmp_path / name)
     data = TensorDataset(torch.randn(60, 3, SIZE, SIZE), torch.arange(60) % 4)
     held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
-    policy = offramp.Policy.for_budget(offramp.MaxProbability(), held_out, val, budget=0.8)
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
+    policy = policy.tune(val, "geometric").at(budget=0.8)
     from offramp.errors import ConfigError, OriginError
     from offramp.runtime.serving import Model
 
@@ -280,12 +308,14 @@ def test_cli_names_what_is_wrong(tmp_path):
 
 
 def test_images_are_read_as_the_named_data_set_was(tmp_path):
-    from offramp.cli_serving import _images
+    from offramp.data.source import Source
+    from offramp.runtime.images import images_as_trained
 
     network = offramp.build("convnet", num_classes=10, image_size=28)
-    reader, names = _images(network, tmp_path, "cluttered-digits", None)
+    told = Source.find(tmp_path, "cluttered-digits")
+    reader, names = images_as_trained(network.inputs, told)
     data = offramp.data.load("cluttered-digits")["test"]
     assert reader.size == 28 and reader.normalization == data.normalization
     assert names == tuple(data.class_names)
     grey = offramp.build("convnet", num_classes=10, image_size=28, channels=1)
-    assert _images(grey, tmp_path, None, None) == (None, None)  # sent as numbers
+    assert images_as_trained(grey.inputs, None) == (None, None)  # sent as numbers

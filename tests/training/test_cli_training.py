@@ -74,7 +74,8 @@ def test_recording_knows_what_the_run_was_trained_on(app, tmp_path, monkeypatch)
 
 
 def test_a_bare_network_does_not_say_what_it_was_trained_on(app, tmp_path):
-    call(app, f"train --data x --network convnet --epochs 1 --out {tmp_path}")
+    call(app, f"train --data x --network convnet --epochs 1 --out {tmp_path}/run")
+    (tmp_path / "run" / "network").rename(tmp_path / "network")  # away from the run that made it
     with pytest.raises(ConfigError, match="network does not say what it was trained on: give --d"):
         call(app, f"record {tmp_path}/network")
 

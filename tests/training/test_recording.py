@@ -77,6 +77,30 @@ def test_any_module_that_returns_a_list_of_logits(data):
         record(Listing(), data, split="val", progress=False)
 
 
+class Routing(nn.Module):
+    """Behaves as the wrapper of earlyon: stops by itself, one sample at a time, unless asked."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x, mode="inference"):
+        if mode == "training":
+            return list(self.network(x).unbind(1))
+        if len(x) != 1:
+            raise RuntimeError("single-sample inference requires batch_size=1")
+        return {"prediction": self.network(x)[:, 0], "exit_taken": 0}
+
+
+def test_a_wrapper_that_stops_by_itself_is_asked_for_all_its_exits(convnet, data):
+    own = record(convnet, data, split="val", progress=False)
+    routing = Routing(convnet).train()
+    options = {"costs": own.costs.tolist(), "batch_size": 6, "progress": False}
+    ledger = record(routing, data, split="val", **options)
+    torch.testing.assert_close(ledger.logits, own.logits)  # in eval mode, or norms would differ
+    assert routing.training  # and left as it was
+
+
 def test_a_shuffling_loader_is_recorded_in_the_datas_order(convnet, data):
     plain = record(convnet, data, split="val", progress=False)
     loader = DataLoader(data, batch_size=7, shuffle=True)

@@ -1,6 +1,7 @@
 """The choice of a policy without touching test, and a verdict in words."""
 
 from offramp.advice.choice import CANDIDATES, Plan, auto
+from offramp.advice.contest import Auto, contestants
 from offramp.advice.verdict import Advice, advise
 
-__all__ = ["CANDIDATES", "Advice", "Plan", "advise", "auto"]
+__all__ = ["CANDIDATES", "Advice", "Auto", "Plan", "advise", "auto", "contestants"]

@@ -1,32 +1,25 @@
 """`auto`: exits, answer, scorer and thresholds, chosen by cross-validation."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from offramp.advice.exits import choose_exits
+from offramp.advice.rating import Hits, hits_of, hits_on, pick
 from offramp.errors import BudgetError, ConfigError
-from offramp.evaluation.curve import curve_of
 from offramp.ledger import Ledger
 from offramp.methods import Method, find_methods
 from offramp.policy import Policy
-from offramp.thresholds.points import tune_points
-from offramp.tracing import Trace
 
-__all__ = ["CANDIDATES", "Plan", "auto"]
+__all__ = ["CANDIDATES", "Decision", "Plan", "auto", "decide"]
 
 CANDIDATES = (
-    *("baseline", "baseline:optimized", "ensemble:optimized"),
-    *("ours:optimized", "ours-no-history:optimized", "value:optimized", "ours-ensemble:optimized"),
+    *("baseline", "baseline:optimized", "margin:optimized"),
+    *("ours:optimized", "ours-no-history:optimized", "ours-no-history-class-ensemble:optimized"),
 )
 """Methods that `auto` chooses from; the first is what the others are held against."""
 
-FOLDS = 5
-POINTS = 41  # operating points while methods are only compared
+POOLED = (0.25, 0.5, 0.75)
+"""Budgets that methods are rated at, besides those that are asked for."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +30,7 @@ class Plan(Mapping[float, Policy]):
         policies: By budget, each at its operating point.
         exits: Numbers of the exits that are kept; policies want `plan.view(ledger)`.
         why: By budget, a sentence.
-        accuracies: By method and budget, cross-validated on val.
+        accuracies: By method and budget, cross-validated on held_out and val.
     """
 
     policies: dict[float, Policy]
@@ -60,7 +53,50 @@ class Plan(Mapping[float, Policy]):
 
     def view(self, ledger: Ledger) -> Ledger:
         """A ledger with the exits that are kept."""
-        return ledger if len(self.exits) == ledger.num_exits else ledger.keep_exits(self.exits)
+        return _kept(ledger, self.exits)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was chosen, before it is fitted.
+
+    Attributes:
+        methods: By budget.
+        exits: Numbers of the exits that are kept.
+        why: By budget, a sentence.
+        accuracies: By method and budget, cross-validated on held_out and val.
+    """
+
+    methods: dict[float, Method]
+    exits: list[int]
+    why: dict[float, str]
+    accuracies: dict[str, dict[float, float]]
+
+    def plans(
+        self, held_out: Ledger, val: Ledger, fit: Callable[[Policy, Ledger], Sequence[Policy]]
+    ) -> list[Plan]:
+        """Fit what was chosen on held_out, and give it its thresholds on val.
+
+        Args:
+            held_out: To fit on.
+            val: Held back from the fit, for the thresholds.
+            fit: Makes fitted policies of an unfitted one, one for each plan; one policy stands
+                for all plans where its fit is not random.
+        """
+        parts = _kept(held_out, self.exits), _kept(val, self.exits)
+        tuned = {}
+        for method in {method.name: method for method in self.methods.values()}.values():
+            fitted = fit(method.policy(), parts[0])
+            tuned[method.name] = [policy.tune(parts[1], method.thresholds) for policy in fitted]
+        count = max(map(len, tuned.values()))
+        found = []
+        for number in range(count):
+            policies = {}
+            for budget, method in self.methods.items():
+                versions = tuned[method.name]
+                policies[budget] = versions[number % len(versions)].at(budget=budget)
+            found.append(Plan(policies, self.exits, self.why, self.accuracies))
+        return found
 
 
 def auto(
@@ -71,12 +107,13 @@ def auto(
 ) -> Plan:
     """The best policy for each budget: exits, answer, scorer and thresholds.
 
-    Every method is fitted on held_out. Then val is cut into five folds; thresholds come from four
-    of them and the accuracy from the fifth, which is held back, in turn. The best method for a
-    budget gets its final thresholds from all of val. Test is not touched.
+    Methods are rated by cross-validation on held_out and val: each of the two is fitted on once,
+    while the other gives thresholds and is counted, half by half. Of the methods that cannot be
+    told from the best at a budget, the one that is best over all budgets is taken. It is fitted
+    on held_out; val is held back for its final thresholds. Test is not touched.
 
     Args:
-        held_out: To fit answers and scorers.
+        held_out: To choose by, and to fit answers and scorers.
         val: To choose by, and to tune the thresholds of what is chosen.
         budgets: Mean costs as shares of the network without exits.
         methods: To choose from; the first is what gains are measured against.
@@ -88,53 +125,40 @@ def auto(
         >>> round(evaluate(plan[0.5], plan.view(splits["test"])).mean_cost, 1)
         0.5
     """
+    decision = decide(held_out, val, budgets, methods)
+    (plan,) = decision.plans(held_out, val, lambda policy, ledger: [policy.fit(ledger)])
+    return plan
+
+
+def decide(
+    held_out: Ledger,
+    val: Ledger,
+    budgets: Sequence[float],
+    methods: Sequence[str | Method] = CANDIDATES,
+) -> Decision:
+    """Choose exits and, for each budget, a method; `auto` then fits them."""
     if not budgets or len(set(budgets)) < len(budgets):
         raise ConfigError(f"`budgets` must be distinct and at least one, got {list(budgets)}")
+    rated_at = [*budgets, *(budget for budget in POOLED if budget not in budgets)]
     chosen = find_methods(methods, held_out.num_classes)
-    exits = choose_exits(val, lambda kept: _rate(kept, chosen[0], held_out, val, budgets))
-    kept = [ledger.keep_exits(exits) for ledger in (held_out, val)]
-    rated, fitted = {}, {}
-    for method in chosen:
-        fitted[method.name] = method.policy().fit(kept[0])
-        rated[method.name] = _crossvalidate(method, fitted[method.name], kept[1], budgets)
-    policies, why = {}, {}
-    for number, budget in enumerate(budgets):
-        ranking = sorted(chosen, key=lambda m: -rated[m.name][:, number].mean())
-        best = ranking[0]
-        tuned = copy(fitted[best.name]).tune(kept[1], best.thresholds)
-        policies[budget] = tuned.at(budget=budget)
-        why[budget] = _reason(ranking, rated, chosen[0], number, budget)
-    accuracies = {
-        name: dict(zip(budgets, folds.mean(axis=0).tolist(), strict=True))
-        for name, folds in rated.items()
+    exits = choose_exits(val, lambda kept: _rate(kept, chosen[0], held_out, val, rated_at))
+    parts = _kept(held_out, exits), _kept(val, exits)
+    hits = {method.name: hits_of(method, *parts, rated_at) for method in chosen}
+    by_name = {method.name: method for method in chosen}
+    picked = {b: by_name[pick(hits, number)] for number, b in enumerate(budgets)}
+    why = {
+        budget: _reason(picked[budget], chosen, hits, number, budget)
+        for number, budget in enumerate(budgets)
     }
-    return Plan(policies, exits, why, accuracies)
+    accuracies = {
+        name: dict(zip(budgets, found.mean(axis=0).tolist(), strict=False))
+        for name, found in hits.items()
+    }
+    return Decision(picked, exits, why, accuracies)
 
 
-def _crossvalidate(
-    method: Method, policy: Policy, val: Ledger, budgets: Sequence[float]
-) -> np.ndarray:
-    """Accuracies `[folds, budgets]` on the fold that thresholds were not chosen on."""
-    trace = policy.trace(val, "val")
-    costs = policy.costs(val) / val.reference_cost
-    order = torch.randperm(len(val), generator=torch.Generator().manual_seed(0))
-    folds = order.tensor_split(FOLDS)
-    return np.array(
-        [_measure_fold(trace, costs, method.thresholds, fold, budgets) for fold in folds]
-    )
-
-
-def _measure_fold(
-    trace: Trace, costs: Tensor, thresholds: str, fold: Tensor, budgets: Sequence[float]
-) -> list[float]:
-    others = torch.ones(len(trace.labels), dtype=torch.bool)
-    others[fold] = False
-    points = tune_points(
-        trace.scores[others], trace.correct[others], costs, 0.0, thresholds, POINTS
-    )
-    curve = curve_of(trace.take(fold), points.thresholds, costs)
-    # A policy that cannot be that cheap must not be rated at the cost that it can have.
-    return [curve.at(b).accuracy if costs[0] <= b + 1e-9 else 0.0 for b in budgets]
+def _kept(ledger: Ledger, exits: Sequence[int]) -> Ledger:
+    return ledger if len(exits) == ledger.num_exits else ledger.keep_exits(exits)
 
 
 def _rate(
@@ -145,32 +169,27 @@ def _rate(
     budgets: Sequence[float],
 ) -> float:
     """How good a set of exits is for the simplest method, with thresholds that fit it."""
-    parts = held_out.keep_exits(kept), val.keep_exits(kept)
-    policy = method.policy().fit(parts[0])
-    best = Method("rate", "Rate", method.scorer, method.answer, "optimized")
-    return float(_crossvalidate(best, policy, parts[1], budgets).mean())
+    policy = method.policy().fit(held_out.keep_exits(kept))
+    return float(hits_on(policy, "optimized", val.keep_exits(kept), budgets).mean())
 
 
 def _reason(
-    ranking: Sequence[Method],
-    rated: dict[str, np.ndarray],
-    first: Method,
-    number: int,
-    budget: float,
+    best: Method, methods: Sequence[Method], hits: dict[str, Hits], number: int, budget: float
 ) -> str:
     """What was chosen, and by how much."""
-    best = ranking[0]
-    gains = 100 * (rated[best.name] - rated[first.name])[:, number]
-    spread = gains.std(ddof=1) / len(gains) ** 0.5
+    first = methods[0]
+    gains = 100 * (hits[best.name] - hits[first.name])[:, number]
+    spread = gains.std() / len(gains) ** 0.5
     text = (
-        f"{_words(best)}: {rated[best.name][:, number].mean():.2%} at "
-        f"{budget:.0%} of the compute by {FOLDS}-fold cross-validation on val, "
-        f"{gains.mean():+.2f} ± {spread:.2f} points against {_words(first)}"
+        f"{_words(best)}: {hits[best.name][:, number].mean():.2%} at {budget:.0%} of the compute "
+        f"by cross-validation on held_out and val, {gains.mean():+.2f} ± {spread:.2f} points "
+        f"against {_words(first)}"
     )
-    if len(ranking) == 1:
+    others = [method for method in methods if method is not best]
+    if not others:
         return text
-    second = ranking[1]
-    return f"{text}; next best: {_words(second)}, {rated[second.name][:, number].mean():.2%}"
+    rival = max(others, key=lambda method: hits[method.name][:, number].mean())
+    return f"{text}; the best other: {_words(rival)}, {hits[rival.name][:, number].mean():.2%}"
 
 
 def _words(method: Method) -> str:

@@ -6,6 +6,7 @@ from offramp.answers.crossfit import crossfit_answers, crossfit_chunks
 from offramp.answers.current import CurrentExit
 from offramp.answers.ensembles import GeometricEnsemble, ProductOfExperts
 from offramp.answers.scaling import MatrixScaling, TemperatureScaling, VectorScaling
+from offramp.answers.stacking import StackingNetwork
 
 __all__ = [
     "Answer",
@@ -14,6 +15,7 @@ __all__ = [
     "GeometricEnsemble",
     "MatrixScaling",
     "ProductOfExperts",
+    "StackingNetwork",
     "TemperatureScaling",
     "VectorScaling",
     "crossfit_answers",

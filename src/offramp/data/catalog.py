@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
+from offramp.data.hub import read_hub, read_hub_cache, why_unreachable
 from offramp.data.images import Normalization
-from offramp.data.tables import Columns, Table, read_files, read_folder_of_images, read_hub
+from offramp.data.tables import Columns, Table, read_files, read_folder_of_images
 from offramp.errors import DataError
 
 __all__ = ["CATALOG", "EMBEDDED", "Entry", "find", "located"]
@@ -70,7 +71,8 @@ def find(name: str) -> tuple[Entry, dict[str, Table]]:
     """The official splits of a data set by name, or of a folder.
 
     Looked for in this order: a folder of that path (where the name is not in the catalogue), a
-    folder of that name below the one in `OFFRAMP_DATA`, and the hub.
+    folder of that name below the one in `OFFRAMP_DATA`, and the hub, or what was kept from it
+    where it cannot be reached.
 
     Raises:
         DataError: It is in none of these places; the message says how to get it.
@@ -83,6 +85,12 @@ def find(name: str) -> tuple[Entry, dict[str, Table]]:
         raise DataError(_unknown(name))
     if _is_offline():
         raise DataError(_missing(name, entry.hub, "and the hub was not asked (offline mode)"))
+    problem = why_unreachable()
+    if problem is not None:
+        kept = read_hub_cache(entry.hub, entry.columns)
+        if kept is not None:
+            return entry, kept
+        raise DataError(_missing(name, entry.hub, f"and the hub cannot be reached ({problem})"))
     try:
         return entry, read_hub(entry.hub, entry.columns)
     except DataError as error:

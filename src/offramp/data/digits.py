@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn import functional
 
@@ -106,6 +105,8 @@ def cluttered_digits(
         raise ConfigError(f"`sizes` are at least 1 for each of {', '.join(SPLITS)}, got {sizes}")
     if image_size < 8:
         raise ConfigError(f"`image_size` must be at least 8 for digits of 8 px, got {image_size}")
+    from sklearn.datasets import load_digits  # here, so that `import offramp` stays light
+
     bunch = load_digits()
     digits = torch.from_numpy(bunch.images).float()[:, None] / 16  # [1797, 1, 8, 8]
     labels = torch.from_numpy(bunch.target)

@@ -1,4 +1,4 @@
-"""Samples as they come from disk or from the hub, before they are dealt to splits.
+"""Samples as they come from disk, before they are dealt to splits.
 
 Everything is read with the `datasets` library: Parquet and CSV files are memory-mapped by it, and
 images stay encoded until somebody looks at them.
@@ -19,7 +19,17 @@ from torch import Tensor
 from offramp.errors import DataError
 from offramp.extras import require
 
-__all__ = ["Cells", "Columns", "Table", "read_files", "read_folder_of_images", "read_hub"]
+__all__ = [
+    "Cells",
+    "Columns",
+    "Table",
+    "official_name",
+    "quiet_datasets",
+    "read_files",
+    "read_folder_of_images",
+    "root_cause",
+    "table_of",
+]
 
 ALIASES = {
     "train": ("train", "training"),
@@ -134,34 +144,17 @@ def read_files(folder: Path, columns: Columns) -> dict[str, Table]:
     else:
         raise DataError(f"{folder} has neither Parquet nor CSV files nor folders of images")
     names = {split: [str(path) for path in paths] for split, paths in files.items()}
-    with _quiet() as datasets:
+    with quiet_datasets() as datasets:
         try:
             found = datasets.load_dataset(kind, data_files=names)
         # The library wraps whatever its readers raise
         except Exception as error:
-            raise DataError(f"cannot read the {kind} files in {folder}: {_cause(error)}") from None
+            raise DataError(
+                f"cannot read the {kind} files in {folder}: {root_cause(error)}"
+            ) from None
     return {
-        split: _table(rows, split, columns, tuple(names[split])) for split, rows in found.items()
+        split: table_of(rows, split, columns, tuple(names[split])) for split, rows in found.items()
     }
-
-
-def read_hub(repository: str, columns: Columns) -> dict[str, Table]:
-    """A data set of the public hub, by official split; downloaded once and then cached.
-
-    Raises:
-        DataError: It cannot be reached, or lacks a column.
-    """
-    with _quiet() as datasets:
-        try:
-            found = datasets.load_dataset(repository)
-        # Connection, permission and format errors of several libraries mean the same here
-        except Exception as error:
-            raise DataError(f"the hub did not give {repository}: {_cause(error)}") from None
-    made = {}
-    for name, rows in found.items():
-        split = _official(name) or name  # `valid` there is `validation` here, as in files
-        made[split] = _table(rows, split, columns, (f"{repository}, {name}",))
-    return made
 
 
 def read_folder_of_images(folder: Path) -> dict[str, Table]:
@@ -199,7 +192,8 @@ def _image_table(path: Path, root: Path, classes: list[str]) -> Table:
     )
 
 
-def _table(rows: Any, split: str, columns: Columns, origin: tuple[str, ...]) -> Table:  # noqa: ANN401
+def table_of(rows: Any, split: str, columns: Columns, origin: tuple[str, ...]) -> Table:  # noqa: ANN401
+    """A split of `datasets` as a table; `origin` says where it comes from, for messages."""
     inputs = _column(rows, "inputs", columns.inputs, IMAGE_COLUMNS + TEXT_COLUMNS)
     label = _column(rows, "labels", columns.label, LABEL_COLUMNS)
     is_text = getattr(rows.features[inputs], "dtype", "") in ("string", "large_string")
@@ -250,7 +244,8 @@ def _names(rows: Any, column: str) -> list[str]:  # noqa: ANN401
     return [str(names[value]) if names else str(value) for value in rows[column]]
 
 
-def _official(name: str) -> str | None:
+def official_name(name: str) -> str | None:
+    """The official split that a name begins with: `valid` there is `validation` here."""
     word = re.split(r"[-_.]", name.lower(), maxsplit=1)[0]
     return next((split for split, aliases in ALIASES.items() if word in aliases), None)
 
@@ -259,18 +254,19 @@ def _by_split(folder: Path, suffix: str) -> dict[str, list[Path]]:
     """Files by the official split that their name, or else their folder, begins with."""
     found: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob(f"*.{suffix}")):
-        split = _official(path.stem) or _official(path.parent.name) or "train"
+        split = official_name(path.stem) or official_name(path.parent.name) or "train"
         found.setdefault(split, []).append(path)
     return found
 
 
 def _split_folders(folder: Path) -> dict[str, Path]:
-    below = {path: _official(path.name) for path in sorted(folder.iterdir()) if path.is_dir()}
+    below = {path: official_name(path.name) for path in sorted(folder.iterdir()) if path.is_dir()}
     splits = {split: path for path, split in below.items() if split}
     return splits if "train" in splits and all(below.values()) else {}
 
 
-def _cause(error: BaseException) -> str:
+def root_cause(error: BaseException) -> str:
+    """What was at the bottom of an error, in words."""
     deepest = error
     while deepest.__cause__ is not None:
         deepest = deepest.__cause__
@@ -278,7 +274,7 @@ def _cause(error: BaseException) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[Any]:
+def quiet_datasets() -> Iterator[Any]:
     """The `datasets` library without its progress bars."""
     datasets = require("datasets", extra="train")
     was_quiet = datasets.utils.are_progress_bars_disabled()

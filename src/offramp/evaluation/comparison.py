@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from offramp.errors import ConfigError, FileFormatError
+from offramp.evaluation.contestant import Choice, Contestant, MethodEntry
 from offramp.evaluation.curve import Curve, curve_of
 from offramp.evaluation.diagnostics import Diagnostics, diagnose
 from offramp.evaluation.outcome import ExitMetrics, exit_metrics
@@ -19,6 +20,7 @@ from offramp.evaluation.values import plain, restore
 from offramp.ledger import Ledger
 from offramp.methods import Method, find_methods
 from offramp.policy import Policy
+from offramp.tracing import Trace
 
 __all__ = ["Comparison", "Figure", "MethodResult", "accuracy_key", "compare"]
 
@@ -64,7 +66,8 @@ class MethodResult:
         exits: Per-exit scores, one entry per seed.
         curves: Budget curve, one entry per seed.
         diagnostics: Of the first seed.
-        seconds: Time to fit, tune and measure all seeds.
+        seconds: Time to fit, tune and measure all seeds; methods that differ in their thresholds
+            only are fitted once, which counts for the first.
     """
 
     name: str
@@ -137,7 +140,7 @@ def compare(
     held_out: Ledger,
     val: Ledger,
     test: Ledger,
-    methods: Sequence[str | Method] = ("standard",),
+    methods: Sequence[str | Method | Contestant] = ("standard",),
     budgets: Sequence[float] = (0.25, 0.5, 0.75),
     seeds: int = 3,
     resamples: int = 1000,
@@ -149,7 +152,8 @@ def compare(
         held_out: To fit answers and scorers.
         val: To choose thresholds.
         test: To measure.
-        methods: Names of methods or groups (see `offramp.methods`), or own `Method`s.
+        methods: Names of methods or groups (see `offramp.methods`), own `Method`s, or what comes
+            to its policies in another way, such as `offramp.advice.Auto()`.
         budgets: Mean costs as shares of the network without exits.
         seeds: How many seeds for methods whose fit is random.
         resamples: Bootstrap resamples of the test samples, the same for every method.
@@ -162,7 +166,7 @@ def compare(
         >>> table["temperature"].figures["ece"].value < table["baseline"].figures["ece"].value
         True
     """
-    chosen = find_methods(methods, held_out.num_classes)
+    chosen = _entries(methods, held_out.num_classes)
     _check(budgets, seeds, resamples)
     bench = _Bench(held_out, val, test, tuple(budgets), seeds, Resamples(len(test), resamples))
     results = []
@@ -191,18 +195,18 @@ class _Bench:
     seeds: int
     resamples: Resamples
 
-    def run(self, method: Method) -> tuple[MethodResult, dict[str, Tensor]]:
+    def run(self, method: Contestant) -> tuple[MethodResult, dict[str, Tensor]]:
         """The method's figures, and their resampled values `[R]` by column."""
         start = time.perf_counter()
-        policies = method.policy().fit_seeds(self.held_out, range(self.seeds))
-        runs = [self._measure(policy.tune(self.val, method.thresholds)) for policy in policies]
+        choices = method.choose(self.held_out, self.val, self.budgets, self.seeds)
+        runs = [self._measure(choice) for choice in choices]
         figures = {
             column: _figure([run.values[column] for run in runs]) for column in runs[0].values
         }
         # No scorer runs at the last exit, so that no seed plays a part in it.
         figures["ece_last"] = Figure(float(runs[0].exits.ece[-1]))
         for budget in self.budgets:
-            reached = float(np.mean([run.curve.at(budget).cost for run in runs]))
+            reached = float(np.mean([run.costs[budget] for run in runs]))
             if abs(reached - budget) > 1e-9:
                 figures[accuracy_key(budget)].cost = reached
         resampled = {
@@ -221,36 +225,73 @@ class _Bench:
         )
         return result, resampled
 
-    def _measure(self, policy: Policy) -> "_Run":
-        trace = policy.trace(self.test, "test")
-        costs = policy.costs(self.test) / self.test.reference_cost
-        thresholds = policy.points.thresholds
-        curve = curve_of(trace, thresholds, costs)
-        exits = exit_metrics(trace, policy.scorer)
-        values = {accuracy_key(budget): curve.at(budget).accuracy for budget in self.budgets}
-        values |= {
-            "ece": _mean(exits.ece[:-1]),
-            "eefp": _mean(exits.eefp[:-1]),
-        }
-        wanted = torch.tensor(self.budgets, dtype=torch.float64)
-        accuracies = self.resamples.accuracies(trace, thresholds, costs, wanted)
-        resampled = {
-            accuracy_key(b): column for b, column in zip(self.budgets, accuracies.T, strict=True)
-        }
-        resampled["eefp"] = self.resamples.eefp(trace)
-        calibration = self.resamples.ece(trace, policy.scorer)
+    def _measure(self, choice: Choice) -> "_Run":
+        """Accuracies of the policy for each budget; the rest of that for the middle one."""
+        test = choice.view(self.test)
+        middle = choice[self.budgets[len(self.budgets) // 2]]
+        policies = {id(choice[budget].points): choice[budget] for budget in self.budgets}
+        looks = {key: self._look(policy, test) for key, policy in policies.items()}
+        main = looks[id(middle.points)]
+        exits = exit_metrics(main.trace, middle.scorer)
+        values = {"ece": _mean(exits.ece[:-1]), "eefp": _mean(exits.eefp[:-1])}
+        resampled, costs = {"eefp": self.resamples.eefp(main.trace)}, {}
+        for number, budget in enumerate(self.budgets):
+            look = looks[id(choice[budget].points)]
+            values[accuracy_key(budget)], costs[budget] = look.curve.at(budget)
+            resampled[accuracy_key(budget)] = look.accuracies[:, number]
+        calibration = self.resamples.ece(main.trace, middle.scorer)
         if calibration is not None:
             resampled["ece"] = calibration
-        return _Run(values, resampled, exits, curve, diagnose(policy, trace, curve, costs))
+        looked_into = diagnose(middle, main.trace, main.curve, main.costs)
+        return _Run(values, costs, resampled, exits, main.curve, looked_into)
+
+    def _look(self, policy: Policy, test: Ledger) -> "_Look":
+        trace = policy.trace(test, "test")
+        costs = policy.costs(test) / test.reference_cost
+        thresholds, budgets = policy.points.thresholds, torch.tensor(self.budgets).double()
+        return _Look(
+            trace,
+            costs,
+            curve_of(trace, thresholds, costs),
+            self.resamples.accuracies(trace, thresholds, costs, budgets),
+        )
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One policy on test; accuracies are resampled, `[R, B]`."""
+
+    trace: Trace
+    costs: Tensor
+    curve: Curve
+    accuracies: Tensor
 
 
 @dataclass(frozen=True)
 class _Run:
     values: dict[str, float]
+    costs: dict[float, float]
     resampled: dict[str, Tensor]
     exits: ExitMetrics
     curve: Curve
     diagnostics: Diagnostics
+
+
+def _entries(methods: Sequence[str | Method | Contestant], classes: int) -> list[Contestant]:
+    """Everything that takes part, in the order asked for; methods each once."""
+    entries: dict[str, Contestant] = {}
+    fits: dict[Any, list[Policy]] = {}
+    for method in methods:
+        if isinstance(method, str | Method):
+            for found in find_methods([method], classes):
+                if isinstance(method, Method) and found.name in entries:
+                    raise ConfigError(f"two methods are called {found.name!r}; rename one of them")
+                entries.setdefault(found.name, MethodEntry(found, fits))
+        else:
+            entries[method.name] = method
+    if not entries:
+        raise ConfigError("no method was asked for")
+    return list(entries.values())
 
 
 def _figure(values: Sequence[float]) -> Figure:

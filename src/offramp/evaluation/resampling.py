@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from offramp.evaluation.curve import accuracy_at
@@ -125,6 +124,8 @@ class Resamples:
 
 def auroc_shares(scores: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
     """The AUROC, and how much each sample pulls it up or down, `[N]` with mean zero."""
+    from scipy.stats import rankdata  # here, so that `import offramp` stays light
+
     ranks = rankdata(scores)
     placed = np.empty(len(scores))
     for positive, others in ((True, (~targets).sum()), (False, targets.sum())):

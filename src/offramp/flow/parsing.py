@@ -1,14 +1,15 @@
-"""From a TOML table to a frozen dataclass: every mistake is named with its place."""
+"""From a TOML table to a frozen dataclass: all mistakes are named at once, with their places."""
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from offramp.errors import ConfigError
 
-__all__ = ["did_you_mean", "filled", "nearest", "reject_unknown"]
+__all__ = ["Mistakes", "did_you_mean", "filled", "nearest", "reject_unknown"]
 
 T = TypeVar("T")
 NOTHING = "none"  # TOML has no null
@@ -22,6 +23,52 @@ _WORDS = {
 }
 
 
+class Mistakes:
+    """Gathers mistakes, so that a user hears of all of them at once.
+
+    Example:
+        >>> mistakes = Mistakes()
+        >>> with mistakes.noted():
+        ...     raise ConfigError("[train] has no key `epoch`")
+        >>> with mistakes.noted():
+        ...     raise ConfigError("[data] needs the key `name`")
+        >>> mistakes.texts
+        ['[train] has no key `epoch`', '[data] needs the key `name`']
+    """
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note the mistake, or the mistakes, that the block raises, and go on after it."""
+        try:
+            yield
+        except _SeveralMistakesError as error:
+            self.texts += error.texts
+        except ConfigError as error:
+            self.texts.append(str(error))
+
+    def check(self, place: str) -> None:
+        """Raise if there were any.
+
+        Args:
+            place: What they are in, for the message that lists several.
+        """
+        texts = list(dict.fromkeys(self.texts))
+        if len(texts) == 1:
+            raise ConfigError(texts[0])
+        if texts:
+            raise _SeveralMistakesError(place, texts)
+
+
+class _SeveralMistakesError(ConfigError):
+    def __init__(self, place: str, texts: list[str]) -> None:
+        lines = [f"{place} has {len(texts)} mistakes:", *(f"- {text}" for text in texts)]
+        super().__init__("\n".join(lines))
+        self.texts = texts
+
+
 def filled(cls: type[T], table: object, place: str) -> T:
     """Make a dataclass from a table, checking keys and types.
 
@@ -31,7 +78,7 @@ def filled(cls: type[T], table: object, place: str) -> T:
         place: For messages, such as `[train]`.
 
     Raises:
-        ConfigError: An unknown or missing key, a wrong type, or an impossible value.
+        ConfigError: Unknown or missing keys, wrong types, or impossible values.
 
     Example:
         >>> from offramp.training import TrainConfig
@@ -43,23 +90,61 @@ def filled(cls: type[T], table: object, place: str) -> T:
     if not isinstance(table, Mapping):
         raise ConfigError(f"{place} must be a table, got {table!r}")
     known: dict[str, Field[Any]] = {each.name: each for each in fields(cls)}  # type: ignore[arg-type]
-    reject_unknown(table, known, place)
-    for name, each in known.items():
-        if name not in table and each.default is MISSING and each.default_factory is MISSING:
-            raise ConfigError(f"{place} needs the key `{name}`")
-    hints = get_type_hints(cls)
-    values = {key: _checked(hints[key], value, f"{place} `{key}`") for key, value in table.items()}
+    needed = [
+        name
+        for name, each in known.items()
+        if each.default is MISSING and each.default_factory is MISSING
+    ]
+    mistakes = Mistakes()
+    with mistakes.noted():
+        reject_unknown(table, known, place)
+    mistakes.texts += [f"{place} needs the key `{name}`" for name in needed if name not in table]
+    hints, values = get_type_hints(cls), {}
+    for key in (name for name in table if name in known):
+        with mistakes.noted():
+            values[key] = _checked(hints[key], table[key], f"{place} `{key}`")
+    if all(name in values for name in needed):
+        mistakes.texts += [f"{place} {text}" for text in _impossible(cls, values, needed)]
+    mistakes.check(place)
+    return cls(**values)
+
+
+def _impossible(cls: type, values: Mapping[str, Any], needed: Sequence[str]) -> list[str]:
+    """What a dataclass says against its values, one after the other.
+
+    It complains about one thing at a time. The key that is to blame is one that it names, and
+    without which it no longer complains; leaving that out shows the next complaint.
+    """
+    left, found, gone = dict(values), list[str](), list[str]()
+    while (text := _complaint(cls, left)) is not None and not _names(text, gone):
+        found.append(text)
+        named = [key for key in _names(text, left) if key not in needed]
+        without = {key: {k: v for k, v in left.items() if k != key} for key in named}
+        blamed = next((k for k, rest in without.items() if _complaint(cls, rest) != text), None)
+        if blamed is None:
+            break
+        left = without[blamed]
+        gone.append(blamed)  # what is said of it now is only that it is missing
+    return found
+
+
+def _names(text: str, keys: Iterable[str]) -> list[str]:
+    return [key for key in keys if f"`{key}`" in text]
+
+
+def _complaint(cls: type, values: Mapping[str, Any]) -> str | None:
     try:
-        return cls(**values)
+        cls(**values)
     except ConfigError as error:
-        raise ConfigError(f"{place} {error}") from None
+        return str(error)
+    return None
 
 
 def reject_unknown(table: Mapping[str, Any], known: Sequence[str] | Any, place: str) -> None:  # noqa: ANN401
-    """Raise for the first key that is not known, with the nearest one that is."""
-    for key in table:
-        if key not in known:
-            raise ConfigError(f"{place} has no key `{key}`{did_you_mean(key, list(known))}")
+    """Raise for the keys that are not known, each with the nearest one that is."""
+    mistakes, unknown = Mistakes(), [key for key in table if key not in known]
+    mistakes.texts = [f"{place} has no key `{k}`{did_you_mean(k, list(known))}" for k in unknown]
+    mistakes.check(place)
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from offramp.errors import ConfigError
 from offramp.flow.parsing import did_you_mean, nearest
 from offramp.methods import GROUPS, METHODS
 from offramp.networks.build import BUILDERS
+from offramp.plugins import plugin_origins
 from offramp.training import OBJECTIVES, TrainConfig
 
 __all__ = [
@@ -189,6 +190,17 @@ class CorrectorSettings:
                 raise ConfigError(f"`{name}` must be at least 1, got {getattr(self, name)}")
 
 
+def _why_not(method: str, known: list[str]) -> str:
+    """The end of a sentence about a method that a study does not know."""
+    package = plugin_origins().get(method)
+    if package is None:
+        return did_you_mean(method, known)
+    return (
+        f": it is a method of the package {package}, and a file does not make anything import it; "
+        "record the ledgers, then offramp compare LEDGERS --methods takes it"
+    )
+
+
 @dataclass(frozen=True)
 class CompareSettings:
     """Section `[compare]`: which methods, at which budgets.
@@ -209,7 +221,7 @@ class CompareSettings:
         known = [*GROUPS, *METHODS]
         for name in self.methods:
             if name not in known:
-                raise ConfigError(f"`methods` has no method {name!r}{did_you_mean(name, known)}")
+                raise ConfigError(f"`methods` has no method {name!r}{_why_not(name, known)}")
         if not self.methods or not self.budgets:
             raise ConfigError("`methods` and `budgets` must name at least one each")
         for budget in self.budgets:

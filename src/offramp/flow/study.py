@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from offramp.errors import ConfigError, FileFormatError
-from offramp.flow.parsing import did_you_mean, filled, reject_unknown
+from offramp.flow.parsing import Mistakes, did_you_mean, filled, reject_unknown
 from offramp.flow.settings import (
     CompareSettings,
     CorrectorSettings,
@@ -34,9 +34,15 @@ _TRAINED: dict[str, type] = {
     "record": RecordSettings,
 }
 _SECTIONS = {**_TRAINED, "ledgers": LedgerSettings}
+_SHARED: dict[str, type] = {
+    "compare": CompareSettings,
+    "corrector": CorrectorSettings,
+    "report": ReportSettings,
+}
 _WORDS = ("title", "paper", "note", "from")
 _TOP = (
-    *("title", "about", "networks", "scales", "compare", "corrector", "report"),
+    *("title", "about", "networks", "scales"),
+    *_SHARED,
     *_SECTIONS,
 )
 
@@ -123,8 +129,8 @@ def read_study(
         changes: Values to put in place of those in the file, by dotted key: `train.epochs`.
 
     Raises:
-        ConfigError: An unknown key, a wrong type or an impossible combination; the message says
-            where, and names the nearest valid key.
+        ConfigError: Unknown keys, wrong types or impossible combinations; the message says of
+            all of them where, and names the nearest valid key.
         FileFormatError: There is no such file, or it is not TOML.
 
     Example:
@@ -139,20 +145,20 @@ def read_study(
     table = _at_scale(_read(path), scale, path)
     for key, value in (changes or {}).items():
         _put(table, key, value)
-    reject_unknown(table, _TOP, path.name)
-    title = _text(table, "title", path.stem)
-    return Study(
-        name=path.stem,
-        title=title,
-        about=_text(table, "about", ""),
-        scale=scale,
-        subjects=_Networks(path, scale).subjects(table, title),
-        compare=filled(CompareSettings, table.get("compare", {}), "[compare]"),
-        corrector=filled(CorrectorSettings, table.get("corrector", {}), "[corrector]"),
-        report=filled(ReportSettings, table.get("report", {}), "[report]"),
-        folder=path.resolve().parent,
-        changes=dict(changes or {}),
-    )
+    mistakes, made = Mistakes(), dict[str, Any]()
+    with mistakes.noted():
+        reject_unknown(table, _TOP, path.name)
+    for key, default in (("title", path.stem), ("about", "")):
+        with mistakes.noted():
+            made[key] = _text(table, key, default)
+    with mistakes.noted():
+        made["subjects"] = _Networks(path, scale).subjects(table, made.get("title", path.stem))
+    for key, cls in _SHARED.items():
+        with mistakes.noted():
+            made[key] = filled(cls, table.get(key, {}), f"[{key}]")
+    mistakes.check(path.name)
+    folder, given = path.resolve().parent, dict(changes or {})
+    return Study(name=path.stem, scale=scale, folder=folder, changes=given, **made)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -217,11 +223,13 @@ class _Networks:
             return (_subject(self.path.stem, {"title": title, **shared}, ""),)
         if not isinstance(networks, dict) or not networks:
             raise ConfigError("[networks] must hold a table per network, such as [networks.mine]")
-        found = []
+        found, mistakes = [], Mistakes()
         for key, own in networks.items():
-            _check_words(own, f"[networks.{key}]")
-            whole = _inherited(shared, self._with_origin(key, own))
-            found.append(_subject(key, whole, f"networks.{key}."))
+            with mistakes.noted():
+                _check_words(own, f"[networks.{key}]")
+                whole = _inherited(shared, self._with_origin(key, own))
+                found.append(_subject(key, whole, f"networks.{key}."))
+        mistakes.check(self.path.name)
         return tuple(found)
 
     def _with_origin(self, key: str, own: dict[str, Any]) -> dict[str, Any]:
@@ -262,6 +270,7 @@ def _inherited(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _subject(name: str, table: dict[str, Any], place: str) -> Subject:
+    mistakes, parts, words = Mistakes(), dict[str, Any](), dict[str, str]()
     if "ledgers" in table:
         clash = [f"[{place}{key}]" for key in _TRAINED if key in table]
         if clash:
@@ -270,27 +279,25 @@ def _subject(name: str, table: dict[str, Any], place: str) -> Subject:
                 "effect; leave out the one or the other"
             )
     else:
-        for key in ("data", "network"):
-            if key not in table:
-                raise ConfigError(
-                    f"[{place}{key}] is missing: a study needs [data] and [network] to make "
-                    "ledgers, or [ledgers] that are there already"
-                )
+        mistakes.texts += [
+            f"[{place}{key}] is missing: a study needs [data] and [network] to make ledgers, or "
+            "[ledgers] that are there already"
+            for key in ("data", "network")
+            if key not in table
+        ]
         table = {"train": {}, "record": {}, **table}
-    words = {key: _text(table, key, "") for key in ("title", "note")}
-    parts: dict[str, Any] = {
-        key: filled(cls, table[key], f"[{place}{key}]")
-        for key, cls in _SECTIONS.items()
-        if key in table
-    }
-    subject = Subject(
-        name=name,
-        title=words["title"] or name,
-        paper=_paper(table.get("paper", {}), place),
-        note=words["note"],
-        **parts,
-    )
-    return _with_cascade(subject, place)
+    for key in ("title", "note"):
+        with mistakes.noted():
+            words[key] = _text(table, key, "")
+    for key, cls in _SECTIONS.items():
+        if key in table:
+            with mistakes.noted():
+                parts[key] = filled(cls, table[key], f"[{place}{key}]")
+    with mistakes.noted():
+        parts["paper"] = _paper(table.get("paper", {}), place)
+    mistakes.check(f"[{place.rstrip('.')}]")
+    title = words["title"] or name
+    return _with_cascade(Subject(name=name, title=title, note=words["note"], **parts), place)
 
 
 def _paper(value: object, place: str) -> dict[str, str]:

@@ -25,7 +25,9 @@ __all__ = ["DriftAlarm", "entropy_radius"]
 Floats = npt.NDArray[np.float64]
 
 PRIOR = 0.5
-GROWTH = 1.02  # evidence is worked out when there are so many times more samples than last time
+# Evidence is worked out when there are so many more samples than last time, and times more: for
+# single samples it would take longer than their network. Looking less often alarms less often.
+STEP, GROWTH = 50, 1.02
 
 
 class DriftAlarm:
@@ -71,7 +73,7 @@ class DriftAlarm:
     def add(self, counts: Sequence[int] | npt.NDArray[np.int64]) -> None:
         """Count how many further samples left at each exit, `[M]`."""
         self._counts += np.asarray(counts, dtype=np.float64)[self._cells]
-        if self._counts.sum() >= GROWTH * self._checked_at:
+        if self._counts.sum() >= max(self._checked_at + STEP, GROWTH * self._checked_at):
             self.check()
 
     def check(self) -> bool:

@@ -8,6 +8,7 @@ import secrets
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,16 @@ from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import Shared, State, map_leaves, named_leaves, take
 from offramp.policy import Policy
 from offramp.runtime.graphs import check_graph
-from offramp.runtime.manifest import VERSION, Manifest, StageFile, output_names
-from offramp.runtime.plan import judge
+from offramp.runtime.manifest import (
+    VERSION,
+    GraphFile,
+    Manifest,
+    StageFile,
+    output_names,
+)
+from offramp.runtime.plan import judge, val_samples
 from offramp.runtime.runner import Runner
+from offramp.runtime.single_graph import nested_graph
 from offramp.storage import atomic_path, check_target, read_description
 
 __all__ = ["export"]
@@ -38,6 +46,7 @@ def export(
     folder: str | Path,
     example: Any = None,  # noqa: ANN401 - a batch as the network takes it
     progress: Callable[[int, int, str], None] = lambda done, total, text: None,
+    single: bool = False,
 ) -> Path:
     """Write a network and its policy as ONNX graphs, for `OnnxRunner` or any other program.
 
@@ -51,6 +60,7 @@ def export(
         folder: Created if needed; an older export there is replaced.
         example: A batch of at least two samples, where the network does not know its inputs.
         progress: Called with the number of graphs that are done, their number, and what is next.
+        single: Also write one graph for a single sample, in which the stages are nested.
 
     Returns:
         The folder's path.
@@ -69,6 +79,7 @@ def export(
     plain = copy.deepcopy(network).cpu().float().eval()
     inputs, state = _first_state(plain, example)
     files: list[StageFile] = []
+    extra: GraphFile | None = None
     try:
         for exit_index, name in enumerate(network.exit_names):
             progress(exit_index, network.num_exits, name)
@@ -76,9 +87,13 @@ def export(
             files.append(_write_graph(module, name, folder, isinstance(inputs, TextInput)))
             state = module.after
         progress(network.num_exits, network.num_exits, "done")
-        _manifest(network, policy, inputs, files).write(folder)
+        manifest = _manifest(network, policy, inputs, files)
+        if single:
+            extra = _write_single(manifest, folder)
+        replace(manifest, single=extra).write(folder)
     except BaseException:
-        stale = [folder / each.file for each in files]  # half an export is of no use
+        written: list[GraphFile] = [*files, *([] if extra is None else [extra])]
+        stale = [folder / each.file for each in written]  # half an export is of no use
         raise
     finally:
         for path in stale:
@@ -97,6 +112,7 @@ def _manifest(
         costs=policy.cost_shares,
         points=policy.points,
         selected=policy.selected,
+        val_samples=val_samples(policy),
         has_confidence=policy.confidence is not None,
         stages=tuple(files),
         network=network.fingerprint(),
@@ -235,10 +251,21 @@ def _write_graph(module: StageModule, name: str, folder: Path, is_text: bool) ->
     assert program is not None, "dynamo=True returns a program"
     content = program.model_proto.SerializeToString()
     check_graph(content, module, args, f"exit {module.exit_index} ({name})")
-    with atomic_path(folder / file) as temporary:
+    return StageFile(*_written(folder / file, content), graph.state, *_reads(graph))
+
+
+def _write_single(manifest: Manifest, folder: Path) -> GraphFile:
+    contents = [(folder / stage.file).read_bytes() for stage in manifest.stages]
+    limits = manifest.route(manifest.selected).limits
+    content = nested_graph(contents, manifest.stages, limits, manifest.has_confidence)
+    return GraphFile(*_written(folder / f"single-{secrets.token_hex(4)}.onnx", content))
+
+
+def _written(path: Path, content: bytes) -> tuple[str, int, str]:
+    """Write a graph; its name, size and hash."""
+    with atomic_path(path) as temporary:
         temporary.write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
-    return StageFile(file, len(content), digest, graph.state, *_reads(graph))
+    return path.name, len(content), hashlib.sha256(content).hexdigest()
 
 
 def _reason(error: BaseException) -> str:
@@ -294,8 +321,9 @@ def _fingerprint(policy: Policy) -> str:
 def _own_files(folder: Path) -> list[Path]:
     """Graphs of an older export, which its description names and so owns."""
     try:
-        stages = read_description(folder, "export", VERSION)["stages"]
-        names = [stage["file"] for stage in stages]
+        older = read_description(folder, "export", VERSION)
+        single = [older["single"]] if "single" in older else []
+        names = [graph["file"] for graph in (*older["stages"], *single)]
         return [folder / name for name in names if Path(name).name == name]
     except (FileFormatError, KeyError, TypeError):
         return []

@@ -1,14 +1,13 @@
 """Samples that travel through the network together: their state, and what was said so far."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from offramp.answers import CurrentExit
 from offramp.networks.state import State, join, named_leaves, take
-from offramp.runtime.plan import Plan
+from offramp.runtime.plan import Route
 
 __all__ = ["Flight", "Said", "join_flights", "unbroken"]
 
@@ -27,14 +26,13 @@ class Said:
     answers: Tensor | None = None
 
     @classmethod
-    def nothing(cls, plan: Plan, samples: int, num_classes: int) -> "Said":
+    def nothing(cls, route: Route, samples: int, num_classes: int) -> "Said":
         """Before the first exit."""
-        if not plan.keeps_history:
+        if not route.keeps_logits:
             return cls()
         # A head that was wrongly left out shows itself as NaN, and not as a plausible answer.
-        logits = torch.full((samples, len(plan.costs), num_classes), torch.nan)
-        current = type(plan.policy.answer) is CurrentExit
-        return cls(logits, None if current else torch.full_like(logits, torch.nan))
+        logits = torch.full((samples, len(route.costs), num_classes), torch.nan)
+        return cls(logits, torch.full_like(logits, torch.nan) if route.keeps_answers else None)
 
     def so_far(self, exit_index: int, logits: Tensor) -> Tensor:
         """Logits `[n, m+1, K]` with the new ones `[n, K]` last; written here if kept.
@@ -68,7 +66,7 @@ class Flight:
     said: Said
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self.rows.shape[0]  # quicker than len
 
     def take(self, rows: Tensor) -> "Flight":
         """Some of the samples; really smaller."""
@@ -77,11 +75,11 @@ class Flight:
 
     def landed(self) -> "Flight":
         """Nobody is left; the state is not touched."""
-        return replace(self, rows=self.rows[:0])
+        return Flight(self.rows[:0], self.state, self.said)
 
     def at(self, state: State) -> "Flight":
         """The same samples, a stage further."""
-        return replace(self, state=state)
+        return Flight(self.rows, state, self.said)
 
 
 def join_flights(flights: Sequence[Flight], states: Sequence[State]) -> Flight:

@@ -84,9 +84,9 @@ def _tensors(graph: Any) -> Iterator[Any]:  # noqa: ANN401 - protobuf messages
 
 
 def run_graph(session: Any, tensors: Sequence[Tensor]) -> list[Tensor]:  # noqa: ANN401
-    """Run a graph on tensors in the order of its inputs, without copying them."""
+    """Run a graph on tensors in the order of its inputs; what is in one piece is not copied."""
     names = [each.name for each in session.get_inputs()]
-    feeds = {name: each.numpy() for name, each in zip(names, tensors, strict=True)}
+    feeds = {name: each.contiguous().numpy() for name, each in zip(names, tensors, strict=True)}
     return [torch.from_numpy(each) for each in session.run(None, feeds)]
 
 

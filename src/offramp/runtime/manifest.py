@@ -15,10 +15,12 @@ from torch import Tensor
 
 from offramp.errors import FileFormatError
 from offramp.networks.inputs import Inputs
+from offramp.runtime.plan import Route, open_exits
 from offramp.storage import read_description, write_description
 from offramp.thresholds.points import OperatingPoints
+from offramp.thresholds.rule import rounded_up
 
-__all__ = ["VERSION", "Manifest", "StageFile", "hex_floats", "output_names"]
+__all__ = ["VERSION", "GraphFile", "Manifest", "StageFile", "hex_floats", "output_names"]
 
 VERSION = 1
 _BARE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.onnx")
@@ -26,22 +28,31 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class StageFile:
-    """One graph: a stage with its head, answer, scorer and confidence.
+class GraphFile:
+    """One graph.
 
     Attributes:
         file: Bare name of the file.
         bytes: Its size.
         sha256: Of its content.
+    """
+
+    file: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class StageFile(GraphFile):
+    """The graph of a stage with its head, answer, scorer and confidence.
+
+    Attributes:
         state: The keys and positions that lead to each tensor of the state that goes in, which
             are the graph's inputs `state_0`, `state_1`, ...
         reads_logits: Whether `logits_so_far` `[n, m, K]` is an input.
         reads_answers: Whether `answers_so_far` `[n, m, K]` is an input.
     """
 
-    file: str
-    bytes: int
-    sha256: str
     state: tuple[tuple[str | int, ...], ...]
     reads_logits: bool
     reads_answers: bool
@@ -65,10 +76,12 @@ class Manifest:
         costs: `[M]` float64, cumulative, as shares of the network without exits.
         points: The policy's operating points.
         selected: The number of the one that was chosen.
+        val_samples: How many samples the points were tuned on; 1 where that is not known.
         has_confidence: Whether the graphs give a confidence.
         stages: `[M]`, in order.
         network: Fingerprint of the network.
         policy: Fingerprint of the policy.
+        single: The graph for one sample, if there is one.
     """
 
     inputs: Inputs
@@ -77,10 +90,12 @@ class Manifest:
     costs: Tensor
     points: OperatingPoints
     selected: int
+    val_samples: int
     has_confidence: bool
     stages: tuple[StageFile, ...]
     network: str
     policy: str
+    single: GraphFile | None = None
 
     def output_names(self, exit_index: int) -> list[str]:
         """Names of the outputs of one graph, in order.
@@ -91,6 +106,24 @@ class Manifest:
         if exit_index == len(self.stages) - 1:
             return output_names(None, self.has_confidence)
         return output_names(len(self.stages[exit_index + 1].state), self.has_confidence)
+
+    def route(self, selected: int) -> Route:
+        """One of the operating points, ready to run.
+
+        Args:
+            selected: Its number.
+        """
+        limits = rounded_up(self.points.thresholds[selected], torch.float32)
+        return Route(
+            limits=limits,
+            needs_head=open_exits(limits),  # a graph has run its head; no need to look at it
+            keeps_logits=any(stage.reads_logits for stage in self.stages),
+            keeps_answers=any(stage.reads_answers for stage in self.stages),
+            costs=self.costs,
+            expected_cost=float(self.points.budgets[selected]),
+            expected_shares=self.points.shares[selected],
+            val_samples=self.val_samples,
+        )
 
     def write(self, folder: Path) -> Path:
         """Write the description into the folder, which makes the export whole."""
@@ -106,9 +139,12 @@ class Manifest:
             "costs": hex_floats(self.costs),
             "has_confidence": self.has_confidence,
             "selected": self.selected,
+            "val_samples": self.val_samples,
             "stages": [_stage_to_json(stage) for stage in self.stages],
             "points": points,
         }
+        if self.single is not None:
+            meta["single"] = vars(self.single)
         return write_description(folder, "export", VERSION, meta)
 
     @classmethod
@@ -127,10 +163,13 @@ class Manifest:
             costs=meta.floats("costs", (exits,)),
             points=_read_points(_Fields(meta.value("points", dict), f"{folder}: points"), exits),
             selected=meta.value("selected", int),
+            # Not in the first exports: without it there is no alarm for drift.
+            val_samples=meta.value("val_samples", int, lambda n: n > 0, "positive", default=1),
             has_confidence=meta.value("has_confidence", bool),
             stages=tuple(_read_stage(each, folder) for each in meta.items("stages", dict)),
             network=meta.value("network", str),
             policy=meta.value("policy", str),
+            single=_read_single(meta),
         )
         _check(manifest, str(folder))
         return manifest
@@ -176,13 +215,26 @@ def _read_stage(entry: dict[str, Any], folder: str | Path) -> StageFile:
     if not all(isinstance(key, str | int) for path in state for key in path):
         raise meta.wrong("state", "lists of names and positions", state)
     return StageFile(
+        *_read_file(meta),
+        tuple(tuple(path) for path in state),
+        meta.value("reads_logits", bool),
+        meta.value("reads_answers", bool),
+    )
+
+
+def _read_single(meta: "_Fields") -> GraphFile | None:
+    if "single" not in meta.meta:
+        return None
+    return GraphFile(*_read_file(_Fields(meta.value("single", dict), f"{meta.where}: single")))
+
+
+def _read_file(meta: "_Fields") -> tuple[str, int, str]:
+    """Name, size and hash of a graph."""
+    return (
         # A bare name only: a description must not be able to point outside its folder.
         meta.value("file", str, lambda n: bool(_BARE.fullmatch(n)), "a bare name like a.onnx"),
         meta.value("bytes", int, lambda size: size > 0, "positive"),
         meta.value("sha256", str, lambda d: bool(_DIGEST.fullmatch(d)), "64 hexadecimal digits"),
-        tuple(tuple(path) for path in state),
-        meta.value("reads_logits", bool),
-        meta.value("reads_answers", bool),
     )
 
 
@@ -229,8 +281,9 @@ class _Fields:
         kind: type,
         holds: Callable[[Any], bool] = lambda _: True,
         meaning: str = "",
+        default: Any = None,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401 - of `kind`
-        found = self.meta.get(name)
+        found = self.meta.get(name, default)
         # bool is an int to Python, and no count to us
         right = isinstance(found, kind) and isinstance(found, bool) == (kind is bool)
         if not right or not holds(found):

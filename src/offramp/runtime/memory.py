@@ -9,6 +9,12 @@ from offramp.errors import MemoryLimitError
 
 __all__ = ["suggesting_batch_size"]
 
+# What torch on the CPU, and ONNX Runtime, say in errors of no class of their own.
+PHRASES = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "Failed to allocate memory for requested buffer",
+)
+
 
 @contextmanager
 def suggesting_batch_size(samples: int) -> Iterator[None]:
@@ -22,16 +28,16 @@ def suggesting_batch_size(samples: int) -> Iterator[None]:
     """
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+    except Exception as error:  # ONNX Runtime's errors have no other class in common
         if not _is_out_of_memory(error):
             raise
         raise MemoryLimitError(_advice(samples)) from error
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    # On the CPU, torch raises a plain RuntimeError.
-    plain = "DefaultCPUAllocator: can't allocate memory" in str(error)
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or plain
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return any(phrase in str(error) for phrase in PHRASES)
 
 
 def _advice(samples: int) -> str:

@@ -1,9 +1,8 @@
 """`OnnxRunner`: an export at work in ONNX Runtime, with the decisions of `Runner`."""
 
-import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +11,30 @@ from torch import Tensor
 
 from offramp.errors import NetworkError
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
-from offramp.networks.state import leaf_at
-from offramp.runtime.flight import unbroken
+from offramp.networks.state import State, leaf_at
+from offramp.runtime.flight import Flight
 from offramp.runtime.graphs import open_graph, run_graph
 from offramp.runtime.manifest import Manifest
-from offramp.runtime.output import Answered, RunOutput
-from offramp.runtime.runner import checked_deadline
-from offramp.thresholds.rule import rounded_up, stops
+from offramp.runtime.memory import suggesting_batch_size
+from offramp.runtime.output import Verdict
+from offramp.runtime.plan import Route
+from offramp.runtime.staged import StagedRunner
 
 __all__ = ["OnnxRunner"]
 
 
-class OnnxRunner:
+class OnnxRunner(StagedRunner[Route]):
     """Runs the graphs of an export stage by stage, and takes out the samples that stop.
 
-    It needs neither the network nor the policy, and decides as `Runner` does: up to rounding,
-    so that a sample can leave at another exit where its score is within rounding of a threshold.
-    Unlike there, heads of closed exits run along, since they are part of the graphs.
+    It needs neither the network nor the policy, and is used as a `Runner` is: with `stream`,
+    `stats`, deadlines and `set_budget`. It decides as that does up to rounding, so that a sample
+    can leave at another exit where its score is within rounding of a threshold. Unlike there,
+    heads of closed exits run along, since they are part of the graphs.
 
     Args:
         folder: What `export` wrote.
         threads: Of ONNX Runtime; 0 for one per core.
+        false_alarm_rate: Of the drift alarm in `stats`, over the whole stream.
         clock: Seconds, for deadlines.
 
     Attributes:
@@ -47,148 +49,85 @@ class OnnxRunner:
         self,
         folder: str | Path,
         threads: int = 0,
+        *,
+        false_alarm_rate: float = 0.01,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.manifest = Manifest.read(folder)
+        manifest = Manifest.read(folder)
+        self.manifest = manifest
+        plan = manifest.route(manifest.selected)
+        super().__init__(plan, manifest.num_classes, false_alarm_rate, clock)
         self._sessions = [
-            open_graph(Path(folder), stage, self.manifest.output_names(m), threads)
-            for m, stage in enumerate(self.manifest.stages)
+            open_graph(Path(folder), stage, manifest.output_names(m), threads)
+            for m, stage in enumerate(manifest.stages)
         ]
-        self._clock = clock
-        self._choose(self.manifest.selected)
+        self._selected = manifest.selected
 
     @property
     def thresholds(self) -> Tensor:
         """`[M]` float64, of the present operating point."""
         return self.manifest.points.thresholds[self._selected]
 
-    def set_budget(self, budget: float) -> None:
-        """Move to another of the policy's operating points.
+    def running(self, samples: int) -> ExitStack:
+        """Inference mode, and an error that helps if memory ends."""
+        modes = ExitStack()
+        modes.enter_context(suggesting_batch_size(samples))
+        modes.enter_context(torch.inference_mode())
+        return modes
 
-        Args:
-            budget: Mean cost as a share of the network without exits, in (0, 1].
+    def _plan_at(self, budget: float) -> Route:
+        self._selected = self.manifest.points.for_budget(budget)
+        return self.manifest.route(self._selected)
 
-        Raises:
-            BudgetError: No operating point is that cheap; the message says what is possible.
-        """
-        self._choose(self.manifest.points.for_budget(budget))
-
-    def _choose(self, point: int) -> None:
-        self._selected = point
-        self._limits = rounded_up(self.thresholds, torch.float32)
-
-    def __call__(self, x: Any, deadline: float | None = None) -> RunOutput:  # noqa: ANN401
-        """Answer a batch.
-
-        Args:
-            x: A batch as the network takes it: a tensor or an array, or a mapping of them.
-            deadline: Seconds after which everything is answered with the exit it has reached;
-                it can be overrun by one stage.
-
-        Returns:
-            One row per sample, in order. A sample with NaN or infinite inputs fails alone.
-
-        Raises:
-            NetworkError: The batch is not what the network takes.
-        """
-        until, limits = self._clock() + checked_deadline(deadline), self._limits
-        leaves = self._begin(x)
-        answered = Answered(len(leaves[0]), self.manifest.num_classes)
-        confidence = torch.full((len(leaves[0]),), torch.nan)
-        group = _Group(torch.arange(len(leaves[0])), leaves, self._no_history(len(leaves[0])))
-        healthy = unbroken(leaves)
-        group = self._trimmed(group if healthy is None else group.take(healthy), 0)
-        for m in range(len(self._sessions)):
-            if not len(group):
-                break
-            group, said = self._run(m, group)
-            chosen = _chosen(said, limits[m])
-            stop = torch.ones_like(chosen) if self._clock() >= until else chosen
-            answered.forced[group.rows[stop & ~chosen]] = True
-            if stop.any():
-                rows, last = group.rows[stop], said.take(stop)
-                score = math.inf if last.score is None else last.score
-                answered.write(rows, last.answer, m, score)
-                if last.confidence is not None:
-                    confidence[rows] = last.confidence
-                group = self._trimmed(group.take((~stop).nonzero().squeeze(1)), m + 1)
-        return answered.finished(self.manifest.costs, confidence)
-
-    def _begin(self, x: Any) -> list[Tensor]:  # noqa: ANN401
+    def _begin(self, x: Any) -> State:  # noqa: ANN401
         """The tensors that the first graph takes."""
         inputs = self.manifest.inputs
         state = inputs.begin(_as_tensors(x))
         _check_shape(inputs, state)
         leaves = [leaf_at(state, path) for path in self.manifest.stages[0].state]
-        return [leaf.detach().cpu().contiguous() for leaf in leaves]
+        return {"carried": self._named(0, [leaf.detach().cpu() for leaf in leaves])}
 
-    def _no_history(self, samples: int) -> list[Tensor]:
-        """Room for logits and answers `[n, M, K]`, as far as any graph reads them."""
-        stages = self.manifest.stages
-        shape = (samples, len(stages), self.manifest.num_classes)
-        kept = any(s.reads_logits for s in stages) + any(s.reads_answers for s in stages)
-        return [torch.full(shape, torch.nan) for _ in range(kept)]
-
-    def _run(self, m: int, group: "_Group") -> tuple["_Group", "_Said"]:
-        """The same samples a stage further, and what was said about them."""
+    def _named(self, m: int, leaves: Sequence[Tensor]) -> dict[str, Tensor]:
+        """What a graph takes. Texts keep their names, by which padding is found."""
         stage = self.manifest.stages[m]
-        wanted = [stage.reads_logits, stage.reads_answers]
-        # Answers are only ever kept beside logits.
-        history = [part[:, :m].contiguous() for part in group.history]
-        read = [part for part, reads in zip(history, wanted, strict=False) if reads]
-        outputs = run_graph(self._sessions[m], [*group.leaves, *read])
-        names = self.manifest.output_names(m)
-        by_name = dict(zip(names, outputs, strict=True))
-        said = _Said(by_name["answer"], by_name.get("score"), by_name.get("confidence"))
-        for kept, new in zip(group.history, (by_name["logits"], said.answer), strict=False):
-            kept[:, m] = new
-        carried = [out for name, out in by_name.items() if name.startswith("next_")]
-        return replace(group, leaves=carried), said
+        is_text = isinstance(self.manifest.inputs, TextInput)
+        names = [str(path[0]) for path in stage.state] if is_text else stage.input_names
+        return dict(zip(names, leaves, strict=False))
 
-    def _trimmed(self, group: "_Group", m: int) -> "_Group":
-        """Without columns that are padding for all who stay."""
-        inputs = self.manifest.inputs
-        if not len(group) or not isinstance(inputs, TextInput) or m == len(self._sessions):
-            return group
-        names = [str(path[0]) for path in self.manifest.stages[m].state]
-        state: Any = inputs.trim(dict(zip(names, group.leaves, strict=True)))
-        return replace(group, leaves=[state[name].contiguous() for name in names])
+    def _advance(self, plan: Route, m: int, flight: Flight) -> Flight:
+        """Run a graph. What it says about the samples travels with them, in their state."""
+        stage, said = self.manifest.stages[m], flight.said
+        carried = list(leaf_at(flight.state, ("carried",)).values())
+        history = ((said.logits, stage.reads_logits), (said.answers, stage.reads_answers))
+        read = [part[:, :m] for part, reads in history if reads and part is not None]
+        outputs = run_graph(self._sessions[m], [*carried, *read])
+        by_name = dict(zip(self.manifest.output_names(m), outputs, strict=True))
+        for kept, name in ((said.logits, "logits"), (said.answers, "answer")):
+            if kept is not None:
+                kept[:, m] = by_name[name]
+        after = [by_name.pop(name) for name in list(by_name) if name.startswith("next_")]
+        following = self._named(m + 1, after) if after else {}
+        del by_name["logits"]
+        return flight.at({"carried": following, **by_name})
 
+    def _verdict(self, plan: Route, m: int, flight: Flight, score: bool) -> Verdict:
+        said: Any = flight.state
+        return Verdict(said["answer"], said["score"] if score else None, said.get("confidence"))
 
-@dataclass(frozen=True, eq=False)
-class _Said:
-    """What a graph says about n samples."""
+    def _trim(self, state: State) -> State:
+        (trimmed,) = self._each([state], lambda inner: [self.manifest.inputs.trim(inner[0])])
+        return trimmed
 
-    answer: Tensor
-    score: Tensor | None
-    confidence: Tensor | None
+    def align(self, states: Sequence[State]) -> list[State]:
+        """As the network's inputs do it."""
+        return self._each(states, self.manifest.inputs.align)
 
-    def take(self, mask: Tensor) -> "_Said":
-        rest = (None if part is None else part[mask] for part in (self.score, self.confidence))
-        return _Said(self.answer[mask], *rest)
-
-
-@dataclass(frozen=True, eq=False)
-class _Group:
-    """Samples on their way: where their answers go, their state, and what was said so far."""
-
-    rows: Tensor
-    leaves: list[Tensor]
-    history: list[Tensor]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def take(self, index: Tensor) -> "_Group":
-        leaves = [leaf.index_select(0, index) for leaf in self.leaves]
-        return _Group(self.rows[index], leaves, [part[index] for part in self.history])
-
-
-def _chosen(said: _Said, limit: Tensor) -> Tensor:
-    """Who stops by the policy's own choice, bool `[n]`: all of them at the last exit."""
-    if said.score is None:
-        return torch.ones(len(said.answer), dtype=torch.bool)
-    return stops(said.score, limit)
+    def _each(
+        self, states: Sequence[Any], change: Callable[[list[State]], list[State]]
+    ) -> list[State]:
+        """Change what the graphs carry; what they said is left as it is."""
+        changed = change([state["carried"] for state in states])
+        return [{**state, "carried": new} for state, new in zip(states, changed, strict=True)]
 
 
 def _as_tensors(x: Any) -> Any:  # noqa: ANN401

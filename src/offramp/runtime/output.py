@@ -1,14 +1,15 @@
 """What comes out of a run, one row per sample and in the order of the input."""
 
+import math
 from dataclasses import dataclass, fields, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from offramp.runtime.plan import Plan
+from offramp.runtime.plan import Route
 
-__all__ = ["DOUBT", "Answered", "RunOutput", "Sink"]
+__all__ = ["DOUBT", "Answered", "RunOutput", "Sink", "Verdict"]
 
 DOUBT = 0.5  # an answer that is more probably wrong than right
 
@@ -62,11 +63,36 @@ class RunOutput:
         return RunOutput(*(getattr(self, item.name)[rows] for item in fields(self)))
 
 
+class Verdict(NamedTuple):
+    """What is said about n samples at one exit.
+
+    Attributes:
+        answer: `[n, K]` float32, what they are answered with if they stop.
+        scores: `[n]` float32, the stop scores; None where none was worked out.
+        confidence: `[n]`, that the answers are right; None where it is worked out later.
+    """
+
+    answer: Tensor
+    scores: Tensor | None = None
+    confidence: Tensor | None = None
+
+    def take(self, rows: Tensor) -> "Verdict":
+        """About some of the samples."""
+        return Verdict(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
+
+
 class Sink(Protocol):
     """Takes answers."""
 
-    def write(self, rows: Tensor, logits: Tensor, exit_index: int, scores: Tensor | float) -> None:
-        """Take the answers `[n, K]` of some samples, which leave at one exit."""
+    def write(self, rows: Tensor, exit_index: int, verdict: Verdict, unscored: float) -> None:
+        """Take the answers of some samples, which leave at one exit.
+
+        Args:
+            rows: `[n]`, where their answers go.
+            exit_index: Where they leave.
+            verdict: What is said about them.
+            unscored: Their score, where the verdict has none.
+        """
 
 
 class Answered:
@@ -84,21 +110,24 @@ class Answered:
         self.logits = torch.full((samples, num_classes), torch.nan)
         self.exits = torch.full((samples,), -1)
         self.scores = torch.full((samples,), torch.nan)
+        self.confidence = torch.full((samples,), torch.nan)
         self.forced = torch.zeros(samples, dtype=torch.bool)
 
-    def write(self, rows: Tensor, logits: Tensor, exit_index: int, scores: Tensor | float) -> None:
-        """Write the answers `[n, K]` of some samples, which leave at one exit."""
-        self.logits[rows] = logits
+    def write(
+        self, rows: Tensor, exit_index: int, verdict: Verdict, unscored: float = math.nan
+    ) -> None:
+        """Write the answers of some samples, which leave at one exit."""
+        self.logits[rows] = verdict.answer
         self.exits[rows] = exit_index
-        self.scores[rows] = scores
+        self.scores[rows] = unscored if verdict.scores is None else verdict.scores
+        if verdict.confidence is not None:
+            self.confidence[rows] = verdict.confidence
 
-    def output(self, plan: Plan) -> RunOutput:
+    def output(self, route: Route) -> RunOutput:
         """Everything that follows from the answers."""
-        return self.finished(plan.costs, self._confidence(plan, self.exits.clamp_min(0)))
-
-    def finished(self, costs: Tensor, confidence: Tensor) -> RunOutput:
-        """Everything that follows from the answers, the costs `[M]` and the confidence `[N]`."""
         exits, at = self.exits, self.exits.clamp_min(0)
+        found = route.confidence(self.logits, at, self.scores)
+        confidence = self.confidence if found is None else found
         failed = ~self.logits.isfinite().all(dim=1)
         output = RunOutput(
             self.logits,
@@ -106,15 +135,10 @@ class Answered:
             exits,
             self.scores,
             confidence,
-            (exits < len(costs) - 1) & ~self.forced & (confidence < DOUBT),
-            costs[at],
+            (exits < len(route.costs) - 1) & ~self.forced & (confidence < DOUBT),
+            route.costs[at],
         )
         return _without(output, failed) if failed.any() else output
-
-    def _confidence(self, plan: Plan, exits: Tensor) -> Tensor:
-        if plan.policy.confidence is None:
-            return torch.full((len(exits),), torch.nan)
-        return plan.policy.confidence.probability(self.logits, exits, self.scores)
 
 
 def _without(output: RunOutput, failed: Tensor) -> RunOutput:

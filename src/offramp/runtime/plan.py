@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,31 +12,56 @@ from offramp.policy import Policy
 from offramp.scorers import History
 from offramp.thresholds.rule import exits_taken, rounded_up
 
-__all__ = ["TOLERANCE", "Plan", "judge", "near_threshold"]
+__all__ = ["TOLERANCE", "Plan", "Route", "judge", "near_threshold", "open_exits", "val_samples"]
 
 TOLERANCE = 1e-4  # of a score; what batch sizes change in float32 is far less
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """One operating point, ready to run; never changed, so that threads can share it.
+class Route:
+    """One operating point as every runner needs it; never changed, so that threads can share it.
+
+    Attributes:
+        limits: `[M]` float32, thresholds rounded up; `+inf` where an exit is closed.
+        needs_head: `[M]`, whether the head has to run: its exit is open, or something later
+            reads its logits.
+        keeps_logits: Whether anything reads the logits of earlier exits.
+        keeps_answers: Whether anything reads the answers at earlier exits, and they are not the
+            logits.
+        costs: `[M]` float64, cumulative, as shares of the network without exits.
+        expected_cost: Mean cost on val.
+        expected_shares: `[M]`, of the val samples that left at each exit.
+        val_samples: How many those were; 1 where that is not known.
+    """
+
+    limits: Tensor
+    needs_head: tuple[bool, ...]
+    keeps_logits: bool
+    keeps_answers: bool
+    costs: Tensor
+    expected_cost: float
+    expected_shares: Tensor
+    val_samples: int
+
+    @cached_property
+    def is_open(self) -> tuple[bool, ...]:
+        """`[M]`, whether a sample can stop there; always at the last exit."""
+        return open_exits(self.limits)
+
+    def confidence(self, logits: Tensor, exits: Tensor, scores: Tensor) -> Tensor | None:
+        """How probable it is that answers are right, `[n]`; None where the stages say it."""
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Plan(Route):
+    """One operating point of a policy, ready to run.
 
     Attributes:
         policy: At a chosen operating point.
-        limits: `[M]` float32, thresholds rounded up; `+inf` where an exit is closed.
-        is_open: `[M]`, whether a sample can stop there; always at the last exit.
-        needs_head: `[M]`, whether the head has to run: its exit is open, or something later
-            reads its logits.
-        keeps_history: Whether anything reads earlier exits.
-        costs: `[M]` float64, cumulative, as shares of the network without exits.
     """
 
     policy: Policy
-    limits: Tensor
-    is_open: tuple[bool, ...]
-    needs_head: tuple[bool, ...]
-    keeps_history: bool
-    costs: Tensor
 
     @classmethod
     def of(cls, policy: Policy, reads_logits: Sequence[bool]) -> "Plan":
@@ -50,20 +76,44 @@ class Plan:
             >>> held_out, val, _ = synthetic.ledgers(seed=0).values()
             >>> policy = Policy.for_budget(MaxProbability(), held_out, val, budget=0.4)
             >>> plan = Plan.of(policy, [False] * 8)
-            >>> plan.needs_head == plan.is_open, plan.keeps_history
+            >>> plan.needs_head == plan.is_open, plan.keeps_logits
             (True, False)
         """
         limits = rounded_up(policy.thresholds, torch.float32)
-        is_open = (*(limits[:-1] < torch.inf).tolist(), True)
         keeps = policy.answer.reads_history or policy.scorer.reads_history or any(reads_logits)
         return cls(
-            policy,
-            limits,
-            is_open,
-            _needed_heads(policy, is_open, reads_logits),
-            keeps,
-            policy.cost_shares,
+            limits=limits,
+            needs_head=_needed_heads(policy, open_exits(limits), reads_logits),
+            keeps_logits=keeps,
+            keeps_answers=keeps and type(policy.answer) is not CurrentExit,
+            costs=policy.cost_shares,
+            expected_cost=float(policy.points.budgets[policy.selected]),
+            expected_shares=policy.points.shares[policy.selected],
+            val_samples=val_samples(policy),
+            policy=policy,
         )
+
+    def confidence(self, logits: Tensor, exits: Tensor, scores: Tensor) -> Tensor | None:
+        """By the policy's own confidence; None where it has none."""
+        if self.policy.confidence is None:
+            return None
+        return self.policy.confidence.probability(logits, exits, scores)
+
+
+def open_exits(limits: Tensor) -> tuple[bool, ...]:
+    """Whether a sample can stop at each exit, `[M]`: the last one always stops.
+
+    Example:
+        >>> open_exits(torch.tensor([0.5, torch.inf, torch.inf]))
+        (True, False, True)
+    """
+    return (*(limits[:-1] < torch.inf).tolist(), True)
+
+
+def val_samples(policy: Policy) -> int:
+    """How many val samples the operating points come from; 1 where that is not known."""
+    samples = [use.samples for use in policy.uses if use.step == "tune"]
+    return samples[-1] if samples else 1
 
 
 def _needed_heads(

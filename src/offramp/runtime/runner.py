@@ -1,9 +1,8 @@
 """`Runner`: a network and a policy at work, in which samples leave the batch when they stop."""
 
-import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from typing import Any, Literal
 
@@ -14,18 +13,16 @@ from offramp.errors import ConfigError, NetworkError, OriginError, OriginWarning
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, batch_size, map_leaves
 from offramp.policy import Policy
-from offramp.runtime.flight import Flight, Said, unbroken
+from offramp.runtime.flight import Flight
 from offramp.runtime.memory import suggesting_batch_size
-from offramp.runtime.output import Answered, RunOutput, Sink
+from offramp.runtime.output import Verdict
 from offramp.runtime.plan import Plan, judge
-from offramp.runtime.stats import RunStats, Tally
-from offramp.runtime.streaming import Stream
-from offramp.thresholds.rule import stops
+from offramp.runtime.staged import StagedRunner
 
-__all__ = ["Runner", "checked_deadline"]
+__all__ = ["Runner"]
 
 
-class Runner:
+class Runner(StagedRunner[Plan]):
     """Runs a network stage by stage, and takes out the samples that have their answer.
 
     After each stage the policy answers those who stop; the others go on in a smaller batch.
@@ -74,8 +71,13 @@ class Runner:
         false_alarm_rate: float = 0.01,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        _check_settings(precision, false_alarm_rate)
+        if precision not in ("float32", "bfloat16"):
+            raise ConfigError(f"`precision` must be float32 or bfloat16, got {precision!r}")
         _check_partners(network, policy)
+        self._reads_logits = [bool(getattr(h, "reads_logits", True)) for h in network.heads]
+        self._reads_logits[0] = False  # there is nothing before it
+        plan = Plan.of(policy, self._reads_logits)
+        super().__init__(plan, network.num_classes, false_alarm_rate, clock)
         self.network = network.eval()
         self._modules = tuple(network.modules())
         self._device = next((p.device for p in network.parameters()), torch.device("cpu"))
@@ -84,94 +86,14 @@ class Runner:
         if channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._stages = _compiled(network, compile)
-        self._clock = clock
-        self._reads_logits = [bool(getattr(h, "reads_logits", True)) for h in network.heads]
-        self._reads_logits[0] = False  # there is nothing before it
-        self._plan = Plan.of(policy, self._reads_logits)
-        self._tally = Tally(self._plan, false_alarm_rate)
 
     @property
     def policy(self) -> Policy:
         """The policy at its present operating point."""
         return self._plan.policy
 
-    @property
-    def stats(self) -> RunStats:
-        """Cost and exit shares since the budget was set, and whether they have drifted."""
-        return self._tally.snapshot()
-
-    def set_budget(self, budget: float) -> None:
-        """Move to another of the policy's operating points; nothing is refitted.
-
-        Batches that are on their way finish at the old one. `stats` begins again, but an alarm
-        stays on.
-
-        Args:
-            budget: Mean cost as a share of the network without exits, in (0, 1].
-
-        Raises:
-            BudgetError: No operating point is that cheap; the message says what is possible.
-        """
-        self._plan = Plan.of(self.policy.at(budget=budget), self._reads_logits)
-        self._tally.start(self._plan)
-
-    def __call__(self, x: Any, deadline: float | None = None) -> RunOutput:  # noqa: ANN401
-        """Answer a batch.
-
-        Args:
-            x: A batch as the network takes it: a tensor, or a mapping for text.
-            deadline: Seconds after which everything is answered with the exit it has reached.
-                Time is looked at between stages, so it can be overrun by one stage; the first
-                stage always runs.
-
-        Returns:
-            One row per sample, in order. A sample with NaN or infinite inputs fails alone.
-
-        Raises:
-            NetworkError: The batch is not what the network takes.
-            MemoryLimitError: The batch does not fit into memory.
-        """
-        until = self._clock() + checked_deadline(deadline)
-        plan = self._plan
-        flight, samples = self.depart(plan, x)
-        answered = Answered(samples, self.network.num_classes)
-        with self.running(samples):
-            for exit_index in range(self.network.num_exits):
-                if not len(flight):
-                    break
-                if exit_index and self._clock() >= until:
-                    self._force(plan, exit_index - 1, flight, answered)
-                    break
-                flight = self.run_stage(plan, exit_index, flight, answered)
-        output = answered.output(plan)
-        self._tally.add(plan, output, answered.forced)
-        return output
-
-    def stream(self, batches: Iterable[Any], window: int = 16) -> Iterator[RunOutput]:
-        """Answer many batches, for data larger than memory.
-
-        What stays of several batches is put together again, so that deep stages do not run on
-        a few samples each. Batches are read when there is room for them: at most `window` of
-        them are on their way at any time. Texts of different length are padded to the longest
-        that they are put together with; images of different size run apart.
-
-        Args:
-            batches: Of inputs, as `runner(x)` takes them.
-            window: How many input batches may be on their way.
-
-        Yields:
-            One output per batch, in order.
-
-        Raises:
-            ConfigError: `window` is not a positive number.
-        """
-        if window < 1:
-            raise ConfigError(f"`window` must be at least 1, got {window}")
-        plan = self._plan
-        for answered in Stream(self, plan, window).run(batches):
-            output = answered.output(plan)
-            self._tally.add(plan, output, answered.forced)
-            yield output
+    def _plan_at(self, budget: float) -> Plan:
+        return Plan.of(self.policy.at(budget=budget), self._reads_logits)
 
     def full(self, x: Any) -> Tensor:  # noqa: ANN401 - a batch as the network takes it
         """The network without exits: all stages and the last head, `[N, K]` float32.
@@ -205,11 +127,7 @@ class Runner:
         return state
 
     def running(self, samples: int) -> ExitStack:
-        """Inference mode, autocast where asked for, and an error that helps if memory ends.
-
-        Args:
-            samples: How many are run inside, for the error.
-        """
+        """Inference mode, autocast where asked for, and an error that helps if memory ends."""
         modes = ExitStack()
         modes.enter_context(suggesting_batch_size(samples))
         modes.enter_context(torch.inference_mode())
@@ -217,57 +135,10 @@ class Runner:
             modes.enter_context(torch.autocast(self._device.type, torch.bfloat16))
         return modes
 
-    def depart(self, plan: Plan, x: Any, first_row: int = 0) -> tuple[Flight, int]:  # noqa: ANN401
-        """A batch before its first stage, without samples whose numbers are none.
+    def _advance(self, plan: Plan, m: int, flight: Flight) -> Flight:
+        return flight.at(self._stages[m](flight.state))
 
-        Args:
-            plan: The operating point.
-            x: The batch.
-            first_row: Where its answers begin.
-
-        Returns:
-            The samples that will be answered, and the number of all.
-        """
-        state = self._begin(x)
-        samples = batch_size(state)
-        rows = torch.arange(first_row, first_row + samples)
-        with self.running(samples):
-            said = Said.nothing(plan, samples, self.network.num_classes)
-            flight = Flight(rows, state, said)
-            healthy = unbroken(state)
-            if healthy is not None:
-                flight = flight.take(healthy)
-            return self._trimmed(flight), samples
-
-    def run_stage(self, plan: Plan, m: int, flight: Flight, answered: Sink) -> Flight:
-        """Run one stage, answer those who stop after it, and return the others.
-
-        To be called inside `running`.
-        """
-        flight = flight.at(self._stages[m](flight.state))
-        if not plan.needs_head[m]:
-            return flight
-        last = m == self.network.num_exits - 1
-        answer, scores = self._judge(plan, m, flight, score=plan.is_open[m] and not last)
-        if last:
-            answered.write(flight.rows, answer, m, math.inf)
-            return flight.landed()
-        if scores is None:
-            return flight
-        stop = stops(scores, plan.limits[m])
-        leaving = stop.nonzero().squeeze(1)
-        if not len(leaving):
-            return flight  # as it is: nothing is gathered
-        if len(leaving) == len(flight):
-            answered.write(flight.rows, answer, m, scores)
-            return flight.landed()
-        answered.write(flight.rows[leaving], answer[leaving], m, scores[leaving])
-        return self._trimmed(flight.take((~stop).nonzero().squeeze(1)))
-
-    def _judge(
-        self, plan: Plan, m: int, flight: Flight, score: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """What is answered at an exit `[n, K]`, and how much speaks for stopping `[n]`."""
+    def _verdict(self, plan: Plan, m: int, flight: Flight, score: bool) -> Verdict:
         said = flight.said
         before = None
         if self._reads_logits[m] and said.logits is not None:
@@ -280,16 +151,14 @@ class Runner:
             answer, scores = judge(plan.policy, said.so_far(m, logits), earlier, score)
         if said.answers is not None:
             said.answers[:, m] = answer
-        return answer, scores
+        return Verdict(answer, scores)
 
-    def _force(self, plan: Plan, m: int, flight: Flight, answered: Answered) -> None:
-        """Answer everybody with the exit that they have reached."""
-        answer, scores = self._judge(plan, m, flight, score=plan.is_open[m])
-        answered.write(flight.rows, answer, m, math.nan if scores is None else scores)
-        answered.forced[flight.rows] = True
+    def _trim(self, state: State) -> State:
+        return self.network.trim(state)
 
-    def _trimmed(self, flight: Flight) -> Flight:
-        return flight.at(self.network.trim(flight.state)) if len(flight) else flight
+    def align(self, states: Sequence[State]) -> list[State]:
+        """As the network's inputs do it."""
+        return self.network.align(states)
 
 
 def _compiled(network: EarlyExitNetwork, backend: bool | str) -> list[Callable[[State], State]]:
@@ -298,26 +167,6 @@ def _compiled(network: EarlyExitNetwork, backend: bool | str) -> list[Callable[[
         return list(stages)
     chosen = "inductor" if backend is True else backend
     return [torch.compile(stage, dynamic=True, backend=chosen) for stage in stages]
-
-
-def _check_settings(precision: str, false_alarm_rate: float) -> None:
-    if precision not in ("float32", "bfloat16"):
-        raise ConfigError(f"`precision` must be float32 or bfloat16, got {precision!r}")
-    if not 0 < false_alarm_rate < 1:
-        raise ConfigError(f"`false_alarm_rate` must lie in (0, 1), got {false_alarm_rate}")
-
-
-def checked_deadline(deadline: float | None) -> float:
-    """Seconds; infinite for None.
-
-    Raises:
-        ConfigError: It is not positive.
-    """
-    if deadline is None:
-        return math.inf
-    if not deadline > 0:
-        raise ConfigError(f"`deadline` must be a positive number of seconds, got {deadline}")
-    return deadline
 
 
 def _check_partners(network: EarlyExitNetwork, policy: Policy) -> None:

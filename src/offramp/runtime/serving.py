@@ -1,20 +1,22 @@
 """`serve`: a network and its policy behind HTTP, on one machine."""
 
+import os
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from types import FrameType
 
 from offramp.errors import ConfigError
 from offramp.extras import require
-from offramp.networks.network import EarlyExitNetwork
-from offramp.policy import Policy
-from offramp.runtime.runner import Runner
+from offramp.runtime.model import Model
 from offramp.runtime.serving_requests import Intake
 
-__all__ = ["ServeConfig", "serve"]
+__all__ = ["Model", "ServeConfig", "serve"]
 
 HOSTS = ("127.0.0.1", "0.0.0.0", "::")  # what LitServe can bind to
+STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -73,35 +75,6 @@ class ServeConfig:
             raise ConfigError(f"`threads` must be at least 1, got {self.threads}")
 
 
-@dataclass(frozen=True)
-class Model:
-    """What a worker loads: folders, so that nothing but names goes to another process.
-
-    Attributes:
-        network: Folder of a network that a registered builder can make.
-        policy: Folder of its policy.
-        budget: Of the operating point; None for the policy's own.
-        class_names: `[K]`, or None.
-    """
-
-    network: Path
-    policy: Path
-    budget: float | None = None
-    class_names: tuple[str, ...] | None = None
-
-    def runner(self, precision: str = "float32") -> Runner:
-        """Load both, and check that they fit."""
-        network, policy = EarlyExitNetwork.load(self.network), Policy.load(self.policy)
-        policy = policy if self.budget is None else policy.at(budget=self.budget)
-        names = self.class_names
-        if names is not None and len(names) != network.num_classes:
-            raise ConfigError(
-                f"there must be a name for each of the {network.num_classes} classes, got "
-                f"{len(names)}"
-            )
-        return Runner(network, policy, precision=precision)  # type: ignore[arg-type]
-
-
 def _check_port(config: ServeConfig) -> None:
     """The server itself would only say so after its workers have started."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
@@ -117,7 +90,7 @@ def _check_port(config: ServeConfig) -> None:
 
 
 def serve(model: Model, intake: Intake, config: ServeConfig | None = None) -> None:
-    """Answer requests until SIGINT or SIGTERM.
+    """Answer requests until SIGINT or SIGTERM; then end all processes and return.
 
     `POST /predict` takes JSON, PNG and JPEG; `GET /health` says whether the workers are ready, and
     `GET /metrics` is for Prometheus. See docs/serving.md.
@@ -142,15 +115,41 @@ def serve(model: Model, intake: Intake, config: ServeConfig | None = None) -> No
     from offramp.runtime.serving_app import make_server
 
     server = make_server(model, intake, config, about)
-    # LitServe cleans up its processes after an interrupt, and knows no other way to be stopped.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.default_int_handler)
-    server.run(
-        host=config.host,
-        port=config.port,
-        num_api_servers=1,
-        log_level="warning",
-        generate_client_file=False,
-        limit_concurrency=config.max_requests,
-        access_log=False,
-    )
+    with _stopping():
+        try:
+            server.run(
+                host=config.host,
+                port=config.port,
+                num_api_servers=1,
+                log_level="warning",
+                generate_client_file=False,
+                limit_concurrency=config.max_requests,
+                access_log=False,
+            )
+        except KeyboardInterrupt:  # before everything was up, where LitServe leaves its workers
+            for worker in getattr(server, "inference_workers", []):
+                worker.terminate()
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into the interrupt after which LitServe ends its processes.
+
+    The process that speaks HTTP is forked from this one and inherits what is done on a signal;
+    when it has ended its requests it raises the signal again, which must be nothing there.
+    """
+    here = os.getpid()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == here:
+            # Once is enough: a second one would cut short what the first has begun.
+            for each in STOPS:
+                signal.signal(each, signal.SIG_IGN)
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in STOPS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

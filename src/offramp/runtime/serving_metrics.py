@@ -8,7 +8,7 @@ from fastapi import Response
 
 from offramp.extras import require
 
-__all__ = ["Metrics", "Watch"]
+__all__ = ["SECONDS", "Metrics", "PrometheusMetrics", "Watch"]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -19,11 +19,49 @@ SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 class Metrics:
     """Requests by status, their latency, exits taken, and compute spent and saved.
 
+    Subclasses say how a counter and a histogram are made; both return a function that adds.
+    """
+
+    def __init__(self) -> None:
+        self._requests = self.counter("offramp_requests", "Requests, by HTTP status", "status")
+        self._exits = self.counter("offramp_exits", "Answers, by the exit taken", "exit")
+        self._spent = self.counter("offramp_cost", "Compute spent, in runs of the full network")
+        self._saved = self.counter(
+            "offramp_cost_saved", "Compute saved, in runs of the full network"
+        )
+        self._seconds = self.histogram(
+            "offramp_request_seconds", "Time from the first byte of a request to its answer"
+        )
+
+    def counter(self, name: str, text: str, label: str | None = None) -> Callable[..., None]:
+        """A function `add(value, label's value)` for a counter of that name."""
+        raise NotImplementedError
+
+    def histogram(self, name: str, text: str) -> Callable[[float], None]:
+        """A function that adds a number of seconds."""
+        raise NotImplementedError
+
+    def add(
+        self, status: int, seconds: float, exit_index: int | None = None, cost: float = 0.0
+    ) -> None:
+        """Count a request; an exit and a cost (share of the full network) if it was answered."""
+        self._requests(1, status)
+        self._seconds(seconds)
+        if exit_index is not None:
+            self._exits(1, exit_index)
+            self._spent(cost)
+            # Early exits' heads can make a sample dearer than the network without exits.
+            self._saved(max(0.0, 1 - cost))
+
+
+class PrometheusMetrics(Metrics):
+    """Kept in this process, and shown as a page.
+
     Args:
         exits: M.
 
     Example:
-        >>> metrics = Metrics(exits=2)
+        >>> metrics = PrometheusMetrics(exits=2)
         >>> metrics.add(status=200, seconds=0.01, exit_index=0, cost=0.25)
         >>> b'offramp_cost_saved_total 0.75' in metrics.text()
         True
@@ -32,34 +70,25 @@ class Metrics:
     def __init__(self, exits: int) -> None:
         self._client = client = require("prometheus_client", extra="serve")
         self._registry = client.CollectorRegistry()
-
-        def counter(name: str, text: str, *labels: str) -> Any:  # noqa: ANN401
-            return client.Counter(name, text, labels, registry=self._registry)
-
-        self._requests = counter("offramp_requests", "Requests, by HTTP status", "status")
-        self._exits = counter("offramp_exits", "Answers, by the exit taken", "exit")
-        self._spent = counter("offramp_cost", "Compute spent, in runs of the full network")
-        self._saved = counter("offramp_cost_saved", "Compute saved, in runs of the full network")
-        self._seconds = client.Histogram(
-            "offramp_request_seconds",
-            "Time from the first byte of a request to its answer",
-            buckets=SECONDS,
-            registry=self._registry,
-        )
+        super().__init__()
         for exit_index in range(exits):  # so that all are there from the start
-            self._exits.labels(exit_index)
+            self._exits(0, exit_index)
 
-    def add(
-        self, status: int, seconds: float, exit_index: int | None = None, cost: float = 0.0
-    ) -> None:
-        """Count a request; an exit and a cost (share of the full network) if it was answered."""
-        self._requests.labels(status).inc()
-        self._seconds.observe(seconds)
-        if exit_index is not None:
-            self._exits.labels(exit_index).inc()
-            self._spent.inc(cost)
-            # Early exits' heads can make a sample dearer than the network without exits.
-            self._saved.inc(max(0.0, 1 - cost))
+    def counter(self, name: str, text: str, label: str | None = None) -> Callable[..., None]:
+        """A counter in the registry."""
+        labels = () if label is None else (label,)
+        made = self._client.Counter(name, text, labels, registry=self._registry)
+
+        def add(value: float, *values: object) -> None:
+            (made.labels(*values) if values else made).inc(value)
+
+        return add
+
+    def histogram(self, name: str, text: str) -> Callable[[float], None]:
+        """A histogram in the registry."""
+        made = self._client.Histogram(name, text, buckets=SECONDS, registry=self._registry)
+        observe: Callable[[float], None] = made.observe
+        return observe
 
     def text(self) -> bytes:
         """Everything, in Prometheus' format."""
@@ -78,14 +107,21 @@ class Watch:
         app: What answers them.
         metrics: Where they are counted.
         path: Of the requests that count.
+        echo: Whether a request's id is sent back as it came.
     """
 
-    def __init__(self, app: Callable[..., Awaitable[None]], metrics: Metrics, path: str) -> None:
-        self.app, self.metrics, self.path = app, metrics, path
+    def __init__(
+        self,
+        app: Callable[..., Awaitable[None]],
+        metrics: Metrics,
+        path: str,
+        echo: bool = True,
+    ) -> None:
+        self.app, self.metrics, self.path, self.echo = app, metrics, path, echo
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass everything on, and look at the head of the answer."""
-        if scope["type"] != "http" or scope["path"] != self.path:
+        if scope["type"] != "http" or self._path(scope) != self.path:
             await self.app(scope, receive, send)
             return
         began = time.perf_counter()
@@ -93,12 +129,18 @@ class Watch:
 
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start":
-                if asked is not None:
+                if asked is not None and self.echo:
                     message["headers"] = [*message["headers"], (b"x-request-id", asked)]
                 self._count(message, time.perf_counter() - began)
             await send(message)
 
         await self.app(scope, receive, watched)
+
+    @staticmethod
+    def _path(scope: Message) -> str:
+        """Below the place where the app is mounted."""
+        path: str = scope["path"]
+        return path.removeprefix(scope.get("root_path", ""))
 
     def _count(self, message: Message, seconds: float) -> None:
         headers = dict(message["headers"])

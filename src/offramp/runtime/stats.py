@@ -7,10 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offramp.policy import Policy
 from offramp.runtime.drift import DriftAlarm
 from offramp.runtime.output import RunOutput
-from offramp.runtime.plan import Plan
+from offramp.runtime.plan import Route
 
 __all__ = ["RunStats", "Tally"]
 
@@ -61,14 +60,14 @@ class Tally:
         rate: Of false alarms, over all operating points together.
     """
 
-    def __init__(self, plan: Plan, rate: float) -> None:
+    def __init__(self, plan: Route, rate: float) -> None:
         self._lock = Lock()
         self._rate = rate
         self._points = 0
         self._drifted = False
         self._begin(plan)
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: Route) -> None:
         """Begin again, at another operating point.
 
         The k-th point may spend rate / (k (k + 1)) on false alarms, which adds up to the rate
@@ -78,19 +77,20 @@ class Tally:
             self._drifted = self._is_drifting()
             self._begin(plan)
 
-    def _begin(self, plan: Plan) -> None:
+    def _begin(self, plan: Route) -> None:
         self._points += 1
         rate = self._rate / (self._points * (self._points + 1))
-        shares, samples = _on_val(plan.policy)
         self._plan = plan
-        self._alarm = DriftAlarm(shares.numpy(), samples, rate, plan.is_open)
+        # From a single val sample nothing is known about the shares, and no alarm is raised.
+        shares = plan.expected_shares.numpy()
+        self._alarm = DriftAlarm(shares, plan.val_samples, rate, plan.is_open)
         self._exits = np.zeros(len(plan.costs), dtype=np.int64)
         self._failed = self._forced = 0
 
     def _is_drifting(self) -> bool:
         return self._drifted or self._alarm.check()
 
-    def add(self, plan: Plan, output: RunOutput, forced: Tensor) -> None:
+    def add(self, plan: Route, output: RunOutput, forced: Tensor) -> None:
         """Count one batch.
 
         A batch that was cut short by a deadline says nothing about drift: those who left in time
@@ -114,25 +114,15 @@ class Tally:
         with self._lock:
             samples = int(self._exits.sum())
             shares = torch.from_numpy(self._exits / max(samples, 1))
-            points, selected = self._plan.policy.points, self._plan.policy.selected
             return RunStats(
                 samples=samples,
                 failed=self._failed,
                 forced=self._forced,
                 mean_cost=float(shares @ self._plan.costs) if samples else float("nan"),
                 exit_shares=shares,
-                expected_cost=float(points.budgets[selected]),
-                expected_shares=points.shares[selected],
+                expected_cost=self._plan.expected_cost,
+                expected_shares=self._plan.expected_shares,
                 drift=self._is_drifting(),
                 log_evidence=self._alarm.log_evidence,
                 false_alarm_rate=self._rate,
             )
-
-
-def _on_val(policy: Policy) -> tuple[Tensor, int]:
-    """Exit shares on val, and of how many samples; of one, if that is not known.
-
-    From a single sample nothing is known about the shares, and no alarm is raised.
-    """
-    samples = [use.samples for use in policy.uses if use.step == "tune"]
-    return policy.points.shares[policy.selected], samples[-1] if samples else 1

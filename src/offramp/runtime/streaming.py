@@ -3,33 +3,39 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, layout_of
 from offramp.runtime.flight import Flight, join_flights
-from offramp.runtime.output import Answered, Sink
-from offramp.runtime.plan import Plan
+from offramp.runtime.output import Answered, Sink, Verdict
+from offramp.runtime.plan import Route
 
 __all__ = ["Engine", "Stream"]
 
 
-class Engine(Protocol):
+RouteT = TypeVar("RouteT", bound=Route)
+Taken = TypeVar("Taken", bound=Route, contravariant=True)
+
+
+class Engine(Protocol[Taken]):
     """What a stream needs of a runner."""
 
-    network: EarlyExitNetwork
+    num_classes: int
 
     def running(self, samples: int) -> AbstractContextManager[Any]:
         """The mode in which stages are run."""
 
-    def depart(self, plan: Plan, x: Any, first_row: int) -> tuple[Flight, int]:  # noqa: ANN401
+    def depart(self, plan: Taken, x: Any, first_row: int) -> tuple[Flight, int]:  # noqa: ANN401
         """A batch before its first stage, and the number of its samples."""
 
-    def run_stage(self, plan: Plan, m: int, flight: Flight, answered: Sink) -> Flight:
+    def run_stage(self, plan: Taken, m: int, flight: Flight, answered: Sink) -> Flight:
         """Run a stage, answer those who stop after it, and return the others."""
+
+    def align(self, states: Sequence[State]) -> list[State]:
+        """Bring states of different batches to one shape where that changes no answer."""
 
 
 class _Board:
@@ -50,13 +56,12 @@ class _Board:
         self._missing[self.next_row] = expected
         self.next_row += max(samples, 1)  # so that an empty batch has a row of its own, too
 
-    def write(self, rows: Tensor, logits: Tensor, exit_index: int, scores: Tensor | float) -> None:
+    def write(self, rows: Tensor, exit_index: int, verdict: Verdict, unscored: float) -> None:
         """Hand answers on to the batches that they belong to."""
         for first, answered in self._batches:
             mine = ((rows >= first) & (rows < first + len(answered.exits))).nonzero().squeeze(1)
             if len(mine):
-                own = scores[mine] if isinstance(scores, Tensor) else scores
-                answered.write(rows[mine] - first, logits[mine], exit_index, own)
+                answered.write(rows[mine] - first, exit_index, verdict.take(mine), unscored)
                 self._missing[first] -= len(mine)
 
     def complete(self) -> Iterator[Answered]:
@@ -67,7 +72,7 @@ class _Board:
             yield answered
 
 
-class Stream:
+class Stream(Generic[RouteT]):
     """Keeps the stages busy with full batches.
 
     Before every stage there is a queue. The deepest queue that is full runs first, which keeps
@@ -81,13 +86,13 @@ class Stream:
         window: How many input batches are on their way, at most.
     """
 
-    def __init__(self, engine: Engine, plan: Plan, window: int) -> None:
+    def __init__(self, engine: Engine[RouteT], plan: RouteT, window: int) -> None:
         self._engine = engine
         self._plan = plan
         self._window = window
         self._full = 1  # samples: as many as the largest batch that came in
         self._queues: list[list[Flight]] = [[] for _ in plan.costs]
-        self._board = _Board(engine.network.num_classes)
+        self._board = _Board(engine.num_classes)
 
     def run(self, batches: Iterable[Any]) -> Iterator[Answered]:
         """Yield the answers of each batch, in order, as soon as they are complete."""
@@ -129,7 +134,7 @@ class Stream:
         if len(flights) < 2:
             return list(flights)
         groups: dict[Any, list[tuple[Flight, State]]] = {}
-        states = self._engine.network.align([each.state for each in flights])
+        states = self._engine.align([each.state for each in flights])
         for flight, state in zip(flights, states, strict=True):
             groups.setdefault(repr(layout_of(state)), []).append((flight, state))
         with torch.inference_mode():

@@ -7,11 +7,13 @@ from offramp.scorers.gates import Gates
 from offramp.scorers.patience import Patience
 from offramp.scorers.performance import PerformanceControl
 from offramp.scorers.scorer import History, Scorer
+from offramp.scorers.utility import ExitUtility
 from offramp.scorers.value import ValueOfContinuing
 
 __all__ = [
     "Corrector",
     "Entropy",
+    "ExitUtility",
     "Forecast",
     "Gates",
     "History",

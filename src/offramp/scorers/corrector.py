@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from offramp.errors import ConfigError
-from offramp.scorers.confidence import log_odds
 from offramp.scorers.scorer import History, Scorer
 from offramp.scorers.small_networks import (
     Features,
@@ -28,6 +27,7 @@ from offramp.scorers.small_networks import (
     TopView,
     check_counts,
     initial_parameters,
+    run_networks,
     train,
 )
 from offramp.targets import correctness, stop_target
@@ -108,19 +108,7 @@ class Corrector(Scorer):
 
     def score_at(self, history: History) -> Tensor:
         """Log-odds of "right here, or hopeless from here on", `[n]`."""
-        self.check_fitted()
-        exit_index = history.exit_index
-        if exit_index >= len(self.hidden_weights_):
-            raise ConfigError(
-                f"there is no corrector at exit {exit_index}: it was fitted for a network of "
-                f"{len(self.hidden_weights_) + 1} exits, and the last one always stops"
-            )
-        inputs = self.view.inputs(history)
-        weights = self.hidden_weights_[exit_index, : inputs.shape[1]]
-        hidden = torch.addmm(self.hidden_biases_[exit_index], inputs, weights).relu()
-        scores = hidden @ self.output_weights_[exit_index] + self.output_biases_[exit_index]
-        added: Tensor = self.log_odds_weights_[exit_index] * log_odds(history.answer)
-        return scores + added
+        return run_networks(self, history).squeeze(1)
 
     def probability(self, scores: Tensor) -> Tensor:
         """The corrector's own output, in [0, 1]."""

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from offramp.errors import ConfigError
-from offramp.scorers.confidence import log_odds
 from offramp.scorers.scorer import History, Scorer
-from offramp.scorers.small_networks import Parameters, TopView, check_counts
+from offramp.scorers.small_networks import Parameters, TopView, check_counts, run_networks
 
 __all__ = ["CostAware", "seeds_of"]
 
@@ -103,19 +102,7 @@ class CostAware(Scorer):
 
     def outputs(self, history: History) -> Tensor:
         """What the networks of the current exit say, `[n, O]`."""
-        self.check_fitted()
-        m = history.exit_index
-        if m >= len(self.hidden_weights_):
-            raise ConfigError(
-                f"there is no {type(self).__name__} at exit {m}: it was fitted for a network of "
-                f"{len(self.hidden_weights_) + 1} exits, and the last one always stops"
-            )
-        inputs = self.view.inputs(history)
-        weights = self.hidden_weights_[m, : inputs.shape[1]]
-        hidden = torch.addmm(self.hidden_biases_[m], inputs, weights).relu()
-        apart = hidden.view(len(hidden), -1, self.hidden)
-        said: Tensor = (apart * self.output_weights_[m]).sum(dim=2) + self.output_biases_[m]
-        return said + self.log_odds_weights_[m] * log_odds(history.answer)[:, None]
+        return run_networks(self, history)
 
     def _num_outputs(self, exit_index: int) -> int:
         """How many networks are run at an exit."""

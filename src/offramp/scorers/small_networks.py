@@ -6,7 +6,7 @@ seeds and outputs are trained as one batched product.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,9 +19,12 @@ __all__ = [
     "Features",
     "Loss",
     "Parameters",
+    "SmallNetworks",
     "TopView",
     "check_counts",
     "initial_parameters",
+    "respond",
+    "run_networks",
     "train",
 ]
 
@@ -79,6 +82,57 @@ class TopView:
             return top.exp()
         index = index[:, None].expand(-1, history.exit_index + 1, -1)
         return history.log_probs.gather(2, index).exp().flatten(1)
+
+
+class SmallNetworks(Protocol):
+    """What a scorer keeps of its networks: E exits, O outputs with H hidden units each.
+
+    Attributes:
+        hidden_weights_: `[E, D, O x H]`, padded with zeros where an exit sees less.
+        hidden_biases_: `[E, O x H]`.
+        output_weights_: `[E, O, H]`, or `[E, H]` where there is one output.
+        output_biases_: `[E, O]`, or `[E]`.
+        log_odds_weights_: `[E, O]`, or `[E]`.
+    """
+
+    hidden_weights_: Tensor
+    hidden_biases_: Tensor
+    output_weights_: Tensor
+    output_biases_: Tensor
+    log_odds_weights_: Tensor
+
+    @property
+    def view(self) -> TopView:
+        """What the networks see."""
+
+    def check_fitted(self) -> None:
+        """Raise unless the networks are there."""
+
+
+def run_networks(scorer: SmallNetworks, history: History) -> Tensor:
+    """What the networks of the current exit say, `[n, O]`.
+
+    Raises:
+        ConfigError: There are no networks at this exit.
+    """
+    scorer.check_fitted()
+    exit_index = history.exit_index
+    if exit_index >= len(scorer.hidden_weights_):
+        raise ConfigError(
+            f"there is no {type(scorer).__name__} at exit {exit_index}: it was fitted for a "
+            f"network of {len(scorer.hidden_weights_) + 1} exits, and the last one always stops"
+        )
+    return respond(scorer, exit_index, scorer.view.inputs(history), log_odds(history.answer))
+
+
+def respond(networks: SmallNetworks, exit_index: int, inputs: Tensor, odds: Tensor) -> Tensor:
+    """What the networks of an exit say to inputs `[n, D]` and log-odds `[n]`: `[n, O]`."""
+    weights = networks.hidden_weights_[exit_index, : inputs.shape[1]]
+    hidden = torch.addmm(networks.hidden_biases_[exit_index], inputs, weights).relu()
+    outputs = networks.output_weights_[exit_index]
+    apart = hidden.unflatten(1, (-1, outputs.shape[-1]))  # [n, O, H]; n may differ in a graph
+    said: Tensor = (apart * outputs).sum(dim=2) + networks.output_biases_[exit_index]
+    return said + networks.log_odds_weights_[exit_index] * odds[:, None]
 
 
 class Features:

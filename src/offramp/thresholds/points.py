@@ -10,17 +10,20 @@ import torch
 from torch import Tensor
 
 from offramp.errors import BudgetError, ConfigError
+from offramp.thresholds.assigned import assigned_sweep
 from offramp.thresholds.geometric import geometric_sweep
 from offramp.thresholds.optimize import optimized_sweep
 from offramp.thresholds.rule import exits_taken
 from offramp.thresholds.shared import shared_sweep
 
 __all__ = [
+    "DEFAULT",
     "METHODS",
     "OperatingPoints",
     "ThresholdMethod",
     "bound_text",
     "measure",
+    "points_of",
     "tune_points",
 ]
 
@@ -31,7 +34,11 @@ METHODS: dict[str, ThresholdMethod] = {
     "geometric": geometric_sweep,
     "optimized": optimized_sweep,
     "shared": shared_sweep,
+    "assigned": assigned_sweep,
 }
+
+DEFAULT = "optimized"
+"""What policies are tuned with unless told otherwise: it wins on every network that was tried."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ def tune_points(
     correct: Tensor,
     costs: Tensor,
     full_accuracy: float,
-    method: str = "geometric",
+    method: str = DEFAULT,
     points: int = 201,
 ) -> OperatingPoints:
     """Choose thresholds on val by a named method and measure them there.
@@ -122,7 +129,8 @@ def tune_points(
 
     Example:
         >>> scores = torch.linspace(0, 1, 40).reshape(10, 4)
-        >>> points = tune_points(scores, scores > 0.3, torch.tensor([1, 4, 7, 10]) / 10, 0.7)
+        >>> costs = torch.tensor([1, 4, 7, 10]) / 10
+        >>> points = tune_points(scores, scores > 0.3, costs, 0.7, "geometric")
         >>> len(points), round(float(points.budgets[points.for_budget(0.5)]), 2)
         (201, 0.49)
     """
@@ -131,6 +139,13 @@ def tune_points(
     if points < 2:
         raise ConfigError(f"`points` must be at least 2, got {points}")
     thresholds = METHODS[method](scores, correct, costs, points)
+    return points_of(thresholds, scores, correct, costs, full_accuracy)
+
+
+def points_of(
+    thresholds: Tensor, scores: Tensor, correct: Tensor, costs: Tensor, full_accuracy: float
+) -> OperatingPoints:
+    """Measure thresholds `[P, M]` on the samples that they were chosen on, cheapest first."""
     means, accuracies, shares = measure(exits_taken(scores, thresholds), correct, costs)
     order = means.argsort(stable=True)
     return OperatingPoints(

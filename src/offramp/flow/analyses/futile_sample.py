@@ -64,7 +64,8 @@ def _runs(result: CaseResult) -> tuple[list[_Run], Tensor]:
     found = []
     for name, word in SHOWN:
         policy = by_name.get(name, METHODS[name]).policy().fit(result.ledgers["held_out"])
-        policy = policy.tune(result.ledgers["val"]).at(budget=_budget(policy))
+        policy.tune(result.ledgers["val"], "geometric")  # the paper's
+        policy = policy.at(budget=_budget(policy))
         found.append(_run(policy, test, lost, word))
     return found, lost
 

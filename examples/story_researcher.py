@@ -1,0 +1,124 @@
+"""Any other model, all methods, and an own one: a forest that is read tree by tree.
+
+A forest of scikit-learn may be asked after 1, 2, 4, ... of its trees; each tree that is not asked
+is compute saved. So it has exits, and nothing of it is a neural network. Its logits go into three
+`.npz` files, which is all that the comparison knows of it:
+
+    pip install 'offramp[report]'
+    python examples/story_researcher.py
+    offramp compare runs/story-researcher/logits      # the same from the shell, with a page
+
+`--quick` takes a smaller forest and three methods.
+"""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from sklearn.ensemble import ExtraTreesClassifier
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+import offramp
+from offramp.report import gains, tables
+
+EXITS = (1, 2, 4, 8, 16, 32, 64)  # trees asked so far, which also is what an exit costs
+BUDGETS = (0.1, 0.25, 0.5)  # half of the trees already say nearly what all of them say
+METHODS = (
+    *("baseline", "temperature", "vector", "matrix", "entropy", "margin", "patience", "product"),
+    *("ensemble", "ours", "ours-no-history", "ccct", "pcee", "gates", "forecast", "value"),
+)
+
+
+@dataclass
+class Momentum(offramp.Scorer):
+    """Stop where the leading class is ahead, has been, and no longer pulls away."""
+
+    learned = ("weights_",)
+
+    def fit(self, history: offramp.History, labels: Tensor, costs: Tensor) -> Self:
+        """One logistic regression per exit but the last, on held_out."""
+        targets = offramp.stop_target(history.predictions, labels)  # [N, M]
+        fits = [
+            LogisticRegression().fit(self._features(history.until(m)), targets[:, m])
+            for m in range(history.exit_index)
+        ]
+        self.weights_ = torch.tensor(np.stack([np.append(f.coef_, f.intercept_) for f in fits]))
+        return self
+
+    def score_at(self, history: offramp.History) -> Tensor:
+        """Log-odds of the stop target, `[n]`."""
+        weights = self.weights_[history.exit_index].float()
+        return self._features(history) @ weights[:-1] + weights[-1]
+
+    def _features(self, history: offramp.History) -> Tensor:
+        lead = history.log_probs.topk(2).values.diff(dim=-1).neg().squeeze(-1)  # [n, m+1]
+        stays = (history.predictions == history.predictions[:, -1:]).float().mean(1)
+        before = lead[:, max(history.exit_index - 1, 0)]
+        return torch.stack([lead[:, -1], lead[:, -1] - before, stays], 1)  # [n, 3]
+
+
+def options() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/story-researcher"))
+    parser.add_argument("--picture", type=Path, help="default: gains.svg in the folder --out")
+    parser.add_argument("--quick", action="store_true", help="less of everything")
+    chosen = parser.parse_args()
+    chosen.out = chosen.out / "quick" if chosen.quick else chosen.out
+    return chosen
+
+
+def pixels(data: offramp.data.Data) -> tuple[np.ndarray, np.ndarray]:
+    """Images as rows `[n, 1200]`, and their labels `[n]`."""
+    images, labels = data.batch(torch.arange(len(data)))
+    return images.flatten(1).numpy(), labels.numpy()
+
+
+def staged_logits(forest: ExtraTreesClassifier, images: np.ndarray) -> np.ndarray:
+    """`[N, M, K]`: the logarithm of the mean vote of the first 1, 2, 4, ... trees."""
+    votes = np.stack([tree.predict_proba(images) for tree in forest.estimators_], axis=1)
+    trees = np.array(EXITS)[:, None]
+    # One more vote, for all classes alike, so that no class has the logarithm of zero.
+    smooth = (votes.cumsum(1)[:, trees[:, 0] - 1] + 1 / votes.shape[2]) / (trees + 1)
+    return np.log(smooth).astype(np.float32)
+
+
+def write_logits(folder: Path, quick: bool) -> None:
+    """Fit the forest on train, and write what every exit says about the three other splits."""
+    few = {"train": 1000, "held_out": 500, "val": 500, "test": 500}
+    splits = offramp.data.cluttered_digits(seed=0, sizes=few if quick else None)
+    forest = ExtraTreesClassifier(EXITS[-1], min_samples_leaf=2, random_state=0)
+    forest.fit(*pixels(splits.train))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("held_out", "val", "test"):
+        images, labels = pixels(splits[name])
+        arrays = {"logits": staged_logits(forest, images), "labels": labels, "costs": EXITS}
+        # Few leaves make many samples look alike: with ids, the splits are known to be disjoint.
+        np.savez(folder / f"{name}.npz", sample_ids=splits[name].sample_ids, **arrays)
+
+
+def main() -> None:
+    """From a forest to a table."""
+    chosen = options()
+    logits = chosen.out / "logits"
+    if not (logits / "test.npz").is_file():
+        write_logits(logits, chosen.quick)
+    ledgers = [
+        offramp.Ledger.load(logits / f"{name}.npz", name, network="forest")
+        for name in ("held_out", "val", "test")
+    ]
+    mine = offramp.Method("momentum", "Momentum (own)", Momentum())
+    names = METHODS[:2] if chosen.quick else METHODS
+    comparison = offramp.compare(
+        *ledgers, methods=[*names, mine], budgets=BUDGETS, seeds=1 if chosen.quick else 3
+    )
+    print("\n\n".join(table.markdown() for table in tables(comparison)))
+    print("written:", gains(comparison, chosen.picture or chosen.out / "gains.svg"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""The library's promises as checks, for anyone's answer, scorer or threshold method.
+
+In a test of your own package:
+
+    def test_my_scorer_keeps_the_promises():
+        offramp.testing.check_scorer(MyScorer())
+"""
+
+from offramp.testing.answers import check_answer
+from offramp.testing.scorers import check_scorer
+from offramp.testing.thresholds import check_threshold_method
+
+__all__ = ["check_answer", "check_scorer", "check_threshold_method"]

@@ -1,0 +1,195 @@
+"""What someone meets first: the bare command, doctor, completion, Ctrl-C, the version."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+import offramp
+from offramp import doctor, extras, machine
+from offramp.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+START = "import sys; sys.argv[0] = 'offramp'; import offramp_command; offramp_command.main()"
+
+
+def command(*arguments, **environment):
+    """The installed command, wherever it is installed."""
+    source = str(ROOT / "src")
+    path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-c", START, *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"NO_COLOR": "1", "PYTHONPATH": path} | environment,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_the_bare_command_says_what_to_do_next():
+    result = command()
+    assert result.returncode == 0, result.stderr
+    text = result.stdout
+    for word in ("offramp demo", "offramp compare", "offramp train", "offramp doctor", "--help"):
+        assert word in text
+    assert len(text.splitlines()) < 25, "short enough for one screen"
+    names = {each.name for each in offramp_app().registered_commands}
+    for word in re.findall(r"^  offramp (\w+)", text, flags=re.MULTILINE):
+        assert word in names
+
+
+def offramp_app():
+    from offramp.cli import app
+
+    return app
+
+
+def test_doctor_says_what_is_there_and_what_is_missing(tmp_path):
+    (tmp_path / "pacs").mkdir()
+    result = command("doctor", OFFRAMP_DATA=str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    text = result.stdout
+    assert torch.__version__ in text
+    assert f"+ pacs              {tmp_path / 'pacs'}" in text
+    assert "- sst2 " in text
+    assert "hf download stanfordnlp/sst2 --repo-type dataset" in text
+    assert "bfloat16" in text
+    assert "cluttered-digits" in text
+
+
+def test_doctor_imports_nothing_optional():
+    heavy = "transformers datasets accelerate matplotlib plotly onnx onnxruntime litserve ray"
+    code = (
+        "import sys; from offramp.doctor import examine; examine(); "
+        f"print([name for name in {heavy.split()!r} if name in sys.modules])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"
+
+
+def test_doctor_names_the_command_for_what_is_missing(monkeypatch):
+    lines = ["torch>=2", 'onnx>=1; extra == "onnx"', 'no-such-thing; extra == "onnx"']
+    monkeypatch.setattr(extras, "requires", lambda _: lines)
+    (finding,) = [f for f in doctor.examine()["features"] if f.what.startswith("onnx")]
+    assert not finding.good
+    assert finding.found == "lacks no-such-thing: pip install 'offramp[onnx]'"
+
+
+def test_doctor_works_where_the_package_is_not_installed(monkeypatch):
+    def missing(package):
+        raise extras.PackageNotFoundError(package)
+
+    monkeypatch.setattr(extras, "requires", missing)
+    monkeypatch.setattr(extras, "version", missing)
+    sections = doctor.examine()
+    assert "not installed as a package" in sections["versions"][0].found
+    assert all(not finding.good for finding in sections["features"])
+
+
+def test_doctor_names_the_variable_for_data(monkeypatch):
+    monkeypatch.delenv("OFFRAMP_DATA", raising=False)
+    first = doctor.examine()["data sets"][0]
+    assert (first.what, first.good) == ("OFFRAMP_DATA", False)
+    assert "not set" in first.found
+
+
+def test_every_extra_is_explained():
+    declared = set(PYPROJECT["optional-dependencies"]) - {"all", "dev"}
+    assert declared == set(extras.FEATURES)
+
+
+def test_completion_knows_the_commands():
+    environment = {"COMP_WORDS": "offramp do", "COMP_CWORD": "1"}
+    result = command(_OFFRAMP_COMPLETE="complete_bash", **environment)
+    assert result.stdout.split() == ["doctor"], result.stderr
+    assert "--install-completion" in command("--help").stdout
+
+
+@pytest.fixture
+def slow_package(tmp_path):
+    """Something that takes as long to import as torch does on a slow disk."""
+    (tmp_path / "offramp").mkdir()
+    text = "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
+    (tmp_path / "offramp" / "__init__.py").write_text(text)
+    return tmp_path
+
+
+def test_ctrl_c_while_importing_is_quiet(slow_package):
+    path = os.pathsep.join([str(slow_package), str(ROOT / "src")])
+    process = subprocess.Popen(
+        [sys.executable, "-c", START],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert process.stdout.readline() == "importing\n"
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=50)
+    assert time.monotonic() - start < 30
+    assert process.returncode == 130
+    assert said.strip() == "offramp: interrupted before anything was done"
+
+
+def test_the_installed_command_is_the_quiet_one():
+    assert PYPROJECT["scripts"] == {"offramp": "offramp_command:main"}
+
+
+def test_the_version_is_in_one_place():
+    assert PYPROJECT["dynamic"] == ["version"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {offramp.__version__}\n" in citation
+
+
+@pytest.mark.parametrize(
+    ("features", "fast"),
+    [
+        ({}, False),
+        ({"avx2": True, "avx512_f": True}, False),
+        ({"avx512_bf16": True}, True),
+        ({"amx_bf16": True}, True),
+        ({"bf16": True}, True),
+    ],
+)
+def test_auto_takes_bfloat16_only_where_the_processor_has_it(monkeypatch, features, fast):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features, raising=False)
+    assert machine.has_fast_bfloat16() is fast
+    assert machine.to_precision("auto") == ("bfloat16" if fast else "float32")
+    assert machine.to_precision("bfloat16") == "bfloat16", "what is asked for is taken"
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_auto_takes_bfloat16_only_where_the_gpu_does_not_emulate_it(monkeypatch, native):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda,
+        "is_bf16_supported",
+        lambda including_emulation=True: native or including_emulation,
+    )
+    assert machine.to_precision("auto") == ("bfloat16" if native else "float32")
+
+
+def test_older_versions_of_torch_are_asked_in_their_own_way(monkeypatch):
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert machine.cpu_features()["avx512_bf16"]
+    assert machine.has_fast_bfloat16()
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(ConfigError, match="--precision must be auto, float32 or bfloat16, got 'h"):
+        machine.to_precision("half")
