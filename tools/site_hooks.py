@@ -33,12 +33,15 @@ def expanded(nav: Any, pages: list[str]) -> Any:  # noqa: ANN401
     """A navigation with every `FOLDER/*.md` replaced by its pages; a section without any goes.
 
     Example:
-        >>> nav = [{"Home": "index.md"}, {"More": "more/*.md"}, {"None": "none/*.md"}]
-        >>> expanded(nav, ["more/b.md", "more/a.md", "more/index.md", "index.md"])
-        [{'Home': 'index.md'}, {'More': ['more/index.md', 'more/a.md', 'more/b.md']}]
+        >>> nav = [{"Home": "index.md"}, {"More": ["more/*.md", "c.md"]}, {"None": "none/*.md"}]
+        >>> expanded(nav, ["more/b.md", "more/a.md", "more/index.md", "index.md", "c.md"])
+        [{'Home': 'index.md'}, {'More': ['more/index.md', 'more/a.md', 'more/b.md', 'c.md']}]
     """
     if isinstance(nav, list):
-        return [found for item in nav if (found := expanded(item, pages))]
+        parts = (expanded(item, pages) for item in nav)
+        return [
+            page for part in parts for page in (part if isinstance(part, list) else [part]) if page
+        ]
     if isinstance(nav, dict):
         return {title: found for title, item in nav.items() if (found := expanded(item, pages))}
     if not nav.endswith("/*.md"):
