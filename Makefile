@@ -34,7 +34,7 @@ browser:
 	fi
 
 test: lint types browser
-	$(BIN)/pytest -q -n auto --dist loadgroup
+	$(BIN)/pytest -q -n auto
 
 # torchvision beside the CPU build of torch breaks other libraries, so it gets its own environment.
 test-timm: install .venv-timm/.installed

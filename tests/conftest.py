@@ -18,6 +18,18 @@ hypothesis.settings.register_profile("offramp", deadline=None, max_examples=40)
 hypothesis.settings.load_profile("offramp")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """On several processes, tests with `cluster` in their names share one, and so one cluster."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Grouped(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return "cluster" if "cluster" in nodeid.rpartition("/")[2] else nodeid
+
+    return Grouped(config, log)
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seed():
     torch.manual_seed(0)
