@@ -23,7 +23,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for script in sorted((ROOT / "examples").glob("*.py")):
         text = f"# {script.name}\n\n```python\n{script.read_text()}```\n"
         files.append(File.generated(config, f"examples/{script.stem}.md", content=text))
-    changes = (ROOT / "CHANGELOG.md").read_text()
+    changes = (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")
     files.append(File.generated(config, "changelog.md", content=changes))
     config.nav = expanded(config.nav, [file.src_uri for file in files.documentation_pages()])
     return files
@@ -33,12 +33,15 @@ def expanded(nav: Any, pages: list[str]) -> Any:  # noqa: ANN401
     """A navigation with every `FOLDER/*.md` replaced by its pages; a section without any goes.
 
     Example:
-        >>> nav = [{"Home": "index.md"}, {"More": "more/*.md"}, {"None": "none/*.md"}]
-        >>> expanded(nav, ["more/b.md", "more/a.md", "more/index.md", "index.md"])
-        [{'Home': 'index.md'}, {'More': ['more/index.md', 'more/a.md', 'more/b.md']}]
+        >>> nav = [{"Home": "index.md"}, {"More": ["more/*.md", "c.md"]}, {"None": "none/*.md"}]
+        >>> expanded(nav, ["more/b.md", "more/a.md", "more/index.md", "index.md", "c.md"])
+        [{'Home': 'index.md'}, {'More': ['more/index.md', 'more/a.md', 'more/b.md', 'c.md']}]
     """
     if isinstance(nav, list):
-        return [found for item in nav if (found := expanded(item, pages))]
+        parts = (expanded(item, pages) for item in nav)
+        return [
+            page for part in parts for page in (part if isinstance(part, list) else [part]) if page
+        ]
     if isinstance(nav, dict):
         return {title: found for title, item in nav.items() if (found := expanded(item, pages))}
     if not nav.endswith("/*.md"):
@@ -49,10 +52,34 @@ def expanded(nav: Any, pages: list[str]) -> Any:  # noqa: ANN401
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links to scripts of examples/ and to the changelog to their pages on the site."""
-    up = posixpath.relpath(".", posixpath.dirname(page.file.src_uri))
-    markdown = re.sub(r"\]\((?:\.\./)+examples/(\w+)\.py\)", rf"]({up}/examples/\1.md)", markdown)
-    return re.sub(r"\]\((?:\.\./)+CHANGELOG\.md\)", f"]({up}/changelog.md)", markdown)
+    """Links that leave docs/ lead to a page made above, or are plain text: no file is there."""
+    return re.sub(
+        r"\[([^\]]*)\]\((\.\./[^)#]*)\)",
+        lambda link: linked(link[1], link[2], page.file.src_uri),
+        markdown,
+    )
+
+
+def linked(text: str, target: str, page: str) -> str:
+    """A link from one page of docs/ as it is on the site.
+
+    Example:
+        >>> linked("the script", "../../examples/engineer.py", "stories/engineer.md")
+        '[the script](../examples/engineer.md)'
+        >>> linked("the tests", "../tests/test_docs.py", "design.md")
+        'the tests'
+        >>> linked("data", "../data.md", "how-to/only-logits.md")
+        '[data](../data.md)'
+    """
+    folder = posixpath.dirname(page) or "."
+    place = posixpath.normpath(posixpath.join(folder, target))
+    if not place.startswith("../"):
+        return f"[{text}]({target})"
+    found = re.fullmatch(r"\.\./examples/(\w+)\.py|\.\./(CHANGELOG)\.md", place)
+    if found is None:
+        return text
+    made = f"examples/{found[1]}.md" if found[1] else "changelog.md"
+    return f"[{text}]({posixpath.relpath(made, folder)})"
 
 
 class OneExample(griffe.Extension):
