@@ -35,8 +35,10 @@ browser:
 			echo "chromium could not be installed; its tests are skipped"; \
 	fi
 
+# A cluster takes both cores to start in time, so its tests come after all others.
 test: lint types browser
-	$(BIN)/pytest -q -n auto --dist loadgroup
+	$(BIN)/pytest -q -n auto -m 'not cluster and not wheel'
+	$(BIN)/pytest -q -m cluster tests
 
 # torchvision beside the CPU build of torch breaks other libraries, so it gets its own environment.
 test-timm: install .venv-timm/.installed

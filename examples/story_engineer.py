@@ -34,6 +34,8 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs/story-engineer"))
     parser.add_argument("--picture", type=Path, help="default: picture.svg in the folder --out")
+    parser.add_argument("--images", type=int, default=256, help="to measure the speed with")
+    parser.add_argument("--rounds", type=int, default=5, help="of which the best counts")
     parser.add_argument("--quick", action="store_true", help="other data, and less of everything")
     chosen = parser.parse_args()
     chosen.out = chosen.out / "quick" if chosen.quick else chosen.out
@@ -118,7 +120,7 @@ def seconds_each(
 def right_answers(test: offramp.Ledger, exits: Tensor | int) -> Tensor:
     """Whether each test sample is answered rightly at its exit, `[N]`."""
     correct = test.logits.argmax(2) == test.labels[:, None]
-    where = torch.as_tensor(exits).expand(len(test))
+    where = torch.as_tensor(exits).long().expand(len(test))
     return correct.gather(1, where[:, None]).squeeze(1).double()
 
 
@@ -145,8 +147,7 @@ def main() -> None:
     names = ("held_out", "val", "test")
     held_out, val, test = (ledger(network, splits[n], chosen.out / n) for n in names)
     last, cut, shipped = network.num_exits - 1, best_exit(val), offramp.zoo.cifar100()
-    count = 32 if chosen.quick else 256
-    images = splits["test"].batch(torch.arange(count))[0]
+    images = splits["test"].batch(torch.arange(chosen.images))[0]
     small = torch.nn.functional.interpolate(images, 32)  # for speed; what is in them is no matter
 
     right = {"Lite0 in full": right_answers(test, last)}
@@ -160,7 +161,7 @@ def main() -> None:
     right["thin ResNet-20"] = right_answers(shipped["test"], 8)  # its own 5,000 test images
     runs["thin ResNet-20"] = plain(shipped["network"].eval(), 8), small
 
-    spent = seconds_each(runs, batch=128, rounds=2 if chosen.quick else 5)
+    spent = seconds_each(runs, batch=64, rounds=chosen.rounds)
     full = "Lite0 in full"
     print("| | test accuracy (%) | against full (points) | images per second | times full | CPU |")
     print("|---|---:|---:|---:|---:|---:|")

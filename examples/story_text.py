@@ -43,6 +43,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data", default="sst2", help="labelled sentences: name or folder")
     parser.add_argument("--out", type=Path, default=Path("runs/story-text"))
     parser.add_argument("--picture", type=Path, help="default: picture.svg in the folder --out")
+    parser.add_argument("--batches", type=int, default=8, help="to measure the time with")
+    parser.add_argument("--rounds", type=int, default=5, help="of which the best counts")
     parser.add_argument("--quick", action="store_true", help="a few epochs, a few batches")
     chosen = parser.parse_args()
     chosen.out = chosen.out / "quick" if chosen.quick else chosen.out
@@ -119,7 +121,7 @@ def seconds(
 def right_answers(test: offramp.Ledger, exits: Tensor | int) -> Tensor:
     """Whether each test sentence is answered rightly at its exit, `[N]`."""
     correct = test.logits.argmax(2) == test.labels[:, None]
-    where = torch.as_tensor(exits).expand(len(test))
+    where = torch.as_tensor(exits).long().expand(len(test))
     return correct.gather(1, where[:, None]).squeeze(1).double()
 
 
@@ -156,9 +158,9 @@ def main() -> None:
 
     # As they come, so short and long sentences share a batch, padded to its longest.
     rows = torch.arange(len(splits.test)).split(64)
-    batches = [splits.test.batch(part)[0] for part in rows[: 2 if chosen.quick else 8]]
+    batches = [splits.test.batch(part)[0] for part in rows[: chosen.batches]]
     runs = [at_exit(network, last), at_exit(network, cut), runner]
-    timed = seconds(dict(zip(right, runs, strict=True)), batches, rounds=2 if chosen.quick else 5)
+    timed = seconds(dict(zip(right, runs, strict=True)), batches, rounds=chosen.rounds)
 
     print("| | test accuracy (%) | against all layers (points) | seconds | saved | CPU saved |")
     print("|---|---:|---:|---:|---:|---:|")
@@ -171,7 +173,7 @@ def main() -> None:
             f"| {name} | {100 * each.mean():.2f} | {gap.mean():+.2f} ± {spread:.2f} | "
             f"{timed[name][0]:.2f} | {saved:.0%} | {spared:.0%} |"
         )
-    shares = torch.bincount(exits, minlength=network.num_exits) / len(exits)
+    shares = torch.bincount(exits.long(), minlength=network.num_exits) / len(exits)
     print("left after each layer:", " ".join(f"{share:.1%}" for share in shares))
     alone = (test.logits.argmax(2) == test.labels[:, None]).double().mean(0)
     print("each layer alone:", " ".join(f"{value:.1%}" for value in alone))

@@ -34,7 +34,6 @@ def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.cluster
-@pytest.mark.xdist_group("cluster")
 def test_python_blocks_run_on_a_cluster(cluster, tmp_path, monkeypatch, capsys):
     run_blocks(CLUSTERS, tmp_path, monkeypatch)
 

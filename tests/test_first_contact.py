@@ -184,7 +184,9 @@ def test_auto_takes_bfloat16_only_where_the_gpu_does_not_emulate_it(monkeypatch,
 
 def test_older_versions_of_torch_are_asked_in_their_own_way(monkeypatch):
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    for name in ("avx2", "avx512", "avx512_bf16", "amx_tile"):
+        has_it = name == "avx512_bf16"
+        monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda has_it=has_it: has_it)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert machine.cpu_features()["avx512_bf16"]
     assert machine.has_fast_bfloat16()

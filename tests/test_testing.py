@@ -11,6 +11,7 @@ from offramp import (
     Corrector,
     CurrentExit,
     Entropy,
+    ExitUtility,
     Forecast,
     Gates,
     GeometricEnsemble,
@@ -21,6 +22,7 @@ from offramp import (
     PerformanceControl,
     ProductOfExperts,
     Scorer,
+    StackingNetwork,
     TemperatureScaling,
     ValueOfContinuing,
     VectorScaling,
@@ -40,11 +42,13 @@ from offramp.thresholds.geometric import geometric_sweep
 ANSWERS = [
     *(CurrentExit(), ProductOfExperts(), TemperatureScaling(), TemperatureScaling(multiplier=3.0)),
     *(VectorScaling(), MatrixScaling(), GeometricEnsemble(), ClassWiseEnsemble()),
+    StackingNetwork(),
 ]
 SCORERS = [
     *(MaxProbability(), Entropy(), Margin(), Patience(), PerformanceControl()),
     *(Corrector(), Corrector(history=False, k="all", target="correctness", seed=3)),
     *(Gates(), Forecast(), ValueOfContinuing(), ValueOfContinuing(loss="regression", price=0.5)),
+    ExitUtility(),
 ]
 
 

@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,13 +26,11 @@ from offramp.runtime.columns import ColumnReader, Columns
 from offramp.runtime.images import images_of_run
 from offramp.runtime.model import Model
 from offramp.runtime.ray_data import PolicyPredictor, predict_dataset
+from offramp.runtime.ray_paths import for_workers
 from offramp.runtime.ray_serve import AppConfig, app, deployment
 from offramp.tracing import trace
 
 pytest.importorskip("ray")
-
-# Started once; on several processes of pytest, all these tests share one.
-on_cluster = [pytest.mark.cluster, pytest.mark.xdist_group("cluster")]
 
 SIZE, BATCH = 20, 8
 MAX_BYTES = 40_000
@@ -87,7 +86,7 @@ def dataset(cluster, place):
 
 
 class TestBatches:
-    pytestmark = on_cluster
+    pytestmark = pytest.mark.cluster
 
     def test_two_workers_decide_as_one_runner_and_keep_order_and_columns(
         self, dataset, place, tmp_path
@@ -189,7 +188,7 @@ def served(cluster, place):
 
 
 class TestServing:
-    pytestmark = on_cluster
+    pytestmark = pytest.mark.cluster
 
     def test_two_replicas_answer_many_clients_as_one_runner(self, served, place):
         from ray import serve
@@ -302,6 +301,16 @@ def test_the_page_shows_a_configuration_that_ray_takes():
     assert getattr(sys.modules[module], name) is app
     assert AppConfig.parse(application.args).budget == 0.5
     assert [part.name for part in application.deployments] == ["offramp"]
+
+
+def test_relative_folders_are_found_by_workers_that_start_elsewhere(monkeypatch):
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    for given, wanted in (({}, Path.cwd() / "run"), ({"working_dir": "gcs://x"}, Path("run"))):
+        context = SimpleNamespace(runtime_env=given)
+        monkeypatch.setattr(ray, "get_runtime_context", lambda context=context: context)
+        assert for_workers("run") == wanted
 
 
 def test_arguments_may_be_text_as_on_a_command_line():

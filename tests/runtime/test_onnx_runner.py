@@ -25,11 +25,13 @@ def near(world, policy, inputs):
     """Samples that rounding may send to another exit, and where the simulation sends them."""
     ledger = world.ledger(inputs)
     scores = trace(policy.answer, policy.scorer, ledger).scores
-    # Patience compares predictions, and two classes may be equal but for rounding.
-    top = policy.answer.answers(ledger.logits).topk(2, dim=2).values
-    tied = ((top[..., 0] - top[..., 1]) < 1e-4).any(1)
+    unsure = near_threshold(scores, policy.thresholds)
+    if isinstance(policy.scorer, offramp.Patience):
+        # It compares predictions, and two classes may be equal but for rounding.
+        top = policy.answer.answers(ledger.logits).topk(2, dim=2).values
+        unsure |= ((top[..., 0] - top[..., 1]) < 1e-4).any(1)
     exits = exits_taken(scores, policy.thresholds).long()
-    return near_threshold(scores, policy.thresholds) | tied, exits
+    return unsure, exits
 
 
 def agreement(one, other, unsure):

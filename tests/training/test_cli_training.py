@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
 from offramp import cli_training
+from offramp.data import source
 from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 
@@ -30,7 +31,7 @@ class Split(TensorDataset):
 def app(monkeypatch):
     names = ("train", "held_out", "val", "test")
     splits = SimpleNamespace(**{name: Split(name, seed) for seed, name in enumerate(names)})
-    monkeypatch.setattr(cli_training, "load", lambda name, **options: splits)
+    monkeypatch.setattr(source, "load", lambda name, **options: splits)
     result = typer.Typer()
     result.command("train")(cli_training.train_command)
     result.command("record")(cli_training.record_command)
@@ -58,9 +59,9 @@ def test_from_nothing_to_ledgers(app, tmp_path):
 
 def test_recording_knows_what_the_run_was_trained_on(app, tmp_path, monkeypatch):
     asked = []
-    splits = cli_training.load("x")
+    splits = source.load("x")
     monkeypatch.setattr(
-        cli_training, "load", lambda name, **options: asked.append((name, options)) or splits
+        source, "load", lambda name, **options: asked.append((name, options)) or splits
     )
     call(app, f"train --data pets --domain art --network convnet --epochs 1 --out {tmp_path}")
     call(app, f"record {tmp_path}")
@@ -128,6 +129,6 @@ def test_wrong_options_are_named(app, tmp_path):
         call(app, f"record {tmp_path} --data x --dtype int8")
     with pytest.raises(ConfigError, match="--splits must name splits of the data, got 'tset'"):
         call(app, f"record {tmp_path} --data x --splits tset")
-    cli_training.load("x").train = Split("train", 0, shape=(7,))
+    source.load("x").train = Split("train", 0, shape=(7,))
     with pytest.raises(ConfigError, match="takes square images, and these data are not"):
         call(app, text)

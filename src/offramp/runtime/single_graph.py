@@ -37,10 +37,9 @@ def nested_graph(
     models = [onnx.load_model_from_string(content) for content in contents]
     nest = _Nest(onnx, models, stages, OUTPUTS if has_confidence else OUTPUTS[:-1])
     numpy = require("onnx.numpy_helper", extra="onnx")
-    constants = [
-        numpy.from_array(limits.numpy(), "thresholds"),
-        numpy.from_array(limits.new_tensor([1]).long().numpy(), "second_axis"),
-    ]
+    constants = [numpy.from_array(limits.numpy(), "thresholds")]
+    if any(stage.reads_logits or stage.reads_answers for stage in stages):
+        constants.append(numpy.from_array(limits.new_tensor([1]).long().numpy(), "second_axis"))
     first = models[0].graph.input
     default = onnx.helper.make_tensor_value_info(
         "thresholds", onnx.TensorProto.FLOAT, list(limits.shape)
