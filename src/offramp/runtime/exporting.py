@@ -179,8 +179,10 @@ class StageModule(nn.Module):
     def example(self) -> tuple[Tensor, ...]:
         """What goes in, for the example."""
         leaves = _tensors(self.template)
-        history = torch.rand(len(leaves[0]), self.exit_index, self.num_classes)
-        return (*leaves, *[history] * (self.reads_logits + self.reads_answers))
+        shape = len(leaves[0]), self.exit_index, self.num_classes
+        # Each its own: one tensor given twice would not tell the logits from the answers.
+        reads = range(self.reads_logits + self.reads_answers)
+        return (*leaves, *(torch.rand(shape) for _ in reads))
 
     @torch.no_grad()
     def _advanced(self) -> State:
