@@ -33,6 +33,7 @@ from offramp.errors import (
     OriginWarning,
     SplitError,
 )
+from offramp.thresholds.points import points_of
 
 PAIRS = [
     (MaxProbability(), CurrentExit()),
@@ -397,3 +398,23 @@ def test_a_file_in_the_way_is_said(baseline, tmp_path):
     (tmp_path / "policy").write_text("")
     with pytest.raises(FileFormatError, match="is a file, not a folder"):
         baseline.save(tmp_path / "policy")
+
+
+def test_a_tuned_policy_does_not_flatter_itself():
+    on_val, stated = [], []
+    for seed in range(8):
+        splits = synthetic.ledgers(seed=seed, samples=400, exits=6)
+        policy = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"], points=41)
+        costs = policy.costs(splits["test"]) / splits["test"].reference_cost
+        seen, unseen = (
+            points_of(policy.points.thresholds, trace.scores, trace.correct, costs, 0.0)
+            for trace in (
+                policy.trace(splits["val"], "val", allow_split="val"),
+                policy.trace(splits["test"], "test"),
+            )
+        )
+        on_val.append(float((seen.accuracies - unseen.accuracies).mean()))
+        stated.append(float((policy.points.accuracies - unseen.accuracies).mean()))
+    assert sum(on_val) / 8 > 0.01  # thresholds chosen by accuracy do look better on val
+    assert abs(sum(stated)) < abs(sum(on_val))
+    assert sum(stated) / 8 < 0.005

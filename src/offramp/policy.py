@@ -22,7 +22,7 @@ from offramp.errors import (
 from offramp.ledger import Ledger
 from offramp.scorers import History, Scorer
 from offramp.storage import read_folder, write_folder
-from offramp.thresholds.points import DEFAULT, OperatingPoints, tune_points
+from offramp.thresholds.points import DEFAULT, OperatingPoints, not_flattered, tune_points
 from offramp.thresholds.rule import exits_taken
 from offramp.tracing import Trace, trace
 
@@ -127,14 +127,10 @@ class Policy:
         found = self.trace(val, "val", allow_split)
         # What "no loss" is measured against: the network's own last exit, before any answer.
         full = found.network_correct[:, -1].double().mean()
-        self._points = tune_points(
-            found.scores,
-            found.correct,
-            self.costs(val) / val.reference_cost,
-            float(full),
-            thresholds,
-            points,
-        )
+        shares = self.costs(val) / val.reference_cost
+        inputs = found.scores, found.correct, shares
+        chosen = tune_points(*inputs, float(full), thresholds, points)
+        self._points = not_flattered(chosen, *inputs, thresholds)
         self.selected = None
         self.record("tune", val)
         return self

@@ -1,7 +1,7 @@
 """Operating points: thresholds over the whole range of costs, with what they gave on val."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ __all__ = [
     "ThresholdMethod",
     "bound_text",
     "measure",
+    "not_flattered",
     "points_of",
     "tune_points",
 ]
@@ -37,6 +38,11 @@ METHODS: dict[str, ThresholdMethod] = {
     "assigned": assigned_sweep,
 }
 
+BY_ACCURACY = ("optimized", "assigned")
+"""Those that look at which answers are right."""
+
+COARSE = 11  # operating points that are enough to see how much val flatters
+
 DEFAULT = "optimized"
 """What policies are tuned with unless told otherwise: it wins on every network that was tried."""
 
@@ -48,7 +54,8 @@ class OperatingPoints:
     Attributes:
         thresholds: `[P, M]` float64.
         budgets: `[P]`, mean cost on val as a share of the reference cost.
-        accuracies: `[P]`, on val.
+        accuracies: `[P]`, on val; those of a tuned policy without what the thresholds gain there
+            by having been chosen on the same samples, see `not_flattered`.
         shares: `[P, M]`, share of the val samples that left at each exit.
         full_accuracy: Accuracy of the network's own last exit on val.
     """
@@ -151,6 +158,56 @@ def points_of(
     return OperatingPoints(
         thresholds[order], means[order], accuracies[order], shares[order], full_accuracy
     )
+
+
+def not_flattered(
+    points: OperatingPoints, scores: Tensor, correct: Tensor, costs: Tensor, method: str
+) -> OperatingPoints:
+    """The same points with the accuracies that samples like val can be expected to give.
+
+    Thresholds that were chosen by the accuracy on val look better there than they are, by a point
+    or two, and the cheapest point that seems accurate enough would be one that val flatters. So
+    what thresholds from one half of val lose on the other half is taken off, at the same cost.
+
+    Args:
+        points: Chosen and measured on all of val.
+        scores: `[N, M]`, on val.
+        correct: bool `[N, M]`.
+        costs: `[M]`, cumulative, as shares of the reference cost.
+        method: A key of `METHODS`; those that do not look at `correct` flatter nobody.
+
+    Example:
+        >>> torch.manual_seed(0)
+        <torch._C.Generator object at ...>
+        >>> scores, correct = torch.randn(60, 3), torch.rand(60, 3) > 0.5  # nothing to be found
+        >>> costs = torch.tensor([0.2, 0.6, 1.0])
+        >>> found = tune_points(scores, correct, costs, 0.5)
+        >>> honest = not_flattered(found, scores, correct, costs, "optimized")
+        >>> bool(found.accuracies.max() > honest.accuracies.max())
+        True
+    """
+    if method not in BY_ACCURACY or len(scores) < 2:
+        return points
+    order = torch.randperm(len(scores), generator=torch.Generator().manual_seed(0))
+    halves = order[::2], order[1::2]
+    losses = np.zeros(len(points))
+    for chosen_on, other in (halves, halves[::-1]):
+        thresholds = METHODS[method](scores[chosen_on], correct[chosen_on], costs, COARSE)
+        seen, unseen = (
+            points_of(thresholds, scores[half], correct[half], costs, 0.0)
+            for half in (chosen_on, other)
+        )
+        losses += _at(seen, points.budgets) - _at(unseen, points.budgets)
+    expected = points.accuracies - torch.from_numpy(losses / 2).clamp_min(0)
+    return replace(points, accuracies=expected.clamp_min(0))
+
+
+def _at(points: OperatingPoints, budgets: Tensor) -> npt.NDArray[np.float64]:
+    """Accuracies at mean costs `[P]`, by linear interpolation."""
+    found: npt.NDArray[np.float64] = np.interp(
+        budgets.numpy(), points.budgets.numpy(), points.accuracies.numpy()
+    )
+    return found
 
 
 def measure(exits: Tensor, correct: Tensor, costs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
