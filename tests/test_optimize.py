@@ -236,7 +236,7 @@ def test_impossible_requests_are_refused():
 
 
 def test_the_registry_knows_all_ways():
-    assert list(thresholds.METHODS) == ["geometric", "optimized", "shared"]
+    assert list(thresholds.METHODS) == ["geometric", "optimized", "shared", "assigned"]
     assert METHODS["baseline"].thresholds == "geometric"
     assert optimized_sweep(torch.rand(50, 3), torch.rand(50, 3) > 0.5, COSTS, 5).shape[1] == 3
 

@@ -87,7 +87,7 @@ def pick(hits: dict[str, Hits], number: int) -> str:
 
     Example:
         >>> lucky, steady = np.zeros((100, 2)), np.zeros((100, 2))
-        >>> lucky[:51, 0], steady[1:51, 0], steady[:50, 1] = 1, 1, 1
+        >>> lucky[:50, 0], steady[2:51, 0], steady[:50, 1] = 1, 1, 1
         >>> pick({"lucky": lucky, "steady": steady}, number=0)
         'steady'
     """

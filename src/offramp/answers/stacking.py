@@ -142,4 +142,6 @@ def _added(
     seen: Tensor, weights: Tensor, biases: Tensor, outputs: Tensor, linear: Tensor
 ) -> Tensor:
     """What is added to each class's logit, `[n, k, m+1]` -> `[n, k]`."""
-    return (seen @ weights + biases).relu() @ outputs + seen @ linear
+    # Sums rather than products with vectors, which ONNX graphs get wrong for transposed inputs.
+    hidden = (seen @ weights + biases).relu()
+    return (hidden * outputs).sum(dim=2) + (seen * linear).sum(dim=2)

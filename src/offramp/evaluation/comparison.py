@@ -233,12 +233,13 @@ class _Bench:
         looks = {key: self._look(policy, test) for key, policy in policies.items()}
         main = looks[id(middle.points)]
         exits = exit_metrics(main.trace, middle.scorer)
-        values = {"ece": _mean(exits.ece[:-1]), "eefp": _mean(exits.eefp[:-1])}
-        resampled, costs = {"eefp": self.resamples.eefp(main.trace)}, {}
+        values, costs, resampled = {}, {}, {}
         for number, budget in enumerate(self.budgets):
             look = looks[id(choice[budget].points)]
             values[accuracy_key(budget)], costs[budget] = look.curve.at(budget)
             resampled[accuracy_key(budget)] = look.accuracies[:, number]
+        values |= {"ece": _mean(exits.ece[:-1]), "eefp": _mean(exits.eefp[:-1])}
+        resampled["eefp"] = self.resamples.eefp(main.trace)
         calibration = self.resamples.ece(main.trace, middle.scorer)
         if calibration is not None:
             resampled["ece"] = calibration
