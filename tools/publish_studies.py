@@ -18,7 +18,6 @@ from offramp.report import tables
 
 TARGET = Path(__file__).parents[1] / "docs" / "results" / "studies"
 SHOWN = ("methods", "versus-temperature", "versus-baseline", "exits")
-MANY = 4  # cases; of more, only what is over all of them and the paper's figures are shown
 
 
 def main() -> None:
@@ -47,7 +46,7 @@ def page(name: str, result: RunResult) -> str:
         parts += [table.markdown() for table in result.tables[analysis]]
     networks = settings["networks"]
     for case in cases:
-        if len(cases) <= MANY:
+        if not settings["report"]["analyses"]:
             parts += section(name, case, networks.get(case, {}).get("title") or case, result)
         else:
             parts += [table.markdown() for table in result.tables[case]]
