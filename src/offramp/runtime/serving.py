@@ -1,5 +1,6 @@
 """`serve`: a network and its policy behind HTTP, on one machine."""
 
+import multiprocessing
 import os
 import signal
 import socket
@@ -126,9 +127,12 @@ def serve(model: Model, intake: Intake, config: ServeConfig | None = None) -> No
                 limit_concurrency=config.max_requests,
                 access_log=False,
             )
-        except KeyboardInterrupt:  # before everything was up, where LitServe leaves its workers
-            for worker in getattr(server, "inference_workers", []):
-                worker.terminate()
+        except KeyboardInterrupt:
+            # Before everything was up LitServe leaves its processes behind. Nothing is being
+            # answered, and those that were forked ignore SIGTERM as this one does now.
+            for child in multiprocessing.active_children():
+                child.kill()
+                child.join()
 
 
 @contextmanager
