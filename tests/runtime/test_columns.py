@@ -125,7 +125,8 @@ def places(tmp_path_factory):
         weight.data.mul_(20)
     data = torch.utils.data.TensorDataset(NORMALIZATION(pixels(150)), torch.arange(150) % 4)
     held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
-    policy = offramp.Policy.for_budget(offramp.MaxProbability(), held_out, val, budget=0.75)
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
+    policy = policy.tune(val, "geometric").at(budget=0.75)
     return Model(network.save(root / "network"), policy.save(root / "policy"))
 
 
