@@ -1,4 +1,5 @@
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -7,16 +8,18 @@ import torch
 from offramp import (
     Corrector,
     Entropy,
+    Margin,
     MaxProbability,
     Method,
     Policy,
+    Scorer,
     TemperatureScaling,
     budget_curve,
     compare,
     evaluate,
     synthetic,
 )
-from offramp.errors import ConfigError, SplitError
+from offramp.errors import ConfigError, LedgerError, SplitError
 from offramp.evaluation.curve import accuracy_at
 from offramp.evaluation.references import references
 from offramp.evaluation.resampling import Resamples, difference
@@ -320,3 +323,29 @@ def test_methods_that_differ_in_their_thresholds_only_are_fitted_once(splits, mo
         alone = compare(**splits, methods=[name], budgets=(0.5,), resamples=20)[name]
         assert torch.equal(alone.curves[0].accuracies, table[name].curves[0].accuracies)
         assert torch.equal(alone.curves[0].costs, table[name].curves[0].costs)
+
+
+def test_one_name_alone_is_a_method(splits):
+    assert [m.name for m in compare(**splits, methods="baseline", resamples=10).methods] == [
+        "baseline"
+    ]
+
+
+def test_a_bare_scorer_is_told_how_to_take_part(splits):
+    with pytest.raises(ConfigError, match=r'offramp.Method\("mine", "Mine", Margin\('):
+        compare(**splits, methods=["baseline", Margin()])
+
+
+def test_scores_that_are_no_tensor_are_named(splits):
+    @dataclass
+    class Arrays(Scorer):
+        def score_at(self, history):
+            return history.answer.amax(1).numpy()
+
+    with pytest.raises(LedgerError, match="must return a torch tensor, got ndarray at exit 0"):
+        compare(**splits, methods=[Method("arrays", "Arrays", Arrays())])
+
+
+def test_near_thresholds_are_suggested(splits):
+    with pytest.raises(ConfigError, match="did you mean baseline:optimized"):
+        compare(**splits, methods=["baseline:optimised"])

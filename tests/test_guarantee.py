@@ -15,7 +15,7 @@ from offramp import (
     certify,
     evaluate,
 )
-from offramp.errors import ConfigError, GuaranteeError, LedgerError, SplitError
+from offramp.errors import ConfigError, GuaranteeError, LedgerError, NotFittedError, SplitError
 from offramp.synthetic import ledgers
 from offramp.thresholds import exits_taken
 from offramp.thresholds.bounds import betting, conformal, hoeffding_bentkus, p_value
@@ -347,3 +347,9 @@ def test_mapie_says_the_same_where_both_do_the_same(world):
         sigma_init=None,
     )
     assert conformal(monotone).numpy() == pytest.approx(bounds)
+
+
+def test_a_policy_without_points_is_told_where_they_come_from(splits):
+    policy = Policy(MaxProbability()).fit(splits["held_out"])
+    with pytest.raises(NotFittedError, match=r'tune\(held_out, "geometric", allow_split'):
+        certify(policy, splits["val"], Guarantee(epsilon=0.1))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from offramp.errors import GuaranteeError
+from offramp.errors import GuaranteeError, NotFittedError
 from offramp.ledger import Ledger
 from offramp.policy import Policy
 from offramp.thresholds.guarantee import Guarantee, certified, upper_bounds
@@ -80,6 +80,11 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
         >>> found.loss < found.loss_bound <= 0.05
         True
     """
+    if not policy.is_tuned:
+        raise NotFittedError(
+            "this policy has no operating points to choose from; they must be fixed before val is "
+            'seen: policy.tune(held_out, "geometric", allow_split="held_out")'
+        )
     thresholds = policy.points.thresholds
     trace = policy.trace(val, "val")
     policy.check_unseen(val, "certify")

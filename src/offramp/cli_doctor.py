@@ -18,7 +18,7 @@ WELCOME = """\
   offramp demo                              trains, compares and writes a report, in about a minute
 [bold]You have logits of every exit[/bold] (an .npz with logits, labels and costs)
   offramp advise logits.npz                 are early exits worth it here?
-  offramp compare logits.npz                all methods side by side
+  offramp compare logits.npz                methods side by side
   offramp fit logits.npz --budget 0.5       a policy for half of the compute
 [bold]You have a model, or want to train one[/bold]
   offramp train --data cluttered-digits --network convnet --epochs 8 --out runs/digits

@@ -87,7 +87,8 @@ class Costs:
             if not after > before:
                 raise LedgerError(
                     f"`costs` must be positive and increase from exit to exit, got {after:g} at "
-                    f"exit {exit_index} after {before:g}"
+                    f"exit {exit_index} after {before:g}; they are cumulative: what running up "
+                    "to an exit costs, not its own stage alone"
                 )
         steps = tuple(after - before for before, after in pairwise((0.0, *values)))
         # The reference is given, not summed: 0.1 + 0.2 is not 0.3, and budgets compare to it.

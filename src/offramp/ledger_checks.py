@@ -67,6 +67,7 @@ def checked_labels(labels: Any, samples: int, classes: int) -> Tensor:  # noqa: 
         sample = int(outside.nonzero()[0])
         raise LedgerError(
             f"`labels` must lie in 0..{classes - 1}, got {int(tensor[sample])} at sample {sample}"
+            "; classes count from 0"
         )
     return tensor
 

@@ -189,8 +189,10 @@ def _named(name: str) -> Method:
     if not colon:
         return method
     if thresholds not in WAYS:
+        near = get_close_matches(thresholds, WAYS, n=1)
+        hint = f"; did you mean {plain}:{near[0]}?" if near else ""
         raise ConfigError(
-            f"after the colon of {name!r}, thresholds must be one of {', '.join(WAYS)}"
+            f"after the colon of {name!r}, thresholds must be one of {', '.join(WAYS)}{hint}"
         )
     return replace(method, name=name, label=f"{method.label}, {thresholds}", thresholds=thresholds)
 

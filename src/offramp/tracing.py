@@ -100,6 +100,11 @@ def exit_scores(scorer: Scorer, history: History) -> Tensor:
 
 def _checked(scorer: Scorer, scores: Tensor, samples: int, exit_index: int) -> Tensor:
     name = type(scorer).__name__
+    if not isinstance(scores, Tensor):
+        raise LedgerError(
+            f"{name}.score_at must return a torch tensor, got {type(scores).__name__} at exit "
+            f"{exit_index}"
+        )
     if scores.shape != (samples,):
         raise LedgerError(
             f"{name}.score_at must give one score per sample, [{samples}], got "

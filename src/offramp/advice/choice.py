@@ -189,7 +189,11 @@ def _reason(
     if not others:
         return text
     rival = max(others, key=lambda method: hits[method.name][:, number].mean())
-    return f"{text}; the best other: {_words(rival)}, {hits[rival.name][:, number].mean():.2%}"
+    other = hits[rival.name][:, number].mean()
+    text = f"{text}; the best other: {_words(rival)}, {other:.2%}"
+    if other <= hits[best.name][:, number].mean():
+        return text
+    return f"{text}, which cannot be told from it here and is not as good over all budgets"
 
 
 def _words(method: Method) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offramp.answers import Answer
 from offramp.errors import ConfigError, FileFormatError
 from offramp.evaluation.contestant import Choice, Contestant, MethodEntry
 from offramp.evaluation.curve import Curve, curve_of
@@ -20,6 +21,7 @@ from offramp.evaluation.values import plain, restore
 from offramp.ledger import Ledger
 from offramp.methods import Method, find_methods
 from offramp.policy import Policy
+from offramp.scorers import Scorer
 from offramp.tracing import Trace
 
 __all__ = ["Comparison", "Figure", "MethodResult", "accuracy_key", "compare"]
@@ -282,7 +284,12 @@ def _entries(methods: Sequence[str | Method | Contestant], classes: int) -> list
     """Everything that takes part, in the order asked for; methods each once."""
     entries: dict[str, Contestant] = {}
     fits: dict[Any, list[Policy]] = {}
-    for method in methods:
+    for method in [methods] if isinstance(methods, str) else methods:
+        if isinstance(method, Scorer | Answer):
+            raise ConfigError(
+                f"a {type(method).__name__} takes part as a method, which has a name and a label: "
+                f'offramp.Method("mine", "Mine", {type(method).__name__}(...))'
+            )
         if isinstance(method, str | Method):
             for found in find_methods([method], classes):
                 if isinstance(method, Method) and found.name in entries:

@@ -99,12 +99,13 @@ def _point(policy: Policy, selected: int) -> Table:
         [Cell(str(number)), Cell(f"{float(threshold):.6g}"), Cell(f"{float(share):.1%}")]
         for number, (threshold, share) in enumerate(columns)
     ]
+    split = next((use.split for use in reversed(policy.uses) if use.step == "tune"), "val")
     caption = (
-        f"On val: accuracy {float(points.accuracies[selected]):.2%} at "
-        f"{float(points.budgets[selected]):.1%} of the cost; the full network reaches "
-        f"{points.full_accuracy:.2%}."
+        f"Chosen on {split}: {float(points.budgets[selected]):.1%} of the cost, and "
+        f"{float(points.accuracies[selected]):.2%} accuracy to be expected on samples like these; "
+        f"the full network reaches {points.full_accuracy:.2%} on {split}."
     )
-    names = ["exit", "threshold", "leave on val"]
+    names = ["exit", "threshold", f"leave on {split}"]
     return Table("point", f"Operating point {selected}", names, rows, caption)
 
 
