@@ -57,9 +57,10 @@ def parts_of(inputs, size):
 
 def joined(outputs):
     outputs = list(outputs)
-    names = ("logits", "exits", "scores", "confidence", "costs", "predictions", "likely_wrong")
+    names = ("logits", "exits", "scores", "costs", "predictions", "stopped")
     parts = {name: torch.cat([getattr(each, name) for each in outputs]) for name in names}
-    return offramp.RunOutput(**parts)
+    rating = torch.cat([each.confidence for each in outputs])
+    return offramp.RunOutput(**parts, rating=rating)
 
 
 def check_all_ways(world, runner, policy, inputs):

@@ -1,5 +1,6 @@
 """What a runner does with a batch."""
 
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 import offramp
+from offramp.confidence import Confidence
 from offramp.errors import (
     BudgetError,
     ConfigError,
@@ -440,3 +442,32 @@ def test_parts_of_an_output_are_outputs(world):
     part = output[2:5]
     assert len(part) == 3 and torch.equal(part.exits, output.exits[2:5])
     assert torch.equal(output[output.exits == 0].scores, output.scores[output.exits == 0])
+
+
+def test_confidence_is_worked_out_when_read_and_at_the_operating_point_of_its_run(
+    world, monkeypatch
+):
+    calls = []
+    probability = Confidence.probability
+
+    def counted(self, *parts):
+        calls.append(len(parts[0]))
+        return probability(self, *parts)
+
+    monkeypatch.setattr(Confidence, "probability", counted)
+    runner = Runner(world.network, world.policy)
+    output = runner(world.inputs(20))
+    assert not calls
+    some = output[3:7]
+    runner.set_budget(1.0)
+    torch.testing.assert_close(some.confidence, output.confidence[3:7])
+    assert torch.equal(some.likely_wrong, output.likely_wrong[3:7])
+    assert sorted(calls) == [4, 20]  # once each, however often it is read
+
+
+def test_a_pickled_output_needs_no_policy(world):
+    output = Runner(world.network, world.policy)(world.inputs(9))
+    copied = pickle.loads(pickle.dumps(output))
+    assert isinstance(copied.rating, torch.Tensor)
+    for name in ("logits", "exits", "costs", "confidence", "likely_wrong"):
+        assert torch.equal(getattr(copied, name), getattr(output, name))

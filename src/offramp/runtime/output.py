@@ -1,13 +1,14 @@
 """What comes out of a run, one row per sample and in the order of the input."""
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from offramp.runtime.plan import Route
+from offramp.runtime.plan import Rating, Route
 
 __all__ = ["DOUBT", "Answered", "RunOutput", "Sink", "Verdict"]
 
@@ -24,32 +25,49 @@ class RunOutput:
         exits: `[N]` int64, the exit at which each sample left; -1 if it never got to one.
         scores: `[N]` float32, the stop score there; `+inf` at the last exit, where none is
             needed, and NaN where time was up at an exit that is closed.
-        confidence: `[N]` float32, the calibrated probability that the answer is right. It is
-            fitted on held_out and is not the stop score. NaN where the policy has none (see
-            `Policy.confidence`) or the sample failed.
-        likely_wrong: bool `[N]`: the policy itself stopped the sample before the last exit, and
-            `confidence` is below 0.5. Such samples were stopped as hopeless; hand them to a
-            person or to a larger model.
         costs: `[N]` float64, as a share of the network without exits, so that their mean
             compares with a budget. As on val, every head up to the exit is charged.
+        stopped: bool `[N]`: the policy itself stopped the sample, before the last exit.
+        rating: `confidence`, or what works it out when somebody asks.
 
     Example:
         >>> from offramp.runtime.output import RunOutput
         >>> import torch
         >>> one = RunOutput(torch.tensor([[0.0, 2.0]]), torch.tensor([1]), torch.tensor([0]),
-        ...                 torch.tensor([2.0]), torch.tensor([0.8]), torch.tensor([False]),
-        ...                 torch.tensor([0.25]))
-        >>> len(one), one.failed.tolist()
-        (1, [False])
+        ...                 torch.tensor([2.0]), costs=torch.tensor([0.25]),
+        ...                 stopped=torch.tensor([True]), rating=torch.tensor([0.4]))
+        >>> len(one), one.failed.tolist(), one.likely_wrong.tolist()
+        (1, [False], [True])
     """
 
     logits: Tensor
     predictions: Tensor
     exits: Tensor
     scores: Tensor
-    confidence: Tensor
-    likely_wrong: Tensor
     costs: Tensor
+    stopped: Tensor
+    rating: Tensor | Rating = field(repr=False)
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        """`[N]` float32, the calibrated probability that the answer is right.
+
+        It is fitted on held_out and is not the stop score. NaN where the policy has none (see
+        `Policy.confidence`) or the sample failed. It is worked out when it is first read: for a
+        single sample that takes as long as a stage of a small network.
+        """
+        if isinstance(self.rating, Tensor):
+            return self.rating
+        stated = self.rating(self.logits, self.exits.clamp_min(0), self.scores)
+        return stated.masked_fill(self.failed, torch.nan)
+
+    @property
+    def likely_wrong(self) -> Tensor:
+        """A bool `[N]`: the policy itself stopped the sample, with a `confidence` below 0.5.
+
+        Such samples were stopped as hopeless; hand them to a person or to a larger model.
+        """
+        return self.stopped & (self.confidence < DOUBT)
 
     def __len__(self) -> int:
         return len(self.predictions)
@@ -60,7 +78,14 @@ class RunOutput:
         return self.predictions < 0
 
     def __getitem__(self, rows: slice | Tensor) -> "RunOutput":
-        return RunOutput(*(getattr(self, item.name)[rows] for item in fields(self)))
+        parts = {item.name: getattr(self, item.name) for item in fields(self)}
+        tensors = {name: part[rows] for name, part in parts.items() if isinstance(part, Tensor)}
+        return replace(self, **tensors)
+
+    def __reduce__(self) -> tuple[type, tuple[Tensor, ...]]:
+        """Pickled with its confidence: another process needs no policy to read it."""
+        settled = replace(self, rating=self.confidence)
+        return RunOutput, tuple(getattr(settled, item.name) for item in fields(settled))
 
 
 class Verdict(NamedTuple):
@@ -125,29 +150,28 @@ class Answered:
 
     def output(self, route: Route) -> RunOutput:
         """Everything that follows from the answers."""
-        exits, at = self.exits, self.exits.clamp_min(0)
-        found = route.confidence(self.logits, at, self.scores)
-        confidence = self.confidence if found is None else found
+        exits = self.exits
         failed = ~self.logits.isfinite().all(dim=1)
         output = RunOutput(
             self.logits,
             self.logits.argmax(dim=1),
             exits,
             self.scores,
-            confidence,
-            (exits < len(route.costs) - 1) & ~self.forced & (confidence < DOUBT),
-            route.costs[at],
+            costs=route.costs[exits.clamp_min(0)],
+            stopped=(exits < len(route.costs) - 1) & ~self.forced,
+            rating=route.rating or self.confidence,
         )
         return _without(output, failed) if failed.any() else output
 
 
 def _without(output: RunOutput, failed: Tensor) -> RunOutput:
     """The same, but for samples that have no answer."""
+    rating = output.rating
     return replace(
         output,
         logits=output.logits.masked_fill(failed[:, None], torch.nan),
         predictions=output.predictions.masked_fill(failed, -1),
-        confidence=output.confidence.masked_fill(failed, torch.nan),
-        likely_wrong=output.likely_wrong & ~failed,
         costs=output.costs.masked_fill(output.exits < 0, 0.0),
+        stopped=output.stopped & ~failed,
+        rating=rating.masked_fill(failed, torch.nan) if isinstance(rating, Tensor) else rating,
     )

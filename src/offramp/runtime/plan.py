@@ -1,8 +1,9 @@
 """What a policy asks of every exit at one operating point: the part that all runners share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,7 +13,19 @@ from offramp.policy import Policy
 from offramp.scorers import History
 from offramp.thresholds.rule import exits_taken, rounded_up
 
-__all__ = ["TOLERANCE", "Plan", "Route", "judge", "near_threshold", "open_exits", "val_samples"]
+__all__ = [
+    "TOLERANCE",
+    "Plan",
+    "Rating",
+    "Route",
+    "judge",
+    "near_threshold",
+    "open_exits",
+    "val_samples",
+]
+
+# Answers `[n, K]`, their exits `[n]` and their scores `[n]` -> `[n]`, how probably they are right.
+Rating: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 TOLERANCE = 1e-4  # of a score; what batch sizes change in float32 is far less
 
@@ -48,8 +61,9 @@ class Route:
         """`[M]`, whether a sample can stop there; always at the last exit."""
         return open_exits(self.limits)
 
-    def confidence(self, logits: Tensor, exits: Tensor, scores: Tensor) -> Tensor | None:
-        """How probable it is that answers are right, `[n]`; None where the stages say it."""
+    @property
+    def rating(self) -> Rating | None:
+        """What says how probably answers are right; None where the stages do, or nothing."""
         return None
 
 
@@ -93,11 +107,11 @@ class Plan(Route):
             policy=policy,
         )
 
-    def confidence(self, logits: Tensor, exits: Tensor, scores: Tensor) -> Tensor | None:
-        """By the policy's own confidence; None where it has none."""
-        if self.policy.confidence is None:
-            return None
-        return self.policy.confidence.probability(logits, exits, scores)
+    @property
+    def rating(self) -> Rating | None:
+        """The policy's own confidence; None where it has none."""
+        confidence = self.policy.confidence
+        return None if confidence is None else confidence.probability
 
 
 def open_exits(limits: Tensor) -> tuple[bool, ...]:
