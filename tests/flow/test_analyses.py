@@ -1,11 +1,14 @@
 """What studies report beyond a comparison is computed from the ledgers, and can be checked."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
 
 from offramp import Costs, Ledger, MaxProbability, Policy, compare
+from offramp.advice import Auto
 from offramp.errors import ConfigError
 from offramp.evaluation.comparison import accuracy_key
 from offramp.evaluation.outcome import exit_metrics
@@ -13,6 +16,7 @@ from offramp.evaluation.resampling import Resamples
 from offramp.flow.analyses.corrector_cost import corrector_cost
 from offramp.flow.analyses.domain_shift import domain_shift
 from offramp.flow.analyses.futile_sample import futile_sample
+from offramp.flow.analyses.gains import gains
 from offramp.flow.analyses.metric_validity import _resampled_augrc, metric_validity, spearman
 from offramp.flow.cache import Cache
 from offramp.flow.case import Case, CaseResult
@@ -117,6 +121,22 @@ def test_domain_shift_states_the_drift_of_the_cost(result):
     costs = (policy.costs(test) / test.reference_cost)[policy.decide(test).long()]
     cost = float(costs.mean())
     assert drifts[0].rows[0][1].text.startswith(f"{cost:.1%} ({100 * (cost - 0.5):+.1f}), ")
+
+
+def test_gains_are_those_of_the_comparison(result, shipped):
+    with pytest.raises(ConfigError, match="gains need 'auto' among the methods"):
+        gains([result])
+    entrants = ["baseline", "baseline:optimized", "ours", Auto(["baseline", "baseline:optimized"])]
+    table = compare(**shipped, methods=entrants, budgets=(0.5, 0.75), seeds=1, resamples=50)
+    both = replace(result, comparison=table)
+    per_network, closed, parts, chosen = gains([both, both]).tables
+    gap = table["auto"].differences["baseline"][accuracy_key(0.75)]
+    assert per_network.rows[1][4].text.startswith(f"{100 * gap.value:+.2f} [")
+    assert closed.rows[0][2].text == f"{table.closed_gap('auto', 0.5):+.1%}"
+    by_method = {row[1].text: row for row in parts.rows}
+    assert list(by_method) == ["`baseline:optimized`", "`ours`", "`auto`"]
+    assert by_method["`auto`"][3].text.startswith(f"{100 * gap.value:+.2f} (")
+    assert chosen.rows[0][1].text.strip("`") in ("baseline", "baseline:optimized")
 
 
 def test_futile_samples_are_wrong_everywhere_and_decided_as_the_policy_does(result):

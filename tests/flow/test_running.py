@@ -238,3 +238,20 @@ def test_a_second_process_waits_for_the_first_and_does_not_repeat_its_work(split
         process.join()
         assert process.exitcode == 0
     assert sorted([queue.get(), queue.get()]) == [0, 1]
+
+
+def test_a_study_may_name_thresholds_and_auto(shipped, tmp_path, monkeypatch):
+    monkeypatch.setattr("offramp.advice.contest.CANDIDATES", ("baseline", "ours:optimized"))
+    path = tmp_path / "study.toml"
+    path.write_text(
+        "[ledgers]\nzoo = 'cifar100'\n[corrector]\nepochs = 1\n[compare]\nresamples = 20\n"
+        "seeds = 1\nmethods = ['baseline', 'ours', 'auto', 'baseline:optimized']\n"
+        "[report]\nanalyses = ['gains']\n"
+    )
+    result = run(path, tmp_path / "out", cache=tmp_path / "cache", progress=False)
+    (comparison,) = result.comparisons.values()
+    names = [method.name for method in comparison.methods]
+    assert names == ["baseline", "ours", "baseline:optimized", "auto"]
+    # A quarter is out of reach: the first exit alone costs a little more.
+    assert comparison["auto"].figures["accuracy@0.25"].cost == pytest.approx(0.25, abs=2e-3)
+    assert "What is gained over the baseline" in result.report.read_text()

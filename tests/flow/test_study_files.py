@@ -46,6 +46,8 @@ ZOO = '[ledgers]\nzoo = "cifar100"\n'
         ),
         (MADE + "[record]\nbatch_size = 0", r"\[record\] `batch_size` must be at least 1, got 0"),
         (MADE + "[compare]\nmethods = ['our']", r"no method 'our'; did you mean `ours`\?"),
+        (MADE + "[compare]\nmethods = ['our:optimized']", r"no method 'our'; did you mean `ours`"),
+        (MADE + "[compare]\nmethods = ['ours:optimised']", r"did you mean ours:optimized\?"),
         (
             MADE + "[compare]\nmethods = 'ours'",
             r"\[compare\] `methods` must be a list, got 'ours'",

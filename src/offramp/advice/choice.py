@@ -73,7 +73,11 @@ class Decision:
     accuracies: dict[str, dict[float, float]]
 
     def plans(
-        self, held_out: Ledger, val: Ledger, fit: Callable[[Policy, Ledger], Sequence[Policy]]
+        self,
+        held_out: Ledger,
+        val: Ledger,
+        fit: Callable[[Policy, Ledger], Sequence[Policy]],
+        nearest: bool = False,
     ) -> list[Plan]:
         """Fit what was chosen on held_out, and give it its thresholds on val.
 
@@ -82,6 +86,10 @@ class Decision:
             val: Held back from the fit, for the thresholds.
             fit: Makes fitted policies of an unfitted one, one for each plan; one policy stands
                 for all plans where its fit is not random.
+            nearest: Take the cheapest operating point where a budget is below all of them.
+
+        Raises:
+            BudgetError: A budget is below all operating points, and the nearest is not wanted.
         """
         parts = _kept(held_out, self.exits), _kept(val, self.exits)
         tuned = {}
@@ -93,8 +101,9 @@ class Decision:
         for number in range(count):
             policies = {}
             for budget, method in self.methods.items():
-                versions = tuned[method.name]
-                policies[budget] = versions[number % len(versions)].at(budget=budget)
+                version = tuned[method.name][number % len(tuned[method.name])]
+                least = float(version.points.budgets[0]) if nearest else 0.0
+                policies[budget] = version.at(budget=max(budget, least))
             found.append(Plan(policies, self.exits, self.why, self.accuracies))
         return found
 

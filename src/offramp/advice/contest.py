@@ -9,7 +9,10 @@ from offramp.evaluation.contestant import Contestant
 from offramp.ledger import Ledger
 from offramp.methods import Method
 
-__all__ = ["Auto", "contestants"]
+__all__ = ["AUTO", "Auto", "contestants"]
+
+AUTO = "auto"
+"""What stands for `Auto` among names of methods."""
 
 
 @dataclass
@@ -17,6 +20,7 @@ class Auto:
     """What `auto` chooses takes part in a comparison, beside the methods it chooses from.
 
     The choice is made once, with the first seed; then what was chosen is fitted with every seed.
+    As for every method, a budget that is out of reach is compared at the cost nearest to it.
 
     Args:
         methods: To choose from.
@@ -31,14 +35,14 @@ class Auto:
     """
 
     methods: Sequence[str | Method] = CANDIDATES
-    name: str = field(default="auto", init=False)
+    name: str = field(default=AUTO, init=False)
     label: str = field(default="Auto", init=False)
     _decision: Decision | None = field(default=None, init=False, repr=False)
 
     def describe(self) -> dict[str, Any]:
         """What was chosen for each budget, and why."""
         if self._decision is None:
-            return {"chosen": None}
+            return {"candidates": [getattr(each, "name", each) for each in self.methods]}
         chosen = {f"{budget:g}": method.name for budget, method in self._decision.methods.items()}
         why = {f"{budget:g}": text for budget, text in self._decision.why.items()}
         return {"chosen": chosen, "why": why, "exits": self._decision.exits}
@@ -49,7 +53,10 @@ class Auto:
         """A plan per seed."""
         self._decision = decide(held_out, val, budgets, self.methods)
         return self._decision.plans(
-            held_out, val, lambda policy, ledger: policy.fit_seeds(ledger, range(seeds))
+            held_out,
+            val,
+            lambda policy, ledger: policy.fit_seeds(ledger, range(seeds)),
+            nearest=True,
         )
 
 
@@ -60,4 +67,4 @@ def contestants(names: Sequence[str]) -> list[str | Contestant]:
         >>> contestants(["baseline", "auto"])[1].label
         'Auto'
     """
-    return [Auto() if name == "auto" else name for name in names]
+    return [Auto() if name == AUTO else name for name in names]

@@ -114,6 +114,18 @@ class Comparison:
         """Names of the columns that are compared."""
         return [*(accuracy_key(budget) for budget in self.budgets), "ece", "eefp"]
 
+    def closed_gap(self, name: str, budget: float) -> float:
+        """Share of the gap between baseline and oracle that a method closes; NaN without a gap.
+
+        Args:
+            name: Of the method; the baseline must have been compared too.
+            budget: One of `budgets`.
+        """
+        key, oracle = accuracy_key(budget), self.references.oracle[self.budgets.index(budget)]
+        ours, below = (self[each].figures[key].value for each in (name, "baseline"))
+        possible = oracle.accuracy - below
+        return (ours - below) / possible if possible > 0 else float("nan")
+
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file; NaN becomes None, infinities become text."""
         result: dict[str, Any] = plain(asdict(self))

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from offramp.advice import AUTO
 from offramp.data import Augmentation
 from offramp.errors import ConfigError
 from offramp.flow.parsing import did_you_mean, nearest
-from offramp.methods import GROUPS, METHODS
+from offramp.methods import GROUPS, METHODS, find_methods
 from offramp.networks.build import BUILDERS
 from offramp.plugins import plugin_origins
 from offramp.training import OBJECTIVES, TrainConfig
@@ -206,7 +207,8 @@ class CompareSettings:
     """Section `[compare]`: which methods, at which budgets.
 
     Args:
-        methods: Names of methods or groups.
+        methods: Names of methods or groups, with their thresholds after a colon if other ones
+            are wanted (`ours:optimized`); and `auto`.
         budgets: Mean costs as shares of the network without exits.
         seeds: For methods whose fit is random.
         resamples: Of the test samples, for intervals.
@@ -218,10 +220,13 @@ class CompareSettings:
     resamples: int = 1000
 
     def __post_init__(self) -> None:
-        known = [*GROUPS, *METHODS]
+        known = [*GROUPS, *METHODS, AUTO]
         for name in self.methods:
-            if name not in known:
-                raise ConfigError(f"`methods` has no method {name!r}{_why_not(name, known)}")
+            plain, colon, _ = name.partition(":")
+            if plain not in known:
+                raise ConfigError(f"`methods` has no method {plain!r}{_why_not(plain, known)}")
+            if colon:
+                find_methods([name], 2)  # which says what is wrong with the thresholds
         if not self.methods or not self.budgets:
             raise ConfigError("`methods` and `budgets` must name at least one each")
         for budget in self.budgets:
@@ -240,7 +245,7 @@ class ReportSettings:
 
     Args:
         analyses: Results of their own: `metric-validity`, `domain-shift`, `corrector-cost`,
-            `futile-sample`.
+            `futile-sample`, `gains`.
         paper: Label of the paper's table or figure that this study repeats.
         note: A sentence or two for the reader, above everything.
     """

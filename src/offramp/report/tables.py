@@ -13,7 +13,7 @@ from offramp.evaluation.curve import AccuracyAt
 from offramp.evaluation.references import FixedExit
 from offramp.evaluation.resampling import Interval
 
-__all__ = ["Cell", "Table", "tables"]
+__all__ = ["Cell", "Table", "gap_cell", "gap_share_cell", "tables"]
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _differences(comparison: Comparison, rival: str) -> Table:
     def row(method: MethodResult) -> list[Cell]:
         found = method.differences[rival]
         cells = [
-            _gap_cell(found.get(column), 100 if column.startswith("accuracy") else 1)
+            gap_cell(found.get(column), 100 if column.startswith("accuracy") else 1)
             for column in comparison.columns
         ]
         return [Cell(method.label), *cells]
@@ -175,21 +175,16 @@ def _differences(comparison: Comparison, rival: str) -> Table:
 
 def _closed_gaps(comparison: Comparison) -> Table:
     """How much of what could be gained over the baseline each method gains."""
-    baseline, keys = comparison["baseline"], [accuracy_key(b) for b in comparison.budgets]
 
     def row(method: MethodResult) -> list[Cell]:
-        cells = []
-        for key, oracle in zip(keys, comparison.references.oracle, strict=True):
-            below = baseline.figures[key].value
-            gained, possible = method.figures[key].value - below, oracle.accuracy - below
-            cells.append(Cell(f"{gained / possible:+.1%}" if possible > 0 else "-"))
-        return [Cell(method.label), *cells]
+        shares = [comparison.closed_gap(method.name, budget) for budget in comparison.budgets]
+        return [Cell(method.label), *(gap_share_cell(share) for share in shares)]
 
     return Table(
         "closed-gap",
         "Share of the gap between baseline and oracle that each method closes",
         ["method", *(_share(budget) for budget in comparison.budgets)],
-        [row(method) for method in comparison.methods if method is not baseline],
+        [row(method) for method in comparison.methods if method.name != "baseline"],
         "The oracle knows which exits are right, so that no method can close the whole gap.",
     )
 
@@ -227,7 +222,18 @@ def _cell(figure: Figure, percent: bool = False) -> Cell:
     return Cell(text, figure.among_best)
 
 
-def _gap_cell(gap: Interval | None, scale: float) -> Cell:
+def gap_share_cell(share: float) -> Cell:
+    """A share of the gap to the oracle, or a dash where there is no gap."""
+    return Cell("-" if np.isnan(share) else f"{share:+.1%}")
+
+
+def gap_cell(gap: Interval | None, scale: float) -> Cell:
+    """A difference with its interval, or a dash; bold where the interval leaves zero out.
+
+    Args:
+        gap: The difference.
+        scale: 100 for points.
+    """
     if gap is None:
         return Cell("-")
     digits = 2 if scale == 100 else 3

@@ -10,7 +10,7 @@ __all__ = ["NAMES", "SCALES", "find"]
 
 SCALES = ("small", "paper")
 
-# In the order of the paper.
+# In the order of the paper, and what goes beyond it.
 NAMES = (
     "resnet34-tinyimagenet",
     "vit-tiny-tinyimagenet",
@@ -26,6 +26,7 @@ NAMES = (
     "corrector-cost",
     "metric-validity",
     "futile-sample",
+    "beyond",
 )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from offramp.flow.analyses.corrector_cost import corrector_cost
 from offramp.flow.analyses.domain_shift import domain_shift
 from offramp.flow.analyses.futile_sample import futile_sample
+from offramp.flow.analyses.gains import gains
 from offramp.flow.analyses.metric_validity import metric_validity
 from offramp.flow.case import CaseResult
 from offramp.flow.findings import Findings
@@ -18,4 +19,5 @@ ANALYSES: dict[str, Analysis] = {
     "domain-shift": domain_shift,
     "corrector-cost": corrector_cost,
     "futile-sample": futile_sample,
+    "gains": gains,
 }

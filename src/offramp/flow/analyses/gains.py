@@ -1,0 +1,129 @@
+"""How much methods gain over the baseline on each network, and which part of them brings it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from offramp.advice import AUTO
+from offramp.errors import ConfigError
+from offramp.evaluation import Comparison
+from offramp.evaluation.comparison import accuracy_key
+from offramp.flow.case import CaseResult
+from offramp.flow.findings import Findings, cells
+from offramp.report import Table
+from offramp.report.tables import Cell, gap_cell, gap_share_cell
+
+__all__ = ["gains"]
+
+PAPERS, CHOSEN = "ours", AUTO
+# From one part of a method to all of them.
+PARTS = {
+    "baseline:optimized": "thresholds alone",
+    "ours": "the paper's score alone",
+    "ours:optimized": "the paper's score, thresholds",
+    "ours-no-history:optimized": "the score without history, thresholds",
+    "class-ensemble": "answers from all exits alone",
+    "class-ensemble:optimized": "answers from all exits, thresholds",
+    "ours-no-history-class-ensemble:optimized": "all three",
+    "value:optimized": "value of continuing, thresholds",
+    "forecast:optimized": "forecast, thresholds",
+    "eenet": "EENet, post hoc",
+    AUTO: "what `auto` chooses",
+}
+
+
+def gains(results: Sequence[CaseResult]) -> Findings:
+    """The paper's own method and `auto` on every network, then the parts over all networks.
+
+    Raises:
+        ConfigError: The study does not compare what it takes.
+    """
+    for name in ("baseline", PAPERS, CHOSEN):
+        if name not in {method.name for method in results[0].comparison.methods}:
+            raise ConfigError(f"[report] `analyses`: gains need {name!r} among the methods")
+    return Findings(
+        "What is gained over the baseline",
+        "Accuracy in points over max probability with geometric thresholds, at the same cost. The "
+        "paper's own method is the corrector with history and geometric thresholds.",
+        [_per_network(results), _closed(results), _parts(results), _choices(results)],
+    )
+
+
+def _per_network(results: Sequence[CaseResult]) -> Table:
+    budgets = results[0].comparison.budgets
+    rows = []
+    for result in results:
+        row = [Cell(result.case.title)]
+        for budget in budgets:
+            for name in (PAPERS, CHOSEN):
+                found = result.comparison[name].differences["baseline"].get(accuracy_key(budget))
+                row.append(gap_cell(found, 100))
+        rows.append(row)
+    heads = [f"{who}, {budget:.0%}" for budget in budgets for who in ("paper", "`auto`")]
+    return Table(
+        "gains",
+        "Gain of the paper's method and of `auto`, with 95 % intervals",
+        ["network", *heads],
+        rows,
+        "Bold: the paired interval leaves zero out.",
+    )
+
+
+def _closed(results: Sequence[CaseResult]) -> Table:
+    budgets = results[0].comparison.budgets
+    rows = []
+    for result in results:
+        shares = [
+            gap_share_cell(result.comparison.closed_gap(name, budget))
+            for budget in budgets
+            for name in (PAPERS, CHOSEN)
+        ]
+        rows.append([Cell(result.case.title), *shares])
+    heads = [f"{who}, {budget:.0%}" for budget in budgets for who in ("paper", "`auto`")]
+    return Table(
+        "gains-closed",
+        "Share of the gap between baseline and oracle that is closed",
+        ["network", *heads],
+        rows,
+    )
+
+
+def _parts(results: Sequence[CaseResult]) -> Table:
+    budgets = results[0].comparison.budgets
+    known = {method.name for method in results[0].comparison.methods}
+    rows = []
+    for name, part in PARTS.items():
+        if name not in known:
+            continue
+        row: list[object] = [part, f"`{name}`"]
+        for budget in budgets:
+            found = [100 * _gain(result.comparison, name, budget) for result in results]
+            low, high = min(found), max(found)
+            row.append(f"{np.mean(found):+.2f} ({low:+.2f} to {high:+.2f})")
+        rows.append(cells(*row))
+    return Table(
+        "gains-parts",
+        f"Which part brings what: mean gain over {len(results)} networks (least and most)",
+        ["part", "method", *(f"{budget:.0%}" for budget in budgets)],
+        rows,
+    )
+
+
+def _choices(results: Sequence[CaseResult]) -> Table:
+    budgets = results[0].comparison.budgets
+    rows = []
+    for result in results:
+        chosen = result.comparison[CHOSEN].settings["chosen"]
+        rows.append(cells(result.case.title, *(f"`{chosen[f'{b:g}']}`" for b in budgets)))
+    return Table(
+        "gains-chosen",
+        "What `auto` chose, from held_out and val alone",
+        ["network", *(f"{budget:.0%}" for budget in budgets)],
+        rows,
+    )
+
+
+def _gain(comparison: Comparison, name: str, budget: float) -> float:
+    column = accuracy_key(budget)
+    ours, baseline = (comparison[each].figures[column].value for each in (name, "baseline"))
+    return ours - baseline
