@@ -15,7 +15,15 @@ from offramp import (
     certify,
     evaluate,
 )
-from offramp.errors import ConfigError, GuaranteeError, LedgerError, NotFittedError, SplitError
+from offramp.errors import (
+    ConfigError,
+    GuaranteeError,
+    GuaranteeWarning,
+    LedgerError,
+    NotFittedError,
+    SplitError,
+)
+from offramp.report.inspection import inspect
 from offramp.synthetic import ledgers
 from offramp.thresholds import exits_taken
 from offramp.thresholds.bounds import betting, conformal, hoeffding_bentkus, p_value
@@ -353,3 +361,17 @@ def test_a_policy_without_points_is_told_where_they_come_from(splits):
     policy = Policy(MaxProbability()).fit(splits["held_out"])
     with pytest.raises(NotFittedError, match=r'tune\(held_out, "geometric", allow_split'):
         certify(policy, splits["val"], Guarantee(epsilon=0.1))
+
+
+def test_a_guarantee_stays_with_its_point_and_in_the_file(policy, big, tmp_path):
+    found = certify(policy, big["val"], Guarantee(epsilon=0.05, delta=0.1))
+    assert policy.guarantee is None, "that of the path is untouched"
+    again = Policy.load(found.policy.save(tmp_path / "policy"))
+    assert again.guarantee == str(found)
+    assert repr(again).endswith("certified)")
+    facts = inspect(tmp_path / "policy")[0]
+    assert ["guarantee", str(found)] in [[cell.text for cell in row] for row in facts.rows]
+    assert again.at_point(again.selected).guarantee == str(found)
+    with pytest.warns(GuaranteeWarning, match=rf"point {again.selected} is certified \(mean reg"):
+        other = again.at_point(0)
+    assert other.guarantee is None and again.guarantee is not None

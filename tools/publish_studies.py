@@ -18,6 +18,8 @@ from offramp.report import tables
 
 TARGET = Path(__file__).parents[1] / "docs" / "results" / "studies"
 SHOWN = ("methods", "versus-temperature", "versus-baseline", "exits")
+LONG = {"beyond": ("methods", "versus-baseline", "closed-gap", "exits")}
+"""Studies with so many methods that every network has a page of its own, and what is on it."""
 
 
 def main() -> None:
@@ -29,6 +31,10 @@ def main() -> None:
     for name in names:
         result = run(studies.find(name), scale="small")
         (TARGET / f"{name}.md").write_text(page(name, result), encoding="utf-8")
+        if name in LONG:
+            for case in result.comparisons:
+                text = network_page(name, case, result)
+                (TARGET / f"{name}-{case}.md").write_text(text, encoding="utf-8")
 
 
 def page(name: str, result: RunResult) -> str:
@@ -45,6 +51,10 @@ def page(name: str, result: RunResult) -> str:
     for analysis in result.tables.keys() - cases.keys():
         parts += [table.markdown() for table in result.tables[analysis]]
     networks = settings["networks"]
+    if name in LONG:
+        links = [f"[{titles(result)[case]}]({name}-{case}.md)" for case in cases]
+        parts.append(f"All methods, network by network: {', '.join(links)}.")
+        return "\n\n".join(part for part in parts if part) + "\n"
     for case in cases:
         if not settings["report"]["analyses"]:
             parts += section(name, case, networks.get(case, {}).get("title") or case, result)
@@ -64,6 +74,28 @@ def section(name: str, case: str, title: str, result: RunResult) -> list[str]:
         f"![Cost and accuracy, ECE and EEFP per exit]({picture})",
         *(table.markdown() for table in shown),
     ]
+
+
+def network_page(name: str, case: str, result: RunResult) -> str:
+    """All methods on one network of a long study."""
+    picture = f"{name}-{case}.svg"
+    shutil.copyfile(result.folder / case / "gains.svg", TARGET / picture)
+    shown = [table for table in tables(result.comparisons[case]) if table.name in LONG[name]]
+    about = json.loads((result.folder / "study.json").read_text(encoding="utf-8"))
+    parts = [
+        f"# {about['configuration']['title']}: {titles(result)[case]}",
+        f"Measured on {date.today()} with `{about['command']}`; [all networks]({name}.md).",
+        f"![What every method gains over the baseline]({picture})",
+        *(table.markdown() for table in shown),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def titles(result: RunResult) -> dict[str, str]:
+    """What the networks of a long study are called: its analysis has a row for each."""
+    (analysis,) = result.tables.keys() - result.comparisons.keys()
+    names = [row[0].text for row in result.tables[analysis][0].rows]
+    return dict(zip(result.comparisons, names, strict=True))
 
 
 def training(result: RunResult) -> str:

@@ -94,9 +94,11 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
     loss_bounds = _loss_bounds(losses, guarantee)
     cost_bounds = _cost_bounds(costs, exits, guarantee)
     point = _choose(loss_bounds, cost_bounds, guarantee)
-    chosen = policy.at_point(point)
+    chosen = policy._copy()
+    chosen.guarantee = None  # an older one, of another point
+    chosen = chosen.at_point(point)
     chosen.record("certify", val)
-    return Certificate(
+    certificate = Certificate(
         chosen,
         guarantee,
         len(val),
@@ -105,6 +107,8 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
         float(costs[exits[:, point]].mean()),
         None if cost_bounds is None else float(cost_bounds[point]),
     )
+    chosen.guarantee = str(certificate)
+    return certificate
 
 
 def _losses(trace: Trace, exits: Tensor, kind: str) -> Tensor:

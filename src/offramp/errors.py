@@ -7,6 +7,7 @@ __all__ = [
     "DataError",
     "FileFormatError",
     "GuaranteeError",
+    "GuaranteeWarning",
     "LedgerError",
     "MemoryLimitError",
     "MissingExtraError",
@@ -100,3 +101,7 @@ class PromiseError(OfframpError, AssertionError):
 
 class OriginWarning(UserWarning):
     """A ledger does not say which network made it, so mixing cannot be noticed."""
+
+
+class GuaranteeWarning(UserWarning):
+    """A certified operating point was left for one without a guarantee."""

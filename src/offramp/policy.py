@@ -1,5 +1,6 @@
 """Policy = answer + scorer + operating points: the only place where they are joined."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from offramp.errors import (
     BudgetError,
     ConfigError,
     FileFormatError,
+    GuaranteeWarning,
     LedgerError,
     NotFittedError,
     SplitError,
@@ -52,6 +54,7 @@ class Policy:
         selected: The number of the chosen operating point, or None.
         confidence: Says how probable it is that an answer is right; set by `fit`, and None where
             a policy comes from `fit_seeds` or from an older file.
+        guarantee: What `certify` promises of the chosen operating point, or None.
         uses: Every use of a split so far.
 
     Example:
@@ -67,6 +70,7 @@ class Policy:
         self.answer = CurrentExit() if answer is None else answer
         self._points: OperatingPoints | None = None
         self.selected: int | None = None
+        self.guarantee: str | None = None
         self.uses: list[SplitUse] = []
         self.network: str | None = None
         self.cost_model: Costs | None = None
@@ -78,6 +82,8 @@ class Policy:
         state = f"at point {self.selected}" if self.selected is not None else "no point chosen"
         if self._points is None:
             state = "not tuned" if self.cost_model else "not fitted"
+        if self.guarantee is not None:
+            state += ", certified"
         return f"Policy({self.scorer}, {self.answer}, {state})"
 
     def fit(self, held_out: Ledger, allow_split: str | None = None) -> Self:
@@ -131,7 +137,7 @@ class Policy:
         inputs = found.scores, found.correct, shares
         chosen = tune_points(*inputs, float(full), thresholds, points)
         self._points = not_flattered(chosen, *inputs, thresholds)
-        self.selected = None
+        self.selected = self.guarantee = None
         self.record("tune", val)
         return self
 
@@ -156,7 +162,11 @@ class Policy:
         return self.at_point(points.for_accuracy(max_drop))
 
     def at_point(self, index: int) -> "Policy":
-        """This policy at the operating point with this number, cheapest first."""
+        """This policy at the operating point with this number, cheapest first.
+
+        Warns:
+            GuaranteeWarning: The point before was certified, and the new one is not.
+        """
         chosen = self._copy()
         if not isinstance(index, int) or not -len(self.points) <= index < len(self.points):
             raise BudgetError(
@@ -164,6 +174,14 @@ class Policy:
                 f"{index!r}"
             )
         chosen.selected = index % len(self.points)
+        if self.guarantee is not None and chosen.selected != self.selected:
+            chosen.guarantee = None
+            warnings.warn(
+                f"operating point {self.selected} is certified ({self.guarantee}), and point "
+                f"{chosen.selected} is not: certify the policy again for what you need",
+                GuaranteeWarning,
+                stacklevel=3,
+            )
         return chosen
 
     @classmethod
@@ -273,6 +291,7 @@ class Policy:
             "costs": self.cost_model.to_json(),
             "num_classes": self.num_classes,
             "selected": self.selected,
+            "guarantee": self.guarantee,
             "uses": [asdict(use) for use in self.uses],
             "full_accuracy": None,
             "confidence": None,
@@ -315,6 +334,7 @@ class Policy:
                     **parts["points"], full_accuracy=meta["full_accuracy"]
                 )
                 policy = policy if policy.selected is None else policy.at_point(policy.selected)
+            policy.guarantee = meta.get("guarantee")
         except (KeyError, TypeError, BudgetError) as error:
             raise FileFormatError(f"{folder} is not a complete policy: {error}") from None
         return policy

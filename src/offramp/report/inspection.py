@@ -88,6 +88,8 @@ def _policy(path: Path, policy: Policy) -> list[Table]:
         points = policy.points
         ends = f"{float(points.budgets.min()):.1%} to {float(points.budgets.max()):.1%}"
         facts["operating points"] = f"{len(points)}, at {ends} of the network without exits"
+    if policy.guarantee is not None:
+        facts["guarantee"] = policy.guarantee
     found = [_facts(f"Policy {path}", facts)]
     return found if policy.selected is None else [*found, _point(policy, policy.selected)]
 
