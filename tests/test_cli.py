@@ -112,7 +112,8 @@ def test_wrong_paths_and_settings_give_one_clear_line(folder, tmp_path):
     assert_refused(offramp("compare", folder, "--budgets", "2"), "must lie in (0, 1]")
     assert_refused(offramp("fit", folder), "either --budget or --max-drop")
     assert_refused(
-        offramp("fit", folder, "--budget", 0.5, "--method", "extended"), "'extended' is a group"
+        offramp("fit", folder, "--budget", 0.5, "--method", "extended"),
+        "'extended' is a group of them: baseline, temperature",
     )
     assert_refused(offramp("compare", folder / "val"), "of the split 'val'; give the folder")
     assert_refused(
@@ -125,7 +126,7 @@ def test_wrong_paths_and_settings_give_one_clear_line(folder, tmp_path):
 def test_broken_files_give_one_clear_line(tmp_path):
     bad = tmp_path / "bad.npz"
     bad.write_bytes(b"nonsense")
-    assert_refused(offramp("compare", bad), "truncated, foreign")
+    assert_refused(offramp("compare", bad), "is no whole .npz: it is cut off")
     np.savez(bad, logits=np.full((9, 2, 3), np.nan), labels=np.zeros(9, int), costs=[1.0, 2.0])
     assert_refused(offramp("inspect", bad), "sample 0, exit 0")
 

@@ -334,7 +334,7 @@ def test_pickled_objects_are_never_read(tmp_path):
             return os.system, ("touch " + str(tmp_path / "boom"),)
 
     path = write(tmp_path / "a.npz", **GOOD, costs=np.array([Bomb()], dtype=object))
-    with pytest.raises(FileFormatError, match="pickled objects, which are never read"):
+    with pytest.raises(FileFormatError, match="arrays of Python objects, which are never read"):
         Ledger.load(path, split="test")
     assert not (tmp_path / "boom").exists()
 
@@ -343,8 +343,17 @@ def test_pickled_objects_are_never_read(tmp_path):
 def test_foreign_and_truncated_npz_are_refused(tmp_path, content):
     path = tmp_path / "a.npz"
     path.write_bytes(content)
-    with pytest.raises(FileFormatError, match="truncated, foreign"):
+    with pytest.raises(FileFormatError, match=r"is no whole \.npz"):
         Ledger.load(path, split="test")
+
+
+def test_a_misspelt_array_is_not_ignored(tmp_path):
+    arrays = {**GOOD, "costs": np.array([1.0, 2.0, 3.0])}
+    path = write(tmp_path / "a.npz", **arrays, sample_id=np.arange(len(GOOD["labels"])))
+    with pytest.raises(FileFormatError, match="misspelt; rename `sample_id` to `sample_ids`"):
+        Ledger.load(path, split="test")
+    path = write(tmp_path / "b.npz", **arrays, embeddings=np.zeros(3))
+    assert len(Ledger.load(path, split="test")) == len(GOOD["labels"])
 
 
 def test_a_path_that_is_not_there_is_said(tmp_path):

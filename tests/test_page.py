@@ -180,10 +180,10 @@ def test_without_the_extra_the_pip_command_is_named(table, tmp_path, monkeypatch
 
 
 def test_what_was_run_is_flattened_for_reading():
-    groups = groups_of({"seeds": [0, 1], "data": {"cuts": {"val": 0.25}, "none": None}, "e": {}})
+    groups = groups_of({"seeds": [0, 1], "data": {"cuts": {"val": 0.25}, "unset": None}, "e": {}})
     assert groups == [
         ("", [("seeds", "0, 1"), ("e", "none")]),
-        ("data", [("cuts.val", "0.25"), ("none", "none")]),
+        ("data", [("cuts.val", "0.25")]),
     ]
 
 

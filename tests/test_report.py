@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from offramp import Margin, attach, build, compare, count_macs, extras, report
-from offramp.errors import FileFormatError, MissingExtraError
+from offramp.errors import ConfigError, FileFormatError, MissingExtraError
 from offramp.methods import METHODS, Method
 from offramp.report.tables import Cell, Table
 
@@ -137,6 +137,19 @@ def test_a_broken_dependency_is_not_called_a_missing_extra(tmp_path, monkeypatch
     with pytest.raises(ModuleNotFoundError, match="something_else_that_is_missing") as error:
         extras.require("half_there", "report")
     assert not isinstance(error.value, MissingExtraError)
+
+
+def test_one_method_has_no_gap_to_close_and_few_samples_are_said(splits):
+    few = {name: ledger.take(range(150)) for name, ledger in splits.items()}
+    alone = compare(**few, methods=["baseline"], resamples=10)
+    assert [found.name for found in report.tables(alone)] == ["methods", "exits"]
+    assert "Only 150 test samples: one of them is 0.7 points" in report.tables(alone)[0].caption
+
+
+def test_an_accuracy_that_was_not_compared_is_named(table):
+    assert table["baseline"].accuracy(0.5) == table["baseline"].figures["accuracy@0.5"].value
+    with pytest.raises(ConfigError, match=r"was not compared at a budget of 0\.3, but at 0\.25"):
+        table["baseline"].accuracy(0.3)
 
 
 def test_the_share_of_the_gap_to_the_oracle_is_what_its_figures_say(table):

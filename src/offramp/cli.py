@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from offramp import __version__, report
-from offramp.advice import contestants
+from offramp.advice import AUTO, contestants
 from offramp.cli_advise import advise_command
 from offramp.cli_doctor import doctor_command, welcome
 from offramp.cli_flow import demo_command, run_command, studies_command, study_command
@@ -105,20 +105,21 @@ def compare_command(
     """
     folder = folder or Path(f"{path.resolve().name.removesuffix('.npz')}-comparison")
     check_target(folder)
-    ledgers = load_ledgers(path)
-    note_partition(path, ledgers)
     wanted = [name.strip() for name in methods.split(",") if name.strip()]
+    shares = numbers("--budgets", budgets)
+    ledgers = load_ledgers(path)
     with _progress() as progress:
         result = compare(
             ledgers["held_out"],
             ledgers["val"],
             ledgers["test"],
             contestants(wanted),
-            numbers("--budgets", budgets),
+            shares,
             seeds,
             resamples,
             progress,
         )
+    note_partition(path, ledgers)
     _show(result, folder, {"command": shlex.join(["offramp", *sys.argv[1:]])})
 
 
@@ -147,8 +148,16 @@ def fit_command(
     """
     if (budget is None) == (max_drop is None):
         raise ConfigError("give either --budget or --max-drop")
+    if method == AUTO:
+        raise ConfigError(
+            "--method takes one method by name; to have one chosen, fitted and saved for every "
+            f"budget: offramp advise {path} --out FOLDER"
+        )
     if method in GROUPS:
-        raise ConfigError(f"--method takes one method, and {method!r} is a group; {_methods}")
+        raise ConfigError(
+            f"--method takes one method, and {method!r} is a group of them: "
+            f"{', '.join(GROUPS[method])}"
+        )
     check_fresh(folder, "policy")
     has_test = has_ledger(path, "test")
     ledgers = load_ledgers(path, ("held_out", "val", "test")[: 3 if has_test else 2])

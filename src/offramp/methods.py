@@ -237,5 +237,6 @@ def _fits(method: Method, num_classes: int) -> bool:
 def _unknown(name: str) -> str:
     known = [*GROUPS, *METHODS, *plugin_origins()]
     near = get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"there is no method {name!r}; {hint}known are {', '.join(known)}"
+    if near:
+        return f"there is no method {name!r}; did you mean {near[0]!r}?"
+    return f"there is no method {name!r}; known are {', '.join(known)}"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,8 @@ from offramp.errors import FileFormatError
 
 __all__ = ["npz_costs", "read_npz"]
 
-KNOWN = (
-    *("logits", "labels", "costs", "stage_costs", "head_costs"),
-    *("reference_cost", "unit", "sample_ids"),
-)
+OPTIONAL = ("reference_cost", "unit", "sample_ids")
+KNOWN = ("logits", "labels", "costs", "stage_costs", "head_costs", *OPTIONAL)
 
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
@@ -26,21 +24,31 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     Raises:
         FileFormatError: The file is truncated, foreign, or has no logits or no labels.
     """
+    if path.is_file() and not is_zipfile(path):
+        raise FileFormatError(
+            f"{path} is no whole .npz: it is cut off, or something else; write it with "
+            "numpy.savez(path, logits=..., labels=..., costs=...)"
+        )
     try:
         # Never with pickle: an object array in a file can run code when it is read.
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
-    except (BadZipFile, ValueError, OSError, EOFError, AttributeError, TypeError):
-        raise FileFormatError(
-            f"{path} is not a readable .npz of plain arrays: it is truncated, foreign, or holds "
-            "pickled objects, which are never read"
-        ) from None
+    except (BadZipFile, ValueError, OSError, EOFError, AttributeError, TypeError) as error:
+        if "pickle" in str(error).lower():
+            raise FileFormatError(
+                f"{path} holds arrays of Python objects, which are never read, since they can run "
+                "code; write arrays of numbers, all rows of one length"
+            ) from None
+        raise FileFormatError(f"{path} cannot be read as an .npz: {error}") from None
     missing = [key for key in ("logits", "labels") if key not in arrays]
     if missing:
         raise FileFormatError(
             f"{path} has no {' and no '.join(missing)}; it has {', '.join(arrays) or 'nothing'}"
             f"{_near(missing, arrays)}"
         )
+    misspelt = _near([name for name in OPTIONAL if name not in arrays], arrays)
+    if misspelt:
+        raise FileFormatError(f"{path} has arrays that look misspelt{misspelt}")
     return arrays
 
 

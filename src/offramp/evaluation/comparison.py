@@ -82,6 +82,21 @@ class MethodResult:
     seconds: float
     differences: dict[str, dict[str, Interval]] = field(default_factory=dict)
 
+    def accuracy(self, budget: float) -> float:
+        """Mean over seeds of the accuracy at one of the budgets that were compared.
+
+        Raises:
+            ConfigError: It was not compared at this budget.
+        """
+        key = accuracy_key(budget)
+        if key not in self.figures:
+            known = [name.partition("@")[2] for name in self.figures if "@" in name]
+            raise ConfigError(
+                f"{self.name} was not compared at a budget of {budget:g}, but at "
+                f"{', '.join(known)}; name it in compare(budgets=...)"
+            )
+        return self.figures[key].value
+
 
 @dataclass
 class Comparison:
@@ -107,6 +122,25 @@ class Comparison:
         raise KeyError(
             f"{name!r} was not compared; compared were "
             f"{', '.join(method.name for method in self.methods)}"
+        )
+
+    def __str__(self) -> str:
+        """The main table, as plain text; `offramp.report.tables` has all of them."""
+        heads = ["method", *(f"{budget:.0%}" for budget in self.budgets), "ECE", "EEFP"]
+        rows = [heads]
+        for method in self.methods:
+            values = [method.figures[column].value for column in self.columns]
+            split = len(self.budgets)
+            accuracies = [f"{100 * value:.2f}" for value in values[:split]]
+            others = ["-" if np.isnan(value) else f"{value:.3f}" for value in values[split:]]
+            rows.append([method.label, *accuracies, *others])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(
+                text.rjust(width) if place else text.ljust(width)
+                for place, (text, width) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in rows
         )
 
     @property
@@ -176,9 +210,11 @@ def compare(
     Example:
         >>> from offramp import synthetic
         >>> splits = synthetic.ledgers(seed=0, samples=500)
-        >>> table = compare(**splits, methods=["baseline", "temperature"])
-        >>> table["temperature"].figures["ece"].value < table["baseline"].figures["ece"].value
-        True
+        >>> table = compare(**splits, methods=["baseline", "margin"])
+        >>> print(table)
+        method      25%    50%    75%    ECE   EEFP
+        Baseline  31.46  69.83  78.40  0.326  0.775
+        Margin    32.14  70.36  78.40      -  0.789
     """
     chosen = _entries(methods, held_out.num_classes)
     _check(budgets, seeds, resamples)

@@ -17,7 +17,7 @@ def groups_of(values: Mapping[str, Any]) -> list[Group]:
         [('', [('seed', '0')]), ('data', [('name', 'digits'), ('size.train', '10')])]
     """
     nested = {key: value for key, value in values.items() if isinstance(value, Mapping) and value}
-    single = [(str(k), text_of(v)) for k, v in values.items() if k not in nested]
+    single = [(str(k), text_of(v)) for k, v in values.items() if k not in nested and v is not None]
     groups: list[Group] = [("", single)] if single else []
     return groups + [(str(key), list(_rows(value))) for key, value in nested.items()]
 
@@ -26,7 +26,7 @@ def _rows(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from _rows(value, f"{prefix}{key}.")
-        else:
+        elif value is not None:  # what was not set says nothing about what was run
             yield f"{prefix}{key}", text_of(value)
 
 

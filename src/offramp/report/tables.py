@@ -15,6 +15,8 @@ from offramp.evaluation.resampling import Interval
 
 __all__ = ["Cell", "Table", "gap_cell", "gap_share_cell", "tables"]
 
+FEW = 200  # test samples, below which half a point cannot be seen
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -94,7 +96,8 @@ def tables(comparison: Comparison) -> list[Table]:
     for rival in ("baseline", "temperature"):
         if any(rival in method.differences for method in comparison.methods):
             found.append(_differences(comparison, rival))
-    if "baseline" in (method.name for method in comparison.methods):
+    compared = {method.name for method in comparison.methods}
+    if "baseline" in compared and len(compared) > 1:
         found.append(_closed_gaps(comparison))
     return [*found, _exits(comparison)]
 
@@ -115,7 +118,7 @@ def _methods(comparison: Comparison) -> Table:
         "without ± are not random. Bold: cannot be told from the best method (paired bootstrap "
         "over test samples, 95 %). ECE and EEFP are means over all exits but the last; ECE last "
         "is that of the answer's max probability. (@ x) is the nearest cost to a budget that is "
-        "out of reach." + _uncharged(comparison),
+        "out of reach." + _uncharged(comparison) + _coarse(comparison),
     )
 
 
@@ -124,6 +127,17 @@ def _uncharged(comparison: Comparison) -> str:
     if comparison.setting["unit"] == "macs":
         return ""
     return f" Costs are {comparison.setting['unit']}, so that answers and scorers are not charged."
+
+
+def _coarse(comparison: Comparison) -> str:
+    """A warning where one sample more or less shows in the figures."""
+    samples = comparison.setting["samples"]["test"]
+    if samples >= FEW:
+        return ""
+    return (
+        f" Only {samples} test samples: one of them is {100 / samples:.1f} points, so that "
+        "figures and intervals say little."
+    )
 
 
 def _method_row(comparison: Comparison, method: MethodResult) -> list[Cell]:
