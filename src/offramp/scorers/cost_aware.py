@@ -16,7 +16,13 @@ from torch import Tensor
 
 from offramp.errors import ConfigError
 from offramp.scorers.scorer import History, Scorer
-from offramp.scorers.small_networks import Parameters, TopView, check_counts, run_networks
+from offramp.scorers.small_networks import (
+    PARAMETERS,
+    Parameters,
+    TopView,
+    check_counts,
+    run_networks,
+)
 
 __all__ = ["CostAware", "seeds_of"]
 
@@ -49,14 +55,7 @@ class CostAware(Scorer):
     epochs: int = 30
     seed: int = 0
     price: float | None = None
-    learned = (
-        "hidden_weights_",
-        "hidden_biases_",
-        "output_weights_",
-        "output_biases_",
-        "log_odds_weights_",
-        "costs_",
-    )
+    learned = (*PARAMETERS, "costs_")
 
     def __post_init__(self) -> None:
         _ = self.view

@@ -16,6 +16,7 @@ from offramp.scorers.confidence import log_odds
 from offramp.scorers.scorer import History
 
 __all__ = [
+    "PARAMETERS",
     "Features",
     "Loss",
     "Parameters",
@@ -27,6 +28,12 @@ __all__ = [
     "run_networks",
     "train",
 ]
+
+PARAMETERS = (
+    *("hidden_weights_", "hidden_biases_", "output_weights_", "output_biases_"),
+    "log_odds_weights_",
+)
+"""Names of what scorers that are made of small networks learn."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -23,6 +23,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from offramp.scorers.confidence import log_odds
 from offramp.scorers.scorer import History, Scorer
 from offramp.scorers.small_networks import (
+    PARAMETERS,
     Features,
     SmallNetworks,
     TopView,
@@ -68,13 +69,7 @@ class ExitUtility(Scorer):
     hidden: int = 128
     epochs: int = 30
     seed: int = 0
-    learned = (
-        "hidden_weights_",
-        "hidden_biases_",
-        "output_weights_",
-        "output_biases_",
-        "log_odds_weights_",
-    )
+    learned = PARAMETERS
 
     def __post_init__(self) -> None:
         _ = self.view
