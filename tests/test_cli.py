@@ -1,15 +1,24 @@
-"""The command line as a user runs it: a real process, its output and its exit code."""
+"""The command line as a user runs it: its output and its exit code.
 
+What a command does is tried in a real process. What it refuses, and what it says in passing, is
+tried in this one, from the same `main`: starting Python and torch takes longer than all the rest.
+"""
+
+import contextlib
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from offramp import Policy, synthetic
+from offramp.cli import main
 
 
 def offramp(*arguments, cwd=None):
@@ -22,6 +31,30 @@ def offramp(*arguments, cwd=None):
         timeout=300,
         check=False,
     )
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Runs a command in this process, and leaves nothing of it behind."""
+    interrupt, show = signal.getsignal(signal.SIGINT), warnings.showwarning
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["offramp", *map(str, arguments)])
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main()
+        return SimpleNamespace(
+            returncode=ended.value.code or 0, stdout=out.getvalue(), stderr=err.getvalue()
+        )
+
+    yield run
+    signal.signal(signal.SIGINT, interrupt)
+    warnings.showwarning = show
 
 
 @pytest.fixture(scope="module")
@@ -87,66 +120,75 @@ def test_fit_takes_an_accuracy_and_needs_no_test_ledger(folder, tmp_path):
     assert Policy.load(tmp_path / "p").selected is not None
 
 
-def test_inspect_describes_ledgers_and_policies(folder, one_file, tmp_path):
-    result = offramp("inspect", folder)
+def test_inspect_describes_ledgers_and_policies(here, folder, one_file, tmp_path):
+    result = here("inspect", folder)
     assert result.returncode == 0
     assert result.stdout.count("held_out") >= 1
     assert "300" in result.stdout
     assert "hopeless" in result.stdout
-    offramp("fit", folder, "--budget", 0.5, "--method", "temperature", "--out", tmp_path / "p")
-    result = offramp("inspect", tmp_path / "p")
+    here("fit", folder, "--budget", 0.5, "--method", "temperature", "--out", tmp_path / "p")
+    result = here("inspect", tmp_path / "p")
     assert "TemperatureScaling" in result.stdout
     assert "fit on 300 of held_out, tune on 300 of val" in result.stdout
-    result = offramp("inspect", one_file)
+    result = here("inspect", one_file)
     assert "relative" in result.stdout
 
 
-def test_wrong_paths_and_settings_give_one_clear_line(folder, tmp_path):
-    assert_refused(offramp("compare", tmp_path / "nowhere"), "nothing at")
-    assert_refused(offramp("compare", tmp_path), "lacks held_out/ or held_out.npz")
-    assert_refused(offramp("inspect", tmp_path), "holds no ledger, policy or network")
+def test_wrong_paths_and_settings_give_one_clear_line(here, folder, tmp_path):
+    assert_refused(here("compare", tmp_path / "nowhere"), "nothing at")
+    assert_refused(here("compare", tmp_path), "lacks held_out/ or held_out.npz")
+    assert_refused(here("inspect", tmp_path), "holds no ledger, policy or network")
     assert_refused(
-        offramp("compare", folder, "--methods", "temprature"), "did you mean 'temperature'"
+        here("compare", folder, "--methods", "temprature"), "did you mean 'temperature'"
     )
-    assert_refused(offramp("compare", folder, "--budgets", "half"), "comma-separated numbers")
-    assert_refused(offramp("compare", folder, "--budgets", "2"), "must lie in (0, 1]")
-    assert_refused(offramp("fit", folder), "either --budget or --max-drop")
+    assert_refused(here("compare", folder, "--budgets", "half"), "comma-separated numbers")
+    assert_refused(here("compare", folder, "--budgets", "2"), "must lie in (0, 1]")
+    assert_refused(here("fit", folder), "either --budget or --max-drop")
     assert_refused(
-        offramp("fit", folder, "--budget", 0.5, "--method", "extended"),
+        here("fit", folder, "--budget", 0.5, "--method", "extended"),
         "'extended' is a group of them: baseline, temperature",
     )
-    assert_refused(offramp("compare", folder / "val"), "of the split 'val'; give the folder")
     assert_refused(
-        offramp("fit", folder, "--budget", 0.01, "--method", "baseline", "--out", tmp_path / "p"),
+        here("fit", folder, "--budget", 0.5, "--method", "auto"), "offramp advise", "--out FOLDER"
+    )
+    assert_refused(here("compare", folder / "val"), "of the split 'val'; give the folder")
+    assert_refused(
+        here("fit", folder, "--budget", 0.01, "--method", "baseline", "--out", tmp_path / "p"),
         "must lie in [0.25",
     )
     assert not (tmp_path / "p").exists()
 
 
-def test_broken_files_give_one_clear_line(tmp_path):
+def test_broken_files_give_one_clear_line(here, tmp_path):
     bad = tmp_path / "bad.npz"
     bad.write_bytes(b"nonsense")
-    assert_refused(offramp("compare", bad), "is no whole .npz: it is cut off")
+    assert_refused(here("compare", bad), "is no whole .npz: it is cut off")
     np.savez(bad, logits=np.full((9, 2, 3), np.nan), labels=np.zeros(9, int), costs=[1.0, 2.0])
-    assert_refused(offramp("inspect", bad), "sample 0, exit 0")
+    assert_refused(here("inspect", bad), "sample 0, exit 0")
+    (tmp_path / "comparison.json").write_text("{}")
+    assert_refused(here("inspect", tmp_path), "is a comparison", "its page is report.html")
 
 
-def test_a_folder_that_cannot_be_written_gives_one_clear_line(folder, tmp_path):
+def test_a_real_process_refuses_alike(tmp_path):
+    assert_refused(offramp("compare", tmp_path / "nowhere"), "nothing at")
+
+
+def test_a_folder_that_cannot_be_written_gives_one_clear_line(here, folder, tmp_path):
     (tmp_path / "file").write_text("")
     assert_refused(
-        offramp("compare", folder, "--methods", "baseline", "--out", tmp_path / "file" / "x"),
+        here("compare", folder, "--methods", "baseline", "--out", tmp_path / "file" / "x"),
         "file is a file, not a folder",
     )
     assert_refused(
-        offramp("fit", folder, "--budget", 0.5, "--out", folder / "val"), "it holds a ledger"
+        here("fit", folder, "--budget", 0.5, "--out", folder / "val"), "it holds a ledger"
     )
 
 
-def test_a_policy_is_not_put_among_other_files(folder, tmp_path):
+def test_a_policy_is_not_put_among_other_files(here, folder, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     fit = ("fit", tmp_path / "nowhere", "--budget", 0.5, "--method", "baseline", "--out")
     # Before any work: not even the ledgers were looked for.
-    assert_refused(offramp(*fit, tmp_path), "it holds other things (notes.txt) and no policy")
+    assert_refused(here(*fit, tmp_path), "it holds other things (notes.txt) and no policy")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -162,15 +204,15 @@ def test_ctrl_c_says_that_nothing_is_broken(folder, tmp_path):
     assert "interrupted" in rest
 
 
-def test_help_teaches(tmp_path):
-    assert offramp("--version").stdout.strip()
-    front = offramp("--help").stdout
+def test_help_teaches(here):
+    assert here("--version").stdout.strip()
+    front = here("--help").stdout
     for command in ("compare", "fit", "inspect", "demo"):
         assert command in front
-    page = offramp("compare", "--help").stdout
+    page = here("compare", "--help").stdout
     assert "cumulative costs" in page
     assert "standard" in page
 
 
-def test_unknown_options_are_refused(folder):
-    assert offramp("compare", folder, "--bugdets", "0.5").returncode == 2
+def test_unknown_options_are_refused(here, folder):
+    assert here("compare", folder, "--bugdets", "0.5").returncode == 2
