@@ -112,6 +112,7 @@ class Outcome:
             lines.append(
                 f"{number:4d}  {share:6.1%}   {right:6.1%}  {_digits(error)}  {_digits(area)}"
             )
+        lines.append("(accuracy, ECE and EEFP: of each exit on all samples, wherever they left)")
         return "\n".join(lines)
 
 
