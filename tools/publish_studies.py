@@ -1,4 +1,4 @@
-"""Run the paper's studies at small scale and write what they found below docs/results/studies/.
+"""Run the studies at small scale and write what they found below docs/results/.
 
 Every step is cached, so that a second run only writes the pages again (networks train for hours):
 
@@ -16,10 +16,12 @@ from offramp import studies
 from offramp.flow import RunResult, run
 from offramp.report import tables
 
-TARGET = Path(__file__).parents[1] / "docs" / "results" / "studies"
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+TARGET = RESULTS / "studies"
 SHOWN = ("methods", "versus-temperature", "versus-baseline", "exits")
 LONG = {"beyond": ("methods", "versus-baseline", "closed-gap", "exits")}
-"""Studies with so many methods that every network has a page of its own, and what is on it."""
+"""Studies with so many methods that every network has a page of its own, and what is on it; they
+have a folder beside that of the others."""
 
 
 def main() -> None:
@@ -30,11 +32,14 @@ def main() -> None:
     TARGET.mkdir(parents=True, exist_ok=True)
     for name in names:
         result = run(studies.find(name), scale="small")
-        (TARGET / f"{name}.md").write_text(page(name, result), encoding="utf-8")
-        if name in LONG:
-            for case in result.comparisons:
-                text = network_page(name, case, result)
-                (TARGET / f"{name}-{case}.md").write_text(text, encoding="utf-8")
+        if name not in LONG:
+            (TARGET / f"{name}.md").write_text(page(name, result), encoding="utf-8")
+            continue
+        (RESULTS / name).mkdir(exist_ok=True)
+        (RESULTS / name / "index.md").write_text(page(name, result), encoding="utf-8")
+        for case in result.comparisons:
+            text = network_page(name, case, result)
+            (RESULTS / name / f"{case}.md").write_text(text, encoding="utf-8")
 
 
 def page(name: str, result: RunResult) -> str:
@@ -52,7 +57,7 @@ def page(name: str, result: RunResult) -> str:
         parts += [table.markdown() for table in result.tables[analysis]]
     networks = settings["networks"]
     if name in LONG:
-        links = [f"[{titles(result)[case]}]({name}-{case}.md)" for case in cases]
+        links = [f"[{titles(result)[case]}]({case}.md)" for case in cases]
         parts.append(f"All methods, network by network: {', '.join(links)}.")
         return "\n\n".join(part for part in parts if part) + "\n"
     for case in cases:
@@ -78,13 +83,13 @@ def section(name: str, case: str, title: str, result: RunResult) -> list[str]:
 
 def network_page(name: str, case: str, result: RunResult) -> str:
     """All methods on one network of a long study."""
-    picture = f"{name}-{case}.svg"
-    shutil.copyfile(result.folder / case / "gains.svg", TARGET / picture)
+    picture = f"{case}.svg"
+    shutil.copyfile(result.folder / case / "gains.svg", RESULTS / name / picture)
     shown = [table for table in tables(result.comparisons[case]) if table.name in LONG[name]]
     about = json.loads((result.folder / "study.json").read_text(encoding="utf-8"))
     parts = [
         f"# {about['configuration']['title']}: {titles(result)[case]}",
-        f"Measured on {date.today()} with `{about['command']}`; [all networks]({name}.md).",
+        f"Measured on {date.today()} with `{about['command']}`; [all networks](index.md).",
         f"![What every method gains over the baseline]({picture})",
         *(table.markdown() for table in shown),
     ]

@@ -103,7 +103,8 @@ def _parts(results: Sequence[CaseResult]) -> Table:
         rows.append(cells(*row))
     return Table(
         "gains-parts",
-        f"Which part brings what: mean gain over {len(results)} networks (least and most)",
+        "Which part brings what: mean gain over "
+        f"{len(results)} network{'s' * (len(results) > 1)} (least and most)",
         ["part", "method", *(f"{budget:.0%}" for budget in budgets)],
         rows,
     )
