@@ -38,8 +38,8 @@ def inspect(path: str | Path) -> list[Table]:
         return _export(path)
     if (path / "comparison.json").is_file():
         raise FileFormatError(
-            f"{path} is a comparison: its tables are in comparison.md and its page is report.html; "
-            "offramp report makes that page again"
+            f"{path} is a comparison: its tables are in comparison.md and its page is "
+            "report.html; offramp report makes that page again"
         )
     inside = [path / f"{split}{suffix}" for split in SPLITS for suffix in ("", ".npz")]
     found = [place for place in inside if place.exists()]
