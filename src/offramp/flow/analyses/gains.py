@@ -28,7 +28,7 @@ PARTS = {
     "value:optimized": "value of continuing, thresholds",
     "forecast:optimized": "forecast, thresholds",
     "eenet": "EENet, post hoc",
-    AUTO: "what `auto` chooses",
+    AUTO: "what auto chooses",
 }
 
 
@@ -59,10 +59,10 @@ def _per_network(results: Sequence[CaseResult]) -> Table:
                 found = result.comparison[name].differences["baseline"].get(accuracy_key(budget))
                 row.append(gap_cell(found, 100))
         rows.append(row)
-    heads = [f"{who}, {budget:.0%}" for budget in budgets for who in ("paper", "`auto`")]
+    heads = [f"{who}, {budget:.0%}" for budget in budgets for who in ("paper", "auto")]
     return Table(
         "gains",
-        "Gain of the paper's method and of `auto`, with 95 % intervals",
+        "Gain of the paper's method and of auto, with 95 % intervals",
         ["network", *heads],
         rows,
         "Bold: the paired interval leaves zero out.",
@@ -79,7 +79,7 @@ def _closed(results: Sequence[CaseResult]) -> Table:
             for name in (PAPERS, CHOSEN)
         ]
         rows.append([Cell(result.case.title), *shares])
-    heads = [f"{who}, {budget:.0%}" for budget in budgets for who in ("paper", "`auto`")]
+    heads = [f"{who}, {budget:.0%}" for budget in budgets for who in ("paper", "auto")]
     return Table(
         "gains-closed",
         "Share of the gap between baseline and oracle that is closed",
@@ -95,7 +95,7 @@ def _parts(results: Sequence[CaseResult]) -> Table:
     for name, part in PARTS.items():
         if name not in known:
             continue
-        row: list[object] = [part, f"`{name}`"]
+        row: list[object] = [part, name]
         for budget in budgets:
             found = [100 * _gain(result.comparison, name, budget) for result in results]
             low, high = min(found), max(found)
@@ -115,10 +115,10 @@ def _choices(results: Sequence[CaseResult]) -> Table:
     rows = []
     for result in results:
         chosen = result.comparison[CHOSEN].settings["chosen"]
-        rows.append(cells(result.case.title, *(f"`{chosen[f'{b:g}']}`" for b in budgets)))
+        rows.append(cells(result.case.title, *(chosen[f"{b:g}"] for b in budgets)))
     return Table(
         "gains-chosen",
-        "What `auto` chose, from held_out and val alone",
+        "What auto chose, from held_out and val alone",
         ["network", *(f"{budget:.0%}" for budget in budgets)],
         rows,
     )
