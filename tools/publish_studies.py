@@ -107,7 +107,7 @@ def training(result: RunResult) -> str:
     """How long the networks behind it trained."""
     timings = json.loads((result.folder / "timings.json").read_text(encoding="utf-8"))
     found = [
-        f"{step.removeprefix('network: ')} in {took(entry['seconds'])}"
+        f"{step.removeprefix('network: ')} in {took(max(entry['seconds'], entry['epochs_seconds']))}"
         for step, entry in timings.items()
         if step.startswith("network: ") and entry["seconds"]
     ]

@@ -54,6 +54,8 @@ def test_configuration_versions_seeds_and_timings_are_saved(finished):
     assert {"python", "torch", "offramp"} <= saved["versions"].keys()
     timings = json.loads((folder / "out" / "timings.json").read_text())
     assert all(each["seconds"] >= 0 for each in timings.values())
+    network = next(each for name, each in timings.items() if name.startswith("network: "))
+    assert 0 < network["epochs_seconds"] < network["seconds"]
     assert any(each.get("methods", {}).keys() >= {"baseline"} for each in timings.values())
 
 

@@ -167,6 +167,11 @@ def write_timings(plan: Plan, workshop: Workshop, out: Path) -> Path:
     for step in plan.steps:
         done = read_done(step.place(workshop.cache)) or {}
         entry = {key: done.get(key) for key in ("seconds", "threads", "versions")}
+        history = step.place(workshop.cache) / "history.jsonl"
+        if history.is_file():
+            # `seconds` are those of the last run alone, and a training may have been resumed.
+            epochs = map(json.loads, history.read_text(encoding="utf-8").splitlines())
+            entry["epochs_seconds"] = sum(epoch.get("seconds", 0.0) for epoch in epochs)
         methods = step.place(workshop.cache) / "seconds.json"
         if methods.is_file():
             entry["methods"] = json.loads(methods.read_text(encoding="utf-8"))
