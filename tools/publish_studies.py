@@ -106,11 +106,11 @@ def titles(result: RunResult) -> dict[str, str]:
 def training(result: RunResult) -> str:
     """How long the networks behind it trained."""
     timings = json.loads((result.folder / "timings.json").read_text(encoding="utf-8"))
-    found = [
-        f"{step.removeprefix('network: ')} in {took(max(entry['seconds'], entry['epochs_seconds']))}"
-        for step, entry in timings.items()
-        if step.startswith("network: ") and entry["seconds"]
-    ]
+    found = []
+    for step, entry in timings.items():
+        if step.startswith("network: ") and entry["seconds"]:
+            spent = max(entry["seconds"], entry["epochs_seconds"])
+            found.append(f"{step.removeprefix('network: ')} in {took(spent)}")
     return f" Networks trained before: {'; '.join(found)}." if found else ""
 
 
