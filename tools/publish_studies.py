@@ -109,7 +109,7 @@ def training(result: RunResult) -> str:
     found = []
     for step, entry in timings.items():
         if step.startswith("network: ") and entry["seconds"]:
-            spent = max(entry["seconds"], entry["epochs_seconds"])
+            spent = max(entry["seconds"], entry.get("epochs_seconds", 0.0))
             found.append(f"{step.removeprefix('network: ')} in {took(spent)}")
     return f" Networks trained before: {'; '.join(found)}." if found else ""
 
