@@ -292,7 +292,7 @@ def test_answers_that_differ_from_the_network_are_held_against_the_network(big):
 def test_one_ledger_for_the_path_and_the_certificate_is_refused(big):
     policy = Policy(MaxProbability()).fit(big["held_out"]).tune(big["val"])
     with pytest.raises(
-        SplitError, match=r"2000 of the 2000 .* used to tune .*; use other samples$"
+        SplitError, match=r"2000 of the 2000 .* used to tune .*; use other samples: the operating points"
     ):
         certify(policy, big["val"], Guarantee(epsilon=0.05))
 
@@ -375,3 +375,16 @@ def test_a_guarantee_stays_with_its_point_and_in_the_file(policy, big, tmp_path)
     with pytest.warns(GuaranteeWarning, match=rf"point {again.selected} is certified \(mean reg"):
         other = again.at_point(0)
     assert other.guarantee is None and again.guarantee is not None
+
+
+def test_a_promise_is_never_stated_as_certain(policy, big):
+    found = certify(policy, big["val"], Guarantee(epsilon=0.3, delta=1e-9))
+    assert "with confidence 0.999999999 on" in str(found)
+    with pytest.raises(ConfigError, match=r"such as offramp.Guarantee\(epsilon=0.05\), got 0.05"):
+        certify(policy, big["val"], 0.05)
+
+
+def test_points_from_val_are_told_where_else_they_can_come_from(big):
+    tuned = Policy(MaxProbability()).fit(big["held_out"]).tune(big["val"], "geometric")
+    with pytest.raises(SplitError, match=r"fixed without val, .*policy.tune\(held_out"):
+        certify(tuned, big["val"], Guarantee(epsilon=0.1))

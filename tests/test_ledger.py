@@ -356,6 +356,13 @@ def test_a_misspelt_array_is_not_ignored(tmp_path):
     assert len(Ledger.load(path, split="test")) == len(GOOD["labels"])
 
 
+def test_an_npz_may_name_its_network(tmp_path):
+    arrays = {**GOOD, "costs": np.array([1.0, 2.0, 3.0])}
+    path = write(tmp_path / "a.npz", **arrays, network=np.array("resnet, 3rd run"))
+    assert Ledger.load(path, split="test").network == "resnet, 3rd run"
+    assert Ledger.load(path, split="test", network="other").network == "other"
+
+
 def test_a_path_that_is_not_there_is_said(tmp_path):
     with pytest.raises(FileFormatError, match="no ledger at"):
         Ledger.load(tmp_path / "nothing")

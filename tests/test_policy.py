@@ -13,6 +13,7 @@ from offramp import (
     Ledger,
     MatrixScaling,
     MaxProbability,
+    Method,
     Patience,
     Policy,
     ProductOfExperts,
@@ -418,3 +419,28 @@ def test_a_tuned_policy_does_not_flatter_itself():
     assert sum(on_val) / 8 > 0.01  # thresholds chosen by accuracy do look better on val
     assert abs(sum(stated)) < abs(sum(on_val))
     assert sum(stated) / 8 < 0.005
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda: Policy("ours"),
+            "`scorer` must be an offramp.Scorer, such as offramp.Corrector()",
+        ),
+        (lambda: Policy(Corrector), r"must be an instance, Corrector\(...\); the class itself"),
+        (lambda: Policy(Corrector(), MaxProbability()), "`answer` must be an offramp.Answer"),
+        (lambda: Method("a", "A", Corrector), "the class itself was given"),
+        (lambda: Method(MaxProbability(), "a", "b"), "`name` of a method is a text"),
+        (lambda: Method("a", "A", thresholds="optimised"), "did you mean 'optimized'"),
+    ],
+)
+def test_what_is_no_scorer_or_answer_is_refused_at_once(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()
+
+
+def test_a_budget_that_is_no_number_is_refused(splits):
+    policy = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"], "geometric")
+    with pytest.raises(BudgetError, match="got 'half'"):
+        policy.at(budget="half")

@@ -1,10 +1,11 @@
 """Certify an operating point of a policy on samples that nothing was chosen on."""
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 from torch import Tensor
 
-from offramp.errors import GuaranteeError, NotFittedError
+from offramp.errors import ConfigError, GuaranteeError, NotFittedError, SplitError
 from offramp.ledger import Ledger
 from offramp.policy import Policy
 from offramp.thresholds.guarantee import Guarantee, certified, upper_bounds
@@ -45,11 +46,21 @@ class Certificate:
         if self.guarantee.budget is not None:
             parts.append(f"mean cost at most {self.guarantee.budget:g}")
         delta = self.guarantee.delta
-        how = "on average over draws of" if delta is None else f"with confidence {1 - delta:g} on"
+        how = "on average over draws of" if delta is None else f"with confidence {_sure(delta)} on"
         return (
             f"{' and '.join(parts)}, {how} {self.samples:,} samples; there, the "
             f"{self.guarantee.loss} was {self.loss:.4f} and the cost {self.cost:.4f}"
         )
+
+
+def _sure(delta: float) -> str:
+    """1 - delta, with enough digits that it never reads as certain.
+
+    Example:
+        >>> _sure(0.1), _sure(1e-9)
+        ('0.9', '0.999999999')
+    """
+    return f"{1 - Decimal(repr(delta)):f}"
 
 
 def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
@@ -80,6 +91,11 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
         >>> found.loss < found.loss_bound <= 0.05
         True
     """
+    if not isinstance(guarantee, Guarantee):
+        raise ConfigError(
+            "`guarantee` says what is to hold, such as offramp.Guarantee(epsilon=0.05), got "
+            f"{guarantee!r}"
+        )
     if not policy.is_tuned:
         raise NotFittedError(
             "this policy has no operating points to choose from; they must be fixed before val is "
@@ -87,7 +103,7 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
         )
     thresholds = policy.points.thresholds
     trace = policy.trace(val, "val")
-    policy.check_unseen(val, "certify")
+    _check_unseen(policy, val)
     exits = exits_taken(trace.scores, thresholds).T.long()  # [N, P], cheapest first
     losses = _losses(trace, exits, guarantee.loss)
     costs = policy.costs(val) / val.reference_cost  # [M]
@@ -109,6 +125,16 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
     )
     chosen.guarantee = str(certificate)
     return certificate
+
+
+def _check_unseen(policy: Policy, val: Ledger) -> None:
+    try:
+        policy.check_unseen(val, "certify")
+    except SplitError as error:
+        raise SplitError(
+            f"{error}: the operating points must be fixed without val, for instance by "
+            'policy.tune(held_out, "geometric", allow_split="held_out")'
+        ) from None
 
 
 def _losses(trace: Trace, exits: Tensor, kind: str) -> Tensor:

@@ -251,7 +251,10 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: object) -
     """Each warning once, as one line."""
     text = str(message)
     if issubclass(category, OriginWarning):
-        text = "the ledgers do not say which network made them, so a mix-up would go unnoticed"
+        text = (
+            "the ledgers do not say which network made them, so a mix-up would go unnoticed; an "
+            ".npz names it in an array `network`, any text"
+        )
     if text not in _noted:
         _noted.add(text)
         err.print(f"note: {text}", markup=False, highlight=False)

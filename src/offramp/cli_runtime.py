@@ -28,6 +28,7 @@ __all__ = ["bench_command", "load_policy", "note_normalization", "predict_comman
 out = Console(width=None if sys.stdout.isatty() else 140)
 err = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
+SHOWN = 3  # failed inputs that are named
 COLUMNS = ("input", "class", "name", "confidence", "likely_wrong", "exit", "cost")
 
 NetworkPath = Annotated[
@@ -99,10 +100,23 @@ def predict_command(
     else:
         raise ConfigError("give image files, a folder of images, or --data")
     classes = None if source is None else source.class_names
+    failed = []
     with _writer(target) as write:
         for row in _rows(runner.stream(read), names, classes):
             write(row)
+            if row["class"] is None:
+                failed.append(row["input"])
     err.print(str(runner.stats), markup=False, highlight=False)
+    if failed:
+        shown = ", ".join(map(str, failed[:SHOWN])) + (", ..." if len(failed) > SHOWN else "")
+        err.print(
+            f"note: no answer for {len(failed)} of {len(names)}, which cannot be decoded or hold "
+            f"numbers that are none: {shown}",
+            markup=False,
+            highlight=False,
+        )
+    if len(failed) == len(names):
+        raise typer.Exit(1)
 
 
 def bench_command(
@@ -192,7 +206,7 @@ def _rows(
                 "class": None if failed else predicted,
                 "name": None if failed or classes is None else classes[predicted],
                 "confidence": _number(output.confidence[at].item()),
-                "likely_wrong": bool(output.likely_wrong[at]),
+                "likely_wrong": None if failed else bool(output.likely_wrong[at]),
                 "exit": None if failed else int(output.exits[at]),
                 "cost": _number(output.costs[at].item()),
             }

@@ -14,7 +14,7 @@ from torch import Tensor
 from offramp.errors import ConfigError, FileFormatError, NotFittedError
 from offramp.plugins import import_hint
 
-__all__ = ["Component", "current_exit_only"]
+__all__ = ["Component", "check_kind", "current_exit_only"]
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -126,3 +126,27 @@ class Component:
         for key, value in state.items():
             setattr(component, key, value)
         return component
+
+
+def check_kind(name: str, given: object, kind: type[Component]) -> None:
+    """Raise unless an argument is a component of a kind, and not its class or its name.
+
+    Args:
+        name: Of the argument, for the message.
+        given: What was given.
+        kind: `Scorer` or `Answer`.
+
+    Raises:
+        ConfigError: With what to give instead.
+    """
+    if isinstance(given, kind):
+        return
+    if isinstance(given, type) and issubclass(given, kind):
+        raise ConfigError(
+            f"`{name}` must be an instance, {given.__name__}(...); the class itself was given"
+        )
+    example = "Corrector()" if kind.__name__ == "Scorer" else "TemperatureScaling()"
+    raise ConfigError(
+        f"`{name}` must be an offramp.{kind.__name__}, such as offramp.{example} or a subclass of "
+        f"your own, got {given!r}"
+    )

@@ -21,7 +21,7 @@ from offramp.ledger_checks import (
     checked_labels,
     checked_logits,
 )
-from offramp.npz import npz_costs, read_npz
+from offramp.npz import npz_costs, npz_network, read_npz
 from offramp.storage import read_folder, write_folder
 
 __all__ = ["SPLITS", "Ledger", "Partition"]
@@ -250,12 +250,12 @@ class Ledger:
         """Raise unless this is the wanted split, or the one that the caller allows instead.
 
         Raises:
-            SplitError: With the words that would allow it.
+            SplitError: With the words that would allow it, where the step takes them.
         """
         if self.split not in (wanted, allow_split):
             raise SplitError(
-                f"this step needs the split {wanted!r}, and the ledger is {self.split!r}; if that "
-                f"is what you mean, say allow_split={self.split!r}"
+                f"this step needs the split {wanted!r}, and the ledger is {self.split!r}; where a "
+                f"step takes another one knowingly, it takes allow_split={self.split!r}"
             )
 
     def require_network(self, network: str | None) -> None:
@@ -299,9 +299,10 @@ class Ledger:
         Args:
             path: A folder that `save` wrote, or an `.npz` with `logits` `[N, M, K]`, `labels`
                 `[N]` and cumulative `costs` `[M]`; or, instead of `costs`, `stage_costs`,
-                `head_costs`, and optionally `reference_cost` and `unit`; optionally `sample_ids`.
+                `head_costs`, and optionally `reference_cost` and `unit`; optionally `sample_ids`,
+                and `network`, a text that all files of one network share.
             split: Needed for an `.npz`; for a folder it must be what the folder says.
-            network: Fingerprint of the network, for an `.npz`.
+            network: Fingerprint of the network, for an `.npz` that does not name it.
 
         Raises:
             FileFormatError: The file is missing, truncated, foreign or of an unknown version.
@@ -323,7 +324,7 @@ class Ledger:
             npz_costs(path, arrays),
             split=split,
             sample_ids=arrays.get("sample_ids"),
-            network=network,
+            network=npz_network(path, arrays) if network is None else network,
         )
 
     @classmethod

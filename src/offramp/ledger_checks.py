@@ -57,7 +57,8 @@ def checked_labels(labels: Any, samples: int, classes: int) -> Tensor:  # noqa: 
     tensor = _as_tensor("labels", labels).detach().cpu()
     if tensor.shape != (samples,):
         raise LedgerError(
-            f"`labels` must have the shape [{samples}] to match `logits`, got {list(tensor.shape)}"
+            f"`labels` must have the shape [{samples}] to match `logits`, got "
+            f"{list(tensor.shape)}; logits are [samples, exits, classes], in this order"
         )
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise LedgerError(f"`labels` must be integers, got {tensor.dtype}")

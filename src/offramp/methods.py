@@ -16,6 +16,7 @@ from offramp.answers import (
     TemperatureScaling,
     VectorScaling,
 )
+from offramp.component import check_kind
 from offramp.errors import ConfigError, PluginError
 from offramp.plugins import load_plugin, plugin_origins
 from offramp.policy import Policy
@@ -55,6 +56,19 @@ class Method:
     scorer: Scorer = field(default_factory=MaxProbability)
     answer: Answer = field(default_factory=CurrentExit)
     thresholds: str = "geometric"
+
+    def __post_init__(self) -> None:
+        for name in ("name", "label"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"`{name}` of a method is a text, got {getattr(self, name)!r}")
+        check_kind("scorer", self.scorer, Scorer)
+        check_kind("answer", self.answer, Answer)
+        if self.thresholds not in WAYS:
+            near = get_close_matches(self.thresholds, WAYS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(
+                f"`thresholds` must be one of {', '.join(WAYS)}, got {self.thresholds!r}{hint}"
+            )
 
     def describe(self) -> dict[str, Any]:
         """Everything that the method is made of, for a file."""
@@ -235,7 +249,7 @@ def _fits(method: Method, num_classes: int) -> bool:
 
 
 def _unknown(name: str) -> str:
-    known = [*GROUPS, *METHODS, *plugin_origins()]
+    known = [*GROUPS, *METHODS, "auto", *plugin_origins()]
     near = get_close_matches(name, known, n=1)
     if near:
         return f"there is no method {name!r}; did you mean {near[0]!r}?"

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from offramp.costs import Costs
 from offramp.errors import FileFormatError
 
-__all__ = ["npz_costs", "read_npz"]
+__all__ = ["npz_costs", "npz_network", "read_npz"]
 
-OPTIONAL = ("reference_cost", "unit", "sample_ids")
+OPTIONAL = ("reference_cost", "unit", "sample_ids", "network")
 KNOWN = ("logits", "labels", "costs", "stage_costs", "head_costs", *OPTIONAL)
 
 
@@ -72,6 +72,11 @@ def npz_costs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> Costs:
         return Costs(arrays["stage_costs"], arrays["head_costs"], reference, unit)  # type: ignore[arg-type]
     unit = _scalar(path, arrays, "unit", "relative")
     return Costs.from_cumulative(arrays["costs"], unit, reference)
+
+
+def npz_network(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> str | None:
+    """Which network made the logits: any text that is the same for all its files; or None."""
+    return _scalar(path, arrays, "network", "") or None
 
 
 def _near(missing: Iterable[str], arrays: Iterable[str]) -> str:

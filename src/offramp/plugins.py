@@ -64,11 +64,12 @@ def import_hint(class_name: object) -> str:
             f"file says so: import {entry.module} before loading, or on the command line say "
             f"offramp --plugin {entry.name} ..."
         )
-    hint = "if it is your own class, import its module before loading"
-    if entries:
-        names = ", ".join(entry.name for entry in entries)
-        hint += f"; if it belongs to an installed package, offramp --plugin NAME ... ({names})"
-    return hint
+    names = ", ".join(entry.name for entry in entries)
+    return (
+        "if it is your own class, import its module before loading; on the command line, register "
+        "it in a package (entry points `offramp.methods`) and say offramp --plugin NAME ..."
+        + (f" (installed: {names})" if names else "")
+    )
 
 
 def _registered() -> dict[str, list[EntryPoint]]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from offramp.answers import Answer, CurrentExit, crossfit_answers
+from offramp.component import check_kind
 from offramp.confidence import Confidence, fit_confidence
 from offramp.costs import Costs
 from offramp.errors import (
@@ -66,6 +67,9 @@ class Policy:
     """
 
     def __init__(self, scorer: Scorer, answer: Answer | None = None) -> None:
+        check_kind("scorer", scorer, Scorer)
+        if answer is not None:
+            check_kind("answer", answer, Answer)
         self.scorer = scorer
         self.answer = CurrentExit() if answer is None else answer
         self._points: OperatingPoints | None = None

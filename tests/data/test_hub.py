@@ -1,6 +1,9 @@
 """A hub that is not there is noticed at once, and what was downloaded before is still used."""
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -102,3 +105,18 @@ def test_a_hub_that_does_not_answer_in_time_is_not_waited_for(monkeypatch):
 def test_an_address_that_is_none_is_named(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "nonsense")
     assert "nonsense" in why_unreachable()
+
+
+def test_the_hubs_libraries_are_set_offline_in_a_process_that_has_used_nothing_else():
+    code = (
+        "from offramp.data.hub import _offline\n"
+        "with _offline():\n"
+        "    import huggingface_hub.constants, datasets.config\n"
+        "    print(huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE)\n"
+        "print(huggingface_hub.constants.HF_HUB_OFFLINE)"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert found.stdout.split() == ["True", "True", "False"], found.stderr

@@ -72,8 +72,8 @@ def read_hub_cache(repository: str, columns: Columns) -> dict[str, Table] | None
 def _offline() -> Iterator[None]:
     """The hub's libraries in their offline mode, which they otherwise read when imported."""
     places: list[Any] = [
-        require("huggingface_hub", extra="train").constants,
-        require("datasets", extra="train").config,
+        require("huggingface_hub.constants", extra="train"),
+        require("datasets.config", extra="train"),
     ]
     before = [place.HF_HUB_OFFLINE for place in places]
     try:

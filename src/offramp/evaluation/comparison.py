@@ -131,17 +131,23 @@ class Comparison:
         for method in self.methods:
             values = [method.figures[column].value for column in self.columns]
             split = len(self.budgets)
-            accuracies = [f"{100 * value:.2f}" for value in values[:split]]
+            accuracies = [
+                f"{100 * value:.2f}" + ("" if method.figures[column].cost is None else "*")
+                for column, value in zip(self.columns, values[:split], strict=False)
+            ]
             others = ["-" if np.isnan(value) else f"{value:.3f}" for value in values[split:]]
             rows.append([method.label, *accuracies, *others])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join(
+        notes = ["* at the nearest cost"] * any("*" in text for row in rows for text in row)
+        notes += ["- its score is no probability"] * any("-" in row for row in rows)
+        table = "\n".join(
             "  ".join(
                 text.rjust(width) if place else text.ljust(width)
                 for place, (text, width) in enumerate(zip(row, widths, strict=True))
             )
             for row in rows
         )
+        return "\n".join([table, *notes])
 
     @property
     def columns(self) -> list[str]:
@@ -215,6 +221,7 @@ def compare(
         method      25%    50%    75%    ECE   EEFP
         Baseline  31.46  69.83  78.40  0.326  0.775
         Margin    32.14  70.36  78.40      -  0.789
+        - its score is no probability
     """
     chosen = _entries(methods, held_out.num_classes)
     _check(budgets, seeds, resamples)
@@ -389,6 +396,8 @@ def _mark_best(comparison: Comparison, resampled: dict[str, dict[str, Tensor]]) 
 
 
 def _check(budgets: Sequence[float], seeds: int, resamples: int) -> None:
+    if isinstance(budgets, int | float | str):
+        raise ConfigError(f"`budgets` must be a list of shares, such as [0.5], got {budgets!r}")
     for budget in budgets:
         if not 0 < budget <= 1:
             raise ConfigError(f"`budgets` must lie in (0, 1], got {budget}")

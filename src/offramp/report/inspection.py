@@ -44,9 +44,11 @@ def inspect(path: str | Path) -> list[Table]:
     inside = [path / f"{split}{suffix}" for split in SPLITS for suffix in ("", ".npz")]
     found = [place for place in inside if place.exists()]
     if not found:
+        below = {each: kind_of(each) for each in sorted(path.iterdir()) if each.is_dir()}
+        hints = [f"a {kind} in {each}" for each, kind in below.items() if kind is not None]
         raise FileFormatError(
             f"{path} holds no ledger, policy or network, nor ledgers named after their splits "
-            f"({', '.join(SPLITS)})"
+            f"({', '.join(SPLITS)})" + (f"; there is {', '.join(hints)}" if hints else "")
         )
     return [table for place in found for table in inspect(place)]
 
@@ -95,6 +97,8 @@ def _policy(path: Path, policy: Policy) -> list[Table]:
         facts["operating points"] = f"{len(points)}, at {ends} of the network without exits"
     if policy.guarantee is not None:
         facts["guarantee"] = policy.guarantee
+    if policy.is_tuned and policy.selected is None:
+        facts["operating point"] = "none chosen: commands take --budget, Python policy.at(...)"
     found = [_facts(f"Policy {path}", facts)]
     return found if policy.selected is None else [*found, _point(policy, policy.selected)]
 
@@ -107,9 +111,11 @@ def _point(policy: Policy, selected: int) -> Table:
         for number, (threshold, share) in enumerate(columns)
     ]
     split = next((use.split for use in reversed(policy.uses) if use.step == "tune"), "val")
+    # Where a policy was tuned on what it was fitted on, its accuracy there is no promise.
+    stated = "to be expected on samples like these" if split == "val" else "there"
     caption = (
         f"Chosen on {split}: {float(points.budgets[selected]):.1%} of the cost, and "
-        f"{float(points.accuracies[selected]):.2%} accuracy to be expected on samples like these; "
+        f"{float(points.accuracies[selected]):.2%} accuracy {stated}; "
         f"the full network reaches {points.full_accuracy:.2%} on {split}."
     )
     names = ["exit", "threshold", f"leave on {split}"]

@@ -48,7 +48,7 @@ class RunStats:
         alarm = "; DRIFT: the exits are not those of val" if self.drift else ""
         return (
             f"{self.samples} samples ({self.failed} failed, {self.forced} out of time), mean cost "
-            f"{self.mean_cost:.3f} (val {self.expected_cost:.3f}), exits {shares} %{alarm}"
+            f"{self.mean_cost:.3f} (expected {self.expected_cost:.3f}), exits {shares} %{alarm}"
         )
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from offramp.answers import Answer
 from offramp.errors import SplitError
@@ -51,6 +52,7 @@ def _answers_are_logits(specimen: AnswerSpecimen) -> None:
     logits = specimen.logits
     for m in specimen.exits(logits):
         said = specimen.ask_at(specimen.fitted, logits, m)
+        expect(isinstance(said, Tensor), "a torch tensor", f"got {type(said).__name__}")
         shape = [len(logits), logits.shape[2]]
         found = list(said.shape)
         expect(found == shape, f"answer_at to give [n, K] = {shape}", f"got {found} at exit {m}")

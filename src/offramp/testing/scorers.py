@@ -46,6 +46,7 @@ def _scores_are_numbers(specimen: ScorerSpecimen) -> None:
     logits = specimen.logits
     for m in specimen.exits(logits):
         scores = specimen.ask_at(specimen.fitted, logits, m)
+        expect(isinstance(scores, Tensor), "a torch tensor", f"got {type(scores).__name__}")
         found, wanted = list(scores.shape), [len(logits)]
         expect(found == wanted, f"one score per sample, {wanted}", f"got {found} at exit {m}")
         expect(scores.is_floating_point(), "floating-point scores", f"got {scores.dtype}")

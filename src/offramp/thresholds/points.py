@@ -80,9 +80,9 @@ class OperatingPoints:
         Raises:
             BudgetError: With the range that is possible.
         """
-        if not 0 < budget <= 1:
+        if not isinstance(budget, int | float) or not 0 < budget <= 1:
             raise BudgetError(
-                f"`budget` is a share of the network without exits in (0, 1], got {budget}"
+                f"`budget` is a share of the network without exits in (0, 1], got {budget!r}"
             )
         # Costs are sums of many floats; a point must not miss its own budget by rounding.
         within = (self.budgets <= budget + 1e-9).nonzero().squeeze(1)
@@ -90,7 +90,7 @@ class OperatingPoints:
             raise BudgetError(
                 f"`budget` must lie in [{bound_text(float(self.budgets[0]))}, 1] for these costs, "
                 f"got {budget}: exit 0 alone, with its head and scorer, costs "
-                f"{float(self.budgets[0]):.4f} of the network without exits"
+                f"{bound_text(float(self.budgets[0]))} of the network without exits"
             )
         dearest = self.budgets[within].max()
         best = within[self.budgets[within] == dearest]
