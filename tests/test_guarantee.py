@@ -292,7 +292,8 @@ def test_answers_that_differ_from_the_network_are_held_against_the_network(big):
 def test_one_ledger_for_the_path_and_the_certificate_is_refused(big):
     policy = Policy(MaxProbability()).fit(big["held_out"]).tune(big["val"])
     with pytest.raises(
-        SplitError, match=r"2000 of the 2000 .* used to tune .*; use other samples: the operating points"
+        SplitError,
+        match=r"2000 of the 2000 .* used to tune .*; use other samples: the operating points",
     ):
         certify(policy, big["val"], Guarantee(epsilon=0.05))
 

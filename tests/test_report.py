@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import warnings
 from dataclasses import dataclass
 
 import pytest
@@ -213,3 +214,14 @@ def test_inspecting_nothing_says_what_was_looked_for(tmp_path):
         report.inspect(tmp_path)
     with pytest.raises(FileFormatError, match="nothing at"):
         report.inspect(tmp_path / "x")
+
+
+def test_the_legend_of_many_methods_is_below_the_panels(splits, tmp_path):
+    pytest.importorskip("matplotlib")
+    ledgers = (splits[name] for name in ("held_out", "val", "test"))
+    many = [Method(f"m{n}", f"A method with a long name, number {n}") for n in range(24)]
+    table = compare(*ledgers, methods=["baseline", *many], resamples=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # matplotlib warns where the panels have no room left
+        path = report.three_panels(table, tmp_path / "many.svg")
+    assert path.is_file()

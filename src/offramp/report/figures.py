@@ -15,6 +15,8 @@ from offramp.storage import atomic_path
 __all__ = ["gains", "three_panels"]
 
 LINES = {"solid": "-", "dash": "--", "dot": ":"}
+FEW = 10  # methods whose legend leaves room for their curves
+LEGEND_COLUMNS = 5
 
 
 def three_panels(comparison: Comparison, path: str | Path) -> Path:
@@ -26,7 +28,10 @@ def three_panels(comparison: Comparison, path: str | Path) -> Path:
         MissingExtraError: matplotlib is not installed.
     """
     figures = require("matplotlib.figure", extra="report")
-    figure = figures.Figure(figsize=(13, 4), layout="constrained")
+    # A legend of many methods would cover the panel that it is in, so it goes below all of them.
+    rows = -(-len(comparison.methods) // LEGEND_COLUMNS)
+    below = len(comparison.methods) > FEW
+    figure = figures.Figure(figsize=(13, 4 + 0.2 * rows * below), layout="constrained")
     trade, calibration, prediction = figure.subplots(1, 3)
     for number, method in enumerate(comparison.methods):
         colour, dash = look_of(number)
@@ -42,7 +47,15 @@ def three_panels(comparison: Comparison, path: str | Path) -> Path:
     _label(trade, "cost (share of the network without exits)", "accuracy (%)", "Cost-accuracy")
     _label(calibration, "exit", "ECE", "Calibration error (lower = calibrated)")
     _label(prediction, "exit", "EEFP", "Failure prediction (higher = better)")
-    trade.legend(fontsize=8)
+    if below:
+        figure.legend(
+            *trade.get_legend_handles_labels(),
+            loc="outside lower center",
+            ncols=LEGEND_COLUMNS,
+            fontsize=8,
+        )
+    else:
+        trade.legend(fontsize=8)
     return _save(figure, Path(path))
 
 
