@@ -93,7 +93,7 @@ def test_printed_outcome_says_what_was_measured(policy, splits):
     outcome = evaluate(policy.at(budget=0.5), splits["test"])
     text = str(outcome)
     assert f"accuracy {outcome.accuracy:.2%}" in text
-    assert len(text.splitlines()) == 3 + 5
+    assert len(text.splitlines()) == 4 + 5
 
 
 def test_curve_holds_the_outcome_of_every_operating_point(policy, splits):
