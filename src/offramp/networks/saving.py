@@ -122,8 +122,8 @@ def _build(origin: Origin) -> nn.Module:
     if origin.builder is None:
         raise FileFormatError(
             f"this network was attached to a backbone of your own, a {origin.backbone}: pass "
-            f"one as load(folder, backbone={origin.backbone}(...)). Commands cannot make it: run, "
-            "export and serve such a network from Python"
+            f"one as load(folder, backbone={origin.backbone}(...)). Commands cannot make it: run "
+            "and export such a network from Python"
         )
     builder = BUILDERS.get(origin.builder)
     if builder is None:
