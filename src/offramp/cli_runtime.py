@@ -115,7 +115,7 @@ def predict_command(
             markup=False,
             highlight=False,
         )
-    if len(failed) == len(names):
+    if failed and len(failed) == len(names):
         raise typer.Exit(1)
 
 

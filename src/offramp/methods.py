@@ -64,10 +64,9 @@ class Method:
         check_kind("scorer", self.scorer, Scorer)
         check_kind("answer", self.answer, Answer)
         if self.thresholds not in WAYS:
-            near = get_close_matches(self.thresholds, WAYS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigError(
-                f"`thresholds` must be one of {', '.join(WAYS)}, got {self.thresholds!r}{hint}"
+                f"`thresholds` must be one of {', '.join(WAYS)}, got {self.thresholds!r}"
+                f"{_nearest_way(self.thresholds)}"
             )
 
     def describe(self) -> dict[str, Any]:
@@ -203,10 +202,9 @@ def _named(name: str) -> Method:
     if not colon:
         return method
     if thresholds not in WAYS:
-        near = get_close_matches(thresholds, WAYS, n=1)
-        hint = f"; did you mean {plain}:{near[0]}?" if near else ""
         raise ConfigError(
-            f"after the colon of {name!r}, thresholds must be one of {', '.join(WAYS)}{hint}"
+            f"after the colon of {name!r}, thresholds must be one of {', '.join(WAYS)}"
+            f"{_nearest_way(thresholds, f'{plain}:')}"
         )
     return replace(method, name=name, label=f"{method.label}, {thresholds}", thresholds=thresholds)
 
@@ -246,6 +244,12 @@ def _of(name: str) -> str:
 def _fits(method: Method, num_classes: int) -> bool:
     k = getattr(method.scorer, "k", None)
     return not isinstance(k, int) or k <= num_classes
+
+
+def _nearest_way(thresholds: str, before: str = "") -> str:
+    """The end of a sentence that guesses which thresholds were meant."""
+    near = get_close_matches(thresholds, WAYS, n=1)
+    return f"; did you mean {before}{near[0]}?" if near else ""
 
 
 def _unknown(name: str) -> str:

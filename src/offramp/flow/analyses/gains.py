@@ -1,6 +1,6 @@
 """How much methods gain over the baseline on each network, and which part of them brings it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from offramp.report.tables import Cell, gap_cell, gap_share_cell
 
 __all__ = ["gains"]
 
-PAPERS, CHOSEN = "ours", AUTO
+RIVALS = {"ours": "paper", AUTO: "auto"}
 # From one part of a method to all of them.
 PARTS = {
     "baseline:optimized": "thresholds alone",
@@ -38,54 +38,52 @@ def gains(results: Sequence[CaseResult]) -> Findings:
     Raises:
         ConfigError: The study does not compare what it takes.
     """
-    for name in ("baseline", PAPERS, CHOSEN):
+    for name in ("baseline", *RIVALS):
         if name not in {method.name for method in results[0].comparison.methods}:
             raise ConfigError(f"[report] `analyses`: gains need {name!r} among the methods")
     return Findings(
         "What is gained over the baseline",
         "Accuracy in points over max probability with geometric thresholds, at the same cost. The "
         "paper's own method is the corrector with history and geometric thresholds.",
-        [_per_network(results), _closed(results), _parts(results), _choices(results)],
+        [_gained(results), _closed(results), _parts(results), _choices(results)],
     )
 
 
-def _per_network(results: Sequence[CaseResult]) -> Table:
-    budgets = results[0].comparison.budgets
-    rows = []
-    for result in results:
-        row = [Cell(result.case.title)]
-        for budget in budgets:
-            for name in (PAPERS, CHOSEN):
-                found = result.comparison[name].differences["baseline"].get(accuracy_key(budget))
-                row.append(gap_cell(found, 100))
-        rows.append(row)
-    heads = [f"{who}, {budget:.0%}" for budget in budgets for who in ("paper", "auto")]
-    return Table(
-        "gains",
-        "Gain of the paper's method and of auto, with 95 % intervals",
-        ["network", *heads],
-        rows,
-        "Bold: the paired interval leaves zero out.",
-    )
+def _gained(results: Sequence[CaseResult]) -> Table:
+    def cell(comparison: Comparison, name: str, budget: float) -> Cell:
+        return gap_cell(comparison[name].differences["baseline"].get(accuracy_key(budget)), 100)
+
+    title = "Gain of the paper's method and of auto, with 95 % intervals"
+    caption = "Bold: the paired interval leaves zero out."
+    return _per_network("gains", title, results, cell, caption)
 
 
 def _closed(results: Sequence[CaseResult]) -> Table:
-    budgets = results[0].comparison.budgets
-    rows = []
-    for result in results:
-        shares = [
-            gap_share_cell(result.comparison.closed_gap(name, budget))
-            for budget in budgets
-            for name in (PAPERS, CHOSEN)
+    def cell(comparison: Comparison, name: str, budget: float) -> Cell:
+        return gap_share_cell(comparison.closed_gap(name, budget))
+
+    title = "Share of the gap between baseline and oracle that is closed"
+    return _per_network("gains-closed", title, results, cell)
+
+
+def _per_network(
+    name: str,
+    title: str,
+    results: Sequence[CaseResult],
+    cell: Callable[[Comparison, str, float], Cell],
+    caption: str = "",
+) -> Table:
+    """The paper's method and `auto` side by side, budget by budget; a row for each network."""
+    columns = [(budget, who) for budget in results[0].comparison.budgets for who in RIVALS]
+    rows = [
+        [
+            Cell(result.case.title),
+            *(cell(result.comparison, method, budget) for budget, method in columns),
         ]
-        rows.append([Cell(result.case.title), *shares])
-    heads = [f"{who}, {budget:.0%}" for budget in budgets for who in ("paper", "auto")]
-    return Table(
-        "gains-closed",
-        "Share of the gap between baseline and oracle that is closed",
-        ["network", *heads],
-        rows,
-    )
+        for result in results
+    ]
+    heads = [f"{RIVALS[who]}, {budget:.0%}" for budget, who in columns]
+    return Table(name, title, ["network", *heads], rows, caption)
 
 
 def _parts(results: Sequence[CaseResult]) -> Table:
@@ -114,7 +112,7 @@ def _choices(results: Sequence[CaseResult]) -> Table:
     budgets = results[0].comparison.budgets
     rows = []
     for result in results:
-        chosen = result.comparison[CHOSEN].settings["chosen"]
+        chosen = result.comparison[AUTO].settings["chosen"]
         rows.append(cells(result.case.title, *(chosen[f"{b:g}"] for b in budgets)))
     return Table(
         "gains-chosen",
