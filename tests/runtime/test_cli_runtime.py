@@ -114,6 +114,14 @@ def test_predicting_a_folder_of_images_prints_csv(places, folder):
     assert rows[2]["name"] in CLASSES
     assert rows[3]["class"] == rows[3]["confidence"] == rows[3]["exit"] == ""
     assert "3 samples (1 failed" in result.stderr
+    assert "no answer for 1 of 4" in result.stderr and "3.png" in result.stderr
+    assert rows[3]["likely_wrong"] == ""
+
+
+def test_a_command_that_answers_nothing_fails(places, folder):
+    text = f"predict {places}/network {places}/policy {folder}/3.png --data x"
+    result = CliRunner().invoke(app, text.split())
+    assert result.exit_code == 1 and "no answer for 1 of 1" in result.stderr
 
 
 def test_without_a_data_set_the_normalisation_is_noted(places, folder, tmp_path):
