@@ -19,10 +19,11 @@ from torch.utils.data import TensorDataset
 
 import offramp
 from offramp.networks import ARCHITECTURES
-from offramp.runtime import OnnxRunner, Runner, near_threshold
-from offramp.runtime.plan import TOLERANCE
+from offramp.onnx import OnnxRunner
+from offramp.replay import trace
+from offramp.runtime import Runner, near_threshold
+from offramp.runtime.routes import TOLERANCE
 from offramp.thresholds.rule import exits_taken
-from offramp.tracing import trace
 
 SIZE, CLASSES, ROUNDS = 32, 10, 5
 

@@ -14,8 +14,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from offramp import Corrector, Ledger, MaxProbability, Policy, compare, synthetic
 from offramp.evaluation.curve import curve_of
 from offramp.scorers import History
-from offramp.scorers.confidence import log_odds
-from offramp.scorers.small_networks import BATCH, LEARNING_RATE, LOG_ODDS_WEIGHT, WEIGHT_DECAY
+from offramp.scorers.certainty import log_odds
+from offramp.scorers.exit_networks import BATCH, LEARNING_RATE, LOG_ODDS_WEIGHT, WEIGHT_DECAY
 from offramp.targets import stop_target
 
 Result = TypeVar("Result")

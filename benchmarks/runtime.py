@@ -34,11 +34,11 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import offramp
+from offramp.replay import trace
 from offramp.runtime import Plan, Runner, judge, near_threshold
 from offramp.runtime import runner as runner_module
-from offramp.runtime.flight import Flight
+from offramp.runtime.inflight import Flight
 from offramp.thresholds.rule import stops
-from offramp.tracing import trace
 
 NETWORKS = ("resnet34", "msdnet", "vit-tiny")
 BUDGETS = (0.3, 0.6)

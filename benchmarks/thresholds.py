@@ -10,10 +10,10 @@ from typing import TypeVar
 from torch import Tensor
 
 from offramp import CurrentExit, MaxProbability, synthetic
+from offramp.replay import trace
 from offramp.thresholds import exits_taken, optimize
-from offramp.thresholds.optimize import optimized_sweep
+from offramp.thresholds.optimized import optimized_sweep
 from offramp.thresholds.points import measure
-from offramp.tracing import trace
 
 Result = TypeVar("Result")
 Rows = list[list[float]]

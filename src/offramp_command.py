@@ -7,14 +7,12 @@ seconds; an interrupt in that time would end in a traceback.
 import os
 import signal
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command line."""
     signal.signal(signal.SIGINT, _leave)
     # Only now: see above.
-    from offramp.cli import main as run
+    from offramp.cli.app import main as run
 
     run()
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from offramp import synthetic
-from offramp.ledger_files import load_ledgers
+from offramp.ledger.files import load_ledgers
 
 # Two threads per worker fight for the cores, which makes small problems far slower.
 torch.set_num_threads(1)

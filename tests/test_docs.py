@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from offramp.cli import app
+from offramp.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

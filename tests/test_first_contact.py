@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import offramp
-from offramp import doctor, extras, machine
+from offramp import extras, machine
+from offramp.cli import doctor
 from offramp.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +49,7 @@ def test_the_bare_command_says_what_to_do_next():
 
 
 def offramp_app():
-    from offramp.cli import app
+    from offramp.cli.app import app
 
     return app
 
@@ -69,7 +70,7 @@ def test_doctor_says_what_is_there_and_what_is_missing(tmp_path):
 def test_doctor_imports_nothing_optional():
     heavy = "transformers datasets accelerate matplotlib plotly onnx onnxruntime litserve ray"
     code = (
-        "import sys; from offramp.doctor import examine; examine(); "
+        "import sys; from offramp.cli.doctor import examine; examine(); "
         f"print([name for name in {heavy.split()!r} if name in sys.modules])"
     )
     found = subprocess.run(

@@ -12,48 +12,16 @@ import offramp
 ROOT = Path(offramp.__file__).parent
 
 ROOT_ROOMS = [
-    *("errors", "extras", "plugins", "machine", "chunking", "storage", "costs", "component"),
+    *("errors", "storage", "extras", "machine", "progress", "costs", "component", "metrics"),
+    "targets",
 ]
 CORE = [
-    "metrics",
-    "targets",
-    "npz",
-    "ledger_checks",
-    "ledger",
-    "ledger_files",
-    "synthetic",
-    "answers",
-    "scorers",
-    "thresholds",
-    "tracing",
-    "confidence",
-    "policy",
-    "certification",
-    "methods",
-    "evaluation",
-    "advice",
-    "testing",
+    *("ledger", "synthetic", "answers", "scorers", "thresholds", "replay", "answer_confidence"),
+    *("policy", "guarantees", "methods", "evaluation", "advice", "testing"),
 ]
 NETWORK = ["data", "networks", "training"]
 MEETING = [
-    "recording",
-    "zoo",
-    "runtime",
-    "report",
-    "theory",
-    "flow",
-    "studies",
-    "doctor",
-    "cli_options",
-    "cli_report",
-    "cli_theory",
-    "cli_advise",
-    "cli_training",
-    "cli_runtime",
-    "cli_serving",
-    "cli_flow",
-    "cli_doctor",
-    "cli",
+    *("record", "zoo", "runtime", "onnx", "serving", "report", "studies", "theory", "cli"),
     "__main__",
 ]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]

@@ -13,8 +13,8 @@ from datetime import date
 from pathlib import Path
 
 from offramp import studies
-from offramp.flow import RunResult, run
 from offramp.report import tables
+from offramp.studies import RunResult, run
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 TARGET = RESULTS / "studies"
@@ -31,7 +31,7 @@ def main() -> None:
     names = parser.parse_args().names or studies.NAMES
     TARGET.mkdir(parents=True, exist_ok=True)
     for name in names:
-        result = run(studies.find(name), scale="small")
+        result = run(studies.find_study(name), scale="small")
         if name not in LONG:
             (TARGET / f"{name}.md").write_text(page(name, result), encoding="utf-8")
             continue

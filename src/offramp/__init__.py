@@ -22,11 +22,10 @@ from offramp.answers import (
     TemperatureScaling,
     VectorScaling,
 )
-from offramp.certification import Certificate, certify
 from offramp.costs import Costs
 from offramp.errors import OfframpError
 from offramp.evaluation import Comparison, Outcome, budget_curve, compare, evaluate
-from offramp.flow import run
+from offramp.guarantees import Certificate, Guarantee, certify
 from offramp.ledger import Ledger
 from offramp.methods import Method
 from offramp.networks import (
@@ -38,9 +37,10 @@ from offramp.networks import (
     take,
     time_exits,
 )
+from offramp.onnx import OnnxRunner, export
 from offramp.policy import Policy
-from offramp.recording import record
-from offramp.runtime import OnnxRunner, Runner, RunOutput, export
+from offramp.record import record
+from offramp.runtime import Runner, RunOutput
 from offramp.scorers import (
     Corrector,
     Entropy,
@@ -55,8 +55,8 @@ from offramp.scorers import (
     Scorer,
     ValueOfContinuing,
 )
+from offramp.studies import run
 from offramp.targets import stop_target
-from offramp.thresholds import Guarantee
 from offramp.training import TrainConfig, train
 
 __version__ = "0.1.0"

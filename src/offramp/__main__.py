@@ -1,5 +1,5 @@
 """`python -m offramp`."""
 
-from offramp.cli import main
+from offramp.cli.app import main
 
 main()

@@ -12,9 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from torch import Tensor
 
 from offramp.errors import ConfigError, FileFormatError, NotFittedError
-from offramp.plugins import import_hint
-
-__all__ = ["Component", "check_kind", "current_exit_only"]
+from offramp.extras import import_hint
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from offramp.errors import LedgerError
 
-__all__ = ["UNITS", "Costs"]
-
 UNITS = ("macs", "seconds", "relative")
 
 

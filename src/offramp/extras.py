@@ -3,12 +3,10 @@
 import re
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
 from types import ModuleType
 
-from offramp.errors import MissingExtraError
-
-__all__ = ["FEATURES", "Extra", "extras", "install_command", "installed_version", "require"]
+from offramp.errors import MissingExtraError, PluginError
 
 FEATURES = {
     "train": "data sets, models of transformers, the hub, several processes",
@@ -121,3 +119,75 @@ def _package(line: str) -> str:
 def _extra(line: str) -> str | None:
     found = re.search(r"""extra\s*==\s*["']([^"']+)["']""", line)
     return None if found is None else found.group(1)
+
+
+GROUP = "offramp.methods"
+
+
+def plugin_origins() -> dict[str, str]:
+    """Names of all registered methods, and the packages that they come from; nothing is imported.
+
+    Example:
+        >>> isinstance(plugin_origins(), dict)
+        True
+    """
+    return {name: " and ".join(map(_provider, found)) for name, found in _registered().items()}
+
+
+def load_plugin(name: str) -> object | None:
+    """What a package has registered under a name, or None where none has.
+
+    Raises:
+        PluginError: Two packages have, or the package's code cannot be imported.
+    """
+    found = _registered().get(name, [])
+    if not found:
+        return None
+    if len(found) > 1:
+        both = " and ".join(map(_provider, found))
+        raise PluginError(f"the method {name!r} is registered by {both}; uninstall one of them")
+    (entry,) = found
+    try:
+        loaded: object = entry.load()
+    # Someone else's code can fail in any way, and must not look like ours.
+    except Exception as error:
+        package = _provider(entry)
+        raise PluginError(
+            f"the method {name!r} of the package {package} cannot be loaded from {entry.value}: "
+            f"{type(error).__name__}: {error}; update or uninstall {package.split()[0]}"
+        ) from error
+    return loaded
+
+
+def import_hint(class_name: object) -> str:
+    """How to define a class that a file names: by import, or by naming its package's method."""
+    entries = [entry for found in _registered().values() for entry in found]
+    exact = [entry for entry in entries if entry.attr == class_name]
+    if exact:
+        entry = exact[0]
+        return (
+            f"the package {_provider(entry)} has one of that name; nothing is imported because "
+            f"a file says so: import {entry.module} before loading, or on the command line say "
+            f"offramp --plugin {entry.name} ..."
+        )
+    names = ", ".join(entry.name for entry in entries)
+    return (
+        "if it is your own class, import its module before loading; on the command line, register "
+        "it in a package (entry points `offramp.methods`) and say offramp --plugin NAME ..."
+        + (f" (installed: {names})" if names else "")
+    )
+
+
+def _registered() -> dict[str, list[EntryPoint]]:
+    """By name; a package that is found twice on the path counts once."""
+    found: dict[str, dict[tuple[str, str], EntryPoint]] = {}
+    for entry in entry_points(group=GROUP):
+        found.setdefault(entry.name, {}).setdefault((_provider(entry), entry.value), entry)
+    return {name: list(entries.values()) for name, entries in sorted(found.items())}
+
+
+def _provider(entry: EntryPoint) -> str:
+    """Name and version of the package of an entry."""
+    return (
+        "an unknown package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+    )

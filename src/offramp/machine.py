@@ -7,8 +7,6 @@ import torch
 
 from offramp.errors import ConfigError
 
-__all__ = ["PRECISIONS", "Precision", "cpu_features", "has_fast_bfloat16", "to_precision"]
-
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS = ("auto", "float32", "bfloat16")
 

@@ -18,7 +18,7 @@ from offramp.answers import (
 )
 from offramp.component import check_kind
 from offramp.errors import ConfigError, PluginError
-from offramp.plugins import load_plugin, plugin_origins
+from offramp.extras import load_plugin, plugin_origins
 from offramp.policy import Policy
 from offramp.scorers import (
     Corrector,
@@ -34,8 +34,6 @@ from offramp.scorers import (
     ValueOfContinuing,
 )
 from offramp.thresholds import METHODS as WAYS
-
-__all__ = ["GROUPS", "METHODS", "Method", "find_methods", "plugin_method", "ready"]
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ def find_methods(names: Sequence[str | Method], num_classes: int) -> list[Method
 
     A group leaves out correctors that look at more classes than there are. After a colon, a
     name may say which thresholds the method is to have: `ours:optimized`. A name may also be one
-    that an installed package has registered (`offramp.plugins`), which is imported then.
+    that an installed package has registered (`offramp.extras`), which is imported then.
 
     Raises:
         ConfigError: An unknown name, with the nearest known one.

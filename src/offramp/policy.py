@@ -9,9 +9,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from offramp.answer_confidence import Confidence, fit_confidence
 from offramp.answers import Answer, CurrentExit, crossfit_answers
 from offramp.component import check_kind
-from offramp.confidence import Confidence, fit_confidence
 from offramp.costs import Costs
 from offramp.errors import (
     BudgetError,
@@ -23,13 +23,11 @@ from offramp.errors import (
     SplitError,
 )
 from offramp.ledger import Ledger
+from offramp.replay import Trace, trace
 from offramp.scorers import History, Scorer
 from offramp.storage import read_folder, write_folder
 from offramp.thresholds.points import DEFAULT, OperatingPoints, not_flattered, tune_points
 from offramp.thresholds.rule import exits_taken
-from offramp.tracing import Trace, trace
-
-__all__ = ["Policy", "SplitUse"]
 
 VERSION = 1
 

@@ -6,30 +6,23 @@ new one and never a mixture. Nothing that is read here can run code.
 """
 
 import json
+import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from offramp.errors import FileFormatError
-
-__all__ = [
-    "atomic_path",
-    "check_fresh",
-    "check_target",
-    "kind_of",
-    "read_description",
-    "read_folder",
-    "write_description",
-    "write_folder",
-    "write_text",
-]
 
 KINDS = ("ledger", "policy", "network", "export")
 
@@ -209,3 +202,70 @@ def _tensor_path(folder: Path, meta: dict[str, Any]) -> Path:
             f"{entry.get('bytes')} were written"
         )
     return path
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - JSON is recursive
+    """Turn arrays and tensors into lists, NaN into None and infinities into text, for JSON.
+
+    Example:
+        >>> plain({"a": torch.tensor([1.0, float("nan"), float("inf")])})
+        {'a': [1.0, None, 'inf']}
+    """
+    if isinstance(value, Tensor | np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+def restore(kind: Any, value: Any) -> Any:  # noqa: ANN401 - JSON is recursive
+    """Make a value of a dataclass, a container of them, an array or a number from plain values.
+
+    Args:
+        kind: The annotated type.
+        value: What `plain` made of it.
+
+    Raises:
+        KeyError: A field is missing.
+        TypeError: Something else is there than the type says.
+
+    Example:
+        >>> restore(dict[str, list[float]], {"a": [1.0, None, "inf"]})
+        {'a': [1.0, nan, inf]}
+    """
+    inner = get_args(kind)
+    outer = get_origin(kind) or kind
+    if outer in (Union, UnionType):
+        (known,) = (part for part in inner if part is not NoneType)
+        return None if value is None else restore(known, value)
+    if outer is dict:
+        return {key: restore(inner[1], item) for key, item in value.items()}
+    if outer in (list, tuple):
+        return outer(restore(inner[0], item) for item in value)
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        names = [item.name for item in fields(kind)]
+        return outer(**{name: restore(hints[name], value[name]) for name in names})
+    return _leaf(outer, value)
+
+
+def _leaf(kind: Any, value: Any) -> Any:  # noqa: ANN401
+    if kind is np.ndarray:
+        return np.asarray(_numbers(value))
+    if kind is Tensor:
+        return torch.from_numpy(np.asarray(_numbers(value)))
+    if isinstance(kind, type) and hasattr(kind, "_fields"):  # a NamedTuple
+        return kind(*_numbers(value))
+    return _numbers(value) if kind is float else value
+
+
+def _numbers(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    if value is None:
+        return math.nan
+    return float(value) if isinstance(value, str) else value

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from offramp.networks import EarlyExitNetwork, attach
-from offramp.networks.attach import attach_source
-from offramp.networks.backbones import Source
+from offramp.networks.attach import Source, attach_source
 from offramp.networks.build import BUILDERS
 
 NUM_CLASSES = 5

@@ -5,7 +5,7 @@ from itertools import accumulate, combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offramp.networks.spread import spread_evenly
+from offramp.networks.attach import spread_evenly
 
 
 @st.composite

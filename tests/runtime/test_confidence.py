@@ -9,14 +9,14 @@ import torch
 
 import offramp
 from offramp import synthetic
+from offramp.answer_confidence import Confidence
 from offramp.answers import crossfit_answers
-from offramp.confidence import Confidence
 from offramp.errors import FileFormatError, NotFittedError
 from offramp.metrics import ece
+from offramp.replay import trace
 from offramp.runtime import Runner
 from offramp.runtime.output import Answered, Verdict
-from offramp.runtime.plan import Plan
-from offramp.tracing import trace
+from offramp.runtime.routes import Plan
 
 
 @pytest.fixture(scope="module")

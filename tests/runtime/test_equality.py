@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 import offramp
+from offramp.replay import trace
 from offramp.runtime import Runner, near_threshold
 from offramp.thresholds.rule import exits_taken
-from offramp.tracing import trace
 
 SCORERS = {
     "max": offramp.MaxProbability(),

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import offramp
-from offramp.confidence import Confidence
+from offramp.answer_confidence import Confidence
 from offramp.errors import (
     BudgetError,
     ConfigError,

@@ -5,8 +5,7 @@ import pytest
 
 from offramp.errors import ConfigError
 from offramp.theory.bridge import NEIGHBOURS, bridge
-from offramp.theory.figures import bridge_figure, draw_figures
-from offramp.theory.tables import bridge_table
+from offramp.theory.show import bridge_figure, bridge_table, draw_figures
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import pytest
 
 from offramp import theory
 from offramp.errors import ConfigError
+from offramp.theory.check import search, shrink
 from offramp.theory.claims import CLAIMS
-from offramp.theory.describing import describe, describe_sides
 from offramp.theory.generate import Size
-from offramp.theory.searching import search, shrink
+from offramp.theory.show import describe, describe_sides
 
 # Verdict, and the size of the smallest world: points x classes x exits.
 TABLE = """

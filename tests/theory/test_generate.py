@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from offramp import theory
 from offramp.errors import ConfigError
 from offramp.theory import Exits, Setting, World, random_exits
+from offramp.theory.exits import READINGS
 from offramp.theory.generate import STRUCTURES, Draw, Size, build, draw
 from offramp.theory.predictors import DEFINITIONS
-from offramp.theory.stopping import READINGS
 
 every_setting = pytest.mark.parametrize(
     "setting",

@@ -25,7 +25,7 @@ from offramp.theory import (
     random_exits,
     stopping_probability,
 )
-from offramp.theory.stopping import READINGS
+from offramp.theory.exits import READINGS
 
 seeds = st.integers(0, 100_000)
 

@@ -9,7 +9,7 @@ from offramp import theory
 from offramp.errors import ConfigError, WorldError
 from offramp.theory import Exits, Sides, World, describe, describe_sides
 from offramp.theory.claims import CLAIMS
-from offramp.theory.tables import examples, named_examples, table
+from offramp.theory.show import examples, named_examples, table
 
 
 @pytest.mark.parametrize(

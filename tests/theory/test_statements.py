@@ -12,11 +12,11 @@ from offramp import theory
 from offramp.errors import WorldError
 from offramp.theory import Exits, Grouping, Setting, World, random_exits
 from offramp.theory.claims import CLAIMS
-from offramp.theory.divergence import above_the_floor, has_a_rival
-from offramp.theory.figures import largest_excess
+from offramp.theory.counterexamples import above_the_floor, has_a_rival
+from offramp.theory.exits import READINGS
 from offramp.theory.generate import Draw
 from offramp.theory.predictors import calibration_violation
-from offramp.theory.stopping import READINGS
+from offramp.theory.show import largest_excess
 
 sizes = st.tuples(st.integers(1, 5), st.integers(2, 4), st.integers(2, 4))
 seeds = st.integers(0, 100_000)

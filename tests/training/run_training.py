@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from offramp.networks import attach
-from offramp.recording import record
+from offramp.record import record
 from offramp.training import TrainConfig, train
 
 torch.set_num_threads(1)

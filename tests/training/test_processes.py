@@ -14,7 +14,7 @@ import torch
 from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 from offramp.training import train
-from offramp.training.processes import Processes
+from offramp.training.distributed import Processes
 
 SCRIPT = Path(__file__).with_name("run_training.py")
 

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from offramp.errors import ConfigError, LedgerError, NetworkError, SplitError
 from offramp.networks import EarlyExitNetwork, LinearHead, Pool, count_macs
-from offramp.recording import record
+from offramp.record import record
 
 
 class Named(TensorDataset):

@@ -21,7 +21,7 @@ import offramp.training
 from offramp.errors import ConfigError, LedgerError, MissingExtraError, SplitError
 from offramp.networks import EarlyExitNetwork, attach, build
 from offramp.training import OBJECTIVES, TrainConfig, TrainHistory, frozen, train
-from offramp.training.schedule import Schedule
+from offramp.training.loop import Schedule
 
 ROOM = Path(offramp.training.__file__).parent
 ALLOWED = {"errors", "extras", "storage", "chunking", "costs", "component", "networks", "training"}

@@ -1,7 +1,6 @@
 """The choice of a policy without touching test, and a verdict in words."""
 
-from offramp.advice.choice import CANDIDATES, Plan, auto
-from offramp.advice.contest import AUTO, Auto, contestants
-from offramp.advice.verdict import Advice, advise
+from offramp.advice.advise import Advice, advise
+from offramp.advice.auto import AUTO, CANDIDATES, Auto, Plan, auto, contestants
 
 __all__ = ["AUTO", "CANDIDATES", "Advice", "Auto", "Plan", "advise", "auto", "contestants"]

@@ -13,12 +13,10 @@ from scipy.optimize import brentq
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from offramp.answers.answer import Answer
+from offramp.answers.base import Answer
 from offramp.component import current_exit_only
 from offramp.errors import ConfigError
 from offramp.ledger import Ledger
-
-__all__ = ["MatrixScaling", "TemperatureScaling", "VectorScaling", "fit_linear"]
 
 LOG_TEMPERATURE_LIMIT = 7.0  # e^7 = 1097: reached only where all answers are right, or at random
 

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offramp.answers.answer import Answer
+from offramp.answers.base import Answer
 from offramp.answers.ensembles import check_shrinkage
 from offramp.errors import ConfigError
 from offramp.ledger import Ledger
-
-__all__ = ["StackingNetwork"]
 
 ITERATIONS = 60  # of L-BFGS; the penalty keeps the loss from running away
 

@@ -12,8 +12,6 @@ from torch.nn import functional
 
 from offramp.errors import ConfigError
 
-__all__ = ["Augmentation"]
-
 
 @dataclass(frozen=True)
 class Augmentation:

@@ -15,11 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from offramp.data.images import ImageData, Normalization
-from offramp.data.order import shuffled
-from offramp.data.splits import SPLITS, Splits
+from offramp.data.splits import SPLITS, Splits, shuffled
 from offramp.errors import ConfigError
-
-__all__ = ["CANVAS", "SIZES", "Difficulty", "DigitsData", "cluttered_digits"]
 
 CLASSES = 10
 CANVAS = 20  # pixels

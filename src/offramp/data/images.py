@@ -15,8 +15,6 @@ from offramp.data.tables import Table
 from offramp.errors import CorruptImageError, DataError, OfframpError
 from offramp.extras import require
 
-__all__ = ["Decoder", "ImageData", "Normalization", "Pixels"]
-
 IN_MEMORY = 2 * 2**30  # bytes of pixels per split that are kept once decoded
 # Pillow tries its formats one after the other, and knows many that nobody trains on
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "GIF", "TIFF")

@@ -1,7 +1,9 @@
 """`load`: one way to say which data, and the four disjoint splits of it."""
 
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -13,8 +15,7 @@ from offramp.data.splits import Data, Splits, checked_sizes, deal
 from offramp.data.tables import Table
 from offramp.data.text import TextData, Tokenizer, find_tokenizer
 from offramp.errors import ConfigError, DataError
-
-__all__ = ["load"]
+from offramp.storage import write_text
 
 Domain: TypeAlias = str | tuple[str, str] | None
 OnCorrupt: TypeAlias = Literal["raise", "skip"]
@@ -252,3 +253,82 @@ def _num_classes(name: str, tables: dict[str, Table]) -> int:
     if names is not None and highest >= len(names):
         raise DataError(f"`{name}` has {len(names)} classes and a label {highest}")
     return highest + 1 if names is None else len(names)
+
+
+SOURCE = "data.json"  # in the folder of a run
+
+
+@dataclass(frozen=True)
+class Source:
+    """The data of a run; kept with it, so that recording needs not be told again.
+
+    Args:
+        data: Name of a data set, or a folder.
+        domain: Where `test` comes from, for data sets of several domains.
+        tokenizer: For text.
+
+    Example:
+        >>> Source("cluttered-digits").load().test.class_names[:3]
+        ['0', '1', '2']
+    """
+
+    data: str
+    domain: str | None = None
+    tokenizer: str | None = None
+
+    def load(self) -> Splits:
+        """The four splits."""
+        given: dict[str, Any] = {"domain": self.domain, "tokenizer": self.tokenizer}
+        return load(self.data, **{name: value for name, value in given.items() if value})
+
+    def save(self, run: Path) -> None:
+        """Keep it in the folder of a run."""
+        write_text(run / SOURCE, json.dumps(asdict(self)) + "\n")
+
+    @classmethod
+    def of_run(
+        cls,
+        run: Path,
+        data: str | None = None,
+        domain: str | None = None,
+        tokenizer: str | None = None,
+    ) -> "Source":
+        """What was asked for, and else what the run was trained on.
+
+        Raises:
+            ConfigError: Neither is known.
+        """
+        found = cls.find(run, data, domain, tokenizer)
+        if found is None:
+            raise ConfigError(f"{run} does not say what it was trained on: give --data")
+        return found
+
+    @classmethod
+    def find(
+        cls,
+        run: Path,
+        data: str | None = None,
+        domain: str | None = None,
+        tokenizer: str | None = None,
+    ) -> "Source | None":
+        """The same; None where neither is known."""
+        kept: dict[str, str | None] = {}
+        told = _file(run)
+        if told is not None:
+            kept = json.loads(told.read_text(encoding="utf-8"))
+        name = data or kept.get("data")
+        if name is None:
+            return None
+        same = data in (None, kept.get("data"))  # a domain belongs to its data set
+        return cls(
+            name,
+            domain or (kept.get("domain") if same else None),
+            tokenizer or kept.get("tokenizer"),
+        )
+
+
+def _file(run: Path) -> Path | None:
+    """Where a run, given by its folder or by that of its network, says what it was trained on."""
+    run = run.resolve()
+    places = (run, run.parent) if run.name == "network" else (run,)
+    return next((place / SOURCE for place in places if (place / SOURCE).is_file()), None)

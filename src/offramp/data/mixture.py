@@ -11,8 +11,6 @@ from torch.utils.data import Dataset
 from offramp.data.splits import SPLITS, Splits
 from offramp.errors import ConfigError
 
-__all__ = ["Mixture", "MixtureData", "mixture"]
-
 SIZES = {"train": 4_000, "held_out": 2_000, "val": 2_000, "test": 4_000}
 
 

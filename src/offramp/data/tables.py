@@ -19,18 +19,6 @@ from torch import Tensor
 from offramp.errors import DataError
 from offramp.extras import require
 
-__all__ = [
-    "Cells",
-    "Columns",
-    "Table",
-    "official_name",
-    "quiet_datasets",
-    "read_files",
-    "read_folder_of_images",
-    "root_cause",
-    "table_of",
-]
-
 ALIASES = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),

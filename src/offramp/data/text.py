@@ -11,8 +11,6 @@ from torch.utils.data import Dataset
 from offramp.errors import DataError
 from offramp.extras import require
 
-__all__ = ["TextData", "Tokenizer", "find_tokenizer"]
-
 # Called as those of `transformers` are: with a list of texts, padding, truncation, max_length
 # and return_tensors="pt"
 Tokenizer: TypeAlias = Callable[..., Mapping[str, Any]]

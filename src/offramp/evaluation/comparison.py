@@ -11,20 +11,18 @@ from torch import Tensor
 
 from offramp.answers import Answer
 from offramp.errors import ConfigError, FileFormatError
+from offramp.evaluation.bootstrap import Interval, Resamples, difference
 from offramp.evaluation.contestant import Choice, Contestant, MethodEntry
 from offramp.evaluation.curve import Curve, curve_of
 from offramp.evaluation.diagnostics import Diagnostics, diagnose
 from offramp.evaluation.outcome import ExitMetrics, exit_metrics
 from offramp.evaluation.references import References, references
-from offramp.evaluation.resampling import Interval, Resamples, difference
-from offramp.evaluation.values import plain, restore
 from offramp.ledger import Ledger
 from offramp.methods import Method, find_methods
 from offramp.policy import Policy
+from offramp.replay import Trace
 from offramp.scorers import Scorer
-from offramp.tracing import Trace
-
-__all__ = ["Comparison", "Figure", "MethodResult", "accuracy_key", "compare"]
+from offramp.storage import plain, restore
 
 Progress = Callable[[int, int, str], None]
 """Called with the methods done, the methods in all, and what is being done."""

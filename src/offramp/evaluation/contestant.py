@@ -10,8 +10,6 @@ from offramp.ledger import Ledger
 from offramp.methods import Method
 from offramp.policy import Policy
 
-__all__ = ["Choice", "Contestant", "MethodEntry"]
-
 
 class Choice(Protocol):
     """Tuned policies by budget, and the exits that they want, as an `offramp.advice.Plan`."""

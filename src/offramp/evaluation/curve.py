@@ -8,12 +8,9 @@ from torch import Tensor
 
 from offramp.ledger import Ledger
 from offramp.policy import Policy
+from offramp.replay import Trace
 from offramp.thresholds.points import measure
 from offramp.thresholds.rule import exits_taken
-from offramp.tracing import Trace
-
-__all__ = ["GRID", "AccuracyAt", "Curve", "accuracy_at", "budget_curve", "curve_of"]
-
 
 GRID = tuple(percent / 100 for percent in range(1, 101))
 """Budgets at which reports look: every whole per cent."""

@@ -11,13 +11,11 @@ from offramp.errors import BudgetError
 from offramp.evaluation.curve import GRID, Curve
 from offramp.metrics import Floats, ece_bins
 from offramp.policy import Policy
+from offramp.replay import Trace
 from offramp.scorers import Scorer
 from offramp.targets import hopeless
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import exits_taken
-from offramp.tracing import Trace
-
-__all__ = ["BudgetPoints", "Diagnostics", "Reliability", "ScoreHistograms", "diagnose"]
 
 Counts = npt.NDArray[np.int64]
 

@@ -6,16 +6,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from offramp.evaluation.values import plain
 from offramp.ledger import Ledger
 from offramp.metrics import Floats, augrc, ece, eefp
 from offramp.policy import Policy
+from offramp.replay import Trace
 from offramp.scorers import Scorer
+from offramp.storage import plain
 from offramp.targets import hopeless
 from offramp.thresholds.rule import exits_taken
-from offramp.tracing import Trace
-
-__all__ = ["ExitMetrics", "Outcome", "evaluate", "exit_metrics"]
 
 
 @dataclass(frozen=True)

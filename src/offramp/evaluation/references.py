@@ -10,8 +10,6 @@ from offramp.evaluation.curve import GRID, AccuracyAt
 from offramp.ledger import Ledger
 from offramp.targets import correctness, hopeless, oracle_accuracies
 
-__all__ = ["FixedExit", "References", "heads_correct", "references"]
-
 
 @dataclass(frozen=True)
 class FixedExit:

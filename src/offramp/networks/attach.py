@@ -1,23 +1,145 @@
 """Putting exits on a backbone: `attach`."""
 
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any
 
 from torch import Tensor, nn
 
 from offramp.errors import NetworkError
-from offramp.networks.backbones import Source, describe, lay_out, named_backbone
 from offramp.networks.heads import HeadMaker
 from offramp.networks.inputs import AnyInput, Inputs, TensorInput
-from offramp.networks.layout import Layout
+from offramp.networks.layout import (
+    LaidOut,
+    Layout,
+    is_plain_sequential,
+    lay_out_sequential,
+    lay_out_stages,
+)
 from offramp.networks.macs import evaluating, stage_macs
 from offramp.networks.make_heads import heads_for
 from offramp.networks.network import EarlyExitNetwork, Origin
-from offramp.networks.spread import spread_evenly
 from offramp.networks.state import State, beside
 
-__all__ = ["attach", "attach_source", "joined_stages"]
+
+@dataclass(frozen=True)
+class Source:
+    """A backbone, and how a file can say where it came from.
+
+    Args:
+        backbone: A module or a list of stages.
+        builder: Name of a registered builder that makes such a backbone; None if there is none.
+        settings: The builder's arguments, JSON values.
+    """
+
+    backbone: nn.Module | Sequence[nn.Module]
+    builder: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def is_from(module: object, library: str) -> bool:
+    """Whether a class of this library is among the parents of an object's class."""
+    return any(parent.__module__.split(".")[0] == library for parent in type(module).__mro__)
+
+
+def describe(backbone: nn.Module | Sequence[nn.Module]) -> Source:
+    """Say how a backbone can be built again, if a registered builder can do it."""
+    if is_from(backbone, "transformers"):
+        from offramp.networks.transformers import describe_model
+
+        settings = describe_model(backbone)
+        return Source(backbone, "transformers", settings) if settings else Source(backbone)
+    return Source(backbone)
+
+
+def named_backbone(name: str) -> Source:
+    """Load a backbone by name: `timm/...`, `torchvision/...`, or a folder or hub id."""
+    from offramp.networks import pretrained
+
+    library, _, model = name.partition("/")
+    if library == "timm":
+        return Source(pretrained.timm_model(model, pretrained=True), "timm", {"model": model})
+    if library == "torchvision":
+        backbone = pretrained.torchvision_model(model, pretrained=True)
+        return Source(backbone, "torchvision", {"model": model})
+    return describe(pretrained.transformers_model(name))
+
+
+def lay_out(
+    backbone: nn.Module | Sequence[nn.Module],
+    names: Sequence[str] | None,
+    example: Any = None,  # noqa: ANN401
+) -> Layout:
+    """Find the units of a backbone, by the first way that fits.
+
+    Args:
+        backbone: A module, or a list of stages.
+        names: The exits that are wanted, if the user named them: a traced module is cut there.
+        example: A batch; tracing needs it.
+
+    Raises:
+        NetworkError: There is no way into this backbone; the message says what would help.
+    """
+    if isinstance(backbone, nn.ModuleList | list | tuple):
+        return lay_out_stages(list(backbone))
+    if not isinstance(backbone, nn.Module):
+        raise NetworkError(
+            "`backbone` must be an nn.Module, a list of them, or a name, got "
+            f"{type(backbone).__name__}"
+        )
+    if isinstance(backbone, LaidOut):
+        return backbone.layout()
+    if is_from(backbone, "transformers"):
+        from offramp.networks.transformers import lay_out_model
+
+        return lay_out_model(backbone)
+    if is_plain_sequential(backbone):
+        layout = lay_out_sequential(backbone)  # type: ignore[arg-type]
+        if not names or not _cut_inside(layout, names):
+            return layout
+    from offramp.networks.fx_trace import lay_out_traced
+
+    return lay_out_traced(backbone, names, example)
+
+
+def _cut_inside(layout: Layout, names: Sequence[str]) -> bool:
+    """Whether an exit is wanted inside a unit, which only tracing can open."""
+    return any(name in layout.modules and not layout.has(name) for name in names)
+
+
+def spread_evenly(costs: Sequence[float], count: int) -> list[int]:
+    """Choose `count` of the ends of consecutive blocks, the last one always among them.
+
+    The cumulative costs at the chosen ends differ as little as possible, summed over the exits,
+    from equal shares of the whole.
+
+    Args:
+        costs: Of each block.
+        count: How many ends to choose, at most as many as there are blocks.
+
+    Returns:
+        Positions of blocks, increasing.
+
+    Example:
+        >>> spread_evenly([8, 1, 1, 1, 1, 4], 2)
+        [0, 5]
+    """
+    ends = list(accumulate(costs))
+    shares = [ends[-1] * (index + 1) / count for index in range(count)]
+    # best[b] is the least distance, and the choice that has it, when the newest exit is at b.
+    best: list[tuple[float, list[int]]] = [
+        (abs(end - shares[0]), [b]) for b, end in enumerate(ends)
+    ]
+    for share in shares[1:]:
+        best = [
+            min(
+                ((distance + abs(end - share), [*chosen, b]) for distance, chosen in best[:b]),
+                default=(float("inf"), []),
+            )
+            for b, end in enumerate(ends)
+        ]
+    return best[-1][1]
 
 
 def attach(

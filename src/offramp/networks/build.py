@@ -9,18 +9,15 @@ from torch import nn
 
 from offramp.errors import NetworkError
 from offramp.networks import pretrained
-from offramp.networks.attach import attach_source
-from offramp.networks.backbones import Source
-from offramp.networks.convnet import ConvNet
-from offramp.networks.efficientnet import efficientnet_b0, efficientnet_b2
+from offramp.networks.architectures.convnet import ConvNet
+from offramp.networks.architectures.efficientnet import efficientnet_b0, efficientnet_b2
+from offramp.networks.architectures.lite0 import efficientnet_lite0
+from offramp.networks.architectures.msdnet import msdnet
+from offramp.networks.architectures.resnet import resnet18, resnet34, thin_resnet
+from offramp.networks.architectures.vit import VisionTransformer, vit_small, vit_tiny
+from offramp.networks.attach import Source, attach_source
 from offramp.networks.heads import HeadMaker
-from offramp.networks.lite0 import efficientnet_lite0
-from offramp.networks.msdnet import msdnet
 from offramp.networks.network import EarlyExitNetwork
-from offramp.networks.resnet import resnet18, resnet34, thin_resnet
-from offramp.networks.vit import VisionTransformer, vit_small, vit_tiny
-
-__all__ = ["ARCHITECTURES", "BUILDERS", "Builder", "build", "register_builder"]
 
 Builder: TypeAlias = Callable[..., nn.Module]
 
@@ -68,7 +65,7 @@ def register_builder(name: str, builder: Builder) -> None:
         NetworkError: The name is taken.
 
     Example:
-        >>> from offramp.networks.convnet import ConvNet
+        >>> from offramp.networks.architectures.convnet import ConvNet
         >>> def narrow(num_classes, image_size):
         ...     return ConvNet(num_classes, image_size, width=4)
         >>> register_builder("narrow-convnet", narrow)

@@ -15,18 +15,6 @@ from torch import Tensor, nn
 from offramp.errors import FileFormatError, NetworkError
 from offramp.networks.state import Path, State, leaf_at
 
-__all__ = [
-    "BackboneHead",
-    "CascadeHead",
-    "Head",
-    "HeadMaker",
-    "LinearHead",
-    "MLPHead",
-    "Pool",
-    "PoolKind",
-    "TwoConvHead",
-]
-
 HeadMaker: TypeAlias = Callable[[State, int, int], nn.Module]
 PoolKind = Literal["whole", "flat", "map", "first", "mean"]
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from offramp.errors import FileFormatError, NetworkError
 from offramp.networks.state import State, map_leaves
 
-__all__ = ["AnyInput", "ImageInput", "Inputs", "TensorInput", "TextInput"]
-
 
 class Inputs:
     """Parent of the kinds of input; a kind is a frozen dataclass of JSON values."""

@@ -16,16 +16,6 @@ from offramp.networks.heads import HeadMaker, Pool
 from offramp.networks.inputs import Inputs
 from offramp.networks.state import Path
 
-__all__ = [
-    "Channels",
-    "LaidOut",
-    "Layout",
-    "Unit",
-    "is_plain_sequential",
-    "lay_out_sequential",
-    "lay_out_stages",
-]
-
 
 @dataclass(frozen=True)
 class Channels:

@@ -22,8 +22,6 @@ from offramp.networks.layout import Channels, Layout
 from offramp.networks.macs import evaluating
 from offramp.networks.state import Path, State, batch_size, check_state, leaf_at
 
-__all__ = ["HEADS", "heads_for", "make_head", "pool_for"]
-
 HEADS = ("pooled-linear", "pooled-mlp", "two-conv", "cls-token", "mean-token", "cascade")
 _TOKENS: dict[str, PoolKind] = {"cls-token": "first", "mean-token": "mean"}
 

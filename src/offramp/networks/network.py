@@ -12,8 +12,6 @@ from offramp.errors import NetworkError
 from offramp.networks.inputs import AnyInput, Inputs
 from offramp.networks.state import State
 
-__all__ = ["EarlyExitNetwork", "Origin"]
-
 
 @dataclass(frozen=True)
 class Origin:
@@ -151,7 +149,7 @@ class EarlyExitNetwork(nn.Module):
 
     def fingerprint(self) -> str:
         """A hash of all weights and buffers, and of their names and types."""
-        from offramp.networks.saving import fingerprint
+        from offramp.networks.files import fingerprint
 
         return fingerprint(self)
 
@@ -162,7 +160,7 @@ class EarlyExitNetwork(nn.Module):
             NetworkError: The network was not made by `attach` or `build`, or has heads that are
                 no subclass of `Head`.
         """
-        from offramp.networks.saving import save
+        from offramp.networks.files import save
 
         return save(self, folder)
 
@@ -183,7 +181,7 @@ class EarlyExitNetwork(nn.Module):
             FileFormatError: The folder is foreign or damaged, names an unknown builder or head,
                 or does not fit the backbone.
         """
-        from offramp.networks.saving import load
+        from offramp.networks.files import load
 
         return load(folder, backbone)
 
@@ -201,7 +199,7 @@ class EarlyExitNetwork(nn.Module):
             backbone: As for `load`.
             **download: `revision`, `token`, `cache_dir`, ... of `huggingface_hub`.
         """
-        from offramp.networks.hub import from_pretrained
+        from offramp.networks.files import from_pretrained
 
         return from_pretrained(name, backbone, **download)
 
@@ -212,7 +210,7 @@ class EarlyExitNetwork(nn.Module):
             repo_id: `owner/name`.
             **upload: `private`, `token`, `commit_message`, ... of `huggingface_hub`.
         """
-        from offramp.networks.hub import push_to_hub
+        from offramp.networks.files import push_to_hub
 
         return push_to_hub(self, repo_id, **upload)
 

@@ -11,8 +11,6 @@ from torch import nn
 from offramp.errors import FileFormatError, NetworkError
 from offramp.extras import require
 
-__all__ = ["model_from_config", "timm_model", "torchvision_model", "transformers_model"]
-
 # What a configuration may say that makes transformers fetch or run code of someone else.
 _REFUSED = ("auto_map", "custom_pipelines", "quantization_config")
 _ATTENTION = ("eager", "sdpa")
@@ -27,7 +25,7 @@ def transformers_model(name: str) -> nn.Module:
     Raises:
         NetworkError: It cannot be read, has no safetensors, or is of a family without adapter.
     """
-    from offramp.networks.adapters import FAMILIES
+    from offramp.networks.transformers import FAMILIES
 
     transformers = require("transformers", extra="train")
     try:
@@ -51,7 +49,7 @@ def transformers_model(name: str) -> nn.Module:
 
 
 def _model_class(name: str) -> Any:  # noqa: ANN401 - transformers has no types to name here
-    from offramp.networks.adapters import FAMILIES
+    from offramp.networks.transformers import FAMILIES
 
     return getattr(require("transformers", extra="train"), name) if name in FAMILIES else None
 

@@ -13,21 +13,6 @@ from torch import Tensor, nn
 
 from offramp.errors import NetworkError
 
-__all__ = [
-    "Path",
-    "Shared",
-    "State",
-    "batch_size",
-    "beside",
-    "check_state",
-    "join",
-    "layout_of",
-    "leaf_at",
-    "map_leaves",
-    "named_leaves",
-    "take",
-]
-
 
 @dataclass(frozen=True)
 class Shared:

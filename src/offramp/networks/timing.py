@@ -14,8 +14,6 @@ from offramp.networks.macs import evaluating, first_state
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, batch_size
 
-__all__ = ["time_exits"]
-
 
 def time_exits(
     network: EarlyExitNetwork,

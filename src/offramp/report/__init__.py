@@ -1,13 +1,11 @@
 """Outcomes -> tables, sentences, figures, and one self-contained page."""
 
 from offramp.report.figures import gains, three_panels
-from offramp.report.inspection import inspect
+from offramp.report.files import read_comparison, write_comparison
+from offramp.report.inspect import inspect
 from offramp.report.page import write_page
-from offramp.report.pictures import SampleStrip
-from offramp.report.sections import Section
-from offramp.report.tables import Table, tables
-from offramp.report.verdicts import verdicts
-from offramp.report.writing import read_comparison, write_comparison
+from offramp.report.sections import SampleStrip, Section
+from offramp.report.tables import Table, tables, verdicts
 
 __all__ = [
     "SampleStrip",

@@ -1,18 +1,84 @@
 """Figures: the paper's three panels, and what every method gains over another."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from offramp.evaluation.comparison import Comparison, accuracy_key
+from offramp.evaluation.comparison import Comparison, MethodResult, accuracy_key
 from offramp.extras import require
-from offramp.report.bands import Band, curve_band, exit_band
-from offramp.report.palette import PALETTE, look_of
+from offramp.metrics import Floats
 from offramp.storage import atomic_path
 
-__all__ = ["gains", "three_panels"]
+# Okabe and Ito's colours, which people with colour blindness can tell apart, for a light and for
+# a dark background.
+PALETTE = (
+    ("#7f7f7f", "#a3a8b0"),
+    ("#0072b2", "#4aa5e4"),
+    ("#d55e00", "#f5813d"),
+    ("#e69f00", "#f3bd45"),
+    ("#009e73", "#35c79c"),
+    ("#cc79a7", "#e29cc3"),
+    ("#56b4e9", "#93d3f7"),
+    ("#000000", "#f2f2f2"),
+)
+DASHES = ("solid", "dash", "dot")
+
+
+def look_of(number: int) -> tuple[int, str]:
+    """Colour (its place in the palette) and dash of the method with this number.
+
+    Example:
+        >>> look_of(2), look_of(9)
+        ((2, 'solid'), (1, 'dash'))
+    """
+    return number % len(PALETTE), DASHES[number // len(PALETTE) % len(DASHES)]
+
+
+@dataclass(frozen=True)
+class Band:
+    """A line with a band.
+
+    Attributes:
+        x: `[P]`.
+        mean: `[P]`, over seeds.
+        spread: `[P]`, standard deviation over seeds; None where there is only one run.
+    """
+
+    x: Floats
+    mean: Floats
+    spread: Floats | None
+
+
+def curve_band(method: MethodResult, points: int = 200) -> Band:
+    """Accuracy over cost, on the costs that all seeds reach.
+
+    Example:
+        >>> from offramp import compare, synthetic
+        >>> table = compare(**synthetic.ledgers(samples=200), methods=["baseline"], resamples=10)
+        >>> band = curve_band(table["baseline"])
+        >>> band.mean.shape, band.spread
+        ((200,), None)
+    """
+    low = max(float(curve.costs[0]) for curve in method.curves)
+    high = min(float(curve.costs[-1]) for curve in method.curves)
+    grid = np.linspace(low, high, points)
+    return _band(grid, [np.interp(grid, c.costs, c.accuracies) for c in method.curves])
+
+
+def exit_band(method: MethodResult, figure: str) -> Band:
+    """A figure of `ExitMetrics` at every exit but the last, where no scorer runs."""
+    runs = [getattr(run, figure)[:-1] for run in method.exits]
+    return _band(np.arange(len(runs[0]), dtype=np.float64), runs)
+
+
+def _band(x: Floats, runs: Sequence[Floats]) -> Band:
+    values = np.array(runs)
+    spread = values.std(axis=0, ddof=1) if len(values) > 1 else None
+    return Band(x, values.mean(axis=0), spread)
+
 
 LINES = {"solid": "-", "dash": "--", "dot": ":"}
 FEW = 10  # methods whose legend leaves room for their curves

@@ -1,20 +1,74 @@
 """One self-contained HTML page: charts that can be asked, tables, and what was run."""
 
+import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from offramp.evaluation.comparison import Comparison, MethodResult
 from offramp.extras import require
-from offramp.report.page_data import embedded_json, page_data
-from offramp.report.palette import PALETTE
-from offramp.report.provenance import groups_of
-from offramp.report.sections import Section, view_of
-from offramp.storage import write_text
+from offramp.report.figures import PALETTE, curve_band, exit_band, look_of
+from offramp.report.sections import Section, groups_of, view_of
+from offramp.storage import plain, write_text
 
-__all__ = ["write_page"]
+EXIT_FIGURES = ("accuracy", "ece", "eefp", "augrc", "nll")
+PLOTTED = ("ece", "eefp", "augrc")
+
+
+def page_data(comparison: Comparison) -> dict[str, Any]:
+    """Plain values for one section of the page.
+
+    Example:
+        >>> from offramp import compare, synthetic
+        >>> table = compare(**synthetic.ledgers(samples=200), methods=["baseline"], resamples=10)
+        >>> page_data(table)["methods"][0]["points"]["budgets"][49]
+        0.5
+    """
+    first = comparison.methods[0].diagnostics
+    data: dict[str, Any] = plain(
+        {
+            "samples": comparison.setting["samples"]["test"],
+            "hopeless": first.hopeless_count,
+            "references": asdict(comparison.references),
+            "methods": [_method(n, method) for n, method in enumerate(comparison.methods)],
+        }
+    )
+    return data
+
+
+def _method(number: int, method: MethodResult) -> dict[str, Any]:
+    colour, dash = look_of(number)
+    return {
+        "name": method.name,
+        "label": method.label,
+        "colour": colour,
+        "dash": dash,
+        "seeds": len(method.curves),
+        "curve": asdict(curve_band(method)),
+        "bands": {figure: asdict(exit_band(method, figure)) for figure in PLOTTED},
+        "exits": {figure: getattr(method.exits[0], figure) for figure in EXIT_FIGURES},
+        "points": asdict(method.diagnostics.points),
+        "reliability": asdict(method.diagnostics.reliability),
+        "histograms": asdict(method.diagnostics.histograms),
+    }
+
+
+def embedded_json(value: Any) -> str:  # noqa: ANN401 - JSON is recursive
+    r"""JSON that stays data inside a script element, whatever text it holds.
+
+    Example:
+        >>> print(embedded_json({"label": "</script><b>&\u2028"}))
+        {"label":"\u003c/script\u003e\u003cb\u003e\u0026\u2028"}
+    """
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))  # escapes all but ASCII
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = ("charts.js", "budget.js", "exits.js", "hopeless.js", "section.js", "main.js")

@@ -1,15 +1,151 @@
 """The parts of a page, and what its template needs to know of them."""
 
-from collections.abc import Sequence
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from offramp.errors import ConfigError, FileFormatError
 from offramp.evaluation.comparison import Comparison
-from offramp.report.pictures import SampleStrip, image_url, svg_url
-from offramp.report.provenance import Group, described, groups_of
+from offramp.extras import require
 from offramp.report.tables import Table, tables
 
-__all__ = ["Section", "View", "view_of"]
+Images = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class SampleStrip:
+    """Pictures of samples with a line of text each.
+
+    Attributes:
+        images: uint8 `[n, H, W, C]` with one, three or four channels.
+        captions: One per image, such as the label and what was predicted.
+        note: What these samples are.
+
+    Example:
+        >>> strip = SampleStrip(np.zeros((2, 8, 8, 3), np.uint8), ["cat, said dog", "owl"])
+        >>> len(strip.images)
+        2
+    """
+
+    images: Images
+    captions: Sequence[str]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        images = np.asarray(self.images)
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3, 4):
+            raise ConfigError(
+                "`images` of a SampleStrip must be uint8 [n, H, W, C] with 1, 3 or 4 channels, "
+                f"got {images.dtype} {list(images.shape)}"
+            )
+        if len(images) != len(self.captions):
+            raise ConfigError(
+                f"a SampleStrip needs one caption per image, got {len(self.captions)} for "
+                f"{len(images)} images"
+            )
+
+
+def image_url(image: Images) -> str:
+    """A PNG of one image `[H, W, C]`, as a data URL.
+
+    Raises:
+        MissingExtraError: pillow, which comes with matplotlib, is not installed.
+
+    Example:
+        >>> image_url(np.zeros((2, 2, 1), np.uint8))[:22]
+        'data:image/png;base64,'
+    """
+    pillow: Any = require("PIL.Image", extra="report")
+    file = BytesIO()
+    pillow.fromarray(image.squeeze(2) if image.shape[2] == 1 else image).save(file, "PNG")
+    return _url("image/png", file.getvalue())
+
+
+def svg_url(path: str | Path) -> str:
+    """An SVG file as a data URL; shown as an image, nothing inside it can run.
+
+    Raises:
+        FileFormatError: The file is missing or is no SVG.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileFormatError(f"there is no figure at {path}")
+    content = path.read_bytes()
+    if b"<svg" not in content:
+        raise FileFormatError(f"{path} is not an SVG file; a page shows SVG figures only")
+    return _url("image/svg+xml", content)
+
+
+def _url(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{b64encode(content).decode('ascii')}"
+
+
+Group = tuple[str, list[tuple[str, str]]]
+"""A heading, which may be empty, and rows of a name and a text."""
+
+
+def groups_of(values: Mapping[str, Any]) -> list[Group]:
+    """Single values first, then one group per nested mapping.
+
+    Example:
+        >>> groups_of({"seed": 0, "data": {"name": "digits", "size": {"train": 10}}})
+        [('', [('seed', '0')]), ('data', [('name', 'digits'), ('size.train', '10')])]
+    """
+    nested = {key: value for key, value in values.items() if isinstance(value, Mapping) and value}
+    single = [(str(k), text_of(v)) for k, v in values.items() if k not in nested and v is not None]
+    groups: list[Group] = [("", single)] if single else []
+    return groups + [(str(key), list(_rows(value))) for key, value in nested.items()]
+
+
+def _rows(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _rows(value, f"{prefix}{key}.")
+        elif value is not None:  # what was not set says nothing about what was run
+            yield f"{prefix}{key}", text_of(value)
+
+
+def text_of(value: Any) -> str:  # noqa: ANN401 - any plain value
+    """One value as text; lists in one line, lists of mappings with a line each.
+
+    Example:
+        >>> print(text_of([{"step": "fit", "seconds": 1.5}, {"step": "tune", "seconds": 2}]))
+        step fit · seconds 1.5
+        step tune · seconds 2
+    """
+    if isinstance(value, Mapping):
+        return " · ".join(f"{key} {text_of(inner)}" for key, inner in value.items()) or "none"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        is_nested = any(isinstance(inner, Mapping) for inner in value)
+        return ("\n" if is_nested else ", ").join(map(text_of, value)) or "none"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "none" if value is None else str(value)
+
+
+def described(settings: Mapping[str, Any], seconds: float) -> str:
+    """A method's settings as one line.
+
+    Example:
+        >>> part = {"name": "Corrector", "settings": {"k": 5}}
+        >>> described({"scorer": part, "thresholds": "geometric"}, 2.0)
+        'scorer Corrector(k=5) · thresholds geometric · 2.0 s'
+    """
+
+    def show(value: Any) -> str:  # noqa: ANN401
+        if isinstance(value, Mapping) and "name" in value:
+            inner = ", ".join(f"{key}={text_of(v)}" for key, v in value["settings"].items())
+            return f"{value['name']}({inner})"
+        return text_of(value)
+
+    parts = [f"{key} {show(value)}" for key, value in settings.items()]
+    return " · ".join([*parts, f"{seconds:.1f} s"])
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,20 @@
 """Comparisons as tables: one neutral form, and Markdown, CSV, LaTeX and terminal renderings."""
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from offramp.evaluation.comparison import Comparison, Figure, MethodResult, accuracy_key
+from offramp.evaluation.bootstrap import Interval
+from offramp.evaluation.comparison import RIVALS, Comparison, Figure, MethodResult, accuracy_key
 from offramp.evaluation.curve import AccuracyAt
 from offramp.evaluation.references import FixedExit
-from offramp.evaluation.resampling import Interval
-
-__all__ = ["Cell", "Table", "gap_cell", "gap_share_cell", "tables"]
 
 FEW = 200  # test samples, below which half a point cannot be seen
 
@@ -283,3 +284,86 @@ _LATEX |= {"\\": "\\textbackslash{}", "±": "$\\pm$", "~": "\\textasciitilde{}",
 
 def _latex(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
+
+
+def verdicts(comparison: Comparison, rival: str = "temperature") -> list[str]:
+    """One sentence per method on its accuracy against a rival's, at every budget.
+
+    Example:
+        >>> from offramp import compare, synthetic
+        >>> table = compare(**synthetic.ledgers(samples=500), methods=["baseline", "temperature"])
+        >>> verdicts(table)[0].startswith("Baseline against temperature: ")
+        True
+    """
+    found = []
+    for method in comparison.methods:
+        if rival in method.differences:
+            gaps = method.differences[rival]
+            parts = [
+                f"{_word(gaps[accuracy_key(budget)])} at {budget:.0%}"
+                for budget in comparison.budgets
+            ]
+            found.append(f"{method.label} against {rival}: {', '.join(parts)}.")
+    return found
+
+
+def _word(gap: Interval) -> str:
+    points = 100 * gap.value
+    if not gap.is_clear:
+        return f"no clear difference ({round(points, 2) + 0.0:+.2f} points)"
+    return f"{'better' if points > 0 else 'worse'} by {abs(points):.2f} points"
+
+
+COLUMNS = ["method", "label", "figure", "value", "spread", "cost", "among_best"]
+
+
+def tidy_csv(comparison: Comparison) -> str:
+    """Methods and reference rows; accuracies as shares, empty cells where there is nothing.
+
+    Example:
+        >>> from offramp import compare, synthetic
+        >>> table = compare(**synthetic.ledgers(samples=200), methods=["baseline"], resamples=10)
+        >>> print(tidy_csv(table).splitlines()[1].split(",")[:3])
+        ['baseline', 'Baseline', 'accuracy@0.25']
+    """
+    out = io.StringIO()
+    gaps = [f"{part}_{rival}" for rival in RIVALS for part in ("minus", "low", "high")]
+    writer = csv.DictWriter(out, [*COLUMNS, *gaps], lineterminator="\n")
+    writer.writeheader()
+    for method in comparison.methods:
+        writer.writerows(_method_rows(method))
+    writer.writerows(_tidy_reference_rows(comparison))
+    return out.getvalue()
+
+
+def _method_rows(method: MethodResult) -> Iterator[dict[str, Any]]:
+    for column, figure in method.figures.items():
+        row: dict[str, Any] = {
+            "method": method.name,
+            "label": method.label,
+            "figure": column,
+            "value": figure.value,
+            "spread": figure.spread,
+            "cost": figure.cost,
+            "among_best": int(figure.among_best),
+        }
+        for rival, found in method.differences.items():
+            if column in found:
+                gap = found[column]
+                row |= {f"minus_{rival}": gap.value, f"low_{rival}": gap.low}
+                row[f"high_{rival}"] = gap.high
+        yield row
+
+
+def _tidy_reference_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    rows = comparison.references
+    for budget, fixed, best in zip(comparison.budgets, rows.best_fixed, rows.oracle, strict=True):
+        yield _tidy_row("best-fixed-exit", accuracy_key(budget), fixed.accuracy, fixed.cost)
+        yield _tidy_row("oracle", accuracy_key(budget), best.accuracy, best.cost)
+    yield _tidy_row("full-network", "accuracy", rows.full.accuracy, rows.full.cost)
+    for fixed in rows.fixed:
+        yield _tidy_row(f"exit-{fixed.exit_index}", "accuracy", fixed.accuracy, fixed.cost)
+
+
+def _tidy_row(method: str, figure: str, value: float, cost: float) -> dict[str, Any]:
+    return {"method": method, "figure": figure, "value": value, "cost": cost}

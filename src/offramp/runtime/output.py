@@ -8,9 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from offramp.runtime.plan import Rating, Route
-
-__all__ = ["DOUBT", "Answered", "RunOutput", "Sink", "Verdict"]
+from offramp.runtime.routes import Rating, Route
 
 DOUBT = 0.5  # an answer that is more probably wrong than right
 

@@ -13,13 +13,10 @@ from offramp.errors import ConfigError, NetworkError, OriginError, OriginWarning
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, batch_size, map_leaves
 from offramp.policy import Policy
-from offramp.runtime.flight import Flight
-from offramp.runtime.memory import suggesting_batch_size
+from offramp.runtime.engine import StagedRunner, suggesting_batch_size
+from offramp.runtime.inflight import Flight
 from offramp.runtime.output import Verdict
-from offramp.runtime.plan import Plan, judge
-from offramp.runtime.staged import StagedRunner
-
-__all__ = ["Runner"]
+from offramp.runtime.routes import Plan, judge
 
 
 class Runner(StagedRunner[Plan]):

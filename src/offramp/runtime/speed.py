@@ -12,8 +12,6 @@ from offramp.errors import ConfigError
 from offramp.networks.state import batch_size, take
 from offramp.runtime.runner import Runner
 
-__all__ = ["Speed", "measure_speed"]
-
 SAMPLES = 64  # per round at least, so that a round has samples of all exits
 
 

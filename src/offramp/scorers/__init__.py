@@ -1,14 +1,10 @@
 """Is it time to stop?"""
 
-from offramp.scorers.confidence import Entropy, Margin, MaxProbability
+from offramp.scorers.base import History, Scorer
+from offramp.scorers.certainty import Entropy, Margin, MaxProbability, Patience
 from offramp.scorers.corrector import Corrector
-from offramp.scorers.forecast import Forecast
-from offramp.scorers.gates import Gates
-from offramp.scorers.patience import Patience
-from offramp.scorers.performance import PerformanceControl
-from offramp.scorers.scorer import History, Scorer
-from offramp.scorers.utility import ExitUtility
-from offramp.scorers.value import ValueOfContinuing
+from offramp.scorers.cost_aware import Forecast, ValueOfContinuing
+from offramp.scorers.peers import ExitUtility, Gates, PerformanceControl
 
 __all__ = [
     "Corrector",

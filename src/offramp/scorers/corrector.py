@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from offramp.errors import ConfigError
-from offramp.scorers.scorer import History, Scorer
-from offramp.scorers.small_networks import (
+from offramp.scorers.base import History, Scorer
+from offramp.scorers.exit_networks import (
     PARAMETERS,
     Features,
     Loss,
@@ -32,8 +32,6 @@ from offramp.scorers.small_networks import (
     train,
 )
 from offramp.targets import correctness, stop_target
-
-__all__ = ["Corrector"]
 
 TARGETS = {"eefp": stop_target, "correctness": correctness}
 

@@ -13,18 +13,21 @@ from typing import Literal, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from offramp.errors import ConfigError
-from offramp.scorers.scorer import History, Scorer
-from offramp.scorers.small_networks import (
+from offramp.scorers.base import History, Scorer
+from offramp.scorers.exit_networks import (
     PARAMETERS,
+    Features,
+    Loss,
     Parameters,
     TopView,
     check_counts,
+    initial_parameters,
     run_networks,
+    train,
 )
-
-__all__ = ["CostAware", "seeds_of"]
 
 
 @dataclass
@@ -130,3 +133,164 @@ class CostAware(Scorer):
 def seeds_of(seeds: Sequence[int], outputs: int) -> list[int]:
     """A seed for every output of every seed."""
     return [seed * 1000 + output for seed in seeds for output in range(outputs)]
+
+
+PRICES = tuple(torch.logspace(-1.7, 0.7, 12, dtype=torch.float64).tolist())
+"""Accuracy for the cost of the whole network: from 0.02, nearly free, to 5, hardly affordable."""
+
+
+@dataclass
+class Priced(CostAware):
+    """Parent of scorers whose outputs say, for each of twelve prices, whether to stop.
+
+    The break-even price is read off softly, as the number of prices at which stopping is better,
+    so that outputs that do not grow with the price are no problem.
+    """
+
+    def score_at(self, history: History) -> Tensor:
+        """How many prices say stop, or how clearly the one price does, `[n]`."""
+        odds = self._sharpness * self.outputs(history)
+        if self.price is None:
+            return odds.sigmoid().sum(dim=1)
+        return between(odds, self.price)
+
+    @property
+    def _sharpness(self) -> float:
+        """Turns outputs into log-odds of stopping."""
+        return 1.0
+
+    def _num_outputs(self, exit_index: int) -> int:
+        return len(PRICES)
+
+
+def between(values: Tensor, price: float) -> Tensor:
+    """Values `[n, 12]` at the prices -> `[n]` at one, linear in its logarithm."""
+    places = torch.tensor(PRICES).log()
+    place = torch.tensor(max(price, PRICES[0])).log().clamp(places[0], places[-1])
+    right = int(torch.searchsorted(places, place).clamp(1, len(places) - 1))
+    share = float((place - places[right - 1]) / (places[right] - places[right - 1]))
+    return torch.lerp(values[:, right - 1], values[:, right], share)
+
+
+@dataclass
+class Forecast(CostAware):
+    """At each exit, predict for this and every later one the probability of being right.
+
+    With those and the costs, stopping is worth the probability of being right now; going on is
+    worth that of the best later exit, minus its price. The forecast looks at one later exit at a
+    time: that one may stop on the way is left out (see `ValueOfContinuing`).
+
+    Example:
+        >>> from offramp import Policy, synthetic
+        >>> splits = synthetic.ledgers(seed=0, samples=300, exits=4)
+        >>> policy = Policy(Forecast(epochs=1)).fit(splits["held_out"])
+        >>> logits = splits["val"].logits[:, :2]
+        >>> policy.scorer.probabilities(History(logits, logits)).shape  # of exits 1, 2 and 3
+        torch.Size([300, 3])
+    """
+
+    def probabilities(self, history: History) -> Tensor:
+        """Of being right at the current exit and at each later one, `[n, M - m]`."""
+        return self.outputs(history)[:, history.exit_index :].double().sigmoid()
+
+    def score_at(self, history: History) -> Tensor:
+        """Minus the break-even price, or what stopping gains at the price, `[n]`."""
+        chances = self.probabilities(history)
+        gains = chances[:, 1:] - chances[:, :1]
+        extra = self.costs_[history.exit_index + 1 :] - self.costs_[history.exit_index]
+        if self.price is None:
+            return -(gains / extra).amax(dim=1).float()
+        return -(gains - self.price * extra).amax(dim=1).float()
+
+    def _num_outputs(self, exit_index: int) -> int:
+        return len(self.costs_) - exit_index
+
+    def _train_seeds(
+        self, history: History, correct: Tensor, costs: Tensor, seeds: Sequence[int]
+    ) -> Parameters:
+        exits, outputs = range(history.exit_index), len(costs)
+        inputs = [self.view.width(m, history.answers.shape[2]) for m in exits]
+        parameters = initial_parameters(inputs, self.hidden, seeds_of(seeds, outputs))
+        # Forecasts of exits already passed are never asked for, and must not be learned from.
+        ahead = torch.ones(len(exits), outputs).triu()[:, None].repeat(1, 1, len(seeds))
+
+        def loss_of(logits: Tensor, rows: Tensor) -> Tensor:
+            wanted = correct[rows].repeat(1, len(seeds)).expand_as(logits)
+            loss = binary_cross_entropy_with_logits(logits, wanted, reduction="none")
+            return (loss * ahead).sum()
+
+        features = Features(self.view, history, exits, inputs[-1])
+        train(parameters.block(exits, features.width), features, loss_of, self.epochs)
+        return parameters
+
+
+LOSSES = ("classification", "regression")
+SHARPNESS = {"classification": 1.0, "regression": 20.0}
+
+
+@dataclass
+class ValueOfContinuing(Priced):
+    """Learn at each exit what stopping gains over going on with what was learned downstream.
+
+    From the last exit backwards, and for twelve prices at once: where would a sample that goes
+    on stop, by the networks of the later exits, and what would that be worth? Stopping now
+    gains `correct - price x cost` minus that. So the score depends on *when* the right answer
+    would come and what is paid until then, which the paper leaves open.
+
+    Args:
+        loss: `classification` learns the sign of the gain, weighed by its size; `regression` the
+            gain itself.
+
+    Example:
+        >>> from offramp import Policy, synthetic
+        >>> splits = synthetic.ledgers(seed=0, samples=300, exits=4)
+        >>> policy = Policy(ValueOfContinuing(epochs=1)).fit(splits["held_out"])
+        >>> logits = splits["val"].logits[:, :2]
+        >>> cheap, dear = (policy.scorer.at_price(p) for p in (0.02, 5.0))
+        >>> history = History(logits, logits)
+        >>> bool((dear.score_at(history).mean() > cheap.score_at(history).mean()))
+        True
+    """
+
+    loss: Literal["classification", "regression"] = "classification"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.loss not in LOSSES:
+            raise ConfigError(f"`loss` must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+
+    @property
+    def _sharpness(self) -> float:
+        return SHARPNESS[self.loss]
+
+    def _train_seeds(
+        self, history: History, correct: Tensor, costs: Tensor, seeds: Sequence[int]
+    ) -> Parameters:
+        exits, prices = range(history.exit_index), torch.tensor(PRICES).float().repeat(len(seeds))
+        inputs = [self.view.width(m, history.answers.shape[2]) for m in exits]
+        parameters = initial_parameters(inputs, self.hidden, seeds_of(seeds, len(PRICES)))
+        paid = costs.float()[:, None] * prices  # [M, S]
+        later = correct[:, -1:] - paid[-1]  # [N, S], worth of going on
+        for m in reversed(exits):
+            here = correct[:, m : m + 1] - paid[m]
+            features = Features(self.view, history, range(m, m + 1), inputs[m])
+            part = parameters.block(range(m, m + 1), features.width)
+            train(part, features, self._loss_of(here - later), self.epochs)
+            with torch.no_grad():
+                rows = torch.arange(len(correct))
+                stop = part.logits(features.batch(rows), features.log_odds)[0] >= 0
+            later = torch.where(stop, here, later)
+        return parameters
+
+    def _loss_of(self, gains: Tensor) -> Loss:
+        """The loss of one exit for gains `[N, S]`."""
+        if self.loss == "regression":
+            return lambda said, rows: mse_loss(said[0], gains[rows], reduction="sum")
+        weights = gains.abs() / gains.abs().mean(dim=0)
+
+        def loss_of(said: Tensor, rows: Tensor) -> Tensor:
+            return binary_cross_entropy_with_logits(
+                said[0], (gains[rows] > 0).float(), weights[rows], reduction="sum"
+            )
+
+        return loss_of

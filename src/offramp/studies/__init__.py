@@ -1,49 +1,22 @@
-"""The paper's tables and figures, each a TOML file; see `offramp.studies.find`."""
+"""Whole experiments: a study file -> data, networks, ledgers, methods, a report.
 
-from importlib.resources import files
-from pathlib import Path
+The paper's tables and figures are studies too, each a TOML file in this folder; `find_study` gives
+its path.
+"""
 
-from offramp.errors import ConfigError
-from offramp.flow.parsing import did_you_mean
+from offramp.studies.catalogue import NAMES, SCALES, find_study, list_studies
+from offramp.studies.run import PlannedStep, RunResult, plan_run, run
+from offramp.studies.study import Study, read_study
 
-__all__ = ["NAMES", "SCALES", "find"]
-
-SCALES = ("small", "paper")
-
-# In the order of the paper, and what goes beyond it.
-NAMES = (
-    "resnet34-tinyimagenet",
-    "vit-tiny-tinyimagenet",
-    "msdnet-cifar100",
-    "vit-small-imagenet",
-    "efficientnet-b2-imagenet",
-    "topk-ablation",
-    "history-ablation",
-    "calibration-methods",
-    "decalibration",
-    "domain-shift",
-    "other-methods",
-    "corrector-cost",
-    "metric-validity",
-    "futile-sample",
-    "beyond",
-)
-
-
-def find(name: str) -> Path:
-    """The file of a study, or of the demo.
-
-    Raises:
-        ConfigError: There is no such study.
-
-    Example:
-        >>> find("topk-ablation").name
-        'topk-ablation.toml'
-        >>> find("topk")
-        Traceback (most recent call last):
-        offramp.errors.ConfigError: there is no study `topk`; did you mean `topk-ablation`?
-    """
-    known = (*NAMES, "demo")
-    if name not in known:
-        raise ConfigError(f"there is no study `{name}`{did_you_mean(name, known)}")
-    return Path(str(files("offramp.studies"))) / f"{name}.toml"
+__all__ = [
+    "NAMES",
+    "SCALES",
+    "PlannedStep",
+    "RunResult",
+    "Study",
+    "find_study",
+    "list_studies",
+    "plan_run",
+    "read_study",
+    "run",
+]

@@ -6,8 +6,6 @@ from typing import Generic, TypeVar
 
 from offramp.errors import PromiseError
 
-__all__ = ["Promise", "broken_promises", "expect", "hold"]
-
 S = TypeVar("S")
 
 

@@ -5,18 +5,17 @@ and `Exits` are an early-exit network in that world. Each statement is a functio
 `Sides`; `check_all` tries them on random worlds and finds the smallest world where one fails.
 """
 
-from offramp.theory.checking import Verdict, check, check_all
+from offramp.theory.check import Verdict, check, check_all, search, shrink
 from offramp.theory.claims import CLAIMS, STATEMENTS, Claim
-from offramp.theory.counterexamples import calibrated_but_worse, growing_excess_risk
-from offramp.theory.describing import describe, describe_sides
-from offramp.theory.divergence import (
+from offramp.theory.counterexamples import (
+    calibrated_but_worse,
     excess_stays_below_the_floor,
+    growing_excess_risk,
     log_loss_is_unbounded,
     worsened,
 )
-from offramp.theory.exits import Exits
+from offramp.theory.exits import Exits, frontier, stopping_probability
 from offramp.theory.generate import Setting, random_exits
-from offramp.theory.groupings import Grouping, group_mean
 from offramp.theory.predictors import (
     calibrated,
     calibration_violation,
@@ -33,30 +32,26 @@ from offramp.theory.risks import (
     group_excess_risk,
     mutual_information,
 )
-from offramp.theory.searching import search, shrink
-from offramp.theory.sides import Sides
+from offramp.theory.show import describe, describe_sides
 from offramp.theory.statements import (
+    Sides,
     anytime,
     anytime_at_every_point,
     anytime_needs_refinement,
     excess_risk_is_information,
     exits_are_identical,
     exits_differ,
-    refinement_reduces_excess_risk,
-    strictly_anytime,
-    swap_keeps_calibration,
-    zero_one_risk_is_controlled,
-)
-from offramp.theory.statements_stopping import (
     monotone_at_every_point,
     monotone_needs_refinement,
     monotone_stopping,
     product_at_least_joint,
     product_at_most_joint,
+    refinement_reduces_excess_risk,
+    strictly_anytime,
+    swap_keeps_calibration,
+    zero_one_risk_is_controlled,
 )
-from offramp.theory.stopping import stopping_probability
-from offramp.theory.tradeoffs import frontier
-from offramp.theory.worlds import World
+from offramp.theory.worlds import Grouping, World, group_mean
 
 __all__ = [
     "CLAIMS",

@@ -19,15 +19,13 @@ from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.heads import LinearHead, Pool
-from offramp.recording import record
+from offramp.record import record
 from offramp.scorers import Corrector, History
 from offramp.targets import stop_target
+from offramp.theory.exits import stopping_probability
 from offramp.theory.risks import excess_risk
-from offramp.theory.stopping import stopping_probability
 from offramp.theory.worlds import World
 from offramp.training import TrainConfig, train
-
-__all__ = ["Bridge", "BridgeExit", "bridge", "small_network"]
 
 Floats = npt.NDArray[np.float64]
 Progress = Callable[[int, int, str], None]

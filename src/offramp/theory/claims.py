@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offramp.theory import divergence, statements, statements_stopping
-from offramp.theory.exits import Exits
+from offramp.theory import counterexamples, statements
+from offramp.theory.exits import READINGS, Exits
 from offramp.theory.generate import Draw, Setting, Size, build
 from offramp.theory.predictors import DEFINITIONS
-from offramp.theory.sides import Sides
-from offramp.theory.stopping import READINGS
-
-__all__ = ["CLAIMS", "STATEMENTS", "Claim"]
+from offramp.theory.statements import Sides
 
 ANY = Size(1, 2, 2)
 
@@ -147,7 +144,7 @@ def _anytime() -> list[Claim]:
 
 def _confidence() -> list[Claim]:
     unbounded = ("unbounded", "log-loss excess risk can be arbitrarily large", "Prop. 3.8")
-    test, setting = divergence.log_loss_is_unbounded, Setting("confidence", "any")
+    test, setting = counterexamples.log_loss_is_unbounded, Setting("confidence", "any")
     big = Size(1, 3, 2)
     controlled = ("controlled", "0-1 excess risk at confidence c = E[max P(y|x)] - c", "Lemma 3.9")
     return [
@@ -157,7 +154,7 @@ def _confidence() -> list[Claim]:
             "floor",
             "excess risk at a point ≤ -log(1 - (K-1) c)",
             "",
-            divergence.excess_stays_below_the_floor,
+            counterexamples.excess_stays_below_the_floor,
             setting,
             "c < 1/(K-1)",
             big,
@@ -173,8 +170,8 @@ def _confidence() -> list[Claim]:
 def _product() -> list[Claim]:
     joint, product = "P(stop) for one label", "P(stop) with the product"
     tests = {
-        "below": (f"{joint} ≤ {product}", statements_stopping.product_at_least_joint),
-        "above": (f"{product} ≤ {joint}", statements_stopping.product_at_most_joint),
+        "below": (f"{joint} ≤ {product}", statements.product_at_least_joint),
+        "above": (f"{product} ≤ {joint}", statements.product_at_most_joint),
     }
     chain, variant = Setting("exact", "chain"), "product, sampled"
     return [
@@ -194,13 +191,13 @@ def _stopping() -> list[Claim]:
     converse = ("monotone-converse", "stopping becomes more probable only if groupings refine", "")
     three = Size(1, 2, 3)  # the last exit always stops, so that two exits show nothing
     for reading in READINGS:
-        test = partial(statements_stopping.monotone_stopping, reading=reading)
+        test = partial(statements.monotone_stopping, reading=reading)
         claims += _with_and_without_chain(words, test, reading, three)
     for reading in READINGS:
-        test = partial(statements_stopping.monotone_at_every_point, reading=reading)
+        test = partial(statements.monotone_at_every_point, reading=reading)
         claims.append(Claim(*points, test, Setting("exact", "chain"), reading, three))
     for reading in READINGS:
-        test = partial(statements_stopping.monotone_needs_refinement, reading=reading)
+        test = partial(statements.monotone_needs_refinement, reading=reading)
         claims.append(Claim(*converse, test, Setting("exact", "any"), reading, three))
     return claims
 
@@ -220,11 +217,11 @@ def _with_and_without_chain(
 
 
 def _high(exits: Exits) -> npt.NDArray[np.bool_]:
-    return divergence.has_a_rival(exits) & divergence.above_the_floor(exits)
+    return counterexamples.has_a_rival(exits) & counterexamples.above_the_floor(exits)
 
 
 def _low(exits: Exits) -> npt.NDArray[np.bool_]:
-    return divergence.has_a_rival(exits) & ~divergence.above_the_floor(exits)
+    return counterexamples.has_a_rival(exits) & ~counterexamples.above_the_floor(exits)
 
 
 CLAIMS: tuple[Claim, ...] = tuple(_claims())

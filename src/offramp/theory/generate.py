@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from offramp.errors import ConfigError
 from offramp.theory.exits import Exits
-from offramp.theory.groupings import Grouping
 from offramp.theory.predictors import (
     DEFINITIONS,
     Definition,
@@ -17,10 +16,8 @@ from offramp.theory.predictors import (
     confidence_calibrated,
     mean_calibrated,
 )
-from offramp.theory.sides import TOLERANCE
-from offramp.theory.worlds import Array, World, as_numbers, is_rational
-
-__all__ = ["Draw", "Setting", "Size", "build", "check_seed", "draw", "random_exits"]
+from offramp.theory.statements import TOLERANCE
+from offramp.theory.worlds import Array, Grouping, World, as_numbers, is_rational
 
 Structure = Literal["any", "chain", "strict chain", "one", "points", "swap", "uneven swap"]
 STRUCTURES: tuple[Structure, ...] = get_args(Structure)

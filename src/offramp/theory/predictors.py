@@ -6,26 +6,16 @@ import numpy as np
 import numpy.typing as npt
 
 from offramp.errors import ConfigError, WorldError
-from offramp.theory.groupings import Grouping, group_mean
 from offramp.theory.worlds import (
     Array,
+    Grouping,
     World,
     as_numbers,
     check_probabilities,
+    group_mean,
     is_rational,
     modal_class,
 )
-
-__all__ = [
-    "DEFINITIONS",
-    "Definition",
-    "as_predictor",
-    "calibrated",
-    "calibration_violation",
-    "confidence_calibrated",
-    "is_calibrated",
-    "mean_calibrated",
-]
 
 Definition = Literal["exact", "mean", "confidence"]
 DEFINITIONS: tuple[Definition, ...] = get_args(Definition)

@@ -6,21 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from offramp.errors import ConfigError
-from offramp.theory.groupings import Grouping, group_mean
 from offramp.theory.predictors import as_predictor, calibrated
-from offramp.theory.worlds import Array, World, as_floats, modal_class
-
-__all__ = [
-    "LOSSES",
-    "Loss",
-    "bayes_risk",
-    "conditional_risk",
-    "entropy",
-    "excess_risk",
-    "group_entropy",
-    "group_excess_risk",
-    "mutual_information",
-]
+from offramp.theory.worlds import Array, Grouping, World, as_floats, group_mean, modal_class
 
 Floats = npt.NDArray[np.float64]
 Loss = Literal["log", "zero-one"]

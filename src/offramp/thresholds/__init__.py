@@ -1,14 +1,12 @@
 """Scores -> thresholds, for a budget or under a guarantee."""
 
 from offramp.thresholds.geometric import geometric
-from offramp.thresholds.guarantee import Guarantee
-from offramp.thresholds.optimize import optimize
+from offramp.thresholds.optimized import optimize
 from offramp.thresholds.points import METHODS, OperatingPoints
 from offramp.thresholds.rule import exits_taken, rounded_up, stops
 
 __all__ = [
     "METHODS",
-    "Guarantee",
     "OperatingPoints",
     "exits_taken",
     "geometric",

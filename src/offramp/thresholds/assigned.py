@@ -15,8 +15,6 @@ from torch import Tensor
 
 from offramp.thresholds.geometric import LOG_Q_LIMIT, for_shares
 
-__all__ = ["assigned_sweep"]
-
 BUDGETS = 17
 STEPS = 150
 LEARNING_RATE = 0.1

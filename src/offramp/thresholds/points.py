@@ -11,22 +11,9 @@ from torch import Tensor
 
 from offramp.errors import BudgetError, ConfigError
 from offramp.thresholds.assigned import assigned_sweep
-from offramp.thresholds.geometric import geometric_sweep
-from offramp.thresholds.optimize import optimized_sweep
+from offramp.thresholds.geometric import geometric_sweep, shared_sweep
+from offramp.thresholds.optimized import optimized_sweep
 from offramp.thresholds.rule import exits_taken
-from offramp.thresholds.shared import shared_sweep
-
-__all__ = [
-    "DEFAULT",
-    "METHODS",
-    "OperatingPoints",
-    "ThresholdMethod",
-    "bound_text",
-    "measure",
-    "not_flattered",
-    "points_of",
-    "tune_points",
-]
 
 ThresholdMethod = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 """`(scores [N, M], correct [N, M], costs [M], points) -> thresholds [P, M]`, all on val."""

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from offramp.errors import LedgerError
 
-__all__ = ["exits_taken", "rounded_up", "stops"]
-
 Array = TypeVar("Array", Tensor, np.ndarray[Any, Any])
 
 

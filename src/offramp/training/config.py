@@ -5,8 +5,6 @@ from typing import Any, Literal
 
 from offramp.errors import ConfigError
 
-__all__ = ["TrainConfig"]
-
 # What may differ between the two halves of an interrupted run without changing its result.
 _HARMLESS = ("checkpoint_seconds", "progress", "tensorboard")
 

@@ -1,24 +1,76 @@
 """A frozen backbone: what the heads read of it is computed once, and the heads train on that."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from offramp.networks.heads import Head
+from offramp.errors import ConfigError
+from offramp.networks.heads import BackboneHead, Head
 from offramp.networks.macs import evaluating
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import take
+from offramp.training.batches import Batch, Samples, compute_rows, moved
 from offramp.training.config import TrainConfig
-from offramp.training.objective import Objective, Phase
-from offramp.training.parts import trained_modules
-from offramp.training.processes import Processes
-from offramp.training.samples import Batch, Samples, moved
-from offramp.training.sharding import compute_rows
+from offramp.training.distributed import Processes
+from offramp.training.objectives import Objective, Part, Phase
 
-__all__ = ["CachedHeads", "Features", "cache_features", "can_split"]
+
+def trained_modules(network: EarlyExitNetwork, part: Part) -> list[nn.Module]:
+    """The modules that are trained in a phase, see `Phase`."""
+    heads = list(network.heads)
+    if part == "network":
+        return [network]
+    if part == "backbone":
+        return [*network.stages, heads[-1]]
+    if part == "cascade":
+        return [head for head in heads if getattr(head, "reads_logits", False)]
+    return [head for head in heads if not isinstance(head, BackboneHead)]
+
+
+@contextmanager
+def training_only(network: EarlyExitNetwork, part: Part) -> Iterator[None]:
+    """Let only a part of the network have gradients; everything is as before afterwards.
+
+    Parameters that had no gradient before keep having none.
+
+    Raises:
+        ConfigError: Nothing is left to train.
+    """
+    before = [(parameter, parameter.requires_grad) for parameter in network.parameters()]
+    modes = [(module, module.training) for module in network.modules()]
+    inside = {id(p) for module in trained_modules(network, part) for p in module.parameters()}
+    for parameter, wanted in before:
+        parameter.requires_grad_(wanted and id(parameter) in inside)
+    try:
+        if not any(parameter.requires_grad for parameter in network.parameters()):
+            raise ConfigError(
+                f"there is nothing to train: no parameter of the {part} has requires_grad"
+            )
+        yield
+    finally:
+        for parameter, wanted in before:
+            parameter.requires_grad_(wanted)
+            parameter.grad = None
+        for module, mode in modes:
+            module.training = mode
+
+
+def training_mode(network: EarlyExitNetwork, part: Part) -> None:
+    """Put the trained part into train mode and the rest into eval mode."""
+    network.eval()
+    for module in trained_modules(network, part):
+        module.train()
+
+
+def only_heads(network: EarlyExitNetwork, objective: Objective) -> tuple[Phase, ...]:
+    """The phases of an objective for a frozen backbone."""
+    phases = objective.phases(network)
+    heads = tuple(phase for phase in phases if phase.trains in ("heads", "cascade"))
+    return heads or (Phase("heads", objective, "heads"),)
+
 
 LIMIT = 2 * 1024**3  # bytes; beyond it the backbone is run again in every epoch
 

@@ -10,8 +10,6 @@ from typing import Any
 from offramp.extras import require
 from offramp.storage import write_text
 
-__all__ = ["Metrics", "TrainHistory"]
-
 
 @dataclass
 class TrainHistory:

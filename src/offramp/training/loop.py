@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from math import cos, pi
 from typing import Any, TypeAlias
 
 import torch
@@ -12,26 +13,83 @@ from torch.nn.utils import clip_grad_norm_
 
 from offramp.errors import ConfigError
 from offramp.networks.network import EarlyExitNetwork
+from offramp.progress import RunProgress
+from offramp.training.batches import Batch, Samples, check_targets, moved
 from offramp.training.checkpoint import (
     Checkpoints,
     Place,
     fill,
+    generator_at,
     optimizer_tensors,
     restore_optimizer,
+    seed_at,
+    seed_everything,
     weights,
 )
 from offramp.training.config import TrainConfig
-from offramp.training.frozen import cache_features, can_split
+from offramp.training.distributed import Processes
+from offramp.training.frozen import cache_features, can_split, training_mode
 from offramp.training.history import Metrics, TrainHistory
-from offramp.training.objective import Objective, Phase, exit_losses
-from offramp.training.parts import training_mode
-from offramp.training.processes import Processes
-from offramp.training.progress import RunProgress
-from offramp.training.samples import Batch, Samples, check_targets, moved
-from offramp.training.schedule import Schedule
-from offramp.training.seeding import generator_at, seed_at, seed_everything
+from offramp.training.objectives import Objective, Phase, exit_losses
 
-__all__ = ["Augmentation", "PhaseRun", "Run"]
+_LEAST = 0.01  # of the full learning rate, at the end of a cycle
+_GROWTH = 2  # each cycle is so much longer than the one before
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A factor on the learning rate, as a function of the epochs that are done.
+
+    It is a pure function, so that a run that goes on has nothing to restore.
+
+    Args:
+        epochs: At which training ends.
+        warmup: Epochs over which the factor rises linearly; at most a fifth of `epochs`.
+        cycle: Length of the first cosine cycle; each next one is twice as long.
+            As many cycles as fit are stretched to end with the last epoch: stopping in the middle
+            of one would leave the learning rate high.
+
+    Example:
+        >>> schedule = Schedule(epochs=10, warmup=2, cycle=50)
+        >>> [round(schedule.factor(epoch), 3) for epoch in (0, 1, 2, 6, 10)]
+        [0.0, 0.5, 1.0, 0.505, 0.01]
+        >>> Schedule(epochs=160, warmup=5, cycle=50).cycles()
+        [51.666..., 103.333...]
+    """
+
+    epochs: int
+    warmup: float
+    cycle: float
+
+    @property
+    def warmup_epochs(self) -> float:
+        """The warm-up that is really run."""
+        return min(self.warmup, self.epochs / 5)
+
+    def cycles(self) -> list[float]:
+        """Lengths of the cosine cycles, in epochs."""
+        room = self.epochs - self.warmup_epochs
+        lengths = [self.cycle]
+        while sum(lengths) + lengths[-1] * _GROWTH <= room:
+            lengths.append(lengths[-1] * _GROWTH)
+        return [length * room / sum(lengths) for length in lengths]
+
+    def factor(self, epoch: float) -> float:
+        """The factor after `epoch` epochs, which need not be whole."""
+        if epoch < self.warmup_epochs:
+            return epoch / self.warmup_epochs
+        epoch -= self.warmup_epochs
+        cycles = self.cycles()
+        for length in cycles[:-1]:
+            if epoch < length:
+                return _cosine(epoch / length)
+            epoch -= length
+        return _cosine(min(epoch / cycles[-1], 1.0))
+
+
+def _cosine(share: float) -> float:
+    return _LEAST + (1 - _LEAST) * (1 + cos(pi * share)) / 2
+
 
 Augmentation: TypeAlias = Callable[[Any, Tensor, int, torch.Generator], tuple[Any, Tensor]]
 

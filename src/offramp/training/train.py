@@ -9,23 +9,25 @@ import torch
 
 from offramp.errors import ConfigError, SplitError
 from offramp.networks.network import EarlyExitNetwork
+from offramp.progress import RunProgress
 from offramp.storage import write_text
-from offramp.training.checkpoint import Checkpoints, Place, fill, weights
+from offramp.training.batches import Samples
+from offramp.training.checkpoint import Checkpoints, Place, fill, kept_randomness, weights
 from offramp.training.config import TrainConfig
-from offramp.training.distillation import Distillation
-from offramp.training.gradient_equilibrium import GradientEquilibrium
+from offramp.training.distributed import Processes
+from offramp.training.frozen import only_heads, training_only
 from offramp.training.history import Metrics, TrainHistory
-from offramp.training.joint import Joint
 from offramp.training.loop import Augmentation, PhaseRun, Run
-from offramp.training.objective import LossFunction, Objective, Phase, PlainObjective
-from offramp.training.parts import only_heads, training_only
-from offramp.training.processes import Processes
-from offramp.training.progress import RunProgress
-from offramp.training.samples import Samples
-from offramp.training.seeding import kept_randomness
-from offramp.training.zero_time_waste import ZeroTimeWaste
-
-__all__ = ["OBJECTIVES", "find_objective", "train"]
+from offramp.training.objectives import (
+    Distillation,
+    GradientEquilibrium,
+    Joint,
+    LossFunction,
+    Objective,
+    Phase,
+    PlainObjective,
+    ZeroTimeWaste,
+)
 
 OBJECTIVES: dict[str, type[Objective]] = {
     each.name: each for each in (Joint, GradientEquilibrium, Distillation, ZeroTimeWaste)

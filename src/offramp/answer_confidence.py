@@ -1,0 +1,191 @@
+"""How probable it is that an answer is right: fitted apart from the decision when to stop.
+
+A stop score is no such probability: the corrector's is high for a sample that no exit will get
+right. But it decides who stops, and it knows more than the answer does, so that among those who
+stop, the answer alone would misjudge. Here a logistic regression per exit maps how sure the answer
+looks (its log-odds and its entropy) and the stop score to the probability of being right. All of
+them are there when a sample leaves, so that nothing runs that would not run anyway.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.optimize import minimize
+from scipy.special import expit
+from torch import Tensor
+
+from offramp.answers import Answer, crossfit_chunks
+from offramp.component import Component
+from offramp.ledger import Ledger
+from offramp.replay import exit_scores
+from offramp.scorers import History, Scorer
+from offramp.scorers.certainty import certainty
+
+Floats = npt.NDArray[np.float64]
+Part: TypeAlias = tuple[Tensor | slice, Tensor, Tensor]
+
+RIDGE = 1e-2  # on weights of standardised features: holds them where few answers are wrong
+FOLDS = 2  # for scorers, whose fits take longer than those of answers
+
+
+@dataclass
+class Confidence(Component):
+    """The calibrated probability that an answer is right.
+
+    Attributes:
+        weights_: `[M, 4]` float64: of the log-odds, of minus the log-entropy, of the stop score,
+            and a constant.
+        plain_weights_: `[M, 3]` float64: the same without the score, for where there is none.
+
+    Example:
+        >>> from offramp import MaxProbability, synthetic
+        >>> from offramp.answers import CurrentExit
+        >>> ledger = synthetic.ledgers(seed=0)["held_out"]
+        >>> confidence = fit_confidence(CurrentExit(), MaxProbability(), ledger)
+        >>> stated = confidence.probability(ledger.logits[:, 2], torch.full((len(ledger),), 2))
+        >>> right = ledger.logits[:, 2].argmax(1) == ledger.labels
+        >>> bool((stated.mean() - right.double().mean()).abs() < 0.01)
+        True
+    """
+
+    learned = ("weights_", "plain_weights_")
+
+    def fit(self, parts: Iterable[Part], labels: Tensor) -> Self:
+        """Learn two logistic regressions per exit.
+
+        Args:
+            parts: Positions of some samples, their answers `[n, M, K]` and their scores
+                `[n, M-1]`, all samples in all; by an answer and a scorer that have not seen
+                their labels.
+            labels: `[N]`.
+        """
+        tables: list[tuple[Tensor | slice, Tensor, Tensor]] = []
+        for rows, answers, scores in parts:
+            features = _features(answers.flatten(0, 1)).view(*answers.shape[:2], 2)
+            ended = torch.cat([scores.double(), torch.zeros(len(scores), 1)], dim=1)
+            right = answers.argmax(2) == labels[rows, None]
+            tables.append((rows, torch.cat([features, ended[..., None]], dim=2), right))
+        order = torch.cat([torch.arange(len(labels))[rows] for rows, _, _ in tables])
+        inputs = torch.cat([table for _, table, _ in tables])[order.argsort()].numpy()
+        targets = torch.cat([right for *_, right in tables])[order.argsort()].numpy()
+        exits = range(inputs.shape[1])
+        full = [_logistic(inputs[:, m], targets[:, m]) for m in exits]
+        plain = [_logistic(inputs[:, m, :2], targets[:, m]) for m in exits]
+        self.weights_ = torch.from_numpy(np.stack(full))
+        self.plain_weights_ = torch.from_numpy(np.stack(plain))
+        return self
+
+    def probability(self, answers: Tensor, exits: Tensor, scores: Tensor | None = None) -> Tensor:
+        """The probability that each answer is right, `[n]` float32.
+
+        Args:
+            answers: `[n, K]`, logits that were answered with.
+            exits: `[n]`, the exit of each.
+            scores: `[n]`, the stop score there; not finite where there is none, as at the last
+                exit.
+        """
+        self.check_fitted()
+        features, exits = _features(answers), exits.long()
+        plain = self.plain_weights_[exits]
+        logits = (features * plain[:, :2]).sum(1) + plain[:, 2]
+        if scores is not None:
+            weights, known = self.weights_[exits], scores.isfinite()
+            scored = (features * weights[:, :2]).sum(1) + weights[:, 3]
+            scored = scored + weights[:, 2] * scores.double().nan_to_num(0, 0, 0)
+            logits = torch.where(known, scored, logits)
+        return logits.sigmoid().float()
+
+
+def fit_confidence(
+    answer: Answer, scorer: Scorer, ledger: Ledger, history: History | None = None
+) -> Confidence:
+    """Fit on answers and scores that have not seen the labels of the samples they are for.
+
+    Args:
+        answer: Its settings are used; it is fitted anew, fold by fold, if it learns.
+        scorer: Fitted; copies of it are, fold by fold, if it learns.
+        ledger: The held_out ledger.
+        history: All its exits with cross-fitted answers; needed where the scorer learns.
+    """
+    parts: Iterator[Part]
+    if history is None:
+        crossed = crossfit_chunks(answer, ledger)
+        parts = (
+            (rows, answers, _exit_scores(scorer, History(ledger.logits[rows].float(), answers)))
+            for rows, answers in crossed
+        )
+    else:
+        scores = crossfit_scores(scorer, history, ledger.labels, ledger.costs)
+        parts = ((rows, part.answers, scores[rows]) for rows, part in history.chunks())
+    return Confidence().fit(parts, ledger.labels)
+
+
+def crossfit_scores(
+    scorer: Scorer, history: History, labels: Tensor, costs: Tensor, folds: int = FOLDS
+) -> Tensor:
+    """Scores `[N, M-1]` of every sample by a copy of `scorer` that was fitted without it.
+
+    Copies that were fitted on fewer samples are less sure of themselves, or more. So the scores
+    of each are brought to the mean and the spread that those of `scorer` itself have.
+
+    Args:
+        scorer: Fitted on all samples.
+        history: All exits of the held_out samples.
+        labels: `[N]`.
+        costs: `[M]`, cumulative.
+        folds: How many copies.
+    """
+    own = _chunked_scores(scorer, history)
+    scores = torch.empty_like(own)
+    order = torch.randperm(len(history), generator=torch.Generator().manual_seed(0))
+    parts = order.tensor_split(folds)
+    for number, part in enumerate(parts):
+        rest = torch.cat([*parts[:number], *parts[number + 1 :]])
+        fitted = scorer.clone().fit(history.take(rest), labels[rest], costs)
+        found = _chunked_scores(fitted, history.take(part))
+        spread = found.std(dim=0, correction=0).clamp_min(1e-12)
+        scores[part] = (found - found.mean(0)) / spread * own.std(0, correction=0) + own.mean(0)
+    return scores
+
+
+def _chunked_scores(scorer: Scorer, history: History) -> Tensor:
+    return torch.cat([_exit_scores(scorer, part) for _, part in history.chunks()])
+
+
+@torch.no_grad()
+def _exit_scores(scorer: Scorer, history: History) -> Tensor:
+    """`[n, M-1]`: at every exit but the last."""
+    return exit_scores(scorer, history)[:, :-1]
+
+
+def _features(answers: Tensor) -> Tensor:
+    """Log-odds of the answered class and minus the log-entropy, `[n, K]` -> `[n, 2]`."""
+    return torch.stack(certainty(answers), dim=1).double()
+
+
+def _logistic(features: Floats, right: npt.NDArray[np.bool_]) -> Floats:
+    """Weights of `[N, F]` features and a constant, `[F+1]`, of the largest likelihood.
+
+    The targets are Platt's: not quite one and zero, so that an exit that is always right on
+    held_out is not taken to be certain.
+    """
+    centre, scale = features.mean(axis=0), features.std(axis=0) + 1e-12
+    inputs = np.column_stack([(features - centre) / scale, np.ones(len(features))])
+    hits = right.sum()
+    targets = np.where(right, (hits + 1) / (hits + 2), 1 / (len(right) - hits + 2))
+    ridge = np.append(np.full(features.shape[1], RIDGE), 0.0)
+
+    def loss_and_gradient(weights: Floats) -> tuple[float, Floats]:
+        logits = inputs @ weights
+        losses = np.logaddexp(0, logits) - targets * logits
+        gradient = inputs.T @ (expit(logits) - targets) + ridge * weights
+        return float(losses.sum() + 0.5 * ridge @ weights**2), gradient
+
+    start = np.zeros(len(ridge))
+    found = minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B").x
+    slopes = found[:-1] / scale
+    return np.append(slopes, found[-1] - slopes @ centre)

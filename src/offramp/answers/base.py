@@ -1,0 +1,113 @@
+"""What an answer is: a map from the exits' logits so far to the logits that are answered with."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from offramp.component import Component, current_exit_only
+from offramp.errors import LedgerError
+from offramp.ledger import Ledger
+
+
+class Answer(Component):
+    """What does the network say if it stops here?
+
+    An own answer is a dataclass that overrides `answer_at`, and `_fit` with `learned` if there
+    is something to learn. It is fitted on held_out and sees only the exits so far.
+    """
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether earlier exits are read: unless `answer_at` is marked `current_exit_only`."""
+        return getattr(type(self).answer_at, "reads_history", True)
+
+    def fit(self, ledger: Ledger, allow_split: str | None = None) -> Self:
+        """Learn from a held_out ledger; an answer with nothing to learn does nothing.
+
+        Args:
+            ledger: The held_out ledger.
+            allow_split: Another split's name, to fit on that one knowingly.
+        """
+        ledger.require_split("held_out", allow_split)
+        self._fit(ledger)
+        return self
+
+    def _fit(self, ledger: Ledger) -> None:
+        """Set the attributes named in `learned`."""
+
+    def answer_at(self, logits: Tensor) -> Tensor:
+        """The logits to answer with, `[n, K]`, at the last of the exits so far, `[n, m+1, K]`."""
+        raise NotImplementedError(f"{type(self).__name__} must define answer_at")
+
+    def answers(self, logits: Tensor) -> Tensor:
+        """What would be answered at every exit, `[n, M, K]` from `[n, M, K]`."""
+        self.check_fitted()
+        exits = range(1, logits.shape[1] + 1)
+        return torch.stack([self.answer_at(logits[:, :count]) for count in exits], dim=1)
+
+    def macs(self, exit_index: int, num_classes: int) -> int:
+        """Multiply-accumulates that the answer takes at one exit."""
+        return 0
+
+
+@dataclass
+class CurrentExit(Answer):
+    """Answer with the current exit's own logits.
+
+    Example:
+        >>> import torch
+        >>> CurrentExit().answer_at(torch.tensor([[[1.0, 0.0], [0.0, 3.0]]]))
+        tensor([[0., 3.]])
+    """
+
+    @current_exit_only
+    def answer_at(self, logits: Tensor) -> Tensor:
+        """The last of the exits so far, `[n, m+1, K]` -> `[n, K]`."""
+        return logits[:, -1]
+
+    def answers(self, logits: Tensor) -> Tensor:
+        """The logits themselves: nothing is copied."""
+        return logits if type(self) is CurrentExit else super().answers(logits)
+
+
+FOLDS = 5
+
+
+def crossfit_answers(answer: Answer, ledger: Ledger, folds: int = FOLDS) -> Tensor:
+    """Answers of every sample by a copy of `answer` that was fitted without it, `[N, M, K]`.
+
+    An answer with nothing to learn has not seen any label, and is not refitted.
+    """
+    if type(answer) is CurrentExit:
+        return ledger.logits  # as they are, without a second copy
+    if not answer.learns:
+        return torch.cat([answer.answers(logits) for _, logits in ledger.chunks()])
+    answers = torch.empty(len(ledger), ledger.num_exits, ledger.num_classes)
+    for rows, part in crossfit_chunks(answer, ledger, folds):
+        answers[rows] = part
+    return answers
+
+
+def crossfit_chunks(
+    answer: Answer, ledger: Ledger, folds: int = FOLDS
+) -> Iterator[tuple[Tensor | slice, Tensor]]:
+    """The same, a few samples at a time: their positions, and their answers `[n, M, K]`.
+
+    Raises:
+        LedgerError: There are fewer samples than folds.
+    """
+    if not answer.learns:
+        yield from ((rows, answer.answers(logits)) for rows, logits in ledger.chunks())
+        return
+    if len(ledger) < folds:
+        raise LedgerError(f"cross-fitting needs at least {folds} samples, got {len(ledger)}")
+    order = torch.randperm(len(ledger), generator=torch.Generator().manual_seed(0))
+    parts = order.tensor_split(folds)
+    for number, part in enumerate(parts):
+        rest = torch.cat([*parts[:number], *parts[number + 1 :]])
+        fitted = answer.clone().fit(ledger.take(rest))
+        for rows, logits in ledger.take(part).chunks():
+            yield part[rows], fitted.answers(logits)

@@ -1,0 +1,179 @@
+"""The commands `compare`, `fit` and `advise`."""
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from offramp import report
+from offramp.advice import AUTO, CANDIDATES, advise, contestants
+from offramp.cli.console import err, out
+from offramp.cli.options import LedgersPath, note_partition, numbers
+from offramp.errors import ConfigError
+from offramp.evaluation import Comparison, compare, evaluate
+from offramp.evaluation.comparison import Progress as Report
+from offramp.ledger.files import has_ledger, load_ledgers
+from offramp.methods import GROUPS, METHODS, find_methods, ready
+from offramp.storage import check_fresh, check_target
+
+_methods = (
+    f"Methods: {', '.join(METHODS)}; or one of an installed package (offramp doctor lists them)."
+)
+_known = f"Groups: {', '.join(GROUPS)}. {_methods}"
+
+
+def compare_command(
+    path: LedgersPath,
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated methods or groups, or `auto`, the choice of `advise`. " + _known
+        ),
+    ] = "standard",
+    budgets: Annotated[
+        str, typer.Option(help="Comma-separated mean costs, as shares of the full network.")
+    ] = "0.25,0.5,0.75",
+    seeds: Annotated[int, typer.Option(help="Seeds for methods whose fit is random.")] = 3,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples for intervals.")] = 1000,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where to write. Default: NAME-comparison in this folder."),
+    ] = None,
+) -> None:
+    """Compare exit methods on saved per-exit logits, and print the table.
+
+    Every method is fitted on held_out, gets its thresholds on val and its figures on test.
+    Tables are also written as Markdown, CSV, LaTeX and JSON, with a figure as SVG and an
+    interactive page, report.html.
+    """
+    folder = folder or Path(f"{path.resolve().name.removesuffix('.npz')}-comparison")
+    check_target(folder)
+    wanted = [name.strip() for name in methods.split(",") if name.strip()]
+    shares = numbers("--budgets", budgets)
+    ledgers = load_ledgers(path)
+    with _progress() as progress:
+        result = compare(
+            ledgers["held_out"],
+            ledgers["val"],
+            ledgers["test"],
+            contestants(wanted),
+            shares,
+            seeds,
+            resamples,
+            progress,
+        )
+    note_partition(path, ledgers)
+    _show(result, folder, {"command": shlex.join(["offramp", *sys.argv[1:]])})
+
+
+def fit_command(
+    path: LedgersPath,
+    budget: Annotated[
+        float | None, typer.Option(help="Mean cost, as a share of the full network.")
+    ] = None,
+    max_drop: Annotated[
+        float | None, typer.Option(help="Instead: accuracy that may be lost, 0.01 for a point.")
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="Thresholds are optimised, unless the name says otherwise, as in ours:geometric. "
+            + _methods
+        ),
+    ] = "ours",
+    folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
+) -> None:
+    """Fit a policy, choose its operating point for a budget, and save it.
+
+    The answer and the scorer are fitted on held_out, the thresholds come from val. Where there is
+    a test ledger, the outcome on it is printed.
+    """
+    if (budget is None) == (max_drop is None):
+        raise ConfigError("give either --budget or --max-drop")
+    if method == AUTO:
+        raise ConfigError(
+            "--method takes one method by name; to have one chosen, fitted and saved for every "
+            f"budget: offramp advise {path} --out FOLDER"
+        )
+    if method in GROUPS:
+        raise ConfigError(
+            f"--method takes one method, and {method!r} is a group of them: "
+            f"{', '.join(GROUPS[method])}"
+        )
+    check_fresh(folder, "policy")
+    has_test = has_ledger(path, "test")
+    ledgers = load_ledgers(path, ("held_out", "val", "test")[: 3 if has_test else 2])
+    note_partition(path, ledgers)
+    chosen = ready(*find_methods([method], ledgers["val"].num_classes))
+    with err.status(f"fitting {chosen.label}"):
+        policy = chosen.policy().fit(ledgers["held_out"]).tune(ledgers["val"], chosen.thresholds)
+        policy = policy.at(budget=budget, max_drop=max_drop)
+    policy.save(folder)
+    if has_test:
+        out.print(f"on test: {evaluate(policy, ledgers['test'])}", markup=False, highlight=False)
+    for table in report.inspect(folder):
+        out.print(table.rich())
+
+
+def advise_command(
+    path: LedgersPath,
+    budgets: Annotated[
+        str, typer.Option(help="Comma-separated mean costs, as shares of the full network.")
+    ] = "0.25,0.5,0.75",
+    methods: Annotated[
+        str,
+        typer.Option(help="Comma-separated methods to choose from; the first is the yardstick."),
+    ] = ",".join(CANDIDATES),
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="Save the policy for each budget there, as policy-BUDGET."),
+    ] = None,
+) -> None:
+    """Say whether early exits are worth it for this network: yes, a fixed exit, or neither.
+
+    Exits, answer, scorer and thresholds are chosen by cross-validation on held_out and val. Only
+    then the choice is measured on test, against the best fixed exit and the full
+    network, with 95 % intervals (paired bootstrap over test samples).
+    """
+    wanted = numbers("--budgets", budgets)
+    if folder is not None:
+        check_target(folder)
+    ledgers = load_ledgers(path)
+    note_partition(path, ledgers)
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    with err.status("choosing exits, answers, scorers and thresholds"):
+        found = advise(ledgers["held_out"], ledgers["val"], ledgers["test"], wanted, names)
+    typer.echo(str(found))
+    if folder is not None:
+        for budget, policy in found.plan.items():
+            policy.save(folder / f"policy-{budget:g}")
+        typer.echo(f"kept exits {found.plan.exits}; policies are in {folder}/")
+
+
+def _show(result: Comparison, folder: Path, provenance: Mapping[str, Any] | None = None) -> None:
+    # First: printing may be cut off.
+    paths, missing = report.write_comparison(result, folder, provenance)
+    for table in report.tables(result):
+        out.print(table.rich())
+    for sentence in report.verdicts(result):
+        out.print(sentence, highlight=False)
+    out.print(f"written to {folder}/: {', '.join(p.name for p in paths)}", highlight=False)
+    if missing is not None:
+        err.print(f"note: {missing}", markup=False, highlight=False)
+
+
+@contextmanager
+def _progress() -> Iterator[Report]:
+    columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def update(done: int, total: int, text: str) -> None:
+            bar.update(task, completed=done, total=total, description=text)
+
+        yield update

@@ -1,0 +1,36 @@
+"""What several sub-commands share: options, and how they are read."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offramp.cli.console import err
+from offramp.errors import ConfigError
+from offramp.ledger import Ledger
+from offramp.storage import kind_of
+
+LedgersPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH",
+        help="Folder with held_out, val and test (each a saved ledger or an .npz with logits "
+        "[N, M, K], labels [N] and cumulative costs [M]), or one such ledger, which is cut into "
+        "the three at random.",
+    ),
+]
+
+
+def note_partition(path: Path, ledgers: dict[str, Ledger]) -> None:
+    """Say so where one ledger was cut into splits."""
+    if path.is_file() or kind_of(path) == "ledger":
+        sizes = ", ".join(f"{len(ledger):,} {split}" for split, ledger in ledgers.items())
+        err.print(f"note: one ledger was cut at random (seed 0) into {sizes}", highlight=False)
+
+
+def numbers(name: str, text: str) -> list[float]:
+    """Comma-separated numbers of an option."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{name} must be comma-separated numbers, got {text!r}") from None

@@ -1,0 +1,135 @@
+"""Paired bootstrap over test samples: the same resamples for every method."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offramp.evaluation.curve import accuracy_at
+from offramp.metrics import ece_bins
+from offramp.replay import Trace
+from offramp.scorers import Scorer
+from offramp.thresholds.rule import exits_taken
+
+NEGLIGIBLE = 5e-5  # half of the last digit of an accuracy in percent
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference with its 95 % interval.
+
+    Attributes:
+        value: As measured.
+        low: Lower end.
+        high: Upper end.
+        is_clear: Whether the interval leaves zero out, by more than tables show. (Two methods
+            that decide alike still differ by the few MACs of one of them.)
+    """
+
+    value: float
+    low: float
+    high: float
+    is_clear: bool
+
+
+def difference(
+    value: float, resampled: Tensor, level: float = 0.95, negligible: float = NEGLIGIBLE
+) -> Interval:
+    """The interval of a difference from its resampled values.
+
+    The resampled values are centred on the measured one first: resampling adds noise to the
+    samples, and a calibration error only grows by noise.
+
+    Args:
+        value: As measured.
+        resampled: `[R]`.
+        level: Of the interval.
+        negligible: An end this close to zero counts as zero.
+
+    Example:
+        >>> difference(1.0, torch.tensor([4.0, 5.0, 6.0]), level=1.0)
+        Interval(value=1.0, low=0.0, high=2.0, is_clear=False)
+    """
+    centred = resampled.double() - resampled.double().mean()
+    tail = (1 - level) / 2
+    ends = torch.tensor([tail, 1 - tail], dtype=torch.float64)
+    low, high = (value + torch.quantile(centred, ends)).tolist()
+    return Interval(value, low, high, low > negligible or high < -negligible)
+
+
+class Resamples:
+    """R bootstrap resamples of N samples, as weights.
+
+    Args:
+        samples: N.
+        count: R.
+        seed: Of the draws.
+    """
+
+    def __init__(self, samples: int, count: int = 1000, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.weights = torch.empty(count, samples)  # rows sum to one
+        for row in self.weights:
+            drawn = torch.randint(samples, (samples,), generator=generator)
+            row.copy_(torch.bincount(drawn, minlength=samples) / samples)
+
+    def means(self, values: Tensor) -> Tensor:
+        """Resampled means `[R, P]` of values `[N, P]`."""
+        return self.weights @ values.float()
+
+    def accuracies(
+        self, trace: Trace, thresholds: Tensor, costs: Tensor, budgets: Tensor
+    ) -> Tensor:
+        """Resampled accuracies at the budgets, `[R, B]`: each resample has its own curve."""
+        exits = exits_taken(trace.scores, thresholds).T.long()  # [N, P]
+        right = self.means(trace.correct.gather(1, exits))
+        spent = self.means(costs.float()[exits])
+        return accuracy_at(spent, right, budgets.float())[0].double()
+
+    def ece(self, trace: Trace, scorer: Scorer, bins: int = 15) -> Tensor | None:
+        """Resampled calibration error, mean over all exits but the last, `[R]`, or None.
+
+        The bins are those of the whole sample.
+        """
+        last = trace.scores.shape[1] - 1
+        stated = scorer.probability(trace.scores[:, :last])
+        if stated is None:
+            return None
+        gaps = (stated - trace.correct[:, :last].float())[..., None]  # [N, M-1, 1]
+        index = torch.stack([torch.from_numpy(ece_bins(p, bins)) for p in stated.T], dim=1)
+        spread = torch.zeros(len(gaps), last, bins).scatter_(2, index[..., None], gaps)
+        per_bin = self.means(spread.flatten(1)).view(-1, last, bins)
+        return per_bin.abs().sum(dim=2).mean(dim=1).double()
+
+    def eefp(self, trace: Trace) -> Tensor:
+        """Resampled EEFP, mean over all exits but the last, `[R]`.
+
+        To first order: an AUROC moves with the weights by each sample's share in it (the
+        structural components of DeLong et al. 1988), so that one product replaces R rankings.
+        """
+        targets = trace.stop_targets.numpy()
+        exits = [m for m in range(targets.shape[1] - 1) if 0 < targets[:, m].mean() < 1]
+        if not exits:
+            return torch.full((len(self.weights),), torch.nan, dtype=torch.float64)
+        scores = trace.scores.numpy()
+        shares = [auroc_shares(scores[:, m], targets[:, m]) for m in exits]
+        area = float(np.mean([value for value, _ in shares]))
+        per_sample = torch.from_numpy(np.mean([share for _, share in shares], axis=0))
+        moved = self.means(per_sample[:, None]).squeeze(1).double()
+        return moved + area
+
+
+def auroc_shares(scores: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
+    """The AUROC, and how much each sample pulls it up or down, `[N]` with mean zero."""
+    from scipy.stats import rankdata  # here, so that `import offramp` stays light
+
+    ranks = rankdata(scores)
+    placed = np.empty(len(scores))
+    for positive, others in ((True, (~targets).sum()), (False, targets.sum())):
+        mine = targets == positive
+        placed[mine] = (ranks[mine] - rankdata(scores[mine])) / others
+    placed[~targets] = 1 - placed[~targets]
+    area = float(placed[targets].mean())
+    weight = np.where(targets, 1 / targets.mean(), 1 / (1 - targets.mean()))
+    return area, weight * (placed - area)

@@ -1,0 +1,416 @@
+"""Certify an operating point of a policy on samples that nothing was chosen on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from math import e, log
+
+import numpy as np
+import torch
+from scipy.special import bdtr
+from torch import Tensor
+
+from offramp.errors import ConfigError, GuaranteeError, LedgerError, NotFittedError, SplitError
+from offramp.ledger import Ledger
+from offramp.policy import Policy
+from offramp.replay import Trace
+from offramp.thresholds.optimized import Floats
+from offramp.thresholds.points import bound_text
+from offramp.thresholds.rule import exits_taken
+
+Bound = Callable[[Tensor, float], Tensor]
+"""`(losses [N, P], delta) -> upper bounds [P]`."""
+
+STEPS = 32  # of bisection: the bound is exact to 2^-32, and never below the exact one
+EMPTY = 1e-300  # stands in for the logarithm of zero
+
+
+def hoeffding_bentkus(losses: Tensor, delta: float) -> Tensor:
+    """The bound of Bates et al. (2021): the smaller of Hoeffding's and Bentkus's.
+
+    Args:
+        losses: `[N, P]` in [0, 1], samples drawn independently.
+        delta: Probability with which the bound may fail, for each of the P.
+
+    Example:
+        >>> hoeffding_bentkus(torch.zeros(100, 1, dtype=torch.float64), delta=0.1)
+        tensor([0.0228], dtype=torch.float64)
+    """
+    values = _checked(losses, delta)
+    totals, samples = values.sum(axis=0), len(values)
+
+    def excluded(mean: Floats) -> Floats:
+        return np.asarray(p_value(totals, samples, mean) <= delta)
+
+    return _smallest(excluded, values.shape[1])
+
+
+def p_value(totals: Floats, samples: int, epsilon: float | Floats) -> Floats:
+    """How surprising totals `[P]` of losses would be if their mean were above epsilon."""
+    mean = np.minimum(totals / samples, epsilon)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below = np.where(mean > 0, mean * np.log(mean / epsilon), 0.0)
+        above = np.where(
+            mean < 1, (1 - mean) * np.log((1 - mean) / (1 - np.asarray(epsilon))), 0.0
+        )
+    hoeffding = np.exp(-samples * (below + above))
+    # Sums of floats may lie a hair above a whole number, and must not be rounded up to the next.
+    bentkus = e * bdtr(np.ceil(totals - 1e-9), samples, epsilon)
+    smaller: Floats = np.minimum(hoeffding, bentkus)
+    return smaller
+
+
+def betting(losses: Tensor, delta: float) -> Tensor:
+    """The bound of Waudby-Smith and Ramdas (2024): nobody gets rich betting on a true mean.
+
+    Sample by sample, a gambler stakes a share of his wealth on losses below a mean. If that mean
+    is true, his wealth exceeds 1 / delta with probability delta at most; means with which it did
+    are excluded. The stakes are those of Bates et al. (2021). They adapt to the variance, so
+    that rare losses cost little.
+
+    The samples are bet on in a random order that is always the same: a file may be sorted. Early
+    luck can exclude even the mean of the sample; the bound is not put below that.
+
+    Args:
+        losses: `[N, P]` in [0, 1], samples drawn independently.
+        delta: Probability with which the bound may fail, for each of the P.
+
+    Example:
+        >>> betting(torch.zeros(100, 1, dtype=torch.float64), delta=0.1)
+        tensor([0.0238], dtype=torch.float64)
+    """
+    values = _checked(losses, delta)
+    order = torch.randperm(len(values), generator=torch.Generator().manual_seed(0)).numpy()
+    values = values[order]
+    stakes = _stakes(values, delta)
+    won = 1 - stakes * values  # wealth is multiplied by `won + stakes * mean`
+
+    def excluded(mean: Floats) -> Floats:
+        growth = np.log(np.maximum(won + stakes * mean, EMPTY))
+        richest: Floats = growth.cumsum(axis=0).max(axis=0)
+        return np.asarray(richest >= log(1 / delta))
+
+    return _smallest(excluded, values.shape[1]).maximum(torch.from_numpy(values.mean(axis=0)))
+
+
+def conformal(losses: Tensor) -> Tensor:
+    """Mean loss with one more sample of the largest possible loss (Angelopoulos et al. 2024).
+
+    The first of many policies, ordered from the risky to the safe one, for which this is at most
+    epsilon has a mean loss of at most epsilon on a new sample, on average over draws of the
+    samples. That holds for losses that never grow towards the safe end.
+
+    Args:
+        losses: `[N, P]` in [0, 1].
+
+    Example:
+        >>> conformal(torch.zeros(99, 1, dtype=torch.float64))
+        tensor([0.0100], dtype=torch.float64)
+    """
+    values = _checked(losses, 0.5)
+    return torch.from_numpy((values.sum(axis=0) + 1) / (len(values) + 1))
+
+
+def _stakes(values: Floats, delta: float) -> Floats:
+    """Each bet `[N, P]` as a share of the wealth; it knows the samples before it only."""
+    samples = len(values)
+    seen = np.arange(2, samples + 2)[:, None]
+    means = (0.5 + values.cumsum(axis=0)) / seen
+    variances = (0.25 + np.square(values - means).cumsum(axis=0)) / seen
+    before = np.concatenate([np.full((1, values.shape[1]), 0.25), variances[:-1]])
+    stakes: Floats = np.minimum(1.0, np.sqrt(2 * log(1 / delta) / (samples * before)))
+    return stakes
+
+
+def _smallest(excluded: Callable[[Floats], Floats], count: int) -> Tensor:
+    """The smallest means `[P]` that are excluded; all above an excluded one are, too."""
+    low, high = np.zeros(count), np.ones(count)
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        out = excluded(middle)
+        low, high = np.where(out, low, middle), np.where(out, middle, high)
+    return torch.from_numpy(high)
+
+
+def _checked(losses: Tensor, delta: float) -> Floats:
+    values: Floats = torch.as_tensor(losses, dtype=torch.float64).numpy()
+    if values.ndim != 2 or not len(values):
+        raise LedgerError(f"`losses` must have the shape [N, P], got {list(values.shape)}")
+    if not (values >= 0).all() or not (values <= 1).all():
+        raise LedgerError(
+            f"`losses` must lie in [0, 1], got {np.nanmin(values):g} to {np.nanmax(values):g}"
+        )
+    if not 0 < delta < 1:
+        raise ConfigError(f"`delta` must lie in (0, 1), got {delta}")
+    return values
+
+
+BOUNDS: dict[str, Bound] = {"betting": betting, "hoeffding-bentkus": hoeffding_bentkus}
+
+
+LOSSES = ("regret", "disagreement")
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What is to be guaranteed.
+
+    Args:
+        epsilon: The mean loss against the full network is to be at most this.
+        budget: The mean cost, as a share of the network without exits, is to be at most this.
+            With both, each may fail with half of delta.
+        delta: Probability, over the draw of the certification sample, with which the guarantee
+            may fail. None asks for less: that it holds on average over such draws (conformal
+            risk control).
+        loss: `regret`: the full network is right and the early answer wrong. `disagreement`: the
+            two differ.
+        bound: `betting`, or `hoeffding-bentkus`.
+
+    Example:
+        >>> Guarantee(epsilon=0.02, budget=0.6).level
+        0.05
+    """
+
+    epsilon: float | None = None
+    budget: float | None = None
+    delta: float | None = 0.1
+    loss: str = "regret"
+    bound: str = "betting"
+
+    def __post_init__(self) -> None:
+        if self.epsilon is None and self.budget is None:
+            raise ConfigError("give `epsilon`, `budget` or both: what is to be guaranteed?")
+        for name in ("epsilon", "budget"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= 1:
+                raise ConfigError(f"`{name}` must lie in (0, 1], got {value}")
+        if self.delta is not None and not 0 < self.delta < 1:
+            raise ConfigError(f"`delta` must lie in (0, 1), or be None, got {self.delta}")
+        if self.loss not in LOSSES:
+            raise ConfigError(f"`loss` must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        if self.bound not in BOUNDS:
+            raise ConfigError(f"`bound` must be one of {', '.join(BOUNDS)}, got {self.bound!r}")
+        if self.delta is None and self.epsilon is not None and self.budget is not None:
+            raise ConfigError(
+                "`delta` must be given to guarantee `epsilon` and `budget` together: two averages "
+                "over draws do not hold at once where some draws have no answer"
+            )
+
+    @property
+    def level(self) -> float | None:
+        """The share of delta that each part may use."""
+        both = self.epsilon is not None and self.budget is not None
+        return self.delta / 2 if both and self.delta is not None else self.delta
+
+
+def upper_bounds(losses: Tensor, guarantee: Guarantee) -> Tensor:
+    """What can be said of the mean losses along a path from its safe end, `[P]`.
+
+    Args:
+        losses: `[N, P]` in [0, 1], the safest policy first.
+        guarantee: Says with which confidence, and by which bound.
+
+    Returns:
+        float64 `[P]`, never falling: a policy is certified only if all safer ones are.
+
+    Example:
+        >>> losses = torch.zeros(200, 3)
+        >>> losses[:20, 1] = 1.0  # the policy in the middle is the worst
+        >>> upper_bounds(losses, Guarantee(epsilon=0.2, bound="hoeffding-bentkus"))
+        tensor([0.0114, 0.1457, 0.1457], dtype=torch.float64)
+    """
+    if guarantee.level is None:
+        # Losses that a safer policy has, too, count for the riskier one: then they never grow
+        # towards the safe end, as conformal risk control needs, and bound the true ones.
+        return conformal(torch.as_tensor(losses).double().cummax(dim=1).values)
+    return BOUNDS[guarantee.bound](losses, guarantee.level).cummax(dim=0).values
+
+
+def certified(bounds: Tensor, limit: float) -> int:
+    """How many policies, from the safe end, are certified: the last is number count - 1.
+
+    The scan ends before the first failure, and zero means that none is certified.
+
+    Args:
+        bounds: `[P]` from `upper_bounds`.
+        limit: Epsilon.
+
+    Example:
+        >>> certified(torch.tensor([0.01, 0.04, 0.06]), limit=0.05)
+        2
+    """
+    return int((bounds <= limit).long().cumprod(dim=0).sum())
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A policy at a certified operating point.
+
+    Attributes:
+        policy: At that point.
+        guarantee: What holds for it.
+        samples: Size of the certification sample.
+        loss: Mean loss against the full network on that sample.
+        loss_bound: The smallest epsilon that could have been certified for it; None where only a
+            budget was asked for.
+        cost: Mean cost on that sample, as a share of the network without exits.
+        cost_bound: The smallest budget that could have been certified for it, or None.
+    """
+
+    policy: Policy
+    guarantee: Guarantee
+    samples: int
+    loss: float
+    loss_bound: float | None
+    cost: float
+    cost_bound: float | None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.guarantee.epsilon is not None:
+            parts.append(f"mean {self.guarantee.loss} at most {self.guarantee.epsilon:g}")
+        if self.guarantee.budget is not None:
+            parts.append(f"mean cost at most {self.guarantee.budget:g}")
+        delta = self.guarantee.delta
+        how = "on average over draws of" if delta is None else f"with confidence {_sure(delta)} on"
+        return (
+            f"{' and '.join(parts)}, {how} {self.samples:,} samples; there, the "
+            f"{self.guarantee.loss} was {self.loss:.4f} and the cost {self.cost:.4f}"
+        )
+
+
+def _sure(delta: float) -> str:
+    """1 - delta, with enough digits that it never reads as certain.
+
+    Example:
+        >>> _sure(0.1), _sure(1e-9)
+        ('0.9', '0.999999999')
+    """
+    return f"{1 - Decimal(repr(delta)):f}"
+
+
+def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
+    """The cheapest operating point, or for a budget alone the dearest, that can be guaranteed.
+
+    The policy's operating points are the path; it must be fixed without the certification
+    sample, for instance by `policy.tune(held_out, "geometric", allow_split="held_out")`: geometric
+    points end at the full network, which loses nothing against itself. For a loss, the points are
+    tested from the dearest on, for a budget from the cheapest on, and the last one before the
+    first failure is returned. The guarantee speaks of new samples like those of `val`.
+
+    Args:
+        policy: Fitted and tuned, neither of them on samples of `val`.
+        val: The certification sample.
+        guarantee: What is to hold.
+
+    Raises:
+        SplitError: The policy was fitted or tuned on samples of `val`.
+        GuaranteeError: No point can be certified; the message says what could be.
+
+    Example:
+        >>> from offramp import MaxProbability, synthetic
+        >>> splits = synthetic.ledgers(seed=0)
+        >>> policy = Policy(MaxProbability()).fit(splits["held_out"])
+        >>> policy.tune(splits["held_out"], "geometric", allow_split="held_out")
+        Policy(MaxProbability(), CurrentExit(), no point chosen)
+        >>> found = certify(policy, splits["val"], Guarantee(epsilon=0.05, delta=0.1))
+        >>> found.loss < found.loss_bound <= 0.05
+        True
+    """
+    if not isinstance(guarantee, Guarantee):
+        raise ConfigError(
+            "`guarantee` says what is to hold, such as offramp.Guarantee(epsilon=0.05), got "
+            f"{guarantee!r}"
+        )
+    if not policy.is_tuned:
+        raise NotFittedError(
+            "this policy has no operating points to choose from; they must be fixed before val is "
+            'seen: policy.tune(held_out, "geometric", allow_split="held_out")'
+        )
+    thresholds = policy.points.thresholds
+    trace = policy.trace(val, "val")
+    _check_unseen(policy, val)
+    exits = exits_taken(trace.scores, thresholds).T.long()  # [N, P], cheapest first
+    losses = _losses(trace, exits, guarantee.loss)
+    costs = policy.costs(val) / val.reference_cost  # [M]
+    loss_bounds = _loss_bounds(losses, guarantee)
+    cost_bounds = _cost_bounds(costs, exits, guarantee)
+    point = _choose(loss_bounds, cost_bounds, guarantee)
+    chosen = policy._copy()
+    chosen.guarantee = None  # an older one, of another point
+    chosen = chosen.at_point(point)
+    chosen.record("certify", val)
+    certificate = Certificate(
+        chosen,
+        guarantee,
+        len(val),
+        float(losses[:, point].mean()),
+        None if loss_bounds is None else float(loss_bounds[point]),
+        float(costs[exits[:, point]].mean()),
+        None if cost_bounds is None else float(cost_bounds[point]),
+    )
+    chosen.guarantee = str(certificate)
+    return certificate
+
+
+def _check_unseen(policy: Policy, val: Ledger) -> None:
+    try:
+        policy.check_unseen(val, "certify")
+    except SplitError as error:
+        raise SplitError(
+            f"{error}: the operating points must be fixed without val, for instance by "
+            'policy.tune(held_out, "geometric", allow_split="held_out")'
+        ) from None
+
+
+def _losses(trace: Trace, exits: Tensor, kind: str) -> Tensor:
+    """`[N, P]` float64, 0 or 1: what is lost against the full network."""
+    early, full = trace.predictions.gather(1, exits), trace.network_predictions[:, -1:]
+    if kind == "disagreement":
+        return (early != full).double()
+    labels = trace.labels[:, None]
+    return ((full == labels) & (early != labels)).double()
+
+
+def _loss_bounds(losses: Tensor, guarantee: Guarantee) -> Tensor | None:
+    """`[P]`, cheapest first; the safe end is the dearest."""
+    if guarantee.epsilon is None:
+        return None
+    return upper_bounds(losses.flip(1), guarantee).flip(0)
+
+
+def _cost_bounds(costs: Tensor, exits: Tensor, guarantee: Guarantee) -> Tensor | None:
+    """`[P]`, cheapest first, which is the safe end."""
+    if guarantee.budget is None:
+        return None
+    # The range is that of the network's exits, and not that of the sample.
+    cheapest, span = costs[0], costs[-1] - costs[0]
+    losses = ((costs - cheapest) / span)[exits]
+    return cheapest + upper_bounds(losses, guarantee) * span
+
+
+def _choose(loss_bounds: Tensor | None, cost_bounds: Tensor | None, wanted: Guarantee) -> int:
+    """The number of the point to return, cheapest first."""
+    dearest = None
+    if cost_bounds is not None:
+        assert wanted.budget is not None
+        dearest = certified(cost_bounds, wanted.budget) - 1
+        if dearest < 0:
+            raise GuaranteeError(
+                f"no operating point can be certified to cost at most {wanted.budget:g}; the "
+                f"smallest budget that could be certified is {bound_text(float(cost_bounds[0]))}"
+            )
+    if loss_bounds is None:
+        assert dearest is not None
+        return dearest
+    assert wanted.epsilon is not None
+    count = certified(loss_bounds.flip(0), wanted.epsilon)
+    point, last = len(loss_bounds) - count, len(loss_bounds) - 1 if dearest is None else dearest
+    if point > last:
+        within = "" if wanted.budget is None else f" within a budget of {wanted.budget:g}"
+        raise GuaranteeError(
+            f"no operating point can be certified to have a mean {wanted.loss} of at most "
+            f"{wanted.epsilon:g}{within}; the smallest epsilon that could be certified is "
+            f"{bound_text(float(loss_bounds[last]))}: ask for that, or bring more samples"
+        )
+    return point

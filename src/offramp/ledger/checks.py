@@ -1,0 +1,96 @@
+"""What a ledger's arrays must be; every complaint names the sample and the exit."""
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from offramp.errors import LedgerError
+from offramp.ledger.chunks import row_slices
+
+SampleIds = Sequence[str] | Sequence[int] | Tensor | npt.NDArray[np.generic]
+
+
+def checked_logits(logits: Any) -> Tensor:  # noqa: ANN401 - checked here
+    """Finite floating-point logits `[N, M, K]` on the CPU, sharing memory where possible."""
+    tensor = _as_tensor("logits", logits)
+    if tensor.ndim != 3:
+        raise LedgerError(f"`logits` must have the shape [N, M, K], got {list(tensor.shape)}")
+    samples, exits, classes = tensor.shape
+    if samples == 0:
+        raise LedgerError("`logits` has no samples")
+    if exits < 2 or classes < 2:
+        raise LedgerError(
+            f"at least two exits and two classes are needed, `logits` has {exits} and {classes}"
+        )
+    if not tensor.is_floating_point():
+        raise LedgerError(f"`logits` must be floating-point numbers, got {tensor.dtype}")
+    tensor = tensor.detach().cpu()
+    for rows in row_slices(samples, exits * classes):
+        good = tensor[rows].isfinite()
+        if not good.all():
+            sample, exit_index, class_index = (~good).nonzero()[0].tolist()
+            value = tensor[rows][sample, exit_index, class_index].item()
+            raise LedgerError(
+                f"`logits` must be finite, got {value} at sample {rows.start + sample}, exit "
+                f"{exit_index}, class {class_index}"
+            )
+    _refuse_probabilities(tensor[:64].float())
+    return tensor
+
+
+def _refuse_probabilities(logits: Tensor) -> None:
+    """Softmax outputs are finite numbers too, and would give plausible, wrong figures."""
+    if (logits >= 0).all() and (logits <= 1).all() and ((logits.sum(2) - 1).abs() < 0.01).all():
+        raise LedgerError("`logits` look like probabilities; pass their logarithm instead")
+
+
+def checked_labels(labels: Any, samples: int, classes: int) -> Tensor:  # noqa: ANN401
+    """Integer labels `[N]` in `0..K-1`."""
+    tensor = _as_tensor("labels", labels).detach().cpu()
+    if tensor.shape != (samples,):
+        raise LedgerError(
+            f"`labels` must have the shape [{samples}] to match `logits`, got "
+            f"{list(tensor.shape)}; logits are [samples, exits, classes], in this order"
+        )
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise LedgerError(f"`labels` must be integers, got {tensor.dtype}")
+    tensor = tensor.long()
+    outside = (tensor < 0) | (tensor >= classes)
+    if outside.any():
+        sample = int(outside.nonzero()[0])
+        raise LedgerError(
+            f"`labels` must lie in 0..{classes - 1}, got {int(tensor[sample])} at sample {sample}"
+            "; classes count from 0"
+        )
+    return tensor
+
+
+def checked_ids(ids: SampleIds | None, samples: int) -> list[str] | list[int] | None:
+    """Distinct ids, all integers or all strings, or None."""
+    if ids is None:
+        return None
+    plain: list[Any] = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
+    if len(plain) != samples:
+        raise LedgerError(f"`sample_ids` must name the {samples} samples, got {len(plain)} ids")
+    if not (all(type(i) is int for i in plain) or all(type(i) is str for i in plain)):
+        raise LedgerError("`sample_ids` must be all integers or all strings")
+    if len(set(plain)) != samples:
+        twice = Counter(plain).most_common(1)[0][0]
+        raise LedgerError(f"`sample_ids` must be distinct, but {twice!r} stands there twice")
+    return plain
+
+
+def _as_tensor(name: str, values: Any) -> Tensor:  # noqa: ANN401
+    with warnings.catch_warnings():
+        # A read-only array (a memory map, say) is fine: a ledger never writes to its logits.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        try:
+            return torch.as_tensor(values)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise LedgerError(f"`{name}` must be an array of numbers: {error}") from None

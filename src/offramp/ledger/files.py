@@ -1,0 +1,59 @@
+"""Finding the ledgers in a folder, or cutting a single one into splits."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from offramp.errors import FileFormatError
+from offramp.ledger.ledger import Ledger, Partition
+from offramp.storage import kind_of
+
+
+def load_ledgers(
+    path: str | Path, splits: Sequence[str] = Partition._fields, network: str | None = None
+) -> dict[str, Ledger]:
+    """Read the ledgers below a folder by the names of their splits.
+
+    Args:
+        path: A folder with `held_out`, `val` and `test`, each a saved ledger or an `.npz`; or one
+            single ledger or `.npz`, which is partitioned at random (30 %, 30 %, 40 %, seed 0).
+        splits: Which ones are needed.
+        network: Fingerprint of the network, for `.npz` files, which do not say it.
+
+    Raises:
+        FileFormatError: Something is missing; the message says what was looked for.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileFormatError(f"there is nothing at {path}")
+    if path.is_file() or kind_of(path) == "ledger":
+        whole = Ledger.load(path, "all" if path.is_file() else None, network)
+        if whole.split != "all":
+            raise FileFormatError(
+                f"{path} is a single ledger, of the split {whole.split!r}; give the folder that "
+                f"holds {', '.join(splits)}, or a ledger that was saved with split='all'"
+            )
+        parts = whole.partition()._asdict()
+        return {split: parts[split] for split in splits}
+    if kind_of(path) is not None:
+        raise FileFormatError(f"{path} holds a {kind_of(path)}, and ledgers are needed")
+    found = {split: _find(path, split) for split in splits}
+    missing = [split for split, place in found.items() if place is None]
+    if missing:
+        looked = ", ".join(f"{split}/ or {split}.npz" for split in missing)
+        raise FileFormatError(f"{path} lacks {looked}; a folder needs {', '.join(splits)}")
+    return {
+        split: Ledger.load(place, split=split, network=network)
+        for split, place in found.items()
+        if place is not None
+    }
+
+
+def has_ledger(path: str | Path, split: str) -> bool:
+    """Whether `load_ledgers` would find this split; a single ledger has them all."""
+    path = Path(path)
+    return path.is_file() or kind_of(path) == "ledger" or _find(path, split) is not None
+
+
+def _find(folder: Path, split: str) -> Path | None:
+    candidates = (folder / split, folder / f"{split}.npz")
+    return next((place for place in candidates if place.exists()), None)

@@ -1,0 +1,384 @@
+"""Ledger: every exit's logits on one split, with labels and costs."""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from offramp.costs import Costs
+from offramp.errors import FileFormatError, LedgerError, OriginError, OriginWarning, SplitError
+from offramp.ledger.checks import (
+    SampleIds,
+    checked_ids,
+    checked_labels,
+    checked_logits,
+)
+from offramp.ledger.chunks import row_slices
+from offramp.ledger.npz import npz_costs, npz_network, read_npz
+from offramp.storage import read_folder, write_folder
+
+SPLITS = ("train", "held_out", "val", "test", "all")
+VERSION = 1
+
+
+class Partition(NamedTuple):
+    """One ledger cut into the three splits that fitting, tuning and testing need."""
+
+    held_out: "Ledger"
+    val: "Ledger"
+    test: "Ledger"
+
+
+class Ledger:
+    """The logits of every exit on one split, with labels, costs and origin.
+
+    Args:
+        logits: `[N, M, K]` raw logits (not probabilities), numpy or torch, any float type.
+        labels: `[N]` integer classes in `0..K-1`.
+        costs: `Costs`, or plain increasing cumulative costs `[M]`, which mean `relative`.
+        split: `train`, `held_out`, `val`, `test`, or `all` for data to be partitioned.
+        sample_ids: `[N]` distinct ids, all strings or all integers; with them, splits that share
+            a sample are noticed.
+        network: Fingerprint (any text) of the network that made the logits; with it, ledgers and
+            policies of different networks cannot be mixed.
+        class_names: `[K]` names for reports.
+
+    Example:
+        >>> ledger = Ledger(torch.randn(8, 3, 4), [0, 1, 2, 3] * 2, [0.2, 0.5, 1.0], split="val")
+        >>> ledger
+        Ledger(split='val', 8 samples, 3 exits, 4 classes, relative costs)
+        >>> ledger.keep_exits([0, 2]).costs
+        tensor([0.2000, 1.0000], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        logits: Tensor | npt.NDArray[np.generic],
+        labels: Tensor | npt.NDArray[np.generic] | Sequence[int],
+        costs: Costs | Tensor | npt.NDArray[np.generic] | Sequence[float],
+        *,
+        split: str,
+        sample_ids: SampleIds | None = None,
+        network: str | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> None:
+        if split not in SPLITS:
+            raise LedgerError(f"`split` must be one of {', '.join(SPLITS)}, got {split!r}")
+        self.split = split
+        self.network = network
+        self.cost_model = costs if isinstance(costs, Costs) else Costs.from_cumulative(costs)
+        self._logits = checked_logits(logits)
+        self.labels = checked_labels(labels, *self._logits.shape[::2])
+        self.sample_ids = checked_ids(sample_ids, len(self._logits))
+        self.class_names = None if class_names is None else list(class_names)
+        # A view of some rows or exits keeps the stored tensor and picks from it chunk by chunk,
+        # so that a partition of a memory-mapped ledger never becomes a second one in memory.
+        self._rows: Tensor | None = None
+        self._exits: Tensor | None = None
+        if len(self.cost_model.stages) != self._logits.shape[1]:
+            raise LedgerError(
+                f"there must be one cost per exit: the logits have {self._logits.shape[1]} exits, "
+                f"and {len(self.cost_model.stages)} costs were given"
+            )
+        if self.class_names is not None and len(self.class_names) != self.num_classes:
+            raise LedgerError(
+                f"`class_names` must name the {self.num_classes} classes, got "
+                f"{len(self.class_names)}"
+            )
+
+    @property
+    def num_exits(self) -> int:
+        """M."""
+        return len(self.cost_model.stages)
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return int(self._logits.shape[2])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """How the logits are stored."""
+        return self._logits.dtype
+
+    @property
+    def costs(self) -> Tensor:
+        """`[M]` float64: cumulative cost of answering at each exit, in the ledger's unit."""
+        return self.cost_model.cumulative
+
+    @property
+    def unit(self) -> str:
+        """`macs`, `seconds` or `relative`."""
+        return self.cost_model.unit
+
+    @property
+    def reference_cost(self) -> float:
+        """Cost of the network without exits, to which budgets are relative."""
+        return self.cost_model.reference
+
+    @property
+    def logits(self) -> Tensor:
+        """`[N, M, K]` as stored; copies only where this ledger is a view of another one."""
+        return self._pick(slice(None))
+
+    @property
+    def data_fingerprint(self) -> str | None:
+        """Fingerprint of the sample ids, or None where they are not known."""
+        return None if self.sample_ids is None else _digest("\n".join(map(str, self.sample_ids)))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return (
+            f"Ledger(split={self.split!r}, {len(self):,} samples, {self.num_exits} exits, "
+            f"{self.num_classes} classes, {self.unit} costs)"
+        )
+
+    def chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Go through the samples in order, a few at a time.
+
+        Yields:
+            The slice of samples, and their logits in float32, `[n, M, K]`.
+        """
+        for rows in row_slices(len(self), self.num_exits * self.num_classes):
+            yield rows, self._pick(rows).float()
+
+    def take(self, index: Tensor | npt.NDArray[np.generic] | Sequence[int]) -> Self:
+        """The samples with these numbers, in this order, or under a mask; nothing is copied."""
+        index = torch.as_tensor(index)
+        if index.dtype == torch.bool and len(index) == len(self):
+            index = index.nonzero().squeeze(1)
+        if index.ndim != 1 or index.dtype not in (torch.int64, torch.int32) or not len(index):
+            raise LedgerError(
+                f"`index` must be sample numbers, or a mask of the {len(self)} samples, got "
+                f"{index.dtype} of the shape {list(index.shape)}"
+            )
+        part = self._shallow_copy()
+        part.__dict__.pop("_hashes", None)
+        part._rows = index if self._rows is None else self._rows[index]
+        part.labels = self.labels[index]
+        if self.sample_ids is not None:
+            part.sample_ids = [self.sample_ids[i] for i in index.tolist()]
+        return part
+
+    def keep_exits(self, exits: Sequence[int]) -> Self:
+        """The same ledger with these exits only, ascending; the logits are not copied.
+
+        Heads of dropped exits cost nothing any more, and their stages count towards the next
+        kept exit. The reference cost stays, so budgets mean the same.
+        """
+        kept = [int(exit_index) for exit_index in exits]
+        if kept != sorted(set(kept)) or not kept or kept[0] < 0 or kept[-1] >= self.num_exits:
+            raise LedgerError(
+                f"`exits` must be ascending numbers in 0..{self.num_exits - 1}, got {kept}"
+            )
+        if len(kept) < 2:
+            raise LedgerError(f"at least two exits must be kept, got {kept}")
+        part = self._shallow_copy()
+        index = torch.tensor(kept)
+        part._exits = index if self._exits is None else self._exits[index]
+        part.cost_model = self.cost_model.keep(kept)
+        return part
+
+    def partition(
+        self,
+        held_out: float = 0.3,
+        val: float = 0.3,
+        test: float = 0.4,
+        seed: int = 0,
+        allow_split: str | None = None,
+    ) -> Partition:
+        """Cut one ledger at random into held_out, val and test, for those with one file.
+
+        Args:
+            held_out: Share of the samples to fit answers and scorers on.
+            val: Share to choose thresholds on.
+            test: Share to report figures on; the shares sum to one.
+            seed: The same seed gives the same parts.
+            allow_split: Name of this ledger's split, to cut up a ledger that is not `all`.
+        """
+        self.require_split("all", allow_split)
+        shares = (held_out, val, test)
+        if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
+            raise LedgerError(f"the shares must be positive and sum to one, got {shares}")
+        ends = [round(len(self) * share) for share in (held_out, held_out + val)]
+        if not 0 < ends[0] < ends[1] < len(self):
+            raise LedgerError(f"{len(self)} samples are too few for shares of {shares}")
+        whole = self._with_known_origin()
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        pieces = order.tensor_split(ends)
+        return Partition(
+            *(
+                whole.take(piece)._as_split(name)
+                for piece, name in zip(pieces, Partition._fields, strict=True)
+            )
+        )
+
+    def sample_hashes(self) -> Tensor:
+        """A number per sample, int64 `[N]`, by which samples are told apart: `[N]`.
+
+        From the sample ids, or, where they are not known, from the labels and the first exit's
+        logits.
+        """
+        if "_hashes" not in self.__dict__:
+            keys = map(str, self.sample_ids) if self.sample_ids is not None else self._contents()
+            raw = (key.encode() if isinstance(key, str) else key for key in keys)
+            digests = (hashlib.blake2b(key, digest_size=8).digest() for key in raw)
+            numbers = [int.from_bytes(digest) >> 1 for digest in digests]
+            self.__dict__["_hashes"] = torch.tensor(numbers, dtype=torch.long)
+        hashes: Tensor = self.__dict__["_hashes"]
+        return hashes
+
+    def _contents(self) -> Iterator[bytes]:
+        for rows in row_slices(len(self), self.num_classes):
+            stored = self._logits[rows if self._rows is None else self._rows[rows], 0]
+            labels = self.labels[rows].tolist()
+            for label, row in zip(labels, stored.float().numpy(), strict=True):
+                yield label.to_bytes(8) + row.tobytes()
+
+    def require_split(self, wanted: str, allow_split: str | None = None) -> None:
+        """Raise unless this is the wanted split, or the one that the caller allows instead.
+
+        Raises:
+            SplitError: With the words that would allow it, where the step takes them.
+        """
+        if self.split not in (wanted, allow_split):
+            raise SplitError(
+                f"this step needs the split {wanted!r}, and the ledger is {self.split!r}; where a "
+                f"step takes another one knowingly, it takes allow_split={self.split!r}"
+            )
+
+    def require_network(self, network: str | None) -> None:
+        """Raise if this ledger comes from another network; warn where that cannot be known.
+
+        Raises:
+            OriginError: The fingerprints differ.
+        """
+        if network is None or self.network is None:
+            warnings.warn(
+                f"this {self.split} ledger or its partner does not say which network made it, so "
+                "mixing up networks would go unnoticed; pass network='...' to Ledger",
+                OriginWarning,
+                stacklevel=3,
+            )
+        elif self.network != network:
+            raise OriginError(
+                f"this {self.split} ledger is from the network {self.network!r}, and its partner "
+                f"from {network!r}; record both with the same weights"
+            )
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the ledger as a folder, atomically; return its path."""
+        tensors = {"logits": self.logits, "labels": self.labels}
+        if self.sample_ids is not None:
+            tensors["sample_ids"] = _ids_to_bytes(self.sample_ids)
+        meta = {
+            "split": self.split,
+            "shape": [len(self), self.num_exits, self.num_classes],
+            "costs": self.cost_model.to_json(),
+            "network": self.network,
+            "data_fingerprint": self.data_fingerprint,
+            "class_names": self.class_names,
+        }
+        return write_folder(folder, "ledger", VERSION, meta, tensors)
+
+    @classmethod
+    def load(cls, path: str | Path, split: str | None = None, network: str | None = None) -> Self:
+        """Read a saved ledger (memory-mapped), or a plain `.npz`.
+
+        Args:
+            path: A folder that `save` wrote, or an `.npz` with `logits` `[N, M, K]`, `labels`
+                `[N]` and cumulative `costs` `[M]`; or, instead of `costs`, `stage_costs`,
+                `head_costs`, and optionally `reference_cost` and `unit`; optionally `sample_ids`,
+                and `network`, a text that all files of one network share.
+            split: Needed for an `.npz`; for a folder it must be what the folder says.
+            network: Fingerprint of the network, for an `.npz` that does not name it.
+
+        Raises:
+            FileFormatError: The file is missing, truncated, foreign or of an unknown version.
+            LedgerError: The arrays are not a ledger's.
+        """
+        path = Path(path)
+        if not path.exists():
+            raise FileFormatError(f"there is no ledger at {path}")
+        if path.is_dir():
+            return cls._load_folder(path, split)
+        if split is None:
+            raise LedgerError(
+                f"{path} does not say which split it is; pass split= one of {', '.join(SPLITS)}"
+            )
+        arrays = read_npz(path)
+        return cls(
+            arrays["logits"],
+            arrays["labels"],
+            npz_costs(path, arrays),
+            split=split,
+            sample_ids=arrays.get("sample_ids"),
+            network=npz_network(path, arrays) if network is None else network,
+        )
+
+    @classmethod
+    def _load_folder(cls, folder: Path, split: str | None) -> Self:
+        meta, tensors = read_folder(folder, "ledger", VERSION)
+        ids = tensors.get("sample_ids")
+        try:
+            ledger = cls(
+                tensors["logits"],
+                tensors["labels"],
+                Costs(**meta["costs"]),
+                split=meta["split"],
+                sample_ids=None if ids is None else _ids_from_bytes(ids),
+                network=meta["network"],
+                class_names=meta["class_names"],
+            )
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise FileFormatError(f"{folder} is not a complete ledger: {error}") from None
+        if split is not None:
+            ledger.require_split(split)
+        return ledger
+
+    def _pick(self, rows: slice) -> Tensor:
+        """Stored logits of some samples, `[n, M, K]`."""
+        picked = self._logits[rows if self._rows is None else self._rows[rows]]
+        return picked if self._exits is None else picked[:, self._exits]
+
+    def _shallow_copy(self) -> Self:
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        return copy
+
+    def _as_split(self, split: str) -> Self:
+        copy = self._shallow_copy()
+        copy.split = split
+        return copy
+
+    def _with_known_origin(self) -> Self:
+        """Ids and a fingerprint for a ledger without, so that its parts know each other."""
+        whole = self._shallow_copy()
+        if whole.sample_ids is None:
+            whole.sample_ids = list(range(len(self)))
+        if whole.network is None:
+            first = next(self.chunks())[1][:64]
+            whole.network = "content-" + _digest(first.numpy().tobytes())
+        return whole
+
+
+def _digest(content: str | bytes) -> str:
+    raw = content.encode() if isinstance(content, str) else content
+    return hashlib.blake2b(raw, digest_size=16).hexdigest()
+
+
+def _ids_to_bytes(ids: list[str] | list[int]) -> Tensor:
+    return torch.frombuffer(bytearray(json.dumps(ids).encode()), dtype=torch.uint8)
+
+
+def _ids_from_bytes(tensor: Tensor) -> list[Any]:
+    return list(json.loads(tensor.numpy().tobytes()))

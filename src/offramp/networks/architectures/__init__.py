@@ -1,0 +1,1 @@
+"""The architectures that `offramp.build` makes by name."""

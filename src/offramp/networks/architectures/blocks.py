@@ -1,0 +1,84 @@
+"""What the networks built here share: blocks in a row, and a classifier at the end."""
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from offramp.networks.heads import HeadMaker, Pool
+from offramp.networks.inputs import ImageInput
+from offramp.networks.layout import Layout, Unit
+
+
+class PooledClassifier(nn.Module):
+    """Mean over all positions, then a linear layer: how most image networks end.
+
+    Args:
+        width: Channels of the feature map.
+        num_classes: K.
+        dropout: Share of features dropped in training.
+    """
+
+    def __init__(self, width: int, num_classes: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(width, num_classes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits `[N, K]` from a feature map `[N, C, H, W]`."""
+        logits: Tensor = self.linear(self.dropout(features.mean((2, 3))))
+        return logits
+
+
+class BlockNetwork(nn.Module):
+    """Parent of the networks built here; a subclass sets the attributes.
+
+    Attributes:
+        blocks: Run in order; an exit can come after each.
+        classifier: From the last state to logits; has a layer `linear`.
+        inputs: The images that the network is for.
+        before: Names of modules that run before the blocks.
+        after: Names of modules that run between the blocks and the classifier.
+        pool: How heads read the state.
+        norm: Whether heads before the last exit should normalise the features first.
+        default_head: Makes heads that are special to the network.
+    """
+
+    blocks: nn.ModuleList
+    classifier: nn.Module
+    inputs: ImageInput
+    before: ClassVar[tuple[str, ...]] = ()
+    after: ClassVar[tuple[str, ...]] = ()
+    pool: ClassVar[Pool] = Pool("map")
+    norm: ClassVar[bool] = False
+    default_head: HeadMaker | None = None
+
+    def units(self) -> list[Unit]:
+        """Everything but the classifier, in the order in which it runs."""
+        before, after = (
+            [Unit(name, self.get_submodule(name)) for name in names]
+            for names in (self.before, self.after)
+        )
+        blocks = [Unit(f"blocks.{index}", block) for index, block in enumerate(self.blocks)]
+        return [*before, *blocks, *after]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits `[N, K]` from images."""
+        for unit in self.units():
+            x = unit.module(x)
+        logits: Tensor = self.classifier(x)
+        return logits
+
+    def layout(self) -> Layout:
+        """One unit per block, and those before and after."""
+        linear = self.classifier.get_submodule("linear")
+        return Layout(
+            units=self.units(),
+            blocks=[f"blocks.{index}" for index in range(len(self.blocks))],
+            classifier=self.classifier,
+            num_classes=linear.out_features,  # type: ignore[arg-type]
+            inputs=self.inputs,
+            pool=self.pool,
+            norm=self.norm,
+            default_head=self.default_head,
+            modules=[name for name, _ in self.named_modules() if name],
+        )

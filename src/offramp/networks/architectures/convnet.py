@@ -1,0 +1,50 @@
+"""A small convolutional network for demos and tests: seconds on a CPU."""
+
+from torch import nn
+
+from offramp.errors import NetworkError
+from offramp.networks.architectures.blocks import BlockNetwork, PooledClassifier
+from offramp.networks.inputs import ImageInput
+
+
+class ConvNet(BlockNetwork):
+    """Blocks of a 3x3 convolution, batch norm and ReLU; each but the first halves the image.
+
+    Args:
+        num_classes: K.
+        image_size: Height and width in pixels.
+        channels: Colour channels of the images.
+        width: Channels of the first block; they double with every block, up to eight times.
+        depth: Number of blocks.
+
+    Example:
+        >>> import torch
+        >>> ConvNet(num_classes=10, image_size=16)(torch.rand(2, 3, 16, 16)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self, num_classes: int, image_size: int, channels: int = 3, width: int = 16, depth: int = 4
+    ) -> None:
+        super().__init__()
+        if depth < 1 or image_size < 2 ** (depth - 1):
+            raise NetworkError(
+                f"a convnet of {depth} blocks halves the image {depth - 1} times: `image_size` "
+                f"must be at least {2 ** max(depth - 1, 0)} and `depth` at least 1, got "
+                f"{image_size} and {depth}"
+            )
+        widths = [channels, *(width * min(2**index, 8) for index in range(depth))]
+        self.blocks = nn.ModuleList(
+            _block(widths[index], widths[index + 1], stride=1 if index == 0 else 2)
+            for index in range(depth)
+        )
+        self.classifier = PooledClassifier(widths[-1], num_classes)
+        self.inputs = ImageInput(image_size, image_size, channels)
+
+
+def _block(before: int, after: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False),
+        nn.BatchNorm2d(after),
+        nn.ReLU(inplace=True),
+    )

@@ -1,0 +1,173 @@
+"""EfficientNet B0 and B2 (Tan and Le 2019)."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from offramp.errors import NetworkError
+from offramp.networks.architectures.blocks import BlockNetwork, PooledClassifier
+from offramp.networks.inputs import ImageInput
+
+
+@dataclass(frozen=True)
+class _Group:
+    expand: int
+    width: int
+    depth: int
+    stride: int
+    kernel: int
+
+
+# Table 1 of the paper, the rows between the stem and the top.
+_GROUPS = (
+    _Group(1, 16, 1, 1, 3),
+    _Group(6, 24, 2, 2, 3),
+    _Group(6, 40, 2, 2, 5),
+    _Group(6, 80, 3, 2, 3),
+    _Group(6, 112, 3, 1, 5),
+    _Group(6, 192, 4, 2, 5),
+    _Group(6, 320, 1, 1, 3),
+)
+
+
+class SqueezeExcite(nn.Module):
+    """Scales channels by a gate that sees the mean of all of them."""
+
+    def __init__(self, width: int, squeezed: int) -> None:
+        super().__init__()
+        self.reduce = nn.Conv2d(width, squeezed, 1)
+        self.expand = nn.Conv2d(squeezed, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W]` to `[N, C, H, W]`."""
+        gate = x.mean((2, 3), keepdim=True)
+        gate = self.expand(nn.functional.silu(self.reduce(gate)))
+        return x * torch.sigmoid(gate)
+
+
+class DropPath(nn.Module):
+    """Drops whole samples of a residual branch in training (stochastic depth).
+
+    Args:
+        rate: Probability that a sample's branch is dropped.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same tensor in eval mode."""
+        if not self.training or not self.rate:
+            return x
+        shape = (x.shape[0], *(1,) * (x.ndim - 1))
+        kept = torch.rand(shape, device=x.device) >= self.rate
+        return x * kept.to(x.dtype) / (1 - self.rate)
+
+
+class MBConv(nn.Module):
+    """An inverted bottleneck: widen, convolve each channel, squeeze and excite, narrow."""
+
+    def __init__(
+        self, before: int, after: int, group: _Group, stride: int, drop_path: float
+    ) -> None:
+        super().__init__()
+        inner = before * group.expand
+        layers = [_convolution(before, inner, 1)] if group.expand != 1 else []
+        self.layers = nn.Sequential(
+            *layers,
+            _convolution(inner, inner, group.kernel, stride=stride, groups=inner),
+            SqueezeExcite(inner, max(1, before // 4)),
+            _convolution(inner, after, 1, activate=False),
+        )
+        self.has_shortcut = stride == 1 and before == after
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W]` to `[N, C', H', W']`."""
+        y: Tensor = self.layers(x)
+        return x + self.drop_path(y) if self.has_shortcut else y
+
+
+def _convolution(
+    before: int, after: int, kernel: int, stride: int = 1, groups: int = 1, activate: bool = True
+) -> nn.Sequential:
+    layers: list[nn.Module] = [
+        nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(after, eps=1e-3, momentum=0.01),
+    ]
+    return nn.Sequential(*layers, nn.SiLU(inplace=True)) if activate else nn.Sequential(*layers)
+
+
+class EfficientNet(BlockNetwork):
+    """A stem, seven groups of inverted bottlenecks, a wide 1x1 convolution and a classifier.
+
+    Args:
+        num_classes: K.
+        image_size: Height and width in pixels; the stem has stride 2 whatever the size.
+        width_factor: Of all channels.
+        depth_factor: Of the number of blocks in each group.
+        channels: Colour channels of the images.
+        dropout: Before the classifier.
+        drop_path: Probability of dropping the last block's branch; it grows linearly with depth.
+    """
+
+    before = ("stem",)
+    after = ("top",)
+
+    def __init__(
+        self,
+        num_classes: int,
+        image_size: int,
+        width_factor: float = 1.0,
+        depth_factor: float = 1.0,
+        channels: int = 3,
+        dropout: float = 0.2,
+        drop_path: float = 0.2,
+    ) -> None:
+        super().__init__()
+        if image_size < 32:
+            raise NetworkError(
+                f"EfficientNet halves the image five times: `image_size` must be at least 32, "
+                f"got {image_size}; resize the images or build a resnet18"
+            )
+        self.stem = _convolution(channels, _rounded(32 * width_factor), 3, stride=2)
+        self.blocks = nn.ModuleList(_blocks(width_factor, depth_factor, drop_path))
+        last, top = _rounded(320 * width_factor), _rounded(1280 * max(1.0, width_factor))
+        self.top = _convolution(last, top, 1)
+        self.classifier = PooledClassifier(top, num_classes, dropout)
+        self.inputs = ImageInput(image_size, image_size, channels)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+
+
+def _blocks(width_factor: float, depth_factor: float, drop_path: float) -> list[nn.Module]:
+    depths = [math.ceil(group.depth * depth_factor) for group in _GROUPS]
+    before = _rounded(32 * width_factor)
+    blocks: list[nn.Module] = []
+    for group, depth in zip(_GROUPS, depths, strict=True):
+        after = _rounded(group.width * width_factor)
+        for index in range(depth):
+            rate = drop_path * len(blocks) / sum(depths)
+            blocks.append(MBConv(before, after, group, 1 if index else group.stride, rate))
+            before = after
+    return blocks
+
+
+def _rounded(width: float) -> int:
+    # To the nearest multiple of 8, but never down by more than a tenth, as in the paper's code.
+    nearest = max(8, int(width + 4) // 8 * 8)
+    return nearest + 8 if nearest < 0.9 * width else nearest
+
+
+def efficientnet_b0(num_classes: int, image_size: int, channels: int = 3) -> EfficientNet:
+    """EfficientNet-B0: sixteen blocks."""
+    return EfficientNet(num_classes, image_size, channels=channels)
+
+
+def efficientnet_b2(num_classes: int, image_size: int, channels: int = 3) -> EfficientNet:
+    """EfficientNet-B2: 1.1 times as wide, 1.2 times as deep: 23 blocks."""
+    return EfficientNet(num_classes, image_size, 1.1, 1.2, channels, dropout=0.3)

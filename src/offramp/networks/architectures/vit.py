@@ -1,0 +1,167 @@
+"""Vision transformers with a class token: ViT-Tiny and ViT-Small."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the usual name
+
+from offramp.errors import NetworkError
+from offramp.networks.architectures.blocks import BlockNetwork
+from offramp.networks.heads import Pool
+from offramp.networks.inputs import ImageInput
+
+
+class PatchEmbedding(nn.Module):
+    """Patches, a class token before them, and learned positions."""
+
+    def __init__(self, image_size: int, patch_size: int, channels: int, width: int) -> None:
+        super().__init__()
+        self.projection = nn.Conv2d(channels, width, patch_size, stride=patch_size)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, width))
+        tokens = (image_size // patch_size) ** 2 + 1
+        self.positions = nn.Parameter(torch.randn(1, tokens, width) * 0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images `[N, C, H, W]` to tokens `[N, T, width]`."""
+        patches = self.projection(x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.class_token.expand(x.shape[0], -1, -1), patches], dim=1)
+        return tokens + self.positions
+
+
+class TransformerBlock(nn.Module):
+    """Attention and a two-layer network, each behind a layer norm and around a shortcut."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width, eps=1e-6)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.projection = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width, eps=1e-6)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(4 * width, width),
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens `[N, T, C]` to tokens `[N, T, C]`."""
+        x = x + self.dropout(self._attend(self.norm1(x)))
+        result: Tensor = x + self.dropout(self.mlp(self.norm2(x)))
+        return result
+
+    def _attend(self, x: Tensor) -> Tensor:
+        rows, tokens, width = x.shape
+        split = self.qkv(x).view(rows, tokens, 3, self.heads, width // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4)  # [N, heads, T, C / heads] each
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        result: Tensor = self.projection(mixed.transpose(1, 2).reshape(rows, tokens, width))
+        return result
+
+
+class TokenClassifier(nn.Module):
+    """A linear layer on the class token."""
+
+    def __init__(self, width: int, num_classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, num_classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits `[N, K]` from tokens `[N, T, C]`."""
+        logits: Tensor = self.linear(tokens[:, 0])
+        return logits
+
+
+class VisionTransformer(BlockNetwork):
+    """A pre-norm vision transformer (Dosovitskiy et al. 2021).
+
+    Args:
+        num_classes: K.
+        image_size: Height and width in pixels; a multiple of the patch size.
+        width: Size of a token.
+        heads: Attention heads.
+        depth: Number of blocks.
+        patch_size: Height and width of a patch; fitted to the image size by default.
+        channels: Colour channels of the images.
+        dropout: Share dropped in training.
+
+    Example:
+        >>> vit = VisionTransformer(num_classes=5, image_size=16, width=16, heads=2, depth=2)
+        >>> vit(torch.rand(2, 3, 16, 16)).shape
+        torch.Size([2, 5])
+    """
+
+    before = ("embedding",)
+    after = ("last_norm",)
+    pool = Pool("first")
+    norm = True
+
+    def __init__(
+        self,
+        num_classes: int,
+        image_size: int,
+        width: int,
+        heads: int,
+        depth: int = 12,
+        patch_size: int | None = None,
+        channels: int = 3,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        patch = fitting_patch(image_size) if patch_size is None else patch_size
+        if image_size % patch:
+            raise NetworkError(
+                f"`image_size` must be a multiple of the patch size {patch}, got {image_size}; "
+                "resize the images or pass another `patch_size`"
+            )
+        self.embedding = PatchEmbedding(image_size, patch, channels, width)
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads, dropout) for _ in range(depth))
+        self.last_norm = nn.LayerNorm(width, eps=1e-6)
+        self.classifier = TokenClassifier(width, num_classes)
+        self.inputs = ImageInput(image_size, image_size, channels)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+
+def fitting_patch(image_size: int) -> int:
+    """The largest patch of 16, 8, 4, 2 or 1 px that leaves at least 8x8 whole patches.
+
+    Example:
+        >>> [fitting_patch(size) for size in (32, 64, 224)]
+        [4, 8, 16]
+
+    Raises:
+        NetworkError: The image is smaller than 8 px.
+    """
+    for patch in (16, 8, 4, 2, 1):
+        if image_size % patch == 0 and image_size // patch >= 8:
+            return patch
+    raise NetworkError(
+        f"a vision transformer needs at least 8x8 patches, and `image_size` is {image_size}; "
+        "take larger images or pass `patch_size`"
+    )
+
+
+def vit_tiny(
+    num_classes: int,
+    image_size: int,
+    channels: int = 3,
+    patch_size: int | None = None,
+    depth: int = 12,
+) -> VisionTransformer:
+    """ViT-Tiny: tokens of 192, 3 heads."""
+    return VisionTransformer(num_classes, image_size, 192, 3, depth, patch_size, channels)
+
+
+def vit_small(
+    num_classes: int,
+    image_size: int,
+    channels: int = 3,
+    patch_size: int | None = None,
+    depth: int = 12,
+) -> VisionTransformer:
+    """ViT-Small: tokens of 384, 6 heads."""
+    return VisionTransformer(num_classes, image_size, 384, 6, depth, patch_size, channels)

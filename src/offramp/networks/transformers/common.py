@@ -1,0 +1,35 @@
+"""What the adapters share."""
+
+from typing import Any
+
+from torch import nn
+
+from offramp.networks.inputs import ImageInput
+
+
+def trunk_of(model: Any, name: str) -> tuple[Any, str]:  # noqa: ANN401 - a PreTrainedModel
+    """The model without its classifier, and what its modules' names begin with."""
+    trunk = getattr(model, name, None)
+    return (model, "") if trunk is None else (trunk, f"{name}.")
+
+
+def own_classes(model: Any, trunk: Any) -> int | None:  # noqa: ANN401
+    """Number of classes of the model's classifier; None if it has none."""
+    return int(model.config.num_labels) or None if model is not trunk else None
+
+
+def module_names(model: nn.Module) -> list[str]:
+    """Names of all modules below the model."""
+    return [name for name, _ in model.named_modules() if name]
+
+
+def image_input(config: Any, fixed: bool) -> ImageInput:  # noqa: ANN401
+    """What an image model takes.
+
+    Args:
+        config: Of the model; the usual 224 px where it names no size.
+        fixed: Whether the model works for that size only.
+    """
+    size = getattr(config, "image_size", None) or 224
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    return ImageInput(height, width, config.num_channels, fixed)

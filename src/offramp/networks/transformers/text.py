@@ -1,0 +1,124 @@
+"""BERT, RoBERTa, ELECTRA and DistilBERT of `transformers`: an exit after every layer.
+
+The mask of the padding travels in the state beside the tokens, so that it shrinks with them, and
+columns that are padding for all remaining samples can be cut.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from offramp.errors import NetworkError
+from offramp.extras import require
+from offramp.networks.heads import Pool
+from offramp.networks.inputs import TextInput
+from offramp.networks.layout import Layout, Unit
+from offramp.networks.transformers.common import module_names, own_classes, trunk_of
+
+_FAMILIES = ("bert", "roberta", "electra", "distilbert")
+
+
+class Embed(nn.Module):
+    """Token ids to embedded tokens.
+
+    Args:
+        embeddings: The model's own.
+        project: To the layers' width, where that is another one (ELECTRA).
+    """
+
+    def __init__(self, embeddings: nn.Module, project: nn.Module | None) -> None:
+        super().__init__()
+        self.embeddings = embeddings
+        self.project = nn.Identity() if project is None else project
+
+    def forward(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """`input_ids` and `mask`, `[N, T]` each, to `hidden` `[N, T, C]` and `mask`."""
+        segments = {key: state[key] for key in ("token_type_ids",) if key in state}
+        hidden = self.embeddings(input_ids=state["input_ids"], **segments)
+        return {"hidden": self.project(hidden), "mask": state["mask"]}
+
+
+class MaskedLayer(nn.Module):
+    """One transformer layer that sees no padding.
+
+    Args:
+        layer: The model's own.
+        config: Of the model; says which form of mask its attention takes.
+    """
+
+    def __init__(self, layer: nn.Module, config: Any) -> None:  # noqa: ANN401
+        super().__init__()
+        self.layer = layer
+        self.config = config
+        masks = require("transformers.masking_utils", extra="train")
+        self.full_mask: Callable[..., Tensor | None] = masks.create_bidirectional_mask
+
+    def forward(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """`hidden` `[N, T, C]` and `mask` `[N, T]` to the same."""
+        hidden, mask = state["hidden"], state["mask"]
+        full = self.full_mask(config=self.config, inputs_embeds=hidden, attention_mask=mask)
+        return {"hidden": self.layer(hidden, full), "mask": mask}
+
+
+class TextClassifier(nn.Module):
+    """The model's own way from the last tokens to logits.
+
+    Args:
+        first: Whether only the first token goes in.
+        layers: Run in order.
+    """
+
+    def __init__(self, first: bool, *layers: nn.Module) -> None:
+        super().__init__()
+        self.first = first
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, state: dict[str, Tensor]) -> Tensor:
+        """Logits `[N, K]` from the state."""
+        hidden = state["hidden"]
+        logits: Tensor = self.layers(hidden[:, 0] if self.first else hidden)
+        return logits
+
+
+def lay_out_bert(model: Any) -> Layout:  # noqa: ANN401 - an encoder, with or without classifier
+    """The embeddings, then one unit per layer."""
+    config = model.config
+    if getattr(config, "is_decoder", False):
+        raise NetworkError("decoders are not supported: set config.is_decoder to False")
+    family = next((name for name in _FAMILIES if hasattr(model, name)), "")
+    trunk, prefix = trunk_of(model, family) if family else (model, "")
+    where = "transformer.layer" if hasattr(trunk, "transformer") else "encoder.layer"
+    layers = [
+        Unit(f"{prefix}{where}.{index}", MaskedLayer(layer, config))
+        for index, layer in enumerate(trunk.get_submodule(where))
+    ]
+    embed = Embed(trunk.embeddings, getattr(trunk, "embeddings_project", None))
+    classes = own_classes(model, trunk)
+    return Layout(
+        units=[Unit(f"{prefix}embeddings", embed), *layers],
+        blocks=[unit.name for unit in layers],
+        classifier=_classifier(model, trunk) if classes else None,
+        num_classes=classes,
+        inputs=_text_input(config),
+        pool=Pool("first", leaf=("hidden",), mask=("mask",)),
+        modules=module_names(model),
+    )
+
+
+def _text_input(config: Any) -> TextInput:  # noqa: ANN401
+    positions = config.max_position_embeddings
+    if config.model_type == "roberta":
+        # RoBERTa counts positions from the padding's id plus one.
+        positions -= config.pad_token_id + 1
+    return TextInput(positions, config.vocab_size, segments=hasattr(config, "type_vocab_size"))
+
+
+def _classifier(model: Any, trunk: Any) -> nn.Module:  # noqa: ANN401
+    if hasattr(model, "pre_classifier"):
+        layers = (model.pre_classifier, nn.ReLU(), model.dropout, model.classifier)
+        return TextClassifier(True, *layers)
+    pooler = getattr(trunk, "pooler", None)
+    if pooler is None:
+        return TextClassifier(False, model.classifier)
+    return TextClassifier(False, pooler, model.dropout, model.classifier)

@@ -1,0 +1,166 @@
+"""Swin of `transformers`: an exit after every layer, read from the mean token.
+
+The height and width of the map of tokens travel in the state, and are the same for all samples.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from offramp.networks.heads import Pool
+from offramp.networks.layout import Layout, Unit
+from offramp.networks.state import Shared
+from offramp.networks.transformers.common import image_input, module_names, own_classes, trunk_of
+
+
+class ClassToken(nn.Module):
+    """A classifier on the first token."""
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__()
+        self.classifier = classifier
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits `[N, K]` from tokens `[N, T, C]`."""
+        logits: Tensor = self.classifier(tokens[:, 0, :])
+        return logits
+
+
+class ClassAndDistillationToken(nn.Module):
+    """The mean of two classifiers, on the first and on the second token (DeiT)."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first = first
+        self.second = second
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits `[N, K]` from tokens `[N, T, C]`."""
+        logits: Tensor = (self.first(tokens[:, 0, :]) + self.second(tokens[:, 1, :])) / 2
+        return logits
+
+
+def lay_out_vit(model: Any) -> Layout:  # noqa: ANN401 - ViT or DeiT, with or without classifier
+    """The embeddings, one unit per block, and the last norm."""
+    trunk, prefix = trunk_of(model, "deit" if hasattr(model, "deit") else "vit")
+    # The blocks moved from `encoder.layer` to `layers` in the course of transformers 5.
+    where, blocks = ("layers", trunk.layers) if hasattr(trunk, "layers") else _older(trunk)
+    units = [Unit(f"{prefix}{where}.{index}", block) for index, block in enumerate(blocks)]
+    classes = own_classes(model, trunk)
+    return Layout(
+        units=[
+            Unit(f"{prefix}embeddings", trunk.embeddings),
+            *units,
+            Unit(f"{prefix}layernorm", trunk.layernorm),
+        ],
+        blocks=[unit.name for unit in units],
+        classifier=_classifier(model) if classes else None,
+        num_classes=classes,
+        inputs=image_input(model.config, fixed=True),
+        pool=Pool("first"),
+        norm=True,
+        modules=module_names(model),
+    )
+
+
+def _older(trunk: Any) -> tuple[str, Any]:  # noqa: ANN401
+    return "encoder.layer", trunk.encoder.layer
+
+
+def _classifier(model: Any) -> nn.Module:  # noqa: ANN401
+    if hasattr(model, "distillation_classifier"):
+        return ClassAndDistillationToken(model.cls_classifier, model.distillation_classifier)
+    return ClassToken(model.classifier)
+
+
+class Embed(nn.Module):
+    """Images to tokens and the size of their map."""
+
+    def __init__(self, embeddings: nn.Module) -> None:
+        super().__init__()
+        self.embeddings = embeddings
+
+    def forward(self, images: Tensor) -> dict[str, Any]:
+        """Images `[N, C, H, W]` to `hidden` `[N, T, C]` and `size`."""
+        hidden, size = self.embeddings(images)
+        return {"hidden": hidden, "size": Shared(tuple(size))}
+
+
+class WindowLayer(nn.Module):
+    """One layer of attention within windows."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, state: dict[str, Any]) -> dict[str, Any]:
+        """`hidden` `[N, T, C]` and `size` to the same."""
+        hidden = self.layer(state["hidden"], state["size"].value)[0]
+        return {"hidden": hidden, "size": state["size"]}
+
+
+class Merge(nn.Module):
+    """Four tokens to one of twice the width."""
+
+    def __init__(self, downsample: nn.Module) -> None:
+        super().__init__()
+        self.downsample = downsample
+
+    def forward(self, state: dict[str, Any]) -> dict[str, Any]:
+        """`hidden` `[N, T, C]` and `size` to `[N, T / 4, 2 C]` and half the size."""
+        height, width = state["size"].value
+        hidden = self.downsample(state["hidden"], (height, width))
+        return {"hidden": hidden, "size": Shared(((height + 1) // 2, (width + 1) // 2))}
+
+
+class PooledNorm(nn.Module):
+    """The model's last norm and the mean token."""
+
+    def __init__(self, norm: nn.Module, pooler: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+        self.pooler = pooler
+
+    def forward(self, state: dict[str, Any]) -> dict[str, Any]:
+        """`hidden` `[N, T, C]` to `[N, C]`."""
+        tokens = self.norm(state["hidden"]).transpose(1, 2)
+        return {"hidden": self.pooler(tokens).flatten(1), "size": state["size"]}
+
+
+class Classify(nn.Module):
+    """The model's own classifier."""
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__()
+        self.classifier = classifier
+
+    def forward(self, state: dict[str, Any]) -> Tensor:
+        """Logits `[N, K]` from the pooled state."""
+        logits: Tensor = self.classifier(state["hidden"])
+        return logits
+
+
+def lay_out_swin(model: Any) -> Layout:  # noqa: ANN401 - SwinModel, with or without classifier
+    """The embeddings, each stage's layers and merging, and the last norm."""
+    trunk, prefix = trunk_of(model, "swin")
+    units = [Unit(f"{prefix}embeddings", Embed(trunk.embeddings))]
+    blocks = []
+    for index, stage in enumerate(trunk.encoder.layers):
+        path = f"{prefix}encoder.layers.{index}"
+        layers = [Unit(f"{path}.blocks.{j}", WindowLayer(b)) for j, b in enumerate(stage.blocks)]
+        units += layers
+        blocks += [unit.name for unit in layers]
+        if stage.downsample is not None:
+            units.append(Unit(f"{path}.downsample", Merge(stage.downsample)))
+    pooler = trunk.pooler if trunk.pooler is not None else nn.AdaptiveAvgPool1d(1)
+    classes = own_classes(model, trunk)
+    return Layout(
+        units=[*units, Unit(f"{prefix}layernorm", PooledNorm(trunk.layernorm, pooler))],
+        blocks=blocks,
+        classifier=Classify(model.classifier) if classes else None,
+        num_classes=classes,
+        inputs=image_input(model.config, fixed=True),
+        pool=Pool("mean", leaf=("hidden",)),
+        norm=True,
+        modules=module_names(model),
+    )

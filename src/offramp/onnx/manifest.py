@@ -1,0 +1,328 @@
+"""The description of an export: which graphs there are, and everything that a decision needs.
+
+Floats that decide are written as hexadecimal text, so that they come back bit by bit in any
+language. Files are named without a path, so that a description cannot point out of its folder.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offramp.errors import FileFormatError
+from offramp.networks.inputs import Inputs
+from offramp.runtime.routes import Route, open_exits
+from offramp.storage import read_description, write_description
+from offramp.thresholds.points import OperatingPoints
+from offramp.thresholds.rule import rounded_up
+
+VERSION = 1
+_BARE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.onnx")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class GraphFile:
+    """One graph.
+
+    Attributes:
+        file: Bare name of the file.
+        bytes: Its size.
+        sha256: Of its content.
+    """
+
+    file: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class StageFile(GraphFile):
+    """The graph of a stage with its head, answer, scorer and confidence.
+
+    Attributes:
+        state: The keys and positions that lead to each tensor of the state that goes in, which
+            are the graph's inputs `state_0`, `state_1`, ...
+        reads_logits: Whether `logits_so_far` `[n, m, K]` is an input.
+        reads_answers: Whether `answers_so_far` `[n, m, K]` is an input.
+    """
+
+    state: tuple[tuple[str | int, ...], ...]
+    reads_logits: bool
+    reads_answers: bool
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the graph's inputs, in order."""
+        names = [f"state_{number}" for number in range(len(self.state))]
+        names += ["logits_so_far"] if self.reads_logits else []
+        return names + (["answers_so_far"] if self.reads_answers else [])
+
+
+@dataclass(frozen=True, eq=False)
+class Manifest:
+    """Everything about an export but the graphs themselves.
+
+    Attributes:
+        inputs: What a batch looks like.
+        num_classes: K.
+        exit_names: `[M]`.
+        costs: `[M]` float64, cumulative, as shares of the network without exits.
+        points: The policy's operating points.
+        selected: The number of the one that was chosen.
+        val_samples: How many samples the points were tuned on; 1 where that is not known.
+        has_confidence: Whether the graphs give a confidence.
+        stages: `[M]`, in order.
+        network: Fingerprint of the network.
+        policy: Fingerprint of the policy.
+        single: The graph for one sample, if there is one.
+    """
+
+    inputs: Inputs
+    num_classes: int
+    exit_names: tuple[str, ...]
+    costs: Tensor
+    points: OperatingPoints
+    selected: int
+    val_samples: int
+    has_confidence: bool
+    stages: tuple[StageFile, ...]
+    network: str
+    policy: str
+    single: GraphFile | None = None
+
+    def output_names(self, exit_index: int) -> list[str]:
+        """Names of the outputs of one graph, in order.
+
+        The state after the stage comes first, but for the last one; then `logits` of the head,
+        `answer`, `score` (but for the last one), and `confidence` where there is one.
+        """
+        if exit_index == len(self.stages) - 1:
+            return output_names(None, self.has_confidence)
+        return output_names(len(self.stages[exit_index + 1].state), self.has_confidence)
+
+    def route(self, selected: int) -> Route:
+        """One of the operating points, ready to run.
+
+        Args:
+            selected: Its number.
+        """
+        limits = rounded_up(self.points.thresholds[selected], torch.float32)
+        return Route(
+            limits=limits,
+            needs_head=open_exits(limits),  # a graph has run its head; no need to look at it
+            keeps_logits=any(stage.reads_logits for stage in self.stages),
+            keeps_answers=any(stage.reads_answers for stage in self.stages),
+            costs=self.costs,
+            expected_cost=float(self.points.budgets[selected]),
+            expected_shares=self.points.shares[selected],
+            val_samples=self.val_samples,
+        )
+
+    def write(self, folder: Path) -> Path:
+        """Write the description into the folder, which makes the export whole."""
+        tensors = self.points.tensors()
+        points: dict[str, Any] = {name: hex_floats(value) for name, value in tensors.items()}
+        points["full_accuracy"] = self.points.full_accuracy.hex()
+        meta = {
+            "network": self.network,
+            "policy": self.policy,
+            "inputs": self.inputs.describe(),
+            "num_classes": self.num_classes,
+            "exit_names": list(self.exit_names),
+            "costs": hex_floats(self.costs),
+            "has_confidence": self.has_confidence,
+            "selected": self.selected,
+            "val_samples": self.val_samples,
+            "stages": [_stage_to_json(stage) for stage in self.stages],
+            "points": points,
+        }
+        if self.single is not None:
+            meta["single"] = vars(self.single)
+        return write_description(folder, "export", VERSION, meta)
+
+    @classmethod
+    def read(cls, folder: str | Path) -> "Manifest":
+        """Read and check a description; no other file is opened.
+
+        Raises:
+            FileFormatError: It is missing, foreign, of an unknown version, or not consistent.
+        """
+        meta = _Fields(read_description(Path(folder), "export", VERSION), str(folder))
+        exits = len(meta.items("exit_names", str))
+        manifest = cls(
+            inputs=Inputs.restore(meta.value("inputs", dict)),
+            num_classes=meta.value("num_classes", int, lambda k: k > 0, "positive"),
+            exit_names=tuple(meta.items("exit_names", str)),
+            costs=meta.floats("costs", (exits,)),
+            points=_read_points(_Fields(meta.value("points", dict), f"{folder}: points"), exits),
+            selected=meta.value("selected", int),
+            # Not in the first exports: without it there is no alarm for drift.
+            val_samples=meta.value("val_samples", int, lambda n: n > 0, "positive", default=1),
+            has_confidence=meta.value("has_confidence", bool),
+            stages=tuple(_read_stage(each, folder) for each in meta.items("stages", dict)),
+            network=meta.value("network", str),
+            policy=meta.value("policy", str),
+            single=_read_single(meta),
+        )
+        _check(manifest, str(folder))
+        return manifest
+
+
+def output_names(carried: int | None, has_confidence: bool) -> list[str]:
+    """Names of a graph's outputs, in order.
+
+    Args:
+        carried: Number of tensors in the state after the stage; None at the last exit.
+        has_confidence: Whether there is one.
+
+    Example:
+        >>> output_names(1, has_confidence=True)
+        ['next_0', 'logits', 'answer', 'score', 'confidence']
+        >>> output_names(None, has_confidence=False)
+        ['logits', 'answer']
+    """
+    names = [f"next_{number}" for number in range(carried or 0)] + ["logits", "answer"]
+    names += [] if carried is None else ["score"]
+    return names + (["confidence"] if has_confidence else [])
+
+
+def hex_floats(values: Tensor) -> list[Any]:
+    """Nested lists of hexadecimal floats.
+
+    Example:
+        >>> hex_floats(torch.tensor([0.5, torch.inf], dtype=torch.float64))
+        ['0x1.0000000000000p-1', 'inf']
+    """
+    if values.ndim > 1:
+        return [hex_floats(row) for row in values]
+    return [float(value).hex() for value in values.double()]
+
+
+def _stage_to_json(stage: StageFile) -> dict[str, Any]:
+    return {**vars(stage), "state": [list(path) for path in stage.state]}
+
+
+def _read_stage(entry: dict[str, Any], folder: str | Path) -> StageFile:
+    meta = _Fields(entry, f"{folder}: a stage")
+    state = meta.items("state", list)
+    if not all(isinstance(key, str | int) for path in state for key in path):
+        raise meta.wrong("state", "lists of names and positions", state)
+    return StageFile(
+        *_read_file(meta),
+        tuple(tuple(path) for path in state),
+        meta.value("reads_logits", bool),
+        meta.value("reads_answers", bool),
+    )
+
+
+def _read_single(meta: "_Fields") -> GraphFile | None:
+    if "single" not in meta.meta:
+        return None
+    return GraphFile(*_read_file(_Fields(meta.value("single", dict), f"{meta.where}: single")))
+
+
+def _read_file(meta: "_Fields") -> tuple[str, int, str]:
+    """Name, size and hash of a graph."""
+    return (
+        # A bare name only: a description must not be able to point outside its folder.
+        meta.value("file", str, lambda n: bool(_BARE.fullmatch(n)), "a bare name like a.onnx"),
+        meta.value("bytes", int, lambda size: size > 0, "positive"),
+        meta.value("sha256", str, lambda d: bool(_DIGEST.fullmatch(d)), "64 hexadecimal digits"),
+    )
+
+
+def _read_points(meta: "_Fields", exits: int) -> OperatingPoints:
+    count = len(meta.items("budgets", str))
+    return OperatingPoints(
+        thresholds=meta.floats("thresholds", (count, exits), endless=True),
+        budgets=meta.floats("budgets", (count,)),
+        accuracies=meta.floats("accuracies", (count,)),
+        shares=meta.floats("shares", (count, exits)),
+        full_accuracy=_number(meta.value("full_accuracy", str), meta, "full_accuracy"),
+    )
+
+
+def _check(manifest: Manifest, folder: str) -> None:
+    exits, points = len(manifest.exit_names), len(manifest.points)
+    if not exits or len(manifest.stages) != exits:
+        raise FileFormatError(
+            f"{folder} must describe one graph per exit, got {len(manifest.stages)} graphs for "
+            f"{exits} exits"
+        )
+    if not 0 <= manifest.selected < points:
+        raise FileFormatError(
+            f"{folder}: `selected` must be one of the {points} operating points, got "
+            f"{manifest.selected}"
+        )
+    if not (manifest.costs > 0).all() or not (manifest.costs.diff() > 0).all():
+        raise FileFormatError(
+            f"{folder}: `costs` must be positive and increase from exit to exit, got "
+            f"{manifest.costs.tolist()}"
+        )
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """A JSON object that is read field by field, each of the right type."""
+
+    meta: dict[str, Any]
+    where: str
+
+    def value(
+        self,
+        name: str,
+        kind: type,
+        holds: Callable[[Any], bool] = lambda _: True,
+        meaning: str = "",
+        default: Any = None,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401 - of `kind`
+        found = self.meta.get(name, default)
+        # bool is an int to Python, and no count to us
+        right = isinstance(found, kind) and isinstance(found, bool) == (kind is bool)
+        if not right or not holds(found):
+            raise self.wrong(name, meaning or f"a {kind.__name__}", found)
+        return found
+
+    def items(self, name: str, kind: type) -> list[Any]:
+        found = self.value(name, list)
+        if not found or not all(isinstance(each, kind) for each in found):
+            raise self.wrong(name, f"a list of {kind.__name__}, and not empty", found)
+        return list(found)
+
+    def floats(self, name: str, shape: Sequence[int], endless: bool = False) -> Tensor:
+        """Float64 of this shape from hexadecimal text; infinite only where that has a meaning."""
+        found = self.value(name, list)
+        rows = found if len(shape) == 2 else [found]
+        numbers = [[_number(each, self, name) for each in self._row(row, name)] for row in rows]
+        if len(rows) != (shape[0] if len(shape) == 2 else 1) or {len(r) for r in numbers} != {
+            shape[-1]
+        }:
+            raise self.wrong(name, f"numbers in the shape {list(shape)}", f"{len(rows)} rows")
+        values = torch.tensor(numbers, dtype=torch.float64).view(*shape)
+        bad = values.isnan() if endless else ~values.isfinite()
+        if bad.any():
+            raise self.wrong(name, "numbers", values[bad].tolist()[:3])
+        return values
+
+    def _row(self, row: Any, name: str) -> list[Any]:  # noqa: ANN401
+        if not isinstance(row, list):
+            raise self.wrong(name, "lists of numbers", row)
+        return row
+
+    def wrong(self, name: str, expected: str, found: object) -> FileFormatError:
+        """The error for a field that is not what it should be."""
+        shown = repr(found)
+        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+        return FileFormatError(f"{self.where}: `{name}` must be {expected}, got {shown}")
+
+
+def _number(text: object, meta: _Fields, name: str) -> float:
+    try:
+        return float.fromhex(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise meta.wrong(name, "hexadecimal floats, such as 0x1.8p+1", text) from None

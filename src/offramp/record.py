@@ -1,0 +1,161 @@
+"""`record`: run a network over a split once, and keep every exit's logits as a `Ledger`."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from offramp.costs import Costs
+from offramp.errors import ConfigError, LedgerError, NetworkError, SplitError
+from offramp.ledger import Ledger
+from offramp.networks.files import fingerprint
+from offramp.networks.inputs import AnyInput
+from offramp.networks.macs import count_macs, evaluating
+from offramp.networks.network import EarlyExitNetwork
+from offramp.progress import RunProgress
+from offramp.training.batches import Batch, Samples, check_targets, compute_rows, moved
+from offramp.training.distributed import Processes
+
+_DTYPES = {"float16": torch.float16, "float32": torch.float32}
+
+
+def record(
+    network: nn.Module,
+    data: Any,  # noqa: ANN401 - any data set or loader, checked
+    split: str | None = None,
+    *,
+    costs: Costs | Sequence[float] | None = None,
+    dtype: Literal["float16", "float32"] = "float32",
+    precision: Literal["float32", "bfloat16"] = "float32",
+    batch_size: int = 256,
+    progress: bool = True,
+) -> Ledger:
+    """Run a network over data and keep the logits of all exits.
+
+    The network runs in eval mode, on the data in their own order and without any augmentation.
+    Under `torchrun` or `accelerate launch` the processes share the batches, and each of them
+    returns the whole ledger, the same as one process alone would.
+
+    Args:
+        network: An `EarlyExitNetwork`; or any module that returns a list of M logits `[n, K]`, or
+            a tensor `[n, M, K]`, with `costs` given. A wrapper that stops by itself unless it is
+            called with `mode="training"`, such as earlyon's, is called so, in eval mode.
+        data: A data set of `(inputs, label)`, or a `DataLoader` of one. Its `sample_ids` and
+            `class_names` go into the ledger if it has them.
+        split: `train`, `held_out`, `val`, `test` or `all`; the data's own by default.
+        costs: `Costs`, or cumulative costs `[M]`; MACs are counted by default.
+        dtype: How logits are stored.
+        precision: `bfloat16` runs the network under autocast.
+        batch_size: Of each process.
+        progress: Whether progress is shown, on stderr.
+
+    Returns:
+        A ledger with the network's fingerprint.
+
+    Raises:
+        SplitError: The split is not known, or not what the data say.
+        ConfigError: A setting that is not possible, or costs that are missing.
+        LedgerError: Labels or logits that cannot be what they are said to be.
+
+    Example:
+        >>> from torch.utils.data import TensorDataset
+        >>> from offramp.networks import build
+        >>> network = build("convnet", num_classes=10, image_size=8)
+        >>> data = TensorDataset(torch.rand(20, 3, 8, 8), torch.arange(20) % 10)
+        >>> record(network, data, split="val", progress=False)
+        Ledger(split='val', 20 samples, 4 exits, 10 classes, macs costs)
+    """
+    _check_settings(dtype, precision, batch_size)
+    samples = Samples.of(data)
+    split = _split(samples, split)
+    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    processes = Processes.here(device)
+    network.to(processes.device)
+    say_all = _saying_all(network)
+
+    def compute(batch: Batch) -> list[Tensor]:
+        inputs = moved(batch[0], processes.device)
+        half = torch.autocast(processes.device.type, torch.bfloat16)
+        with half if precision == "bfloat16" else nullcontext():
+            logits = _stacked(say_all(inputs), len(batch[1]))
+        _check_labels(batch[1], logits.shape[2])
+        return [logits.to(_DTYPES[dtype]), batch[1]]
+
+    with torch.no_grad(), evaluating(network):
+        costs = _counted(network, samples, processes) if costs is None else costs
+        with RunProgress(progress and processes.is_main) as shown:
+            total = -(-len(samples) // processes.world)
+            shown.start(f"recording {split}", total=total)
+            logits, labels = compute_rows(samples, batch_size, processes, compute, shown.advance)
+    return Ledger(
+        logits,
+        labels,
+        costs,
+        split=split,
+        sample_ids=getattr(samples.dataset, "sample_ids", None),
+        network=fingerprint(network),
+        class_names=getattr(samples.dataset, "class_names", None),
+    )
+
+
+def _check_settings(dtype: str, precision: str, batch_size: int) -> None:
+    if dtype not in _DTYPES:
+        raise ConfigError(f"`dtype` must be float16 or float32, got {dtype!r}")
+    if precision not in ("float32", "bfloat16"):
+        raise ConfigError(f"`precision` must be float32 or bfloat16, got {precision!r}")
+    if batch_size < 1:
+        raise ConfigError(f"`batch_size` must be at least 1, got {batch_size}")
+
+
+def _split(samples: Samples, split: str | None) -> str:
+    if split is None and samples.split is None:
+        raise SplitError("the data do not say which split they are; pass split='val', say")
+    if None not in (split, samples.split) and split != samples.split:
+        raise SplitError(
+            f"the data say that they are {samples.split!r}, and split={split!r} was given; leave "
+            "it out, or pass other data"
+        )
+    return split or str(samples.split)
+
+
+def _counted(network: nn.Module, samples: Samples, processes: Processes) -> Costs:
+    if not isinstance(network, EarlyExitNetwork):
+        raise ConfigError(
+            f"the costs of a {type(network).__name__} are not known: pass costs=, cumulative and "
+            "one per exit"
+        )
+    if not isinstance(network.inputs, AnyInput):
+        return count_macs(network)
+    # A network that does not know its inputs is counted on a sample of the data.
+    inputs, _ = next(samples.batches([torch.tensor([0])]))
+    return count_macs(network, moved(inputs, processes.device))
+
+
+def _saying_all(network: nn.Module) -> Callable[[Any], Any]:
+    """The network, called so that it returns the logits of all its exits."""
+    mode = inspect.signature(network.forward).parameters.get("mode")
+    if mode is not None and mode.default == "inference":
+        return partial(network, mode="training")
+    return network
+
+
+def _stacked(outputs: Any, samples: int) -> Tensor:  # noqa: ANN401 - whatever the module returns
+    if isinstance(outputs, list | tuple) and all(isinstance(each, Tensor) for each in outputs):
+        outputs = torch.stack(list(outputs), 1) if outputs else None
+    if not isinstance(outputs, Tensor) or outputs.ndim != 3 or len(outputs) != samples:
+        found = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise NetworkError(
+            "the network must return a list of logits [n, K], one per exit, or a tensor "
+            f"[n, M, K], got {found} for {samples} samples"
+        )
+    return outputs
+
+
+def _check_labels(labels: Tensor, num_classes: int) -> None:
+    if labels.is_floating_point():
+        raise LedgerError("a ledger needs classes as labels, and the data have soft targets")
+    check_targets(labels, num_classes)

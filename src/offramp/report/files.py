@@ -1,0 +1,104 @@
+"""Writing a comparison to a folder, in every form, and reading it back."""
+
+import json
+import platform
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from offramp.errors import FileFormatError, MissingExtraError
+from offramp.evaluation.comparison import Comparison
+from offramp.report.figures import gains, three_panels
+from offramp.report.page import write_page
+from offramp.report.sections import Section
+from offramp.report.tables import tables, tidy_csv
+from offramp.storage import write_text
+
+
+def write_comparison(
+    comparison: Comparison,
+    folder: str | Path,
+    provenance: Mapping[str, Any] | None = None,
+    page: bool = True,
+) -> tuple[list[Path], str | None]:
+    """Write tables as Markdown, CSV and LaTeX, everything as JSON, a figure as SVG and a page.
+
+    Args:
+        comparison: From `compare`.
+        folder: Created if needed.
+        provenance: What was run, as plain values; the versions are added to it.
+        page: Whether to write `report.html`, which takes five megabytes.
+
+    Returns:
+        The paths, and a sentence on what could not be drawn, if anything.
+    """
+    folder = Path(folder)
+    found = tables(comparison)
+    origin = {"provenance": dict(provenance or {}), "versions": _versions()}
+    paths = [
+        write_text(folder / "comparison.md", "\n\n".join(t.markdown() for t in found) + "\n"),
+        write_text(folder / "comparison.tex", "\n\n".join(t.latex() for t in found) + "\n"),
+        write_text(folder / "comparison.csv", tidy_csv(comparison)),
+        write_text(
+            folder / "comparison.json",
+            json.dumps({**origin, **comparison.to_json()}, default=str, allow_nan=False) + "\n",
+        ),
+    ]
+    name = folder.resolve().name.removesuffix("-comparison")
+    drawings: list[Callable[[], Path]] = [
+        lambda: three_panels(comparison, folder / "comparison.svg"),
+    ]
+    if any("baseline" in method.differences for method in comparison.methods):
+        drawings.append(lambda: gains(comparison, folder / "gains.svg"))
+    if page:
+        drawings.append(
+            lambda: write_page(
+                folder / "report.html",
+                f"{name}: exit methods compared",
+                [Section("Comparison", comparison)],
+                _shown(origin),
+            )
+        )
+    return _draw(paths, drawings)
+
+
+def _draw(paths: list[Path], drawings: list[Callable[[], Path]]) -> tuple[list[Path], str | None]:
+    try:
+        return [*paths, *(draw() for draw in drawings)], None
+    except MissingExtraError as error:
+        return paths, f"no figure and no page were drawn: {error}"
+
+
+def read_comparison(path: str | Path) -> tuple[Comparison, dict[str, Any]]:
+    """Read what `write_comparison` wrote.
+
+    Args:
+        path: The folder, or its `comparison.json`.
+
+    Returns:
+        The comparison, and what was run.
+
+    Raises:
+        FileFormatError: There is no complete comparison here.
+    """
+    path = Path(path)
+    file = path / "comparison.json" if path.is_dir() else path
+    if not file.is_file():
+        raise FileFormatError(
+            f"there is no comparison at {file}; give a folder that `offramp compare` wrote"
+        )
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        return Comparison.from_json(values), _shown(values)
+    except ValueError as error:  # broken JSON, and FileFormatError, which does not know the file
+        raise FileFormatError(f"{file}: {error}") from None
+
+
+def _shown(origin: Mapping[str, Any]) -> dict[str, Any]:
+    return {**origin.get("provenance", {}), "versions": origin.get("versions", {})}
+
+
+def _versions() -> dict[str, str]:
+    packages = ("offramp", "torch", "numpy", "scikit-learn")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}

@@ -1,0 +1,178 @@
+"""Describing whatever offramp has written: ledgers, policies, and folders of them."""
+
+from pathlib import Path
+
+from offramp.errors import FileFormatError
+from offramp.evaluation.references import references
+from offramp.ledger.ledger import SPLITS, Ledger
+from offramp.networks import EarlyExitNetwork, count_macs
+from offramp.networks.files import VERSION as NETWORK_VERSION
+from offramp.onnx.manifest import Manifest
+from offramp.policy import Policy
+from offramp.report.tables import Cell, Table
+from offramp.storage import kind_of, read_folder
+
+
+def inspect(path: str | Path) -> list[Table]:
+    """Describe a ledger, an `.npz`, a policy, a network, an export, or a folder of ledgers.
+
+    Raises:
+        FileFormatError: There is nothing here that offramp knows.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileFormatError(f"there is nothing at {path}")
+    if path.is_file():
+        split = path.stem if path.stem in SPLITS else "all"
+        return _ledger(path, Ledger.load(path, split=split))
+    kind = kind_of(path)
+    if kind == "ledger":
+        return _ledger(path, Ledger.load(path))
+    if kind == "policy":
+        return _policy(path, Policy.load(path))
+    if kind == "network":
+        return _network(path)
+    if kind == "export":
+        return _export(path)
+    if (path / "comparison.json").is_file():
+        raise FileFormatError(
+            f"{path} is a comparison: its tables are in comparison.md and its page is "
+            "report.html; offramp report makes that page again"
+        )
+    inside = [path / f"{split}{suffix}" for split in SPLITS for suffix in ("", ".npz")]
+    found = [place for place in inside if place.exists()]
+    if not found:
+        below = {each: kind_of(each) for each in sorted(path.iterdir()) if each.is_dir()}
+        hints = [f"a {kind} in {each}" for each, kind in below.items() if kind is not None]
+        raise FileFormatError(
+            f"{path} holds no ledger, policy or network, nor ledgers named after their splits "
+            f"({', '.join(SPLITS)})" + (f"; there is {', '.join(hints)}" if hints else "")
+        )
+    return [table for place in found for table in inspect(place)]
+
+
+def _ledger(path: Path, ledger: Ledger) -> list[Table]:
+    facts = {
+        "split": ledger.split,
+        "samples": f"{len(ledger):,}",
+        "exits": str(ledger.num_exits),
+        "classes": str(ledger.num_classes),
+        "stored as": str(ledger.dtype).removeprefix("torch."),
+        "network": ledger.network or "unknown",
+        "sample ids": "unknown" if ledger.sample_ids is None else f"{ledger.data_fingerprint}",
+        "cost unit": ledger.unit,
+        "network without exits": f"{ledger.reference_cost:,.6g}",
+    }
+    rows = references(ledger, ledger, budgets=())
+    shares = ledger.costs / ledger.reference_cost
+    exits = [
+        [
+            Cell(str(row.exit_index)),
+            Cell(f"{float(ledger.costs[row.exit_index]):,.6g}"),
+            Cell(f"{float(shares[row.exit_index]):.1%}"),
+            Cell(f"{row.accuracy:.2%}"),
+        ]
+        for row in rows.fixed
+    ]
+    caption = f"{rows.hopeless_share:.1%} of the samples are hopeless: no exit gets them right."
+    return [
+        _facts(f"Ledger {path}", facts),
+        Table("exits", "Exits", ["exit", "cost so far", "share", "accuracy"], exits, caption),
+    ]
+
+
+def _policy(path: Path, policy: Policy) -> list[Table]:
+    uses = [f"{use.step} on {use.samples:,} of {use.split}" for use in policy.uses]
+    facts = {
+        "answer": str(policy.answer),
+        "scorer": str(policy.scorer),
+        "network": policy.network or "unknown",
+        "uses of data": ", ".join(uses),
+    }
+    if policy.is_tuned:
+        points = policy.points
+        ends = f"{float(points.budgets.min()):.1%} to {float(points.budgets.max()):.1%}"
+        facts["operating points"] = f"{len(points)}, at {ends} of the network without exits"
+    if policy.guarantee is not None:
+        facts["guarantee"] = policy.guarantee
+    if policy.is_tuned and policy.selected is None:
+        facts["operating point"] = "none chosen: commands take --budget, Python policy.at(...)"
+    found = [_facts(f"Policy {path}", facts)]
+    return found if policy.selected is None else [*found, _point(policy, policy.selected)]
+
+
+def _point(policy: Policy, selected: int) -> Table:
+    points = policy.points
+    columns = zip(policy.thresholds, points.shares[selected], strict=True)
+    rows = [
+        [Cell(str(number)), Cell(f"{float(threshold):.6g}"), Cell(f"{float(share):.1%}")]
+        for number, (threshold, share) in enumerate(columns)
+    ]
+    split = next((use.split for use in reversed(policy.uses) if use.step == "tune"), "val")
+    # Where a policy was tuned on what it was fitted on, its accuracy there is no promise.
+    stated = "to be expected on samples like these" if split == "val" else "there"
+    caption = (
+        f"Chosen on {split}: {float(points.budgets[selected]):.1%} of the cost, and "
+        f"{float(points.accuracies[selected]):.2%} accuracy {stated}; "
+        f"the full network reaches {points.full_accuracy:.2%} on {split}."
+    )
+    names = ["exit", "threshold", f"leave on {split}"]
+    return Table("point", f"Operating point {selected}", names, rows, caption)
+
+
+def _network(path: Path) -> list[Table]:
+    """What the file says; the costs too, where the network can be made without its owner."""
+    meta, tensors = read_folder(path, "network", NETWORK_VERSION)
+    backbone = meta["backbone"]
+    facts = {
+        "backbone": backbone["builder"] or f"{backbone['class']}, your own",
+        "settings": ", ".join(f"{key}={value}" for key, value in backbone["settings"].items()),
+        "classes": str(meta["num_classes"]),
+        "numbers in the file": f"{sum(tensor.numel() for tensor in tensors.values()):,}",
+        "fingerprint": meta["fingerprint"],
+    }
+    heads = [head["name"] if head else "the backbone's own" for head in meta["heads"]]
+    names = [*meta["at"], "last"]
+    rows = [
+        [Cell(str(number)), Cell(name), Cell(head)]
+        for number, (name, head) in enumerate(zip(names, heads, strict=True))
+    ]
+    columns = ["exit", "after", "head"]
+    if backbone["builder"]:
+        costs = count_macs(EarlyExitNetwork.load(path)).cumulative
+        columns.append("MACs so far")
+        rows = [[*row, Cell(f"{int(cost):,}")] for row, cost in zip(rows, costs, strict=True)]
+    return [_facts(f"Network {path}", facts), Table("exits", "Exits", columns, rows)]
+
+
+def _export(path: Path) -> list[Table]:
+    manifest = Manifest.read(path)
+    facts = {
+        "takes": str(manifest.inputs),
+        "classes": str(manifest.num_classes),
+        "operating points": str(len(manifest.points)),
+        "network": manifest.network,
+        "policy": manifest.policy,
+    }
+    thresholds = manifest.points.thresholds[manifest.selected]
+    rows = [
+        [
+            Cell(name),
+            Cell(stage.file),
+            Cell(f"{stage.bytes:,}"),
+            Cell(f"{float(cost):.1%}"),
+            Cell(f"{float(limit):.6g}"),
+        ]
+        for name, stage, cost, limit in zip(
+            manifest.exit_names, manifest.stages, manifest.costs, thresholds, strict=True
+        )
+    ]
+    columns = ["exit", "file", "bytes", "share", "threshold"]
+    budget = float(manifest.points.budgets[manifest.selected])
+    caption = f"At the chosen point the mean cost on val is {budget:.1%} of the full network's."
+    return [_facts(f"Export {path}", facts), Table("exits", "Exits", columns, rows, caption)]
+
+
+def _facts(title: str, facts: dict[str, str]) -> Table:
+    rows = [[Cell(name), Cell(value)] for name, value in facts.items()]
+    return Table("facts", title, ["", ""], rows)

@@ -1,0 +1,150 @@
+"""Samples that no exit gets right, exit by exit: raw, calibrated and corrected confidence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from offramp.ledger import Ledger
+from offramp.methods import METHODS
+from offramp.policy import Policy
+from offramp.report import Table
+from offramp.report.tables import Cell
+from offramp.studies.results import CaseResult, Findings, cells, strip_of
+from offramp.targets import hopeless
+from offramp.thresholds.rule import exits_taken
+
+BUDGET = 0.5
+SHOWN = (("baseline", "raw"), ("temperature", "calibrated"), ("ours", "corrected"))
+QUANTILES = (("well above the middle", 0.9), ("middle", 0.5), ("well below the middle", 0.1))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One method on the hopeless samples: confidences `[n, M-1]`, thresholds `[M-1]`, exits."""
+
+    word: str
+    confidences: Tensor
+    thresholds: Tensor
+    exits: Tensor
+    costs: Tensor
+
+
+def futile_sample(results: Sequence[CaseResult]) -> Findings:
+    """All hopeless samples together, and three of them exit by exit."""
+    tables, strip = [], None
+    for result in results:
+        runs, lost = _runs(result)
+        chosen = _chosen(runs)
+        tables += [_summary(result, runs), *_samples(result, runs, lost, chosen)]
+        if strip is None:
+            note = "The samples of the tables, in their order."
+            strip = strip_of(result, lost[chosen].tolist(), note)
+    rule = ", ".join(f"{name} ({share:.0%} quantile)" for name, share in QUANTILES)
+    return Findings(
+        "Samples that no exit gets right",
+        "The paper's Figure 1 on real test samples. Three are shown for each network, chosen by "
+        "how many exits correction saves against calibration on them, not for their looks: "
+        f"{rule}.",
+        tables,
+        samples=strip,
+    )
+
+
+def _runs(result: CaseResult) -> tuple[list[_Run], Tensor]:
+    test = result.ledgers["test"]
+    predictions = torch.cat([logits.argmax(dim=2) for _, logits in test.chunks()])
+    lost = hopeless(predictions == test.labels[:, None]).nonzero().squeeze(1)
+    by_name = {method.name: method for method in result.methods}
+    found = []
+    for name, word in SHOWN:
+        policy = by_name.get(name, METHODS[name]).policy().fit(result.ledgers["held_out"])
+        policy.tune(result.ledgers["val"], "geometric")  # the paper's
+        policy = policy.at(budget=_budget(policy))
+        found.append(_run(policy, test, lost, word))
+    return found, lost
+
+
+def _budget(policy: Policy) -> float:
+    """Half of the compute, or the least there is."""
+    return max(BUDGET, float(policy.points.budgets.min()))
+
+
+def _run(policy: Policy, test: Ledger, lost: Tensor, word: str) -> _Run:
+    scores = policy.trace(test, "test").scores[lost]
+    exits = exits_taken(scores, policy.thresholds).long()
+    costs = (policy.costs(test) / test.reference_cost)[exits]
+    stated = policy.scorer.probability(scores[:, :-1])
+    limits = policy.scorer.probability(policy.thresholds[:-1].float())
+    assert stated is not None and limits is not None  # all three state probabilities
+    return _Run(word, stated, limits, exits, costs)
+
+
+def _chosen(runs: Sequence[_Run]) -> list[int]:
+    saved = runs[1].exits - runs[2].exits
+    order = saved.argsort(stable=True)
+    return [int(order[round(share * (len(order) - 1))]) for _, share in QUANTILES]
+
+
+def _summary(result: CaseResult, runs: Sequence[_Run]) -> Table:
+    last = result.ledgers["test"].num_exits - 1
+    rows = [
+        cells(
+            run.word,
+            f"{float(run.costs.mean()):.1%}",
+            f"{float((run.exits == last).double().mean()):.1%}",
+            f"{float(run.exits.double().mean()):.2f}",
+        )
+        for run in runs
+    ]
+    share = len(runs[0].exits) / len(result.ledgers["test"])
+    return Table(
+        f"{result.case.name}-futile",
+        f"{result.case.title}: what is spent on the {len(runs[0].exits):,} hopeless samples",
+        ["confidence", "mean cost", "run to the end", "mean exit"],
+        rows,
+        f"{share:.1%} of the test samples. Each policy is tuned on val for {BUDGET:.0%} of the "
+        "compute over all samples.",
+    )
+
+
+def _samples(
+    result: CaseResult, runs: Sequence[_Run], lost: Tensor, chosen: Sequence[int]
+) -> list[Table]:
+    names = [name for name, _ in QUANTILES]
+    return [
+        _sample(result, runs, lost, index, name) for index, name in zip(chosen, names, strict=True)
+    ]
+
+
+def _sample(
+    result: CaseResult, runs: Sequence[_Run], lost: Tensor, index: int, name: str
+) -> Table:
+    test, row = result.ledgers["test"], int(lost[index])
+    rows = []
+    for exit_index in range(test.num_exits - 1):
+        rows.append([Cell(str(exit_index)), *(_decision(run, index, exit_index) for run in runs)])
+    label = _class(test, int(test.labels[row]))
+    ident = f" {test.sample_ids[row]}" if test.sample_ids is not None else f" {row}"
+    return Table(
+        f"{result.case.name}-futile-{name.replace(' ', '-')}",
+        f"{result.case.title}: sample{ident}, a {label} ({name})",
+        ["exit", *(run.word for run in runs)],
+        rows,
+        "Confidence and what is decided: stop where it reaches the exit's threshold (in "
+        "brackets). The last exit, where all that go on stop, is wrong too.",
+    )
+
+
+def _decision(run: _Run, index: int, exit_index: int) -> Cell:
+    left_at = int(run.exits[index])
+    if exit_index > left_at:
+        return Cell("has left")
+    value, limit = run.confidences[index, exit_index], run.thresholds[exit_index]
+    word = "stop" if exit_index == left_at else "go on"
+    return Cell(f"{float(value):.3f} ({float(limit):.3f}) {word}", bold=word == "stop")
+
+
+def _class(test: Ledger, label: int) -> str:
+    return test.class_names[label] if test.class_names is not None else f"class {label}"

@@ -1,0 +1,177 @@
+"""Does a metric of the exits rank methods as their accuracy does? The paper's headline claim."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offramp.evaluation.bootstrap import Resamples, auroc_shares
+from offramp.evaluation.curve import curve_of
+from offramp.evaluation.outcome import exit_metrics
+from offramp.metrics import Floats
+from offramp.policy import Policy
+from offramp.replay import Trace
+from offramp.report import Table
+from offramp.report.tables import Cell
+from offramp.studies.results import CaseResult, Findings
+
+METRICS = {"ECE": -1, "EEFP": 1, "NLL": -1, "AUGRC": -1}  # sign: 1 where higher is better
+LEVEL = 0.95
+
+
+def metric_validity(results: Sequence[CaseResult]) -> Findings:
+    """Rank correlation over methods of each metric with the accuracy at each budget."""
+    return Findings(
+        "Which metric tells the better method?",
+        "Within each network: Spearman's rank correlation, over methods, between a metric (mean "
+        "over all exits but the last) and the accuracy at a budget. The sign is turned where "
+        "lower is better, so +1 means that the metric ranks the methods as their accuracy does, "
+        "and -1 the other way round. NLL looks at the answers alone, which correction leaves as "
+        "they are.",
+        [_table(result) for result in results],
+    )
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Metrics `[4]` and accuracies `[B]` of one method, and resampled: `[R, 4]`, `[R, B]`."""
+
+    metrics: Floats
+    accuracies: Floats
+    resampled_metrics: Floats
+    resampled_accuracies: Floats
+
+
+def _table(result: CaseResult) -> Table:
+    test = result.ledgers["test"]
+    budgets = result.comparison.budgets
+    draws = Resamples(len(test), int(result.comparison.setting["resamples"]))
+    methods = []
+    with result.workshop.narrator.methods() as progress:
+        for number, method in enumerate(result.methods):
+            progress(number, len(result.methods), method.label)
+            methods.append(_measure(result, number, draws))
+    rows = []
+    for place, name in enumerate(METRICS):
+        found = [_correlation(methods, place, budget) for budget in range(len(budgets))]
+        rows.append([Cell(name), *found])
+    names = ", ".join(method.label for method in result.methods)
+    seeds = result.comparison.setting["seeds"]
+    return Table(
+        f"{result.case.name}-validity",
+        f"{result.case.title}: rank correlation with accuracy over {len(methods)} methods",
+        ["metric", *(f"{budget:.0%}" for budget in budgets)],
+        rows,
+        f"With {LEVEL:.0%} percentile intervals over resamples of the {len(test):,} test samples "
+        f"(methods and thresholds fixed, means over {seeds} seeds); bold: the interval leaves "
+        f"zero out. Methods: {names}.",
+    )
+
+
+def _measure(result: CaseResult, number: int, draws: Resamples) -> _Measured:
+    method, setting = result.methods[number], result.comparison.setting
+    policies = method.policy().fit_seeds(result.ledgers["held_out"], range(setting["seeds"]))
+    runs = []
+    for policy in policies:
+        policy.tune(result.ledgers["val"], method.thresholds)
+        runs.append(_measure_policy(result, policy, draws))
+    parts = zip(
+        *(
+            (run.metrics, run.accuracies, run.resampled_metrics, run.resampled_accuracies)
+            for run in runs
+        ),
+        strict=True,
+    )
+    return _Measured(*(np.mean(np.stack(part), axis=0) for part in parts))
+
+
+def _measure_policy(result: CaseResult, policy: Policy, draws: Resamples) -> _Measured:
+    test = result.ledgers["test"]
+    trace = policy.trace(test, "test")
+    costs = policy.costs(test) / test.reference_cost
+    thresholds = policy.points.thresholds
+    curve = curve_of(trace, thresholds, costs)
+    exits = exit_metrics(trace, policy.scorer)
+    budgets = result.comparison.budgets
+    wanted = torch.tensor(budgets, dtype=torch.float64)
+    metrics = [_mean(values) for values in (exits.ece, exits.eefp, exits.nll, exits.augrc)]
+    calibration = draws.ece(trace, policy.scorer)
+    unknown = torch.full((len(draws.weights),), torch.nan)
+    resampled = [
+        unknown if calibration is None else calibration,
+        draws.eefp(trace),
+        draws.means(trace.losses[:, :-1]).mean(dim=1),
+        _resampled_augrc(trace, draws),
+    ]
+    return _Measured(
+        np.array(metrics),
+        np.array([curve.at(budget).accuracy for budget in budgets]),
+        torch.stack([each.double() for each in resampled], dim=1).numpy(),
+        draws.accuracies(trace, thresholds, costs, wanted).numpy(),
+    )
+
+
+def _mean(values: Floats) -> float:
+    known = values[:-1][~np.isnan(values[:-1])]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _resampled_augrc(trace: Trace, draws: Resamples) -> Tensor:
+    """Mean over all exits but the last, `[R]`.
+
+    AUGRC is (1 - AUROC) a (1 - a) + (1 - a)^2 / 2 for an accuracy a (Traub et al. 2024); the
+    AUROC is resampled to first order, as in `Resamples.eefp`.
+    """
+    last = trace.scores.shape[1] - 1
+    correct = trace.correct[:, :last]
+    accuracy = draws.means(correct.float()).double()  # [R, M-1]
+    columns = []
+    for m in range(last):
+        if not 0 < float(correct[:, m].float().mean()) < 1:
+            columns.append(torch.zeros(len(accuracy), dtype=torch.float64))
+            continue
+        area, shares = auroc_shares(trace.scores[:, m].numpy(), correct[:, m].numpy())
+        columns.append(area + draws.means(torch.from_numpy(shares)[:, None])[:, 0].double())
+    area_by_exit = torch.stack(columns, dim=1)
+    wrong = 1 - accuracy
+    return ((1 - area_by_exit) * accuracy * wrong + wrong**2 / 2).mean(dim=1)
+
+
+def _correlation(methods: Sequence[_Measured], metric: int, budget: int) -> Cell:
+    sign = list(METRICS.values())[metric]
+    # A scorer that states no probability has no calibration error, and is left out there.
+    rated = [each for each in methods if not np.isnan(each.metrics[metric])]
+    if len(rated) < 3:
+        return Cell("-")
+    value = spearman(
+        sign * np.array([each.metrics[metric] for each in rated])[None],
+        np.array([each.accuracies[budget] for each in rated])[None],
+    )[0]
+    resampled = spearman(
+        sign * np.stack([each.resampled_metrics[:, metric] for each in rated], axis=1),
+        np.stack([each.resampled_accuracies[:, budget] for each in rated], axis=1),
+    )
+    if np.isnan(value):
+        return Cell("-")
+    tail = (1 - LEVEL) / 2
+    low, high = np.nanquantile(resampled, [tail, 1 - tail])
+    return Cell(f"{value:+.2f} [{low:+.2f}, {high:+.2f}]", bold=bool(low > 0 or high < 0))
+
+
+def spearman(first: Floats, second: Floats) -> Floats:
+    """Rank correlations of the rows of two arrays `[R, P]`: `[R]`; NaN where all are tied.
+
+    Example:
+        >>> spearman(np.array([[1.0, 2.0, 3.0]]), np.array([[10.0, 30.0, 20.0]]))
+        array([0.5])
+    """
+    from scipy.stats import rankdata  # here, so that `import offramp` stays light
+
+    ranks = [rankdata(values, axis=1) for values in (first, second)]
+    centred = [values - values.mean(axis=1, keepdims=True) for values in ranks]
+    product = (centred[0] * centred[1]).sum(axis=1)
+    norms = np.sqrt((centred[0] ** 2).sum(axis=1) * (centred[1] ** 2).sum(axis=1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(product / norms)

@@ -1,0 +1,148 @@
+"""The cache: a folder per step and fingerprint, that counts once its `done.json` is there."""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from offramp.storage import write_text
+
+try:
+    import fcntl
+except ImportError:  # not on Windows; two runs at once are on their own there
+    fcntl = None  # type: ignore[assignment]
+
+
+VARIABLE = "OFFRAMP_CACHE"
+DEFAULT = Path("runs") / "cache"
+_PACKAGES = ("offramp", "torch", "numpy", "scikit-learn", "scipy", "safetensors")
+_PART = 1 << 22
+
+
+def digest(value: object) -> str:
+    """A short text that is the same for the same JSON values.
+
+    Example:
+        >>> digest({"a": 1, "b": [2.0]}) == digest({"b": [2.0], "a": 1})
+        True
+    """
+    text = json.dumps(value, sort_keys=True, default=list)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def versions() -> dict[str, str]:
+    """Of Python, the packages that results depend on, and the machine."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # run from a source tree that is not installed
+            found[name] = "unknown"
+    return found
+
+
+class Cache:
+    """Results of steps, shared by all studies that use the same folder.
+
+    Args:
+        folder: Default: the environment variable `OFFRAMP_CACHE`, or `runs/cache`.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self.folder = Path(folder or os.environ.get(VARIABLE) or DEFAULT)
+
+    def place(self, kind: str, fingerprint: str) -> Path:
+        """The folder of one step's result."""
+        return self.folder / kind / fingerprint
+
+    def has(self, kind: str, fingerprint: str) -> bool:
+        """Whether the step has been done, and everything that it wrote is still there."""
+        return is_whole(self.place(kind, fingerprint))
+
+    def content(self, path: Path) -> str:
+        """Fingerprint of all files below a path, by name and content.
+
+        A file is read once; as long as its size and its time stay, the result is remembered.
+        """
+        files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+        states = [
+            (file.relative_to(path).as_posix(), file.stat().st_size, file.stat().st_mtime_ns)
+            for file in files
+        ]
+        memory = self.folder / "content" / f"{digest([str(path.resolve()), states])}.txt"
+        if memory.is_file():
+            return memory.read_text(encoding="utf-8")
+        found = digest(
+            [[state[0], _hash(file)] for state, file in zip(states, files, strict=True)]
+        )
+        write_text(memory, found)
+        return found
+
+
+def declare_done(
+    place: Path, files: Iterable[Path], settings: Mapping[str, Any], seconds: float
+) -> None:
+    """Declare a folder done; a kill before this leaves it to do, a kill after leaves it done.
+
+    Args:
+        place: The folder.
+        files: What it must hold to count as whole; folders stand for all files in them.
+        settings: What it was made from.
+        seconds: How long that took.
+    """
+    inside = [each for path in files for each in (path.rglob("*") if path.is_dir() else [path])]
+    sizes = {str(f.relative_to(place)): f.stat().st_size for f in sorted(inside) if f.is_file()}
+    content = {
+        "settings": settings,
+        "files": sizes,
+        "versions": versions(),
+        "threads": torch.get_num_threads(),
+        "seconds": round(seconds, 3),
+    }
+    write_text(place / "done.json", json.dumps(content, indent=1, default=list) + "\n")
+
+
+@contextmanager
+def alone_in(place: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Keep other processes from working in the same folder; a killed one lets go by itself."""
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / ".lock").open("w") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                say(f"  another process is at it; waiting ({place})")
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def read_done(place: Path) -> dict[str, Any] | None:
+    """What `declare_done` wrote, or None."""
+    try:
+        return dict(json.loads((place / "done.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def is_whole(place: Path) -> bool:
+    """Whether a folder was declared done and its files are still there."""
+    done = read_done(place)
+    return done is not None and all(
+        (place / name).is_file() and (place / name).stat().st_size == size
+        for name, size in done["files"].items()
+    )
+
+
+def _hash(file: Path) -> str:
+    found = hashlib.sha256()
+    with file.open("rb") as opened:
+        while part := opened.read(_PART):
+            found.update(part)
+    return found.hexdigest()

@@ -1,0 +1,134 @@
+"""The list of the paper's studies: what they need, and what of it is at hand."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from offramp.data import EMBEDDED
+from offramp.data.catalog import located
+from offramp.errors import ConfigError, OfframpError
+from offramp.studies.cache import Cache
+from offramp.studies.context import Narrator, Workshop
+from offramp.studies.plan import Plan, make_plan
+from offramp.studies.study import Study, read_study
+from offramp.studies.toml import did_you_mean
+
+SCALES = ("small", "paper")
+
+# In the order of the paper, and what goes beyond it.
+NAMES = (
+    "resnet34-tinyimagenet",
+    "vit-tiny-tinyimagenet",
+    "msdnet-cifar100",
+    "vit-small-imagenet",
+    "efficientnet-b2-imagenet",
+    "topk-ablation",
+    "history-ablation",
+    "calibration-methods",
+    "decalibration",
+    "domain-shift",
+    "other-methods",
+    "corrector-cost",
+    "metric-validity",
+    "futile-sample",
+    "beyond",
+)
+
+
+def find_study(name: str) -> Path:
+    """The file of a study, or of the demo.
+
+    Raises:
+        ConfigError: There is no such study.
+
+    Example:
+        >>> find_study("topk-ablation").name
+        'topk-ablation.toml'
+        >>> find_study("topk")
+        Traceback (most recent call last):
+        offramp.errors.ConfigError: there is no study `topk`; did you mean `topk-ablation`?
+    """
+    known = (*NAMES, "demo")
+    if name not in known:
+        raise ConfigError(f"there is no study `{name}`{did_you_mean(name, known)}")
+    return Path(str(files("offramp.studies"))) / f"{name}.toml"
+
+
+@dataclass(frozen=True)
+class ListedScale:
+    """A study at one scale.
+
+    Attributes:
+        scale: `small` or `paper`.
+        needs: Data and networks.
+        state: What of it is at hand.
+    """
+
+    scale: str
+    needs: str
+    state: str
+
+
+@dataclass(frozen=True)
+class ListedStudy:
+    """One of the paper's experiments.
+
+    Attributes:
+        name: For `offramp study NAME`.
+        about: What it is.
+        scales: What each scale needs.
+    """
+
+    name: str
+    about: str
+    scales: tuple[ListedScale, ...]
+
+
+def list_studies(cache: str | Path | None = None) -> list[ListedStudy]:
+    """Every study at both scales; nothing is run.
+
+    Args:
+        cache: Where results of steps are kept; see `run`.
+    """
+    workshop = Workshop(Cache(cache), Narrator(shown=False))
+    found = []
+    for name in NAMES:
+        read = [read_study(find_study(name), scale) for scale in SCALES]
+        scales = [ListedScale(s.scale or "", needs(s), _state(s, workshop)) for s in read]
+        found.append(ListedStudy(name, read[0].about, tuple(scales)))
+    return found
+
+
+def needs(study: Study) -> str:
+    """The data and networks behind a study, in a few words."""
+    found: dict[str, None] = {}
+    for subject in study.subjects:
+        if subject.ledgers is not None:
+            found.setdefault("shipped ledgers" if subject.ledgers.zoo else "ledgers")
+        elif subject.data is not None and subject.network is not None:
+            found.setdefault(f"{subject.data.name}, {subject.network.name}")
+    return "; ".join(found)
+
+
+def _state(study: Study, workshop: Workshop) -> str:
+    try:
+        plan = make_plan(study, workshop)
+    except OfframpError as error:
+        return f"missing: {error}"
+    missing = _missing_data(study)
+    trained = _trained(plan, workshop)
+    state = f"data missing: {', '.join(missing)}" if missing else trained
+    return f"not run; {state}" if study.scale == "paper" else state
+
+
+def _missing_data(study: Study) -> list[str]:
+    names = {subject.data.name: None for subject in study.subjects if subject.data is not None}
+    return [name for name in names if name not in EMBEDDED and located(name) is None]
+
+
+def _trained(plan: Plan, workshop: Workshop) -> str:
+    networks = [step for step in plan.steps if step.kind == "network"]
+    if not networks:
+        return "at hand"
+    done = sum(step.is_done(workshop.cache) for step in networks)
+    return f"data at hand; networks trained: {done} of {len(networks)}"

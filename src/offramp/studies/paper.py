@@ -1,0 +1,100 @@
+"""The paper's own figures, beside those that were measured here."""
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from offramp.errors import ConfigError
+from offramp.evaluation import Comparison
+from offramp.evaluation.comparison import accuracy_key
+from offramp.report import Table
+from offramp.report.tables import Cell
+from offramp.studies.results import cells
+from offramp.studies.toml import did_you_mean
+
+_COLUMNS = {"25%": accuracy_key(0.25), "50%": accuracy_key(0.5), "75%": accuracy_key(0.75)}
+_COLUMNS |= {"ECE": "ece", "EEFP": "eefp"}
+_ALIASES = {"ours-top-5": "ours", "ccct-top-5": "ccct"}
+
+
+@cache
+def paper_tables() -> dict[str, Any]:
+    """The tables of the paper by label, as printed.
+
+    Example:
+        >>> paper_tables()["tab:robustness"]["groups"]["Domain Sketch"]["baseline"]
+        ['9.27', '17.33', '22.50', '0.04', '0.58']
+    """
+    text = files("offramp").joinpath("studies/paper.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def paper_group(label: str, group: str | None) -> dict[str, list[str]] | None:
+    """Rows of a table under one of its headings; None where the paper prints no numbers.
+
+    Raises:
+        ConfigError: The table has no such heading.
+    """
+    table = paper_tables().get(label)
+    if table is None or group is None:
+        return None
+    groups: dict[str, dict[str, list[str]]] = table["groups"]
+    if group not in groups:
+        raise ConfigError(
+            f"the paper's {label} has no heading {group!r}{did_you_mean(group, list(groups))}"
+        )
+    return groups[group]
+
+
+def beside_paper(
+    comparison: Comparison, label: str, group: str | None, name: str, title: str
+) -> Table | None:
+    """A table with *paper* and *here* side by side, or None where the paper prints no numbers.
+
+    Args:
+        comparison: What was measured here.
+        label: Of the paper's table.
+        group: Heading within it.
+        name: For the table's files.
+        title: Of the network here.
+    """
+    rows = paper_group(label, group)
+    if rows is None:
+        return None
+    columns = [each for each in paper_tables()[label]["columns"] if each in _COLUMNS]
+    if not columns:
+        return None
+    heads = [f"{column} {where}" for column in columns for where in ("paper", "here")]
+    return Table(
+        f"{name}-paper",
+        f"Paper and measured here: {group} there, {title} here",
+        ["method", *heads],
+        _rows(comparison, rows, columns),
+        f"Paper: {label}, as printed. Networks and data are not the same, so look at differences "
+        "between rows, not at levels; intervals are in the tables below.",
+    )
+
+
+def _rows(
+    comparison: Comparison, printed: dict[str, list[str]], columns: list[str]
+) -> list[list[Cell]]:
+    """One row per method that is in both."""
+    measured = {method.name: method for method in comparison.methods}
+    found = []
+    for name, values in printed.items():
+        here = measured.get(name) or measured.get(_ALIASES.get(name, name))
+        if here is not None:
+            pairs = zip(columns, values, strict=True)
+            texts = [t for c, value in pairs for t in (value, _measured(here.figures, c))]
+            found.append(cells(here.label, *texts))
+    return found
+
+
+def _measured(figures: dict[str, Any], column: str) -> str:
+    figure = figures.get(_COLUMNS[column])
+    if figure is None:
+        return "-"
+    scale, digits = (100, 2) if column.endswith("%") else (1, 3)
+    spread = "" if figure.spread is None else f" ± {scale * figure.spread:.{digits}f}"
+    return f"{scale * figure.value:.{digits}f}{spread}"

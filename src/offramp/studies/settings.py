@@ -1,0 +1,244 @@
+"""What a study file can say, section by section, as frozen dataclasses."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from offramp.advice import AUTO
+from offramp.data import Augmentation
+from offramp.errors import ConfigError
+from offramp.extras import plugin_origins
+from offramp.methods import GROUPS, METHODS, find_methods
+from offramp.networks.build import BUILDERS
+from offramp.studies.toml import did_you_mean, nearest
+from offramp.training import OBJECTIVES, TrainConfig
+
+AUGMENTATIONS = {"none": None, "light": Augmentation.light(), "paper": Augmentation()}
+ZOO = ("cifar100",)
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Section `[data]`: which data, and how they are cut into the four splits.
+
+    Args:
+        name: A data set of `offramp.data`, or a folder.
+        seed: Of the splits.
+        source: For data with domains: where train, held_out and val come from.
+        targets: Domains to test on, one after the other; the source by default.
+        held_out: Number of samples.
+        val: Number of samples.
+        image_size: Height and width to resize images to.
+        mean: Taken off the pixels (0 to 1), per channel; the data set's own by default.
+        std: What they are divided by, per channel.
+        on_corrupt: What to do about images that cannot be decoded.
+        limit: Take only so many samples of each split, for a quick look.
+    """
+
+    name: str
+    seed: int = 0
+    source: str | None = None
+    targets: tuple[str, ...] = ()
+    held_out: int | None = None
+    val: int | None = None
+    image_size: int | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    on_corrupt: Literal["raise", "skip"] = "raise"
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.targets and self.source is None:
+            raise ConfigError("`targets` are domains, and go with a `source` domain")
+        if (self.mean is None) != (self.std is None):
+            raise ConfigError("`mean` and `std` go together; give both or neither")
+        for name in ("seed", "held_out", "val", "image_size", "limit"):
+            value, least = getattr(self, name), 0 if name == "seed" else 1
+            if value is not None and value < least:
+                raise ConfigError(f"`{name}` must be at least {least}, got {value}")
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """Section `[network]`: what to build, or which pretrained model to attach exits to.
+
+    Args:
+        name: A network of `offramp.build`; or a pretrained model as `offramp.attach` takes it:
+            `timm/...`, `torchvision/...`, a folder, or `owner/name` on the hub.
+        exits: `every-block`, a number of exits, or names of modules.
+        head: Kind of the heads before the last exit.
+        settings: Of the architecture, such as `depth`; a table `[network.settings]`.
+    """
+
+    name: str
+    exits: str | int | tuple[str, ...] = "every-block"
+    head: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.is_built:
+            return
+        if "/" not in self.name:
+            raise ConfigError(
+                f"`name` must be a network or a pretrained model, got {self.name!r}"
+                f"{did_you_mean(self.name, list(BUILDERS))}"
+            )
+        if self.settings:
+            raise ConfigError(f"`settings` are for networks that are built, not for {self.name!r}")
+
+    @property
+    def is_built(self) -> bool:
+        """Whether offramp builds it, rather than loading a model of another library."""
+        return self.name in BUILDERS
+
+
+@dataclass(frozen=True)
+class TrainSettings(TrainConfig):
+    """Section `[train]`: the keys of `offramp.TrainConfig`, and what else `train` takes.
+
+    Args:
+        objective: `joint`, `gradient-equilibrium`, `distillation` or `zero-time-waste`.
+        augment: `none`, `light` or `paper`.
+        freeze_backbone: Train the heads only.
+        settings: Of the objective; a table `[train.settings]`.
+    """
+
+    objective: str = "joint"
+    augment: str = "none"
+    freeze_backbone: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, known in (("objective", list(OBJECTIVES)), ("augment", list(AUGMENTATIONS))):
+            value = getattr(self, name)
+            if value not in known:
+                raise ConfigError(
+                    f"`{name}` must be one of {', '.join(known)}, got {value!r}"
+                    f"{nearest(value, known)}"
+                )
+        try:
+            OBJECTIVES[self.objective](**self.settings)
+        except TypeError as error:
+            raise ConfigError(f"`settings` do not fit {self.objective!r}: {error}") from None
+
+
+@dataclass(frozen=True)
+class LedgerSettings:
+    """Section `[ledgers]`: logits that are there already, instead of data, network and training.
+
+    Args:
+        folder: With `held_out`, `val` and `test`; beside the study file, or below OFFRAMP_DATA.
+        zoo: Name of shipped ledgers: `cifar100`.
+    """
+
+    folder: str | None = None
+    zoo: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.folder is None) == (self.zoo is None):
+            raise ConfigError("needs either `folder` or `zoo`")
+        if self.zoo is not None and self.zoo not in ZOO:
+            raise ConfigError(
+                f"`zoo` must be one of {', '.join(ZOO)}, got {self.zoo!r}{nearest(self.zoo, ZOO)}"
+            )
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """Section `[record]`: how the ledgers are made.
+
+    Args:
+        dtype: How logits are stored.
+        precision: `bfloat16` runs the network under autocast.
+        batch_size: Of each process.
+    """
+
+    dtype: Literal["float16", "float32"] = "float16"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    batch_size: int = 256
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(f"`batch_size` must be at least 1, got {self.batch_size}")
+
+
+@dataclass(frozen=True)
+class CorrectorSettings:
+    """Section `[corrector]`: settings of every corrector among the methods.
+
+    Args:
+        hidden: Hidden units.
+        epochs: Passes over held_out, at least.
+    """
+
+    hidden: int = 128
+    epochs: int = 30
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "epochs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+
+
+def _why_not(method: str, known: list[str]) -> str:
+    """The end of a sentence about a method that a study does not know."""
+    package = plugin_origins().get(method)
+    if package is None:
+        return did_you_mean(method, known)
+    return (
+        f": it is a method of the package {package}, and a file does not make anything import it; "
+        "record the ledgers, then offramp compare LEDGERS --methods takes it"
+    )
+
+
+@dataclass(frozen=True)
+class CompareSettings:
+    """Section `[compare]`: which methods, at which budgets.
+
+    Args:
+        methods: Names of methods or groups, with their thresholds after a colon if other ones
+            are wanted (`ours:optimized`); and `auto`.
+        budgets: Mean costs as shares of the network without exits.
+        seeds: For methods whose fit is random.
+        resamples: Of the test samples, for intervals.
+    """
+
+    methods: tuple[str, ...] = ("baseline", "temperature", "ours")
+    budgets: tuple[float, ...] = (0.25, 0.5, 0.75)
+    seeds: int = 3
+    resamples: int = 1000
+
+    def __post_init__(self) -> None:
+        known = [*GROUPS, *METHODS, AUTO]
+        for name in self.methods:
+            plain, colon, _ = name.partition(":")
+            if plain not in known:
+                raise ConfigError(f"`methods` has no method {plain!r}{_why_not(plain, known)}")
+            if colon:
+                find_methods([name], 2)  # which says what is wrong with the thresholds
+        if not self.methods or not self.budgets:
+            raise ConfigError("`methods` and `budgets` must name at least one each")
+        for budget in self.budgets:
+            if not 0 < budget <= 1:
+                raise ConfigError(f"`budgets` must lie in (0, 1], got {budget}")
+        if self.seeds < 1 or self.resamples < 2:
+            raise ConfigError(
+                "`seeds` must be at least 1 and `resamples` at least 2, got "
+                f"{self.seeds} and {self.resamples}"
+            )
+
+
+@dataclass(frozen=True)
+class ReportSettings:
+    """Section `[report]`: what the page holds beside the comparisons.
+
+    Args:
+        analyses: Results of their own: `metric-validity`, `domain-shift`, `corrector-cost`,
+            `futile-sample`, `gains`.
+        paper: Label of the paper's table or figure that this study repeats.
+        note: A sentence or two for the reader, above everything.
+    """
+
+    analyses: tuple[str, ...] = ()
+    paper: str | None = None
+    note: str = ""

@@ -1,0 +1,305 @@
+"""The steps of a study: each knows what goes in, its fingerprint, and what it writes."""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from offramp.advice import AUTO, Auto
+from offramp.errors import ConfigError
+from offramp.evaluation import Comparison, compare
+from offramp.ledger import Ledger
+from offramp.methods import Method, find_methods
+from offramp.networks import EarlyExitNetwork
+from offramp.record import record
+from offramp.scorers import Corrector
+from offramp.storage import write_text
+from offramp.studies.cache import Cache, digest
+from offramp.studies.context import Workshop, make_network
+from offramp.studies.settings import (
+    AUGMENTATIONS,
+    CompareSettings,
+    CorrectorSettings,
+    DataSettings,
+    NetworkSettings,
+    RecordSettings,
+    TrainSettings,
+)
+from offramp.training import OBJECTIVES, train
+
+
+class Step(ABC):
+    """One piece of work, whose result is a folder of the cache.
+
+    Attributes:
+        kind: Names the step in plans, and its folder in the cache.
+        version: Raised when the same settings would give another result than before.
+    """
+
+    kind: ClassVar[str]
+    version: ClassVar[int] = 1
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """What is worked on, in a few words."""
+
+    @property
+    @abstractmethod
+    def writes(self) -> str:
+        """What the folder holds in the end."""
+
+    @property
+    def inputs(self) -> Sequence["Step | StoredLedger"]:
+        """What has to be there first."""
+        return ()
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides on the result beside the inputs, as JSON values."""
+
+    @abstractmethod
+    def run(self, workshop: Workshop, place: Path) -> list[Path]:
+        """Do the work, after a kill what is left of it; return what has to be kept of it."""
+
+    def check(self, workshop: Workshop) -> None:
+        """Raise for whatever can be known to be missing or impossible beforehand."""
+        del workshop  # nothing can, unless a step says otherwise
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same if and only if the same goes in."""
+        content = {"kind": self.kind, "version": self.version, "settings": self.settings()}
+        return digest({**content, "inputs": [each.fingerprint for each in self.inputs]})
+
+    def place(self, cache: Cache) -> Path:
+        """Where the result is, or will be."""
+        return cache.place(self.kind, self.fingerprint)
+
+    def is_done(self, cache: Cache) -> bool:
+        """Whether the result is there."""
+        return cache.has(self.kind, self.fingerprint)
+
+
+@dataclass(frozen=True)
+class TrainStep(Step):
+    """Data and a network -> a trained network."""
+
+    data: DataSettings
+    identity: str
+    network: NetworkSettings
+    train: TrainSettings
+    kind = "network"
+    writes = "network/, history.jsonl, train.json"
+
+    @property
+    def title(self) -> str:
+        """Network, data and objective."""
+        return f"{self.network.name} on {data_title(self.data)}, {self.train.objective}"
+
+    def settings(self) -> dict[str, Any]:
+        """Data without the domains to test on, so that those share one training."""
+        data = asdict(replace(self.data, targets=()))
+        return {
+            "data": {**data, "name": self.identity},
+            "network": asdict(self.network),
+            "train": self.train.decisive(),
+        }
+
+    def check(self, workshop: Workshop) -> None:
+        """Open the data and make the network, untrained."""
+        make_network(self.network, workshop.splits(self.data).train, self.train.seed)
+
+    def run(self, workshop: Workshop, place: Path) -> list[Path]:
+        """Train, or go on where a killed run was."""
+        samples = workshop.splits(self.data).train
+        network = make_network(self.network, samples, self.train.seed)
+        train(
+            network,
+            samples,
+            OBJECTIVES[self.train.objective](**self.train.settings),
+            replace(self.train, progress=workshop.narrator.shown),
+            augment=AUGMENTATIONS[self.train.augment],
+            folder=place,
+            freeze_backbone=self.train.freeze_backbone,
+        )
+        return [network.save(place / "network"), place / "history.jsonl", place / "train.json"]
+
+
+@dataclass(frozen=True)
+class RecordStep(Step):
+    """A trained network and one split -> a ledger."""
+
+    trained: TrainStep
+    split: str
+    target: str | None
+    record: RecordSettings
+    kind = "ledger"
+    writes = "ledger/"
+
+    @property
+    def title(self) -> str:
+        """The split, of which network."""
+        domain = f" of {self.target}" if self.target and self.split == "test" else ""
+        return f"{self.split}{domain}: {self.trained.title}"
+
+    @property
+    def inputs(self) -> Sequence[Step]:
+        """The network."""
+        return (self.trained,)
+
+    def settings(self) -> dict[str, Any]:
+        """The target domain matters to test alone."""
+        target = self.target if self.split == "test" else None
+        return {"split": self.split, "target": target, **asdict(self.record)}
+
+    def check(self, workshop: Workshop) -> None:
+        """Open the data."""
+        workshop.splits(self.trained.data, self.target)
+
+    def run(self, workshop: Workshop, place: Path) -> list[Path]:
+        """Record one split."""
+        network = EarlyExitNetwork.load(self.trained.place(workshop.cache) / "network")
+        ledger = record(
+            network,
+            workshop.splits(self.trained.data, self.target)[self.split],
+            self.split,
+            dtype=self.record.dtype,
+            precision=self.record.precision,
+            batch_size=self.record.batch_size,
+            progress=workshop.narrator.shown,
+        )
+        return [ledger.save(place / "ledger")]
+
+    def load(self, workshop: Workshop) -> Ledger:
+        """The ledger, memory-mapped."""
+        return Ledger.load(self.place(workshop.cache) / "ledger", self.split)
+
+
+@dataclass(frozen=True)
+class StoredLedger:
+    """A ledger that was there already."""
+
+    ledger: Ledger = field(repr=False)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of everything in it."""
+        found = hashlib.sha256()
+        for _, logits in self.ledger.chunks():
+            found.update(logits.contiguous().numpy().data)
+        found.update(self.ledger.labels.numpy().data)
+        costs = self.ledger.cost_model.to_json()
+        ids = self.ledger.data_fingerprint
+        return digest([found.hexdigest(), costs, ids, self.ledger.network, self.ledger.split])
+
+    def load(self, workshop: Workshop) -> Ledger:
+        """The ledger."""
+        del workshop  # nothing has to be looked up
+        return self.ledger
+
+
+@dataclass(frozen=True)
+class CompareStep(Step):
+    """Three ledgers -> fitted, tuned and measured methods."""
+
+    name: str
+    ledgers: tuple[RecordStep | StoredLedger, ...]  # held_out, val, test
+    compare: CompareSettings
+    corrector: CorrectorSettings
+    kind = "comparison"
+    writes = "comparison.json"
+
+    @property
+    def title(self) -> str:
+        """How many methods, on what."""
+        return f"{self.name}: {', '.join(self.compare.methods)}"
+
+    @property
+    def inputs(self) -> Sequence[Step | StoredLedger]:
+        """The ledgers."""
+        return self.ledgers
+
+    def settings(self) -> dict[str, Any]:
+        """The methods with all their settings, rather than their names."""
+        chosen = self._contestants(num_classes=None)
+        described = [[each.name, each.label, each.describe()] for each in chosen]
+        return {**asdict(self.compare), "methods": [self.compare.methods, described]}
+
+    def check(self, workshop: Workshop) -> None:
+        """Every method that is named by itself must suit the number of classes."""
+        classes = self._num_classes(workshop)
+        for name in set(self.compare.methods) - {AUTO}:
+            for method in find_methods([name], classes):
+                k = getattr(method.scorer, "k", None)
+                if isinstance(k, int) and k > classes:
+                    raise ConfigError(
+                        f"[compare] `methods`: {name!r} looks at {k} classes, and {self.name} "
+                        f"has {classes}"
+                    )
+
+    def _contestants(self, num_classes: int | None) -> list[Method | Auto]:
+        methods = chosen_methods(self.compare, self.corrector, num_classes)
+        return [*methods, *([Auto()] if AUTO in self.compare.methods else [])]
+
+    def _num_classes(self, workshop: Workshop) -> int:
+        first = self.ledgers[0]
+        if isinstance(first, StoredLedger):
+            return first.ledger.num_classes
+        return workshop.splits(first.trained.data).train.num_classes
+
+    def run(self, workshop: Workshop, place: Path) -> list[Path]:
+        """Compare; what the clock said goes into a file of its own."""
+        held_out, val, test = (each.load(workshop) for each in self.ledgers)
+        methods = self._contestants(held_out.num_classes)
+        with workshop.narrator.methods() as progress:
+            result = compare(
+                held_out,
+                val,
+                test,
+                methods,
+                self.compare.budgets,
+                self.compare.seeds,
+                self.compare.resamples,
+                progress,
+            )
+        seconds = {method.name: method.seconds for method in result.methods}
+        for method in result.methods:
+            method.seconds = float("nan")
+        write_text(place / "seconds.json", json.dumps(seconds, indent=1) + "\n")
+        return [write_text(place / "comparison.json", json.dumps(result.to_json()) + "\n")]
+
+    def load(self, workshop: Workshop) -> Comparison:
+        """The comparison, always as it is in the file."""
+        text = (self.place(workshop.cache) / "comparison.json").read_text(encoding="utf-8")
+        return Comparison.from_json(json.loads(text))
+
+
+def chosen_methods(
+    settings: CompareSettings, corrector: CorrectorSettings, num_classes: int | None
+) -> list[Method]:
+    """The methods of a study but for `auto`, with its settings of correctors.
+
+    Args:
+        settings: Which methods.
+        corrector: For those that correct.
+        num_classes: K; None keeps methods that look at more classes than there may be.
+    """
+    enough = 10**9 if num_classes is None else num_classes
+    found = []
+    for method in find_methods([name for name in settings.methods if name != AUTO], enough):
+        if isinstance(method.scorer, Corrector):
+            scorer = method.scorer.clone(hidden=corrector.hidden, epochs=corrector.epochs)
+            method = replace(method, scorer=scorer)
+        found.append(method)
+    return found
+
+
+def data_title(data: DataSettings) -> str:
+    """A data set in a few words."""
+    domain = "" if data.source is None else f" ({data.source})"
+    return f"{Path(data.name).name}{domain}"

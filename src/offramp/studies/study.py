@@ -1,0 +1,321 @@
+"""A study file: what is trained, compared and reported, read from TOML and checked.
+
+The sections `[data]`, `[network]`, `[train]`, `[record]` and `[ledgers]` describe one network. A
+study of several has a table `[networks.NAME]` for each, with the same sections inside; what
+stands at the top then holds for all of them. `[scales.NAME]` holds what differs at a scale.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from offramp.errors import ConfigError, FileFormatError
+from offramp.studies.settings import (
+    CompareSettings,
+    CorrectorSettings,
+    DataSettings,
+    LedgerSettings,
+    NetworkSettings,
+    RecordSettings,
+    ReportSettings,
+    TrainSettings,
+)
+from offramp.studies.toml import Mistakes, did_you_mean, filled, reject_unknown
+
+_TRAINED: dict[str, type] = {
+    "data": DataSettings,
+    "network": NetworkSettings,
+    "train": TrainSettings,
+    "record": RecordSettings,
+}
+_SECTIONS = {**_TRAINED, "ledgers": LedgerSettings}
+_SHARED: dict[str, type] = {
+    "compare": CompareSettings,
+    "corrector": CorrectorSettings,
+    "report": ReportSettings,
+}
+_WORDS = ("title", "paper", "note", "from")
+_TOP = (
+    *("title", "about", "networks", "scales"),
+    *_SHARED,
+    *_SECTIONS,
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One network of a study: how to make its ledgers, or where they are.
+
+    Args:
+        name: For folders and messages.
+        title: For the report.
+        paper: Heading in the paper's table that this network is set beside, by test domain;
+            under an empty name where there are no domains.
+        note: For the report.
+        data: Together with `network`, `train` and `record`; None if there are `ledgers`.
+        network: What to build.
+        train: How to train it.
+        record: How to record it.
+        ledgers: Where they are; None if they are made.
+    """
+
+    name: str
+    title: str
+    paper: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+    data: DataSettings | None = None
+    network: NetworkSettings | None = None
+    train: TrainSettings | None = None
+    record: RecordSettings | None = None
+    ledgers: LedgerSettings | None = None
+
+
+@dataclass(frozen=True)
+class Study:
+    """A whole study file at one scale.
+
+    Args:
+        name: The file's, without its ending.
+        title: For the report.
+        about: What it is for, in a sentence.
+        scale: Which of the file's scales; None if it has none.
+        subjects: The networks.
+        compare: Which methods.
+        corrector: Settings of the correctors among them.
+        report: What else is reported.
+        folder: Where the file is; paths in it are relative to that.
+        changes: What was put in place of values in the file.
+    """
+
+    name: str
+    title: str
+    about: str
+    scale: str | None
+    subjects: tuple[Subject, ...]
+    compare: CompareSettings
+    corrector: CorrectorSettings
+    report: ReportSettings
+    folder: Path
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    def only(self, names: Sequence[str]) -> "Study":
+        """The same study with some of its networks.
+
+        Raises:
+            ConfigError: A name that it does not have.
+        """
+        known = [subject.name for subject in self.subjects]
+        for name in names:
+            if name not in known:
+                raise ConfigError(
+                    f"{self.name} has no network `{name}`{did_you_mean(name, known)}"
+                )
+        return replace(self, subjects=tuple(s for s in self.subjects if s.name in names))
+
+
+def read_study(
+    path: str | Path, scale: str | None = None, changes: Mapping[str, Any] | None = None
+) -> Study:
+    r"""Read a study file.
+
+    Args:
+        path: Of the TOML file.
+        scale: Which of its `[scales]`; needed where there are any.
+        changes: Values to put in place of those in the file, by dotted key: `train.epochs`.
+
+    Raises:
+        ConfigError: Unknown keys, wrong types or impossible combinations; the message says of
+            all of them where, and names the nearest valid key.
+        FileFormatError: There is no such file, or it is not TOML.
+
+    Example:
+        >>> import tempfile
+        >>> text = '[ledgers]\nzoo = "cifar100"'
+        >>> path = Path(tempfile.mkdtemp()) / "mine.toml"
+        >>> _ = path.write_text(text)
+        >>> read_study(path, changes={"compare.seeds": 1}).compare.seeds
+        1
+    """
+    path = Path(path)
+    table = _at_scale(_read(path), scale, path)
+    for key, value in (changes or {}).items():
+        _put(table, key, value)
+    mistakes, made = Mistakes(), dict[str, Any]()
+    with mistakes.noted():
+        reject_unknown(table, _TOP, path.name)
+    for key, default in (("title", path.stem), ("about", "")):
+        with mistakes.noted():
+            made[key] = _text(table, key, default)
+    with mistakes.noted():
+        made["subjects"] = _Networks(path, scale).subjects(table, made.get("title", path.stem))
+    for key, cls in _SHARED.items():
+        with mistakes.noted():
+            made[key] = filled(cls, table.get(key, {}), f"[{key}]")
+    mistakes.check(path.name)
+    folder, given = path.resolve().parent, dict(changes or {})
+    return Study(name=path.stem, scale=scale, folder=folder, changes=given, **made)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise FileFormatError(f"there is no study file {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{path} is not valid TOML: {error}") from None
+
+
+def _at_scale(table: dict[str, Any], scale: str | None, path: Path) -> dict[str, Any]:
+    scales = table.pop("scales", {})
+    if not isinstance(scales, dict):
+        raise ConfigError(f"[scales] must hold a table per scale, got {scales!r}")
+    if scale is None and not scales:
+        return table
+    if scale is None or scale not in scales:
+        has = f"has the scales {', '.join(scales)}" if scales else "has no [scales]"
+        raise ConfigError(f"{path.name} {has}: choose one of them with --scale, got {scale!r}")
+    reject_unknown(scales[scale], _TOP, f"[scales.{scale}]")
+    return _merged(table, scales[scale])
+
+
+def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables are merged, everything else is replaced."""
+    merged = deepcopy(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        both = isinstance(old, dict) and isinstance(value, Mapping)
+        merged[key] = _merged(old, value) if both else deepcopy(value)  # type: ignore[arg-type]
+    return merged
+
+
+def _put(table: dict[str, Any], key: str, value: Any) -> None:  # noqa: ANN401
+    *parents, last = key.split(".")
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"cannot set `{key}`: `{parent}` is not a table")
+    table[last] = value
+
+
+def _text(table: Mapping[str, Any], key: str, default: str) -> str:
+    value = table.get(key, default)
+    if not isinstance(value, str):
+        raise ConfigError(f"`{key}` must be a text, got {value!r}")
+    return value
+
+
+@dataclass(frozen=True)
+class _Networks:
+    """The networks of a file; they may come from another file beside it, at the same scale."""
+
+    path: Path
+    scale: str | None
+
+    def subjects(self, table: dict[str, Any], title: str) -> tuple[Subject, ...]:
+        shared = {key: table[key] for key in _SECTIONS if key in table}
+        networks = table.get("networks")
+        if networks is None:
+            return (_subject(self.path.stem, {"title": title, **shared}, ""),)
+        if not isinstance(networks, dict) or not networks:
+            raise ConfigError("[networks] must hold a table per network, such as [networks.mine]")
+        found, mistakes = [], Mistakes()
+        for key, own in networks.items():
+            with mistakes.noted():
+                _check_words(own, f"[networks.{key}]")
+                whole = _inherited(shared, self._with_origin(key, own))
+                found.append(_subject(key, whole, f"networks.{key}."))
+        mistakes.check(self.path.name)
+        return tuple(found)
+
+    def _with_origin(self, key: str, own: dict[str, Any]) -> dict[str, Any]:
+        """What the file says of a network, on top of what the study in `from` says of it."""
+        if "from" not in own:
+            return own
+        origin = self.path.with_name(f"{own['from']}.toml")
+        table = _at_scale(_read(origin), self.scale, origin)
+        theirs = table.get("networks", {})
+        if key not in theirs:
+            raise ConfigError(
+                f"[networks.{key}] `from`: {origin.name} has no network `{key}`"
+                f"{did_you_mean(key, list(theirs))}"
+            )
+        shared = {each: table[each] for each in _SECTIONS if each in table}
+        there = _Networks(origin, self.scale)._with_origin(key, theirs[key])
+        rest = {each: value for each, value in own.items() if each != "from"}
+        return _merged(_inherited(shared, there), rest)
+
+
+def _check_words(own: object, place: str) -> None:
+    if not isinstance(own, dict):
+        raise ConfigError(f"{place} must be a table, got {own!r}")
+    reject_unknown(own, (*_SECTIONS, *_WORDS), place)
+
+
+def _inherited(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """A network's own sections over those that hold for all.
+
+    One that brings its own kind of source does not inherit the other kind.
+    """
+    others: Iterable[str] = ()
+    if "ledgers" in own:
+        others = _TRAINED
+    elif _TRAINED.keys() & own:
+        others = ("ledgers",)
+    return _merged({key: value for key, value in shared.items() if key not in others}, own)
+
+
+def _subject(name: str, table: dict[str, Any], place: str) -> Subject:
+    mistakes, parts, words = Mistakes(), dict[str, Any](), dict[str, str]()
+    if "ledgers" in table:
+        clash = [f"[{place}{key}]" for key in _TRAINED if key in table]
+        if clash:
+            raise ConfigError(
+                f"[{place}ledgers] are there already, so that {', '.join(clash)} would have no "
+                "effect; leave out the one or the other"
+            )
+    else:
+        mistakes.texts += [
+            f"[{place}{key}] is missing: a study needs [data] and [network] to make ledgers, or "
+            "[ledgers] that are there already"
+            for key in ("data", "network")
+            if key not in table
+        ]
+        table = {"train": {}, "record": {}, **table}
+    for key in ("title", "note"):
+        with mistakes.noted():
+            words[key] = _text(table, key, "")
+    for key, cls in _SECTIONS.items():
+        if key in table:
+            with mistakes.noted():
+                parts[key] = filled(cls, table[key], f"[{place}{key}]")
+    with mistakes.noted():
+        parts["paper"] = _paper(table.get("paper", {}), place)
+    mistakes.check(f"[{place.rstrip('.')}]")
+    title = words["title"] or name
+    return _with_cascade(Subject(name=name, title=title, note=words["note"], **parts), place)
+
+
+def _paper(value: object, place: str) -> dict[str, str]:
+    headings = {"": value} if isinstance(value, str) else value
+    if not isinstance(headings, dict) or not all(isinstance(x, str) for x in headings.values()):
+        raise ConfigError(
+            f"[{place.rstrip('.')}] `paper` must be a heading of the paper's table, or a table "
+            f"of one per test domain, got {value!r}"
+        )
+    return headings
+
+
+def _with_cascade(subject: Subject, place: str) -> Subject:
+    """Zero time waste needs cascade heads, and has them where none are asked for."""
+    train, network = subject.train, subject.network
+    if train is None or network is None or train.objective != "zero-time-waste":
+        return subject
+    if network.head not in (None, "cascade"):
+        raise ConfigError(
+            f'[{place}train] objective = "zero-time-waste" needs heads that read the head before '
+            f'them: [{place}network] head must be "cascade" or left out, got {network.head!r}'
+        )
+    return replace(subject, network=replace(network, head="cascade"))

@@ -1,0 +1,212 @@
+"""From a TOML table to a frozen dataclass: all mistakes are named at once, with their places."""
+
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, fields
+from difflib import get_close_matches
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from offramp.errors import ConfigError
+
+T = TypeVar("T")
+NOTHING = "none"  # TOML has no null
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    dict: "a table",
+    tuple: "a list",
+}
+
+
+class Mistakes:
+    """Gathers mistakes, so that a user hears of all of them at once.
+
+    Example:
+        >>> mistakes = Mistakes()
+        >>> with mistakes.noted():
+        ...     raise ConfigError("[train] has no key `epoch`")
+        >>> with mistakes.noted():
+        ...     raise ConfigError("[data] needs the key `name`")
+        >>> mistakes.texts
+        ['[train] has no key `epoch`', '[data] needs the key `name`']
+    """
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note the mistake, or the mistakes, that the block raises, and go on after it."""
+        try:
+            yield
+        except _SeveralMistakesError as error:
+            self.texts += error.texts
+        except ConfigError as error:
+            self.texts.append(str(error))
+
+    def check(self, place: str) -> None:
+        """Raise if there were any.
+
+        Args:
+            place: What they are in, for the message that lists several.
+        """
+        texts = list(dict.fromkeys(self.texts))
+        if len(texts) == 1:
+            raise ConfigError(texts[0])
+        if texts:
+            raise _SeveralMistakesError(place, texts)
+
+
+class _SeveralMistakesError(ConfigError):
+    def __init__(self, place: str, texts: list[str]) -> None:
+        lines = [f"{place} has {len(texts)} mistakes:", *(f"- {text}" for text in texts)]
+        super().__init__("\n".join(lines))
+        self.texts = texts
+
+
+def filled(cls: type[T], table: object, place: str) -> T:
+    """Make a dataclass from a table, checking keys and types.
+
+    Args:
+        cls: A dataclass; its fields are the keys, and what has no default must be there.
+        table: What the TOML file holds.
+        place: For messages, such as `[train]`.
+
+    Raises:
+        ConfigError: Unknown or missing keys, wrong types, or impossible values.
+
+    Example:
+        >>> from offramp.training import TrainConfig
+        >>> filled(TrainConfig, {"epochs": 3, "patience": "none"}, "[train]").patience
+        >>> filled(TrainConfig, {"epoch": 3}, "[train]")
+        Traceback (most recent call last):
+        offramp.errors.ConfigError: [train] has no key `epoch`; did you mean `epochs`?
+    """
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{place} must be a table, got {table!r}")
+    known: dict[str, Field[Any]] = {each.name: each for each in fields(cls)}  # type: ignore[arg-type]
+    needed = [
+        name
+        for name, each in known.items()
+        if each.default is MISSING and each.default_factory is MISSING
+    ]
+    mistakes = Mistakes()
+    with mistakes.noted():
+        reject_unknown(table, known, place)
+    mistakes.texts += [f"{place} needs the key `{name}`" for name in needed if name not in table]
+    hints, values = get_type_hints(cls), {}
+    for key in (name for name in table if name in known):
+        with mistakes.noted():
+            values[key] = _checked(hints[key], table[key], f"{place} `{key}`")
+    if all(name in values for name in needed):
+        mistakes.texts += [f"{place} {text}" for text in _impossible(cls, values, needed)]
+    mistakes.check(place)
+    return cls(**values)
+
+
+def _impossible(cls: type, values: Mapping[str, Any], needed: Sequence[str]) -> list[str]:
+    """What a dataclass says against its values, one after the other.
+
+    It complains about one thing at a time. The key that is to blame is one that it names, and
+    without which it no longer complains; leaving that out shows the next complaint.
+    """
+    left, found, gone = dict(values), list[str](), list[str]()
+    while (text := _complaint(cls, left)) is not None and not _names(text, gone):
+        found.append(text)
+        named = [key for key in _names(text, left) if key not in needed]
+        without = {key: {k: v for k, v in left.items() if k != key} for key in named}
+        blamed = next((k for k, rest in without.items() if _complaint(cls, rest) != text), None)
+        if blamed is None:
+            break
+        left = without[blamed]
+        gone.append(blamed)  # what is said of it now is only that it is missing
+    return found
+
+
+def _names(text: str, keys: Iterable[str]) -> list[str]:
+    return [key for key in keys if f"`{key}`" in text]
+
+
+def _complaint(cls: type, values: Mapping[str, Any]) -> str | None:
+    try:
+        cls(**values)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def reject_unknown(table: Mapping[str, Any], known: Sequence[str] | Any, place: str) -> None:  # noqa: ANN401
+    """Raise for the keys that are not known, each with the nearest one that is."""
+    mistakes, unknown = Mistakes(), [key for key in table if key not in known]
+    mistakes.texts = [f"{place} has no key `{k}`{did_you_mean(k, list(known))}" for k in unknown]
+    mistakes.check(place)
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """The end of a sentence about a name that is not known.
+
+    Example:
+        >>> did_you_mean("epoch", ["epochs", "seed"]), did_you_mean("x", ["epochs", "seed"])
+        ('; did you mean `epochs`?', '; known are epochs, seed')
+    """
+    return nearest(name, known) or f"; known are {', '.join(sorted(known))}"
+
+
+def nearest(name: object, known: Sequence[str]) -> str:
+    """The end of a sentence that names the nearest known name, or nothing."""
+    begun = [each for each in known if name and each.startswith(str(name))]
+    near = get_close_matches(str(name), known, n=1) or begun
+    return f"; did you mean `{near[0]}`?" if near else ""
+
+
+def _checked(hint: Any, value: Any, place: str) -> Any:  # noqa: ANN401
+    """The value as the type that a field wants."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _checked_union(inner, value, place)
+    if origin is Literal:
+        if value not in inner:
+            allowed = [str(each) for each in inner]
+            raise ConfigError(
+                f"{place} must be one of {', '.join(allowed)}, got {value!r}"
+                f"{nearest(value, allowed)}"
+            )
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{place} must be a list, got {value!r}")
+        return tuple(_checked(inner[0], each, f"{place}[{i}]") for i, each in enumerate(value))
+    if origin in (dict, Mapping):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{place} must be a table, got {value!r}")
+        return dict(value)
+    return _checked_plain(hint, value, place)
+
+
+def _checked_union(inner: tuple[Any, ...], value: Any, place: str) -> Any:  # noqa: ANN401
+    if types.NoneType in inner and (value is None or value == NOTHING):
+        return None
+    choices = [each for each in inner if each is not types.NoneType]
+    if len(choices) == 1:
+        return _checked(choices[0], value, place)
+    for each in choices:
+        try:
+            return _checked(each, value, place)
+        except ConfigError:
+            continue
+    words = " or ".join(_WORDS.get(get_origin(each) or each, str(each)) for each in choices)
+    raise ConfigError(f"{place} must be {words}, got {value!r}")
+
+
+def _checked_plain(hint: Any, value: Any, place: str) -> Any:  # noqa: ANN401
+    if hint is Any:
+        return value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    # True is an int to Python, and never what someone means by a number.
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise ConfigError(f"{place} must be {_WORDS[hint]}, got {value!r}")
+    return value

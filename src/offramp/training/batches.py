@@ -1,0 +1,235 @@
+"""`Samples`: any data set of (inputs, labels), read in batches of chosen samples."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
+
+from offramp.errors import ConfigError, LedgerError
+from offramp.networks.state import map_leaves
+from offramp.training.distributed import Processes
+
+Batch: TypeAlias = tuple[Any, Tensor]
+
+
+class Samples:
+    """Data that can be read in any order, whatever it came as.
+
+    Args:
+        dataset: A map-style data set of `(inputs, label)`, inputs a tensor or a dict of tensors.
+            If it has a method `batch(index) -> (inputs, labels)`, that is used.
+        collate: Joins samples to a batch.
+        workers: Processes that read.
+
+    Example:
+        >>> data = TensorDataset(torch.arange(6.0).view(3, 2), torch.tensor([0, 1, 0]))
+        >>> for inputs, labels in Samples.of(data).batches([torch.tensor([2, 0])]):
+        ...     print(inputs.tolist(), labels.tolist())
+        [[4.0, 5.0], [0.0, 1.0]] [0, 0]
+    """
+
+    def __init__(
+        self,
+        dataset: Any,  # noqa: ANN401 - data sets have no common parent
+        collate: Callable[[list[Any]], Any] | None = None,
+        workers: int = 0,
+    ) -> None:
+        self.dataset = dataset
+        self.collate = collate or default_collate
+        self.workers = workers
+
+    @classmethod
+    def of(cls, data: Any, workers: int = 0) -> "Samples":  # noqa: ANN401
+        """Take a data set or a `DataLoader`.
+
+        Of a loader, the data set, its way to join samples and its workers are taken; the order
+        and the size of batches are not, since they have to be the same after an interruption.
+
+        Args:
+            data: What the user has.
+            workers: Processes that read, unless a loader says otherwise.
+
+        Raises:
+            ConfigError: The data have no length or cannot be read by number, or the loader has a
+                sampler of its own.
+        """
+        if not isinstance(data, DataLoader):
+            return cls(_checked(data), workers=workers)
+        sampler = getattr(data.batch_sampler, "sampler", data.sampler)
+        if isinstance(data.dataset, IterableDataset):
+            _checked(data.dataset)
+        if type(sampler) not in (RandomSampler, SequentialSampler):
+            raise ConfigError(
+                f"the DataLoader draws its samples with a {type(sampler).__name__}, whose order "
+                "could not be gone on with after an interruption: pass the data set itself, or a "
+                "Subset of it"
+            )
+        collate = data.collate_fn if data.batch_size is not None else None
+        return cls(_checked(data.dataset), collate, data.num_workers or workers)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @property
+    def split(self) -> str | None:
+        """What the data set says it is: `train`, `held_out`, `val` or `test`; or None."""
+        return getattr(self.dataset, "split", None)
+
+    def batches(self, indices: Sequence[Tensor], seed: int = 0) -> Iterator[Batch]:
+        """Read batches one after the other, each when it is asked for.
+
+        Args:
+            indices: For each batch the numbers of its samples, int64 `[n]`.
+            seed: Of the workers, if there are any.
+        """
+        if hasattr(self.dataset, "batch"):
+            yield from (_pair(self.dataset.batch(index)) for index in indices)
+        elif isinstance(self.dataset, TensorDataset) and self.collate is default_collate:
+            # One indexing of the tensors instead of one per sample.
+            yield from (_pair(self.dataset[index]) for index in indices)
+        else:
+            loader: DataLoader[Any] = DataLoader(
+                self.dataset,
+                batch_sampler=[index.tolist() for index in indices],
+                collate_fn=self.collate,
+                num_workers=self.workers,
+                generator=torch.Generator().manual_seed(seed),
+            )
+            yield from (_pair(batch) for batch in loader)
+
+
+def _checked(dataset: Any) -> Any:  # noqa: ANN401
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise ConfigError(
+            "data must be a data set of (inputs, label) with a length, whose samples can be read "
+            f"by number, or a DataLoader of one, got {type(dataset).__name__}; read a stream into "
+            "a list first"
+        )
+    if len(dataset) == 0:
+        raise ConfigError("the data set is empty")
+    return dataset
+
+
+def _pair(batch: Any) -> Batch:  # noqa: ANN401
+    if not isinstance(batch, list | tuple) or len(batch) != 2:
+        raise ConfigError(
+            "a sample must be a pair of (inputs, label), inputs a tensor or a dict of tensors, "
+            f"got {type(batch).__name__}"
+            + (f" of {len(batch)}" if isinstance(batch, list | tuple) else "")
+        )
+    return batch[0], torch.as_tensor(batch[1])
+
+
+def check_targets(targets: Tensor, num_classes: int) -> None:
+    """Raise unless targets are classes `[n]` in `0..K-1`, or probabilities `[n, K]`.
+
+    Raises:
+        LedgerError: They are not.
+    """
+    if targets.is_floating_point():
+        if targets.ndim == 2 and targets.shape[1] == num_classes:
+            return
+        raise LedgerError(
+            f"soft targets must have the shape [n, {num_classes}], got {list(targets.shape)}"
+        )
+    if targets.ndim != 1:
+        raise LedgerError(
+            f"labels must be one whole number per sample, got the shape {list(targets.shape)}"
+        )
+    if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < num_classes:
+        raise LedgerError(
+            f"labels must lie in 0..{num_classes - 1} for this network, got "
+            f"{int(targets.min())}..{int(targets.max())}"
+        )
+
+
+def moved(inputs: Any, device: torch.device, channels_last: bool = False) -> Any:  # noqa: ANN401
+    """Inputs on a device, images with their channels last if asked for."""
+
+    def move(leaf: Tensor) -> Tensor:
+        leaf = leaf.to(device)
+        if channels_last and leaf.ndim == 4:
+            leaf = leaf.contiguous(memory_format=torch.channels_last)
+        return leaf
+
+    return map_leaves(move, inputs)
+
+
+Compute: TypeAlias = Callable[[Batch], Sequence[Tensor]]
+
+
+def in_order(samples: int, batch_size: int) -> list[Tensor]:
+    """The samples' numbers in order, in batches.
+
+    Example:
+        >>> in_order(3, batch_size=2)
+        [tensor([0, 1]), tensor([2])]
+    """
+    return list(torch.arange(samples).split(batch_size))
+
+
+def compute_rows(
+    samples: Samples,
+    batch_size: int,
+    processes: Processes,
+    compute: Compute,
+    advance: Callable[[int], None] | None = None,
+) -> list[Tensor]:
+    """Compute tensors with one row per sample, for all samples in order.
+
+    Batches are made first and then shared out whole: a matrix product may round differently for
+    another batch size, and so the result does not depend on the number of processes.
+
+    Args:
+        samples: N of them.
+        batch_size: Of each process.
+        processes: Among which the batches are shared out.
+        compute: From a batch to tensors `[n, ...]`.
+        advance: Called with the number of samples after each batch of this process.
+
+    Returns:
+        Tensors `[N, ...]` on the CPU, the same in every process.
+    """
+    shares = [
+        in_order(len(samples), batch_size)[rank :: processes.world]
+        for rank in range(processes.world)
+    ]
+    mine = shares[processes.rank]
+    results: list[Tensor] = []
+    done = 0
+    # A process without a batch of its own needs one to know the shapes, of which it keeps no row.
+    read = mine or shares[0][:1]
+    for index, batch in zip(read, samples.batches(read), strict=True):
+        rows = [each.cpu() for each in compute(batch)]
+        if not results:
+            size = sum(map(len, mine))
+            results = [each.new_empty((size, *each.shape[1:])) for each in rows]
+        for result, each in zip(results, rows, strict=True):
+            result[done : done + len(index)] = each[: len(result)]
+        done += len(index)
+        if advance is not None:
+            advance(len(index))
+    return [_joined(each, shares, processes) for each in results]
+
+
+def _joined(rows: Tensor, shares: list[list[Tensor]], processes: Processes) -> Tensor:
+    if processes.world == 1:
+        return rows
+    most = max(sum(map(len, share)) for share in shares)
+    gathered = processes.gather(rows.to(processes.device), most)
+    total = sum(len(index) for share in shares for index in share)
+    result = rows.new_empty((total, *rows.shape[1:]))
+    for share, part in zip(shares, gathered, strict=True):
+        if share:
+            index = torch.cat(share)
+            result[index] = part[: len(index)].cpu()
+    return result

@@ -1,0 +1,276 @@
+"""The choice of a policy: what it looks at, what it never sees, and what it says."""
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from offramp import Auto, Costs, Ledger, Policy, advise, auto, compare, evaluate, synthetic
+from offramp.advice import contestants
+from offramp.advice.auto import choose_exits, hits_of, hits_on, pick
+from offramp.cli.app import app
+from offramp.errors import BudgetError, ConfigError
+from offramp.methods import find_methods
+
+FEW = ["baseline", "baseline:optimized", "patience"]
+
+
+@pytest.fixture(scope="module")
+def ledgers():
+    """Heads cost next to nothing, so that all exits are kept."""
+    made = synthetic.ledgers(seed=0, samples=800, exits=5, classes=10, structure=False)
+    return {split: with_heads(ledger, 0.0) for split, ledger in made.items()}
+
+
+def with_heads(ledger, cost):
+    """The same ledger with heads of another cost."""
+    costs = Costs(stages=(1e6,) * ledger.num_exits, heads=(cost,) * ledger.num_exits)
+    parts = {"split": ledger.split, "sample_ids": ledger.sample_ids, "network": ledger.network}
+    return Ledger(ledger.logits, ledger.labels, costs, **parts)
+
+
+@pytest.fixture(scope="module")
+def plan(ledgers):
+    return auto(ledgers["held_out"], ledgers["val"], [0.4, 0.7], FEW)
+
+
+def test_a_plan_maps_budgets_to_policies_within_them(plan, ledgers):
+    assert list(plan) == [0.4, 0.7]
+    assert len(plan) == 2
+    for budget, policy in plan.items():
+        assert isinstance(policy, Policy)
+        assert policy.points.budgets[policy.selected] <= budget + 1e-9
+        outcome = evaluate(policy, plan.view(ledgers["test"]))
+        assert outcome.mean_cost == pytest.approx(budget, abs=0.05)
+
+
+def test_the_best_by_cross_validation_is_chosen_and_the_reason_says_by_how_much(plan):
+    for budget in plan:
+        ranked = sorted(plan.accuracies, key=lambda name: -plan.accuracies[name][budget])
+        assert ranked[0] == "baseline:optimized"  # whose thresholds win by far in this world
+        assert "Baseline, optimized" in plan.why[budget]
+        gain = 100 * (
+            plan.accuracies["baseline:optimized"][budget] - plan.accuracies["baseline"][budget]
+        )
+        assert f"{gain:+.2f} ±" in plan.why[budget]
+        assert "the best other: Baseline, geometric" in plan.why[budget]
+
+
+def hits_with(**ranges):
+    """Hits of methods on 1,000 samples: at each budget, those from one number to another."""
+    numbers = np.arange(1000)[:, None]
+    spans = {name: np.array(span) for name, span in ranges.items()}
+    return {
+        name: ((numbers >= span[:, 0]) & (numbers < span[:, 1])).astype(float)
+        for name, span in spans.items()
+    }
+
+
+def test_a_lucky_figure_at_one_budget_does_not_decide():
+    """505 against 500 right answers, not of the same samples, is within the standard error."""
+    hits = hits_with(
+        lucky=[(0, 505), (0, 500), (0, 500)], steady=[(100, 600), (100, 650), (100, 650)]
+    )
+    assert {pick(hits, number) for number in range(3)} == {"steady"}
+
+
+def test_a_clear_lead_at_one_budget_decides_there():
+    hits = hits_with(cheap=[(0, 600), (0, 500), (0, 500)], steady=[(100, 600), (0, 580), (0, 580)])
+    assert [pick(hits, number) for number in range(3)] == ["cheap", "steady", "steady"]
+
+
+def test_every_sample_of_held_out_and_val_is_counted_once(ledgers):
+    (method,) = find_methods(["baseline:optimized"], 10)
+    hits = hits_of(method, ledgers["held_out"], ledgers["val"], [0.1, 0.5, 1.0])
+    assert hits.shape == (1600, 3)
+    assert not hits[:, 0].any()  # the first exit alone costs more
+    assert ((hits >= 0) & (hits <= 1)).all()
+    assert hits[:, 1].mean() < hits[:, 2].mean()
+
+
+def test_samples_that_thresholds_are_tuned_on_are_not_those_that_are_counted(ledgers):
+    """Labels of the other half may change what a half is answered with, its own never do."""
+    (method,) = find_methods(["baseline:optimized"], 10)
+    val = ledgers["val"]
+    policy = method.policy().fit(ledgers["held_out"])
+    before = hits_on(policy, "optimized", val, [0.5])
+    fold = torch.randperm(len(val), generator=torch.Generator().manual_seed(0))[:400]
+    labels = val.labels.clone()
+    labels[fold] = (labels[fold] + 1) % 10
+    other = Ledger(val.logits, labels, val.cost_model, split="val", network=val.network)
+    after = hits_on(policy, "optimized", other, [0.5])
+    predictions = val.logits.argmax(2)[fold]
+    never = (predictions != labels[fold][:, None]).all(1).numpy()
+    assert not after[fold.numpy()][never].any()
+    always = (predictions == val.labels[fold][:, None]).all(1).numpy()
+    assert before[fold.numpy()][always].all()
+
+
+def test_auto_takes_part_in_a_comparison_as_what_it_chooses(ledgers):
+    table = compare(
+        **ledgers, methods=[*FEW, Auto(FEW)], budgets=[0.4, 0.7], seeds=2, resamples=50
+    )
+    row, same = table["auto"], table["baseline:optimized"]
+    assert row.settings["chosen"] == {"0.4": "baseline:optimized", "0.7": "baseline:optimized"}
+    for column in table.columns:
+        assert row.figures[column].value == pytest.approx(same.figures[column].value, nan_ok=True)
+    assert row.differences["baseline"]["accuracy@0.4"].low > 0
+
+
+def test_a_comparison_of_auto_measures_each_budget_with_its_own_policy(ledgers, monkeypatch):
+    """Whatever was chosen for a budget is what the figure at that budget shows."""
+    names = ["baseline", "patience:optimized"]
+    monkeypatch.setattr("offramp.advice.auto.pick", lambda hits, number: names[number])
+    table = compare(
+        **ledgers, methods=[*names, Auto(names)], budgets=[0.4, 0.7], seeds=1, resamples=50
+    )
+    for name, key in zip(names, ("accuracy@0.4", "accuracy@0.7"), strict=True):
+        assert table["auto"].figures[key].value == table[name].figures[key].value
+    assert table["auto"].exits[0].eefp == pytest.approx(table[names[1]].exits[0].eefp, nan_ok=True)
+
+
+def test_auto_with_dropped_exits_is_compared_with_them(ledgers):
+    dear = {split: with_heads(ledger, 3e5) for split, ledger in ledgers.items()}
+    few = Auto(["baseline:optimized"])
+    table = compare(
+        **dear, methods=["baseline:optimized", few], budgets=[0.6], seeds=1, resamples=50
+    )
+    better = table["auto"].figures["accuracy@0.6"].value
+    assert better > table["baseline:optimized"].figures["accuracy@0.6"].value
+    assert len(table["auto"].settings["exits"]) < 5
+
+
+def test_cross_validated_accuracy_is_what_test_shows(plan, ledgers):
+    """Estimated on folds that thresholds were not chosen on, so it is not too good to be true."""
+    for budget, policy in plan.items():
+        expected = plan.accuracies["baseline:optimized"][budget]
+        assert evaluate(policy, ledgers["test"]).accuracy == pytest.approx(expected, abs=0.04)
+
+
+def test_test_is_never_touched_and_uses_are_recorded(plan, ledgers):
+    for policy in plan.values():
+        assert [(use.step, use.split) for use in policy.uses] == [
+            ("fit", "held_out"),
+            ("tune", "val"),
+        ]
+
+
+def test_policies_of_one_plan_do_not_share_their_points(ledgers):
+    plan = auto(ledgers["held_out"], ledgers["val"], [0.4, 0.7], ["baseline"])
+    assert plan[0.4].selected != plan[0.7].selected
+    assert plan[0.4].at(budget=0.7).selected == plan[0.7].selected
+    assert "best other" not in plan.why[0.4]
+
+
+def test_a_budget_that_was_not_asked_for_is_refused(plan):
+    with pytest.raises(BudgetError, match=r"for the budgets 0\.4, 0\.7, got 0\.5"):
+        plan[0.5]
+
+
+def test_impossible_budgets_are_refused(ledgers):
+    with pytest.raises(ConfigError, match="distinct and at least one"):
+        auto(ledgers["held_out"], ledgers["val"], [0.5, 0.5], FEW)
+    with pytest.raises(BudgetError, match=r"must lie in \[0\.2"):
+        auto(ledgers["held_out"], ledgers["val"], [0.05], ["baseline"])
+
+
+def test_heads_that_cost_too_much_are_dropped(ledgers):
+    dear = {split: with_heads(ledger, 3e5) for split, ledger in ledgers.items()}
+    plan = auto(dear["held_out"], dear["val"], [0.6], ["baseline:optimized"])
+    assert len(plan.exits) < 5
+    assert plan.exits[-1] == 4
+    kept = evaluate(plan[0.6], plan.view(dear["test"]))
+    (method,) = find_methods(["baseline:optimized"], 10)
+    every = method.policy().fit(dear["held_out"]).tune(dear["val"], "optimized").at(budget=0.6)
+    assert kept.accuracy > evaluate(every, dear["test"]).accuracy
+
+
+def test_exits_without_head_costs_are_all_kept(ledgers):
+    def never(exits):
+        raise AssertionError("nothing is to be rated")
+
+    assert choose_exits(ledgers["val"], never) == [0, 1, 2, 3, 4]
+
+
+def test_exits_are_dropped_while_that_helps_and_the_last_stays():
+    costs = Costs(stages=(1, 1, 1, 1), heads=(1, 1, 1, 1))
+    ledger = Ledger(torch.randn(4, 4, 2), [0, 1, 0, 1], costs, split="val")
+    assert choose_exits(ledger, lambda exits: -len(exits)) == [2, 3]
+    assert choose_exits(ledger, lambda exits: -abs(len(exits) - 3)) == [1, 2, 3]
+    assert choose_exits(ledger, lambda exits: 0.0) == [0, 1, 2, 3]
+
+
+def test_exits_that_pay_are_called_worth_it(ledgers):
+    advice = advise(**ledgers, budgets=[0.5], methods=FEW, resamples=200)
+    assert advice.verdict == "exits"
+    assert advice.text.startswith("Early exits are worth it: +")
+    (row,) = advice.budgets
+    assert row.over_fixed.low > 0
+    assert row.accuracy - row.fixed.accuracy == pytest.approx(row.over_fixed.value)
+    assert "over exit" in str(advice)
+
+
+def ledgers_where(right):
+    """Every exit is right on its share of the samples, and says nothing of which."""
+    made = {}
+    for number, split in enumerate(("held_out", "val", "test")):
+        generator = torch.Generator().manual_seed(number)
+        labels = torch.randint(4, (600,), generator=generator)
+        shares = torch.tensor(right)
+        hit = torch.rand(600, 1, generator=generator) < shares  # nested: no exit adds to a later
+        said = torch.where(hit, labels[:, None], (labels[:, None] + 1) % 4)
+        noise = 0.01 * torch.rand(600, len(right), 4, generator=generator)
+        logits = noise + 5.0 * torch.nn.functional.one_hot(said, 4)
+        costs = [0.3, 0.6, 1.0]
+        made[split] = Ledger(logits, labels, costs, split=split, network="flat")
+    return made
+
+
+def test_a_fixed_exit_suffices_where_the_network_stops_learning():
+    advice = advise(**ledgers_where([0.8, 0.8, 0.8]), budgets=[0.5], methods=FEW, resamples=200)
+    assert advice.verdict == "fixed"
+    assert "exit 0 alone costs 30%" in advice.text
+
+
+def test_neither_is_said_where_only_the_last_exit_is_any_good():
+    advice = advise(**ledgers_where([0.2, 0.3, 0.9]), budgets=[0.3], methods=FEW, resamples=200)
+    assert advice.verdict == "full"
+    assert advice.text.startswith("Neither")
+
+
+def test_the_command_gives_a_verdict_and_saves_policies(ledgers, tmp_path):
+    for split, ledger in ledgers.items():
+        ledger.save(tmp_path / "ledgers" / split)
+    call = ["advise", str(tmp_path / "ledgers"), "--budgets", "0.5", "--methods", "baseline"]
+    result = CliRunner().invoke(app, [*call, "--out", str(tmp_path / "plan")])
+    assert result.exit_code == 0, result.output
+    assert "Early exits are worth it" in result.output or "fixed exit" in result.output
+    policy = Policy.load(tmp_path / "plan" / "policy-0.5")
+    assert evaluate(policy, ledgers["test"]).mean_cost == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_comparing_command_takes_auto_as_a_row(ledgers, tmp_path, monkeypatch):
+    (stood_for,) = contestants(["auto"])
+    assert isinstance(stood_for, Auto)
+    monkeypatch.setattr(
+        "offramp.cli.app.contestants",
+        lambda names: [Auto(FEW) if name == "auto" else name for name in names],
+    )
+    for split, ledger in ledgers.items():
+        ledger.save(tmp_path / "ledgers" / split)
+    call = ["compare", str(tmp_path / "ledgers"), "--methods", "baseline,auto"]
+    result = CliRunner().invoke(app, [*call, "--resamples", "20", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert "| Auto |" in (tmp_path / "out" / "comparison.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_on_a_real_network_auto_gains_over_the_baseline(real_splits):
+    advice = advise(
+        *real_splits.values(),
+        budgets=[0.25, 0.5],
+        methods=["baseline", "ours-no-history:optimized"],
+    )
+    assert advice.verdict == "exits"
+    assert all("Ours, no history" in row.why for row in advice.budgets)

@@ -1,0 +1,218 @@
+"""The command line as a user runs it: its output and its exit code.
+
+What a command does is tried in a real process. What it refuses, and what it says in passing, is
+tried in this one, from the same `main`: starting Python and torch takes longer than all the rest.
+"""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from offramp import Policy, synthetic
+from offramp.cli.app import main
+
+
+def offramp(*arguments, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "offramp", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=os.environ | {"NO_COLOR": "1"},
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Runs a command in this process, and leaves nothing of it behind."""
+    interrupt, show = signal.getsignal(signal.SIGINT), warnings.showwarning
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["offramp", *map(str, arguments)])
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main()
+        return SimpleNamespace(
+            returncode=ended.value.code or 0, stdout=out.getvalue(), stderr=err.getvalue()
+        )
+
+    yield run
+    signal.signal(signal.SIGINT, interrupt)
+    warnings.showwarning = show
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("ledgers")
+    for split, ledger in synthetic.ledgers(seed=0, samples=300, exits=4, classes=8).items():
+        ledger.save(root / split)
+    return root
+
+
+@pytest.fixture(scope="module")
+def one_file(folder, tmp_path_factory):
+    ledger = synthetic.ledgers(seed=0, samples=300, exits=4, classes=8)["test"]
+    path = tmp_path_factory.mktemp("npz") / "mine.npz"
+    np.savez(path, logits=ledger.logits, labels=ledger.labels, costs=ledger.costs)
+    return path
+
+
+def assert_refused(result, *words):
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith("offramp: ")]
+    assert len(lines) == 1, result.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+def test_compare_prints_the_table_and_writes_every_form(folder, tmp_path):
+    result = offramp("compare", folder, "--methods", "baseline,temperature", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "Temperature scaling" in result.stdout
+    assert "Oracle" in result.stdout
+    out = tmp_path / f"{folder.name}-comparison"
+    for name in ("comparison.md", "comparison.tex", "comparison.json", "comparison.csv"):
+        assert (out / name).is_file()
+    figures = json.loads((out / "comparison.json").read_text())["methods"][0]["figures"]
+    assert f"{100 * figures['accuracy@0.5']['value']:.2f}" in result.stdout
+
+
+def test_compare_takes_one_npz_and_says_that_it_cut_it(one_file, tmp_path):
+    result = offramp("compare", one_file, "--methods", "baseline", "--out", tmp_path / "o")
+    assert result.returncode == 0, result.stderr
+    assert "cut at random (seed 0) into 90 held_out, 90 val, 120 test" in result.stderr
+
+
+def test_fit_saves_a_policy_that_meets_the_budget(folder, tmp_path):
+    out = tmp_path / "policy"
+    result = offramp("fit", folder, "--budget", 0.5, "--method", "baseline", "--out", out)
+    assert result.returncode == 0, result.stderr
+    assert "on test: accuracy" in result.stdout
+    policy = Policy.load(out)
+    assert policy.points.budgets[policy.selected] <= 0.5
+
+
+def test_fit_takes_an_accuracy_and_needs_no_test_ledger(folder, tmp_path):
+    for split in ("held_out", "val"):
+        (tmp_path / split).symlink_to(folder / split)
+    result = offramp(
+        "fit", tmp_path, "--max-drop", 0.05, "--method", "baseline", "--out", tmp_path / "p"
+    )
+    assert result.returncode == 0, result.stderr
+    assert "on test" not in result.stdout
+    assert Policy.load(tmp_path / "p").selected is not None
+
+
+def test_inspect_describes_ledgers_and_policies(here, folder, one_file, tmp_path):
+    result = here("inspect", folder)
+    assert result.returncode == 0
+    assert result.stdout.count("held_out") >= 1
+    assert "300" in result.stdout
+    assert "hopeless" in result.stdout
+    here("fit", folder, "--budget", 0.5, "--method", "temperature", "--out", tmp_path / "p")
+    result = here("inspect", tmp_path / "p")
+    assert "TemperatureScaling" in result.stdout
+    assert "fit on 300 of held_out, tune on 300 of val" in result.stdout
+    result = here("inspect", one_file)
+    assert "relative" in result.stdout
+
+
+def test_wrong_paths_and_settings_give_one_clear_line(here, folder, tmp_path):
+    assert_refused(here("compare", tmp_path / "nowhere"), "nothing at")
+    assert_refused(here("compare", tmp_path), "lacks held_out/ or held_out.npz")
+    assert_refused(here("inspect", tmp_path), "holds no ledger, policy or network")
+    assert_refused(
+        here("compare", folder, "--methods", "temprature"), "did you mean 'temperature'"
+    )
+    assert_refused(here("compare", folder, "--budgets", "half"), "comma-separated numbers")
+    assert_refused(here("compare", folder, "--budgets", "2"), "must lie in (0, 1]")
+    assert_refused(here("fit", folder), "either --budget or --max-drop")
+    assert_refused(
+        here("fit", folder, "--budget", 0.5, "--method", "extended"),
+        "'extended' is a group of them: baseline, temperature",
+    )
+    assert_refused(
+        here("fit", folder, "--budget", 0.5, "--method", "auto"), "offramp advise", "--out FOLDER"
+    )
+    assert_refused(here("compare", folder / "val"), "of the split 'val'; give the folder")
+    assert_refused(
+        here("fit", folder, "--budget", 0.01, "--method", "baseline", "--out", tmp_path / "p"),
+        "must lie in [0.25",
+    )
+    assert not (tmp_path / "p").exists()
+
+
+def test_broken_files_give_one_clear_line(here, tmp_path):
+    bad = tmp_path / "bad.npz"
+    bad.write_bytes(b"nonsense")
+    assert_refused(here("compare", bad), "is no whole .npz: it is cut off")
+    np.savez(bad, logits=np.full((9, 2, 3), np.nan), labels=np.zeros(9, int), costs=[1.0, 2.0])
+    assert_refused(here("inspect", bad), "sample 0, exit 0")
+    (tmp_path / "comparison.json").write_text("{}")
+    assert_refused(here("inspect", tmp_path), "is a comparison", "its page is report.html")
+
+
+def test_a_real_process_refuses_alike(tmp_path):
+    assert_refused(offramp("compare", tmp_path / "nowhere"), "nothing at")
+
+
+def test_a_folder_that_cannot_be_written_gives_one_clear_line(here, folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert_refused(
+        here("compare", folder, "--methods", "baseline", "--out", tmp_path / "file" / "x"),
+        "file is a file, not a folder",
+    )
+    assert_refused(
+        here("fit", folder, "--budget", 0.5, "--out", folder / "val"), "it holds a ledger"
+    )
+
+
+def test_a_policy_is_not_put_among_other_files(here, folder, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    fit = ("fit", tmp_path / "nowhere", "--budget", 0.5, "--method", "baseline", "--out")
+    # Before any work: not even the ledgers were looked for.
+    assert_refused(here(*fit, tmp_path), "it holds other things (notes.txt) and no policy")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_ctrl_c_says_that_nothing_is_broken(folder, tmp_path):
+    command = [sys.executable, "-m", "offramp", "compare", str(folder), "--methods", "extended"]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "o")], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr.read(1)  # the progress bar, or a note: it is at work
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in rest
+
+
+def test_help_teaches(here):
+    assert here("--version").stdout.strip()
+    front = here("--help").stdout
+    for command in ("compare", "fit", "inspect", "demo"):
+        assert command in front
+    page = here("compare", "--help").stdout
+    assert "cumulative costs" in page
+    assert "standard" in page
+
+
+def test_unknown_options_are_refused(here, folder):
+    assert here("compare", folder, "--bugdets", "0.5").returncode == 2

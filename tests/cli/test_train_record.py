@@ -1,0 +1,137 @@
+"""The sub-commands train and record, with made-up data."""
+
+import json
+import sys
+from importlib import import_module
+from types import SimpleNamespace
+
+import pytest
+import torch
+import typer
+from torch.utils.data import TensorDataset
+from typer.testing import CliRunner
+
+from offramp.cli import train_record
+from offramp.errors import ConfigError
+from offramp.ledger import Ledger
+
+# The function of the same name hides the module.
+source = import_module("offramp.data.load")
+
+
+class Split(TensorDataset):
+    num_classes = 3
+
+    def __init__(self, split, seed, shape=(1, 8, 8)):
+        generator = torch.Generator().manual_seed(seed)
+        labels = torch.arange(48) % 3
+        shift = labels.view(-1, *(1 for _ in shape)) * 0.5
+        super().__init__(torch.rand(48, *shape, generator=generator) + shift, labels)
+        self.split = split
+
+
+@pytest.fixture
+def app(monkeypatch):
+    names = ("train", "held_out", "val", "test")
+    splits = SimpleNamespace(**{name: Split(name, seed) for seed, name in enumerate(names)})
+    monkeypatch.setattr(source, "load", lambda name, **options: splits)
+    result = typer.Typer()
+    result.command("train")(train_record.train_command)
+    result.command("record")(train_record.record_command)
+    return result
+
+
+def call(app, text):
+    result = CliRunner().invoke(app, text.split())
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_from_nothing_to_ledgers(app, tmp_path):
+    run = tmp_path / "run"
+    found = call(app, f"train --data x --network convnet --epochs 2 --batch-size 8 --out {run}")
+    assert found.exit_code == 0
+    assert (run / "network" / "network.json").exists()
+    call(app, f"record {run} --data x")
+    ledgers = [Ledger.load(run / "ledgers" / name) for name in ("held_out", "val", "test")]
+    assert [ledger.split for ledger in ledgers] == ["held_out", "val", "test"]
+    assert ledgers[0].dtype == torch.float16
+    assert len({ledger.network for ledger in ledgers}) == 1
+
+
+def test_recording_knows_what_the_run_was_trained_on(app, tmp_path, monkeypatch):
+    asked = []
+    splits = source.load("x")
+    monkeypatch.setattr(
+        source, "load", lambda name, **options: asked.append((name, options)) or splits
+    )
+    call(app, f"train --data pets --domain art --network convnet --epochs 1 --out {tmp_path}")
+    call(app, f"record {tmp_path}")
+    call(app, f"record {tmp_path} --domain photo")
+    call(app, f"record {tmp_path} --data others --tokenizer words")
+    assert asked[1:] == [
+        ("pets", {"domain": "art"}),
+        ("pets", {"domain": "photo"}),
+        ("others", {"tokenizer": "words"}),
+    ]
+
+
+def test_a_bare_network_does_not_say_what_it_was_trained_on(app, tmp_path):
+    call(app, f"train --data x --network convnet --epochs 1 --out {tmp_path}/run")
+    (tmp_path / "run" / "network").rename(tmp_path / "network")  # away from the run that made it
+    with pytest.raises(ConfigError, match="network does not say what it was trained on: give --d"):
+        call(app, f"record {tmp_path}/network")
+
+
+@pytest.mark.parametrize("objective", ["zero-time-waste", "distillation"])
+def test_objectives_by_name(app, tmp_path, objective):
+    text = f"train --data x --network convnet --epochs 1 --objective {objective} --patience 0"
+    assert call(app, f"{text} --out {tmp_path}").exit_code == 0
+
+
+def test_the_learning_rate_follows_the_network_unless_given(app, tmp_path):
+    text = f"train --data x --network convnet --epochs 1 --out {tmp_path}"
+    call(app, f"{text}/a")
+    call(app, f"{text}/b --learning-rate 0.5")
+    found = [json.loads((tmp_path / run / "train.json").read_text()) for run in "ab"]
+    assert [each["learning_rate"] for each in found] == [0.01, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("none", None), ("light", "mixup=0,"), ("paper", "mixup=0.25,")]
+)
+def test_augmentation_by_name_is_kept_with_the_run(app, tmp_path, name, found):
+    call(app, f"train --data x --network convnet --epochs 1 --augment {name} --out {tmp_path}")
+    said = json.loads((tmp_path / "train.json").read_text())["augment"]
+    assert said is None if found is None else found in said
+
+
+def test_an_interruption_says_how_to_go_on(app, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_record, "train", interrupted)
+    monkeypatch.setattr(sys, "argv", ["offramp", "train", "--out", "runs/my digits"])
+    found = call(app, f"train --data x --network convnet --out {tmp_path}")
+    assert found.exit_code == 130
+    assert "the same command goes on with it" in found.output
+    assert "offramp train --out 'runs/my digits'" in found.output
+
+
+def test_wrong_options_are_named(app, tmp_path):
+    text = f"train --data x --network convnet --out {tmp_path}"
+    with pytest.raises(ConfigError, match="--precision must be auto, float32 or bfloat16"):
+        call(app, f"{text} --precision int8")
+    with pytest.raises(ConfigError, match="--augment must be none, light or paper, got 'heavy'"):
+        call(app, f"{text} --augment heavy")
+    with pytest.raises(ConfigError, match="no network 'convnt'; did you mean 'convnet'"):
+        call(app, text.replace("convnet", "convnt"))
+    call(app, f"{text} --epochs 1")
+    with pytest.raises(ConfigError, match="--dtype must be float16 or float32, got 'int8'"):
+        call(app, f"record {tmp_path} --data x --dtype int8")
+    with pytest.raises(ConfigError, match="--splits must name splits of the data, got 'tset'"):
+        call(app, f"record {tmp_path} --data x --splits tset")
+    source.load("x").train = Split("train", 0, shape=(7,))
+    with pytest.raises(ConfigError, match="takes square images, and these data are not"):
+        call(app, text)

@@ -1,0 +1,246 @@
+"""Small networks with a policy each: made, recorded, fitted and tuned in a moment."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+import offramp
+from offramp.networks import EarlyExitNetwork, Shared
+from offramp.networks.heads import CascadeHead, LinearHead, Pool
+from offramp.scorers import exit_networks
+
+SAMPLES = 90
+
+
+@pytest.fixture(autouse=True)
+def _short_fits(monkeypatch):
+    """How well a corrector is trained does not matter here."""
+    monkeypatch.setattr(exit_networks, "MIN_STEPS", 20)
+
+
+class Batches(Dataset):
+    """Any inputs with labels."""
+
+    def __init__(self, inputs: Any, labels: Tensor) -> None:
+        self.inputs, self.labels = inputs, labels
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, position):
+        return pick(self.inputs, position), self.labels[position]
+
+
+def pick(inputs, rows):
+    if isinstance(inputs, dict):
+        return {key: value[rows] for key, value in inputs.items()}
+    return inputs[rows]
+
+
+class ConvStage(nn.Module):
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(before, after, 3, stride, padding=1)
+        self.norm = nn.BatchNorm2d(after)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.conv(x)).relu()
+
+
+class NestedStage(nn.Module):
+    """Carries two tensors and a shared one, in a nesting."""
+
+    def __init__(self, width: int, first: bool) -> None:
+        super().__init__()
+        self.linear, self.first = nn.Linear(width, width), first
+
+    def forward(self, state: Any) -> Any:
+        if self.first:
+            state = {"pair": (state, state.clone()), "scale": Shared(torch.tensor(1.5))}
+        one, two = state["pair"]
+        new = self.linear(one).tanh() * state["scale"].value + two
+        return {"pair": (new, one), "scale": state["scale"]}
+
+
+def flat_network(exits: int, classes: int, cascade: bool = False) -> EarlyExitNetwork:
+    stages = [nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(exits)]
+    make = CascadeHead if cascade else LinearHead
+    heads = [
+        make(Pool("flat"), 6, classes, **({"first": m == 0} if cascade else {}))
+        for m in range(exits)
+    ]
+    return EarlyExitNetwork(stages, heads, classes)
+
+
+def nested_network(exits: int, classes: int) -> EarlyExitNetwork:
+    stages = [NestedStage(6, m == 0) for m in range(exits)]
+    heads = [LinearHead(Pool("flat", leaf=("pair", 0)), 6, classes) for _ in range(exits)]
+    return EarlyExitNetwork(stages, heads, classes)
+
+
+def conv_network(exits: int, classes: int) -> EarlyExitNetwork:
+    widths = [3, *(4 + 2 * m for m in range(exits))]
+    stages = [ConvStage(widths[m], widths[m + 1], 1 + m % 2) for m in range(exits)]
+    heads = [LinearHead(Pool("map"), widths[m + 1], classes) for m in range(exits)]
+    return EarlyExitNetwork(stages, heads, classes)
+
+
+def text_network(exits: int, classes: int) -> EarlyExitNetwork:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=exits,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=20,
+        pad_token_id=1,
+        num_labels=classes,
+    )
+    return offramp.attach(transformers.BertForSequenceClassification(config))
+
+
+NETWORKS = {
+    "flat": flat_network,
+    "cascade": lambda exits, classes: flat_network(exits, classes, cascade=True),
+    "nested": nested_network,
+    "conv": conv_network,
+    "text": text_network,
+}
+
+
+def inputs_for(kind: str, samples: int, seed: int) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "conv":
+        return torch.randn(samples, 3, 8, 8, generator=generator)
+    if kind == "text":
+        ids = torch.randint(3, 50, (samples, 12), generator=generator)
+        lengths = torch.randint(2, 13, (samples, 1), generator=generator)
+        mask = (torch.arange(12) < lengths).long()
+        return {"input_ids": ids.masked_fill(mask == 0, 1), "attention_mask": mask}
+    return torch.randn(samples, 6, generator=generator)
+
+
+@dataclass
+class World:
+    """A network, the data that a policy was made from, and the policy."""
+
+    network: EarlyExitNetwork
+    kind: str
+    policy: offramp.Policy
+    held_out: offramp.Ledger | None = None
+    val: offramp.Ledger | None = None
+
+    def inputs(self, samples: int, seed: int = 7) -> Any:
+        return inputs_for(self.kind, samples, seed)
+
+    def ledger(self, inputs: Any) -> offramp.Ledger:
+        """What the simulation sees of the same samples."""
+        count = len(inputs["input_ids"] if isinstance(inputs, dict) else inputs)
+        data = Batches(inputs, torch.zeros(count, dtype=torch.long))
+        return offramp.record(self.network, data, "test", costs=self.costs, progress=False)
+
+    @property
+    def costs(self) -> offramp.Costs:
+        exits = self.network.num_exits
+        return offramp.Costs(stages=(1e5,) * exits, heads=(5e3,) * exits)
+
+
+@torch.no_grad()
+def mostly_right(network: EarlyExitNetwork, inputs: Any, classes: int) -> Tensor:
+    """Labels that the last exit knows, but for a fifth: fits on noise come to nothing."""
+    labels = network(inputs)[:, -1].argmax(1)
+    return torch.where(torch.rand(len(labels)) < 0.2, torch.randint_like(labels, classes), labels)
+
+
+def make_world(
+    kind: str = "flat",
+    scorer: offramp.Scorer | None = None,
+    answer: offramp.Answer | None = None,
+    exits: int = 4,
+    classes: int = 3,
+    seed: int = 0,
+) -> World:
+    torch.manual_seed(seed)
+    network = NETWORKS[kind](exits, classes)
+    with torch.no_grad():
+        for head in network.heads:  # sure enough that scores lie apart
+            for weight in head.parameters():
+                weight.mul_(4)
+        network.train()(inputs_for(kind, 30, 1))
+    policy = offramp.Policy(scorer or offramp.MaxProbability(), answer)
+    world = World(network.eval(), kind, policy)
+    for split, number in (("held_out", 2), ("val", 3)):
+        inputs = inputs_for(kind, SAMPLES, 100 * seed + number)
+        data = Batches(inputs, mostly_right(network, inputs, classes))
+        ledger = offramp.record(network, data, split, costs=world.costs, progress=False)
+        setattr(world, split, ledger)
+    world.policy = policy.fit(world.held_out).tune(world.val, "geometric").at(budget=0.6)
+    return world
+
+
+@pytest.fixture
+def make():
+    return make_world
+
+
+@pytest.fixture(scope="module")
+def world():
+    return make_world("conv")
+
+
+@pytest.fixture(scope="session")
+def make_once():
+    """For worlds that several tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exit_networks, "MIN_STEPS", 20)
+        yield make_world
+
+
+PAIRS = {
+    "conv": (offramp.Corrector(hidden=8, epochs=200), offramp.GeometricEnsemble()),
+    "nested": (offramp.Entropy(), offramp.MatrixScaling()),
+    "cascade": (offramp.Patience(), offramp.CurrentExit()),
+    "text": (offramp.Margin(), offramp.ProductOfExperts()),
+}
+EXITS = {"conv": 3, "nested": 2, "cascade": 3, "text": 2}  # few: exporting takes its time
+
+
+class Exported:
+    """A world and its export."""
+
+    def __init__(self, world, folder):
+        self.world, self.folder = world, folder
+        self.runner = self.fresh()
+
+    def fresh(self, **options):
+        return offramp.OnnxRunner(self.folder, threads=1, **options)
+
+
+@pytest.fixture(scope="session")
+def exported(make_once, tmp_path_factory):
+    pytest.importorskip("onnxruntime")
+    from offramp.onnx import export
+
+    made = {}
+
+    def of(kind):
+        if kind not in made:
+            scorer, answer = PAIRS[kind]
+            world = make_once(kind, scorer, answer, exits=EXITS[kind])
+            example = None if kind == "text" else world.inputs(3)
+            folder = tmp_path_factory.mktemp(kind) / "export"
+            made[kind] = Exported(
+                world, export(world.network, world.policy, folder, example, single=True)
+            )
+        return made[kind]
+
+    return of

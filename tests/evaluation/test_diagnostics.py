@@ -1,0 +1,122 @@
+"""What a page shows of a method is what the policy does."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from offramp import Corrector, MaxProbability, Method, Patience, Policy, compare, evaluate
+from offramp.evaluation import Comparison
+from offramp.evaluation.diagnostics import score_histograms
+from offramp.storage import plain, restore
+from offramp.targets import hopeless, oracle_accuracies, oracle_accuracy
+
+METHODS = [
+    "baseline",
+    Method("ours", "Ours", Corrector(k=3, epochs=2)),
+    Method("patience", "Patience", Patience()),
+]
+
+
+@pytest.fixture(scope="module")
+def table(splits):
+    ledgers = (splits[name] for name in ("held_out", "val", "test"))
+    return compare(*ledgers, methods=METHODS, seeds=2, resamples=20)
+
+
+@pytest.fixture(scope="module")
+def policy(splits):
+    """As the comparison's baseline is made."""
+    return Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"], "geometric")
+
+
+@pytest.mark.parametrize("percent", [30, 50, 77, 100])
+def test_at_every_budget_the_page_shows_what_the_policy_does(table, policy, splits, percent):
+    points, place = table["baseline"].diagnostics.points, percent - 1
+    outcome = evaluate(policy.at(budget=percent / 100), splits["test"])
+    assert points.budgets[place] == percent / 100
+    assert points.accuracies[place] == pytest.approx(outcome.accuracy)
+    assert points.costs[place] == pytest.approx(outcome.mean_cost)
+    assert points.shares[place] == pytest.approx(outcome.exit_shares)
+    assert points.hopeless_costs[place] == pytest.approx(outcome.hopeless_cost)
+    chosen = policy.at(budget=percent / 100).thresholds[:-1].numpy()
+    np.testing.assert_array_equal(points.thresholds[place], chosen)
+
+
+def test_below_its_range_a_method_is_shown_at_its_cheapest_point(table):
+    points = table["ours"].diagnostics.points
+    assert points.points[0] == 0
+    assert points.val_costs[0] > points.budgets[0]
+    reached = points.budgets >= points.val_costs[0]
+    assert (points.val_costs[reached] <= points.budgets[reached] + 1e-9).all()
+
+
+def test_the_bins_of_the_reliability_diagram_add_up_to_the_ece(table):
+    for name in ("baseline", "ours"):
+        method = table[name]
+        bins = method.diagnostics.reliability
+        gaps = np.nan_to_num(np.abs(bins.stated - bins.right)) * bins.counts
+        assert gaps.sum(axis=1) / bins.counts.sum(axis=1) == pytest.approx(method.exits[0].ece)
+
+
+def test_a_scorer_without_a_probability_has_a_diagram_at_the_last_exit_only(table):
+    diagnostics = table["patience"].diagnostics
+    assert diagnostics.points.stated is None
+    assert diagnostics.reliability.counts[:-1].sum() == 0
+    assert diagnostics.reliability.counts[-1].sum() == table.setting["samples"]["test"]
+
+
+def test_histograms_hold_every_sample_once_on_its_side(table, splits):
+    found = table["baseline"].diagnostics.histograms
+    policy = Policy(MaxProbability()).fit(splits["held_out"])
+    targets = policy.trace(splits["test"], "test").stop_targets[:, :-1]
+    assert found.stop.sum(axis=1).tolist() == targets.sum(dim=0).tolist()
+    assert found.go.sum(axis=1).tolist() == (~targets).sum(dim=0).tolist()
+
+
+def test_histograms_of_equal_scores_and_of_outliers_are_whole():
+    same = score_histograms(np.ones((7, 1)), np.ones((7, 1), dtype=bool), bins=4)
+    assert same.stop.sum() == 7
+    scores = np.concatenate([np.linspace(0, 1, 999), [1e6]])[:, None]
+    found = score_histograms(scores, scores > 0.5)
+    assert found.edges[0, -1] < 1.01
+    assert found.stop.sum() + found.go.sum() == 1000
+
+
+def test_hopeless_samples_are_counted_on_test(table, splits):
+    test = splits["test"]
+    lost = hopeless(test.logits.argmax(2) == test.labels[:, None])
+    assert table["ours"].diagnostics.hopeless_count == int(lost.sum())
+
+
+def test_the_oracle_curve_holds_the_oracle_of_the_table(table):
+    curve = {cost: accuracy for accuracy, cost in table.references.oracle_curve}
+    for budget, point in zip(table.budgets, table.references.oracle, strict=True):
+        assert curve[budget] == pytest.approx(point.accuracy)
+    assert list(curve.values()) == sorted(curve.values())
+
+
+def test_the_oracle_at_many_budgets_is_the_oracle_at_each():
+    generator = torch.Generator().manual_seed(0)
+    correct = torch.rand(200, 4, generator=generator) < 0.4
+    costs, budgets = torch.tensor([1.0, 2.0, 4.0, 8.0]), torch.linspace(1, 8, 15)
+    each = [oracle_accuracy(correct, costs, float(budget)) for budget in budgets]
+    assert oracle_accuracies(correct, costs, budgets).tolist() == each
+
+
+def test_a_comparison_survives_json(table):
+    text = json.dumps(table.to_json(), allow_nan=False)  # valid for browsers, too
+    again = Comparison.from_json(json.loads(text))
+    assert json.dumps(again.to_json()) == text
+    assert again["ours"].curves[0].at(0.5) == table["ours"].curves[0].at(0.5)
+    assert (
+        np.isposinf(again["baseline"].diagnostics.points.thresholds).any()
+        == np.isposinf(table["baseline"].diagnostics.points.thresholds).any()
+    )
+
+
+def test_values_that_json_lacks_are_kept():
+    values = np.array([1.0, np.nan, np.inf, -np.inf])
+    assert plain(values) == [1.0, None, "inf", "-inf"]
+    np.testing.assert_array_equal(restore(np.ndarray, plain(values)), values)

@@ -1,0 +1,351 @@
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from offramp import (
+    Corrector,
+    Entropy,
+    Margin,
+    MaxProbability,
+    Method,
+    Policy,
+    Scorer,
+    TemperatureScaling,
+    budget_curve,
+    compare,
+    evaluate,
+    synthetic,
+)
+from offramp.errors import ConfigError, LedgerError, SplitError
+from offramp.evaluation.bootstrap import Resamples, difference
+from offramp.evaluation.curve import accuracy_at
+from offramp.evaluation.references import references
+from offramp.methods import GROUPS, METHODS, find_methods
+from offramp.metrics import ece, eefp
+
+
+@pytest.fixture(scope="module")
+def policy(splits):
+    """As the comparison's baseline is made."""
+    return Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"], "geometric")
+
+
+@pytest.fixture(scope="module")
+def table(splits):
+    return compare(
+        splits["held_out"],
+        splits["val"],
+        splits["test"],
+        ["baseline", "temperature", "entropy", "ours"],
+        budgets=(0.1, 0.5),
+        seeds=2,
+        resamples=200,
+    )
+
+
+def test_outcome_is_what_a_loop_over_samples_finds(policy, splits):
+    test, chosen = splits["test"], policy.at(budget=0.5)
+    outcome = evaluate(chosen, test)
+    exits = chosen.decide(test).tolist()
+    costs = (test.costs / test.reference_cost).tolist()
+    right = [int(test.logits[n, m].argmax()) == int(test.labels[n]) for n, m in enumerate(exits)]
+    lost = ~(test.logits.argmax(2) == test.labels[:, None]).any(1)
+    assert outcome.accuracy == pytest.approx(np.mean(right))
+    assert outcome.mean_cost == pytest.approx(np.mean([costs[m] for m in exits]))
+    assert outcome.exit_shares.tolist() == pytest.approx(np.bincount(exits, minlength=5) / 600)
+    assert outcome.hopeless_share == pytest.approx(lost.float().mean().item())
+    spent = [costs[m] for m, hopeless in zip(exits, lost, strict=True) if hopeless]
+    assert outcome.hopeless_cost == pytest.approx(np.mean(spent))
+    assert outcome.hopeless_accuracy == 0
+
+
+def test_calibration_is_about_the_answer_and_prediction_about_the_stop_target(policy, splits):
+    test = splits["test"]
+    outcome, trace = evaluate(policy.at(budget=0.5), test), policy.trace(test, "test")
+    probs = test.logits.softmax(2).amax(2)
+    for m in range(5):
+        assert outcome.ece[m] == pytest.approx(ece(probs[:, m], trace.correct[:, m]), abs=1e-3)
+    assert outcome.eefp[:-1] == pytest.approx(eefp(trace.scores, trace.stop_targets)[:-1])
+    assert np.isnan(outcome.eefp[-1])
+
+
+def test_scorers_without_a_probability_have_no_calibration_error(splits):
+    policy = Policy(Entropy()).fit(splits["held_out"]).tune(splits["val"]).at(budget=0.5)
+    outcome = evaluate(policy, splits["test"])
+    assert np.isnan(outcome.ece[:-1]).all()
+    assert not np.isnan(outcome.ece[-1])
+    assert "None" not in str(outcome)
+    json.dumps(outcome.to_json(), allow_nan=False)
+
+
+def test_figures_come_from_test(policy, splits):
+    with pytest.raises(SplitError, match="needs the split 'test'"):
+        evaluate(policy.at(budget=0.5), splits["val"])
+    evaluate(policy.at(budget=0.5), splits["val"], allow_split="val")
+    with pytest.raises(SplitError, match="needs the split 'test'"):
+        budget_curve(policy, splits["val"])
+
+
+def test_printed_outcome_says_what_was_measured(policy, splits):
+    outcome = evaluate(policy.at(budget=0.5), splits["test"])
+    text = str(outcome)
+    assert f"accuracy {outcome.accuracy:.2%}" in text
+    assert len(text.splitlines()) == 4 + 5
+
+
+def test_curve_holds_the_outcome_of_every_operating_point(policy, splits):
+    curve = budget_curve(policy, splits["test"])
+    assert len(curve.costs) == 201
+    assert (curve.costs.diff() >= 0).all()
+    for index in (0, 77, 200):
+        outcome = evaluate(policy.at_point(int(curve.points[index])), splits["test"])
+        assert outcome.accuracy == pytest.approx(float(curve.accuracies[index]))
+        assert outcome.mean_cost == pytest.approx(float(curve.costs[index]))
+
+
+def test_interpolation_is_linear_between_neighbours_and_takes_no_maximum():
+    costs = torch.tensor([[0.6, 0.2, 0.4]], dtype=torch.float64)  # unsorted
+    accuracies = torch.tensor([[0.5, 0.7, 0.9]], dtype=torch.float64)
+    wanted = torch.tensor([0.3, 0.5, 0.6], dtype=torch.float64)
+    found, at = accuracy_at(costs, accuracies, wanted)
+    assert found[0].tolist() == pytest.approx([0.8, 0.7, 0.5])
+    assert at[0].tolist() == pytest.approx([0.3, 0.5, 0.6])
+
+
+def test_a_budget_out_of_reach_gives_the_nearest_point_with_its_cost(table):
+    figure = table["baseline"].figures["accuracy@0.1"]
+    first = table["baseline"].curves[0]
+    assert figure.cost == pytest.approx(float(first.costs[0]))
+    assert figure.value == pytest.approx(float(first.accuracies[0]))
+    assert table["baseline"].figures["accuracy@0.5"].cost is None
+
+
+def test_references_by_hand(splits):
+    val, test = splits["val"], splits["test"]
+    rows = references(val, test, [0.25, 0.5, 1.0])
+    accuracy = (test.logits.argmax(2) == test.labels[:, None]).double().mean(0)
+    assert [row.accuracy for row in rows.fixed] == pytest.approx(accuracy.tolist())
+    assert rows.fixed[2].cost == pytest.approx((3e6 + 1e4) / (5e6 + 1e4))
+    assert rows.full.cost == 1.0
+    assert rows.best_fixed[1].cost <= 0.5
+    oracle = [point.accuracy for point in rows.oracle]
+    assert oracle == sorted(oracle)
+    assert oracle[-1] == pytest.approx(1 - rows.hopeless_share)
+
+
+def test_references_below_the_first_exits_cost_are_those_of_the_first_exit(splits):
+    rows = references(splits["val"], splits["test"], [0.01])
+    assert rows.best_fixed[0].exit_index == 0
+    assert rows.oracle[0].accuracy == rows.fixed[0].accuracy
+    assert rows.oracle[0].cost == pytest.approx(1.01e6 / 5.01e6)
+
+
+def test_without_the_last_exit_the_full_network_is_the_last_kept_one(splits):
+    val, test = (splits[name].keep_exits([0, 2]) for name in ("val", "test"))
+    rows = references(val, test, [0.5])
+    assert rows.full == rows.fixed[-1]
+    assert rows.full.cost < 0.65
+
+
+def test_only_random_fits_have_a_spread_over_seeds(table):
+    assert table["baseline"].figures["accuracy@0.5"].spread is None
+    assert table["temperature"].figures["ece"].spread is None
+    ours = table["ours"]
+    assert ours.figures["accuracy@0.5"].spread is not None
+    assert len(ours.curves) == 2
+
+
+def test_means_leave_the_last_exit_out(table):
+    for method in table.methods:
+        runs = method.exits
+        eefps = [np.mean(run.eefp[:-1]) for run in runs]
+        assert method.figures["eefp"].value == pytest.approx(np.mean(eefps))
+    assert table["baseline"].figures["ece_last"].value == table["baseline"].exits[0].ece[-1]
+
+
+def test_differences_are_those_of_the_figures_and_intervals_hold_them(table):
+    ours, rival = table["ours"], table["temperature"]
+    for column, gap in ours.differences["temperature"].items():
+        expected = ours.figures[column].value - rival.figures[column].value
+        assert gap.value == pytest.approx(expected)
+        assert gap.low <= gap.value <= gap.high
+    assert "baseline" not in table["baseline"].differences
+    assert "ece" not in table["entropy"].differences["baseline"]
+
+
+def test_everything_that_cannot_be_told_from_the_best_is_marked(table):
+    for column in table.columns:
+        sign = -1 if column == "ece" else 1
+        rated = [m for m in table.methods if not np.isnan(m.figures[column].value)]
+        best = max(rated, key=lambda m: sign * m.figures[column].value)
+        assert best.figures[column].among_best
+    assert table["ours"].figures["eefp"].among_best
+    assert not table["baseline"].figures["eefp"].among_best
+    assert not table["entropy"].figures["ece"].among_best
+
+
+def test_comparison_is_plain_json(table):
+    text = json.dumps(table.to_json(), allow_nan=False)
+    assert json.loads(text)["methods"][0]["name"] == "baseline"
+
+
+def test_asking_for_a_method_that_was_not_compared(table):
+    with pytest.raises(KeyError, match="'matrix' was not compared; compared were baseline"):
+        table["matrix"]
+
+
+def test_progress_is_reported_before_each_method(splits):
+    steps = []
+    compare(
+        *(splits[name] for name in ("held_out", "val", "test")),
+        methods=["baseline", "entropy"],
+        resamples=10,
+        progress=lambda *step: steps.append(step),
+    )
+    assert steps == [(0, 2, "Baseline"), (1, 2, "Entropy"), (2, 2, "done")]
+
+
+def test_an_own_method_joins_the_comparison(splits):
+    own = Method("mine", "Mine", Corrector(k=2, epochs=2), TemperatureScaling())
+    ledgers = (splits[name] for name in ("held_out", "val", "test"))
+    found = compare(*ledgers, methods=["baseline", own], seeds=1, resamples=10)
+    assert found["mine"].label == "Mine"
+    assert found["mine"].figures["ece"].spread is None  # one seed has no spread
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": ["bseline"]}, "no method 'bseline'; did you mean 'baseline'"),
+        ({"methods": []}, "no method was asked for"),
+        ({"methods": ["ours-top-10"], "few": 8}, None),
+        ({"budgets": [0.5, 1.5]}, r"`budgets` must lie in \(0, 1\], got 1.5"),
+        ({"budgets": []}, "at least one budget"),
+        ({"budgets": [0.5, 0.5]}, "must be distinct"),
+        ({"methods": [Method("a", "A"), Method("a", "B")]}, "two methods are called 'a'"),
+        ({"seeds": 0}, "`seeds` must be at least 1"),
+        ({"resamples": 1}, "`resamples` at least 2"),
+    ],
+)
+def test_impossible_comparisons_are_refused(splits, changes, message):
+    few = changes.pop("few", None)
+    if few:
+        splits = synthetic.ledgers(samples=50, classes=few)
+        message = "`k` must not exceed the 8 classes, got 10"
+    ledgers = (splits[name] for name in ("held_out", "val", "test"))
+    with pytest.raises(ConfigError, match=message):
+        compare(*ledgers, **changes)
+
+
+def test_all_methods_of_the_papers_extended_table_have_a_name():
+    names = {"baseline", "temperature", "vector", "matrix"}
+    names |= {f"{kind}-top-{k}" for kind in ("ours", "ccct") for k in (1, 2, 5, 10, "all")}
+    assert names <= set(GROUPS["extended"])
+    assert len(GROUPS["extended"]) == 15
+    assert {f"{name}-no-history" for name in names if "top" in name} <= set(METHODS)
+
+
+def test_a_group_leaves_out_correctors_that_need_more_classes():
+    names = [method.name for method in find_methods(["extended"], num_classes=8)]
+    assert "ours-top-10" not in names
+    assert "ours-top-5" in names
+
+
+def test_resampled_figures_scatter_around_the_measured_ones(policy, splits):
+    test = splits["test"]
+    trace, resamples = policy.trace(test, "test"), Resamples(len(test), 2000, seed=1)
+    mean = resamples.eefp(trace).mean().item()
+    assert mean == pytest.approx(np.nanmean(eefp(trace.scores, trace.stop_targets)), abs=2e-3)
+    costs = policy.costs(test) / test.reference_cost
+    wanted = torch.tensor([0.5], dtype=torch.float64)
+    found = resamples.accuracies(trace, policy.points.thresholds, costs, wanted)
+    assert found.mean().item() == pytest.approx(
+        budget_curve(policy, test).at(0.5).accuracy, abs=5e-3
+    )
+
+
+def test_first_order_resampling_of_eefp_agrees_with_ranking_every_resample(policy, splits):
+    test = splits["test"]
+    trace, resamples = policy.trace(test, "test"), Resamples(len(test), 150, seed=2)
+    exact = []
+    for weights in resamples.weights:
+        rows = torch.repeat_interleave((weights * len(test)).round().long())
+        exact.append(np.nanmean(eefp(trace.scores[rows], trace.stop_targets[rows])))
+    found = resamples.eefp(trace).numpy()
+    assert np.corrcoef(found, exact)[0, 1] > 0.98
+    assert found.std() == pytest.approx(np.std(exact), rel=0.1)
+
+
+def test_resampled_calibration_error_agrees_with_its_definition(policy, splits):
+    test = splits["test"]
+    trace, resamples = policy.trace(test, "test"), Resamples(len(test), 3)
+    resamples.weights[:] = 1 / len(test)
+    stated = policy.scorer.probability(trace.scores[:, :-1])
+    expected = np.mean([ece(stated[:, m], trace.correct[:, m]) for m in range(4)])
+    assert resamples.ece(trace, policy.scorer)[0].item() == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_difference_that_rounds_to_nothing_is_not_clear():
+    noise = torch.linspace(-1, 1, 101)
+    assert not difference(1e-6, 1e-7 * noise).is_clear
+    assert difference(0.01, 0.005 * noise).is_clear
+    assert difference(-0.01, 0.005 * noise).is_clear
+    assert not difference(0.01, 0.02 * noise).is_clear
+
+
+def test_interval_of_a_mean_covers_it_as_often_as_it_says():
+    generator = np.random.default_rng(0)
+    hits = 0
+    for trial in range(200):
+        sample = torch.tensor(generator.normal(size=100))
+        resamples = Resamples(100, 300, seed=trial)
+        gap = difference(sample.mean().item(), resamples.means(sample[:, None]).squeeze(1))
+        hits += gap.low <= 0 <= gap.high
+    assert 0.88 < hits / 200 < 0.99
+
+
+def test_methods_that_differ_in_their_thresholds_only_are_fitted_once(splits, monkeypatch):
+    fitted = []
+    fit_seeds = Policy.fit_seeds
+
+    def counted(policy, *rest):
+        fitted.append(policy)
+        return fit_seeds(policy, *rest)
+
+    monkeypatch.setattr(Policy, "fit_seeds", counted)
+    names = ["baseline", "margin", "baseline:optimized"]
+    table = compare(**splits, methods=names, budgets=(0.5,), resamples=20)
+    assert len(fitted) == 2
+    for name in ("baseline", "baseline:optimized"):
+        alone = compare(**splits, methods=[name], budgets=(0.5,), resamples=20)[name]
+        assert torch.equal(alone.curves[0].accuracies, table[name].curves[0].accuracies)
+        assert torch.equal(alone.curves[0].costs, table[name].curves[0].costs)
+
+
+def test_one_name_alone_is_a_method(splits):
+    assert [m.name for m in compare(**splits, methods="baseline", resamples=10).methods] == [
+        "baseline"
+    ]
+
+
+def test_a_bare_scorer_is_told_how_to_take_part(splits):
+    with pytest.raises(ConfigError, match=r'offramp.Method\("mine", "Mine", Margin\('):
+        compare(**splits, methods=["baseline", Margin()])
+
+
+def test_scores_that_are_no_tensor_are_named(splits):
+    @dataclass
+    class Arrays(Scorer):
+        def score_at(self, history):
+            return history.answer.amax(1).numpy()
+
+    with pytest.raises(LedgerError, match="must return a torch tensor, got ndarray at exit 0"):
+        compare(**splits, methods=[Method("arrays", "Arrays", Arrays())])
+
+
+def test_near_thresholds_are_suggested(splits):
+    with pytest.raises(ConfigError, match="did you mean baseline:optimized"):
+        compare(**splits, methods=["baseline:optimised"])

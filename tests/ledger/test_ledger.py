@@ -1,0 +1,453 @@
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offramp import Costs, Ledger
+from offramp.errors import FileFormatError, LedgerError, OriginError, OriginWarning, SplitError
+from offramp.ledger.files import load_ledgers
+
+
+def small(samples=6, exits=3, classes=4, **changes):
+    generator = torch.Generator().manual_seed(0)
+    arguments = {
+        "logits": torch.randn(samples, exits, classes, generator=generator),
+        "labels": torch.arange(samples) % classes,
+        "costs": [0.2, 0.5, 1.0][:exits],
+        "split": "val",
+    } | changes
+    return Ledger(**arguments)
+
+
+def test_numpy_and_torch_give_the_same_ledger():
+    logits = np.random.default_rng(0).normal(size=(5, 3, 4)).astype(np.float32)
+    labels = np.array([0, 1, 2, 3, 0])
+    one = small(logits=logits, labels=labels)
+    two = small(logits=torch.tensor(logits), labels=torch.tensor(labels))
+    assert torch.equal(one.logits, two.logits)
+    assert torch.equal(one.labels, two.labels)
+
+
+def test_read_only_arrays_are_taken_without_a_warning(recwarn):
+    logits = np.zeros((6, 3, 4), dtype=np.float32)
+    logits.flags.writeable = False
+    small(logits=logits)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_bad_logit_is_named_by_sample_and_exit(bad):
+    logits = torch.zeros(6, 3, 4)
+    logits[4, 1, 2] = bad
+    with pytest.raises(LedgerError, match="sample 4, exit 1, class 2"):
+        small(logits=logits)
+
+
+def test_bad_logit_far_down_a_large_ledger_is_named():
+    logits = torch.zeros(9000, 3, 400)
+    logits[8765, 2, 7] = torch.nan
+    with pytest.raises(LedgerError, match="sample 8765, exit 2"):
+        small(logits=logits, labels=torch.zeros(9000, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": torch.tensor([0, 1, 2, 3, 4, 0])}, r"0\.\.3, got 4 at sample 4"),
+        ({"labels": torch.tensor([0, 1, -1, 3, 0, 0])}, "got -1 at sample 2"),
+        ({"labels": torch.zeros(5, dtype=torch.long)}, r"shape \[6\] to match"),
+        ({"labels": torch.zeros(6)}, "must be integers, got torch.float32"),
+        ({"labels": ["a"] * 6}, "`labels` must be an array of numbers"),
+        ({"logits": torch.zeros(6, 4)}, r"shape \[N, M, K\], got \[6, 4\]"),
+        ({"logits": torch.zeros(0, 3, 4)}, "no samples"),
+        ({"logits": torch.zeros(6, 1, 4), "costs": [1.0]}, "at least two exits and two classes"),
+        ({"logits": torch.zeros(6, 3, 1)}, "at least two exits and two classes"),
+        ({"logits": torch.zeros(6, 3, 4, dtype=torch.long)}, "floating-point"),
+        ({"costs": [0.2, 0.2, 1.0]}, "increase from exit to exit, got 0.2 at exit 1 after 0.2"),
+        ({"costs": [0.5, 0.2, 1.0]}, "got 0.2 at exit 1 after 0.5"),
+        ({"costs": [0.0, 0.2, 1.0]}, "got 0 at exit 0 after 0"),
+        ({"costs": []}, "have 3 exits, and 0 costs|no costs"),
+        ({"logits": torch.rand(6, 3, 4).softmax(2)}, "look like probabilities; pass their log"),
+        ({"costs": [0.2, np.nan, 1.0]}, "finite, got nan at exit 1"),
+        ({"costs": [0.2, 1.0]}, "has|have 3 exits, and 2 costs"),
+        ({"costs": [[0.2, 1.0]]}, r"shape \[M\]"),
+        ({"costs": "abc"}, "list of numbers"),
+        ({"split": "validation"}, "one of train, held_out, val, test, all, got 'validation'"),
+        ({"sample_ids": [1, 2, 3, 4, 5, 5]}, "distinct, but 5 stands there twice"),
+        ({"sample_ids": [1, 2]}, "name the 6 samples, got 2"),
+        ({"sample_ids": [1, 2, 3, 4, 5, "x"]}, "all integers or all strings"),
+        ({"class_names": ["a"]}, "name the 4 classes"),
+    ],
+)
+def test_bad_input_is_refused_in_words(changes, message):
+    with pytest.raises(LedgerError, match=message):
+        small(**changes)
+
+
+def test_stage_and_head_costs_give_cumulative_costs():
+    costs = Costs(stages=(10, 20, 30), heads=(1, 2, 3))
+    assert costs.cumulative.tolist() == [11, 33, 66]
+    assert costs.alone.tolist() == [11, 32, 63]
+    assert costs.reference == 63
+    assert small(costs=costs).unit == "macs"
+
+
+def test_plain_costs_are_relative_to_the_last():
+    ledger = small(costs=[3.0, 6.0, 12.0])
+    assert ledger.unit == "relative"
+    assert ledger.reference_cost == 12.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"stages": (1, 2), "heads": (1,)}, "as many head costs as stage costs, got 1 and 2"),
+        ({"stages": (1, 0), "heads": (1, 1)}, "stage before exit 1 costs 0"),
+        ({"stages": (1, 2), "heads": (1, -1)}, "head of exit 1 has a negative cost"),
+        ({"stages": (1, 2), "heads": (0, 0), "unit": "flops"}, "one of macs, seconds, relative"),
+        ({"stages": (1, 2), "heads": (0, 0), "reference": -1}, "must be positive"),
+    ],
+)
+def test_impossible_costs_are_refused(arguments, message):
+    with pytest.raises(LedgerError, match=message):
+        Costs(**arguments)
+
+
+def test_keeping_exits_drops_heads_and_keeps_stages_and_reference():
+    ledger = small(costs=Costs(stages=(10, 20, 30), heads=(1, 2, 3)))
+    kept = ledger.keep_exits([1, 2])
+    assert kept.costs.tolist() == [32, 65]
+    assert kept.reference_cost == ledger.reference_cost
+    assert torch.equal(kept.logits, ledger.logits[:, 1:])
+    assert kept.keep_exits([0, 1]).logits.shape == (6, 2, 4)
+
+
+@pytest.mark.parametrize("exits", [[2, 1], [0, 3], [-1, 2], [1, 1], []])
+def test_impossible_exits_are_refused(exits):
+    with pytest.raises(LedgerError, match=r"ascending numbers in 0\.\.2"):
+        small().keep_exits(exits)
+
+
+def test_a_single_exit_is_not_a_choice():
+    with pytest.raises(LedgerError, match="at least two exits"):
+        small().keep_exits([1])
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True), st.booleans())
+def test_views_pick_what_indexing_picks(rows, keep):
+    ledger = small(sample_ids=list("abcdef"))
+    index = torch.tensor(rows)
+    view = ledger.take(index)
+    view = view.keep_exits([0, 2]) if keep else view
+    expected = ledger.logits[index][:, [0, 2] if keep else [0, 1, 2]]
+    assert torch.equal(view.logits, expected)
+    assert torch.equal(torch.cat([chunk for _, chunk in view.chunks()]), expected)
+    assert view.sample_ids == [list("abcdef")[i] for i in rows]
+
+
+def test_a_mask_picks_the_same_as_its_numbers():
+    ledger = small(sample_ids=list("abcdef"))
+    mask = torch.tensor([True, False, True, False, False, True])
+    for index in (mask, [0, 2, 5], np.array([0, 2, 5])):
+        part = ledger.take(index)
+        assert part.sample_ids == ["a", "c", "f"]
+        assert torch.equal(part.logits, ledger.logits[mask])
+
+
+@pytest.mark.parametrize("index", [[], [0.5], [[1]], torch.tensor([True, False])])
+def test_an_impossible_pick_is_refused(index):
+    with pytest.raises(LedgerError, match="sample numbers, or a mask of the 6 samples"):
+        small().take(index)
+
+
+def test_partition_is_disjoint_complete_and_stable():
+    ledger = small(samples=100, split="all")
+    parts = ledger.partition(seed=3)
+    assert [len(part) for part in parts] == [30, 30, 40]
+    ids = [set(part.sample_ids) for part in parts]
+    assert set.union(*ids) == set(range(100))
+    assert sum(map(len, ids)) == 100
+    assert ledger.partition(seed=3).val.sample_ids == parts.val.sample_ids
+    assert ledger.partition(seed=4).val.sample_ids != parts.val.sample_ids
+    assert [part.split for part in parts] == ["held_out", "val", "test"]
+
+
+def test_partition_needs_the_whole_or_permission():
+    with pytest.raises(SplitError, match="allow_split='val'"):
+        small(samples=100).partition()
+    assert len(small(samples=100).partition(allow_split="val").test) == 40
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.5, 0.5), (1.0, 0.0, 0.0)])
+def test_partition_shares_must_make_sense(shares):
+    with pytest.raises(LedgerError, match="positive and sum to one"):
+        small(samples=100, split="all").partition(*shares)
+
+
+def test_partition_of_too_few_samples_is_refused():
+    with pytest.raises(LedgerError, match="too few"):
+        small(samples=2, split="all").partition()
+
+
+def test_saved_ledger_comes_back_the_same(tmp_path):
+    ledger = small(
+        sample_ids=["ä", "b\n", "c", "d", "e", "f"],
+        network="n1",
+        costs=Costs(stages=(10, 20, 30), heads=(1, 2, 3)),
+        class_names=["cat", "dog", "</script>", "d"],
+    )
+    back = Ledger.load(ledger.save(tmp_path / "deep" / "ledger"))
+    assert torch.equal(back.logits, ledger.logits)
+    assert torch.equal(back.labels, ledger.labels)
+    assert back.cost_model == ledger.cost_model
+    for name in ("split", "sample_ids", "network", "class_names", "data_fingerprint"):
+        assert getattr(back, name) == getattr(ledger, name)
+
+
+def test_saving_again_replaces_and_leaves_nothing_behind(tmp_path):
+    small().save(tmp_path)
+    small(samples=4).save(tmp_path)
+    assert len(Ledger.load(tmp_path)) == 4
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_save_that_is_cut_off_leaves_the_old_ledger(tmp_path, monkeypatch):
+    small().save(tmp_path)
+
+    def cut_off(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("offramp.storage.json.dumps", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        small(samples=4).save(tmp_path)
+    assert len(Ledger.load(tmp_path)) == 6
+
+
+def test_loaded_logits_are_memory_mapped(tmp_path):
+    small(samples=3000, classes=100, labels=torch.zeros(3000, dtype=torch.long)).save(tmp_path)
+    ledger = Ledger.load(tmp_path)
+    start = ledger.logits.data_ptr()
+    if not os.path.exists("/proc/self/maps"):  # noqa: PTH110 - not a file of ours
+        pytest.skip("this system does not list its memory maps")
+    with open("/proc/self/maps") as maps:  # noqa: PTH123
+        for line in maps:
+            ends = [int(end, 16) for end in line.split()[0].split("-")]
+            if ends[0] <= start < ends[1]:
+                assert ".safetensors" in line
+                return
+    pytest.fail("the logits lie in no memory map")
+
+
+def write(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+GOOD = {"logits": np.zeros((6, 3, 4)), "labels": np.zeros(6, dtype=int)}
+
+
+def test_plain_npz_is_read(tmp_path):
+    path = write(tmp_path / "a.npz", **GOOD, costs=np.array([1.0, 2.0, 3.0]))
+    ledger = Ledger.load(path, split="test", network="n")
+    assert (ledger.split, ledger.network, ledger.unit) == ("test", "n", "relative")
+
+
+def test_npz_with_costs_apart_is_read(tmp_path):
+    path = write(
+        tmp_path / "a.npz",
+        **GOOD,
+        stage_costs=np.array([1.0, 2.0, 3.0]),
+        head_costs=np.ones(3),
+        reference_cost=np.array(6.5),
+        unit=np.array("seconds"),
+        sample_ids=np.arange(6),
+    )
+    ledger = Ledger.load(path, split="test")
+    assert ledger.costs.tolist() == [2, 5, 9]
+    assert (ledger.unit, ledger.reference_cost) == ("seconds", 6.5)
+    assert ledger.sample_ids == list(range(6))
+
+
+def test_npz_may_say_the_unit_and_the_reference_of_plain_costs(tmp_path):
+    extra = {"unit": np.array("macs"), "reference_cost": np.array([5.0])}
+    path = write(tmp_path / "a.npz", **GOOD, costs=np.array([1.0, 2.0, 4.0]), **extra)
+    ledger = Ledger.load(path, split="test")
+    assert (ledger.unit, ledger.reference_cost) == ("macs", 5.0)
+    assert ledger.costs.tolist() == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"stage_costs": np.ones(3)}, "has both `costs` and `stage_costs`"),
+        ({"reference_cost": np.ones(2)}, r"`reference_cost` must be a single value, got \[2\]"),
+        ({"reference_cost": np.array("x")}, "`reference_cost` must be a number, got 'x'"),
+    ],
+)
+def test_npz_with_muddled_costs_is_refused(tmp_path, extra, message):
+    path = write(tmp_path / "a.npz", **GOOD, costs=np.array([1.0, 2.0, 3.0]), **extra)
+    with pytest.raises(FileFormatError, match=message):
+        Ledger.load(path, split="test")
+
+
+def test_npz_needs_its_split_said(tmp_path):
+    path = write(tmp_path / "a.npz", **GOOD, costs=np.array([1.0, 2.0, 3.0]))
+    with pytest.raises(LedgerError, match="does not say which split"):
+        Ledger.load(path)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (
+            ("logits", "label"),
+            r"has no labels; it has logits, label; rename `label` to `labels`\?",
+        ),
+        (("Logit", "Labels"), r"rename `Logit` to `logits` and `Labels` to `labels`\?"),
+        (("logits", "labels", "cost"), r"has no `costs` .*; rename `cost` to `costs`\?"),
+        (("logits", "unit"), r"has no labels; it has logits, unit$"),
+    ],
+)
+def test_npz_with_a_near_name_is_told_the_right_one(tmp_path, arrays, message):
+    values = (GOOD["logits"], GOOD["labels"], np.array([1.0, 2.0, 3.0]))
+    path = write(tmp_path / "a.npz", **dict(zip(arrays, values, strict=False)))
+    with pytest.raises(FileFormatError, match=message):
+        Ledger.load(path, split="val")
+
+
+def test_npz_without_what_is_needed_says_what_it_has(tmp_path):
+    path = write(tmp_path / "a.npz", logits=GOOD["logits"], y=GOOD["labels"])
+    with pytest.raises(FileFormatError, match="has no labels; it has logits, y"):
+        Ledger.load(path, split="test")
+    path = write(tmp_path / "b.npz", **GOOD)
+    with pytest.raises(FileFormatError, match="has no `costs`"):
+        Ledger.load(path, split="test")
+
+
+def test_pickled_objects_are_never_read(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return os.system, ("touch " + str(tmp_path / "boom"),)
+
+    path = write(tmp_path / "a.npz", **GOOD, costs=np.array([Bomb()], dtype=object))
+    with pytest.raises(FileFormatError, match="arrays of Python objects, which are never read"):
+        Ledger.load(path, split="test")
+    assert not (tmp_path / "boom").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 but no more", b"hello"])
+def test_foreign_and_truncated_npz_are_refused(tmp_path, content):
+    path = tmp_path / "a.npz"
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match=r"is no whole \.npz"):
+        Ledger.load(path, split="test")
+
+
+def test_a_misspelt_array_is_not_ignored(tmp_path):
+    arrays = {**GOOD, "costs": np.array([1.0, 2.0, 3.0])}
+    path = write(tmp_path / "a.npz", **arrays, sample_id=np.arange(len(GOOD["labels"])))
+    with pytest.raises(FileFormatError, match="misspelt; rename `sample_id` to `sample_ids`"):
+        Ledger.load(path, split="test")
+    path = write(tmp_path / "b.npz", **arrays, embeddings=np.zeros(3))
+    assert len(Ledger.load(path, split="test")) == len(GOOD["labels"])
+
+
+def test_an_npz_may_name_its_network(tmp_path):
+    arrays = {**GOOD, "costs": np.array([1.0, 2.0, 3.0])}
+    path = write(tmp_path / "a.npz", **arrays, network=np.array("resnet, 3rd run"))
+    assert Ledger.load(path, split="test").network == "resnet, 3rd run"
+    assert Ledger.load(path, split="test", network="other").network == "other"
+
+
+def test_a_path_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(FileFormatError, match="no ledger at"):
+        Ledger.load(tmp_path / "nothing")
+    with pytest.raises(FileFormatError, match=r"ledger\.json is missing"):
+        Ledger.load(tmp_path)
+
+
+def change(folder, **entries):
+    path = folder / "ledger.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"version": 99}, "format version 99, and this offramp reads version 1"),
+        ({"format": "other"}, "not written by offramp as a ledger"),
+        ({"tensors": {"file": "../x.safetensors", "bytes": 1}}, "names no tensor file of its own"),
+        ({"tensors": None}, "names no tensor file"),
+        ({"tensors": {"file": "gone.safetensors", "bytes": 1}}, "is missing, though"),
+        ({"costs": {"stages": [1]}}, "not a complete ledger"),
+    ],
+)
+def test_tampered_description_is_refused(tmp_path, entries, message):
+    small().save(tmp_path)
+    change(tmp_path, **entries)
+    with pytest.raises(FileFormatError, match=message):
+        Ledger.load(tmp_path)
+
+
+def test_truncated_tensors_are_refused(tmp_path):
+    small().save(tmp_path)
+    (tensors,) = tmp_path.glob("*.safetensors")
+    tensors.write_bytes(tensors.read_bytes()[:-8])
+    with pytest.raises(FileFormatError, match="truncated or was replaced"):
+        Ledger.load(tmp_path)
+
+
+def test_broken_tensors_of_the_right_size_are_refused(tmp_path):
+    small().save(tmp_path)
+    (tensors,) = tmp_path.glob("*.safetensors")
+    tensors.write_bytes(b"\xff" * tensors.stat().st_size)
+    with pytest.raises(FileFormatError, match="not a readable safetensors"):
+        Ledger.load(tmp_path)
+
+
+def test_broken_json_is_refused(tmp_path):
+    small().save(tmp_path)
+    (tmp_path / "ledger.json").write_text("{")
+    with pytest.raises(FileFormatError, match="not valid JSON"):
+        Ledger.load(tmp_path)
+
+
+def test_loading_checks_the_split_that_is_asked_for(tmp_path):
+    small().save(tmp_path)
+    with pytest.raises(SplitError, match="needs the split 'test'"):
+        Ledger.load(tmp_path, split="test")
+
+
+def test_other_networks_are_refused_and_unknown_ones_warned_about():
+    with pytest.raises(OriginError, match="from the network 'a', and its partner from 'b'"):
+        small(network="a").require_network("b")
+    with pytest.warns(OriginWarning, match="does not say which network"):
+        small().require_network("b")
+
+
+def test_a_folder_of_splits_is_read_by_name(tmp_path, splits):
+    for name in ("held_out", "val"):
+        splits[name].save(tmp_path / name)
+    with pytest.raises(FileFormatError, match=r"lacks test/ or test\.npz"):
+        load_ledgers(tmp_path)
+    write(
+        tmp_path / "test.npz",
+        logits=splits["test"].logits.numpy(),
+        labels=splits["test"].labels.numpy(),
+        costs=splits["test"].costs.numpy(),
+    )
+    found = load_ledgers(tmp_path)
+    assert [ledger.split for ledger in found.values()] == ["held_out", "val", "test"]
+
+
+def test_a_single_npz_is_partitioned(tmp_path, splits):
+    ledger = splits["test"]
+    arrays = {"logits": ledger.logits, "labels": ledger.labels, "costs": ledger.costs}
+    path = write(tmp_path / "all.npz", **{key: value.numpy() for key, value in arrays.items()})
+    found = load_ledgers(path)
+    assert sum(len(part) for part in found.values()) == len(ledger)
+    assert len({part.network for part in found.values()}) == 1

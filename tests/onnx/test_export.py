@@ -1,0 +1,181 @@
+"""What an export writes, and what it refuses to read."""
+
+import hashlib
+import json
+import shutil
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+from typer.testing import CliRunner
+
+import offramp
+from offramp import report
+from offramp.cli.app import app
+from offramp.errors import FileFormatError, NetworkError
+from offramp.onnx import OnnxRunner, export
+from offramp.onnx.manifest import Manifest
+
+pytest.importorskip("onnxruntime")
+onnx = pytest.importorskip("onnx")
+
+
+def test_the_description_says_everything_bit_by_bit(exported):
+    made = exported("conv")
+    manifest, policy = Manifest.read(made.folder), made.world.policy
+    for name, value in policy.points.tensors().items():
+        assert torch.equal(getattr(manifest.points, name), value.double()), name
+    assert torch.equal(manifest.costs, policy.cost_shares)
+    assert manifest.network == made.world.network.fingerprint()
+    assert manifest.selected == policy.selected
+
+
+def test_an_export_replaces_the_older_one_and_nothing_else(exported, tmp_path):
+    made = exported("nested")
+    folder = shutil.copytree(made.folder, tmp_path / "export")
+    (folder / "notes.txt").write_text("mine")
+    old = {path.name for path in folder.glob("*.onnx")}
+    export(made.world.network, made.world.policy, folder, made.world.inputs(3))
+    new = {path.name for path in folder.glob("*.onnx")}
+    assert len(new) == 2 and not new & old
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+class Strange(torch.nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x  # a graph cannot look at values
+
+
+def test_what_cannot_be_exported_is_named_and_leaves_nothing_behind(make, tmp_path):
+    world = make("flat", exits=2)
+    world.network.stages[1] = Strange()
+    world.policy.network = world.network.fingerprint()
+    with pytest.raises(NetworkError, match=r"exit 1 \(stages.1\) cannot be written as an ONNX"):
+        export(world.network, world.policy, tmp_path / "out", world.inputs(3))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_an_export_does_not_overwrite_a_policy(make, tmp_path):
+    world = make("flat", exits=2)
+    world.policy.save(tmp_path / "policy")
+    with pytest.raises(FileFormatError, match="it holds a policy; choose another folder"):
+        export(world.network, world.policy, tmp_path / "policy", world.inputs(3))
+
+
+CORRUPTIONS = {
+    "../stage.onnx": ("stages.0.file", "`file` must be a bare name"),
+    "/etc/passwd.onnx": ("stages.0.file", "`file` must be a bare name"),
+    "a\\b.onnx": ("stages.0.file", "`file` must be a bare name"),
+    "..onnx": ("stages.0.file", "`file` must be a bare name"),
+    "stage-0.pkl": ("stages.0.file", "`file` must be a bare name"),
+    "missing.onnx": ("stages.0.file", "is missing, though the description names it"),
+    "0" * 64: ("stages.0.sha256", "is truncated or was replaced"),
+    "beef": ("stages.0.sha256", "`sha256` must be 64 hexadecimal digits, got 'beef'"),
+}
+
+
+def corrupted(folder, place, value):
+    description = json.loads((folder / "export.json").read_text())
+    *way, last = place.split(".")
+    part = description
+    for key in way:
+        part = part[int(key) if key.isdigit() else key]
+    part[int(last) if last.isdigit() else last] = value
+    (folder / "export.json").write_text(json.dumps(description))
+
+
+@pytest.mark.parametrize("value", CORRUPTIONS)
+def test_files_that_are_not_the_exports_own_are_refused(exported, tmp_path, value):
+    place, message = CORRUPTIONS[value]
+    folder = shutil.copytree(exported("conv").folder, tmp_path / "export")
+    corrupted(folder, place, value)
+    with pytest.raises(FileFormatError, match=message):
+        OnnxRunner(folder)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("stages", [], "`stages` must be a list of dict, and not empty"),
+        ("stages.0.bytes", True, "`bytes` must be positive, got True"),
+        ("stages.0.state", [[None]], "`state` must be lists of names and positions"),
+        ("num_classes", "3", "`num_classes` must be positive, got '3'"),
+        ("exit_names", ["only"], r"`costs` must be numbers in the shape \[1\]"),
+        ("selected", 9999, "`selected` must be one of the 201 operating points, got 9999"),
+        ("costs.0", "nan", "`costs` must be numbers, got"),
+        ("costs.0", "-0x1p+0", "`costs` must be positive and increase"),
+        ("costs.0", 0.5, "`costs` must be hexadecimal floats, such as 0x1.8p"),
+        ("points.thresholds.0", "0x1p+0", "`thresholds` must be lists of numbers"),
+        ("points.thresholds.0.0", "nan", "`thresholds` must be numbers, got"),
+        ("points.thresholds.0.0", "0x1p+99999", "`thresholds` must be hexadecimal floats"),
+        ("inputs", {"kind": "os.system"}, "unknown inputs"),
+        ("version", 99, "has format version 99, and this offramp reads version 1"),
+        ("format", "offramp-policy", "was not written by offramp as a export"),
+    ],
+)
+def test_a_damaged_description_is_refused(exported, tmp_path, place, value, message):
+    folder = shutil.copytree(exported("conv").folder, tmp_path / "export")
+    corrupted(folder, place, value)
+    with pytest.raises(FileFormatError, match=message):
+        OnnxRunner(folder)
+
+
+def test_a_folder_that_is_no_export_is_refused(tmp_path):
+    with pytest.raises(FileFormatError, match=r"no export at .*: export.json is missing"):
+        OnnxRunner(tmp_path)
+
+
+def replaced(folder, content):
+    """Put another graph in the place of the first, with a description that vouches for it."""
+    stage = json.loads((folder / "export.json").read_text())["stages"][0]
+    (folder / stage["file"]).write_bytes(content)
+    corrupted(folder, "stages.0.bytes", len(content))
+    corrupted(folder, "stages.0.sha256", hashlib.sha256(content).hexdigest())
+
+
+def test_a_graph_that_asks_for_other_files_is_refused(exported, tmp_path):
+    folder = shutil.copytree(exported("conv").folder, tmp_path / "export")
+    stage = Manifest.read(folder).stages[0]
+    model = onnx.load_model(folder / stage.file)
+    tensor = model.graph.initializer[0]
+    onnx.external_data_helper.set_external_data(tensor, "../../../../etc/passwd")
+    replaced(folder, model.SerializeToString())
+    with pytest.raises(FileFormatError, match="names data in another file, which is never opened"):
+        OnnxRunner(folder)
+
+
+def test_a_file_that_is_no_graph_is_refused(exported, tmp_path):
+    folder = shutil.copytree(exported("conv").folder, tmp_path / "export")
+    replaced(folder, b"import os")
+    with pytest.raises(FileFormatError, match=r"is not an ONNX graph|cannot be run by ONNX"):
+        OnnxRunner(folder)
+
+
+def test_a_graph_of_another_stage_is_refused(exported, tmp_path):
+    made = exported("conv")
+    folder = shutil.copytree(made.folder, tmp_path / "export")
+    last = Manifest.read(folder).stages[-1]
+    replaced(folder, (folder / last.file).read_bytes())
+    with pytest.raises(FileFormatError, match="must have the inputs state_0, got state_0, logits"):
+        OnnxRunner(folder)
+
+
+def test_inspect_describes_an_export(exported):
+    facts, exits = report.inspect(exported("conv").folder)
+    assert "201" in [cell.text for row in facts.rows for cell in row]
+    assert [row[0].text for row in exits.rows] == ["stages.0", "stages.1", "stages.2"]
+
+
+def test_the_command_writes_an_export(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    network = offramp.build("convnet", 4, 8, at=["blocks.0"]).eval()
+    data = TensorDataset(torch.randn(60, 3, 8, 8), torch.arange(60) % 4)
+    held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
+    network.save(tmp_path / "network")
+    policy.save(tmp_path / "policy")
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner().invoke(app, ["export", "network", "policy", "--budget", "0.9"])
+    assert run.exit_code == 0, run.output
+    assert "2 graphs and export.json written to export/" in run.output
+    assert torch.equal(OnnxRunner("export").thresholds, policy.at(budget=0.9).thresholds)

@@ -1,0 +1,433 @@
+"""An export at work decides as the network and the policy that it was made from."""
+
+import json
+import shutil
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch.utils.data import TensorDataset
+
+import offramp
+from offramp.errors import BudgetError, ConfigError, MemoryLimitError, NetworkError
+from offramp.onnx import OnnxRunner, export
+from offramp.replay import trace
+from offramp.runtime import Runner, near_threshold
+from offramp.thresholds.rule import exits_taken, rounded_up
+
+pytest.importorskip("onnxruntime")
+
+KINDS = ("cascade", "conv", "nested", "text")
+BUDGETS = {2: (0.6, 0.75, 0.9), 3: (0.45, 0.6, 0.8)}
+
+
+def near(world, policy, inputs):
+    """Samples that rounding may send to another exit, and where the simulation sends them."""
+    ledger = world.ledger(inputs)
+    scores = trace(policy.answer, policy.scorer, ledger).scores
+    unsure = near_threshold(scores, policy.thresholds)
+    if isinstance(policy.scorer, offramp.Patience):
+        # It compares predictions, and two classes may be equal but for rounding.
+        top = policy.answer.answers(ledger.logits).topk(2, dim=2).values
+        unsure |= ((top[..., 0] - top[..., 1]) < 1e-4).any(1)
+    exits = exits_taken(scores, policy.thresholds).long()
+    return unsure, exits
+
+
+def agreement(one, other, unsure):
+    """Assert that two outputs agree but for unsure samples; return how many of them do not."""
+    differs = one.exits != other.exits
+    assert not (differs & ~unsure).any()
+    same = ~differs
+    torch.testing.assert_close(one.logits[same], other.logits[same], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(one.scores[same], other.scores[same], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(one.confidence[same], other.confidence[same], rtol=0, atol=1e-3)
+    assert torch.equal(one.costs[same], other.costs[same])
+    clear = same & ((other.confidence - 0.5).abs() > 1e-3)
+    assert torch.equal(one.likely_wrong[clear], other.likely_wrong[clear])
+    return int(differs.sum())
+
+
+def parts_of(inputs, size):
+    if isinstance(inputs, dict):
+        parts = [value.split(size) for value in inputs.values()]
+        return [dict(zip(inputs, each, strict=True)) for each in zip(*parts, strict=True)]
+    return inputs.split(size)
+
+
+def joined(outputs):
+    outputs = list(outputs)
+    names = ("logits", "exits", "scores", "costs", "predictions", "stopped")
+    parts = {name: torch.cat([getattr(each, name) for each in outputs]) for name in names}
+    rating = torch.cat([each.confidence for each in outputs])
+    return offramp.RunOutput(**parts, rating=rating)
+
+
+def check_all_ways(world, runner, policy, inputs):
+    """In a batch, alone and in a stream; returns how many were unsure, and how many changed."""
+    unsure, simulated = near(world, policy, inputs)
+    expected = Runner(world.network, policy)(inputs)
+    assert not ((expected.exits != simulated) & ~unsure).any()
+    ways = (
+        runner(inputs),
+        joined(runner(one) for one in parts_of(inputs, 1)),
+        joined(runner.stream(parts_of(inputs, 5), window=3)),
+    )
+    changed = [agreement(way, expected, unsure) for way in ways]
+    return len(ways) * int(unsure.sum()), sum(changed), set(expected.exits.tolist())
+
+
+def report(what, samples, unsure, changed):
+    print(  # noqa: T201 - how much the equality leaves open is to be seen
+        f"\n{what}: {samples} decisions in ONNX, {unsure} within rounding of a threshold, "
+        f"{changed} of them changed"
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_export_the_runner_and_the_simulation_decide_alike(exported, kind):
+    made = exported(kind)
+    inputs = made.world.inputs(64)
+    unsure = changed = 0
+    leaving = set()
+    budgets = BUDGETS[made.world.network.num_exits]
+    for budget in budgets:
+        policy = made.world.policy.at(budget=budget)
+        made.runner.set_budget(budget)
+        more, other, exits = check_all_ways(made.world, made.runner, policy, inputs)
+        unsure, changed, leaving = unsure + more, changed + other, leaving | exits
+    report(kind, 3 * 64 * len(budgets), unsure, changed)
+    assert len(leaving) > 1 and unsure < 64 * len(budgets)  # or nothing was tested
+
+
+SCORERS = {
+    "max": offramp.MaxProbability(),
+    "entropy": offramp.Entropy(),
+    "patience": offramp.Patience(),
+    "corrector": offramp.Corrector(hidden=8, epochs=1),
+}
+ANSWERS = {
+    "current": offramp.CurrentExit(),
+    "vector": offramp.VectorScaling(),
+    "ensemble": offramp.GeometricEnsemble(),
+}
+
+
+@pytest.mark.parametrize(
+    ("scorer", "answer"),
+    [
+        (offramp.ValueOfContinuing(hidden=4, epochs=1), offramp.ClassWiseEnsemble()),
+        (offramp.ExitUtility(hidden=4, epochs=1), offramp.StackingNetwork(k=2, hidden=4)),
+    ],
+    ids=["value", "utility"],
+)
+def test_small_networks_decide_alike_in_a_graph(make_once, tmp_path, scorer, answer):
+    world = make_once("flat", scorer, answer, exits=3)
+    exported = OnnxRunner(
+        export(world.network, world.policy, tmp_path, world.inputs(3)), threads=1
+    )
+    inputs = world.inputs(40)
+    unsure, _ = near(world, world.policy, inputs)
+    output = exported(inputs)
+    agreement(output, Runner(world.network, world.policy)(inputs), unsure)
+    assert len(set(output.exits.tolist())) > 1  # or nothing was tested
+
+
+@pytest.mark.slow
+def test_exports_of_random_networks_and_policies_decide_alike(make, tmp_path):
+    total = {"samples": 0, "unsure": 0, "changed": 0}
+    left = set()
+
+    @hypothesis.settings(max_examples=4, derandomize=True)
+    @hypothesis.given(
+        kind=st.sampled_from(("flat", "cascade", "nested")),
+        scorer=st.sampled_from(sorted(SCORERS)),
+        answer=st.sampled_from(sorted(ANSWERS)),
+        exits=st.integers(2, 3),
+        classes=st.integers(2, 6),
+        seed=st.integers(0, 1000),
+        point=st.integers(4, 16),
+        samples=st.integers(1, 33),
+    )
+    def check(kind, scorer, answer, exits, classes, seed, point, samples):
+        world = make(kind, SCORERS[scorer], ANSWERS[answer], exits, classes, seed)
+        policy = world.policy.at_point(10 * point)
+        folder = export(world.network, policy, tmp_path / "export", world.inputs(3))
+        found = check_all_ways(world, OnnxRunner(folder, threads=1), policy, world.inputs(samples))
+        for name, value in zip(total, (3 * samples, *found[:2]), strict=True):
+            total[name] += value
+        left.update(found[2])
+
+    check()
+    report("random networks", **total)
+    assert len(left) > 1
+
+
+@hypothesis.settings(max_examples=15, derandomize=True)
+@hypothesis.given(
+    kind=st.sampled_from(KINDS),
+    samples=st.integers(1, 40),
+    seed=st.integers(0, 2**20),
+    budget=st.floats(0.55, 1),
+)
+def test_any_batch_at_any_budget_is_decided_alike(exported, kind, samples, seed, budget):
+    made = exported(kind)
+    runner = Runner(made.world.network, made.world.policy.at(budget=budget))
+    made.runner.set_budget(budget)
+    inputs = made.world.inputs(samples, seed)
+    unsure, _ = near(made.world, runner.policy, inputs)
+    agreement(made.runner(inputs), runner(inputs), unsure)
+
+
+def test_arrays_are_taken_like_tensors(exported):
+    made = exported("conv")
+    inputs = made.world.inputs(5)
+    assert torch.equal(made.runner(inputs.numpy()).logits, made.runner(inputs).logits)
+
+
+def test_a_broken_sample_fails_alone(exported):
+    made = exported("conv")
+    inputs = made.world.inputs(5)
+    inputs[2, 0, 0, 0] = torch.nan
+    output = made.runner(inputs)
+    assert output.failed.tolist() == [False, False, True, False, False]
+    rest = made.runner(inputs[[0, 1, 3, 4]])
+    assert torch.equal(output.exits[[0, 1, 3, 4]], rest.exits)
+    assert output.exits[2] == -1 and output.costs[2] == 0
+
+
+def test_nothing_is_an_empty_answer(exported):
+    output = exported("conv").runner(torch.zeros(0, 3, 8, 8))
+    assert len(output) == 0 and output.logits.shape == (0, 3)
+
+
+class Clock:
+    """Each look at it takes a second."""
+
+    def __init__(self):
+        self.now = -1.0
+
+    def __call__(self):
+        self.now += 1.0
+        return self.now
+
+
+@pytest.mark.parametrize("deadline", [0.5, 1.5, 99])
+def test_a_deadline_forces_what_it_forces_in_the_runner(exported, deadline):
+    made = exported("conv")
+    policy = made.world.policy.at(budget=0.7)
+    inputs = made.world.inputs(24)
+    own = made.fresh(clock=Clock())
+    own.set_budget(0.7)
+    runner = Runner(made.world.network, policy, clock=Clock())
+    expected, output = runner(inputs, deadline), own(inputs, deadline)
+    unsure, _ = near(made.world, policy, inputs)
+    agreement(output, expected, unsure)
+    assert own.stats.forced == runner.stats.forced
+    with pytest.raises(ConfigError, match="positive number of seconds, got 0"):
+        own(inputs, deadline=0)
+
+
+def test_stats_are_those_of_the_runner(exported):
+    made = exported("conv")
+    policy = made.world.policy.at(budget=0.6)
+    own, runner = made.fresh(), Runner(made.world.network, policy)
+    own.set_budget(0.6)
+    inputs = made.world.inputs(64)
+    inputs[5] = torch.nan
+    for each in (own, runner):
+        for _ in each.stream(inputs.split(10)):
+            pass
+    one, other = own.stats, runner.stats
+    assert (one.samples, one.failed, one.forced) == (63, 1, 0)
+    unsure, _ = near(made.world, policy, inputs[torch.arange(64) != 5])
+    assert one.mean_cost == pytest.approx(other.mean_cost, abs=1e-9 + float(unsure.sum()) / 63)
+    assert one.expected_cost == other.expected_cost
+    assert torch.equal(one.expected_shares, other.expected_shares.double())
+    assert str(one).startswith("63 samples (1 failed, 0 out of time)")
+    own.set_budget(0.8)
+    assert own.stats.samples == 0
+
+
+def one_sided(made, budget):
+    """Samples that all leave at the exit at which the fewest do."""
+    runner = made.fresh()
+    runner.set_budget(budget)
+    pool = made.world.inputs(200)
+    exits = runner(pool).exits
+    counts = exits.bincount()
+    rarest = counts.masked_fill(counts == 0, 999).argmin()
+    assert counts[rarest] <= 100, "or there is no drift"
+    return pool[exits == rarest][:1].expand(500, -1, -1, -1)
+
+
+def test_drift_raises_the_alarm_and_stays_on(exported):
+    made = exported("conv")
+    own = made.fresh(false_alarm_rate=0.05)
+    own.set_budget(0.8)
+    assert not own.stats.drift
+    own(one_sided(made, 0.8))
+    assert own.stats.drift and own.stats.false_alarm_rate == 0.05
+    own.set_budget(0.6)
+    assert own.stats.drift and own.stats.samples == 0
+    with pytest.raises(ConfigError, match=r"`false_alarm_rate` must lie in \(0, 1\), got 2"):
+        made.fresh(false_alarm_rate=2)
+
+
+def test_an_older_export_that_does_not_know_its_val_raises_no_alarm(exported, tmp_path):
+    made = exported("conv")
+    folder = shutil.copytree(made.folder, tmp_path / "export")
+    description = json.loads((folder / "export.json").read_text())
+    assert description.pop("val_samples") == 90
+    (folder / "export.json").write_text(json.dumps(description))
+    own = OnnxRunner(folder, threads=1)
+    own.set_budget(0.8)
+    own(one_sided(made, 0.8))
+    assert own.stats.samples == 500 and not own.stats.drift
+
+
+def test_broken_samples_do_not_hold_up_a_stream(exported):
+    made = exported("conv")
+    inputs = made.world.inputs(30)
+    inputs[11] = torch.nan
+    inputs[20:] = torch.inf
+    outputs = list(made.fresh().stream(inputs.split(10)))
+    assert [int(output.failed.sum()) for output in outputs] == [0, 1, 10]
+
+
+class Hungry:
+    """Asks ONNX Runtime for more memory than there is, where it gets more than eight samples."""
+
+    def __init__(self, session):
+        onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+        make, kinds = onnx.helper, onnx.TensorProto
+        inputs = [make.make_tensor_value_info("shape", kinds.INT64, [2])]
+        output = [make.make_tensor_value_info("filled", kinds.FLOAT, None)]
+        node = make.make_node("ConstantOfShape", ["shape"], ["filled"])
+        graph = make.make_graph([node], "hungry", inputs, output)
+        opset = [make.make_opsetid("", 18)]
+        model = make.make_model(graph, opset_imports=opset, ir_version=9)
+        self.session, self.get_inputs = session, session.get_inputs
+        self.hungry = runtime.InferenceSession(model.SerializeToString())
+
+    def run(self, names, feeds):
+        if len(next(iter(feeds.values()))) > 8:
+            return self.hungry.run(None, {"shape": torch.tensor([2**20, 2**22]).numpy()})
+        return self.session.run(names, feeds)
+
+
+def test_out_of_memory_suggests_a_batch_size(exported):
+    made = exported("conv")
+    own = made.fresh()
+    own._sessions[0] = Hungry(own._sessions[0])
+    with pytest.raises(MemoryLimitError, match="a batch of 20 samples: pass at most 8 at a time"):
+        own(made.world.inputs(20))
+    assert len(list(own.stream(made.world.inputs(20).split(8), window=1))) == 3
+
+
+def test_the_budget_moves_along_the_stored_points(exported):
+    made = exported("conv")
+    costs = []
+    for budget in (0.4, 0.9):
+        made.runner.set_budget(budget)
+        expected = made.world.policy.at(budget=budget).thresholds
+        assert torch.equal(made.runner.thresholds, expected)  # bit by bit
+        costs.append(made.runner(made.world.inputs(64)).costs.mean())
+    assert costs[0] < costs[1]
+    with pytest.raises(BudgetError, match="`budget` must lie in"):
+        made.runner.set_budget(0.01)
+
+
+def test_other_shapes_are_refused(exported):
+    with pytest.raises(NetworkError, match=r"shape \[3, 8, 8\], got \[3, 9, 8\]: resize"):
+        exported("conv").runner(torch.zeros(2, 3, 9, 8))
+
+
+ARCHITECTURES = {
+    "thin-resnet": {"depth": 8},
+    "vit-tiny": {"depth": 2},
+    "msdnet": {"blocks": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_papers_networks_decide_alike_in_onnx(name, tmp_path):
+    network = offramp.build(name, 5, 16, at=2, **ARCHITECTURES[name]).eval()
+    data = TensorDataset(torch.randn(90, 3, 16, 16), torch.arange(90) % 5)
+    held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
+    policy = policy.tune(val, "geometric").at(budget=0.8)
+    runner = OnnxRunner(export(network, policy, tmp_path), threads=1)
+    images = torch.randn(32, 3, 16, 16)
+    ledger = offramp.record(network, TensorDataset(images, torch.zeros(32).long()), "test")
+    scores = trace(policy.answer, policy.scorer, ledger).scores
+    unsure = near_threshold(scores, policy.thresholds)
+    agreement(runner(images), Runner(network, policy)(images), unsure)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_graph_of_all_stages_decides_alike_for_one_sample(exported, kind):
+    """With the budget of the export, and with thresholds of another one."""
+    made = exported(kind)
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(made.folder / made.runner.manifest.single.file)
+    inputs = made.world.inputs(48)
+    names = [each.name for each in session.get_inputs()]
+    assert [each.name for each in session.get_overridable_initializers()] == ["thresholds"]
+    changed = unsure = 0
+    leaving = set()
+    for budget in (None, 0.8):
+        own = made.fresh()
+        fed = {}
+        if budget is not None:
+            own.set_budget(budget)
+            fed = {"thresholds": rounded_up(own.thresholds, torch.float32).numpy()}
+        outputs = [
+            session.run(None, dict(zip(names, numbers, strict=True)) | fed)
+            for numbers in singles(own, inputs)
+        ]
+        answers, exits, scores, confidence = (
+            torch.cat([torch.from_numpy(each) for each in part])
+            for part in zip(*outputs, strict=True)
+        )
+        expected = own(inputs)
+        near_by, _ = near(made.world, policy_at(made.world, own), inputs)
+        same = exits == expected.exits
+        assert (same | near_by).all()
+        changed, unsure = changed + int((~same).sum()), unsure + int(near_by.sum())
+        torch.testing.assert_close(answers[same], expected.logits[same], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(scores[same], expected.scores[same], rtol=1e-3, atol=1e-3)
+        close = {"rtol": 0, "atol": 1e-3}
+        torch.testing.assert_close(confidence[same], expected.confidence[same], **close)
+        leaving |= set(exits.tolist())
+    report(f"{kind}, one graph", 2 * 48, unsure, changed)
+    assert len(leaving) > 1
+
+
+def singles(runner, inputs):
+    """Arrays of each sample, as the first graph takes them."""
+    for one in parts_of(inputs, 1):
+        state = runner._begin(one)["carried"]
+        yield [leaf.numpy() for leaf in state.values()]
+
+
+def policy_at(world, runner):
+    """The policy at the operating point of a runner."""
+    return world.policy.at_point(runner._selected)
+
+
+def test_a_stage_that_is_not_needed_is_not_run_in_the_graph_of_all_stages(exported):
+    """Every stage after the first is inside a branch: the outermost graph has one `If`, last."""
+    onnx = pytest.importorskip("onnx")
+    made = exported("conv")
+    graph = onnx.load_model(made.folder / made.runner.manifest.single.file).graph
+    depth = 0
+    while graph.node[-1].op_type == "If":
+        assert sum(node.op_type == "If" for node in graph.node) == 1
+        assert sum(node.op_type == "Conv" for node in graph.node) == 1
+        branches = {each.name: each.g for each in graph.node[-1].attribute}
+        assert len(branches["then_branch"].node) == 4  # answer, exit, score and confidence
+        graph, depth = branches["else_branch"], depth + 1
+    assert depth == made.world.network.num_exits - 1

@@ -1,0 +1,258 @@
+"""Cost-aware scorers: they know when the right answer would come, and what it costs."""
+
+import pytest
+import torch
+
+from offramp import (
+    Corrector,
+    Forecast,
+    Gates,
+    GeometricEnsemble,
+    History,
+    Ledger,
+    MaxProbability,
+    PerformanceControl,
+    Policy,
+    ValueOfContinuing,
+    compare,
+    evaluate,
+)
+from offramp.errors import ConfigError, LedgerError, NotFittedError
+from offramp.methods import find_methods
+from offramp.scorers.cost_aware import PRICES, between
+from offramp.scorers.peers import leaving
+from offramp.targets import correctness
+
+BOTH = [Forecast(epochs=2), ValueOfContinuing(epochs=2), Gates(epochs=2)]
+REAL = {
+    "forecast": Forecast(),
+    "value": ValueOfContinuing(),
+    "regression": ValueOfContinuing(loss="regression"),
+    "gates": Gates(),
+}
+NAMES = {"ids": lambda scorer: type(scorer).__name__}
+
+
+def history_of(ledger, until=None):
+    history = History(ledger.logits, ledger.logits)
+    return history if until is None else history.until(until)
+
+
+def fit(scorer, ledger):
+    return scorer.clone().fit(history_of(ledger), ledger.labels, ledger.costs)
+
+
+def world_of_three_kinds(samples=900, seed=0):
+    """Right at once; right from exit 1 on; right at the last exit only. Exit 0 tells which.
+
+    It says so by how many classes compete: one, two or four. All need the same MACs per stage.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    kind = torch.arange(samples) % 3
+    labels = torch.randint(8, (samples,), generator=generator)
+    first_right = torch.tensor([0, 1, 3])[kind]
+    logits = 0.3 * torch.randn(samples, 4, 8, generator=generator)
+    crowd = torch.tensor([0, 2, 4])[kind]
+    for other in range(1, 5):  # wrong classes that compete until the sample is right
+        rival = (labels + other) % 8
+        there = (torch.arange(4) < first_right[:, None]) & (other <= crowd)[:, None]
+        logits[torch.arange(samples), :, rival] += 4.0 * there
+    right = torch.arange(4) >= first_right[:, None]
+    logits[torch.arange(samples), :, labels] += torch.where(right, 6.0, -3.0)
+    ledger = Ledger(logits, labels, [0.25, 0.5, 0.75, 1.0], split="held_out", network="kinds")
+    return ledger, kind
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """Both scorers, fitted to the world of three kinds."""
+    ledger, _ = world_of_three_kinds()
+    return {name: fit(scorer, ledger) for name, scorer in REAL.items()}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Fits that are repeatable, and need not be good."""
+    monkeypatch.setattr("offramp.scorers.exit_networks.MIN_STEPS", 40)
+
+
+@pytest.mark.parametrize("name", ["forecast", "value"])
+def test_the_sooner_the_right_answer_comes_the_more_going_on_is_worth(name, fitted):
+    ledger, kind = world_of_three_kinds()
+    scores = fitted[name].score_at(history_of(ledger, 0))
+    at_once, soon, late = (scores[kind == k] for k in range(3))
+    assert soon.max() < late.min()
+    assert late.max() < at_once.min()
+
+
+def test_the_papers_target_does_not_tell_soon_from_late():
+    ledger, kind = world_of_three_kinds()
+    scores = fit(Corrector(), ledger).score_at(history_of(ledger, 0))
+    at_once, soon, late = (scores[kind == k] for k in range(3))
+    assert max(soon.max(), late.max()) < 0 < at_once.min()  # both should go on, and that is all
+
+
+@pytest.mark.parametrize("price", [0.5, 2.0])
+@pytest.mark.parametrize("name", ["forecast", "value", "regression"])
+def test_at_a_price_only_what_is_worth_it_is_bought(name, price, fitted):
+    """A right answer is worth 1. Soon it costs a quarter of the price, late three quarters."""
+    ledger, kind = world_of_three_kinds()
+    stops = fitted[name].at_price(price).score_at(history_of(ledger, 0)) >= 0
+    shares = [stops[kind == k].double().mean().item() for k in range(3)]
+    expected = {0.5: [1, 0, 0], 2.0: [1, 0, 1]}[price]
+    assert shares == pytest.approx(expected, abs=0.05)
+
+
+def test_the_forecasts_break_even_score_decides_as_the_forecast_at_every_price(splits, quick):
+    scorer = fit(Forecast(epochs=2), splits["held_out"])
+    for m in range(4):
+        history = history_of(splits["val"], m)
+        score = scorer.score_at(history).double()
+        for price in (0.01, 0.3, 1.0, 3.0):
+            gain = scorer.at_price(price).score_at(history)
+            clear = gain.abs() > 1e-5
+            assert torch.equal((score >= -price)[clear], (gain >= 0)[clear])
+
+
+def test_forecasts_are_better_than_each_exits_mean_accuracy(splits):
+    scorer = fit(Forecast(), splits["held_out"])
+    val = splits["val"]
+    correct = correctness(val.logits.argmax(2), val.labels).double()
+    chances = scorer.probabilities(history_of(val, 1))
+    for column, exit_index in enumerate(range(1, 5)):
+        truth = correct[:, exit_index]
+        error = (chances[:, column] - truth).square().mean()
+        assert error < 0.9 * (truth.mean() - truth).square().mean()
+
+
+def test_backward_induction_beats_stopping_at_once_and_never_stopping(splits):
+    """The learned rule at a price, followed on new samples, is worth more than either extreme."""
+    scorer = fit(ValueOfContinuing(), splits["held_out"])
+    val, costs = splits["val"], splits["val"].costs / splits["val"].costs[-1]
+    correct = correctness(val.logits.argmax(2), val.labels).double()
+    for price in (0.1, 0.5, 1.0):
+        worth = correct[:, -1] - price * costs[-1]
+        for m in reversed(range(4)):
+            stop = scorer.at_price(price).score_at(history_of(val, m)) >= 0
+            worth = torch.where(stop, correct[:, m] - price * costs[m], worth)
+        extremes = correct.mean(0) - price * costs
+        assert worth.mean() > extremes[[0, -1]].max()
+
+
+@pytest.mark.parametrize("scorer", BOTH, **NAMES)
+def test_seeds_trained_together_are_those_trained_one_by_one(scorer, splits, quick):
+    ledger = splits["held_out"]
+    together = scorer.fit_seeds(history_of(ledger), ledger.labels, ledger.costs, [0, 3])
+    alone = fit(scorer.clone(seed=3), ledger)
+    assert together[1].seed == 3
+    history = history_of(splits["val"], 2)
+    ours, theirs = together[1].score_at(history), alone.score_at(history)
+    assert torch.allclose(ours, theirs, atol=1e-2)
+    assert not torch.allclose(together[0].score_at(history), theirs, atol=1e-2)
+
+
+@pytest.mark.parametrize("scorer", BOTH, **NAMES)
+def test_policies_with_them_save_tune_and_measure(scorer, splits, tmp_path, quick):
+    policy = Policy(scorer, GeometricEnsemble()).fit(splits["held_out"])
+    policy = policy.tune(splits["val"], "optimized").at(budget=0.5)
+    outcome = evaluate(policy, splits["test"])
+    assert outcome.mean_cost == pytest.approx(0.5, abs=0.06)
+    again = Policy.load(policy.save(tmp_path / "policy"))
+    assert torch.equal(again.decide(splits["test"]), policy.decide(splits["test"]))
+    assert again.scorer.at_price(0.5).price == 0.5
+
+
+def test_they_are_methods_like_all_others(splits, quick):
+    table = compare(*splits.values(), methods=["forecast", "value"], seeds=2, resamples=50)
+    assert [len(method.curves) for method in table.methods] == [2, 2]
+
+
+def test_costs_are_those_of_two_small_layers(quick):
+    ledger, _ = world_of_three_kinds(samples=60)
+    forecast = fit(Forecast(epochs=1), ledger)
+    # Exit 1 sees 5 x 2 probabilities and forecasts the exits 1, 2 and 3 with 16 units each.
+    assert forecast.macs(1, num_classes=8) == (10 * 16 + 16) * 3
+    value = fit(ValueOfContinuing(epochs=1, history=False), ledger)
+    assert value.macs(1, num_classes=8) == (5 * 16 + 16) * len(PRICES)
+
+
+def test_between_prices_gains_are_interpolated():
+    values = torch.arange(12.0)[None]
+    assert between(values, PRICES[3]).item() == pytest.approx(3)
+    assert between(values, (PRICES[3] * PRICES[4]) ** 0.5).item() == pytest.approx(3.5, abs=1e-4)
+    assert between(values, 0.0).item() == 0
+    assert between(values, 100.0).item() == 11
+
+
+def test_regression_learns_the_gain_itself(fitted):
+    ledger, kind = world_of_three_kinds()
+    gains = fitted["regression"].outputs(history_of(ledger, 0))
+    price = torch.tensor(PRICES)
+    # Who is right at once loses nothing by stopping, and saves what going on would have cost.
+    assert gains[kind == 1].mean(0)[0].item() == pytest.approx(-1 + 0.25 * PRICES[0], abs=0.15)
+    assert gains[kind == 0].mean(0)[6].item() == pytest.approx(0.25 * price[6].item(), abs=0.15)
+
+
+def test_impossible_settings_and_unfitted_use_are_refused(quick):
+    with pytest.raises(ConfigError, match="`price` must not be negative, got -1"):
+        Forecast(price=-1)
+    with pytest.raises(ConfigError, match="one of classification, regression, got 'hinge'"):
+        ValueOfContinuing(loss="hinge")
+    with pytest.raises(ConfigError, match="`hidden` must be a whole number of at least 1"):
+        Forecast(hidden=0)
+    ledger, _ = world_of_three_kinds(samples=60)
+    with pytest.raises(NotFittedError):
+        Forecast().score_at(history_of(ledger, 0))
+    with pytest.raises(NotFittedError):
+        ValueOfContinuing().at_price(0.5)
+    with pytest.raises(ConfigError, match=r"no Forecast at exit 3: .* a network of 4 exits"):
+        fit(Forecast(epochs=1), ledger).score_at(history_of(ledger))
+
+
+def test_performance_control_scores_by_the_accuracy_of_similarly_confident_samples(splits):
+    scorer = fit(PerformanceControl(bins=10), splits["held_out"])
+    held_out = splits["held_out"]
+    history = history_of(held_out, 2)
+    order = MaxProbability().score_at(history).argsort()
+    right = (history.predictions[:, -1] == held_out.labels).double()
+    scores = scorer.score_at(history).double()
+    for rows in order.tensor_split(10)[1:-1]:
+        assert scores[rows].mean().item() == pytest.approx(right[rows].mean().item(), abs=0.06)
+    assert len(scores.unique()) > 500  # equal accuracies stay apart
+
+
+def test_performance_control_sets_one_target_for_all_exits(splits):
+    policy = Policy(PerformanceControl()).fit(splits["held_out"]).tune(splits["val"], "shared")
+    thresholds = policy.at(budget=0.5).thresholds[:-1]
+    assert (thresholds == thresholds[0]).all()
+    assert 0 < thresholds[0] < 1
+    one = fit(PerformanceControl(bins=1), splits["held_out"])
+    assert one.score_at(history_of(splits["val"], 0)).max() < 1
+    with pytest.raises(LedgerError, match="700 bins need as many samples, got 600"):
+        fit(PerformanceControl(bins=700), splits["held_out"])
+
+
+def test_thresholds_are_named_after_a_colon():
+    (method,) = find_methods(["ours:optimized"], num_classes=10)
+    assert (method.thresholds, method.label) == ("optimized", "Ours, optimized")
+    assert len(find_methods(["beyond"], num_classes=10)) == 39
+    with pytest.raises(ConfigError, match="one of geometric, optimized, shared"):
+        find_methods(["ours:best"], num_classes=10)
+    with pytest.raises(ConfigError, match="did you mean 'ours'"):
+        find_methods(["our:optimized"], num_classes=10)
+
+
+def test_gates_leave_with_the_probability_that_none_opened_before():
+    odds = torch.randn(3, 5, 2)
+    shares = leaving(odds)
+    assert torch.allclose(shares.sum(0), torch.ones(5, 2))
+    opened = odds.sigmoid()
+    assert torch.allclose(shares[2], opened[2] * (1 - opened[0]) * (1 - opened[1]))
+    assert torch.allclose(shares[3], (1 - opened).prod(0))
+
+
+def test_gates_buy_what_is_worth_it_at_a_low_price(fitted):
+    ledger, kind = world_of_three_kinds()
+    stops = fitted["gates"].at_price(0.5).score_at(history_of(ledger, 0)) >= 0
+    shares = [stops[kind == k].double().mean().item() for k in range(3)]
+    assert shares == pytest.approx([1, 0, 0], abs=0.05)

@@ -1,0 +1,9 @@
+"""Networks, policies and exports that the tests of every runtime share."""
+
+from ..deployment import (  # noqa: F401 - fixtures
+    _short_fits,
+    exported,
+    make,
+    make_once,
+    world,
+)

@@ -1,0 +1,181 @@
+"""Columns of a table become what a network takes, or a message that says what to do."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import offramp
+from offramp.data.images import Normalization
+from offramp.data.load import Source
+from offramp.errors import ConfigError, DataError, FileFormatError, NetworkError, OriginWarning
+from offramp.networks.inputs import AnyInput, ImageInput, TensorInput, TextInput
+from offramp.serving.columns import ColumnReader, Columns
+from offramp.serving.images import ImageReader, images_of_run
+from offramp.serving.model import Model
+from offramp.serving.ray import PolicyPredictor
+
+SIZE = 8
+NORMALIZATION = Normalization((0.5, 0.4, 0.3), (0.2, 0.2, 0.1))
+IMAGES = ColumnReader(ImageInput(SIZE, SIZE), ImageReader(SIZE, 1.0, NORMALIZATION))
+GREY = ColumnReader(ImageInput(SIZE, SIZE, channels=1))
+ROWS = ColumnReader(TensorInput((6,)))
+TEXTS = ColumnReader(TextInput(max_length=5, vocabulary=10))
+
+
+def pixels(samples=4, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(256, (samples, 3, SIZE, SIZE), dtype=torch.uint8, generator=generator)
+
+
+def objects(*values):
+    made = np.empty(len(values), dtype=object)
+    made[:] = values
+    return made
+
+
+def png(image):
+    file = io.BytesIO()
+    pillow = pytest.importorskip("PIL.Image")
+    pillow.fromarray(image.permute(1, 2, 0).numpy()).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_pixels_are_normalised_as_in_training():
+    assert torch.equal(IMAGES({"image": pixels().numpy()}), NORMALIZATION(pixels()))
+
+
+def test_channels_may_come_last():
+    reader = ColumnReader(IMAGES.inputs, IMAGES.images, Columns(inputs="photo", layout="HWC"))
+    batch = {"photo": pixels().permute(0, 2, 3, 1).numpy()}
+    assert torch.equal(reader(batch), NORMALIZATION(pixels()))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_floats_are_taken_as_they_are(dtype):
+    images = np.random.default_rng(0).normal(size=(4, 3, SIZE, SIZE)).astype(dtype)
+    found = IMAGES({"image": images})
+    assert found.dtype == torch.float32
+    assert np.array_equal(found.numpy(), images.astype(np.float32))
+
+
+def test_files_are_decoded_as_in_training_and_a_broken_one_fails_alone():
+    encoded = [png(image) for image in pixels(2)]
+    found = IMAGES({"image": objects(encoded[0], b"no image", None, encoded[1])})
+    assert torch.equal(found[[0, 3]], NORMALIZATION(pixels(2)))
+    assert found[[1, 2]].isnan().all()
+
+
+def test_rows_that_are_arrays_of_their_own_are_stacked():
+    found = IMAGES({"image": objects(*pixels().numpy())})
+    assert torch.equal(found, NORMALIZATION(pixels()))
+
+
+def test_whole_numbers_become_what_the_network_takes():
+    assert ROWS({"inputs": np.arange(12).reshape(2, 6)}).dtype == torch.float32
+    ids = ColumnReader(TensorInput((2,), "int64"))
+    assert ids({"inputs": np.ones((3, 2), dtype=np.int32)}).dtype == torch.int64
+
+
+def test_texts_of_different_lengths_are_padded_and_masked():
+    found = TEXTS({"input_ids": objects([1, 2, 3], np.array([4])), "id": np.arange(2)})
+    assert found["input_ids"].tolist() == [[1, 2, 3], [4, 0, 0]]
+    assert found["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    masked = {"input_ids": np.ones((2, 3), int), "attention_mask": np.array([[1, 1, 0]] * 2)}
+    assert TEXTS(masked)["attention_mask"].tolist() == [[1, 1, 0]] * 2
+
+
+BAD = {
+    "missing": (IMAGES, {"img": 0, "id": 0}, "no column 'image' to predict from, only id, img"),
+    "ints": (IMAGES, {"image": np.zeros((1, 3, 8, 8), int)}, "must hold pixels .uint8., floats"),
+    "grey": (GREY, {"image": np.zeros((1, 1, 8, 8), np.uint8)}, "give floats as the network"),
+    "grey file": (GREY, {"image": objects(b"x")}, "holds files, and this network takes no"),
+    "shapes": (IMAGES, {"image": objects(np.zeros(2), np.zeros(3))}, "'image' differ in shape"),
+    "words": (ROWS, {"inputs": np.array([["a"] * 6])}, "'inputs' must hold float32, got <U1"),
+    "float ids": (TEXTS, {"input_ids": objects([0.5])}, "input_ids must hold lists of whole"),
+    "mask": (
+        TEXTS,
+        {"input_ids": objects([1, 2]), "attention_mask": objects([1])},
+        "input_ids, attention_mask of a text must be equally long",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_columns_that_cannot_be_read_are_named(name):
+    reader, batch, message = BAD[name]
+    with pytest.raises(DataError, match=message):
+        reader(batch)
+
+
+def test_a_network_that_does_not_know_its_inputs_is_refused():
+    with pytest.raises(ConfigError, match="does not know its inputs cannot read columns"):
+        ColumnReader(AnyInput())
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """A network, its policy, and the same as a run that knows its data."""
+    root = tmp_path_factory.mktemp("places")
+    torch.manual_seed(0)
+    network = offramp.build("convnet", num_classes=4, image_size=SIZE, at=2).eval()
+    for weight in network.heads.parameters():
+        weight.data.mul_(20)
+    data = torch.utils.data.TensorDataset(NORMALIZATION(pixels(150)), torch.arange(150) % 4)
+    held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
+    policy = policy.tune(val, "geometric").at(budget=0.75)
+    return Model(network.save(root / "network"), policy.save(root / "policy"))
+
+
+def test_a_predictor_adds_what_the_runner_says_and_keeps_the_rest(places):
+    images = pixels(30, seed=1)
+    broken = NORMALIZATION(images)
+    broken[3] = torch.nan
+    expected = places.runner()(broken)
+    found = PolicyPredictor(places, IMAGES)({"id": np.arange(30), "image": broken.numpy()})
+    assert list(found)[:2] == ["id", "image"] and found["id"].tolist() == list(range(30))
+    assert found["prediction"].tolist() == expected.predictions.tolist()
+    assert found["exit"].tolist() == expected.exits.tolist()
+    assert len(set(found["exit"].tolist()) - {-1}) == 2  # each at its own
+    assert found["likely_wrong"].tolist() == expected.likely_wrong.tolist()
+    assert np.array_equal(found["confidence"], expected.confidence.numpy(), equal_nan=True)
+    assert np.array_equal(found["cost"], expected.costs.numpy())
+    assert found["failed"].nonzero()[0].tolist() == [3] and found["prediction"][3] == -1
+
+
+def test_inputs_can_be_left_out_and_answers_named_otherwise(places):
+    columns = Columns(prefix="early_", keep_inputs=False)
+    predict = PolicyPredictor(places, ColumnReader(IMAGES.inputs, IMAGES.images, columns))
+    found = predict({"exit": np.arange(2), "image": pixels(2).numpy()})
+    assert "image" not in found and found["exit"].tolist() == [0, 1]
+    assert {"early_prediction", "early_exit", "early_failed"} < found.keys()
+
+
+def test_columns_are_never_overwritten(places):
+    batch = {"image": pixels(2).numpy(), "cost": np.ones(2), "exit": np.ones(2)}
+    with pytest.raises(DataError, match=r"names cost, exit already: rename them, or .* a prefix"):
+        PolicyPredictor(places, IMAGES)(batch)
+
+
+def test_images_of_another_size_are_refused_by_the_network(places):
+    with pytest.raises(NetworkError, match="resize the images to 8x8"):
+        PolicyPredictor(places, IMAGES)({"image": np.zeros((1, 3, 9, 9), np.uint8)})
+
+
+def test_a_folder_that_a_machine_lacks_is_named(places):
+    with pytest.raises(FileFormatError, match=r"no folder nowhere on .*at the same place"):
+        PolicyPredictor(Model(places.network, Path("nowhere")), IMAGES)
+
+
+def test_a_run_knows_how_its_images_are_read(tmp_path):
+    inputs = ImageInput(20, 20)
+    with pytest.warns(OriginWarning, match="normalised as ImageNet's; name the data set"):
+        assert images_of_run(inputs, tmp_path)[0].normalization == Normalization()
+    Source("cluttered-digits").save(tmp_path)
+    reader, names = images_of_run(inputs, tmp_path)
+    digits = offramp.data.load("cluttered-digits")["test"]
+    assert reader.normalization == digits.normalization and names == tuple(digits.class_names)
+    assert images_of_run(GREY.inputs, tmp_path / "unknown") == (None, None)  # numbers

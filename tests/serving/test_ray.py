@@ -1,0 +1,354 @@
+"""The same decisions on a cluster of Ray with two workers, in batches and behind HTTP."""
+
+import http.client
+import io
+import json
+import os
+import re
+import socket
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import offramp
+from offramp.data.load import Source
+from offramp.errors import ConfigError, DataError, FileFormatError, MissingExtraError
+from offramp.replay import trace
+from offramp.runtime import near_threshold
+from offramp.serving.columns import ColumnReader, Columns
+from offramp.serving.images import images_of_run
+from offramp.serving.model import Model
+from offramp.serving.ray import (
+    AppConfig,
+    PolicyPredictor,
+    app,
+    deployment,
+    for_workers,
+    predict_dataset,
+)
+
+pytest.importorskip("ray")
+
+SIZE, BATCH = 20, 8
+MAX_BYTES = 40_000
+DIGITS = offramp.data.load("cluttered-digits")["test"]
+PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
+
+
+class Place:
+    """A run that knows its data, its policy, and the same runner in this process."""
+
+    def __init__(self, folder):
+        torch.manual_seed(0)
+        network = offramp.build("convnet", num_classes=10, image_size=SIZE, at=2).eval()
+        for weight in network.heads.parameters():
+            weight.data.mul_(20)  # so that scores lie apart
+        images, labels = DIGITS.batch(torch.arange(150))
+        ledger = offramp.record(network, TensorDataset(images, labels), "all", progress=False)
+        held_out, val, _ = ledger.partition()
+        policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
+        policy = policy.tune(val, "geometric").at(budget=0.75)
+        self.run, self.policy = folder / "run", policy.save(folder / "policy")
+        self.network = network.save(self.run / "network")
+        Source("cluttered-digits").save(self.run)
+        self.runner = offramp.Runner(network, policy)
+
+    def pixels(self, samples):
+        """Uint8 `[n, 3, S, S]`, and what they look like to the network."""
+        rows = torch.arange(200, 200 + samples)
+        return DIGITS.pixels[rows].numpy(), DIGITS.batch(rows)[0]
+
+    def undecided(self, images):
+        """Samples that another batch may send to another exit."""
+        data = TensorDataset(images, torch.zeros(len(images), dtype=torch.long))
+        ledger = offramp.record(self.runner.network, data, "test", progress=False)
+        policy = self.runner.policy
+        scores = trace(policy.answer, policy.scorer, ledger).scores
+        return near_threshold(scores, policy.thresholds)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return Place(tmp_path_factory.mktemp("cluster"))
+
+
+@pytest.fixture(scope="module")
+def dataset(cluster, place):
+    """Twelve blocks of one batch each, with ids, in order."""
+    import ray.data
+
+    ray.data.DataContext.get_current().execution_options.preserve_order = True
+    pixels, _ = place.pixels(12 * BATCH)
+    rows = [{"id": row, "image": image} for row, image in enumerate(pixels)]
+    return ray.data.from_items(rows, override_num_blocks=12)
+
+
+class TestBatches:
+    pytestmark = pytest.mark.cluster
+
+    def test_two_workers_decide_as_one_runner_and_keep_order_and_columns(
+        self, dataset, place, tmp_path
+    ):
+        class Marked(PolicyPredictor):
+            """Says which worker answered, and waits for the other one to have loaded."""
+
+            def __init__(self, *parts):
+                super().__init__(*parts)
+                (tmp_path / str(os.getpid())).touch()
+
+            def __call__(self, batch):
+                until = time.monotonic() + 120
+                while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < until:
+                    time.sleep(0.05)
+                worker = np.full(len(batch["id"]), os.getpid())
+                return {**super().__call__(batch), "worker": worker}
+
+        network = place.runner.network
+        images, _ = images_of_run(network.inputs, place.run)
+        found = dataset.map_batches(
+            Marked,
+            fn_constructor_args=(
+                Model(place.network, place.policy),
+                ColumnReader(network.inputs, images, Columns(keep_inputs=False)),
+            ),
+            concurrency=2,
+            num_cpus=0.5,
+            batch_size=BATCH,
+        ).to_pandas()
+        assert list(found) == [
+            *("id", "prediction", "confidence", "likely_wrong", "exit", "cost", "failed"),
+            "worker",
+        ]
+        assert found["id"].tolist() == list(range(12 * BATCH))
+        assert found["worker"].nunique() == 2
+        _, inputs = place.pixels(12 * BATCH)
+        expected = [place.runner(batch) for batch in inputs.split(BATCH)]
+        for name, part in (
+            ("prediction", "predictions"),
+            ("exit", "exits"),
+            ("confidence", "confidence"),
+            ("likely_wrong", "likely_wrong"),
+            ("cost", "costs"),
+        ):  # bit by bit, since the batches are the same
+            wanted = torch.cat([getattr(output, part) for output in expected])
+            assert np.array_equal(found[name].to_numpy(), wanted.numpy()), name
+        assert found["exit"].nunique() == 2 and not found["failed"].any()
+
+    def test_mistakes_show_before_the_cluster_works(self, dataset, place):
+        with pytest.raises(FileFormatError, match="there is no folder"):
+            predict_dataset(dataset, place.run, place.run / "none")
+        with pytest.raises(DataError, match="no column 'photo' to predict from, only id, image"):
+            predict_dataset(dataset, place.run, place.policy, columns=Columns(inputs="photo"))
+        with pytest.raises(DataError, match="names cost already"):
+            predict_dataset(dataset.rename_columns({"id": "cost"}), place.run, place.policy)
+        with pytest.raises(ConfigError, match=r"`workers` must be at least 1, or .*got 0"):
+            predict_dataset(dataset, place.run, place.policy, workers=0)
+        with pytest.raises(ConfigError, match="`batch_size` must be at least 1, got 0"):
+            predict_dataset(dataset, place.run, place.policy, batch_size=0)
+
+
+class Served:
+    """Two replicas behind HTTP on a free port."""
+
+    def __init__(self, place):
+        from ray import serve
+
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        serve.start(http_options={"host": "127.0.0.1", "port": self.port})
+        config = AppConfig(
+            place.run, place.policy, max_bytes=MAX_BYTES, max_pixels=5000, body_timeout=1.0
+        )
+        options = {"num_replicas": 2, "ray_actor_options": {"num_cpus": 0.5}}
+        serve.run(deployment(config).options(**options).bind(), name="digits", route_prefix="/")
+
+    def exchange(self, method, path="/predict", body=None, kind="application/json", **headers):
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, path, body, {"Content-Type": kind, **headers})
+            answer = connection.getresponse()
+            return answer.status, answer.read(), answer.headers
+        finally:
+            connection.close()
+
+
+@pytest.fixture(scope="module")
+def served(cluster, place):
+    from ray import serve
+
+    try:
+        yield Served(place)
+    finally:
+        serve.shutdown()
+
+
+class TestServing:
+    pytestmark = pytest.mark.cluster
+
+    def test_two_replicas_answer_many_clients_as_one_runner(self, served, place):
+        from ray import serve
+
+        _, inputs = place.pixels(64)
+        expected, near = place.runner(inputs), place.undecided(inputs)
+
+        def ask(row):
+            body = {"id": row, "inputs": inputs[row].tolist()}
+            status, text, _ = served.exchange("POST", body=body)
+            return status, json.loads(text)
+
+        with ThreadPoolExecutor(16) as clients:
+            answers = list(clients.map(ask, range(64)))
+        for row, (status, answer) in enumerate(answers):
+            assert status == 200 and answer["id"] == row  # nobody else's answer
+            if not near[row]:
+                assert answer["class"] == int(expected.predictions[row])
+                assert answer["exit"] == int(expected.exits[row])
+                assert answer["cost"] == pytest.approx(float(expected.costs[row]), abs=1e-5)
+        assert near.sum() <= 3 and len({answer["exit"] for _, answer in answers}) == 2
+        running = serve.status().applications["digits"].deployments["offramp"].replica_states
+        assert running == {"RUNNING": 2}
+
+    def test_images_are_normalised_as_in_training_and_ids_come_back(self, served, place):
+        pillow = pytest.importorskip("PIL.Image")
+        pixels, inputs = place.pixels(1)
+        file = io.BytesIO()
+        pillow.fromarray(pixels[0].transpose(1, 2, 0)).save(file, "PNG")
+        expected = place.runner(inputs)
+        status, text, headers = served.exchange(
+            "POST", body=file.getvalue(), kind="image/png", **{"X-Request-ID": "mine"}
+        )
+        answer = json.loads(text)
+        assert status == 200 and answer["id"] == "mine"
+        assert headers.get_all("x-request-id") == ["mine"]
+        assert answer["class"] == int(expected.predictions[0])
+        assert answer["name"] == str(answer["class"])
+        assert answer["confidence"] == pytest.approx(float(expected.confidence[0]), abs=1e-4)
+
+    @pytest.mark.parametrize(
+        ("body", "kind", "status", "reason"),
+        [
+            (b"{", "application/json", 400, "not valid JSON"),
+            ({"inputs": [1]}, "application/json", 422, "must have the shape"),
+            ({"path": "/etc/passwd"}, "application/json", 422, "got the fields path"),
+            (b"\x89PNG\r\n\x1a\n", "image/png", 422, "not a PNG or JPEG"),
+            (b"hello", "text/plain", 415, "the content type must be"),
+            (b"x" * (MAX_BYTES + 1), "application/json", 413, "may have 40,000 bytes"),
+        ],
+    )
+    def test_bad_requests_get_the_reason_that_the_other_server_gives(
+        self, served, body, kind, status, reason
+    ):
+        found, text, _ = served.exchange("POST", body=body, kind=kind)
+        assert found == status and reason in json.loads(text)["detail"]
+
+    def test_a_body_that_does_not_arrive_is_given_up(self, served):
+        with socket.create_connection(("127.0.0.1", served.port), timeout=60) as client:
+            head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            client.sendall(head + b"Content-Length: 100\r\n\r\n12345")
+            assert b"408" in client.recv(200).split(b"\r\n")[0]
+
+    def test_a_body_that_grows_without_end_is_cut_off(self, served):
+        """Chunks say no size beforehand."""
+        with socket.create_connection(("127.0.0.1", served.port), timeout=60) as client:
+            head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
+            for _ in range(MAX_BYTES // 4096 + 1):
+                client.sendall(b"1000\r\n" + b"[" * 4096 + b"\r\n")
+            assert b"413" in client.recv(200).split(b"\r\n")[0]
+
+    def test_nothing_else_is_offered(self, served):
+        assert served.exchange("GET", "/health")[:2] == (200, b"ok")
+        assert served.exchange("GET", "/predict")[0] == 405
+        assert served.exchange("GET", "/docs")[0] == served.exchange("GET", "/openapi.json")[0]
+        assert served.exchange("GET", "/docs")[0] == 404
+
+    def test_requests_exits_latency_and_savings_are_among_rays_metrics(self, served, cluster):
+        assert served.exchange("POST", body={"inputs": [1]})[0] == 422
+        (node,) = cluster.nodes()
+        wanted = {
+            'ray_offramp_requests_total{.*status="200"',
+            'ray_offramp_requests_total{.*status="422"',
+            'ray_offramp_exits_total{.*exit="0"',
+            "ray_offramp_cost_saved_total{",
+            "ray_offramp_request_seconds_count{",
+        }
+        until = time.monotonic() + 90  # Ray gathers them every few seconds
+        while time.monotonic() < until:
+            address = (node["NodeManagerAddress"], node["MetricsExportPort"])
+            connection = http.client.HTTPConnection(*address, timeout=10)
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+            connection.close()
+            missing = {name for name in wanted if not re.search(rf"(?m)^{name}", text)}
+            if not missing:
+                break
+            time.sleep(0.5)
+        assert not missing
+
+
+def test_the_page_shows_a_configuration_that_ray_takes():
+    yaml = pytest.importorskip("yaml")
+    from ray.serve.schema import ServeDeploySchema
+
+    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    (application,) = ServeDeploySchema.model_validate(yaml.safe_load(block)).applications
+    module, _, name = application.import_path.partition(":")
+    assert getattr(sys.modules[module], name) is app
+    assert AppConfig.parse(application.args).budget == 0.5
+    assert [part.name for part in application.deployments] == ["offramp"]
+
+
+def test_relative_folders_are_found_by_workers_that_start_elsewhere(monkeypatch):
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    for given, wanted in (({}, Path.cwd() / "run"), ({"working_dir": "gcs://x"}, Path("run"))):
+        context = SimpleNamespace(runtime_env=given)
+        monkeypatch.setattr(ray, "get_runtime_context", lambda context=context: context)
+        assert for_workers("run") == wanted
+
+
+def test_arguments_may_be_text_as_on_a_command_line():
+    config = AppConfig.parse({"network": "run", "policy": "policy", "budget": "0.5"})
+    assert config.network == "run" and config.budget == 0.5 and config.max_batch == 32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"network": "run"}, "`policy`: "),
+        ({"network": "run", "policy": "p", "budgets": 1}, "`budgets`: "),
+        ({"network": "run", "policy": "p", "budget": "half"}, "`budget`: .*number"),
+        ({"network": "run", "policy": "p", "max_batch": 0}, "`max_batch` must be at least 1"),
+        ({"network": "run", "policy": "p"}, "there is no folder .*run on "),
+    ],
+)
+def test_wrong_arguments_are_named_before_anything_is_deployed(arguments, message):
+    with pytest.raises((ConfigError, FileFormatError), match=message):
+        app(arguments)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda: predict_dataset(None, "a", "b"), lambda: deployment(AppConfig("a", "b"))],
+)
+def test_without_ray_the_pip_command_is_named(call, monkeypatch):
+    def absent(name):
+        if name.partition(".")[0] == "ray":
+            raise ModuleNotFoundError("No module named 'ray'", name="ray")
+        return import_module(name)
+
+    monkeypatch.setattr("offramp.extras.import_module", absent)
+    with pytest.raises(MissingExtraError, match=r"pip install 'offramp\[ray\]'"):
+        call()

@@ -1,0 +1,321 @@
+"""A real server in processes of its own, with many clients at once."""
+
+import http.client
+import io
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import offramp
+from offramp.data.images import Normalization
+
+pytest.importorskip("litserve")
+pytest.importorskip("prometheus_client")
+Image = pytest.importorskip("PIL.Image")
+
+SIZE = 8
+MAX_BYTES = 20_000
+NAMES = ["ant", "bee", "cat", "dog"]
+
+
+class Server:
+    """`offramp serve` on a free port, and the same runner in this process."""
+
+    def __init__(self, folder):
+        torch.manual_seed(0)
+        network = offramp.build("convnet", num_classes=4, image_size=SIZE, at=2).eval()
+        for weight in network.heads.parameters():
+            weight.data.mul_(20)  # so that scores lie apart
+        data = TensorDataset(torch.randn(150, 3, SIZE, SIZE), torch.arange(150) % 4)
+        ledger = offramp.record(network, data, split="all", progress=False)
+        held_out, val, _ = ledger.partition()
+        policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
+        policy = policy.tune(val, "geometric").at(budget=0.75)
+        network.save(folder / "network")
+        policy.save(folder / "policy")
+        (folder / "names.txt").write_text("\n".join(NAMES))
+        self.runner = offramp.Runner(network, policy)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        options = f"--port {self.port} --max-bytes {MAX_BYTES} --max-pixels 5000 --threads 1"
+        options += f" --body-timeout 1 --class-names {folder / 'names.txt'}"
+        command = [sys.executable, "-m", "offramp", "serve", folder / "network", folder / "policy"]
+        self.log = (folder / "log.txt").open("w+")
+        self.process = subprocess.Popen(
+            [*map(str, command), *options.split()],
+            stdout=self.log,
+            stderr=self.log,
+            start_new_session=True,  # as in a terminal: a group of its own
+        )
+
+    def wait(self):
+        deadline = time.monotonic() + 240  # two imports of torch, where the machine is busy
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                if self.get("/health")[0] == 200:
+                    return self
+            except OSError:
+                time.sleep(0.1)
+        raise AssertionError(f"the server did not start: {self.said()}")
+
+    def said(self):
+        """Everything that its processes have printed."""
+        self.log.seek(0)
+        return self.log.read()
+
+    def get(self, path):
+        return self._exchange("GET", path, None, {})
+
+    def post(self, body, kind="application/json", **headers):
+        if not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        return self._exchange("POST", "/predict", body, {"Content-Type": kind, **headers})
+
+    def _exchange(self, method, path, body, headers):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(), dict(answer.headers)
+        finally:
+            connection.close()
+
+    def metric(self, name):
+        _, text, _ = self.get("/metrics")
+        found = re.search(rf"^{re.escape(name)} (\S+)$", text.decode(), flags=re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    started = Server(tmp_path_factory.mktemp("served"))
+    try:
+        yield started.wait()
+        stops_cleanly(started)
+    finally:
+        started.process.kill()
+
+
+def stops_cleanly(server):
+    """On Ctrl-C, which a terminal sends to all processes, it ends without a word too many."""
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    assert len(children) >= 2
+    os.killpg(server.process.pid, signal.SIGINT)
+    assert server.process.wait(timeout=120) == 0
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", server.port))
+    said = server.said()
+    assert said.endswith("stopped\n"), said
+    assert "Traceback" not in said and "ERROR" not in said, said
+
+
+def test_interrupted_while_it_starts_it_leaves_nothing_behind(tmp_path):
+    """SIGTERM, to the first process alone, as service managers do."""
+    early = Server(tmp_path)
+    first = psutil.Process(early.process.pid)
+    deadline = time.monotonic() + 240
+    while not first.children(recursive=True) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    children = first.children(recursive=True)
+    assert children and early.process.poll() is None
+    early.process.send_signal(signal.SIGTERM)
+    assert early.process.wait(timeout=120) == 0
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert not alive
+    assert "Traceback" not in early.said() and early.said().endswith("stopped\n"), early.said()
+
+
+def png(seed, kind="PNG"):
+    numbers = random.Random(seed)
+    image = Image.new("RGB", (SIZE, SIZE))
+    image.putdata([tuple(numbers.randrange(256) for _ in range(3)) for _ in range(SIZE**2)])
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+def pixels(encoded):
+    with Image.open(io.BytesIO(encoded)) as image:
+        flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+    return Normalization()(flat.view(1, SIZE, SIZE, 3).permute(0, 3, 1, 2))
+
+
+def test_many_clients_get_their_own_answers_while_others_misbehave(server):
+    inputs = torch.randn(120, 3, SIZE, SIZE)
+    expected = server.runner(inputs)
+    bad = [b"{", b"[" * 5000, b'{"inputs": [[1]]}', b'{"inputs": NaN}', b"x" * (MAX_BYTES + 1)]
+
+    def good(number):
+        status, body, _ = server.post({"id": f"n-{number}", "inputs": inputs[number].tolist()})
+        return number, status, json.loads(body)
+
+    def misbehave(number):
+        return server.post(bad[number % len(bad)])[0]
+
+    slow = [slow_client(server.port) for _ in range(4)]
+    with ThreadPoolExecutor(24) as clients:
+        refused = clients.map(misbehave, range(40))
+        answers = list(clients.map(good, range(120)))
+        assert set(refused) == {400, 413, 422}
+    for number, status, answer in answers:
+        assert status == 200 and answer["id"] == f"n-{number}"  # nobody else's answer
+        assert answer["class"] == int(expected.predictions[number])
+        assert answer["name"] == NAMES[answer["class"]]
+        assert answer["exit"] == int(expected.exits[number])
+        assert answer["cost"] == pytest.approx(float(expected.costs[number]), abs=1e-5)
+        assert answer["confidence"] == pytest.approx(float(expected.confidence[number]), abs=1e-3)
+        assert answer["likely_wrong"] == bool(expected.likely_wrong[number])
+    assert len({answer["exit"] for *_, answer in answers}) == 2  # each at its own
+    for client in slow:
+        assert b"408" in client.recv(200).split(b"\r\n")[0]
+        client.close()
+
+
+def slow_client(port):
+    """Says that 100 bytes will come, and sends five."""
+    client = socket.create_connection(("127.0.0.1", port), timeout=60)
+    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    client.sendall(head + b"Content-Length: 100\r\n\r\n12345")
+    return client
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_images_are_answered_like_their_pixels(server, kind):
+    encoded = png(3, kind)
+    expected = server.runner(pixels(encoded))
+    status, body, headers = server.post(encoded, f"image/{kind.lower()}", **{"X-Request-ID": "7"})
+    answer = json.loads(body)
+    assert status == 200 and answer["id"] == "7" and headers["x-request-id"] == "7"
+    assert answer["class"] == int(expected.predictions[0])
+    assert answer["confidence"] == pytest.approx(float(expected.confidence[0]), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "reason"),
+    [
+        (b"{", "application/json", 400, "not valid JSON"),
+        ({"inputs": [1]}, "application/json", 422, "must have the shape"),
+        ({"path": "/etc/passwd"}, "application/json", 422, "got the fields path"),
+        (b"\x89PNG\r\n\x1a\n", "image/png", 422, "not a PNG or JPEG"),
+        (b"hello", "text/plain", 415, "the content type must be"),
+        (b"x" * (MAX_BYTES + 1), "application/json", 413, "may have 20,000 bytes"),
+    ],
+)
+def test_bad_requests_get_a_reason_as_json(server, body, kind, status, reason):
+    found, text, _ = server.post(body, kind)
+    assert found == status and reason in json.loads(text)["detail"]
+
+
+def test_a_body_that_grows_without_end_is_cut_off(server):
+    """Chunks say no size beforehand."""
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
+
+    def send():
+        try:
+            for _ in range(100):
+                client.sendall(b"1000\r\n" + b"[" * 4096 + b"\r\n")
+        except OSError:
+            pass  # the server has closed the door
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert b"413" in client.recv(200).split(b"\r\n")[0]
+    sender.join()
+    client.close()
+
+
+def test_metrics_count_requests_exits_latency_and_savings(server):
+    exits = [f'offramp_exits_total{{exit="{m}"}}' for m in range(2)]
+    names = ['offramp_requests_total{status="200"}', 'offramp_requests_total{status="422"}']
+    names += [*exits, "offramp_cost_saved_total", "offramp_request_seconds_count"]
+    before = {name: server.metric(name) for name in names}
+    costs = []
+    for number in range(5):
+        inputs = torch.randn(3, SIZE, SIZE, generator=torch.Generator().manual_seed(number))
+        costs.append(json.loads(server.post({"inputs": inputs.tolist()})[1])["cost"])
+    server.post({"inputs": [1]})
+    grown = {name: server.metric(name) - before[name] for name in names}
+    assert grown[names[0]] == 5 and grown[names[1]] == 1
+    assert sum(grown[name] for name in exits) == 5
+    saved = sum(max(0, 1 - cost) for cost in costs)
+    assert grown["offramp_cost_saved_total"] == pytest.approx(saved, abs=1e-4)
+    assert grown["offramp_request_seconds_count"] == 6
+
+
+def test_nothing_else_is_offered(server):
+    assert server.get("/predict")[0] == 405
+    assert server.get("/docs")[0] == server.get("/openapi.json")[0] == 404
+    status, body, _ = server.get("/info")
+    assert status == 200 and json.loads(body)["model"]["exits"] == 2
+
+
+def test_it_listens_on_this_machine_only(server):
+    connections = [
+        found
+        for process in [psutil.Process(server.process.pid)]
+        for child in [process, *process.children(recursive=True)]
+        for found in child.net_connections("tcp")
+        if found.status == psutil.CONN_LISTEN
+    ]
+    assert {found.laddr.ip for found in connections} == {"127.0.0.1"}
+
+
+def test_a_policy_of_another_network_is_refused_before_the_port_opens(tmp_path):
+    for name, seed in (("one", 1), ("other", 2)):
+        torch.manual_seed(seed)
+        network = offramp.build("convnet", num_classes=4, image_size=SIZE, at=2).eval()
+        network.save(tmp_path / name)
+    data = TensorDataset(torch.randn(60, 3, SIZE, SIZE), torch.arange(60) % 4)
+    held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
+    policy = policy.tune(val, "geometric").at(budget=0.8)
+    from offramp.errors import ConfigError, OriginError
+    from offramp.serving.server import Model
+
+    policy.save(tmp_path / "policy")
+    with pytest.raises(OriginError, match="this policy is for the network"):
+        Model(tmp_path / "one", tmp_path / "policy").runner()
+    with pytest.raises(ConfigError, match="a name for each of the 4 classes, got 1"):
+        Model(tmp_path / "other", tmp_path / "policy", class_names=("a",)).runner()
+
+
+def test_cli_names_what_is_wrong(tmp_path):
+    command = [sys.executable, "-m", "offramp", "serve", str(tmp_path), str(tmp_path)]
+    environment = {**os.environ, "COLUMNS": "200"}
+    found = subprocess.run(
+        [*command, "--port", "80"], capture_output=True, text=True, env=environment
+    )
+    assert found.returncode == 2 and "`port` must lie in 1024..65535" in found.stderr
+
+
+def test_images_are_read_as_the_named_data_set_was(tmp_path):
+    from offramp.data.load import Source
+    from offramp.serving.images import images_as_trained
+
+    network = offramp.build("convnet", num_classes=10, image_size=28)
+    told = Source.find(tmp_path, "cluttered-digits")
+    reader, names = images_as_trained(network.inputs, told)
+    data = offramp.data.load("cluttered-digits")["test"]
+    assert reader.size == 28 and reader.normalization == data.normalization
+    assert names == tuple(data.class_names)
+    grey = offramp.build("convnet", num_classes=10, image_size=28, channels=1)
+    assert images_as_trained(grey.inputs, None) == (None, None)  # sent as numbers

@@ -1,0 +1,194 @@
+"""What studies report beyond a comparison is computed from the ledgers, and can be checked."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from offramp import Costs, Ledger, MaxProbability, Policy, compare
+from offramp.advice import Auto
+from offramp.errors import ConfigError
+from offramp.evaluation.bootstrap import Resamples
+from offramp.evaluation.comparison import accuracy_key
+from offramp.evaluation.outcome import exit_metrics
+from offramp.methods import find_methods
+from offramp.report import Table
+from offramp.studies.analyses.corrector_cost import corrector_cost
+from offramp.studies.analyses.domain_shift import domain_shift
+from offramp.studies.analyses.futile_sample import futile_sample
+from offramp.studies.analyses.method_gains import gains
+from offramp.studies.analyses.metric_validity import _resampled_augrc, metric_validity, spearman
+from offramp.studies.cache import Cache
+from offramp.studies.context import Narrator, Workshop
+from offramp.studies.paper import beside_paper
+from offramp.studies.results import Case, CaseResult, Findings, cells, hopeless_strip
+from offramp.studies.settings import CompareSettings, CorrectorSettings, DataSettings
+from offramp.studies.steps import CompareStep, StoredLedger
+from offramp.studies.study import Subject
+
+METHODS = ("baseline", "temperature", "overconfident", "ours", "ccct")
+
+
+@pytest.fixture
+def result(shipped, tmp_path):
+    """A case with five methods on small made-up ledgers."""
+    settings = CompareSettings(METHODS, (0.5, 0.75), seeds=1, resamples=50)
+    step = CompareStep(
+        "made-up",
+        tuple(StoredLedger(each) for each in shipped.values()),
+        settings,
+        CorrectorSettings(),
+    )
+    subject = Subject("made-up", "Made up")
+    case = Case("made-up", "Made up", None, "", subject, None, step)
+    methods = find_methods(METHODS, 20)
+    comparison = compare(**shipped, methods=methods, budgets=(0.5, 0.75), seeds=1, resamples=50)
+    workshop = Workshop(Cache(tmp_path), Narrator(shown=False))
+    return CaseResult(case, shipped, comparison, methods, workshop)
+
+
+def test_spearman_is_that_of_scipy():
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(0, 4, size=(2, 3, 7)).astype(float)
+    expected = [spearmanr(a, b).statistic for a, b in zip(first, second, strict=True)]
+    assert spearman(first, second) == pytest.approx(expected)
+    assert np.isnan(spearman(np.zeros((1, 3)), np.ones((1, 3)))).all()
+
+
+def test_metric_validity_correlates_the_figures_of_the_comparison(result, tmp_path):
+    found = metric_validity([result])
+    found.save(tmp_path)
+    assert Findings.load(tmp_path) == found
+    (table,) = found.tables
+    assert [row[0].text for row in table.rows] == ["ECE", "EEFP", "NLL", "AUGRC"]
+    for row, column, sign in ((table.rows[0], "ece", -1), (table.rows[1], "eefp", 1)):
+        figures = [method.figures for method in result.comparison.methods]
+        values = [sign * each[column].value for each in figures]
+        accuracies = [each[accuracy_key(0.5)].value for each in figures]
+        expected = spearmanr(values, accuracies).statistic
+        assert row[1].text.startswith(f"{expected:+.2f} [")
+
+
+def test_metric_validity_needs_three_methods(result):
+    fewer = CaseResult(
+        result.case, result.ledgers, result.comparison, result.methods[:2], result.workshop
+    )
+    assert metric_validity([fewer]).tables[0].rows[0][1].text == "-"
+
+
+def test_resampled_augrc_lies_around_the_measured_one(shipped):
+    policy = Policy(MaxProbability()).fit(shipped["held_out"]).tune(shipped["val"])
+    trace = policy.trace(shipped["test"], "test")
+    measured = exit_metrics(trace, policy.scorer).augrc[:-1].mean()
+    draws = Resamples(len(trace.labels), 200)
+    assert float(_resampled_augrc(trace, draws).mean()) == pytest.approx(measured, abs=3e-3)
+    draws.weights = torch.full((1, len(trace.labels)), 1 / len(trace.labels))
+    assert float(_resampled_augrc(trace, draws)) == pytest.approx(measured, abs=1e-3)
+
+
+def test_corrector_cost_is_that_of_the_formula(result):
+    totals, exits, paper = corrector_cost([result]).tables
+    extra = sum(640 * m + 128 for m in (1, 2, 3))
+    by_name = {row[0].text: [cell.text for cell in row] for row in totals.rows}
+    assert by_name["No correctors"][1] == "16,004,000"
+    assert by_name["Ours"][1:3] == [f"{16_004_000 + extra:,}", f"{extra:,}"]
+    assert [row[2].text for row in exits.rows] == ["768", "1,408", "2,048", "0"]
+    assert paper.rows[0][1].text == "4,653,372,423"
+    assert "16 blocks" in paper.caption
+
+
+def test_corrector_cost_wants_macs(result):
+    ledgers = {
+        split: Ledger(x.logits, x.labels, [0.2, 0.4, 0.6, 1.0], split=split)
+        for split, x in result.ledgers.items()
+    }
+    other = CaseResult(result.case, ledgers, result.comparison, result.methods, result.workshop)
+    with pytest.raises(ConfigError, match="needs costs in MACs, and those of made-up are rel"):
+        corrector_cost([other])
+
+
+def test_domain_shift_states_the_drift_of_the_cost(result):
+    figures, *drifts = domain_shift([result]).tables
+    assert len(figures.rows) == len(METHODS)
+    assert [table.name for table in drifts] == ["drift-50", "drift-75"]
+    held_out, val, test = result.ledgers.values()
+    policy = Policy(MaxProbability()).fit(held_out).tune(val, "geometric").at(budget=0.5)
+    costs = (policy.costs(test) / test.reference_cost)[policy.decide(test).long()]
+    cost = float(costs.mean())
+    assert drifts[0].rows[0][1].text.startswith(f"{cost:.1%} ({100 * (cost - 0.5):+.1f}), ")
+
+
+def test_gains_are_those_of_the_comparison(result, shipped):
+    with pytest.raises(ConfigError, match="gains need 'auto' among the methods"):
+        gains([result])
+    entrants = ["baseline", "baseline:optimized", "ours", Auto(["baseline", "baseline:optimized"])]
+    table = compare(**shipped, methods=entrants, budgets=(0.5, 0.75), seeds=1, resamples=50)
+    both = replace(result, comparison=table)
+    per_network, closed, parts, chosen = gains([both, both]).tables
+    gap = table["auto"].differences["baseline"][accuracy_key(0.75)]
+    assert per_network.rows[1][4].text.startswith(f"{100 * gap.value:+.2f} [")
+    assert closed.rows[0][2].text == f"{table.closed_gap('auto', 0.5):+.1%}"
+    by_method = {row[1].text: row for row in parts.rows}
+    assert list(by_method) == ["baseline:optimized", "ours", "auto"]
+    assert by_method["auto"][3].text.startswith(f"{100 * gap.value:+.2f} (")
+    assert chosen.rows[0][1].text in ("baseline", "baseline:optimized")
+
+
+def test_futile_samples_are_wrong_everywhere_and_decided_as_the_policy_does(result):
+    summary, *samples = futile_sample([result]).tables
+    test = result.ledgers["test"]
+    held_out, val = result.ledgers["held_out"], result.ledgers["val"]
+    policy = Policy(MaxProbability()).fit(held_out).tune(val, "geometric").at(budget=0.5)
+    exits = policy.decide(test)
+    right = test.logits.argmax(dim=2) == test.labels[:, None]
+    lost = ~right.any(dim=1)
+    assert f"the {int(lost.sum()):,} hopeless samples" in summary.title
+    assert summary.rows[0][3].text == f"{float(exits[lost].double().mean()):.2f}"
+    for table in samples:
+        row = int(table.title.split("test-")[1].split(",")[0])
+        assert lost[row]
+        raw = [cells[1] for cells in table.rows]
+        stops = [number for number, cell in enumerate(raw) if cell.bold]
+        assert stops == ([] if int(exits[row]) == 3 else [int(exits[row])])
+
+
+def test_findings_survive_a_way_through_files(tmp_path):
+    table = Table("t", "A", ["x", "y"], [cells("a", 1)], "caption")
+    findings = Findings("T", "note", [table])
+    findings.save(tmp_path)
+    assert Findings.load(tmp_path) == findings
+
+
+def test_paper_and_here_stand_side_by_side(result):
+    label, group = "tab:other_ee_methods", "Zero Time Waste"
+    table = beside_paper(result.comparison, label, group, "n", "Mine")
+    assert table.columns[:5] == ["method", "25% paper", "25% here", "50% paper", "50% here"]
+    assert [row[0].text for row in table.rows] == ["Baseline", "Temperature scaling", "Ours"]
+    row = [cell.text for cell in table.rows[2]]
+    value = result.comparison["ours"].figures["accuracy@0.5"].value
+    assert row[1:5] == ["48.00 ± 0.05", "-", "60.03 ± 0.04", f"{100 * value:.2f}"]
+    assert beside_paper(result.comparison, "fig:teaser", "x", "n", "Mine") is None
+    assert beside_paper(result.comparison, label, None, "n", "Mine") is None
+    assert beside_paper(result.comparison, "tab:flops_comparison", None, "n", "Mine") is None
+
+
+def test_hopeless_samples_are_shown_where_images_are_at_hand(tmp_path, result):
+    data = DataSettings("cluttered-digits", limit=30)
+    workshop = Workshop(Cache(tmp_path), Narrator(shown=False))
+    test = workshop.splits(data).test
+    logits = torch.zeros(30, 2, 10)
+    logits[torch.arange(30), :, (test.labels + 1) % 10] = 5  # always wrong
+    logits[0] = 5 * torch.nn.functional.one_hot(test.labels[:1], 10)
+    costs = Costs(stages=(1, 1), heads=(0, 0))
+    ledger = Ledger(logits, test.labels, costs, split="test", sample_ids=test.sample_ids)
+    case = Case("a", "A", None, "", Subject("a", "A", data=data), None, result.case.comparison)
+    strip = hopeless_strip(case, ledger, workshop)
+    assert strip.images.shape == (12, 20, 20, 3)
+    label = int(test.labels[1])
+    assert strip.captions[0] == f"{label}, said {(label + 1) % 10}"
+    nowhere = Case("a", "A", None, "", Subject("a", "A"), None, result.case.comparison)
+    assert hopeless_strip(nowhere, ledger, workshop) is None
+    others = Ledger(logits, test.labels, costs, split="test", sample_ids=list(range(30)))
+    assert hopeless_strip(case, others, workshop) is None

@@ -1,0 +1,170 @@
+"""Every shipped study parses and is laid out at both scales, and its first steps work."""
+
+import pytest
+import torch
+
+from offramp import studies
+from offramp.errors import ConfigError, DataError, FileFormatError
+from offramp.methods import METHODS
+from offramp.networks import attach, build
+from offramp.studies import plan_run, read_study, run
+from offramp.studies.catalogue import list_studies
+from offramp.studies.paper import paper_group, paper_tables
+
+SCALED = [(name, scale) for name in studies.NAMES for scale in studies.SCALES]
+
+
+def subjects():
+    """The networks of all studies at paper scale, each once."""
+    found = {}
+    for name in studies.NAMES:
+        for subject in read_study(studies.find_study(name), "paper").subjects:
+            found.setdefault(str(subject.network), subject)
+    return list(found.values())
+
+
+@pytest.mark.parametrize(("name", "scale"), SCALED)
+def test_every_study_parses_and_its_plan_is_made(name, scale, shipped, tmp_path, monkeypatch):
+    monkeypatch.setenv("OFFRAMP_DATA", str(tmp_path))  # plans are made without any data
+    steps = plan_run(studies.find_study(name), scale=scale, cache=tmp_path)
+    assert steps[-1].kind == "report"
+    assert len({step.place for step in steps}) == len(steps)
+
+
+def test_every_study_file_is_listed():
+    folder = studies.find_study("demo").parent
+    files = {path.stem for path in folder.glob("*.toml")}
+    assert files == {*studies.NAMES, "demo", "paper"}
+
+
+@pytest.mark.parametrize(("name", "scale"), SCALED)
+def test_the_paper_has_figures_for_every_heading_that_is_named(name, scale):
+    study = read_study(studies.find_study(name), scale)
+    label = study.report.paper
+    if label is None or label.startswith("fig:"):
+        return
+    for subject in study.subjects:
+        for heading in subject.paper.values():
+            assert paper_group(label, heading)
+
+
+def test_every_printed_row_has_as_many_figures_as_columns_and_a_known_method():
+    for label, table in paper_tables().items():
+        for rows in table["groups"].values():
+            for method, values in rows.items():
+                assert len(values) == len(table["columns"]), (label, method)
+                assert method in METHODS
+
+
+def test_an_unknown_heading_is_named():
+    with pytest.raises(ConfigError, match="no heading 'Domain Scetch'; did you mean `Domain Sk"):
+        paper_group("tab:robustness", "Domain Scetch")
+    assert paper_group("fig:teaser", "x") is None
+
+
+def test_small_and_paper_scale_train_the_same_way_of_each_study():
+    for name in ("other-methods", "domain-shift"):
+        small, paper = (read_study(studies.find_study(name), scale) for scale in studies.SCALES)
+        assert small.subjects[0].train.objective == paper.subjects[0].train.objective
+        assert small.compare == paper.compare
+
+
+def test_studies_that_share_a_network_train_it_once(shipped, tmp_path, monkeypatch):
+    monkeypatch.setenv("OFFRAMP_DATA", str(tmp_path))
+
+    def networks(name, scale):
+        steps = plan_run(studies.find_study(name), scale=scale, cache=tmp_path)
+        return {step.place for step in steps if step.kind == "network"}
+
+    assert networks("decalibration", "small") == networks("msdnet-cifar100", "small")
+    assert networks("vit-small-imagenet", "small") == networks("vit-tiny-tinyimagenet", "small")
+    assert networks("topk-ablation", "paper") == networks("resnet34-tinyimagenet", "paper")
+    assert len(networks("domain-shift", "small")) == 4, "one per source, whatever is tested"
+    validity = networks("metric-validity", "small")
+    assert validity > networks("efficientnet-b2-imagenet", "small")
+    assert len(validity) == 3
+
+
+def test_each_architecture_stands_for_its_own_family():
+    families = {
+        "resnet34-tinyimagenet": "thin-resnet",
+        "vit-tiny-tinyimagenet": "vit",
+        "msdnet-cifar100": "msdnet",
+        "vit-small-imagenet": "vit",
+        "efficientnet-b2-imagenet": "efficientnet-lite0",
+    }
+    for name, family in families.items():
+        (subject,) = read_study(studies.find_study(name), "small").subjects
+        assert family == (subject.network.name if subject.network else subject.name)
+
+
+@pytest.mark.parametrize("subject", subjects(), ids=lambda s: s.name)
+def test_networks_of_the_paper_scale_can_be_made(subject):
+    network, classes = subject.network, {"tiny-imagenet": 200, "domainnet": 345}
+    if not network.is_built:
+        return  # pretrained: see the next test
+    with torch.device("meta"):
+        size = subject.data.image_size or {"tiny-imagenet": 64, "domainnet": 224}.get(
+            subject.data.name, 32
+        )
+        made = build(
+            network.name,
+            classes.get(subject.data.name, 100),
+            size,
+            head=network.head,
+            **network.settings,
+        )
+    assert made.num_exits == {"resnet34": 16, "vit-tiny": 12, "msdnet": 5}[network.name]
+
+
+def test_the_pretrained_architectures_of_the_paper_scale_can_be_cut(monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    names = {s.network.name for s in subjects() if not s.network.is_built}
+    assert names == {"WinKawaks/vit-small-patch16-224", "google/efficientnet-b2"}
+    config = transformers.ViTConfig(
+        hidden_size=384, num_attention_heads=6, intermediate_size=1536, num_labels=1000
+    )
+    with torch.device("meta"):
+        vit = transformers.ViTForImageClassification(config)
+    assert attach(vit).num_exits == 12
+    config = transformers.EfficientNetConfig(num_labels=1000)
+    assert (config.width_coefficient, config.depth_coefficient) == (2.0, 3.1)
+    config.width_coefficient, config.depth_coefficient, config.image_size = 1.1, 1.2, 260
+    config.hidden_dim = 1408
+    with torch.device("meta"):
+        model = transformers.EfficientNetForImageClassification(config)
+    assert attach(model).num_exits == 23
+
+
+def test_a_study_of_the_paper_says_which_data_are_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("OFFRAMP_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=r"nothing was begun: .*`tiny-imagenet`.*hf download"):
+        run(
+            studies.find_study("other-methods"),
+            tmp_path / "out",
+            scale="paper",
+            cache=tmp_path / "c",
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_list_says_what_is_at_hand(shipped, tmp_path, monkeypatch):
+    monkeypatch.setenv("OFFRAMP_DATA", str(tmp_path))
+    listed = {study.name: study for study in list_studies(tmp_path)}
+    assert list(listed) == list(studies.NAMES)
+    small, paper = listed["topk-ablation"].scales
+    assert (small.scale, small.needs, small.state) == ("small", "shipped ledgers", "at hand")
+    assert paper.state == "not run; data missing: tiny-imagenet"
+    assert listed["domain-shift"].scales[0].state == "data missing: pacs"
+    (tmp_path / "pacs").mkdir()
+    (again,) = (each for each in list_studies(tmp_path) if each.name == "domain-shift")
+    assert again.scales[0].state == "data at hand; networks trained: 0 of 4"
+
+
+def test_the_list_works_without_the_shipped_ledgers(tmp_path, monkeypatch):
+    def missing():
+        raise FileFormatError("the zoo's `cifar100` is not installed")
+
+    monkeypatch.setattr("offramp.zoo.cifar100", missing)
+    assert "missing: the zoo's" in list_studies(tmp_path)[0].scales[0].state

@@ -1,0 +1,397 @@
+"""Guarantees: bounds that hold, a scan that stops in time, and samples that are used once."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offramp import (
+    Corrector,
+    Guarantee,
+    MaxProbability,
+    Policy,
+    ProductOfExperts,
+    certify,
+    evaluate,
+)
+from offramp.errors import (
+    ConfigError,
+    GuaranteeError,
+    GuaranteeWarning,
+    LedgerError,
+    NotFittedError,
+    SplitError,
+)
+from offramp.guarantees import (
+    betting,
+    certified,
+    conformal,
+    hoeffding_bentkus,
+    p_value,
+    upper_bounds,
+)
+from offramp.report.inspect import inspect
+from offramp.synthetic import ledgers
+from offramp.thresholds import exits_taken
+from offramp.thresholds.geometric import geometric_sweep
+
+DRAWS, SAMPLES, DELTA = 1000, 200, 0.1
+# What 1,000 draws may show of a true rate of 0.1, with probability 0.999.
+MOST = DELTA + 3.1 * (DELTA * (1 - DELTA) / DRAWS) ** 0.5
+
+
+@pytest.fixture(scope="module")
+def world():
+    """A finite world: losses and costs of 9 policies on 5,000 samples; truth is their mean.
+
+    The path goes from the full network to the first exit; calibration sets are drawn from the
+    samples with replacement, so that the true risk of every policy is known exactly.
+    """
+    ledger = ledgers(seed=7, samples=5000, hopeless=0.1)["val"]
+    logits = ledger.logits
+    predictions = logits.argmax(2)
+    scores = logits.softmax(2).amax(2)
+    costs = ledger.costs / ledger.reference_cost
+    points = geometric_sweep(scores, scores > 0, costs, 25).flip(0)[8::2]  # safest first
+    exits = exits_taken(scores, points).T.long()
+    right = predictions == ledger.labels[:, None]
+    losses = (right[:, -1:] & ~right.gather(1, exits)).double()
+    spent = ((costs - costs[0]) / (costs[-1] - costs[0]))[exits]
+    return losses, spent
+
+
+def draws_of(values):
+    """`[SAMPLES, DRAWS * P]`: every calibration set, side by side."""
+    generator = torch.Generator().manual_seed(0)
+    index = torch.randint(len(values), (SAMPLES, DRAWS), generator=generator)
+    return values[index].flatten(1)
+
+
+def chosen_risks(bounds, truth, epsilon, off_by_one=0):
+    """True risk of what is returned from each draw; zero where nothing is."""
+    risks = []
+    for row in bounds.view(DRAWS, -1):
+        count = certified(row, epsilon) + off_by_one
+        risks.append(truth[min(count, len(truth)) - 1].item() if count else 0.0)
+    return np.array(risks)
+
+
+@pytest.mark.parametrize("bound", [betting, hoeffding_bentkus])
+def test_certified_losses_exceed_epsilon_in_at_most_delta_of_the_draws(world, bound):
+    losses, _ = world
+    truth = losses.mean(0)
+    bounds = bound(draws_of(losses), DELTA)
+    for epsilon in (0.05, 0.1):
+        risks = chosen_risks(bounds, truth, epsilon)
+        assert (risks > epsilon).mean() <= MOST
+        assert risks.mean() > 0.3 * epsilon  # and the promise is not kept by doing nothing
+
+
+@pytest.mark.parametrize("bound", [betting, hoeffding_bentkus])
+def test_certified_costs_exceed_the_budget_in_at_most_delta_of_the_draws(world, bound):
+    _, spent = world
+    cheapest_first = spent.flip(1)
+    truth = cheapest_first.mean(0)
+    bounds = bound(draws_of(cheapest_first), DELTA)
+    risks = chosen_risks(bounds, truth, 0.4)
+    assert (risks > 0.4).mean() <= MOST
+    assert risks.mean() > 0.2
+
+
+def test_half_of_delta_each_keeps_both_promises_at_once(world):
+    losses, spent = world
+    epsilon, budget = 0.12, 0.6
+    wanted = Guarantee(epsilon=epsilon, budget=budget, delta=DELTA)
+    loss_bounds = betting(draws_of(losses), wanted.level).view(DRAWS, -1)
+    cost_bounds = betting(draws_of(spent.flip(1)), wanted.level).view(DRAWS, -1)
+    true_loss, true_cost = losses.mean(0), spent.mean(0)
+    broken, found = 0, 0
+    for loss_row, cost_row in zip(loss_bounds, cost_bounds, strict=True):
+        cheapest = certified(loss_row.cummax(0).values, epsilon) - 1  # counted from the safe end
+        dearest = len(cost_row) - certified(cost_row.cummax(0).values, budget)
+        if cheapest >= dearest:
+            found += 1
+            broken += bool(true_loss[cheapest] > epsilon or true_cost[cheapest] > budget)
+    assert found > DRAWS / 2
+    assert broken / DRAWS <= MOST
+
+
+def test_conformal_risk_control_holds_on_average_over_draws(world):
+    losses, _ = world
+    monotone = losses.cummax(1).values
+    truth, epsilon = losses.mean(0), 0.1
+    bounds = conformal(draws_of(losses).view(SAMPLES, DRAWS, -1).cummax(2).values.flatten(1))
+    risks = chosen_risks(bounds, truth, epsilon)
+    assert risks.mean() <= epsilon
+    # Of the losses that are bounded, nearly all of epsilon is used: a step of the path is missing.
+    assert chosen_risks(bounds, monotone.mean(0), epsilon).mean() > epsilon / 2
+    # With probability 1 - delta it does not hold: that is what delta=None gives up.
+    assert (chosen_risks(bounds, monotone.mean(0), epsilon) > epsilon).mean() > 0
+
+
+def test_returning_the_first_uncertified_policy_would_break_the_promise():
+    """The known off-by-one: on a path with a cliff, the step after the last certified one."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.tensor([0.0, 0.02, 0.02, 0.5, 0.5], dtype=torch.float64)
+    losses = (torch.rand(SAMPLES, DRAWS, 5, generator=generator) < truth).double().flatten(1)
+    bounds = betting(losses, DELTA)
+    assert (chosen_risks(bounds, truth, 0.1) > 0.1).mean() <= MOST
+    assert (chosen_risks(bounds, truth, 0.1, off_by_one=1) > 0.1).mean() > 0.9
+
+
+def test_the_scan_returns_the_last_certified_one_and_stops_at_the_first_failure():
+    bounds = torch.tensor([0.01, 0.04, 0.06, 0.03])
+    assert certified(bounds, 0.05) == 2
+    assert certified(bounds, 0.06) == 4
+    assert certified(bounds, 0.005) == 0
+    assert certified(bounds, 0.01) == 1
+
+
+def test_a_later_policy_is_never_certified_past_a_failure():
+    losses = torch.zeros(300, 4)
+    losses[:90, 1] = 1.0
+    for bound in ("betting", "hoeffding-bentkus"):
+        bounds = upper_bounds(losses, Guarantee(epsilon=0.05, bound=bound))
+        assert certified(bounds, 0.05) == 1
+    assert certified(upper_bounds(losses, Guarantee(epsilon=0.05, delta=None)), 0.05) == 1
+
+
+@given(st.integers(0, 60), st.floats(0.01, 0.5))
+def test_hoeffding_bentkus_inverts_its_p_value(total, delta):
+    losses = (torch.arange(60) < total).double()[:, None]
+    bound = float(hoeffding_bentkus(losses, delta)[0])
+    totals = np.array([float(total)])
+    if bound < 1:
+        assert p_value(totals, 60, bound)[0] <= delta
+    if bound > 1e-6:
+        assert p_value(totals, 60, bound - 1e-6)[0] > delta
+
+
+@given(st.integers(1, 80), st.floats(0.02, 0.5))
+def test_bounds_lie_above_the_mean_and_grow_with_confidence(total, delta):
+    losses = torch.zeros(80, 1)
+    losses[torch.randperm(80)[:total]] = 0.7
+    for bound in (betting, hoeffding_bentkus):
+        mean = losses.double().mean()
+        assert mean <= bound(losses, delta)[0] <= bound(losses, delta / 2)[0] + 1e-9
+
+
+def test_betting_is_not_ruined_by_a_sorted_file():
+    """In order, a gambler would lose everything to a file that begins with its losses."""
+    losses = (torch.arange(2000) < 100).double()[:, None]
+    for turned in (losses, losses.flip(0)):
+        assert 0.05 <= float(betting(turned, 0.1)[0]) < 0.07
+
+
+def test_betting_uses_a_small_variance():
+    losses = 0.3 + 0.01 * torch.rand(500, 1)
+    assert betting(losses, 0.1)[0] < hoeffding_bentkus(losses, 0.1)[0] - 0.01
+
+
+def test_losses_outside_the_unit_interval_are_refused():
+    with pytest.raises(LedgerError, match=r"lie in \[0, 1\], got 0 to 2"):
+        betting(torch.tensor([[0.0], [2.0]]), 0.1)
+    with pytest.raises(LedgerError, match=r"shape \[N, P\], got \[3\]"):
+        hoeffding_bentkus(torch.zeros(3), 0.1)
+    with pytest.raises(ConfigError, match=r"`delta` must lie in \(0, 1\), got 0"):
+        betting(torch.zeros(3, 1), 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "what is to be guaranteed"),
+        ({"epsilon": 0.0}, r"`epsilon` must lie in \(0, 1\], got 0"),
+        ({"budget": 1.5}, r"`budget` must lie in \(0, 1\], got 1.5"),
+        ({"epsilon": 0.1, "delta": 1.0}, r"`delta` must lie in \(0, 1\), or be None, got 1"),
+        ({"epsilon": 0.1, "loss": "hinge"}, "must be one of regret, disagreement, got 'hinge'"),
+        ({"epsilon": 0.1, "bound": "normal"}, "must be one of betting, hoeffding-bentkus"),
+        ({"epsilon": 0.1, "budget": 0.5, "delta": None}, "`delta` must be given"),
+    ],
+)
+def test_impossible_guarantees_are_refused(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        Guarantee(**changes)
+
+
+@pytest.fixture(scope="module")
+def big():
+    return ledgers(seed=0, samples=2000, exits=5, classes=10)
+
+
+@pytest.fixture(scope="module")
+def policy(big):
+    fitted = Policy(MaxProbability()).fit(big["held_out"])
+    return fitted.tune(big["held_out"], "geometric", allow_split="held_out", points=51)
+
+
+@pytest.mark.parametrize("loss", ["regret", "disagreement"])
+@pytest.mark.parametrize("bound", ["betting", "hoeffding-bentkus"])
+def test_a_certified_point_saves_compute_and_keeps_its_word_on_test(policy, big, loss, bound):
+    wanted = Guarantee(epsilon=0.08, loss=loss, bound=bound)
+    found = certify(policy, big["val"], wanted)
+    outcome = evaluate(found.policy, big["test"])
+    assert found.loss <= found.loss_bound <= 0.08
+    assert outcome.mean_cost < 0.95
+    assert outcome.full_accuracy - outcome.accuracy <= 0.08
+    assert found.cost_bound is None
+
+
+def test_a_path_of_optimised_thresholds_is_certified_in_the_same_way(big):
+    policy = Policy(MaxProbability()).fit(big["held_out"])
+    policy.tune(big["held_out"], "optimized", allow_split="held_out", points=51)
+    found = certify(policy, big["val"], Guarantee(epsilon=0.08))
+    outcome = evaluate(found.policy, big["test"])
+    assert found.loss <= found.loss_bound <= 0.08
+    assert outcome.mean_cost < 0.95
+    assert outcome.full_accuracy - outcome.accuracy <= 0.08
+
+
+def test_the_point_after_the_certified_one_is_not_certified(policy, big):
+    found = certify(policy, big["val"], Guarantee(epsilon=0.05))
+    cheaper = policy.at_point(found.policy.selected - 1)
+    exits = cheaper.decide(big["val"]).long()
+    predictions = big["val"].logits.argmax(2)
+    labels = big["val"].labels
+    early = predictions.gather(1, exits[:, None]).squeeze(1)
+    losses = ((predictions[:, -1] == labels) & (early != labels)).double()[:, None]
+    assert betting(losses, 0.1)[0] > 0.05
+    assert found.loss_bound <= 0.05
+
+
+def test_a_certified_budget_is_kept_and_used(policy, big):
+    found = certify(policy, big["val"], Guarantee(budget=0.6))
+    assert found.cost <= found.cost_bound <= 0.6
+    assert found.cost > 0.5
+    assert evaluate(found.policy, big["test"]).mean_cost <= 0.6
+
+
+def test_both_together_take_the_cheapest_point_within_both(policy, big):
+    alone = certify(policy, big["val"], Guarantee(epsilon=0.1, delta=0.05))
+    both = certify(policy, big["val"], Guarantee(epsilon=0.1, budget=0.9, delta=0.1))
+    assert both.policy.selected == alone.policy.selected
+    assert both.loss_bound <= 0.1
+    assert both.cost_bound <= 0.9
+
+
+def test_on_average_more_can_be_promised_than_with_confidence(policy, big):
+    sure = certify(
+        policy, big["val"], Guarantee(epsilon=0.05, delta=0.01, bound="hoeffding-bentkus")
+    )
+    mean = certify(policy, big["val"], Guarantee(epsilon=0.05, delta=None))
+    assert mean.cost <= sure.cost
+    assert "on average over draws of" in str(mean)
+    assert "with confidence 0.99 on 2,000 samples" in str(sure)
+
+
+def test_answers_that_differ_from_the_network_are_held_against_the_network(big):
+    policy = Policy(MaxProbability(), ProductOfExperts()).fit(big["held_out"])
+    policy.tune(big["held_out"], allow_split="held_out", points=31)
+    found = certify(policy, big["val"], Guarantee(epsilon=0.3, loss="disagreement"))
+    exits = found.policy.decide(big["val"]).long()
+    logits = big["val"].logits
+    early = logits.cumsum(1).argmax(2).gather(1, exits[:, None]).squeeze(1)
+    assert found.loss == pytest.approx((early != logits[:, -1].argmax(1)).double().mean().item())
+
+
+def test_one_ledger_for_the_path_and_the_certificate_is_refused(big):
+    policy = Policy(MaxProbability()).fit(big["held_out"]).tune(big["val"])
+    with pytest.raises(
+        SplitError,
+        match=r"2000 of the 2000 .* used to tune .*; use other samples: the operating points",
+    ):
+        certify(policy, big["val"], Guarantee(epsilon=0.05))
+
+
+def test_only_val_certifies_and_its_samples_are_used_up(policy, big):
+    with pytest.raises(SplitError, match="needs the split 'val', and the ledger is 'test'"):
+        certify(policy, big["test"], Guarantee(epsilon=0.05))
+    with pytest.raises(SplitError, match="needs the split 'val', and the ledger is 'held_out'"):
+        certify(policy, big["held_out"], Guarantee(epsilon=0.05))
+    found = certify(policy, big["val"], Guarantee(epsilon=0.05))
+    assert found.policy.uses[-1].step == "certify"
+    with pytest.raises(SplitError, match="already used to certify"):
+        evaluate(found.policy, big["val"]._as_split("test"))
+
+
+def test_impossible_promises_say_what_could_be_promised(policy, big):
+    with pytest.raises(GuaranteeError, match="smallest epsilon that could be certified") as error:
+        certify(policy, big["val"], Guarantee(epsilon=0.0001))
+    smallest = float(str(error.value).split("certified is ")[1].split(":")[0])
+    assert certify(policy, big["val"], Guarantee(epsilon=smallest)).loss_bound <= smallest
+    with pytest.raises(GuaranteeError):
+        certify(policy, big["val"], Guarantee(epsilon=smallest - 0.0002))
+    with pytest.raises(GuaranteeError, match=r"smallest budget that could be certified is 0\.2"):
+        certify(policy, big["val"], Guarantee(budget=0.1))
+
+
+def test_a_budget_too_small_for_the_loss_says_which_epsilon_would_do(policy, big):
+    with pytest.raises(GuaranteeError, match=r"within a budget of 0\.5; the smallest") as error:
+        certify(policy, big["val"], Guarantee(epsilon=0.01, budget=0.5))
+    smallest = float(str(error.value).split("certified is ")[1].split(":")[0])
+    found = certify(policy, big["val"], Guarantee(epsilon=smallest, budget=0.5))
+    assert found.cost_bound <= 0.5
+
+
+def test_fitted_scorers_and_saved_policies_can_be_certified(big, tmp_path):
+    policy = Policy(Corrector(epochs=1)).fit(big["held_out"])
+    policy.tune(big["held_out"], allow_split="held_out", points=21)
+    found = certify(policy, big["val"], Guarantee(epsilon=0.1))
+    found.policy.save(tmp_path / "policy")
+    again = Policy.load(tmp_path / "policy")
+    assert torch.equal(again.decide(big["test"]), found.policy.decide(big["test"]))
+    with pytest.raises(SplitError, match="used to certify"):
+        evaluate(again, big["val"]._as_split("test"))
+
+
+def test_mapie_says_the_same_where_both_do_the_same(world):
+    methods = pytest.importorskip("mapie.risk_control.methods")
+    losses, _ = world
+    sample = losses[:400]
+    means, epsilon = sample.mean(0).numpy(), 0.1
+    theirs = methods.compute_hoeffding_bentkus_p_value(means, len(sample), epsilon).ravel()
+    assert p_value(sample.sum(0).numpy(), len(sample), epsilon) == pytest.approx(theirs)
+    monotone = sample.cummax(1).values
+    _, bounds = methods.get_r_hat_plus(
+        monotone.numpy(),
+        np.linspace(0, 1, 9),
+        method="crc",
+        bound=None,
+        delta=None,
+        sigma_init=None,
+    )
+    assert conformal(monotone).numpy() == pytest.approx(bounds)
+
+
+def test_a_policy_without_points_is_told_where_they_come_from(splits):
+    policy = Policy(MaxProbability()).fit(splits["held_out"])
+    with pytest.raises(NotFittedError, match=r'tune\(held_out, "geometric", allow_split'):
+        certify(policy, splits["val"], Guarantee(epsilon=0.1))
+
+
+def test_a_guarantee_stays_with_its_point_and_in_the_file(policy, big, tmp_path):
+    found = certify(policy, big["val"], Guarantee(epsilon=0.05, delta=0.1))
+    assert policy.guarantee is None, "that of the path is untouched"
+    again = Policy.load(found.policy.save(tmp_path / "policy"))
+    assert again.guarantee == str(found)
+    assert repr(again).endswith("certified)")
+    facts = inspect(tmp_path / "policy")[0]
+    assert ["guarantee", str(found)] in [[cell.text for cell in row] for row in facts.rows]
+    assert again.at_point(again.selected).guarantee == str(found)
+    with pytest.warns(GuaranteeWarning, match=rf"point {again.selected} is certified \(mean reg"):
+        other = again.at_point(0)
+    assert other.guarantee is None and again.guarantee is not None
+
+
+def test_a_promise_is_never_stated_as_certain(policy, big):
+    found = certify(policy, big["val"], Guarantee(epsilon=0.3, delta=1e-9))
+    assert "with confidence 0.999999999 on" in str(found)
+    with pytest.raises(ConfigError, match=r"such as offramp.Guarantee\(epsilon=0.05\), got 0.05"):
+        certify(policy, big["val"], 0.05)
+
+
+def test_points_from_val_are_told_where_else_they_can_come_from(big):
+    tuned = Policy(MaxProbability()).fit(big["held_out"]).tune(big["val"], "geometric")
+    with pytest.raises(SplitError, match=r"fixed without val, .*policy.tune\(held_out"):
+        certify(tuned, big["val"], Guarantee(epsilon=0.1))
