@@ -20,7 +20,7 @@ import torch
 from offramp import Ledger, compare
 from offramp.costs import Costs
 
-METHODS = ("baseline", "temperature", "ours-top-5", "ccct-top-5")
+METHODS = ("baseline", "temperature", "eefp-top-5", "ccct-top-5")
 EXITS, CLASSES = 12, 1000
 
 

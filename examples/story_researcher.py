@@ -29,7 +29,7 @@ EXITS = (1, 2, 4, 8, 16, 32, 64)  # trees asked so far, which also is what an ex
 BUDGETS = (0.1, 0.25, 0.5)  # half of the trees already say nearly what all of them say
 METHODS = (
     *("baseline", "temperature", "vector", "matrix", "entropy", "margin", "patience", "product"),
-    *("ensemble", "ours", "ours-no-history", "ccct", "pcee", "gates", "forecast", "value"),
+    *("ensemble", "eefp", "eefp-no-history", "ccct", "pcee", "gates", "forecast", "value"),
 )
 
 

@@ -205,7 +205,7 @@ def test_two_packages_with_one_name_are_both_named(installed, tmp_path, monkeypa
 
 
 def test_an_unknown_name_is_told_from_those_of_packages(installed):
-    with pytest.raises(ConfigError, match="did you mean 'logit-margin'"):
+    with pytest.raises(ConfigError, match="did you mean `logit-margin`"):
         find_methods(["logit_margin"], 8)
 
 

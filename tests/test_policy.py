@@ -425,14 +425,14 @@ def test_a_tuned_policy_does_not_flatter_itself():
     ("make", "words"),
     [
         (
-            lambda: Policy("ours"),
+            lambda: Policy("eefp"),
             "`scorer` must be an offramp.Scorer, such as offramp.Corrector()",
         ),
         (lambda: Policy(Corrector), r"must be an instance, Corrector\(...\); the class itself"),
         (lambda: Policy(Corrector(), MaxProbability()), "`answer` must be an offramp.Answer"),
         (lambda: Method("a", "A", Corrector), "the class itself was given"),
         (lambda: Method(MaxProbability(), "a", "b"), "`name` of a method is a text"),
-        (lambda: Method("a", "A", thresholds="optimised"), "did you mean optimized"),
+        (lambda: Method("a", "A", thresholds="optimised"), "did you mean `optimized`"),
     ],
 )
 def test_what_is_no_scorer_or_answer_is_refused_at_once(make, words):

@@ -12,7 +12,17 @@ import offramp
 ROOT = Path(offramp.__file__).parent
 
 ROOT_ROOMS = [
-    *("errors", "storage", "extras", "machine", "progress", "costs", "component", "metrics"),
+    *(
+        "errors",
+        "storage",
+        "extras",
+        "hints",
+        "machine",
+        "progress",
+        "costs",
+        "component",
+        "metrics",
+    ),
     "targets",
 ]
 CORE = [

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any
 
 from offramp.answers import (
@@ -19,6 +18,7 @@ from offramp.answers import (
 from offramp.component import check_kind
 from offramp.errors import ConfigError, PluginError
 from offramp.extras import load_plugin, plugin_origins
+from offramp.hints import did_you_mean, or_known
 from offramp.policy import Policy
 from offramp.scorers import (
     Corrector,
@@ -64,7 +64,7 @@ class Method:
         if self.thresholds not in WAYS:
             raise ConfigError(
                 f"`thresholds` must be one of {', '.join(WAYS)}, got {self.thresholds!r}"
-                f"{_nearest_way(self.thresholds)}"
+                f"{did_you_mean(self.thresholds, WAYS)}"
             )
 
     def describe(self) -> dict[str, Any]:
@@ -80,7 +80,10 @@ class Method:
 def _correctors() -> list[Method]:
     found = []
     for k in (1, 2, 5, 10, "all"):
-        for name, label, target in (("ours", "Ours", "eefp"), ("ccct", "CCCT", "correctness")):
+        for name, label, target in (
+            ("eefp", "EEFP", "eefp"),
+            ("ccct", "CCCT", "correctness"),
+        ):
             for suffix, note, history in (("", "", True), ("-no-history", ", no history", False)):
                 scorer = Corrector(k=k, history=history, target=target)
                 found.append(Method(f"{name}-top-{k}{suffix}", f"{label} top-{k}{note}", scorer))
@@ -101,18 +104,18 @@ _PLAIN = [
     Method("ensemble", "Geometric ensemble", answer=GeometricEnsemble()),
     Method("class-ensemble", "Class-wise ensemble", answer=ClassWiseEnsemble()),
     Method("stacking", "Stacking network", answer=StackingNetwork()),
-    Method("ours", "Ours", Corrector()),
-    Method("ours-no-history", "Ours, no history", Corrector(history=False)),
+    Method("eefp", "EEFP (paper)", Corrector()),
+    Method("eefp-no-history", "EEFP, no history", Corrector(history=False)),
     Method("ccct", "CCCT", Corrector(target="correctness")),
-    Method("ours-ensemble", "Ours on ensemble", Corrector(), GeometricEnsemble()),
-    Method("ours-class-ensemble", "Ours on class-wise ensemble", Corrector(), ClassWiseEnsemble()),
+    Method("eefp-ensemble", "EEFP on ensemble", Corrector(), GeometricEnsemble()),
+    Method("eefp-class-ensemble", "EEFP on class-wise ensemble", Corrector(), ClassWiseEnsemble()),
     Method(
-        "ours-no-history-class-ensemble",
-        "Ours, no history, on class-wise ensemble",
+        "eefp-no-history-class-ensemble",
+        "EEFP, no history, on class-wise ensemble",
         Corrector(history=False),
         ClassWiseEnsemble(),
     ),
-    Method("ours-stacking", "Ours on stacking network", Corrector(), StackingNetwork()),
+    Method("eefp-stacking", "EEFP on stacking network", Corrector(), StackingNetwork()),
     Method("pcee", "PCEE", PerformanceControl(), thresholds="shared"),
     Method("eenet", "EENet, post hoc", ExitUtility(), thresholds="assigned"),
     Method("gates", "JEI-DNN gates, post hoc", Gates()),
@@ -122,19 +125,19 @@ _PLAIN = [
 ]
 
 METHODS = {method.name: method for method in [*_PLAIN, *_correctors()]}
-"""All methods by name. `ours` and `ccct` look at min(5, K) classes."""
+"""All methods by name. `eefp` and `ccct` look at min(5, K) classes."""
 
-_ALL_K = [f"{name}-top-{k}" for name in ("ours", "ccct") for k in (1, 2, 5, 10, "all")]
+_ALL_K = [f"{name}-top-{k}" for name in ("eefp", "ccct") for k in (1, 2, 5, 10, "all")]
 
 _BEYOND = [
     *("baseline", "temperature", "margin", "patience", "product", "ensemble", "class-ensemble"),
-    *("stacking", "ccct", "ours", "ours-no-history", "ours-ensemble", "ours-stacking"),
-    *("ours-no-history-class-ensemble", "gates", "forecast", "value", "value-regression"),
+    *("stacking", "ccct", "eefp", "eefp-no-history", "eefp-ensemble", "eefp-stacking"),
+    *("eefp-no-history-class-ensemble", "gates", "forecast", "value", "value-regression"),
 ]
 
 GROUPS = {
-    "standard": ["baseline", "temperature", "ours", "ours-no-history", "ccct"],
-    "extended": ["baseline", "temperature", "vector", "matrix", *_ALL_K, "ours-no-history"],
+    "standard": ["baseline", "temperature", "eefp", "eefp-no-history", "ccct"],
+    "extended": ["baseline", "temperature", "vector", "matrix", *_ALL_K, "eefp-no-history"],
     "simple": ["baseline", "entropy", "margin", "patience", "product", "ensemble"],
     "beyond": [
         *("pcee", "eenet", "eenet:optimized"),
@@ -149,7 +152,7 @@ def find_methods(names: Sequence[str | Method], num_classes: int) -> list[Method
     """Methods for these names, groups expanded, each once.
 
     A group leaves out correctors that look at more classes than there are. After a colon, a
-    name may say which thresholds the method is to have: `ours:optimized`. A name may also be one
+    name may say which thresholds the method is to have: `eefp:optimized`. A name may also be one
     that an installed package has registered (`offramp.extras`), which is imported then.
 
     Raises:
@@ -183,7 +186,7 @@ def ready(method: Method) -> Method:
     is made for others than the paper's.
 
     Example:
-        >>> [ready(m).thresholds for m in find_methods(["ours", "ours:geometric", "pcee"], 10)]
+        >>> [ready(m).thresholds for m in find_methods(["eefp", "eefp:geometric", "pcee"], 10)]
         ['optimized', 'geometric', 'shared']
     """
     if ":" in method.name or method.thresholds != "geometric":
@@ -202,7 +205,7 @@ def _named(name: str) -> Method:
     if thresholds not in WAYS:
         raise ConfigError(
             f"after the colon of {name!r}, thresholds must be one of {', '.join(WAYS)}"
-            f"{_nearest_way(thresholds, f'{plain}:')}"
+            f"{did_you_mean(thresholds, WAYS, f'{plain}:')}"
         )
     return replace(method, name=name, label=f"{method.label}, {thresholds}", thresholds=thresholds)
 
@@ -244,15 +247,6 @@ def _fits(method: Method, num_classes: int) -> bool:
     return not isinstance(k, int) or k <= num_classes
 
 
-def _nearest_way(thresholds: str, before: str = "") -> str:
-    """The end of a sentence that guesses which thresholds were meant."""
-    near = get_close_matches(thresholds, WAYS, n=1)
-    return f"; did you mean {before}{near[0]}?" if near else ""
-
-
 def _unknown(name: str) -> str:
     known = [*GROUPS, *METHODS, "auto", *plugin_origins()]
-    near = get_close_matches(name, known, n=1)
-    if near:
-        return f"there is no method {name!r}; did you mean {near[0]!r}?"
-    return f"there is no method {name!r}; known are {', '.join(known)}"
+    return f"there is no method {name!r}{or_known(name, known)}"

@@ -270,7 +270,7 @@ def test_on_a_real_network_auto_gains_over_the_baseline(real_splits):
     advice = advise(
         *real_splits.values(),
         budgets=[0.25, 0.5],
-        methods=["baseline", "ours-no-history:optimized"],
+        methods=["baseline", "eefp-no-history:optimized"],
     )
     assert advice.verdict == "exits"
-    assert all("Ours, no history" in row.why for row in advice.budgets)
+    assert all("EEFP, no history" in row.why for row in advice.budgets)

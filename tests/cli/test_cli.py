@@ -139,7 +139,7 @@ def test_wrong_paths_and_settings_give_one_clear_line(here, folder, tmp_path):
     assert_refused(here("compare", tmp_path), "lacks held_out/ or held_out.npz")
     assert_refused(here("inspect", tmp_path), "holds no ledger, policy or network")
     assert_refused(
-        here("compare", folder, "--methods", "temprature"), "did you mean 'temperature'"
+        here("compare", folder, "--methods", "temprature"), "did you mean `temperature`"
     )
     assert_refused(here("compare", folder, "--budgets", "half"), "comma-separated numbers")
     assert_refused(here("compare", folder, "--budgets", "2"), "must lie in (0, 1]")

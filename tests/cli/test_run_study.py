@@ -48,7 +48,7 @@ def test_a_study_runs_by_name(shipped, tmp_path):
     quick = ("--set", "compare.seeds=1", "--set", "compare.resamples=20")
     result = offramp(*command, *quick, "--set", "corrector.epochs=1")
     assert result.exit_code == 0
-    for words in ("Paper and measured here", "50.82 ± 0.03", "Ours, no history against temp"):
+    for words in ("Paper and measured here", "50.82 ± 0.03", "EEFP, no history against temp"):
         assert words in result.stdout
     page = (tmp_path / "out" / "report.html").read_text()
     assert "small scale" in page
@@ -62,7 +62,7 @@ def test_the_demo_is_a_study_that_trains_and_compares(shipped, tmp_path):
     plan = offramp(*command, "--dry-run")
     assert "7 of 7 steps to do" in plan.stdout
     tiny = ("networks.digits.data.limit=150", "networks.digits.train.epochs=1")
-    tiny += ("compare.seeds=1", "compare.resamples=20", "compare.methods=['baseline','ours']")
+    tiny += ("compare.seeds=1", "compare.resamples=20", "compare.methods=['baseline','eefp']")
     settings = [part for each in tiny for part in ("--set", each)]
     result = offramp(*command, *settings)
     assert result.exit_code == 0

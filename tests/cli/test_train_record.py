@@ -125,7 +125,7 @@ def test_wrong_options_are_named(app, tmp_path):
         call(app, f"{text} --precision int8")
     with pytest.raises(ConfigError, match="--augment must be none, light or paper, got 'heavy'"):
         call(app, f"{text} --augment heavy")
-    with pytest.raises(ConfigError, match="no network 'convnt'; did you mean 'convnet'"):
+    with pytest.raises(ConfigError, match="no network `convnt`; did you mean `convnet`"):
         call(app, text.replace("convnet", "convnt"))
     call(app, f"{text} --epochs 1")
     with pytest.raises(ConfigError, match="--dtype must be float16 or float32, got 'int8'"):

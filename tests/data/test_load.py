@@ -383,7 +383,7 @@ def test_the_hubs_own_names_of_splits_are_understood(cifar_like, monkeypatch):
 
 
 def test_an_unknown_name_is_refused_with_a_guess(monkeypatch):
-    with pytest.raises(DataError, match=r"no data set `cifar-100`; did you mean cifar100\?"):
+    with pytest.raises(DataError, match=r"no data set `cifar-100`; did you mean `cifar100`\?"):
         load("cifar-100")
 
 

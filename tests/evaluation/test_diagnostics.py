@@ -14,7 +14,7 @@ from offramp.targets import hopeless, oracle_accuracies, oracle_accuracy
 
 METHODS = [
     "baseline",
-    Method("ours", "Ours", Corrector(k=3, epochs=2)),
+    Method("eefp", "EEFP (paper)", Corrector(k=3, epochs=2)),
     Method("patience", "Patience", Patience()),
 ]
 
@@ -45,7 +45,7 @@ def test_at_every_budget_the_page_shows_what_the_policy_does(table, policy, spli
 
 
 def test_below_its_range_a_method_is_shown_at_its_cheapest_point(table):
-    points = table["ours"].diagnostics.points
+    points = table["eefp"].diagnostics.points
     assert points.points[0] == 0
     assert points.val_costs[0] > points.budgets[0]
     reached = points.budgets >= points.val_costs[0]
@@ -53,7 +53,7 @@ def test_below_its_range_a_method_is_shown_at_its_cheapest_point(table):
 
 
 def test_the_bins_of_the_reliability_diagram_add_up_to_the_ece(table):
-    for name in ("baseline", "ours"):
+    for name in ("baseline", "eefp"):
         method = table[name]
         bins = method.diagnostics.reliability
         gaps = np.nan_to_num(np.abs(bins.stated - bins.right)) * bins.counts
@@ -87,7 +87,7 @@ def test_histograms_of_equal_scores_and_of_outliers_are_whole():
 def test_hopeless_samples_are_counted_on_test(table, splits):
     test = splits["test"]
     lost = hopeless(test.logits.argmax(2) == test.labels[:, None])
-    assert table["ours"].diagnostics.hopeless_count == int(lost.sum())
+    assert table["eefp"].diagnostics.hopeless_count == int(lost.sum())
 
 
 def test_the_oracle_curve_holds_the_oracle_of_the_table(table):
@@ -109,7 +109,7 @@ def test_a_comparison_survives_json(table):
     text = json.dumps(table.to_json(), allow_nan=False)  # valid for browsers, too
     again = Comparison.from_json(json.loads(text))
     assert json.dumps(again.to_json()) == text
-    assert again["ours"].curves[0].at(0.5) == table["ours"].curves[0].at(0.5)
+    assert again["eefp"].curves[0].at(0.5) == table["eefp"].curves[0].at(0.5)
     assert (
         np.isposinf(again["baseline"].diagnostics.points.thresholds).any()
         == np.isposinf(table["baseline"].diagnostics.points.thresholds).any()

@@ -39,7 +39,7 @@ def table(splits):
         splits["held_out"],
         splits["val"],
         splits["test"],
-        ["baseline", "temperature", "entropy", "ours"],
+        ["baseline", "temperature", "entropy", "eefp"],
         budgets=(0.1, 0.5),
         seeds=2,
         resamples=200,
@@ -153,7 +153,7 @@ def test_without_the_last_exit_the_full_network_is_the_last_kept_one(splits):
 def test_only_random_fits_have_a_spread_over_seeds(table):
     assert table["baseline"].figures["accuracy@0.5"].spread is None
     assert table["temperature"].figures["ece"].spread is None
-    ours = table["ours"]
+    ours = table["eefp"]
     assert ours.figures["accuracy@0.5"].spread is not None
     assert len(ours.curves) == 2
 
@@ -167,7 +167,7 @@ def test_means_leave_the_last_exit_out(table):
 
 
 def test_differences_are_those_of_the_figures_and_intervals_hold_them(table):
-    ours, rival = table["ours"], table["temperature"]
+    ours, rival = table["eefp"], table["temperature"]
     for column, gap in ours.differences["temperature"].items():
         expected = ours.figures[column].value - rival.figures[column].value
         assert gap.value == pytest.approx(expected)
@@ -182,7 +182,7 @@ def test_everything_that_cannot_be_told_from_the_best_is_marked(table):
         rated = [m for m in table.methods if not np.isnan(m.figures[column].value)]
         best = max(rated, key=lambda m: sign * m.figures[column].value)
         assert best.figures[column].among_best
-    assert table["ours"].figures["eefp"].among_best
+    assert table["eefp"].figures["eefp"].among_best
     assert not table["baseline"].figures["eefp"].among_best
     assert not table["entropy"].figures["ece"].among_best
 
@@ -219,9 +219,9 @@ def test_an_own_method_joins_the_comparison(splits):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"methods": ["bseline"]}, "no method 'bseline'; did you mean 'baseline'"),
+        ({"methods": ["bseline"]}, "no method 'bseline'; did you mean `baseline`"),
         ({"methods": []}, "no method was asked for"),
-        ({"methods": ["ours-top-10"], "few": 8}, None),
+        ({"methods": ["eefp-top-10"], "few": 8}, None),
         ({"budgets": [0.5, 1.5]}, r"`budgets` must lie in \(0, 1\], got 1.5"),
         ({"budgets": []}, "at least one budget"),
         ({"budgets": [0.5, 0.5]}, "must be distinct"),
@@ -242,7 +242,7 @@ def test_impossible_comparisons_are_refused(splits, changes, message):
 
 def test_all_methods_of_the_papers_extended_table_have_a_name():
     names = {"baseline", "temperature", "vector", "matrix"}
-    names |= {f"{kind}-top-{k}" for kind in ("ours", "ccct") for k in (1, 2, 5, 10, "all")}
+    names |= {f"{kind}-top-{k}" for kind in ("eefp", "ccct") for k in (1, 2, 5, 10, "all")}
     assert names <= set(GROUPS["extended"])
     assert len(GROUPS["extended"]) == 15
     assert {f"{name}-no-history" for name in names if "top" in name} <= set(METHODS)
@@ -250,8 +250,8 @@ def test_all_methods_of_the_papers_extended_table_have_a_name():
 
 def test_a_group_leaves_out_correctors_that_need_more_classes():
     names = [method.name for method in find_methods(["extended"], num_classes=8)]
-    assert "ours-top-10" not in names
-    assert "ours-top-5" in names
+    assert "eefp-top-10" not in names
+    assert "eefp-top-5" in names
 
 
 def test_resampled_figures_scatter_around_the_measured_ones(policy, splits):
@@ -347,5 +347,5 @@ def test_scores_that_are_no_tensor_are_named(splits):
 
 
 def test_near_thresholds_are_suggested(splits):
-    with pytest.raises(ConfigError, match="did you mean baseline:optimized"):
+    with pytest.raises(ConfigError, match="did you mean `baseline:optimized"):
         compare(**splits, methods=["baseline:optimised"])

@@ -14,16 +14,16 @@ def run(ledgers, methods):
 
 @pytest.fixture(scope="module")
 def structured():
-    return run(synthetic.ledgers(seed=0), ["baseline", "temperature", "ours", "ccct"])
+    return run(synthetic.ledgers(seed=0), ["baseline", "temperature", "eefp", "ccct"])
 
 
 def test_with_structure_ours_predicts_failure_better_than_temperature(structured):
-    gap = structured["ours"].differences["temperature"]["eefp"]
+    gap = structured["eefp"].differences["temperature"]["eefp"]
     assert gap.low > 0.05
 
 
 def test_with_structure_ours_is_more_accurate_at_a_quarter_of_the_compute(structured):
-    gap = structured["ours"].differences["temperature"]["accuracy@0.25"]
+    gap = structured["eefp"].differences["temperature"]["accuracy@0.25"]
     assert gap.low > 0.03
 
 
@@ -35,7 +35,7 @@ def test_calibration_improves_ece_and_not_the_decision(structured):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_without_structure_no_method_wins(seed):
     ledgers = synthetic.ledgers(seed=seed, structure=False)
-    table = run(ledgers, ["baseline", "temperature", "ours", "ours-no-history", "ccct"])
+    table = run(ledgers, ["baseline", "temperature", "eefp", "eefp-no-history", "ccct"])
     for method in table.methods[1:]:
         for column, gap in method.differences["baseline"].items():
             if column != "ece":
@@ -73,8 +73,8 @@ def test_impossible_made_up_networks_are_refused(changes):
 
 @pytest.mark.real
 def test_on_a_real_network_ours_predicts_failure_better_than_temperature(real_splits):
-    table = run(real_splits, ["baseline", "temperature", "ours", "ours-no-history"])
-    for name in ("ours", "ours-no-history"):
+    table = run(real_splits, ["baseline", "temperature", "eefp", "eefp-no-history"])
+    for name in ("eefp", "eefp-no-history"):
         gaps = table[name].differences["temperature"]
         assert gaps["eefp"].low > 0.02
         assert gaps["accuracy@0.25"].low > 0

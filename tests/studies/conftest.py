@@ -28,7 +28,7 @@ tensorboard = false
 checkpoint_seconds = 0
 
 [compare]
-methods = ["baseline", "temperature", "ours"]
+methods = ["baseline", "temperature", "eefp"]
 seeds = 1
 resamples = 20
 

@@ -28,7 +28,7 @@ from offramp.studies.settings import CompareSettings, CorrectorSettings, DataSet
 from offramp.studies.steps import CompareStep, StoredLedger
 from offramp.studies.study import Subject
 
-METHODS = ("baseline", "temperature", "overconfident", "ours", "ccct")
+METHODS = ("baseline", "temperature", "overconfident", "eefp", "ccct")
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_corrector_cost_is_that_of_the_formula(result):
     extra = sum(640 * m + 128 for m in (1, 2, 3))
     by_name = {row[0].text: [cell.text for cell in row] for row in totals.rows}
     assert by_name["No correctors"][1] == "16,004,000"
-    assert by_name["Ours"][1:3] == [f"{16_004_000 + extra:,}", f"{extra:,}"]
+    assert by_name["EEFP (paper)"][1:3] == [f"{16_004_000 + extra:,}", f"{extra:,}"]
     assert [row[2].text for row in exits.rows] == ["768", "1,408", "2,048", "0"]
     assert paper.rows[0][1].text == "4,653,372,423"
     assert "16 blocks" in paper.caption
@@ -123,7 +123,7 @@ def test_domain_shift_states_the_drift_of_the_cost(result):
 def test_gains_are_those_of_the_comparison(result, shipped):
     with pytest.raises(ConfigError, match="gains need 'auto' among the methods"):
         gains([result])
-    entrants = ["baseline", "baseline:optimized", "ours", Auto(["baseline", "baseline:optimized"])]
+    entrants = ["baseline", "baseline:optimized", "eefp", Auto(["baseline", "baseline:optimized"])]
     table = compare(**shipped, methods=entrants, budgets=(0.5, 0.75), seeds=1, resamples=50)
     both = replace(result, comparison=table)
     per_network, closed, parts, chosen = gains([both, both]).tables
@@ -131,7 +131,7 @@ def test_gains_are_those_of_the_comparison(result, shipped):
     assert per_network.rows[1][4].text.startswith(f"{100 * gap.value:+.2f} [")
     assert closed.rows[0][2].text == f"{table.closed_gap('auto', 0.5):+.1%}"
     by_method = {row[1].text: row for row in parts.rows}
-    assert list(by_method) == ["baseline:optimized", "ours", "auto"]
+    assert list(by_method) == ["baseline:optimized", "eefp", "auto"]
     assert by_method["auto"][3].text.startswith(f"{100 * gap.value:+.2f} (")
     assert chosen.rows[0][1].text in ("baseline", "baseline:optimized")
 
@@ -165,9 +165,13 @@ def test_paper_and_here_stand_side_by_side(result):
     label, group = "tab:other_ee_methods", "Zero Time Waste"
     table = beside_paper(result.comparison, label, group, "n", "Mine")
     assert table.columns[:5] == ["method", "25% paper", "25% here", "50% paper", "50% here"]
-    assert [row[0].text for row in table.rows] == ["Baseline", "Temperature scaling", "Ours"]
+    assert [row[0].text for row in table.rows] == [
+        "Baseline",
+        "Temperature scaling",
+        "EEFP (paper)",
+    ]
     row = [cell.text for cell in table.rows[2]]
-    value = result.comparison["ours"].figures["accuracy@0.5"].value
+    value = result.comparison["eefp"].figures["accuracy@0.5"].value
     assert row[1:5] == ["48.00 ± 0.05", "-", "60.03 ± 0.04", f"{100 * value:.2f}"]
     assert beside_paper(result.comparison, "fig:teaser", "x", "n", "Mine") is None
     assert beside_paper(result.comparison, label, None, "n", "Mine") is None

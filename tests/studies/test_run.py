@@ -38,10 +38,10 @@ def test_a_run_goes_from_data_to_a_page(finished):
     folder, result = finished
     assert kinds(result) == ["network", *["ledger"] * 3, "comparison", "report"]
     assert "<h1>Tiny</h1>" in result.report.read_text()
-    accuracy = result.comparisons["tiny"]["ours"].figures["accuracy@0.5"].value
+    accuracy = result.comparisons["tiny"]["eefp"].figures["accuracy@0.5"].value
     stored = json.loads((folder / "out" / "tiny" / "comparison.json").read_text())
     methods = {method["name"]: method for method in stored["methods"]}
-    assert methods["ours"]["figures"]["accuracy@0.5"]["value"] == accuracy
+    assert methods["eefp"]["figures"]["accuracy@0.5"]["value"] == accuracy
 
 
 def test_configuration_versions_seeds_and_timings_are_saved(finished):
@@ -142,10 +142,10 @@ def test_impossible_networks_and_methods_are_named_before_training(tiny, tmp_pat
 
 def test_a_corrector_that_wants_more_classes_than_there_are_is_named(shipped, tmp_path):
     path = tmp_path / "study.toml"
-    path.write_text("[ledgers]\nzoo = 'cifar100'\n[compare]\nmethods = ['ours-top-10']\n")
+    path.write_text("[ledgers]\nzoo = 'cifar100'\n[compare]\nmethods = ['eefp-top-10']\n")
     small = {split: _of_four_classes(ledger) for split, ledger in shipped.items()}
     shipped.update(small)
-    with pytest.raises(ConfigError, match=r"'ours-top-10' looks at 10 classes, and study has 4"):
+    with pytest.raises(ConfigError, match=r"'eefp-top-10' looks at 10 classes, and study has 4"):
         run(path, tmp_path / "out", cache=tmp_path / "cache", progress=False)
 
 
@@ -225,7 +225,7 @@ def test_a_second_process_waits_for_the_first_and_does_not_repeat_its_work(split
     for split, ledger in splits.items():
         ledger.save(tmp_path / "mine" / split)
     path = tmp_path / "study.toml"
-    path.write_text("[ledgers]\nfolder = 'mine'\n[compare]\nmethods = ['ours']\nresamples = 20\n")
+    path.write_text("[ledgers]\nfolder = 'mine'\n[compare]\nmethods = ['eefp']\nresamples = 20\n")
     fork = multiprocessing.get_context("fork")
     queue = fork.SimpleQueue()
 
@@ -243,17 +243,17 @@ def test_a_second_process_waits_for_the_first_and_does_not_repeat_its_work(split
 
 
 def test_a_study_may_name_thresholds_and_auto(shipped, tmp_path, monkeypatch):
-    monkeypatch.setattr("offramp.advice.auto.CANDIDATES", ("baseline", "ours:optimized"))
+    monkeypatch.setattr("offramp.advice.auto.CANDIDATES", ("baseline", "eefp:optimized"))
     path = tmp_path / "study.toml"
     path.write_text(
         "[ledgers]\nzoo = 'cifar100'\n[corrector]\nepochs = 1\n[compare]\nresamples = 20\n"
-        "seeds = 1\nmethods = ['baseline', 'ours', 'auto', 'baseline:optimized']\n"
+        "seeds = 1\nmethods = ['baseline', 'eefp', 'auto', 'baseline:optimized']\n"
         "[report]\nanalyses = ['gains']\n"
     )
     result = run(path, tmp_path / "out", cache=tmp_path / "cache", progress=False)
     (comparison,) = result.comparisons.values()
     names = [method.name for method in comparison.methods]
-    assert names == ["baseline", "ours", "baseline:optimized", "auto"]
+    assert names == ["baseline", "eefp", "baseline:optimized", "auto"]
     # A quarter is out of reach: the first exit alone costs a little more.
     assert comparison["auto"].figures["accuracy@0.25"].cost == pytest.approx(0.25, abs=2e-3)
     assert "What is gained over the baseline" in result.report.read_text()

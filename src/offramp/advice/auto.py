@@ -142,7 +142,7 @@ def pick(hits: dict[str, Hits], number: int) -> str:
 
 CANDIDATES = (
     *("baseline", "baseline:optimized", "margin:optimized"),
-    *("ours:optimized", "ours-no-history:optimized", "ours-no-history-class-ensemble:optimized"),
+    *("eefp:optimized", "eefp-no-history:optimized", "eefp-no-history-class-ensemble:optimized"),
 )
 """Methods that `auto` chooses from; the first is what the others are held against."""
 

@@ -82,10 +82,10 @@ def fit_command(
     method: Annotated[
         str,
         typer.Option(
-            help="Thresholds are optimised, unless the name says otherwise, as in ours:geometric. "
+            help="Thresholds are optimised, unless the name says otherwise, as in eefp:geometric. "
             + _methods
         ),
-    ] = "ours",
+    ] = "eefp",
     folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
 ) -> None:
     """Fit a policy, choose its operating point for a budget, and save it.

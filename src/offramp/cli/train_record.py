@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +16,7 @@ from offramp.cli.console import err
 from offramp.data import Augmentation
 from offramp.data.load import Source
 from offramp.errors import ConfigError
+from offramp.hints import did_you_mean
 from offramp.machine import to_precision
 from offramp.networks import ARCHITECTURES, EarlyExitNetwork, attach, build
 from offramp.networks.build import BUILDERS
@@ -160,9 +160,9 @@ def load_network(run: Path) -> EarlyExitNetwork:
 
 def _check_name(network: str) -> None:
     """The hub has short names too, but is slow to say that it has not this one."""
-    near = [] if Path(network).exists() else get_close_matches(network, ARCHITECTURES, 1, 0.8)
-    if near:
-        raise ConfigError(f"there is no network {network!r}; did you mean {near[0]!r}?")
+    hint = "" if Path(network).exists() else did_you_mean(network, ARCHITECTURES, cutoff=0.8)
+    if hint:
+        raise ConfigError(f"there is no network `{network}`{hint}")
 
 
 def _network(name: str, samples: Any, head: str | None) -> EarlyExitNetwork:  # noqa: ANN401

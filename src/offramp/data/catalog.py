@@ -6,7 +6,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +23,7 @@ from offramp.data.tables import (
 )
 from offramp.errors import DataError
 from offramp.extras import require
+from offramp.hints import did_you_mean
 
 PATIENCE = 4.0  # seconds
 
@@ -217,8 +217,7 @@ def _missing(name: str, hub: str, then: str) -> str:
 
 def _unknown(name: str) -> str:
     known = (*EMBEDDED, *CATALOG)
-    close = get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else "."
+    hint = did_you_mean(name, known) or "."
     return (
         f"there is no data set `{name}`{hint} It is no folder, and {_looked_in(name)}. "
         f"Known: {', '.join(known)}, or the path of a folder"

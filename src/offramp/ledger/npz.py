@@ -1,7 +1,6 @@
 """Reading a plain `.npz` of per-exit logits, whatever wrote it."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, is_zipfile
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from offramp.costs import Costs
 from offramp.errors import FileFormatError
+from offramp.hints import close_names
 
 OPTIONAL = ("reference_cost", "unit", "sample_ids", "network")
 KNOWN = ("logits", "labels", "costs", "stage_costs", "head_costs", *OPTIONAL)
@@ -82,7 +82,7 @@ def _near(missing: Iterable[str], arrays: Iterable[str]) -> str:
     foreign = {name.lower(): name for name in arrays if name not in KNOWN}
     guesses = []
     for name in missing:
-        near = get_close_matches(name, foreign, n=1)
+        near = close_names(name, foreign)
         guesses += [f"`{foreign[each]}` to `{name}`" for each in near]
     return f"; rename {' and '.join(guesses)}?" if guesses else ""
 

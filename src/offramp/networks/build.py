@@ -2,12 +2,12 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from torch import nn
 
 from offramp.errors import NetworkError
+from offramp.hints import or_known
 from offramp.networks import pretrained
 from offramp.networks.architectures.convnet import ConvNet
 from offramp.networks.architectures.efficientnet import efficientnet_b0, efficientnet_b2
@@ -107,9 +107,7 @@ def build(
     """
     builder = BUILDERS.get(name)
     if builder is None:
-        close = get_close_matches(name, BUILDERS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise NetworkError(f"there is no network `{name}`{hint} Known: {', '.join(ARCHITECTURES)}")
+        raise NetworkError(f"there is no network `{name}`{or_known(name, ARCHITECTURES)}")
     settings = {"num_classes": num_classes, "image_size": image_size, **settings}
     try:
         inspect.signature(builder).bind(**settings)

@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from offramp.errors import NetworkError
+from offramp.hints import close_names
 from offramp.networks.layout import Layout, is_plain_sequential
 
 
@@ -205,7 +205,7 @@ def lay_out_traced(
 
 def _check_known(name: str, modules: list[str]) -> None:
     if name not in modules:
-        close = get_close_matches(name, modules, n=3)
+        close = close_names(name, modules, 3)
         hint = f"did you mean {' or '.join(close)}?" if close else "see `named_modules()`"
         raise NetworkError(f"the backbone has no module `{name}` to put an exit after; {hint}")
 

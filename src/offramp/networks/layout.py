@@ -6,12 +6,12 @@ list of stages) ends in a `Layout`. What follows, `attach`, knows nothing else a
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Protocol, runtime_checkable
 
 from torch import nn
 
 from offramp.errors import NetworkError
+from offramp.hints import close_names
 from offramp.networks.heads import HeadMaker, Pool
 from offramp.networks.inputs import Inputs
 from offramp.networks.state import Path
@@ -142,7 +142,7 @@ class Layout:
                 f"`{name}` lies inside `{around}`, where other branches run beside it; put the "
                 f"exit after `{around}`"
             )
-        close = get_close_matches(name, [*known, *self.modules], n=3)
+        close = close_names(name, [*known, *self.modules], 3)
         hint = f"did you mean {' or '.join(close)}?" if close else "see `named_modules()`;"
         raise NetworkError(
             f"the backbone has no module `{name}` to put an exit after; {hint} blocks: "

@@ -143,7 +143,7 @@ def _draw_band(
 def gains(comparison: Comparison, path: str | Path, rival: str = "baseline") -> Path:
     """Draw what every method gains over a rival at each budget, with 95 % intervals.
 
-    Methods whose name says which thresholds they have (`ours:optimized`) share a row with the
+    Methods whose name says which thresholds they have (`eefp:optimized`) share a row with the
     plain one, so that one sees what the score brings, what the thresholds, and what both.
 
     Raises:

@@ -7,11 +7,11 @@ from pathlib import Path
 from offramp.data import EMBEDDED
 from offramp.data.catalog import located
 from offramp.errors import ConfigError, OfframpError
+from offramp.hints import or_known
 from offramp.studies.cache import Cache
 from offramp.studies.context import Narrator, Workshop
 from offramp.studies.plan import Plan, make_plan
 from offramp.studies.study import Study, read_study
-from offramp.studies.toml import did_you_mean
 
 SCALES = ("small", "paper")
 
@@ -50,7 +50,7 @@ def find_study(name: str) -> Path:
     """
     known = (*NAMES, "demo")
     if name not in known:
-        raise ConfigError(f"there is no study `{name}`{did_you_mean(name, known)}")
+        raise ConfigError(f"there is no study `{name}`{or_known(name, known)}")
     return Path(str(files("offramp.studies"))) / f"{name}.toml"
 
 

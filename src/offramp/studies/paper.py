@@ -8,14 +8,14 @@ from typing import Any
 from offramp.errors import ConfigError
 from offramp.evaluation import Comparison
 from offramp.evaluation.comparison import accuracy_key
+from offramp.hints import or_known
 from offramp.report import Table
 from offramp.report.tables import Cell
 from offramp.studies.results import cells
-from offramp.studies.toml import did_you_mean
 
 _COLUMNS = {"25%": accuracy_key(0.25), "50%": accuracy_key(0.5), "75%": accuracy_key(0.75)}
 _COLUMNS |= {"ECE": "ece", "EEFP": "eefp"}
-_ALIASES = {"ours-top-5": "ours", "ccct-top-5": "ccct"}
+_ALIASES = {"eefp-top-5": "eefp", "ccct-top-5": "ccct"}
 
 
 @cache
@@ -41,9 +41,7 @@ def paper_group(label: str, group: str | None) -> dict[str, list[str]] | None:
         return None
     groups: dict[str, dict[str, list[str]]] = table["groups"]
     if group not in groups:
-        raise ConfigError(
-            f"the paper's {label} has no heading {group!r}{did_you_mean(group, list(groups))}"
-        )
+        raise ConfigError(f"the paper's {label} has no heading {group!r}{or_known(group, groups)}")
     return groups[group]
 
 

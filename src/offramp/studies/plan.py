@@ -8,6 +8,7 @@ from typing import Any
 
 from offramp import zoo
 from offramp.errors import ConfigError, DataError, FileFormatError
+from offramp.hints import or_known
 from offramp.ledger import Partition
 from offramp.ledger.files import load_ledgers
 from offramp.studies.analyses import ANALYSES
@@ -24,7 +25,6 @@ from offramp.studies.steps import (
     chosen_methods,
 )
 from offramp.studies.study import Study, Subject
-from offramp.studies.toml import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,7 @@ def make_plan(study: Study, workshop: Workshop) -> Plan:
     analyses = []
     for name in study.report.analyses:
         if name not in ANALYSES:
-            raise ConfigError(
-                f"[report] `analyses` has no {name!r}{did_you_mean(name, list(ANALYSES))}"
-            )
+            raise ConfigError(f"[report] `analyses` has no {name!r}{or_known(name, ANALYSES)}")
         analyses.append(AnalysisStep(name, tuple(cases), study.compare, study.corrector))
     return Plan(study, tuple(cases), tuple(analyses))
 

@@ -7,9 +7,9 @@ from offramp.advice import AUTO
 from offramp.data import Augmentation
 from offramp.errors import ConfigError
 from offramp.extras import plugin_origins
+from offramp.hints import did_you_mean, or_known
 from offramp.methods import GROUPS, METHODS, find_methods
 from offramp.networks.build import BUILDERS
-from offramp.studies.toml import did_you_mean, nearest
 from offramp.training import OBJECTIVES, TrainConfig
 
 AUGMENTATIONS = {"none": None, "light": Augmentation.light(), "paper": Augmentation()}
@@ -80,7 +80,7 @@ class NetworkSettings:
         if "/" not in self.name:
             raise ConfigError(
                 f"`name` must be a network or a pretrained model, got {self.name!r}"
-                f"{did_you_mean(self.name, list(BUILDERS))}"
+                f"{or_known(self.name, BUILDERS)}"
             )
         if self.settings:
             raise ConfigError(f"`settings` are for networks that are built, not for {self.name!r}")
@@ -114,7 +114,7 @@ class TrainSettings(TrainConfig):
             if value not in known:
                 raise ConfigError(
                     f"`{name}` must be one of {', '.join(known)}, got {value!r}"
-                    f"{nearest(value, known)}"
+                    f"{did_you_mean(value, known)}"
                 )
         try:
             OBJECTIVES[self.objective](**self.settings)
@@ -139,7 +139,8 @@ class LedgerSettings:
             raise ConfigError("needs either `folder` or `zoo`")
         if self.zoo is not None and self.zoo not in ZOO:
             raise ConfigError(
-                f"`zoo` must be one of {', '.join(ZOO)}, got {self.zoo!r}{nearest(self.zoo, ZOO)}"
+                f"`zoo` must be one of {', '.join(ZOO)}, got {self.zoo!r}"
+                f"{did_you_mean(self.zoo, ZOO)}"
             )
 
 
@@ -184,7 +185,7 @@ def _why_not(method: str, known: list[str]) -> str:
     """The end of a sentence about a method that a study does not know."""
     package = plugin_origins().get(method)
     if package is None:
-        return did_you_mean(method, known)
+        return or_known(method, known)
     return (
         f": it is a method of the package {package}, and a file does not make anything import it; "
         "record the ledgers, then offramp compare LEDGERS --methods takes it"
@@ -197,13 +198,13 @@ class CompareSettings:
 
     Args:
         methods: Names of methods or groups, with their thresholds after a colon if other ones
-            are wanted (`ours:optimized`); and `auto`.
+            are wanted (`eefp:optimized`); and `auto`.
         budgets: Mean costs as shares of the network without exits.
         seeds: For methods whose fit is random.
         resamples: Of the test samples, for intervals.
     """
 
-    methods: tuple[str, ...] = ("baseline", "temperature", "ours")
+    methods: tuple[str, ...] = ("baseline", "temperature", "eefp")
     budgets: tuple[float, ...] = (0.25, 0.5, 0.75)
     seeds: int = 3
     resamples: int = 1000

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from offramp.errors import ConfigError, FileFormatError
+from offramp.hints import or_known
 from offramp.studies.settings import (
     CompareSettings,
     CorrectorSettings,
@@ -23,7 +24,7 @@ from offramp.studies.settings import (
     ReportSettings,
     TrainSettings,
 )
-from offramp.studies.toml import Mistakes, did_you_mean, filled, reject_unknown
+from offramp.studies.toml import Mistakes, filled, reject_unknown
 
 _TRAINED: dict[str, type] = {
     "data": DataSettings,
@@ -110,9 +111,7 @@ class Study:
         known = [subject.name for subject in self.subjects]
         for name in names:
             if name not in known:
-                raise ConfigError(
-                    f"{self.name} has no network `{name}`{did_you_mean(name, known)}"
-                )
+                raise ConfigError(f"{self.name} has no network `{name}`{or_known(name, known)}")
         return replace(self, subjects=tuple(s for s in self.subjects if s.name in names))
 
 
@@ -240,7 +239,7 @@ class _Networks:
         if key not in theirs:
             raise ConfigError(
                 f"[networks.{key}] `from`: {origin.name} has no network `{key}`"
-                f"{did_you_mean(key, list(theirs))}"
+                f"{or_known(key, theirs)}"
             )
         shared = {each: table[each] for each in _SECTIONS if each in table}
         there = _Networks(origin, self.scale)._with_origin(key, theirs[key])

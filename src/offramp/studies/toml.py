@@ -4,10 +4,10 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
-from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from offramp.errors import ConfigError
+from offramp.hints import did_you_mean, or_known
 
 T = TypeVar("T")
 NOTHING = "none"  # TOML has no null
@@ -141,25 +141,8 @@ def _complaint(cls: type, values: Mapping[str, Any]) -> str | None:
 def reject_unknown(table: Mapping[str, Any], known: Sequence[str] | Any, place: str) -> None:  # noqa: ANN401
     """Raise for the keys that are not known, each with the nearest one that is."""
     mistakes, unknown = Mistakes(), [key for key in table if key not in known]
-    mistakes.texts = [f"{place} has no key `{k}`{did_you_mean(k, list(known))}" for k in unknown]
+    mistakes.texts = [f"{place} has no key `{k}`{or_known(k, known)}" for k in unknown]
     mistakes.check(place)
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """The end of a sentence about a name that is not known.
-
-    Example:
-        >>> did_you_mean("epoch", ["epochs", "seed"]), did_you_mean("x", ["epochs", "seed"])
-        ('; did you mean `epochs`?', '; known are epochs, seed')
-    """
-    return nearest(name, known) or f"; known are {', '.join(sorted(known))}"
-
-
-def nearest(name: object, known: Sequence[str]) -> str:
-    """The end of a sentence that names the nearest known name, or nothing."""
-    begun = [each for each in known if name and each.startswith(str(name))]
-    near = get_close_matches(str(name), known, n=1) or begun
-    return f"; did you mean `{near[0]}`?" if near else ""
 
 
 def _checked(hint: Any, value: Any, place: str) -> Any:  # noqa: ANN401
@@ -172,7 +155,7 @@ def _checked(hint: Any, value: Any, place: str) -> Any:  # noqa: ANN401
             allowed = [str(each) for each in inner]
             raise ConfigError(
                 f"{place} must be one of {', '.join(allowed)}, got {value!r}"
-                f"{nearest(value, allowed)}"
+                f"{did_you_mean(value, allowed)}"
             )
         return value
     if origin is tuple:

@@ -30,7 +30,7 @@ def _paper() -> Table:
     bare, corrector = int(count_macs(network).cumulative[-1]), Corrector()
     extra = sum(corrector.macs(m, CLASSES) for m in range(network.num_exits - 1))
     printed = paper_group("tab:flops_comparison", "ResNet34 - TinyImageNet") or {}
-    plain, ours = (int(printed[name][0].replace(" ", "")) for name in ("baseline", "ours"))
+    plain, ours = (int(printed[name][0].replace(" ", "")) for name in ("baseline", "eefp"))
     rows = [
         cells("paper (FLOPs)", f"{plain:,}", f"{ours:,}", f"{(ours - plain) / plain:.4%}"),
         cells("here (MACs)", f"{bare:,}", f"{bare + extra:,}", f"{extra / bare:.4%}"),

@@ -16,7 +16,7 @@ from offramp.targets import hopeless
 from offramp.thresholds.rule import exits_taken
 
 BUDGET = 0.5
-SHOWN = (("baseline", "raw"), ("temperature", "calibrated"), ("ours", "corrected"))
+SHOWN = (("baseline", "raw"), ("temperature", "calibrated"), ("eefp", "corrected"))
 QUANTILES = (("well above the middle", 0.9), ("middle", 0.5), ("well below the middle", 0.1))
 
 

@@ -12,16 +12,16 @@ from offramp.report import Table
 from offramp.report.tables import Cell, gap_cell, gap_share_cell
 from offramp.studies.results import CaseResult, Findings, cells
 
-RIVALS = {"ours": "paper", AUTO: "auto"}
+RIVALS = {"eefp": "paper", AUTO: "auto"}
 # From one part of a method to all of them.
 PARTS = {
     "baseline:optimized": "thresholds alone",
-    "ours": "the paper's score alone",
-    "ours:optimized": "the paper's score, thresholds",
-    "ours-no-history:optimized": "the score without history, thresholds",
+    "eefp": "the paper's score alone",
+    "eefp:optimized": "the paper's score, thresholds",
+    "eefp-no-history:optimized": "the score without history, thresholds",
     "class-ensemble": "answers from all exits alone",
     "class-ensemble:optimized": "answers from all exits, thresholds",
-    "ours-no-history-class-ensemble:optimized": "all three",
+    "eefp-no-history-class-ensemble:optimized": "all three",
     "value:optimized": "value of continuing, thresholds",
     "forecast:optimized": "forecast, thresholds",
     "eenet": "EENet, post hoc",
