@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import offramp
+from offramp.networks import EarlyExitNetwork
 
 SAMPLES = 256
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -47,7 +48,7 @@ class Single(nn.Module):
         return logits
 
 
-def earlyon_wrapper(network: offramp.EarlyExitNetwork, image_size: int) -> Any:  # noqa: ANN401
+def earlyon_wrapper(network: EarlyExitNetwork, image_size: int) -> Any:  # noqa: ANN401
     """The same stages and heads in the hands of earlyon."""
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
@@ -64,7 +65,7 @@ def earlyon_wrapper(network: offramp.EarlyExitNetwork, image_size: int) -> Any: 
     return wrapper.eval()
 
 
-def prepare(name: str, image_size: int) -> tuple[offramp.EarlyExitNetwork, offramp.Policy, Tensor]:
+def prepare(name: str, image_size: int) -> tuple[EarlyExitNetwork, offramp.Policy, Tensor]:
     """A network, a tuned policy for it, and the images that it was tuned on."""
     torch.manual_seed(0)
     shape = (SAMPLES, 3, image_size, image_size)

@@ -28,7 +28,7 @@ from offramp.thresholds.rule import exits_taken
 SIZE, CLASSES, ROUNDS = 32, 10, 5
 
 
-def make(name: str, exits: int) -> tuple[offramp.EarlyExitNetwork, offramp.Policy]:
+def make(name: str, exits: int) -> tuple[offramp.networks.EarlyExitNetwork, offramp.Policy]:
     """A network with random weights, and a policy for it."""
     torch.manual_seed(0)
     network = offramp.build(name, CLASSES, SIZE, at=exits).eval()

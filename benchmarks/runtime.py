@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import offramp
+from offramp.networks import EarlyExitNetwork
 from offramp.replay import trace
 from offramp.runtime import Plan, Runner, judge, near_threshold
 from offramp.runtime import runner as runner_module
@@ -66,7 +67,7 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 clock: Callable[[], float] = time.perf_counter
 
 
-def settled(network: offramp.EarlyExitNetwork, images: Tensor) -> offramp.EarlyExitNetwork:
+def settled(network: EarlyExitNetwork, images: Tensor) -> EarlyExitNetwork:
     """Batch norms that have seen data: otherwise activations grow from block to block."""
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -78,7 +79,7 @@ def settled(network: offramp.EarlyExitNetwork, images: Tensor) -> offramp.EarlyE
 
 def prepare(
     name: str, setting: Setting, scorer: offramp.Scorer
-) -> tuple[offramp.EarlyExitNetwork, offramp.Policy, Tensor, offramp.Ledger]:
+) -> tuple[EarlyExitNetwork, offramp.Policy, Tensor, offramp.Ledger]:
     """A network, a policy for it, the images that it was tuned on, and their ledger."""
     torch.manual_seed(0)
     shape = (setting.samples, 3, setting.image_size, setting.image_size)
@@ -126,7 +127,7 @@ def unshrunk(runner: Runner, plan: Plan, x: Tensor, to_the_end: bool) -> Tensor:
     return taken
 
 
-def part_times(network: offramp.EarlyExitNetwork, x: Tensor) -> Tensor:
+def part_times(network: EarlyExitNetwork, x: Tensor) -> Tensor:
     """Seconds of every stage and of every head for the whole batch, `[2, M]`."""
     times = torch.zeros(2, network.num_exits, dtype=torch.float64)
     with torch.inference_mode():

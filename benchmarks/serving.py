@@ -60,7 +60,7 @@ class Tally:
             self.refused[status] += 1
 
 
-def prepare(folder: Path) -> tuple[list[tuple[bytes, str]], offramp.RunOutput]:
+def prepare(folder: Path) -> tuple[list[tuple[bytes, str]], offramp.runtime.RunOutput]:
     """Save a network and a policy; bodies to send, and what should come back."""
     torch.manual_seed(0)
     network = offramp.build("thin-resnet", num_classes=10, image_size=SIZE, at=3, depth=14).eval()
@@ -188,7 +188,7 @@ class World:
     """What clients share."""
 
     bodies: list[tuple[bytes, str]]
-    expected: offramp.RunOutput
+    expected: offramp.runtime.RunOutput
     tally: Tally = field(default_factory=Tally)
 
 

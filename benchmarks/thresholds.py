@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from offramp import CurrentExit, MaxProbability, synthetic
+from offramp import MaxProbability, synthetic
+from offramp.answers import CurrentExit
 from offramp.replay import trace
 from offramp.thresholds import exits_taken, optimize
 from offramp.thresholds.optimized import optimized_sweep

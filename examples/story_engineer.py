@@ -49,7 +49,7 @@ def prepared(quick: bool) -> dict[str, ImageData]:
     return {name: replace(data, normalization=LITE0) for name, data in splits.items()}
 
 
-def trained(data: Data, quick: bool, folder: Path) -> offramp.EarlyExitNetwork:
+def trained(data: Data, quick: bool, folder: Path) -> offramp.networks.EarlyExitNetwork:
     """Sixteen exits, whose heads are trained on what the frozen backbone shows them."""
     torch.manual_seed(0)
     size = data[0][0].shape[-1]
@@ -59,7 +59,7 @@ def trained(data: Data, quick: bool, folder: Path) -> offramp.EarlyExitNetwork:
     return network.eval()
 
 
-def ledger(network: offramp.EarlyExitNetwork, data: Data, folder: Path) -> offramp.Ledger:
+def ledger(network: offramp.networks.EarlyExitNetwork, data: Data, folder: Path) -> offramp.Ledger:
     """Every exit's logits on one split, read again if they have been recorded before."""
     if not folder.is_dir():
         offramp.record(network, data, dtype="float16").save(folder)
@@ -82,7 +82,7 @@ def best_exit(val: offramp.Ledger) -> int:
     return int(correct.float().mean(0).argmax())
 
 
-def plain(network: offramp.EarlyExitNetwork, exit_index: int) -> Run:
+def plain(network: offramp.networks.EarlyExitNetwork, exit_index: int) -> Run:
     """The network up to one exit, and no other head."""
 
     def run(images: Tensor) -> Tensor:

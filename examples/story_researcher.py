@@ -39,9 +39,9 @@ class Momentum(offramp.Scorer):
 
     learned = ("weights_",)
 
-    def fit(self, history: offramp.History, labels: Tensor, costs: Tensor) -> Self:
+    def fit(self, history: offramp.scorers.History, labels: Tensor, costs: Tensor) -> Self:
         """One logistic regression per exit but the last, on held_out."""
-        targets = offramp.stop_target(history.predictions, labels)  # [N, M]
+        targets = offramp.targets.stop_target(history.predictions, labels)  # [N, M]
         fits = [
             LogisticRegression().fit(self._features(history.until(m)), targets[:, m])
             for m in range(history.exit_index)
@@ -49,12 +49,12 @@ class Momentum(offramp.Scorer):
         self.weights_ = torch.tensor(np.stack([np.append(f.coef_, f.intercept_) for f in fits]))
         return self
 
-    def score_at(self, history: offramp.History) -> Tensor:
+    def score_at(self, history: offramp.scorers.History) -> Tensor:
         """Log-odds of the stop target, `[n]`."""
         weights = self.weights_[history.exit_index].float()
         return self._features(history) @ weights[:-1] + weights[-1]
 
-    def _features(self, history: offramp.History) -> Tensor:
+    def _features(self, history: offramp.scorers.History) -> Tensor:
         lead = history.log_probs.topk(2).values.diff(dim=-1).neg().squeeze(-1)  # [n, m+1]
         stays = (history.predictions == history.predictions[:, -1:]).float().mean(1)
         before = lead[:, max(history.exit_index - 1, 0)]

@@ -24,6 +24,7 @@ from torch import Tensor
 
 import offramp
 from offramp.data import TextData
+from offramp.networks import EarlyExitNetwork
 
 Batch = dict[str, Tensor]
 
@@ -62,7 +63,7 @@ def by_length(data: TextData) -> TextData:
     )
 
 
-def trained(data: TextData, chosen: argparse.Namespace) -> offramp.EarlyExitNetwork:
+def trained(data: TextData, chosen: argparse.Namespace) -> EarlyExitNetwork:
     """The encoder with an exit after every layer; only the heads learn, in seconds an epoch."""
     torch.manual_seed(0)
     network = offramp.attach(chosen.model, num_classes=data.num_classes, head="mean-token")
@@ -74,14 +75,14 @@ def trained(data: TextData, chosen: argparse.Namespace) -> offramp.EarlyExitNetw
     return network.eval()
 
 
-def ledger(network: offramp.EarlyExitNetwork, data: TextData, folder: Path) -> offramp.Ledger:
+def ledger(network: EarlyExitNetwork, data: TextData, folder: Path) -> offramp.Ledger:
     """Every exit's logits on one split, read again if they have been recorded before."""
     if not folder.is_dir():
         offramp.record(network, by_length(data)).save(folder)
     return offramp.Ledger.load(folder)
 
 
-def at_exit(network: offramp.EarlyExitNetwork, exit_index: int) -> Callable[[Batch], Tensor]:
+def at_exit(network: EarlyExitNetwork, exit_index: int) -> Callable[[Batch], Tensor]:
     """The encoder up to one exit, and no other head: what one would run without a policy."""
 
     def run(batch: Batch) -> Tensor:

@@ -206,10 +206,10 @@ def make_once():
 
 
 PAIRS = {
-    "conv": (offramp.Corrector(hidden=8, epochs=200), offramp.GeometricEnsemble()),
-    "nested": (offramp.Entropy(), offramp.MatrixScaling()),
-    "cascade": (offramp.Patience(), offramp.CurrentExit()),
-    "text": (offramp.Margin(), offramp.ProductOfExperts()),
+    "conv": (offramp.Corrector(hidden=8, epochs=200), offramp.answers.GeometricEnsemble()),
+    "nested": (offramp.scorers.Entropy(), offramp.answers.MatrixScaling()),
+    "cascade": (offramp.scorers.Patience(), offramp.answers.CurrentExit()),
+    "text": (offramp.scorers.Margin(), offramp.answers.ProductOfExperts()),
 }
 EXITS = {"conv": 3, "nested": 2, "cascade": 3, "text": 2}  # few: exporting takes its time
 

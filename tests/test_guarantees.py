@@ -6,15 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offramp import (
-    Corrector,
-    Guarantee,
-    MaxProbability,
-    Policy,
-    ProductOfExperts,
-    certify,
-    evaluate,
-)
+from offramp import Corrector, Guarantee, MaxProbability, Policy, certify, evaluate
+from offramp.answers import ProductOfExperts
 from offramp.errors import (
     ConfigError,
     GuaranteeError,

@@ -7,23 +7,23 @@ import torch
 from offramp import (
     Corrector,
     Costs,
-    CurrentExit,
-    Entropy,
-    GeometricEnsemble,
     Ledger,
-    MatrixScaling,
     MaxProbability,
     Method,
-    Patience,
     Policy,
-    ProductOfExperts,
     Scorer,
     TemperatureScaling,
-    VectorScaling,
     evaluate,
     synthetic,
 )
-from offramp.answers import crossfit_answers
+from offramp.answers import (
+    CurrentExit,
+    GeometricEnsemble,
+    MatrixScaling,
+    ProductOfExperts,
+    VectorScaling,
+    crossfit_answers,
+)
 from offramp.errors import (
     BudgetError,
     ConfigError,
@@ -34,6 +34,7 @@ from offramp.errors import (
     OriginWarning,
     SplitError,
 )
+from offramp.scorers import Entropy, Patience
 from offramp.thresholds.points import points_of
 
 PAIRS = [

@@ -40,7 +40,7 @@ def test_the_ledgers_are_of_the_shipped_network(shipped):
     assert {shipped[split].network for split in ("held_out", "val", "test")} == {
         network.fingerprint()
     }
-    assert shipped["test"].cost_model == offramp.count_macs(network)
+    assert shipped["test"].cost_model == offramp.networks.count_macs(network)
 
 
 def test_no_sample_is_in_two_splits(shipped):

@@ -9,120 +9,77 @@ from data to a report. `Runner` puts a policy to work. `testing` checks answers,
 threshold methods of your own.
 """
 
-from offramp import data, metrics, synthetic, targets, testing, theory, thresholds, zoo
-from offramp.advice import Advice, Auto, Plan, advise, auto
-from offramp.answers import (
-    Answer,
-    ClassWiseEnsemble,
-    CurrentExit,
-    GeometricEnsemble,
-    MatrixScaling,
-    ProductOfExperts,
-    StackingNetwork,
-    TemperatureScaling,
-    VectorScaling,
+from offramp import (
+    answers,
+    data,
+    evaluation,
+    metrics,
+    networks,
+    runtime,
+    scorers,
+    synthetic,
+    targets,
+    testing,
+    thresholds,
+    training,
+    zoo,
 )
+from offramp.advice import advise, auto
+from offramp.answers import Answer, TemperatureScaling
 from offramp.costs import Costs
 from offramp.errors import OfframpError
-from offramp.evaluation import Comparison, Outcome, budget_curve, compare, evaluate
-from offramp.guarantees import Certificate, Guarantee, certify
+from offramp.evaluation import compare, evaluate
+from offramp.guarantees import Guarantee, certify
 from offramp.ledger import Ledger
 from offramp.methods import Method
-from offramp.networks import (
-    EarlyExitNetwork,
-    Shared,
-    attach,
-    build,
-    count_macs,
-    take,
-    time_exits,
-)
+from offramp.networks import attach, build
 from offramp.onnx import OnnxRunner, export
 from offramp.policy import Policy
 from offramp.record import record
-from offramp.runtime import Runner, RunOutput
-from offramp.scorers import (
-    Corrector,
-    Entropy,
-    ExitUtility,
-    Forecast,
-    Gates,
-    History,
-    Margin,
-    MaxProbability,
-    Patience,
-    PerformanceControl,
-    Scorer,
-    ValueOfContinuing,
-)
+from offramp.runtime import Runner
+from offramp.scorers import Corrector, MaxProbability, Scorer
 from offramp.studies import run
-from offramp.targets import stop_target
 from offramp.training import TrainConfig, train
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Advice",
     "Answer",
-    "Auto",
-    "Certificate",
-    "ClassWiseEnsemble",
-    "Comparison",
     "Corrector",
     "Costs",
-    "CurrentExit",
-    "EarlyExitNetwork",
-    "Entropy",
-    "ExitUtility",
-    "Forecast",
-    "Gates",
-    "GeometricEnsemble",
     "Guarantee",
-    "History",
     "Ledger",
-    "Margin",
-    "MatrixScaling",
     "MaxProbability",
     "Method",
     "OfframpError",
     "OnnxRunner",
-    "Outcome",
-    "Patience",
-    "PerformanceControl",
-    "Plan",
     "Policy",
-    "ProductOfExperts",
-    "RunOutput",
     "Runner",
     "Scorer",
-    "Shared",
-    "StackingNetwork",
     "TemperatureScaling",
     "TrainConfig",
-    "ValueOfContinuing",
-    "VectorScaling",
     "advise",
+    "answers",
     "attach",
     "auto",
-    "budget_curve",
     "build",
     "certify",
     "compare",
-    "count_macs",
     "data",
     "evaluate",
+    "evaluation",
     "export",
     "metrics",
+    "networks",
     "record",
     "run",
-    "stop_target",
+    "runtime",
+    "scorers",
     "synthetic",
-    "take",
     "targets",
     "testing",
-    "theory",
     "thresholds",
-    "time_exits",
     "train",
+    "training",
     "zoo",
 ]

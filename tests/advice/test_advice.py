@@ -5,8 +5,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from offramp import Auto, Costs, Ledger, Policy, advise, auto, compare, evaluate, synthetic
-from offramp.advice import contestants
+from offramp import Costs, Ledger, Policy, advise, auto, compare, evaluate, synthetic
+from offramp.advice import Auto, contestants
 from offramp.advice.auto import choose_exits, hits_of, hits_on, pick
 from offramp.cli.app import app
 from offramp.errors import BudgetError, ConfigError

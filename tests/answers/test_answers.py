@@ -2,16 +2,14 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from offramp import (
+from offramp import Ledger, MaxProbability, TemperatureScaling
+from offramp.answers import (
     ClassWiseEnsemble,
     CurrentExit,
     GeometricEnsemble,
-    Ledger,
     MatrixScaling,
-    MaxProbability,
     ProductOfExperts,
     StackingNetwork,
-    TemperatureScaling,
     VectorScaling,
 )
 from offramp.component import Component

@@ -74,7 +74,7 @@ def call(text):
 
 
 def expected(places, inputs):
-    network = offramp.EarlyExitNetwork.load(places / "network")
+    network = offramp.networks.EarlyExitNetwork.load(places / "network")
     return offramp.Runner(network, offramp.Policy.load(places / "policy"))(inputs)
 
 
@@ -134,7 +134,7 @@ def test_without_a_data_set_the_normalisation_is_noted(places, folder, tmp_path)
 
 def test_a_run_remembers_its_data(places):
     run = places / "run"
-    offramp.EarlyExitNetwork.load(places / "network").save(run / "network")
+    offramp.networks.EarlyExitNetwork.load(places / "network").save(run / "network")
     predict_bench.Source("x").save(run)
     result = call(f"predict {run} {places}/policy --limit 3")
     assert [row["input"] for row in csv.DictReader(io.StringIO(result.stdout))] == [
@@ -146,7 +146,7 @@ def test_a_run_remembers_its_data(places):
 
 def test_the_bare_network_of_a_run_remembers_its_data_too(places, folder):
     run = places / "trained"
-    offramp.EarlyExitNetwork.load(places / "network").save(run / "network")
+    offramp.networks.EarlyExitNetwork.load(places / "network").save(run / "network")
     predict_bench.Source("x").save(run)
     of_run, bare = (
         call(f"predict {path} {places}/policy {folder}/0.png") for path in (run, run / "network")

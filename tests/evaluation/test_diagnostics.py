@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from offramp import Corrector, MaxProbability, Method, Patience, Policy, compare, evaluate
+from offramp import Corrector, MaxProbability, Method, Policy, compare, evaluate
 from offramp.evaluation import Comparison
 from offramp.evaluation.diagnostics import score_histograms
+from offramp.scorers import Patience
 from offramp.storage import plain, restore
 from offramp.targets import hopeless, oracle_accuracies, oracle_accuracy
 

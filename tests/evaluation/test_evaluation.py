@@ -7,24 +7,23 @@ import torch
 
 from offramp import (
     Corrector,
-    Entropy,
-    Margin,
     MaxProbability,
     Method,
     Policy,
     Scorer,
     TemperatureScaling,
-    budget_curve,
     compare,
     evaluate,
     synthetic,
 )
 from offramp.errors import ConfigError, LedgerError, SplitError
+from offramp.evaluation import budget_curve
 from offramp.evaluation.bootstrap import Resamples, difference
 from offramp.evaluation.curve import accuracy_at
 from offramp.evaluation.references import references
 from offramp.methods import GROUPS, METHODS, find_methods
 from offramp.metrics import ece, eefp
+from offramp.scorers import Entropy, Margin
 
 
 @pytest.fixture(scope="module")

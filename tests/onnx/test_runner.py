@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 import offramp
+from offramp.answers import ClassWiseEnsemble, StackingNetwork
 from offramp.errors import BudgetError, ConfigError, MemoryLimitError, NetworkError
 from offramp.onnx import OnnxRunner, export
 from offramp.replay import trace
 from offramp.runtime import Runner, near_threshold
+from offramp.scorers import ExitUtility, ValueOfContinuing
 from offramp.thresholds.rule import exits_taken, rounded_up
 
 pytest.importorskip("onnxruntime")
@@ -27,7 +29,7 @@ def near(world, policy, inputs):
     ledger = world.ledger(inputs)
     scores = trace(policy.answer, policy.scorer, ledger).scores
     unsure = near_threshold(scores, policy.thresholds)
-    if isinstance(policy.scorer, offramp.Patience):
+    if isinstance(policy.scorer, offramp.scorers.Patience):
         # It compares predictions, and two classes may be equal but for rounding.
         top = policy.answer.answers(ledger.logits).topk(2, dim=2).values
         unsure |= ((top[..., 0] - top[..., 1]) < 1e-4).any(1)
@@ -61,7 +63,7 @@ def joined(outputs):
     names = ("logits", "exits", "scores", "costs", "predictions", "stopped")
     parts = {name: torch.cat([getattr(each, name) for each in outputs]) for name in names}
     rating = torch.cat([each.confidence for each in outputs])
-    return offramp.RunOutput(**parts, rating=rating)
+    return offramp.runtime.RunOutput(**parts, rating=rating)
 
 
 def check_all_ways(world, runner, policy, inputs):
@@ -103,22 +105,28 @@ def test_the_export_the_runner_and_the_simulation_decide_alike(exported, kind):
 
 SCORERS = {
     "max": offramp.MaxProbability(),
-    "entropy": offramp.Entropy(),
-    "patience": offramp.Patience(),
+    "entropy": offramp.scorers.Entropy(),
+    "patience": offramp.scorers.Patience(),
     "corrector": offramp.Corrector(hidden=8, epochs=1),
 }
 ANSWERS = {
-    "current": offramp.CurrentExit(),
-    "vector": offramp.VectorScaling(),
-    "ensemble": offramp.GeometricEnsemble(),
+    "current": offramp.answers.CurrentExit(),
+    "vector": offramp.answers.VectorScaling(),
+    "ensemble": offramp.answers.GeometricEnsemble(),
 }
 
 
 @pytest.mark.parametrize(
     ("scorer", "answer"),
     [
-        (offramp.ValueOfContinuing(hidden=4, epochs=1), offramp.ClassWiseEnsemble()),
-        (offramp.ExitUtility(hidden=4, epochs=1), offramp.StackingNetwork(k=2, hidden=4)),
+        (
+            ValueOfContinuing(hidden=4, epochs=1),
+            ClassWiseEnsemble(),
+        ),
+        (
+            ExitUtility(hidden=4, epochs=1),
+            StackingNetwork(k=2, hidden=4),
+        ),
     ],
     ids=["value", "utility"],
 )

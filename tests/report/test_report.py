@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from offramp import Margin, attach, build, compare, count_macs, extras, report
+from offramp import attach, build, compare, extras, report
 from offramp.errors import ConfigError, FileFormatError, MissingExtraError
 from offramp.methods import METHODS, Method
+from offramp.networks import count_macs
 from offramp.report.tables import Cell, Table
+from offramp.scorers import Margin
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import torch
 import offramp
 from offramp import synthetic
 from offramp.answer_confidence import Confidence
-from offramp.answers import crossfit_answers
+from offramp.answers import MatrixScaling, crossfit_answers
 from offramp.errors import FileFormatError, NotFittedError
 from offramp.metrics import ece
 from offramp.replay import trace
@@ -36,7 +36,7 @@ def answered(policy, ledger):
     return table.output(Plan.of(policy, [False] * ledger.num_exits))
 
 
-@pytest.mark.parametrize("answer", [None, offramp.VectorScaling()], ids=str)
+@pytest.mark.parametrize("answer", [None, offramp.answers.VectorScaling()], ids=str)
 def test_confidence_is_far_better_calibrated_than_the_score_and_the_softmax(splits, answer):
     policy = offramp.Policy(offramp.Corrector(hidden=16, epochs=3), answer)
     policy = policy.fit(splits["held_out"]).tune(splits["val"]).at(budget=0.4)
@@ -74,8 +74,8 @@ def part(answers, rows=slice(None)):
 
 def test_confidence_is_fitted_on_cross_fitted_answers(splits):
     held_out = splits["held_out"].take(torch.arange(200)).keep_exits([0, 4])
-    policy = offramp.Policy(offramp.MaxProbability(), offramp.MatrixScaling()).fit(held_out)
-    crossed = crossfit_answers(offramp.MatrixScaling(), held_out)
+    policy = offramp.Policy(offramp.MaxProbability(), MatrixScaling()).fit(held_out)
+    crossed = crossfit_answers(MatrixScaling(), held_out)
     expected = Confidence().fit([part(crossed)], held_out.labels)
     torch.testing.assert_close(policy.confidence.plain_weights_, expected.plain_weights_)
     answers = policy.answer.answers(held_out.logits)

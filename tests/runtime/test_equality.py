@@ -15,18 +15,18 @@ from offramp.thresholds.rule import exits_taken
 
 SCORERS = {
     "max": offramp.MaxProbability(),
-    "entropy": offramp.Entropy(),
-    "margin": offramp.Margin(),
-    "patience": offramp.Patience(),
+    "entropy": offramp.scorers.Entropy(),
+    "margin": offramp.scorers.Margin(),
+    "patience": offramp.scorers.Patience(),
     "corrector": offramp.Corrector(hidden=8, epochs=1),
     "corrector-now": offramp.Corrector(history=False, hidden=8, epochs=1),
 }
 ANSWERS = {
-    "current": offramp.CurrentExit(),
+    "current": offramp.answers.CurrentExit(),
     "temperature": offramp.TemperatureScaling(),
-    "vector": offramp.VectorScaling(),
-    "experts": offramp.ProductOfExperts(),
-    "ensemble": offramp.GeometricEnsemble(),
+    "vector": offramp.answers.VectorScaling(),
+    "experts": offramp.answers.ProductOfExperts(),
+    "ensemble": offramp.answers.GeometricEnsemble(),
 }
 TOLERANCE = 1e-5  # of a score; float32 noise in networks as small as these is below 1e-6
 KINDS = ("flat", "cascade", "nested", "conv")
@@ -78,7 +78,7 @@ def joined(outputs):
     names = ("logits", "exits", "scores", "costs", "predictions", "stopped")
     parts = {name: torch.cat([getattr(each, name) for each in outputs]) for name in names}
     rating = torch.cat([each.confidence for each in outputs])
-    return offramp.RunOutput(**parts, rating=rating)
+    return offramp.runtime.RunOutput(**parts, rating=rating)
 
 
 def split(inputs, sizes):
@@ -158,7 +158,7 @@ def test_bfloat16_changes_few_decisions_and_the_rate_is_printed(world):
 
 
 def test_bfloat16_is_for_the_network_and_not_for_the_decision(make):
-    world = make("conv", SCORERS["corrector"], offramp.MatrixScaling())
+    world = make("conv", SCORERS["corrector"], offramp.answers.MatrixScaling())
     inputs = world.inputs(60)
     data = TensorDataset(inputs, torch.zeros(60, dtype=torch.long))
     options = {"costs": world.costs, "precision": "bfloat16", "progress": False}

@@ -44,7 +44,7 @@ def watched(world):
     network = world.network
     stages = [Watch(stage) for stage in network.stages]
     heads = [Watch(head) for head in network.heads]
-    spied = offramp.EarlyExitNetwork(stages, heads, network.num_classes)
+    spied = offramp.networks.EarlyExitNetwork(stages, heads, network.num_classes)
     return spied.eval(), stages, heads
 
 
@@ -128,10 +128,10 @@ def test_a_closed_exits_head_is_skipped_where_nothing_reads_it(world, quiet):
 @pytest.mark.parametrize(
     ("kind", "scorer", "answer", "run"),
     [
-        ("flat", offramp.MaxProbability(), offramp.ProductOfExperts(), [1, 1, 1, 1]),
-        ("flat", offramp.Patience(), None, [1, 1, 0, 1]),
+        ("flat", offramp.MaxProbability(), offramp.answers.ProductOfExperts(), [1, 1, 1, 1]),
+        ("flat", offramp.scorers.Patience(), None, [1, 1, 0, 1]),
         ("cascade", offramp.MaxProbability(), None, [1, 1, 1, 1]),
-        ("flat", offramp.MaxProbability(), offramp.VectorScaling(), [0, 1, 0, 1]),
+        ("flat", offramp.MaxProbability(), offramp.answers.VectorScaling(), [0, 1, 0, 1]),
     ],
     ids=["answer", "scorer", "cascade", "none"],
 )
@@ -390,14 +390,14 @@ def test_a_subclass_with_a_method_of_its_own_is_taken_to_read_history(make):
 
 PLAIN = [
     offramp.MaxProbability(),
-    offramp.Entropy(),
-    offramp.Margin(),
+    offramp.scorers.Entropy(),
+    offramp.scorers.Margin(),
     offramp.Corrector(history=False, hidden=8, epochs=1),
 ]
 
 
 @pytest.mark.parametrize("scorer", PLAIN, ids=str)
-@pytest.mark.parametrize("answer", [None, offramp.MatrixScaling()], ids=str)
+@pytest.mark.parametrize("answer", [None, offramp.answers.MatrixScaling()], ids=str)
 def test_parts_that_say_so_read_the_current_exit_only(make, scorer, answer):
     policy = make("flat", scorer, answer).policy
     logits = torch.randn(5, 3, 3)

@@ -147,4 +147,4 @@ def test_a_stream_keeps_the_budget_that_it_began_with(world):
             runner.set_budget(0.9)
     assert torch.equal(torch.cat(exits), expected)
     assert runner.stats.samples == 0  # nothing was run at the new budget yet
-    assert isinstance(output, offramp.RunOutput)
+    assert isinstance(output, offramp.runtime.RunOutput)

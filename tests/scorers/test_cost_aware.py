@@ -3,22 +3,11 @@
 import pytest
 import torch
 
-from offramp import (
-    Corrector,
-    Forecast,
-    Gates,
-    GeometricEnsemble,
-    History,
-    Ledger,
-    MaxProbability,
-    PerformanceControl,
-    Policy,
-    ValueOfContinuing,
-    compare,
-    evaluate,
-)
+from offramp import Corrector, Ledger, MaxProbability, Policy, compare, evaluate
+from offramp.answers import GeometricEnsemble
 from offramp.errors import ConfigError, LedgerError, NotFittedError
 from offramp.methods import find_methods
+from offramp.scorers import Forecast, Gates, History, PerformanceControl, ValueOfContinuing
 from offramp.scorers.cost_aware import PRICES, between
 from offramp.scorers.peers import leaving
 from offramp.targets import correctness

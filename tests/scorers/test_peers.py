@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from offramp import ExitUtility, History, Ledger, MaxProbability, Policy, evaluate
+from offramp import Ledger, MaxProbability, Policy, evaluate
 from offramp.errors import ConfigError
 from offramp.methods import find_methods
 from offramp.metrics import eefp
 from offramp.replay import trace
+from offramp.scorers import ExitUtility, History
 from offramp.thresholds import exits_taken
 from offramp.thresholds.assigned import assigned_sweep
 from offramp.thresholds.points import measure, tune_points

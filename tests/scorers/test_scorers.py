@@ -5,19 +5,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.stats import spearmanr
 
-from offramp import (
-    Corrector,
-    CurrentExit,
-    Entropy,
-    Margin,
-    MaxProbability,
-    Patience,
-    synthetic,
-)
+from offramp import Corrector, MaxProbability, synthetic
+from offramp.answers import CurrentExit
 from offramp.errors import ConfigError, NotFittedError
 from offramp.metrics import eefp
 from offramp.replay import trace
-from offramp.scorers import History
+from offramp.scorers import Entropy, History, Margin, Patience
 from offramp.targets import stop_target
 
 SIMPLE = [MaxProbability(), Entropy(), Margin(), Patience()]

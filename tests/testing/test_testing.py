@@ -5,33 +5,30 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from offramp import (
-    Answer,
+from offramp import Answer, Corrector, MaxProbability, Scorer, TemperatureScaling, thresholds
+from offramp import answers as answer_room
+from offramp import scorers as scorer_room
+from offramp.answers import (
     ClassWiseEnsemble,
-    Corrector,
     CurrentExit,
+    GeometricEnsemble,
+    MatrixScaling,
+    ProductOfExperts,
+    StackingNetwork,
+    VectorScaling,
+)
+from offramp.component import current_exit_only
+from offramp.errors import PromiseError
+from offramp.scorers import (
     Entropy,
     ExitUtility,
     Forecast,
     Gates,
-    GeometricEnsemble,
     Margin,
-    MatrixScaling,
-    MaxProbability,
     Patience,
     PerformanceControl,
-    ProductOfExperts,
-    Scorer,
-    StackingNetwork,
-    TemperatureScaling,
     ValueOfContinuing,
-    VectorScaling,
-    thresholds,
 )
-from offramp import answers as answer_room
-from offramp import scorers as scorer_room
-from offramp.component import current_exit_only
-from offramp.errors import PromiseError
 from offramp.testing import check_answer, check_scorer, check_threshold_method
 from offramp.testing.components import ANSWER_PROMISES, SCORER_PROMISES
 from offramp.testing.promises import Promise, hold

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offramp import stop_target
 from offramp.errors import ConfigError, WorldError
+from offramp.targets import stop_target
 from offramp.theory import (
     Exits,
     Grouping,

@@ -168,7 +168,7 @@ tags:
 {exits} exits, {classes} classes. Load it with:
 
 ```python
-from offramp import EarlyExitNetwork
+from offramp.networks import EarlyExitNetwork
 
 network = EarlyExitNetwork.from_pretrained("owner/name")
 ```

@@ -22,7 +22,7 @@ class Shared:
 
 
 # So that a stage whose state has shared leaves can be exported.
-torch.export.register_dataclass(Shared, serialized_type_name="offramp.Shared")
+torch.export.register_dataclass(Shared, serialized_type_name="offramp.networks.Shared")
 
 State: TypeAlias = "Tensor | Shared | Sequence[State] | Mapping[str, State]"
 Path: TypeAlias = tuple[str | int, ...]

@@ -384,7 +384,7 @@ class ZeroTimeWaste(Objective):
     an exit that was not taken is not wasted. The network must have cascade heads:
     `attach(backbone, head="cascade")`. As the loss of a loop of your own it is the sum over the
     exits, for the second phase. The method's geometric ensemble over the exits is an answer,
-    `offramp.GeometricEnsemble`, and is fitted on held_out.
+    `offramp.answers.GeometricEnsemble`, and is fitted on held_out.
 
     Ours: both phases get the same optimiser, schedule and number of epochs, and the augmentation
     if there is one. The last exit is the backbone's own classifier and stays frozen with it;
