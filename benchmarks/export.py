@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 import offramp
 from offramp.networks import ARCHITECTURES
 from offramp.onnx import OnnxRunner
-from offramp.replay import trace
+from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
 from offramp.runtime.routes import TOLERANCE
 from offramp.thresholds.rule import exits_taken
@@ -61,7 +61,7 @@ def measure(name: str, exits: int, samples: int) -> str:
         graphs = OnnxRunner(folder, threads=torch.get_num_threads())
     runner = Runner(network, policy)
     data = TensorDataset(images, torch.zeros(samples, dtype=torch.long))
-    scores = trace(
+    scores = replay(
         policy.answer, policy.scorer, offramp.record(network, data, "test", progress=False)
     ).scores
     near = near_threshold(scores, policy.thresholds)

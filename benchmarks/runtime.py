@@ -35,7 +35,7 @@ from torch.utils.data import TensorDataset
 
 import offramp
 from offramp.networks import EarlyExitNetwork
-from offramp.replay import trace
+from offramp.replay import replay
 from offramp.runtime import Plan, Runner, judge, near_threshold
 from offramp.runtime import runner as runner_module
 from offramp.runtime.inflight import Flight
@@ -252,7 +252,7 @@ def print_changes(runner: Runner, images: Tensor, ledger: offramp.Ledger) -> Non
     whole = runner(chosen).exits
     single = torch.cat([runner(one).exits for one in chosen.split(1)])
     half = Runner(runner.network, policy, precision="bfloat16")(chosen).exits
-    scores = few(trace(policy.answer, policy.scorer, ledger).scores)
+    scores = few(replay(policy.answer, policy.scorer, ledger).scores)
     near = near_threshold(scores, policy.thresholds)
     print(
         f"  of {len(chosen)} decisions: {int((whole != single).sum())} changed by batch size 1 "

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from offramp import MaxProbability, synthetic
 from offramp.answers import CurrentExit
-from offramp.replay import trace
+from offramp.replay import replay
 from offramp.thresholds import exits_taken, optimize
 from offramp.thresholds.optimized import optimized_sweep
 from offramp.thresholds.points import measure
@@ -62,7 +62,7 @@ def value(scores: Tensor, correct: Tensor, costs: Tensor, found: Tensor) -> tupl
 def main() -> None:
     """One budget, one price, and a whole curve, on 10,000 x 10."""
     ledger = synthetic.ledgers(seed=0, samples=10_000, exits=10)["val"]
-    found = trace(CurrentExit(), MaxProbability(), ledger)
+    found = replay(CurrentExit(), MaxProbability(), ledger)
     arrays = found.scores, found.correct, ledger.costs / ledger.reference_cost
     for budget in (0.25, 0.5, 0.75):
         seconds, best = timed(lambda b=budget: optimize(*arrays, budget=b))  # type: ignore[misc]

@@ -29,7 +29,7 @@ shares = [*wrapper.flops_estimate.fractions.values(), 1.0]
 data = TensorDataset(images, labels)
 ledger = offramp.record(wrapper, data, "all", costs=shares, progress=False)
 held_out, val, test = ledger.partition()
-policy = offramp.Policy.for_budget(offramp.MaxProbability(), held_out, val, budget=0.7)
+policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val).at(budget=0.7)
 print(offramp.evaluate(policy, test))
 
 # Write back: scores of max probability are log-odds, and earlyon compares probabilities.
@@ -69,6 +69,6 @@ with torch.no_grad():
 
 ledger = offramp.record(network, data, "all", progress=False)  # MACs are counted, heads included
 held_out, val, test = ledger.partition()
-policy = offramp.Policy.for_budget(offramp.MaxProbability(), held_out, val, budget=0.7)
+policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val).at(budget=0.7)
 output = offramp.Runner(network, policy)(images[:64])
 print("left at exits 0, 1, 2:", torch.bincount(output.exits, minlength=3).tolist())

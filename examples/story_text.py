@@ -149,7 +149,7 @@ def main() -> None:
     held_out, val, test = (
         ledger(network, splits[name], chosen.out / name) for name in ("held_out", "val", "test")
     )
-    policy = offramp.Policy.for_accuracy(offramp.Corrector(), held_out, val, max_drop=0.0)
+    policy = offramp.Policy(offramp.Corrector()).fit(held_out).tune(val).at(max_drop=0.0)
     runner = offramp.Runner(network, policy)
     last, cut = network.num_exits - 1, first_equal(val)
     exits = policy.decide(test)

@@ -305,7 +305,7 @@ def test_only_val_certifies_and_its_samples_are_used_up(policy, big):
     found = certify(policy, big["val"], Guarantee(epsilon=0.05))
     assert found.policy.uses[-1].step == "certify"
     with pytest.raises(SplitError, match="already used to certify"):
-        evaluate(found.policy, big["val"]._as_split("test"))
+        evaluate(found.policy, big["val"].as_split("test"))
 
 
 def test_impossible_promises_say_what_could_be_promised(policy, big):
@@ -335,7 +335,7 @@ def test_fitted_scorers_and_saved_policies_can_be_certified(big, tmp_path):
     again = Policy.load(tmp_path / "policy")
     assert torch.equal(again.decide(big["test"]), found.policy.decide(big["test"]))
     with pytest.raises(SplitError, match="used to certify"):
-        evaluate(again, big["val"]._as_split("test"))
+        evaluate(again, big["val"].as_split("test"))
 
 
 def test_mapie_says_the_same_where_both_do_the_same(world):

@@ -63,7 +63,7 @@ def test_saved_and_loaded_policies_decide_bitwise_alike(scorer, answer, splits, 
     policy = tuned(splits, scorer, answer).at(budget=0.5)
     back = Policy.load(policy.save(tmp_path / "policy"))
     test = splits["test"]
-    one, two = policy.trace(test, "test"), back.trace(test, "test")
+    one, two = policy.replay(test), back.replay(test)
     assert torch.equal(one.scores, two.scores)
     assert torch.equal(one.predictions, two.predictions)
     assert torch.equal(policy.decide(test), back.decide(test))
@@ -82,7 +82,7 @@ def test_saved_and_loaded_policies_decide_bitwise_alike(scorer, answer, splits, 
 def test_val_cost_never_exceeds_the_budget(baseline, splits, budget):
     policy, val = baseline.at(budget=budget), splits["val"]
     exits = policy.decide(val).long()
-    mean = (policy.costs(val) / val.reference_cost)[exits].mean()
+    mean = policy.cost_shares[exits].mean()
     assert mean <= budget + 1e-9
     assert mean == pytest.approx(float(policy.points.budgets[policy.selected]))
 
@@ -93,11 +93,9 @@ def test_at_leaves_the_policy_itself_alone(baseline):
 
 
 def test_shorthands_are_the_long_way(splits):
-    short = Policy.for_budget(MaxProbability(), splits["held_out"], splits["val"], budget=0.4)
+    short = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"]).at(budget=0.4)
     assert short.selected == tuned(splits).at(budget=0.4).selected
-    policy = Policy.for_accuracy(
-        MaxProbability(), splits["held_out"], splits["val"], max_drop=0.02
-    )
+    policy = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"]).at(max_drop=0.02)
     points = policy.points
     assert points.accuracies[policy.selected] >= points.full_accuracy - 0.02 - 1e-9
     cheaper = points.budgets < points.budgets[policy.selected]
@@ -135,7 +133,7 @@ def test_an_allowed_split_is_recorded(splits):
 
 def test_splits_that_share_samples_are_noticed_even_after_loading(splits, tmp_path):
     policy = Policy(MaxProbability()).fit(splits["held_out"])
-    leaking = splits["held_out"]._as_split("val")
+    leaking = splits["held_out"].as_split("val")
     with pytest.raises(SplitError, match="600 of the 600 samples of this val ledger were already"):
         policy.tune(leaking)
     back = Policy.load(policy.save(tmp_path / "policy"))
@@ -149,9 +147,9 @@ def test_permission_for_one_step_does_not_extend_to_the_next(splits):
     with pytest.raises(SplitError, match=r"used to fit this policy; .* allow_split='test'"):
         evaluate(policy.at(budget=0.5), test)
     evaluate(policy.at(budget=0.5), test, allow_split="test")
-    relabelled = splits["held_out"]._as_split("test")
+    relabelled = splits["held_out"].as_split("test")
     policy = Policy(MaxProbability()).fit(splits["held_out"])
-    policy.tune(splits["val"]._as_split("held_out"), allow_split="held_out")
+    policy.tune(splits["val"].as_split("held_out"), allow_split="held_out")
     with pytest.raises(SplitError, match="used to fit"):
         evaluate(policy.at(budget=0.5), relabelled)
 
@@ -232,7 +230,8 @@ def test_a_budget_out_of_reach_is_refused(baseline):
 
 def test_macs_of_answer_and_scorer_are_charged_but_not_a_scorer_at_the_last_exit(splits):
     policy = Policy(Corrector(epochs=1), TemperatureScaling()).fit(splits["held_out"])
-    extra = policy.costs(splits["val"]) - splits["val"].costs
+    val = splits["val"]
+    extra = policy.cost_shares * val.reference_cost - val.costs
     steps = [10 + 640 * (m + 1) + 128 for m in range(4)]
     expected = [*torch.tensor(steps).cumsum(0).tolist(), sum(steps) + 10]
     assert extra.tolist() == pytest.approx(expected)
@@ -244,7 +243,7 @@ def test_macs_are_never_added_to_other_units(unit, splits):
     costs = Costs((1.0,) * 5, (0.1,) * 5, unit=unit)
     timed = Ledger(ledger.logits, ledger.labels, costs, split="held_out", network="n")
     policy = Policy(Corrector(epochs=1)).fit(timed)
-    assert torch.equal(policy.costs(timed), timed.costs)
+    assert torch.equal(policy.cost_shares, timed.costs / timed.reference_cost)
 
 
 def test_a_corrector_on_a_fitted_answer_trains_on_cross_fitted_answers(splits):
@@ -407,12 +406,13 @@ def test_a_tuned_policy_does_not_flatter_itself():
     for seed in range(8):
         splits = synthetic.ledgers(seed=seed, samples=400, exits=6)
         policy = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"], points=41)
-        costs = policy.costs(splits["test"]) / splits["test"].reference_cost
         seen, unseen = (
-            points_of(policy.points.thresholds, trace.scores, trace.correct, costs, 0.0)
-            for trace in (
-                policy.trace(splits["val"], "val", allow_split="val"),
-                policy.trace(splits["test"], "test"),
+            points_of(
+                policy.points.thresholds, replay.scores, replay.correct, replay.cost_shares, 0.0
+            )
+            for replay in (
+                policy.replay(splits["val"], "val", allow_split="val"),
+                policy.replay(splits["test"]),
             )
         )
         on_val.append(float((seen.accuracies - unseen.accuracies).mean()))

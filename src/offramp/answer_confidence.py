@@ -21,6 +21,7 @@ from torch import Tensor
 from offramp.answers import Answer, crossfit_chunks
 from offramp.component import Component
 from offramp.ledger import Ledger
+from offramp.ledger.chunks import folds
 from offramp.replay import exit_scores
 from offramp.scorers import History, Scorer
 from offramp.scorers.certainty import certainty
@@ -72,9 +73,9 @@ class Confidence(Component):
         order = torch.cat([torch.arange(len(labels))[rows] for rows, _, _ in tables])
         inputs = torch.cat([table for _, table, _ in tables])[order.argsort()].numpy()
         targets = torch.cat([right for *_, right in tables])[order.argsort()].numpy()
-        exits = range(inputs.shape[1])
-        full = [_logistic(inputs[:, m], targets[:, m]) for m in exits]
-        plain = [_logistic(inputs[:, m, :2], targets[:, m]) for m in exits]
+        by_exit = list(zip(inputs.swapaxes(0, 1), targets.T, strict=True))
+        full = [_logistic(features, right) for features, right in by_exit]
+        plain = [_logistic(features[:, :2], right) for features, right in by_exit]
         self.weights_ = torch.from_numpy(np.stack(full))
         self.plain_weights_ = torch.from_numpy(np.stack(plain))
         return self
@@ -124,9 +125,7 @@ def fit_confidence(
     return Confidence().fit(parts, ledger.labels)
 
 
-def crossfit_scores(
-    scorer: Scorer, history: History, labels: Tensor, costs: Tensor, folds: int = FOLDS
-) -> Tensor:
+def crossfit_scores(scorer: Scorer, history: History, labels: Tensor, costs: Tensor) -> Tensor:
     """Scores `[N, M-1]` of every sample by a copy of `scorer` that was fitted without it.
 
     Copies that were fitted on fewer samples are less sure of themselves, or more. So the scores
@@ -137,18 +136,14 @@ def crossfit_scores(
         history: All exits of the held_out samples.
         labels: `[N]`.
         costs: `[M]`, cumulative.
-        folds: How many copies.
     """
     own = _chunked_scores(scorer, history)
     scores = torch.empty_like(own)
-    order = torch.randperm(len(history), generator=torch.Generator().manual_seed(0))
-    parts = order.tensor_split(folds)
-    for number, part in enumerate(parts):
-        rest = torch.cat([*parts[:number], *parts[number + 1 :]])
+    for rest, fold in folds(len(history), FOLDS):
         fitted = scorer.clone().fit(history.take(rest), labels[rest], costs)
-        found = _chunked_scores(fitted, history.take(part))
+        found = _chunked_scores(fitted, history.take(fold))
         spread = found.std(dim=0, correction=0).clamp_min(1e-12)
-        scores[part] = (found - found.mean(0)) / spread * own.std(0, correction=0) + own.mean(0)
+        scores[fold] = (found - found.mean(0)) / spread * own.std(0, correction=0) + own.mean(0)
     return scores
 
 

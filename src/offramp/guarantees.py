@@ -13,10 +13,9 @@ from torch import Tensor
 from offramp.errors import ConfigError, GuaranteeError, LedgerError, NotFittedError, SplitError
 from offramp.ledger import Ledger
 from offramp.policy import Policy
-from offramp.replay import Trace
+from offramp.replay import Replay
 from offramp.thresholds.optimized import Floats
 from offramp.thresholds.points import bound_text
-from offramp.thresholds.rule import exits_taken
 
 Bound = Callable[[Tensor, float], Tensor]
 """`(losses [N, P], delta) -> upper bounds [P]`."""
@@ -327,18 +326,14 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
             "this policy has no operating points to choose from; they must be fixed before val is "
             'seen: policy.tune(held_out, "geometric", allow_split="held_out")'
         )
-    thresholds = policy.points.thresholds
-    trace = policy.trace(val, "val")
+    replay = policy.replay(val, "val")
     _check_unseen(policy, val)
-    exits = exits_taken(trace.scores, thresholds).T.long()  # [N, P], cheapest first
-    losses = _losses(trace, exits, guarantee.loss)
-    costs = policy.costs(val) / val.reference_cost  # [M]
+    exits = replay.exits_by_point.T.long()  # [N, P], cheapest first
+    losses, costs = _losses(replay, exits, guarantee.loss), replay.cost_shares
     loss_bounds = _loss_bounds(losses, guarantee)
     cost_bounds = _cost_bounds(costs, exits, guarantee)
     point = _choose(loss_bounds, cost_bounds, guarantee)
-    chosen = policy._copy()
-    chosen.guarantee = None  # an older one, of another point
-    chosen = chosen.at_point(point)
+    chosen = policy.uncertified().at_point(point)
     chosen.record("certify", val)
     certificate = Certificate(
         chosen,
@@ -363,12 +358,12 @@ def _check_unseen(policy: Policy, val: Ledger) -> None:
         ) from None
 
 
-def _losses(trace: Trace, exits: Tensor, kind: str) -> Tensor:
+def _losses(replay: Replay, exits: Tensor, kind: str) -> Tensor:
     """`[N, P]` float64, 0 or 1: what is lost against the full network."""
-    early, full = trace.predictions.gather(1, exits), trace.network_predictions[:, -1:]
+    early, full = replay.predictions.gather(1, exits), replay.network_predictions[:, -1:]
     if kind == "disagreement":
         return (early != full).double()
-    labels = trace.labels[:, None]
+    labels = replay.labels[:, None]
     return ((full == labels) & (early != labels)).double()
 
 

@@ -1,6 +1,8 @@
-"""The exit methods of the paper by name: each an answer, a scorer and a way to thresholds."""
+"""The registry of exit methods by name: those of the paper, those beyond it, and plug-ins."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,9 +18,10 @@ from offramp.answers import (
     VectorScaling,
 )
 from offramp.component import check_kind
-from offramp.errors import ConfigError, PluginError
+from offramp.errors import BudgetError, ConfigError, PluginError
 from offramp.extras import load_plugin, plugin_origins
 from offramp.hints import did_you_mean, or_known
+from offramp.ledger import Ledger
 from offramp.policy import Policy
 from offramp.scorers import (
     Corrector,
@@ -33,12 +36,67 @@ from offramp.scorers import (
     Scorer,
     ValueOfContinuing,
 )
-from offramp.thresholds import METHODS as WAYS
+from offramp.thresholds import THRESHOLD_METHODS
+
+Fits = dict[tuple[type, type, str], list[Policy]]
+"""Fitted policies by scorer, answer and settings: methods that differ in thresholds share one."""
+
+
+@dataclass(frozen=True)
+class Plan(Mapping[float, Policy]):
+    """A policy for every budget, with the reason for it.
+
+    Attributes:
+        policies: By budget, each at its operating point.
+        exits: Indices of the exits that are kept; policies want `plan.view(ledger)`.
+        methods: By budget, the name of the method that was chosen.
+        why: By budget, a sentence; empty where there was nothing to choose.
+        accuracies: By method and budget, cross-validated on held_out and val; likewise.
+    """
+
+    policies: dict[float, Policy]
+    exits: list[int]
+    methods: dict[float, str]
+    why: dict[float, str] = field(default_factory=dict)
+    accuracies: dict[str, dict[float, float]] = field(default_factory=dict)
+
+    def __getitem__(self, budget: float) -> Policy:
+        """The policy for one of the budgets that were asked for."""
+        if budget not in self.policies:
+            known = ", ".join(f"{known:g}" for known in self.policies)
+            raise BudgetError(f"this plan is for the budgets {known}, got {budget}")
+        return self.policies[budget]
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.policies)
+
+    def __len__(self) -> int:
+        return len(self.policies)
+
+    def view(self, ledger: Ledger) -> Ledger:
+        """A ledger with the exits that are kept."""
+        return keep_exits(ledger, self.exits)
+
+    def describe(self) -> dict[str, Any]:
+        """What was chosen and why, for a file; nothing where there was nothing to choose."""
+        if not self.why:
+            return {}
+        chosen = {f"{budget:g}": name for budget, name in self.methods.items()}
+        why = {f"{budget:g}": text for budget, text in self.why.items()}
+        return {"chosen": chosen, "why": why, "exits": self.exits}
+
+
+def keep_exits(ledger: Ledger, exits: Sequence[int]) -> Ledger:
+    """A ledger with these exits; itself where that is all of them."""
+    return ledger if len(exits) == ledger.num_exits else ledger.keep_exits(exits)
 
 
 @dataclass(frozen=True)
 class Method:
-    """A named way to build a policy.
+    """A named way to policies: an answer, a scorer and a way to choose thresholds.
+
+    A method that comes to its policies in another way overrides `plans` (see
+    `offramp.advice.Auto`); `register` makes it known by its name.
 
     Args:
         name: For the command line and for files.
@@ -46,7 +104,15 @@ class Method:
         scorer: Unfitted.
         answer: Unfitted.
         thresholds: Name of the threshold method. Unless a method says otherwise it has those of
-            the paper, so that comparisons are the paper's; see `ready` for use.
+            the paper, so comparisons are the paper's; see `ready` for use.
+
+    Example:
+        >>> from offramp import synthetic
+        >>> splits = synthetic.ledgers(seed=0, samples=300, exits=4)
+        >>> method = Method("mine", "Mine", MaxProbability())
+        >>> (plan,) = method.plans(splits["held_out"], splits["val"], budgets=[0.5], seeds=1)
+        >>> plan[0.5].is_tuned
+        True
     """
 
     name: str
@@ -61,10 +127,10 @@ class Method:
                 raise ConfigError(f"`{name}` of a method is a text, got {getattr(self, name)!r}")
         check_kind("scorer", self.scorer, Scorer)
         check_kind("answer", self.answer, Answer)
-        if self.thresholds not in WAYS:
+        if self.thresholds not in THRESHOLD_METHODS:
             raise ConfigError(
-                f"`thresholds` must be one of {', '.join(WAYS)}, got {self.thresholds!r}"
-                f"{did_you_mean(self.thresholds, WAYS)}"
+                f"`thresholds` must be one of {', '.join(THRESHOLD_METHODS)}, got "
+                f"{self.thresholds!r}{did_you_mean(self.thresholds, THRESHOLD_METHODS)}"
             )
 
     def describe(self) -> dict[str, Any]:
@@ -72,9 +138,48 @@ class Method:
         parts = {"answer": self.answer.describe(), "scorer": self.scorer.describe()}
         return {**parts, "thresholds": self.thresholds}
 
+    def with_thresholds(self, thresholds: str) -> "Method":
+        """The same with other thresholds, which its name and label then state."""
+        name, label = f"{self.name}:{thresholds}", f"{self.label}, {thresholds}"
+        return replace(self, name=name, label=label, thresholds=thresholds)
+
     def policy(self) -> Policy:
         """An unfitted policy."""
         return Policy(self.scorer.clone(), self.answer.clone())
+
+    def plans(
+        self,
+        held_out: Ledger,
+        val: Ledger,
+        budgets: Sequence[float],
+        seeds: int,
+        fits: Fits | None = None,
+    ) -> list[Plan]:
+        """Policies for every budget: fitted on held_out, with thresholds from val.
+
+        Args:
+            held_out: To fit on.
+            val: To choose thresholds on.
+            budgets: Mean costs as shares of the network without exits; one that is out of reach
+                gets the cheapest operating point.
+            seeds: How many plans, where the fit is random.
+            fits: Shared by the methods of a comparison, so that none is fitted twice.
+
+        Returns:
+            One plan per seed, or one in all where nothing is random.
+        """
+        fits = {} if fits is None else fits
+        settings = [self.scorer.settings(), self.answer.settings()]
+        key = type(self.scorer), type(self.answer), json.dumps(settings, default=repr)
+        if key not in fits:
+            fits[key] = self.policy().fit_seeds(held_out, range(seeds))
+        # Copies, since tuning changes a policy.
+        tuned = [copy(policy).tune(val, self.thresholds) for policy in fits[key]]
+        exits, names = list(range(val.num_exits)), dict.fromkeys(budgets, self.name)
+        return [
+            Plan({b: policy.at_point(policy.points.nearest(b)) for b in budgets}, exits, names)
+            for policy in tuned
+        ]
 
 
 def _correctors() -> list[Method]:
@@ -148,7 +253,18 @@ GROUPS = {
 every method geometric and optimised thresholds."""
 
 
-def find_methods(names: Sequence[str | Method], num_classes: int) -> list[Method]:
+def register(method: Method) -> None:
+    """Make a method known by its name: to comparisons, studies and the command line.
+
+    Raises:
+        ConfigError: Another method has this name.
+    """
+    if METHODS.get(method.name, method) != method:
+        raise ConfigError(f"there is a method {method.name!r} already; choose another name")
+    METHODS[method.name] = method
+
+
+def find_methods(names: str | Sequence[str | Method], num_classes: int) -> list[Method]:
     """Methods for these names, groups expanded, each once.
 
     A group leaves out correctors that look at more classes than there are. After a colon, a
@@ -164,7 +280,13 @@ def find_methods(names: Sequence[str | Method], num_classes: int) -> list[Method
         ['baseline', 'entropy', 'margin']
     """
     found: dict[str, Method] = {}
-    for name in names:
+    for name in [names] if isinstance(names, str) else names:
+        if isinstance(name, Scorer | Answer):
+            kind = type(name).__name__
+            raise ConfigError(
+                f"a {kind} takes part as a method, which has a name and a label: "
+                f'offramp.Method("mine", "Mine", {kind}(...))'
+            )
         if isinstance(name, Method):
             if name.name in found:
                 raise ConfigError(f"two methods are called {name.name!r}; rename one of them")
@@ -202,12 +324,13 @@ def _named(name: str) -> Method:
         raise ConfigError(_unknown(plain))
     if not colon:
         return method
-    if thresholds not in WAYS:
+    if thresholds not in THRESHOLD_METHODS:
         raise ConfigError(
-            f"after the colon of {name!r}, thresholds must be one of {', '.join(WAYS)}"
-            f"{did_you_mean(thresholds, WAYS, f'{plain}:')}"
+            f"after the colon of {name!r}, thresholds must be one of "
+            f"{', '.join(THRESHOLD_METHODS)}"
+            f"{did_you_mean(thresholds, THRESHOLD_METHODS, f'{plain}:')}"
         )
-    return replace(method, name=name, label=f"{method.label}, {thresholds}", thresholds=thresholds)
+    return method.with_thresholds(thresholds)
 
 
 def plugin_method(name: str) -> Method | None:
@@ -248,5 +371,5 @@ def _fits(method: Method, num_classes: int) -> bool:
 
 
 def _unknown(name: str) -> str:
-    known = [*GROUPS, *METHODS, "auto", *plugin_origins()]
+    known = [*GROUPS, *METHODS, *plugin_origins()]
     return f"there is no method {name!r}{or_known(name, known)}"

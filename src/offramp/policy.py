@@ -1,8 +1,9 @@
 """Policy = answer + scorer + operating points: the only place where they are joined."""
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +24,7 @@ from offramp.errors import (
     SplitError,
 )
 from offramp.ledger import Ledger
-from offramp.replay import Trace, trace
+from offramp.replay import Replay, cost_shares, replay
 from offramp.scorers import History, Scorer
 from offramp.storage import read_folder, write_folder
 from offramp.thresholds.points import DEFAULT, OperatingPoints, not_flattered, tune_points
@@ -50,7 +51,7 @@ class Policy:
         answer: Says what to answer; the current exit by default.
 
     Attributes:
-        selected: The number of the chosen operating point, or None.
+        selected: The index of the chosen operating point, or None.
         confidence: Says how probable it is that an answer is right; set by `fit`, and None where
             a policy comes from `fit_seeds` or from an older file.
         guarantee: What `certify` promises of the chosen operating point, or None.
@@ -98,10 +99,19 @@ class Policy:
             held_out: Data that the network was not trained on.
             allow_split: Another split's name, to fit on that one knowingly.
         """
-        (fitted,) = self._fit_with(
-            lambda *inputs: [self.scorer.clone().fit(*inputs)], held_out, allow_split, True
-        )
-        self.__dict__.update(fitted.__dict__)
+        ledger, unfitted = self._held_out(held_out, allow_split), self.answer
+        history = self._history(ledger)
+        scorer = self.scorer.clone()
+        if history is not None:
+            scorer = scorer.fit(history, ledger.labels, ledger.costs)
+        self._take_over(unfitted.clone().fit(ledger), scorer, held_out)
+        self.confidence = fit_confidence(unfitted, scorer, ledger, history)
+        return self
+
+    def fit_confidence(self, held_out: Ledger) -> Self:
+        """Fit the confidence in the answers alone; `fit` does it too, and `fit_seeds` does not."""
+        ledger = self._held_out(held_out, None)
+        self.confidence = fit_confidence(self.answer, self.scorer, ledger, self._history(ledger))
         return self
 
     def fit_seeds(
@@ -111,11 +121,15 @@ class Policy:
 
         The answer is fitted once, and all seeds of a corrector are trained together.
         """
-        return self._fit_with(
-            lambda history, labels, costs: self.scorer.fit_seeds(history, labels, costs, seeds),
-            held_out,
-            allow_split,
-        )
+        ledger = self._held_out(held_out, allow_split)
+        answer, history = self.answer.clone().fit(ledger), self._history(ledger)
+        scorers: Sequence[Scorer] = [self.scorer.clone()]
+        if history is not None:
+            scorers = self.scorer.fit_seeds(history, ledger.labels, ledger.costs, seeds)
+        policies = [Policy(self.scorer, self.answer) for _ in scorers]
+        for policy, scorer in zip(policies, scorers, strict=True):
+            policy._take_over(answer, scorer, held_out)
+        return policies
 
     def tune(
         self,
@@ -132,11 +146,10 @@ class Policy:
             points: How many operating points to store.
             allow_split: Another split's name, to tune on that one knowingly.
         """
-        found = self.trace(val, "val", allow_split)
+        found = self.replay(val, "val", allow_split)
         # What "no loss" is measured against: the network's own last exit, before any answer.
         full = found.network_correct[:, -1].double().mean()
-        shares = self.costs(val) / val.reference_cost
-        inputs = found.scores, found.correct, shares
+        inputs = found.scores, found.correct, found.cost_shares
         chosen = tune_points(*inputs, float(full), thresholds, points)
         self._points = not_flattered(chosen, *inputs, thresholds)
         self.selected = self.guarantee = None
@@ -169,7 +182,7 @@ class Policy:
         Warns:
             GuaranteeWarning: The point before was certified, and the new one is not.
         """
-        chosen = self._copy()
+        chosen = copy(self)
         if not isinstance(index, int) or not -len(self.points) <= index < len(self.points):
             raise BudgetError(
                 f"the number of an operating point must lie in 0..{len(self.points) - 1}, got "
@@ -186,31 +199,11 @@ class Policy:
             )
         return chosen
 
-    @classmethod
-    def for_budget(
-        cls,
-        scorer: Scorer,
-        held_out: Ledger,
-        val: Ledger,
-        budget: float,
-        answer: Answer | None = None,
-        thresholds: str = DEFAULT,
-    ) -> "Policy":
-        """Fit, tune and choose the point for a budget, in one call."""
-        return cls(scorer, answer).fit(held_out).tune(val, thresholds).at(budget=budget)
-
-    @classmethod
-    def for_accuracy(
-        cls,
-        scorer: Scorer,
-        held_out: Ledger,
-        val: Ledger,
-        max_drop: float = 0.01,
-        answer: Answer | None = None,
-        thresholds: str = DEFAULT,
-    ) -> "Policy":
-        """Fit, tune and choose the cheapest point that loses at most `max_drop` on val."""
-        return cls(scorer, answer).fit(held_out).tune(val, thresholds).at(max_drop=max_drop)
+    def uncertified(self) -> "Policy":
+        """This policy without a guarantee, as before another one is given."""
+        view = copy(self)
+        view.guarantee = None
+        return view
 
     @property
     def is_tuned(self) -> bool:
@@ -236,48 +229,35 @@ class Policy:
 
     def decide(self, ledger: Ledger) -> Tensor:
         """The exit at which each sample stops, `[N]`; any split may be asked about."""
-        thresholds = self.thresholds
         self._check_partner(ledger)
-        return exits_taken(trace(self.answer, self.scorer, ledger).scores, thresholds)
+        thresholds = self.thresholds
+        return exits_taken(replay(self.answer, self.scorer, ledger).scores, thresholds)
 
-    def trace(self, ledger: Ledger, split: str, allow_split: str | None = None) -> Trace:
-        """What this policy says at every exit of a ledger.
+    def replay(
+        self, ledger: Ledger, split: str = "test", allow_split: str | None = None
+    ) -> Replay:
+        """Replay this policy on a ledger: exits taken, right or wrong, costs, budget curve.
 
         Args:
-            ledger: Of this policy's network.
+            ledger: Recorded from this policy's network.
             split: The split that is needed: `val` to tune on, `test` to measure on.
             allow_split: Another split's name, to use that one knowingly; with it, samples that
-                the policy has already used are taken too.
+                the policy has already used are accepted too.
         """
         ledger.require_split(split, allow_split)
         self._check_partner(ledger)
         if allow_split is None:
             self.check_unseen(ledger, step="tune" if split == "val" else "measure")
-        return trace(self.answer, self.scorer, ledger)
-
-    def costs(self, ledger: Ledger) -> Tensor:
-        """`[M]` float64: the ledger's costs with what the answer and the scorer add.
-
-        They are counted in MACs, so they are added to MACs only; no scorer is run, or charged,
-        at the last exit.
-        """
-        return self._charged(ledger.cost_model, ledger.num_classes)
+        thresholds = None if self._points is None else self._points.thresholds
+        found = replay(self.answer, self.scorer, ledger)
+        return replace(found, thresholds=thresholds, selected=self.selected)
 
     @property
     def cost_shares(self) -> Tensor:
-        """`[M]` float64: the same as shares of the network without exits, as budgets are."""
+        """`[M]` float64: costs with those of answer and scorer, as shares of the full network."""
         if self.cost_model is None or self.num_classes is None:
             raise NotFittedError("this policy is not fitted; call fit(held_out) first")
-        return self._charged(self.cost_model, self.num_classes) / self.cost_model.reference
-
-    def _charged(self, costs: Costs, classes: int) -> Tensor:
-        total = costs.cumulative
-        if costs.unit != "macs":
-            return total
-        exits = range(len(total))
-        extra = torch.tensor([self.answer.macs(m, classes) for m in exits], dtype=torch.float64)
-        extra[:-1] += torch.tensor([self.scorer.macs(m, classes) for m in exits[:-1]])
-        return total + extra.cumsum(0)
+        return cost_shares(self.answer, self.scorer, self.cost_model, self.num_classes)
 
     def save(self, folder: str | Path) -> Path:
         """Write the policy as a folder, atomically; return its path."""
@@ -341,34 +321,24 @@ class Policy:
             raise FileFormatError(f"{folder} is not a complete policy: {error}") from None
         return policy
 
-    def _fit_with(
-        self,
-        fit_scorers: Callable[[History, Tensor, Tensor], Sequence[Scorer]],
-        held_out: Ledger,
-        allow_split: str | None,
-        with_confidence: bool = False,
-    ) -> list["Policy"]:
+    @staticmethod
+    def _held_out(held_out: Ledger, allow_split: str | None) -> Ledger:
         held_out.require_split("held_out", allow_split)
-        ledger = held_out._as_split("held_out")
-        answer = self.answer.clone().fit(ledger)
-        scorers: Sequence[Scorer] = [self.scorer.clone()]
-        history: History | None = None
-        if self.scorer.learns:
-            history = History(ledger.logits, crossfit_answers(self.answer, ledger))
-            scorers = fit_scorers(history, ledger.labels, ledger.costs)
-        policies = [self._fitted(answer, scorer, held_out) for scorer in scorers]
-        if with_confidence:
-            for policy in policies:
-                parts = self.answer, policy.scorer, ledger, history
-                policy.confidence = fit_confidence(*parts)
-        return policies
+        return held_out.as_split("held_out")
 
-    def _fitted(self, answer: Answer, scorer: Scorer, held_out: Ledger) -> "Policy":
-        policy = type(self)(scorer, answer)
-        policy.network = held_out.network
-        policy.cost_model, policy.num_classes = held_out.cost_model, held_out.num_classes
-        policy.record("fit", held_out)
-        return policy
+    def _history(self, ledger: Ledger) -> History | None:
+        """What a scorer learns from: all exits with cross-fitted answers; None if it does not."""
+        if not self.scorer.learns:
+            return None
+        return History(ledger.logits, crossfit_answers(self.answer, ledger))
+
+    def _take_over(self, answer: Answer, scorer: Scorer, held_out: Ledger) -> None:
+        """Become the policy of this fitted answer and scorer; what was tuned before is gone."""
+        self.answer, self.scorer, self.network = answer, scorer, held_out.network
+        self.cost_model, self.num_classes = held_out.cost_model, held_out.num_classes
+        self._points = self.selected = self.guarantee = self.confidence = None
+        self.uses, self._seen = [], {}
+        self.record("fit", held_out)
 
     def record(self, step: str, ledger: Ledger) -> None:
         """Note that a step has used these samples, so that no other one does unnoticed."""
@@ -412,8 +382,3 @@ class Policy:
                     f"{shared} of the {len(ledger)} samples of this {ledger.split} ledger were "
                     f"already used to {used_by} this policy; use other samples{knowingly}"
                 )
-
-    def _copy(self) -> "Policy":
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        return copy

@@ -1,29 +1,81 @@
-"""Trace: what an answer and a scorer say at every exit, `[N, M]`, streamed from a ledger."""
+"""`Replay`: a policy replayed on a ledger. Everything that is measured starts from one."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from offramp.answers import Answer
-from offramp.errors import LedgerError
+from offramp.costs import Costs
+from offramp.errors import LedgerError, NotFittedError
 from offramp.ledger import Ledger
 from offramp.scorers import History, Scorer
-from offramp.targets import correctness, stop_target
+from offramp.targets import correctness, hopeless, stop_target
+from offramp.thresholds.points import measure
+from offramp.thresholds.rule import exits_taken
+
+GRID = tuple(percent / 100 for percent in range(1, 101))
+"""Budgets at which reports look: every whole percent."""
+
+
+class AccuracyAt(NamedTuple):
+    """Accuracy at a budget; `cost` is the budget, or the nearest cost that can be had."""
+
+    accuracy: float
+    cost: float
 
 
 @dataclass(frozen=True)
-class Trace:
-    """Everything that a decision or a metric needs, without the logits.
+class Curve:
+    """All operating points of a policy on one ledger, sorted by realised cost.
+
+    Attributes:
+        costs: `[P]`, mean cost as a share of the network without exits.
+        accuracies: `[P]`.
+        shares: `[P, M]`, share of samples that left at each exit.
+        points: `[P]`, index of the operating point in `policy.points`.
+    """
+
+    costs: Tensor
+    accuracies: Tensor
+    shares: Tensor
+    points: Tensor
+
+    def at(self, budget: float) -> AccuracyAt:
+        """Linear interpolation between the neighbouring points; no envelope, no maximum."""
+        accuracies, costs = accuracy_at(
+            self.costs[None], self.accuracies[None], torch.tensor([budget], dtype=torch.float64)
+        )
+        return AccuracyAt(float(accuracies[0, 0]), float(costs[0, 0]))
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a policy says at every exit of a ledger, and what stopping there costs.
 
     Attributes:
         labels: `[N]`.
         predictions: `[N, M]`, the class that would be answered at each exit.
-        network_predictions: `[N, M]`, what the heads themselves say, before any answer.
+        network_predictions: `[N, M]`, what the heads themselves predict, before any answer.
         scores: `[N, M]` float32; `+inf` at the last exit, where no scorer is run.
         confidences: `[N, M]`, max probability of the answer.
         losses: `[N, M]`, negative log-likelihood of the label under the answer.
+        cost_shares: `[M]` float64, cumulative, as shares of the network without exits.
+        thresholds: `[P, M]`, of the policy's operating points; None before it is tuned.
+        selected: The index of the chosen operating point, or None.
+
+    Example:
+        >>> from offramp import MaxProbability, Policy, synthetic
+        >>> splits = synthetic.ledgers(seed=0)
+        >>> policy = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"])
+        >>> replay = policy.at(budget=0.5).replay(splits["test"])
+        >>> round(float(replay.costs.mean()), 1)
+        0.5
+        >>> replay.curve.at(0.25).accuracy < replay.curve.at(0.75).accuracy
+        True
     """
 
     labels: Tensor
@@ -32,28 +84,78 @@ class Trace:
     scores: Tensor
     confidences: Tensor
     losses: Tensor
+    cost_shares: Tensor
+    thresholds: Tensor | None = None
+    selected: int | None = None
 
-    def take(self, index: Tensor) -> "Trace":
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, index: Tensor) -> "Replay":
         """The same for some of the samples."""
-        return Trace(*(getattr(self, item.name)[index] for item in fields(self)))
+        names = ("labels", "predictions", "network_predictions", "scores", "confidences", "losses")
+        return replace(self, **{name: getattr(self, name)[index] for name in names})
 
-    @property
+    @cached_property
     def correct(self) -> Tensor:
         """A bool `[N, M]`: whether each exit's answer is right."""
         return correctness(self.predictions, self.labels)
 
-    @property
+    @cached_property
     def network_correct(self) -> Tensor:
         """A bool `[N, M]`: whether each head is right, before any answer."""
         return correctness(self.network_predictions, self.labels)
+
+    @property
+    def hopeless(self) -> Tensor:
+        """A bool `[N]`: no head of the network is right."""
+        return hopeless(self.network_correct)
 
     @property
     def stop_targets(self) -> Tensor:
         """A bool `[N, M]`: whether it would be right to stop at each exit."""
         return stop_target(self.predictions, self.labels)
 
+    @cached_property
+    def exits(self) -> Tensor:
+        """`[N]`: the exit that each sample takes at the chosen operating point."""
+        if self.selected is None:
+            raise NotFittedError(
+                "this policy has no operating point yet; choose one, for instance with "
+                "policy.at(budget=0.5)"
+            )
+        return exits_taken(self.scores, self._thresholds[self.selected]).long()
 
-def trace(answer: Answer, scorer: Scorer, ledger: Ledger) -> Trace:
+    @property
+    def right(self) -> Tensor:
+        """A bool `[N]`: whether the answer at the exit taken is right."""
+        return self.correct.gather(1, self.exits[:, None]).squeeze(1)
+
+    @property
+    def costs(self) -> Tensor:
+        """`[N]` float64: the cost of each sample, as a share of the network without exits."""
+        return self.cost_shares[self.exits]
+
+    @cached_property
+    def exits_by_point(self) -> Tensor:
+        """`[P, N]`: the exit that each sample takes at every operating point."""
+        return exits_taken(self.scores, self._thresholds)
+
+    @cached_property
+    def curve(self) -> Curve:
+        """Accuracy and cost at every operating point."""
+        means, accuracies, shares = measure(self.exits_by_point, self.correct, self.cost_shares)
+        order = means.argsort(stable=True)
+        return Curve(means[order], accuracies[order], shares[order], order)
+
+    @property
+    def _thresholds(self) -> Tensor:
+        if self.thresholds is None:
+            raise NotFittedError("this policy has no operating points; call tune(val) first")
+        return self.thresholds
+
+
+def replay(answer: Answer, scorer: Scorer, ledger: Ledger) -> Replay:
     """Run an answer and a scorer over a ledger, a few samples at a time.
 
     Args:
@@ -66,7 +168,7 @@ def trace(answer: Answer, scorer: Scorer, ledger: Ledger) -> Trace:
         >>> from offramp.answers import CurrentExit
         >>> from offramp.scorers import MaxProbability
         >>> ledger = synthetic.ledgers(samples=100)["val"]
-        >>> trace(CurrentExit(), MaxProbability(), ledger).scores.shape
+        >>> replay(CurrentExit(), MaxProbability(), ledger).scores.shape
         torch.Size([100, 8])
     """
     answer.check_fitted()
@@ -82,17 +184,35 @@ def trace(answer: Answer, scorer: Scorer, ledger: Ledger) -> Trace:
             confidences[rows] = history.log_probs.amax(dim=2).exp()
             losses[rows] = _label_losses(history, ledger.labels[rows])
             scores[rows] = exit_scores(scorer, history)
-    return Trace(ledger.labels, predictions, heads, scores, confidences, losses)
+    shares = cost_shares(answer, scorer, ledger.cost_model, ledger.num_classes)
+    return Replay(ledger.labels, predictions, heads, scores, confidences, losses, shares)
+
+
+def cost_shares(answer: Answer, scorer: Scorer, costs: Costs, num_classes: int) -> Tensor:
+    """`[M]` float64: what each exit costs with its answer and scorer, as shares.
+
+    Answers and scorers are counted in MACs and therefore added to MACs only; no scorer is run, or
+    charged, at the last exit. A share of 1 is the network without exits.
+    """
+    total = costs.cumulative
+    if costs.unit == "macs":
+        exits = range(len(total))
+        extra = torch.tensor([float(answer.macs(index, num_classes)) for index in exits]).double()
+        extra[:-1] += torch.tensor([scorer.macs(index, num_classes) for index in exits[:-1]])
+        total = total + extra.cumsum(0)
+    return total / costs.reference
 
 
 def exit_scores(scorer: Scorer, history: History) -> Tensor:
-    """Scores of all exits `[n, M]`; the last one always stops, so that no scorer is run there.
+    """Scores of all exits `[n, M]`; the last one always stops, so no scorer is run there.
 
     Raises:
         LedgerError: The scorer gives something else than one finite number per sample.
     """
-    exits = range(history.exit_index)
-    columns = [_checked(scorer, scorer.score_at(history.until(m)), len(history), m) for m in exits]
+    columns = [
+        _checked(scorer, scorer.score_at(history.until(exit_index)), len(history), exit_index)
+        for exit_index in range(history.exit_index)
+    ]
     return torch.stack([*columns, torch.full((len(history),), torch.inf)], dim=1)
 
 
@@ -122,3 +242,32 @@ def _label_losses(history: History, labels: Tensor) -> Tensor:
         labels.repeat_interleave(history.exit_index + 1),
         reduction="none",
     ).view(len(labels), -1)
+
+
+def accuracy_at(costs: Tensor, accuracies: Tensor, budgets: Tensor) -> tuple[Tensor, Tensor]:
+    """Interpolate many curves at once.
+
+    Args:
+        costs: `[R, P]`, in any order.
+        accuracies: `[R, P]`.
+        budgets: `[B]`.
+
+    Returns:
+        Accuracies `[R, B]` and the costs they belong to `[R, B]`: the budget, or, where a curve
+        does not reach it, the cost of its nearest point.
+
+    Example:
+        >>> costs, accuracies = torch.tensor([[0.2, 0.6]]), torch.tensor([[0.5, 0.7]])
+        >>> accuracy_at(costs, accuracies, torch.tensor([0.1, 0.4]))
+        (tensor([[0.5000, 0.6000]]), tensor([[0.2000, 0.4000]]))
+    """
+    costs, order = costs.sort(dim=1, stable=True)
+    accuracies = accuracies.gather(1, order)
+    wanted = budgets.expand(len(costs), -1).contiguous()
+    wanted = torch.maximum(torch.minimum(wanted, costs[:, -1:]), costs[:, :1])
+    right = torch.searchsorted(costs, wanted).clamp(1, costs.shape[1] - 1)
+    left = (right - 1).clamp_min(0)  # a curve may be a single point
+    low, high = costs.gather(1, left), costs.gather(1, right)
+    share = ((wanted - low) / (high - low)).nan_to_num(0.0)
+    below, above = accuracies.gather(1, left), accuracies.gather(1, right)
+    return below + share * (above - below), wanted

@@ -71,7 +71,7 @@ def test_a_scorer_without_a_probability_has_a_diagram_at_the_last_exit_only(tabl
 def test_histograms_hold_every_sample_once_on_its_side(table, splits):
     found = table["baseline"].diagnostics.histograms
     policy = Policy(MaxProbability()).fit(splits["held_out"])
-    targets = policy.trace(splits["test"], "test").stop_targets[:, :-1]
+    targets = policy.replay(splits["test"]).stop_targets[:, :-1]
     assert found.stop.sum(axis=1).tolist() == targets.sum(dim=0).tolist()
     assert found.go.sum(axis=1).tolist() == (~targets).sum(dim=0).tolist()
 

@@ -17,12 +17,11 @@ from offramp import (
     synthetic,
 )
 from offramp.errors import ConfigError, LedgerError, SplitError
-from offramp.evaluation import budget_curve
 from offramp.evaluation.bootstrap import Resamples, difference
-from offramp.evaluation.curve import accuracy_at
 from offramp.evaluation.references import references
 from offramp.methods import GROUPS, METHODS, find_methods
 from offramp.metrics import ece, eefp
+from offramp.replay import accuracy_at
 from offramp.scorers import Entropy, Margin
 
 
@@ -63,11 +62,12 @@ def test_outcome_is_what_a_loop_over_samples_finds(policy, splits):
 
 def test_calibration_is_about_the_answer_and_prediction_about_the_stop_target(policy, splits):
     test = splits["test"]
-    outcome, trace = evaluate(policy.at(budget=0.5), test), policy.trace(test, "test")
+    replay = policy.replay(test)
+    outcome = evaluate(policy.at(budget=0.5), test)
     probs = test.logits.softmax(2).amax(2)
     for m in range(5):
-        assert outcome.ece[m] == pytest.approx(ece(probs[:, m], trace.correct[:, m]), abs=1e-3)
-    assert outcome.eefp[:-1] == pytest.approx(eefp(trace.scores, trace.stop_targets)[:-1])
+        assert outcome.ece[m] == pytest.approx(ece(probs[:, m], replay.correct[:, m]), abs=1e-3)
+    assert outcome.eefp[:-1] == pytest.approx(eefp(replay.scores, replay.stop_targets)[:-1])
     assert np.isnan(outcome.eefp[-1])
 
 
@@ -85,7 +85,7 @@ def test_figures_come_from_test(policy, splits):
         evaluate(policy.at(budget=0.5), splits["val"])
     evaluate(policy.at(budget=0.5), splits["val"], allow_split="val")
     with pytest.raises(SplitError, match="needs the split 'test'"):
-        budget_curve(policy, splits["val"])
+        policy.replay(splits["val"])
 
 
 def test_printed_outcome_says_what_was_measured(policy, splits):
@@ -96,7 +96,7 @@ def test_printed_outcome_says_what_was_measured(policy, splits):
 
 
 def test_curve_holds_the_outcome_of_every_operating_point(policy, splits):
-    curve = budget_curve(policy, splits["test"])
+    curve = policy.replay(splits["test"]).curve
     assert len(curve.costs) == 201
     assert (curve.costs.diff() >= 0).all()
     for index in (0, 77, 200):
@@ -255,36 +255,32 @@ def test_a_group_leaves_out_correctors_that_need_more_classes():
 
 def test_resampled_figures_scatter_around_the_measured_ones(policy, splits):
     test = splits["test"]
-    trace, resamples = policy.trace(test, "test"), Resamples(len(test), 2000, seed=1)
-    mean = resamples.eefp(trace).mean().item()
-    assert mean == pytest.approx(np.nanmean(eefp(trace.scores, trace.stop_targets)), abs=2e-3)
-    costs = policy.costs(test) / test.reference_cost
-    wanted = torch.tensor([0.5], dtype=torch.float64)
-    found = resamples.accuracies(trace, policy.points.thresholds, costs, wanted)
-    assert found.mean().item() == pytest.approx(
-        budget_curve(policy, test).at(0.5).accuracy, abs=5e-3
-    )
+    replay, resamples = policy.replay(test), Resamples(len(test), 2000, seed=1)
+    mean = resamples.eefp(replay).mean().item()
+    assert mean == pytest.approx(np.nanmean(eefp(replay.scores, replay.stop_targets)), abs=2e-3)
+    found = resamples.accuracies(replay, torch.tensor([0.5], dtype=torch.float64))
+    assert found.mean().item() == pytest.approx(replay.curve.at(0.5).accuracy, abs=5e-3)
 
 
 def test_first_order_resampling_of_eefp_agrees_with_ranking_every_resample(policy, splits):
     test = splits["test"]
-    trace, resamples = policy.trace(test, "test"), Resamples(len(test), 150, seed=2)
+    replay, resamples = policy.replay(test), Resamples(len(test), 150, seed=2)
     exact = []
     for weights in resamples.weights:
         rows = torch.repeat_interleave((weights * len(test)).round().long())
-        exact.append(np.nanmean(eefp(trace.scores[rows], trace.stop_targets[rows])))
-    found = resamples.eefp(trace).numpy()
+        exact.append(np.nanmean(eefp(replay.scores[rows], replay.stop_targets[rows])))
+    found = resamples.eefp(replay).numpy()
     assert np.corrcoef(found, exact)[0, 1] > 0.98
     assert found.std() == pytest.approx(np.std(exact), rel=0.1)
 
 
 def test_resampled_calibration_error_agrees_with_its_definition(policy, splits):
     test = splits["test"]
-    trace, resamples = policy.trace(test, "test"), Resamples(len(test), 3)
+    replay, resamples = policy.replay(test), Resamples(len(test), 3)
     resamples.weights[:] = 1 / len(test)
-    stated = policy.scorer.probability(trace.scores[:, :-1])
-    expected = np.mean([ece(stated[:, m], trace.correct[:, m]) for m in range(4)])
-    assert resamples.ece(trace, policy.scorer)[0].item() == pytest.approx(expected, abs=1e-4)
+    stated = policy.scorer.probability(replay.scores[:, :-1])
+    expected = np.mean([ece(stated[:, m], replay.correct[:, m]) for m in range(4)])
+    assert resamples.ece(replay, policy.scorer)[0].item() == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_difference_that_rounds_to_nothing_is_not_clear():

@@ -13,7 +13,7 @@ import offramp
 from offramp.answers import ClassWiseEnsemble, StackingNetwork
 from offramp.errors import BudgetError, ConfigError, MemoryLimitError, NetworkError
 from offramp.onnx import OnnxRunner, export
-from offramp.replay import trace
+from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
 from offramp.scorers import ExitUtility, ValueOfContinuing
 from offramp.thresholds.rule import exits_taken, rounded_up
@@ -27,7 +27,7 @@ BUDGETS = {2: (0.6, 0.75, 0.9), 3: (0.45, 0.6, 0.8)}
 def near(world, policy, inputs):
     """Samples that rounding may send to another exit, and where the simulation sends them."""
     ledger = world.ledger(inputs)
-    scores = trace(policy.answer, policy.scorer, ledger).scores
+    scores = replay(policy.answer, policy.scorer, ledger).scores
     unsure = near_threshold(scores, policy.thresholds)
     if isinstance(policy.scorer, offramp.scorers.Patience):
         # It compares predictions, and two classes may be equal but for rounding.
@@ -370,7 +370,7 @@ def test_the_papers_networks_decide_alike_in_onnx(name, tmp_path):
     runner = OnnxRunner(export(network, policy, tmp_path), threads=1)
     images = torch.randn(32, 3, 16, 16)
     ledger = offramp.record(network, TensorDataset(images, torch.zeros(32).long()), "test")
-    scores = trace(policy.answer, policy.scorer, ledger).scores
+    scores = replay(policy.answer, policy.scorer, ledger).scores
     unsure = near_threshold(scores, policy.thresholds)
     agreement(runner(images), Runner(network, policy)(images), unsure)
 

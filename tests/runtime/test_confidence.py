@@ -13,7 +13,7 @@ from offramp.answer_confidence import Confidence
 from offramp.answers import MatrixScaling, crossfit_answers
 from offramp.errors import FileFormatError, NotFittedError
 from offramp.metrics import ece
-from offramp.replay import trace
+from offramp.replay import replay
 from offramp.runtime import Runner
 from offramp.runtime.output import Answered, Verdict
 from offramp.runtime.routes import Plan
@@ -28,7 +28,7 @@ def answered(policy, ledger):
     """Answers of a policy to a ledger, through the same door as a runner's."""
     exits = policy.decide(ledger).long()
     answers = policy.answer.answers(ledger.logits.float())[torch.arange(len(exits)), exits]
-    scores = trace(policy.answer, policy.scorer, ledger).scores
+    scores = replay(policy.answer, policy.scorer, ledger).scores
     table = Answered(len(exits), ledger.num_classes)
     for m in range(ledger.num_exits):
         rows = (exits == m).nonzero().squeeze(1)
@@ -43,7 +43,7 @@ def test_confidence_is_far_better_calibrated_than_the_score_and_the_softmax(spli
     output = answered(policy, splits["test"])
     right = (output.predictions == splits["test"].labels).numpy()
     softmax = output.logits.softmax(1).amax(1)
-    scores = policy.trace(splits["test"], "test").scores.sigmoid()
+    scores = policy.replay(splits["test"]).scores.sigmoid()
     stop = scores.gather(1, output.exits[:, None]).squeeze(1)
     error = ece(output.confidence, right)
     assert error < 0.1
@@ -52,8 +52,11 @@ def test_confidence_is_far_better_calibrated_than_the_score_and_the_softmax(spli
 
 
 def test_samples_that_are_likely_wrong_are_mostly_wrong(splits):
-    policy = offramp.Policy.for_budget(
-        offramp.Corrector(hidden=16, epochs=3), splits["held_out"], splits["val"], budget=0.4
+    policy = (
+        offramp.Policy(offramp.Corrector(hidden=16, epochs=3))
+        .fit(splits["held_out"])
+        .tune(splits["val"])
+        .at(budget=0.4)
     )
     output = answered(policy, splits["test"])
     right = output.predictions == splits["test"].labels

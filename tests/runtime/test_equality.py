@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 import offramp
-from offramp.replay import trace
+from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
 from offramp.thresholds.rule import exits_taken
 
@@ -43,7 +43,7 @@ class Simulated:
     @classmethod
     def of(cls, world, policy, inputs):
         ledger = world.ledger(inputs)
-        scores = trace(policy.answer, policy.scorer, ledger).scores
+        scores = replay(policy.answer, policy.scorer, ledger).scores
         exits = exits_taken(scores, policy.thresholds).long()
         answers = policy.answer.answers(ledger.logits)
         # Patience compares predictions, and two classes may be equal but for rounding.
@@ -163,7 +163,7 @@ def test_bfloat16_is_for_the_network_and_not_for_the_decision(make):
     data = TensorDataset(inputs, torch.zeros(60, dtype=torch.long))
     options = {"costs": world.costs, "precision": "bfloat16", "progress": False}
     ledger = offramp.record(world.network, data, "test", **options)
-    scores = trace(world.policy.answer, world.policy.scorer, ledger).scores
+    scores = replay(world.policy.answer, world.policy.scorer, ledger).scores
     output = Runner(world.network, world.policy, precision="bfloat16")(inputs)
     first = output.exits == 0  # the same batch so far, and so the same logits
     assert 0 < first.sum() < 60

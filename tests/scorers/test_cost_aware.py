@@ -31,6 +31,14 @@ def fit(scorer, ledger):
     return scorer.clone().fit(history_of(ledger), ledger.labels, ledger.costs)
 
 
+def stops_at(scorer, history, price):
+    """Whether to stop at a price: it is above the break-even price that the score stands for."""
+    scores = scorer.score_at(history)
+    if isinstance(scorer, Forecast):
+        return scores >= -price
+    return scores >= sum(each > price for each in PRICES)  # of these, all say stop
+
+
 def world_of_three_kinds(samples=900, seed=0):
     """Right at once; right from exit 1 on; right at the last exit only. Exit 0 tells which.
 
@@ -86,21 +94,10 @@ def test_the_papers_target_does_not_tell_soon_from_late():
 def test_at_a_price_only_what_is_worth_it_is_bought(name, price, fitted):
     """A right answer is worth 1. Soon it costs a quarter of the price, late three quarters."""
     ledger, kind = world_of_three_kinds()
-    stops = fitted[name].at_price(price).score_at(history_of(ledger, 0)) >= 0
+    stops = stops_at(fitted[name], history_of(ledger, 0), price)
     shares = [stops[kind == k].double().mean().item() for k in range(3)]
     expected = {0.5: [1, 0, 0], 2.0: [1, 0, 1]}[price]
     assert shares == pytest.approx(expected, abs=0.05)
-
-
-def test_the_forecasts_break_even_score_decides_as_the_forecast_at_every_price(splits, quick):
-    scorer = fit(Forecast(epochs=2), splits["held_out"])
-    for m in range(4):
-        history = history_of(splits["val"], m)
-        score = scorer.score_at(history).double()
-        for price in (0.01, 0.3, 1.0, 3.0):
-            gain = scorer.at_price(price).score_at(history)
-            clear = gain.abs() > 1e-5
-            assert torch.equal((score >= -price)[clear], (gain >= 0)[clear])
 
 
 def test_forecasts_are_better_than_each_exits_mean_accuracy(splits):
@@ -122,7 +119,7 @@ def test_backward_induction_beats_stopping_at_once_and_never_stopping(splits):
     for price in (0.1, 0.5, 1.0):
         worth = correct[:, -1] - price * costs[-1]
         for m in reversed(range(4)):
-            stop = scorer.at_price(price).score_at(history_of(val, m)) >= 0
+            stop = stops_at(scorer, history_of(val, m), price)
             worth = torch.where(stop, correct[:, m] - price * costs[m], worth)
         extremes = correct.mean(0) - price * costs
         assert worth.mean() > extremes[[0, -1]].max()
@@ -148,7 +145,6 @@ def test_policies_with_them_save_tune_and_measure(scorer, splits, tmp_path, quic
     assert outcome.mean_cost == pytest.approx(0.5, abs=0.06)
     again = Policy.load(policy.save(tmp_path / "policy"))
     assert torch.equal(again.decide(splits["test"]), policy.decide(splits["test"]))
-    assert again.scorer.at_price(0.5).price == 0.5
 
 
 def test_they_are_methods_like_all_others(splits, quick):
@@ -183,8 +179,6 @@ def test_regression_learns_the_gain_itself(fitted):
 
 
 def test_impossible_settings_and_unfitted_use_are_refused(quick):
-    with pytest.raises(ConfigError, match="`price` must not be negative, got -1"):
-        Forecast(price=-1)
     with pytest.raises(ConfigError, match="one of classification, regression, got 'hinge'"):
         ValueOfContinuing(loss="hinge")
     with pytest.raises(ConfigError, match="`hidden` must be a whole number of at least 1"):
@@ -193,7 +187,7 @@ def test_impossible_settings_and_unfitted_use_are_refused(quick):
     with pytest.raises(NotFittedError):
         Forecast().score_at(history_of(ledger, 0))
     with pytest.raises(NotFittedError):
-        ValueOfContinuing().at_price(0.5)
+        ValueOfContinuing().score_at(history_of(ledger, 0))
     with pytest.raises(ConfigError, match=r"no Forecast at exit 3: .* a network of 4 exits"):
         fit(Forecast(epochs=1), ledger).score_at(history_of(ledger))
 
@@ -242,6 +236,6 @@ def test_gates_leave_with_the_probability_that_none_opened_before():
 
 def test_gates_buy_what_is_worth_it_at_a_low_price(fitted):
     ledger, kind = world_of_three_kinds()
-    stops = fitted["gates"].at_price(0.5).score_at(history_of(ledger, 0)) >= 0
+    stops = stops_at(fitted["gates"], history_of(ledger, 0), 0.5)
     shares = [stops[kind == k].double().mean().item() for k in range(3)]
     assert shares == pytest.approx([1, 0, 0], abs=0.05)

@@ -7,7 +7,7 @@ from offramp import Ledger, MaxProbability, Policy, evaluate
 from offramp.errors import ConfigError
 from offramp.methods import find_methods
 from offramp.metrics import eefp
-from offramp.replay import trace
+from offramp.replay import replay
 from offramp.scorers import ExitUtility, History
 from offramp.thresholds import exits_taken
 from offramp.thresholds.assigned import assigned_sweep
@@ -44,23 +44,23 @@ def test_each_exit_sees_its_confidence_its_votes_and_the_scores_before_it(fitted
 
 def test_scores_depend_on_the_exits_so_far_only(fitted, splits):
     logits = splits["test"].logits.clone()
-    before = trace(fitted.answer, fitted.scorer, splits["test"]).scores[:, :3]
+    before = replay(fitted.answer, fitted.scorer, splits["test"]).scores[:, :3]
     logits[:, 3:] = torch.randn_like(logits[:, 3:])
     test = splits["test"]
     other = Ledger(logits, test.labels, test.cost_model, split="test", network=test.network)
-    assert torch.equal(trace(fitted.answer, fitted.scorer, other).scores[:, :3], before)
+    assert torch.equal(replay(fitted.answer, fitted.scorer, other).scores[:, :3], before)
 
 
 def test_scores_are_probabilities_of_being_right(splits):
     held_out, test = splits["held_out"], splits["test"]
     (policy,) = Policy(ExitUtility(hidden=16, epochs=10)).fit_seeds(held_out, [0])
-    found = policy.trace(test, "test")
+    found = policy.replay(test)
     stated = policy.scorer.probability(found.scores[:, :-1])
     assert stated.mean(0).tolist() == pytest.approx(
         found.correct[:, :-1].double().mean(0).tolist(), abs=0.08
     )
     # They order samples by being right at least about as well as max probability does.
-    plain = trace(policy.answer, MaxProbability(), test)
+    plain = replay(policy.answer, MaxProbability(), test)
     ours, theirs = (eefp(x.scores[:, :-1], x.correct[:, :-1]).mean() for x in (found, plain))
     assert ours > theirs - 0.02
 

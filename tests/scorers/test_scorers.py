@@ -9,7 +9,7 @@ from offramp import Corrector, MaxProbability, synthetic
 from offramp.answers import CurrentExit
 from offramp.errors import ConfigError, NotFittedError
 from offramp.metrics import eefp
-from offramp.replay import trace
+from offramp.replay import replay
 from offramp.scorers import Entropy, History, Margin, Patience
 from offramp.targets import stop_target
 
@@ -86,8 +86,8 @@ def test_corrector_keeps_the_order_of_the_most_confident_samples(history):
     """Without structure, nothing but the confidence matters, also where it is near one."""
     ledgers = synthetic.ledgers(seed=0, structure=False)
     fitted = fit(Corrector(history=history), ledgers["held_out"])
-    found = trace(CurrentExit(), fitted, ledgers["test"])
-    plain = trace(CurrentExit(), MaxProbability(), ledgers["test"])
+    found = replay(CurrentExit(), fitted, ledgers["test"])
+    plain = replay(CurrentExit(), MaxProbability(), ledgers["test"])
     sure = found.confidences[:, 6] > 0.999
     assert sure.float().mean() > 0.2
     agreement = spearmanr(found.scores[sure, 6], plain.scores[sure, 6]).statistic
@@ -128,7 +128,7 @@ def correctors():
 def test_the_exits_so_far_give_the_same_scores_as_the_whole_ledger(scorer, splits):
     fitted = fit(scorer, splits["held_out"])
     test = splits["test"]
-    whole = trace(CurrentExit(), fitted, test).scores
+    whole = replay(CurrentExit(), fitted, test).scores
     for m in range(test.num_exits - 1):
         so_far = fitted.score_at(history_of(test.logits[:, : m + 1]))
         assert torch.allclose(so_far, whole[:, m], atol=1e-5)
@@ -140,8 +140,8 @@ def test_permuting_samples_permutes_scores(scorer, splits):
     fitted = fit(scorer, splits["held_out"])
     test = splits["test"]
     order = torch.randperm(len(test))
-    plain = trace(CurrentExit(), fitted, test)
-    permuted = trace(CurrentExit(), fitted, test.take(order))
+    plain = replay(CurrentExit(), fitted, test)
+    permuted = replay(CurrentExit(), fitted, test.take(order))
     assert torch.allclose(permuted.scores, plain.scores[order], atol=1e-5)
     assert torch.equal(permuted.predictions, plain.predictions[order])
 
@@ -160,8 +160,8 @@ def test_history_inputs_follow_the_current_exits_order():
 def test_corrector_predicts_the_stop_target_better_than_max_probability(splits):
     fitted, test = fit(Corrector(), splits["held_out"]), splits["test"]
     targets = stop_target(history_of(test.logits).predictions, test.labels)
-    ours = eefp(trace(CurrentExit(), fitted, test).scores, targets)[:-1].mean()
-    plain = eefp(trace(CurrentExit(), MaxProbability(), test).scores, targets)[:-1].mean()
+    ours = eefp(replay(CurrentExit(), fitted, test).scores, targets)[:-1].mean()
+    plain = eefp(replay(CurrentExit(), MaxProbability(), test).scores, targets)[:-1].mean()
     assert ours > plain + 0.03
 
 
@@ -172,7 +172,7 @@ def test_ccct_is_calibrated_for_correctness_and_ours_is_not(splits):
     errors = {}
     for target in ("eefp", "correctness"):
         fitted = fit(Corrector(target=target), splits["held_out"])
-        errors[target] = exit_metrics(trace(CurrentExit(), fitted, test), fitted).ece[:-1].mean()
+        errors[target] = exit_metrics(replay(CurrentExit(), fitted, test), fitted).ece[:-1].mean()
     assert errors["correctness"] < 0.08 < errors["eefp"]
 
 
@@ -182,7 +182,7 @@ def test_seeds_fitted_together_are_those_fitted_alone(splits):
     together = Corrector(epochs=3).fit_seeds(*inputs, (4, 7))
     for seed, one in zip((4, 7), together, strict=True):
         alone = Corrector(epochs=3, seed=seed).fit(*inputs)
-        first, second = (trace(CurrentExit(), c, test).scores[:, :-1] for c in (one, alone))
+        first, second = (replay(CurrentExit(), c, test).scores[:, :-1] for c in (one, alone))
         # Rounding, carried through the steps, differs by processor; other seeds are 0.13 apart.
         assert torch.allclose(first.sigmoid(), second.sigmoid(), atol=0.02)
     assert not torch.equal(together[0].hidden_weights_, together[1].hidden_weights_)
@@ -199,7 +199,7 @@ def test_features_made_batch_by_batch_give_the_same_fit(splits, monkeypatch):
     monkeypatch.setattr("offramp.scorers.exit_networks.TABLE_BYTES", 0)
     piecemeal = fit(Corrector(epochs=2), splits["held_out"])
     one, two = (
-        trace(CurrentExit(), c, splits["test"]).scores[:, :-1] for c in (at_once, piecemeal)
+        replay(CurrentExit(), c, splits["test"]).scores[:, :-1] for c in (at_once, piecemeal)
     )
     assert torch.allclose(one, two, atol=0.05)  # rounding, carried through 600 steps
 
@@ -209,7 +209,7 @@ def test_exits_trained_by_themselves_give_the_same_fit(splits, monkeypatch, hist
     together = fit(Corrector(epochs=2, history=history), splits["held_out"])
     monkeypatch.setattr("offramp.scorers.corrector.WIDE", 0)
     apart = fit(Corrector(epochs=2, history=history), splits["held_out"])
-    one, two = (trace(CurrentExit(), c, splits["test"]).scores[:, :-1] for c in (together, apart))
+    one, two = (replay(CurrentExit(), c, splits["test"]).scores[:, :-1] for c in (together, apart))
     assert torch.allclose(one, two, atol=0.05)  # rounding, carried through 600 steps
 
 

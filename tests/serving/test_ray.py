@@ -21,7 +21,7 @@ from torch.utils.data import TensorDataset
 import offramp
 from offramp.data.load import Source
 from offramp.errors import ConfigError, DataError, FileFormatError, MissingExtraError
-from offramp.replay import trace
+from offramp.replay import replay
 from offramp.runtime import near_threshold
 from offramp.serving.columns import ColumnReader, Columns
 from offramp.serving.images import images_of_run
@@ -71,7 +71,7 @@ class Place:
         data = TensorDataset(images, torch.zeros(len(images), dtype=torch.long))
         ledger = offramp.record(self.runner.network, data, "test", progress=False)
         policy = self.runner.policy
-        scores = trace(policy.answer, policy.scorer, ledger).scores
+        scores = replay(policy.answer, policy.scorer, ledger).scores
         return near_threshold(scores, policy.thresholds)
 
 

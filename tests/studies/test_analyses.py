@@ -80,7 +80,7 @@ def test_metric_validity_needs_three_methods(result):
 
 def test_resampled_augrc_lies_around_the_measured_one(shipped):
     policy = Policy(MaxProbability()).fit(shipped["held_out"]).tune(shipped["val"])
-    trace = policy.trace(shipped["test"], "test")
+    trace = policy.replay(shipped["test"])
     measured = exit_metrics(trace, policy.scorer).augrc[:-1].mean()
     draws = Resamples(len(trace.labels), 200)
     assert float(_resampled_augrc(trace, draws).mean()) == pytest.approx(measured, abs=3e-3)
@@ -115,7 +115,7 @@ def test_domain_shift_states_the_drift_of_the_cost(result):
     assert [table.name for table in drifts] == ["drift-50", "drift-75"]
     held_out, val, test = result.ledgers.values()
     policy = Policy(MaxProbability()).fit(held_out).tune(val, "geometric").at(budget=0.5)
-    costs = (policy.costs(test) / test.reference_cost)[policy.decide(test).long()]
+    costs = policy.replay(test).costs
     cost = float(costs.mean())
     assert drifts[0].rows[0][1].text.startswith(f"{cost:.1%} ({100 * (cost - 0.5):+.1f}), ")
 

@@ -58,9 +58,9 @@ def test_our_scorers_keep_every_promise(scorer):
     check_scorer(scorer)
 
 
-@pytest.mark.parametrize("name", thresholds.METHODS)
+@pytest.mark.parametrize("name", thresholds.THRESHOLD_METHODS)
 def test_our_threshold_methods_keep_every_promise(name):
-    check_threshold_method(thresholds.METHODS[name])
+    check_threshold_method(thresholds.THRESHOLD_METHODS[name])
 
 
 def test_all_of_our_classes_are_examined():
@@ -406,12 +406,6 @@ class Overconfident(Scaled):
 
 
 @dataclass
-class NoPrice(Scaled):
-    def at_price(self, price):
-        return None
-
-
-@dataclass
 class NotSaved(Scaled):
     def fit(self, history, labels, costs):
         super().fit(history, labels, costs)
@@ -445,7 +439,6 @@ BROKEN_SCORERS = [
     (MarkedScorer(), "a current_exit_only mark is true", "at exit 1; take the mark off"),
     (BoolMacs(), "macs are counts", "got True at exit 0"),
     (Overconfident(), "a probability is one", r"to lie in \[0, 1\] for each score; got values"),
-    (NoPrice(), "every price gives a scorer", "a scorer that is fitted; got NoneType"),
     (NotSaved(), "a description and a state are all there is", "state.. hold; a change of"),
     (TopFive(), "two classes, two exits and float16 are enough", "RuntimeError was raised"),
 ]

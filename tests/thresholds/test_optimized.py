@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from offramp import Policy, compare, synthetic, thresholds
 from offramp.errors import BudgetError, ConfigError, LedgerError
 from offramp.methods import METHODS, Method
-from offramp.replay import trace
+from offramp.replay import replay
 from offramp.scorers import MaxProbability
 from offramp.thresholds import exits_taken, geometric, optimize
 from offramp.thresholds.geometric import geometric_sweep, shared_sweep
@@ -107,7 +107,7 @@ def test_more_budget_never_means_less_accuracy_on_val(splits):
 
 
 def trace_of(ledger):
-    found = trace(Policy(MaxProbability()).answer, MaxProbability(), ledger)
+    found = replay(Policy(MaxProbability()).answer, MaxProbability(), ledger)
     return found.scores, found.correct, ledger.costs / ledger.reference_cost
 
 
@@ -234,7 +234,7 @@ def test_impossible_requests_are_refused():
 
 
 def test_the_registry_knows_all_ways():
-    assert list(thresholds.METHODS) == ["geometric", "optimized", "shared", "assigned"]
+    assert list(thresholds.THRESHOLD_METHODS) == ["geometric", "optimized", "shared", "assigned"]
     assert METHODS["baseline"].thresholds == "geometric"
     assert optimized_sweep(torch.rand(50, 3), torch.rand(50, 3) > 0.5, COSTS, 5).shape[1] == 3
 

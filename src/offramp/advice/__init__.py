@@ -1,6 +1,6 @@
 """The choice of a policy without touching test, and a verdict in words."""
 
 from offramp.advice.advise import Advice, advise
-from offramp.advice.auto import AUTO, CANDIDATES, Auto, Plan, auto, contestants
+from offramp.advice.auto import CANDIDATES, Auto, auto
 
-__all__ = ["AUTO", "CANDIDATES", "Advice", "Auto", "Plan", "advise", "auto", "contestants"]
+__all__ = ["CANDIDATES", "Advice", "Auto", "advise", "auto"]

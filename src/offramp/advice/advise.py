@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from offramp.advice.auto import CANDIDATES, Plan, auto
+from offramp.advice.auto import CANDIDATES, auto
 from offramp.evaluation.bootstrap import Interval, Resamples, difference
 from offramp.evaluation.references import FixedExit, heads_correct, references
 from offramp.ledger import Ledger
-from offramp.methods import Method
-from offramp.thresholds.rule import exits_taken
+from offramp.methods import Method, Plan
 
 
 @dataclass(frozen=True)
@@ -93,40 +92,38 @@ def advise(
         _measure(plan, test, budget, fixed, right, draws)
         for budget, fixed in zip(budgets, rows.best_fixed, strict=True)
     ]
-    cheap = [
+    cheaper = [
         (exit_row, _gap(right[:, exit_row.exit_index], right[:, -1], draws))
         for exit_row in rows.fixed[:-1]
     ]
-    verdict, text = _verdict(found, cheap)
+    verdict, text = _verdict(found, cheaper)
     return Advice(verdict, text, found, plan)
 
 
 def _measure(
     plan: Plan, test: Ledger, budget: float, fixed: FixedExit, right: Tensor, draws: Resamples
 ) -> BudgetAdvice:
-    policy, ledger = plan[budget], plan.view(test)
-    trace = policy.trace(ledger, "test")
-    exits = exits_taken(trace.scores, policy.thresholds).long()
-    ours = trace.correct.gather(1, exits[:, None]).squeeze(1).double()
+    replay = plan[budget].replay(plan.view(test))
+    answered = replay.right.double()
     return BudgetAdvice(
         budget,
-        float(ours.mean()),
-        float((policy.costs(ledger) / ledger.reference_cost)[exits].mean()),
+        float(answered.mean()),
+        float(replay.costs.mean()),
         fixed,
-        _gap(ours, right[:, fixed.exit_index], draws),
-        _gap(ours, right[:, -1], draws),
+        _gap(answered, right[:, fixed.exit_index], draws),
+        _gap(answered, right[:, -1], draws),
         plan.why[budget],
     )
 
 
-def _gap(ours: Tensor, theirs: Tensor, draws: Resamples) -> Interval:
+def _gap(one: Tensor, other: Tensor, draws: Resamples) -> Interval:
     """The difference of two accuracies on the same samples, `[N]` each."""
-    gaps = ours - theirs
+    gaps = one - other
     return difference(float(gaps.mean()), draws.means(gaps[:, None]).squeeze(1))
 
 
 def _verdict(
-    found: Sequence[BudgetAdvice], cheap: Sequence[tuple[FixedExit, Interval]]
+    found: Sequence[BudgetAdvice], cheaper: Sequence[tuple[FixedExit, Interval]]
 ) -> tuple[str, str]:
     wins = [row for row in found if row.over_fixed.low > 0 and row.over_fixed.is_clear]
     if wins:
@@ -135,7 +132,7 @@ def _verdict(
             f"Early exits are worth it: {_points(best.over_fixed)} over the best fixed exit at "
             f"{best.budget:.0%} of the compute."
         )
-    enough = [(row, gap) for row, gap in cheap if not (gap.is_clear and gap.high < 0)]
+    enough = [(row, gap) for row, gap in cheaper if not (gap.is_clear and gap.high < 0)]
     if enough:
         row, gap = enough[0]
         return "fixed", (

@@ -1,22 +1,19 @@
 """`auto`: exits, answer, scorer and thresholds, chosen by cross-validation."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from offramp.errors import BudgetError, ConfigError
-from offramp.evaluation.contestant import Contestant
+from offramp.errors import ConfigError
 from offramp.ledger import Ledger
-from offramp.methods import Method, find_methods
+from offramp.ledger.chunks import folds
+from offramp.methods import Fits, Method, Plan, find_methods, keep_exits, register
 from offramp.policy import Policy
-from offramp.replay import Trace
-from offramp.thresholds.points import measure, tune_points
-from offramp.thresholds.rule import exits_taken
+from offramp.replay import Replay
+from offramp.thresholds.points import tune_points
 
 Rate = Callable[[Sequence[int]], float]
 
@@ -34,11 +31,10 @@ def choose_exits(ledger: Ledger, rate: Rate) -> list[int]:
         rate: How good a set of exits is; higher is better.
 
     Returns:
-        Numbers of the exits to keep, ascending.
+        Indices of the exits to keep, ascending.
 
     Example:
-        >>> import torch
-        >>> from offramp import Costs
+        >>>         >>> from offramp import Costs
         >>> costs = Costs(stages=(1, 1, 1), heads=(1, 1, 1))
         >>> ledger = Ledger(torch.randn(4, 3, 2), [0, 1, 0, 1], costs, split="val")
         >>> choose_exits(ledger, lambda exits: -float(0 in exits))
@@ -46,18 +42,18 @@ def choose_exits(ledger: Ledger, rate: Rate) -> list[int]:
     """
     kept = list(range(ledger.num_exits))
     least = NEGLIGIBLE * ledger.reference_cost
-    dear = [m for m in kept[:-1] if ledger.cost_model.heads[m] > least]
-    if not dear:
+    costly = [index for index in kept[:-1] if ledger.cost_model.heads[index] > least]
+    if not costly:
         return kept
     best = rate(kept)
-    while len(kept) > 2 and dear:
-        rated = {m: rate([other for other in kept if other != m]) for m in dear}
-        worst = max(rated, key=lambda m: rated[m])
+    while len(kept) > 2 and costly:
+        rated = {index: rate([other for other in kept if other != index]) for index in costly}
+        worst = max(rated, key=lambda index: rated[index])
         if rated[worst] <= best:
             break
         best = rated[worst]
         kept.remove(worst)
-        dear.remove(worst)
+        costly.remove(worst)
     return kept
 
 
@@ -70,7 +66,7 @@ POINTS = 41  # operating points while methods are only compared
 
 def hits_of(method: Method, held_out: Ledger, val: Ledger, budgets: Sequence[float]) -> Hits:
     """Hits of a method on all samples of held_out and val, `[N, B]`."""
-    turns = (held_out, val), (val._as_split("held_out"), held_out._as_split("val"))
+    turns = (held_out, val), (val.as_split("held_out"), held_out.as_split("val"))
     found = []
     for fitted_on, rated_on in turns:
         (policy,) = method.policy().fit_seeds(fitted_on, [0])
@@ -80,29 +76,26 @@ def hits_of(method: Method, held_out: Ledger, val: Ledger, budgets: Sequence[flo
 
 def hits_on(policy: Policy, thresholds: str, val: Ledger, budgets: Sequence[float]) -> Hits:
     """Hits of a fitted policy on val, `[N, B]`, with thresholds from the other folds."""
-    trace = policy.trace(val, "val")
-    costs = policy.costs(val) / val.reference_cost
-    order = torch.randperm(len(val), generator=torch.Generator().manual_seed(0))
+    replay = policy.replay(val, "val")
     hits = np.zeros((len(val), len(budgets)))
-    for fold in order.tensor_split(FOLDS):
-        others = torch.ones(len(val), dtype=torch.bool)
-        others[fold] = False
-        rest = trace.take(others)
-        points = tune_points(rest.scores, rest.correct, costs, 0.0, thresholds, POINTS)
-        hits[fold.numpy()] = _hits(trace.take(fold), points.thresholds, costs, budgets)
+    for others, fold in folds(len(val), FOLDS):
+        rest = replay.take(others)
+        inputs = rest.scores, rest.correct, rest.cost_shares
+        points = tune_points(*inputs, 0.0, thresholds, POINTS)
+        tuned = replace(replay.take(fold), thresholds=points.thresholds)
+        hits[fold.numpy()] = _hits(tuned, budgets)
     return hits
 
 
-def _hits(trace: Trace, thresholds: Tensor, costs: Tensor, budgets: Sequence[float]) -> Hits:
+def _hits(replay: Replay, budgets: Sequence[float]) -> Hits:
     """Right or wrong under the two points around each budget, mixed as a curve mixes them."""
-    exits = exits_taken(trace.scores, thresholds)  # [P, n]
-    means = measure(exits, trace.correct, costs)[0]
-    order = means.argsort(stable=True)
-    right = trace.correct.gather(1, exits[order].T.long()).double().numpy()  # [n, P]
-    spent = means[order].numpy()
+    curve = replay.curve
+    exits = replay.exits_by_point[curve.points]  # [P, n], by growing cost
+    right = replay.correct.gather(1, exits.T.long()).double().numpy()  # [n, P]
+    spent = curve.costs.numpy()
     columns = []
     for budget in budgets:
-        if costs[0] > budget + 1e-9:
+        if replay.cost_shares[0] > budget + 1e-9:
             # A policy that cannot be that cheap must not be rated at the cost that it can have.
             columns.append(np.zeros(len(right)))
             continue
@@ -150,92 +143,6 @@ POOLED = (0.25, 0.5, 0.75)
 """Budgets that methods are rated at, besides those that are asked for."""
 
 
-@dataclass(frozen=True)
-class Plan(Mapping[float, Policy]):
-    """A policy for every budget, with the reason for it.
-
-    Attributes:
-        policies: By budget, each at its operating point.
-        exits: Numbers of the exits that are kept; policies want `plan.view(ledger)`.
-        why: By budget, a sentence.
-        accuracies: By method and budget, cross-validated on held_out and val.
-    """
-
-    policies: dict[float, Policy]
-    exits: list[int]
-    why: dict[float, str]
-    accuracies: dict[str, dict[float, float]]
-
-    def __getitem__(self, budget: float) -> Policy:
-        """The policy for one of the budgets that were asked for."""
-        if budget not in self.policies:
-            known = ", ".join(f"{known:g}" for known in self.policies)
-            raise BudgetError(f"this plan is for the budgets {known}, got {budget}")
-        return self.policies[budget]
-
-    def __iter__(self) -> Iterator[float]:
-        return iter(self.policies)
-
-    def __len__(self) -> int:
-        return len(self.policies)
-
-    def view(self, ledger: Ledger) -> Ledger:
-        """A ledger with the exits that are kept."""
-        return _kept(ledger, self.exits)
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What was chosen, before it is fitted.
-
-    Attributes:
-        methods: By budget.
-        exits: Numbers of the exits that are kept.
-        why: By budget, a sentence.
-        accuracies: By method and budget, cross-validated on held_out and val.
-    """
-
-    methods: dict[float, Method]
-    exits: list[int]
-    why: dict[float, str]
-    accuracies: dict[str, dict[float, float]]
-
-    def plans(
-        self,
-        held_out: Ledger,
-        val: Ledger,
-        fit: Callable[[Policy, Ledger], Sequence[Policy]],
-        nearest: bool = False,
-    ) -> list[Plan]:
-        """Fit what was chosen on held_out, and give it its thresholds on val.
-
-        Args:
-            held_out: To fit on.
-            val: Held back from the fit, for the thresholds.
-            fit: Makes fitted policies of an unfitted one, one for each plan; one policy stands
-                for all plans where its fit is not random.
-            nearest: Take the cheapest operating point where a budget is below all of them.
-
-        Raises:
-            BudgetError: A budget is below all operating points, and the nearest is not wanted.
-        """
-        parts = _kept(held_out, self.exits), _kept(val, self.exits)
-        tuned = {}
-        for method in {method.name: method for method in self.methods.values()}.values():
-            fitted = fit(method.policy(), parts[0])
-            tuned[method.name] = [policy.tune(parts[1], method.thresholds) for policy in fitted]
-        count = max(map(len, tuned.values()))
-        found = []
-        for number in range(count):
-            policies = {}
-            for budget, method in self.methods.items():
-                version = tuned[method.name][number % len(tuned[method.name])]
-                least = float(version.points.budgets[0]) if nearest else 0.0
-                policies[budget] = version.at(budget=max(budget, least))
-            found.append(Plan(policies, self.exits, self.why, self.accuracies))
-        return found
-
-
 def auto(
     held_out: Ledger,
     val: Ledger,
@@ -255,6 +162,9 @@ def auto(
         budgets: Mean costs as shares of the network without exits.
         methods: To choose from; the first is what gains are measured against.
 
+    Raises:
+        BudgetError: A budget is below the cost of the first exit.
+
     Example:
         >>> from offramp import evaluate, synthetic
         >>> splits = synthetic.ledgers(seed=0, samples=500, exits=4)
@@ -262,25 +172,117 @@ def auto(
         >>> round(evaluate(plan[0.5], plan.view(splits["test"])).mean_cost, 1)
         0.5
     """
-    decision = decide(held_out, val, budgets, methods)
-    (plan,) = decision.plans(held_out, val, lambda policy, ledger: [policy.fit(ledger)])
+    (plan,) = Auto(candidates=tuple(methods)).plans(held_out, val, budgets, seeds=1)
+    for budget, policy in plan.items():
+        policy.points.for_budget(budget)  # raises where a budget is out of reach
+    fitted = {id(policy.scorer): policy for policy in plan.values()}
+    confidences = {
+        key: policy.fit_confidence(plan.view(held_out)).confidence
+        for key, policy in fitted.items()
+    }
+    for policy in plan.values():
+        policy.confidence = confidences[id(policy.scorer)]
     return plan
 
 
-def decide(
-    held_out: Ledger,
-    val: Ledger,
-    budgets: Sequence[float],
-    methods: Sequence[str | Method] = CANDIDATES,
-) -> Decision:
-    """Choose exits and, for each budget, a method; `auto` then fits them."""
+@dataclass(frozen=True)
+class Auto(Method):
+    """`auto` as a method: the best of several others, chosen for each budget.
+
+    The choice is made once, with the first seed; then what was chosen is fitted with every seed.
+
+    Args:
+        candidates: To choose from.
+
+    Example:
+        >>> from offramp import compare, synthetic
+        >>> splits = synthetic.ledgers(seed=0, samples=300, exits=4)
+        >>> few = Auto(candidates=("baseline", "baseline:optimized"))
+        >>> table = compare(**splits, methods=["baseline", few], budgets=[0.5], resamples=10)
+        >>> table["auto"].settings["chosen"]["0.5"] in few.candidates
+        True
+    """
+
+    name: str = "auto"
+    label: str = "Auto"
+    thresholds: str = "optimized"
+    candidates: tuple[str | Method, ...] = CANDIDATES
+
+    def describe(self) -> dict[str, Any]:
+        """The methods to choose from; what was chosen is in the plan."""
+        return {"candidates": [getattr(each, "name", each) for each in self.candidates]}
+
+    def with_thresholds(self, thresholds: str) -> Method:
+        """Refused: thresholds are part of the choice."""
+        raise ConfigError(
+            f"{self.name!r} chooses thresholds too; name it without {':' + thresholds!r}"
+        )
+
+    def plans(
+        self,
+        held_out: Ledger,
+        val: Ledger,
+        budgets: Sequence[float],
+        seeds: int,
+        fits: Fits | None = None,
+    ) -> list[Plan]:
+        """Choose a method for each budget, and make plans of it as that method would."""
+        choice = _choose(held_out, val, budgets, self.candidates)
+        views = keep_exits(held_out, choice.exits), keep_exits(val, choice.exits)
+        # Fits of all exits are no use for fewer of them.
+        shared = fits if views[0] is held_out else {}
+        chosen = {method.name: method for method in choice.methods.values()}
+        made = {
+            name: method.plans(*views, budgets, seeds, shared) for name, method in chosen.items()
+        }
+        count = max(map(len, made.values()))
+        return [
+            choice.plan(
+                {
+                    budget: made[method.name][seed % len(made[method.name])][budget]
+                    for budget, method in choice.methods.items()
+                }
+            )
+            for seed in range(count)
+        ]
+
+
+register(Auto())
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What was chosen, before it is fitted.
+
+    Attributes:
+        methods: By budget.
+        exits: Indices of the exits that are kept.
+        why: By budget, a sentence.
+        accuracies: By method and budget, cross-validated on held_out and val.
+    """
+
+    methods: dict[float, Method]
+    exits: list[int]
+    why: dict[float, str]
+    accuracies: dict[str, dict[float, float]]
+
+    def plan(self, policies: dict[float, Policy]) -> Plan:
+        """The plan of these policies, with the reasons for the choice."""
+        names = {budget: method.name for budget, method in self.methods.items()}
+        return Plan(policies, self.exits, names, self.why, self.accuracies)
+
+
+def _choose(
+    held_out: Ledger, val: Ledger, budgets: Sequence[float], methods: Sequence[str | Method]
+) -> _Choice:
+    """Choose exits and, for each budget, a method."""
     if not budgets or len(set(budgets)) < len(budgets):
         raise ConfigError(f"`budgets` must be distinct and at least one, got {list(budgets)}")
     rated_at = [*budgets, *(budget for budget in POOLED if budget not in budgets)]
     chosen = find_methods(methods, held_out.num_classes)
     exits = choose_exits(val, lambda kept: _rate(kept, chosen[0], held_out, val, rated_at))
-    parts = _kept(held_out, exits), _kept(val, exits)
-    hits = {method.name: hits_of(method, *parts, rated_at) for method in chosen}
+    views = keep_exits(held_out, exits), keep_exits(val, exits)
+    hits = {method.name: hits_of(method, *views, rated_at) for method in chosen}
     by_name = {method.name: method for method in chosen}
     picked = {b: by_name[pick(hits, number)] for number, b in enumerate(budgets)}
     why = {
@@ -291,11 +293,7 @@ def decide(
         name: dict(zip(budgets, found.mean(axis=0).tolist(), strict=False))
         for name, found in hits.items()
     }
-    return Decision(picked, exits, why, accuracies)
-
-
-def _kept(ledger: Ledger, exits: Sequence[int]) -> Ledger:
-    return ledger if len(exits) == ledger.num_exits else ledger.keep_exits(exits)
+    return _Choice(picked, exits, why, accuracies)
 
 
 def _rate(
@@ -336,62 +334,3 @@ def _reason(
 def _words(method: Method) -> str:
     """The method's label, with its thresholds unless the label has them."""
     return method.label if ":" in method.name else f"{method.label}, {method.thresholds}"
-
-
-AUTO = "auto"
-"""What stands for `Auto` among names of methods."""
-
-
-@dataclass
-class Auto:
-    """What `auto` chooses takes part in a comparison, beside the methods it chooses from.
-
-    The choice is made once, with the first seed; then what was chosen is fitted with every seed.
-    As for every method, a budget that is out of reach is compared at the cost nearest to it.
-
-    Args:
-        methods: To choose from.
-
-    Example:
-        >>> from offramp import compare, synthetic
-        >>> splits = synthetic.ledgers(seed=0, samples=300, exits=4)
-        >>> few = Auto(["baseline", "baseline:optimized"])
-        >>> table = compare(**splits, methods=["baseline", few], budgets=[0.5], resamples=10)
-        >>> table["auto"].settings["chosen"]["0.5"] in few.methods
-        True
-    """
-
-    methods: Sequence[str | Method] = CANDIDATES
-    name: str = field(default=AUTO, init=False)
-    label: str = field(default="Auto", init=False)
-    _decision: Decision | None = field(default=None, init=False, repr=False)
-
-    def describe(self) -> dict[str, Any]:
-        """What was chosen for each budget, and why."""
-        if self._decision is None:
-            return {"candidates": [getattr(each, "name", each) for each in self.methods]}
-        chosen = {f"{budget:g}": method.name for budget, method in self._decision.methods.items()}
-        why = {f"{budget:g}": text for budget, text in self._decision.why.items()}
-        return {"chosen": chosen, "why": why, "exits": self._decision.exits}
-
-    def choose(
-        self, held_out: Ledger, val: Ledger, budgets: Sequence[float], seeds: int
-    ) -> list[Plan]:
-        """A plan per seed."""
-        self._decision = decide(held_out, val, budgets, self.methods)
-        return self._decision.plans(
-            held_out,
-            val,
-            lambda policy, ledger: policy.fit_seeds(ledger, range(seeds)),
-            nearest=True,
-        )
-
-
-def contestants(names: Sequence[str]) -> list[str | Contestant]:
-    """Names of methods and groups as they are, and `auto` as what it stands for.
-
-    Example:
-        >>> contestants(["baseline", "auto"])[1].label
-        'Auto'
-    """
-    return [Auto() if name == AUTO else name for name in names]

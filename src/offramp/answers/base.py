@@ -10,6 +10,7 @@ from torch import Tensor
 from offramp.component import Component, current_exit_only
 from offramp.errors import LedgerError
 from offramp.ledger import Ledger
+from offramp.ledger.chunks import folds
 
 
 class Answer(Component):
@@ -76,7 +77,7 @@ class CurrentExit(Answer):
 FOLDS = 5
 
 
-def crossfit_answers(answer: Answer, ledger: Ledger, folds: int = FOLDS) -> Tensor:
+def crossfit_answers(answer: Answer, ledger: Ledger) -> Tensor:
     """Answers of every sample by a copy of `answer` that was fitted without it, `[N, M, K]`.
 
     An answer with nothing to learn has not seen any label, and is not refitted.
@@ -86,14 +87,12 @@ def crossfit_answers(answer: Answer, ledger: Ledger, folds: int = FOLDS) -> Tens
     if not answer.learns:
         return torch.cat([answer.answers(logits) for _, logits in ledger.chunks()])
     answers = torch.empty(len(ledger), ledger.num_exits, ledger.num_classes)
-    for rows, part in crossfit_chunks(answer, ledger, folds):
-        answers[rows] = part
+    for rows, found in crossfit_chunks(answer, ledger):
+        answers[rows] = found
     return answers
 
 
-def crossfit_chunks(
-    answer: Answer, ledger: Ledger, folds: int = FOLDS
-) -> Iterator[tuple[Tensor | slice, Tensor]]:
+def crossfit_chunks(answer: Answer, ledger: Ledger) -> Iterator[tuple[Tensor | slice, Tensor]]:
     """The same, a few samples at a time: their positions, and their answers `[n, M, K]`.
 
     Raises:
@@ -102,12 +101,9 @@ def crossfit_chunks(
     if not answer.learns:
         yield from ((rows, answer.answers(logits)) for rows, logits in ledger.chunks())
         return
-    if len(ledger) < folds:
-        raise LedgerError(f"cross-fitting needs at least {folds} samples, got {len(ledger)}")
-    order = torch.randperm(len(ledger), generator=torch.Generator().manual_seed(0))
-    parts = order.tensor_split(folds)
-    for number, part in enumerate(parts):
-        rest = torch.cat([*parts[:number], *parts[number + 1 :]])
+    if len(ledger) < FOLDS:
+        raise LedgerError(f"cross-fitting needs at least {FOLDS} samples, got {len(ledger)}")
+    for rest, fold in folds(len(ledger), FOLDS):
         fitted = answer.clone().fit(ledger.take(rest))
-        for rows, logits in ledger.take(part).chunks():
-            yield part[rows], fitted.answers(logits)
+        for rows, logits in ledger.take(fold).chunks():
+            yield fold[rows], fitted.answers(logits)

@@ -150,10 +150,10 @@ class ClassWiseEnsemble(Answer):
         self.weights_ = torch.zeros(exits, exits, classes)
         self.biases_ = torch.zeros(exits, classes)
         logits = ledger.logits
-        for m in range(exits):
-            so_far = logits[:, : m + 1].float()
+        for exit_index in range(exits):
+            so_far = logits[:, : exit_index + 1].float()
             shared = best_weights(so_far, ledger.labels)[:, None].expand(-1, classes)
-            self.weights_[m, : m + 1], self.biases_[m] = self._fit_exit(
+            self.weights_[exit_index, : exit_index + 1], self.biases_[exit_index] = self._fit_exit(
                 so_far, ledger.labels, shared
             )
 
@@ -166,8 +166,9 @@ class ClassWiseEnsemble(Answer):
 
     def answer_at(self, logits: Tensor) -> Tensor:
         """The weighted sum of the exits so far, `[n, m+1, K]` -> `[n, K]`."""
-        m = logits.shape[1] - 1
-        return _mixed(logits, self.weights_[m, : m + 1], self.biases_[m])
+        exit_index = logits.shape[1] - 1
+        weights = self.weights_[exit_index, : exit_index + 1]
+        return _mixed(logits, weights, self.biases_[exit_index])
 
     def macs(self, exit_index: int, num_classes: int) -> int:
         """One multiply-accumulate per class and exit so far."""

@@ -63,10 +63,11 @@ class StackingNetwork(Answer):
         self.hidden_biases_ = torch.zeros(exits, self.hidden)
         self.output_weights_ = torch.zeros(exits, self.hidden)
         self.linear_weights_ = torch.zeros(exits, exits)
-        for m in range(1, exits):
-            found = self._fit_exit(logits[:, : m + 1].float(), ledger.labels)
-            self.hidden_weights_[m, : m + 1], self.hidden_biases_[m] = found[0], found[1]
-            self.output_weights_[m], self.linear_weights_[m, : m + 1] = found[2], found[3]
+        for exit_index in range(1, exits):
+            found = self._fit_exit(logits[:, : exit_index + 1].float(), ledger.labels)
+            seen = slice(exit_index + 1)
+            self.hidden_weights_[exit_index, seen], self.hidden_biases_[exit_index] = found[:2]
+            self.output_weights_[exit_index], self.linear_weights_[exit_index, seen] = found[2:]
 
     def _fit_exit(self, logits: Tensor, labels: Tensor) -> list[Tensor]:
         """Weights of the smallest loss on `[N, m+1, K]`, by L-BFGS.
@@ -114,16 +115,16 @@ class StackingNetwork(Answer):
 
     def answer_at(self, logits: Tensor) -> Tensor:
         """The current exit's logits with k of them corrected, `[n, m+1, K]` -> `[n, K]`."""
-        m = logits.shape[1] - 1
-        if m == 0:
+        exit_index = logits.shape[1] - 1
+        if exit_index == 0:
             return logits[:, -1].float()
         index, seen = self._candidates(logits)
         added = _added(
             seen,
-            self.hidden_weights_[m, : m + 1],
-            self.hidden_biases_[m],
-            self.output_weights_[m],
-            self.linear_weights_[m, : m + 1],
+            self.hidden_weights_[exit_index, : exit_index + 1],
+            self.hidden_biases_[exit_index],
+            self.output_weights_[exit_index],
+            self.linear_weights_[exit_index, : exit_index + 1],
         )
         current = logits[:, -1].float()
         return current.scatter(1, index, current.gather(1, index) + added)

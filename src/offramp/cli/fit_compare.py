@@ -11,12 +11,12 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from offramp import report
-from offramp.advice import AUTO, CANDIDATES, advise, contestants
+from offramp.advice import CANDIDATES, advise
 from offramp.cli.console import err, out
 from offramp.cli.options import LedgersPath, note_partition, numbers
 from offramp.errors import ConfigError
 from offramp.evaluation import Comparison, compare, evaluate
-from offramp.evaluation.comparison import Progress as Report
+from offramp.evaluation.compare import Progress as Report
 from offramp.ledger.files import has_ledger, load_ledgers
 from offramp.methods import GROUPS, METHODS, find_methods, ready
 from offramp.storage import check_fresh, check_target
@@ -31,9 +31,7 @@ def compare_command(
     path: LedgersPath,
     methods: Annotated[
         str,
-        typer.Option(
-            help="Comma-separated methods or groups, or `auto`, the choice of `advise`. " + _known
-        ),
+        typer.Option(help="Comma-separated methods or groups. " + _known),
     ] = "standard",
     budgets: Annotated[
         str, typer.Option(help="Comma-separated mean costs, as shares of the full network.")
@@ -61,7 +59,7 @@ def compare_command(
             ledgers["held_out"],
             ledgers["val"],
             ledgers["test"],
-            contestants(wanted),
+            wanted,
             shares,
             seeds,
             resamples,
@@ -95,11 +93,6 @@ def fit_command(
     """
     if (budget is None) == (max_drop is None):
         raise ConfigError("give either --budget or --max-drop")
-    if method == AUTO:
-        raise ConfigError(
-            "--method takes one method by name; to have one chosen, fitted and saved for every "
-            f"budget: offramp advise {path} --out FOLDER"
-        )
     if method in GROUPS:
         raise ConfigError(
             f"--method takes one method, and {method!r} is a group of them: "
@@ -109,13 +102,19 @@ def fit_command(
     has_test = has_ledger(path, "test")
     ledgers = load_ledgers(path, ("held_out", "val", "test")[: 3 if has_test else 2])
     note_partition(path, ledgers)
-    chosen = ready(*find_methods([method], ledgers["val"].num_classes))
+    (chosen,) = map(ready, find_methods(method, ledgers["val"].num_classes))
+    wanted = 1.0 if budget is None else budget
     with err.status(f"fitting {chosen.label}"):
-        policy = chosen.policy().fit(ledgers["held_out"]).tune(ledgers["val"], chosen.thresholds)
-        policy = policy.at(budget=budget, max_drop=max_drop)
+        (plan,) = chosen.plans(ledgers["held_out"], ledgers["val"], [wanted], seeds=1)
+        policy = plan[wanted].at(budget=budget, max_drop=max_drop)
+        policy.fit_confidence(plan.view(ledgers["held_out"]))
     policy.save(folder)
     if has_test:
-        out.print(f"on test: {evaluate(policy, ledgers['test'])}", markup=False, highlight=False)
+        out.print(
+            f"on test: {evaluate(policy, plan.view(ledgers['test']))}",
+            markup=False,
+            highlight=False,
+        )
     for table in report.inspect(folder):
         out.print(table.rich())
 

@@ -6,11 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offramp.evaluation.curve import accuracy_at
 from offramp.metrics import ece_bins
-from offramp.replay import Trace
+from offramp.replay import Replay, accuracy_at
 from offramp.scorers import Scorer
-from offramp.thresholds.rule import exits_taken
 
 NEGLIGIBLE = 5e-5  # half of the last digit of an accuracy in percent
 
@@ -78,42 +76,41 @@ class Resamples:
         """Resampled means `[R, P]` of values `[N, P]`."""
         return self.weights @ values.float()
 
-    def accuracies(
-        self, trace: Trace, thresholds: Tensor, costs: Tensor, budgets: Tensor
-    ) -> Tensor:
+    def accuracies(self, replay: Replay, budgets: Tensor) -> Tensor:
         """Resampled accuracies at the budgets, `[R, B]`: each resample has its own curve."""
-        exits = exits_taken(trace.scores, thresholds).T.long()  # [N, P]
-        right = self.means(trace.correct.gather(1, exits))
-        spent = self.means(costs.float()[exits])
+        exits = replay.exits_by_point.T.long()  # [N, P]
+        right = self.means(replay.correct.gather(1, exits))
+        spent = self.means(replay.cost_shares.float()[exits])
         return accuracy_at(spent, right, budgets.float())[0].double()
 
-    def ece(self, trace: Trace, scorer: Scorer, bins: int = 15) -> Tensor | None:
+    def ece(self, replay: Replay, scorer: Scorer, bins: int = 15) -> Tensor | None:
         """Resampled calibration error, mean over all exits but the last, `[R]`, or None.
 
         The bins are those of the whole sample.
         """
-        last = trace.scores.shape[1] - 1
-        stated = scorer.probability(trace.scores[:, :last])
+        last = replay.scores.shape[1] - 1
+        stated = scorer.probability(replay.scores[:, :last])
         if stated is None:
             return None
-        gaps = (stated - trace.correct[:, :last].float())[..., None]  # [N, M-1, 1]
+        gaps = (stated - replay.correct[:, :last].float())[..., None]  # [N, M-1, 1]
         index = torch.stack([torch.from_numpy(ece_bins(p, bins)) for p in stated.T], dim=1)
         spread = torch.zeros(len(gaps), last, bins).scatter_(2, index[..., None], gaps)
         per_bin = self.means(spread.flatten(1)).view(-1, last, bins)
         return per_bin.abs().sum(dim=2).mean(dim=1).double()
 
-    def eefp(self, trace: Trace) -> Tensor:
+    def eefp(self, replay: Replay) -> Tensor:
         """Resampled EEFP, mean over all exits but the last, `[R]`.
 
         To first order: an AUROC moves with the weights by each sample's share in it (the
         structural components of DeLong et al. 1988), so that one product replaces R rankings.
         """
-        targets = trace.stop_targets.numpy()
-        exits = [m for m in range(targets.shape[1] - 1) if 0 < targets[:, m].mean() < 1]
-        if not exits:
+        targets = replay.stop_targets.numpy()
+        known = (targets[:, :-1].mean(axis=0) > 0) & (targets[:, :-1].mean(axis=0) < 1)
+        exits = known.nonzero()[0]
+        if not len(exits):
             return torch.full((len(self.weights),), torch.nan, dtype=torch.float64)
-        scores = trace.scores.numpy()
-        shares = [auroc_shares(scores[:, m], targets[:, m]) for m in exits]
+        scores = replay.scores.numpy()
+        shares = [auroc_shares(scores[:, index], targets[:, index]) for index in exits]
         area = float(np.mean([value for value, _ in shares]))
         per_sample = torch.from_numpy(np.mean([share for _, share in shares], axis=0))
         moved = self.means(per_sample[:, None]).squeeze(1).double()

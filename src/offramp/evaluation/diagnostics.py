@@ -7,14 +7,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offramp.errors import BudgetError
-from offramp.evaluation.curve import GRID, Curve
 from offramp.metrics import Floats, ece_bins
 from offramp.policy import Policy
-from offramp.replay import Trace
+from offramp.replay import GRID, Replay
 from offramp.scorers import Scorer
-from offramp.targets import hopeless
-from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import exits_taken
 
 Counts = npt.NDArray[np.int64]
@@ -99,44 +95,32 @@ class Diagnostics:
     hopeless_count: int
 
 
-def diagnose(policy: Policy, trace: Trace, curve: Curve, costs: Tensor) -> Diagnostics:
-    """Look into a policy.
-
-    Args:
-        policy: Fitted and tuned.
-        trace: Of the policy on test.
-        curve: Of the trace under all of the policy's operating points.
-        costs: `[M]`, as shares of the network without exits.
+def diagnose(policy: Policy, replay: Replay) -> Diagnostics:
+    """Look into a fitted and tuned policy, replayed on test.
 
     Example:
         >>> from offramp import MaxProbability, synthetic
-        >>> from offramp.evaluation.curve import curve_of
         >>> splits = synthetic.ledgers(seed=0, samples=300)
         >>> policy = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"])
-        >>> found = policy.trace(splits["test"], "test")
-        >>> costs = policy.costs(splits["test"]) / splits["test"].reference_cost
-        >>> curve = curve_of(found, policy.points.thresholds, costs)
-        >>> points = diagnose(policy, found, curve, costs).points
+        >>> points = diagnose(policy, policy.replay(splits["test"])).points
         >>> bool((points.val_costs <= points.budgets)[points.budgets > 0.2].all())
         True
     """
-    lost = hopeless(trace.network_correct)
     return Diagnostics(
-        _along_budgets(policy, trace.scores[lost], curve, costs),
-        reliability(trace, policy.scorer),
-        score_histograms(trace.scores[:, :-1].numpy(), trace.stop_targets[:, :-1].numpy()),
-        int(lost.sum()),
+        _along_budgets(policy, replay),
+        reliability(replay, policy.scorer),
+        score_histograms(replay.scores[:, :-1].numpy(), replay.stop_targets[:, :-1].numpy()),
+        int(replay.hopeless.sum()),
     )
 
 
-def _along_budgets(
-    policy: Policy, lost_scores: Tensor, curve: Curve, costs: Tensor
-) -> BudgetPoints:
-    chosen = torch.tensor([_point_for(policy.points, budget) for budget in GRID])
+def _along_budgets(policy: Policy, replay: Replay) -> BudgetPoints:
+    chosen = torch.tensor([policy.points.nearest(budget) for budget in GRID])
+    curve = replay.curve
     place = curve.points.argsort()[chosen]  # the curve is sorted by its own costs
     thresholds = policy.points.thresholds[chosen]
     stated = policy.scorer.probability(thresholds[:, :-1])
-    spent = costs[exits_taken(lost_scores, thresholds).long()]  # [G, hopeless]
+    taken = exits_taken(replay.scores[replay.hopeless], thresholds)  # [G, hopeless]
     return BudgetPoints(
         budgets=np.array(GRID),
         points=chosen.numpy(),
@@ -146,25 +130,19 @@ def _along_budgets(
         shares=curve.shares[place].numpy(),
         thresholds=thresholds[:, :-1].numpy(),
         stated=None if stated is None else stated.double().numpy(),
-        hopeless_costs=spent.mean(dim=1).numpy(),
+        hopeless_costs=replay.cost_shares[taken.long()].mean(dim=1).numpy(),
     )
 
 
-def _point_for(points: OperatingPoints, budget: float) -> int:
-    try:
-        return points.for_budget(budget)
-    except BudgetError:
-        return 0
-
-
-def reliability(trace: Trace, scorer: Scorer, bins: int = 15) -> Reliability:
+def reliability(replay: Replay, scorer: Scorer, bins: int = 15) -> Reliability:
     """The reliability diagram of every exit."""
-    last = trace.scores.shape[1] - 1
-    stated = scorer.probability(trace.scores[:, :last])
+    last = replay.scores.shape[1] - 1
+    stated = scorer.probability(replay.scores[:, :last])
     before = [None] * last if stated is None else list(stated.T)
-    columns = [*before, trace.confidences[:, last]]
+    columns = [*before, replay.confidences[:, last]]
     rows = [
-        _bin_means(column, trace.correct[:, m].numpy(), bins) for m, column in enumerate(columns)
+        _bin_means(column, right, bins)
+        for column, right in zip(columns, replay.correct.T.numpy(), strict=True)
     ]
     means, right, counts = (np.stack(part) for part in zip(*rows, strict=True))
     return Reliability(means, right, counts.astype(np.int64))

@@ -9,11 +9,9 @@ import torch
 from offramp.ledger import Ledger
 from offramp.metrics import Floats, augrc, ece, eefp
 from offramp.policy import Policy
-from offramp.replay import Trace
+from offramp.replay import Replay
 from offramp.scorers import Scorer
 from offramp.storage import plain
-from offramp.targets import hopeless
-from offramp.thresholds.rule import exits_taken
 
 
 @dataclass(frozen=True)
@@ -37,22 +35,22 @@ class ExitMetrics:
     augrc: Floats
 
 
-def exit_metrics(trace: Trace, scorer: Scorer) -> ExitMetrics:
-    """Score every exit of a trace."""
-    correct = trace.correct.numpy()
+def exit_metrics(replay: Replay, scorer: Scorer) -> ExitMetrics:
+    """Score every exit of a replay."""
+    correct = replay.correct.numpy()
     last = correct.shape[1] - 1
-    stated = scorer.probability(trace.scores[:, :last])
+    stated = scorer.probability(replay.scores[:, :last])
     calibration = np.full(last + 1, np.nan)
     if stated is not None:
-        calibration[:last] = [ece(stated[:, m], correct[:, m]) for m in range(last)]
-    calibration[last] = ece(trace.confidences[:, last], correct[:, last])
-    ranking = torch.cat([trace.scores[:, :last], trace.confidences[:, last:]], dim=1)
+        calibration[:last] = [ece(stated[:, index], correct[:, index]) for index in range(last)]
+    calibration[last] = ece(replay.confidences[:, last], correct[:, last])
+    ranking = torch.cat([replay.scores[:, :last], replay.confidences[:, last:]], dim=1)
     return ExitMetrics(
         accuracy=correct.mean(axis=0),
         ece=calibration,
-        eefp=eefp(trace.scores, trace.stop_targets),
-        nll=trace.losses.double().mean(dim=0).numpy(),
-        augrc=np.array([augrc(ranking[:, m], correct[:, m]) for m in range(last + 1)]),
+        eefp=eefp(replay.scores, replay.stop_targets),
+        nll=replay.losses.double().mean(dim=0).numpy(),
+        augrc=np.array([augrc(ranking[:, index], correct[:, index]) for index in range(last + 1)]),
     )
 
 
@@ -130,22 +128,18 @@ def evaluate(policy: Policy, test: Ledger, allow_split: str | None = None) -> Ou
         >>> round(outcome.mean_cost, 1)
         0.5
     """
-    thresholds = policy.thresholds
-    trace = policy.trace(test, "test", allow_split)
-    exits = exits_taken(trace.scores, thresholds).long()
-    costs = (policy.costs(test) / test.reference_cost)[exits]
-    right = trace.correct.gather(1, exits[:, None]).squeeze(1)
-    lost = hopeless(trace.network_correct)
+    replay = policy.replay(test, "test", allow_split)
+    exits, costs, right, lost = replay.exits, replay.costs, replay.right, replay.hopeless
     shares = torch.bincount(exits, minlength=test.num_exits).double() / len(test)
     return Outcome(
         accuracy=float(right.double().mean()),
         mean_cost=float(costs.mean()),
         exit_shares=shares.numpy(),
-        exits=exit_metrics(trace, policy.scorer),
+        exits=exit_metrics(replay, policy.scorer),
         hopeless_share=float(lost.double().mean()),
         hopeless_cost=float(costs[lost].mean()) if lost.any() else float("nan"),
         hopeless_accuracy=float(right[lost].double().mean()) if lost.any() else float("nan"),
-        full_accuracy=float(trace.network_correct[:, -1].double().mean()),
+        full_accuracy=float(replay.network_correct[:, -1].double().mean()),
     )
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offramp.evaluation.curve import GRID, AccuracyAt
 from offramp.ledger import Ledger
+from offramp.replay import GRID, AccuracyAt
 from offramp.targets import correctness, hopeless, oracle_accuracies
 
 
@@ -67,7 +67,10 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
     correct, val_accuracy = heads_correct(test), heads_correct(val).double().mean(dim=0)
     accuracy = correct.double().mean(dim=0)
     alone = test.cost_model.alone / test.reference_cost
-    fixed = [FixedExit(m, float(alone[m]), float(accuracy[m])) for m in range(test.num_exits)]
+    fixed = [
+        FixedExit(index, float(alone[index]), float(accuracy[index]))
+        for index in range(test.num_exits)
+    ]
     costs = test.costs / test.reference_cost
     return References(
         fixed=fixed,

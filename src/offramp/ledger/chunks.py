@@ -1,6 +1,9 @@
-"""Going through many samples a few at a time, so that memory stays bounded."""
+"""Many samples: a few at a time to bound memory, and in folds for cross-validation."""
 
 from collections.abc import Iterator
+
+import torch
+from torch import Tensor
 
 NUMBERS = 4_000_000  # held in float32 at a time: 16 MB
 
@@ -15,3 +18,19 @@ def row_slices(samples: int, numbers_per_sample: int) -> Iterator[slice]:
     size = max(1, NUMBERS // numbers_per_sample)
     for start in range(0, samples, size):
         yield slice(start, min(start + size, samples))
+
+
+def folds(samples: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cut the samples into folds at random, always in the same way.
+
+    Yields:
+        For each fold, the indices of all other samples, and its own.
+
+    Example:
+        >>> [(len(rest), len(fold)) for rest, fold in folds(10, 3)]
+        [(6, 4), (7, 3), (7, 3)]
+    """
+    order = torch.randperm(samples, generator=torch.Generator().manual_seed(0))
+    pieces = order.tensor_split(count)
+    for number, fold in enumerate(pieces):
+        yield torch.cat([*pieces[:number], *pieces[number + 1 :]]), fold

@@ -4,6 +4,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -81,6 +82,7 @@ class Ledger:
         # A view of some rows or exits keeps the stored tensor and picks from it chunk by chunk,
         # so that a partition of a memory-mapped ledger never becomes a second one in memory.
         self._rows: Tensor | None = None
+        self._hashes: Tensor | None = None
         self._exits: Tensor | None = None
         if len(self.cost_model.stages) != self._logits.shape[1]:
             raise LedgerError(
@@ -161,8 +163,8 @@ class Ledger:
                 f"`index` must be sample numbers, or a mask of the {len(self)} samples, got "
                 f"{index.dtype} of the shape {list(index.shape)}"
             )
-        part = self._shallow_copy()
-        part.__dict__.pop("_hashes", None)
+        part = copy(self)
+        part._hashes = None
         part._rows = index if self._rows is None else self._rows[index]
         part.labels = self.labels[index]
         if self.sample_ids is not None:
@@ -182,7 +184,7 @@ class Ledger:
             )
         if len(kept) < 2:
             raise LedgerError(f"at least two exits must be kept, got {kept}")
-        part = self._shallow_copy()
+        part = copy(self)
         index = torch.tensor(kept)
         part._exits = index if self._exits is None else self._exits[index]
         part.cost_model = self.cost_model.keep(kept)
@@ -217,7 +219,7 @@ class Ledger:
         pieces = order.tensor_split(ends)
         return Partition(
             *(
-                whole.take(piece)._as_split(name)
+                whole.take(piece).as_split(name)
                 for piece, name in zip(pieces, Partition._fields, strict=True)
             )
         )
@@ -228,14 +230,13 @@ class Ledger:
         From the sample ids, or, where they are not known, from the labels and the first exit's
         logits.
         """
-        if "_hashes" not in self.__dict__:
+        if self._hashes is None:
             keys = map(str, self.sample_ids) if self.sample_ids is not None else self._contents()
             raw = (key.encode() if isinstance(key, str) else key for key in keys)
             digests = (hashlib.blake2b(key, digest_size=8).digest() for key in raw)
             numbers = [int.from_bytes(digest) >> 1 for digest in digests]
-            self.__dict__["_hashes"] = torch.tensor(numbers, dtype=torch.long)
-        hashes: Tensor = self.__dict__["_hashes"]
-        return hashes
+            self._hashes = torch.tensor(numbers, dtype=torch.long)
+        return self._hashes
 
     def _contents(self) -> Iterator[bytes]:
         for rows in row_slices(len(self), self.num_classes):
@@ -350,19 +351,15 @@ class Ledger:
         picked = self._logits[rows if self._rows is None else self._rows[rows]]
         return picked if self._exits is None else picked[:, self._exits]
 
-    def _shallow_copy(self) -> Self:
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        return copy
-
-    def _as_split(self, split: str) -> Self:
-        copy = self._shallow_copy()
-        copy.split = split
-        return copy
+    def as_split(self, split: str) -> Self:
+        """The same samples under the name of another split."""
+        view = copy(self)
+        view.split = split
+        return view
 
     def _with_known_origin(self) -> Self:
         """Ids and a fingerprint for a ledger without, so that its parts know each other."""
-        whole = self._shallow_copy()
+        whole = copy(self)
         if whole.sample_ids is None:
             whole.sample_ids = list(range(len(self)))
         if whole.network is None:

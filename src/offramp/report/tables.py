@@ -13,8 +13,8 @@ from rich.text import Text
 
 from offramp.evaluation.bootstrap import Interval
 from offramp.evaluation.comparison import RIVALS, Comparison, Figure, MethodResult, accuracy_key
-from offramp.evaluation.curve import AccuracyAt
 from offramp.evaluation.references import FixedExit
+from offramp.replay import AccuracyAt
 
 FEW = 200  # test samples, below which half a point cannot be seen
 

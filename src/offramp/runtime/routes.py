@@ -77,7 +77,7 @@ class Plan(Route):
         Example:
             >>> from offramp import MaxProbability, synthetic
             >>> held_out, val, _ = synthetic.ledgers(seed=0).values()
-            >>> policy = Policy.for_budget(MaxProbability(), held_out, val, budget=0.4)
+            >>> policy = Policy(MaxProbability()).fit(held_out).tune(val).at(budget=0.4)
             >>> plan = Plan.of(policy, [False] * 8)
             >>> plan.needs_head == plan.is_open, plan.keeps_logits
             (True, False)

@@ -65,7 +65,8 @@ def measure_speed(
         >>> images = torch.rand(60, 3, 8, 8)
         >>> data = TensorDataset(images, torch.arange(60) % 4)
         >>> held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
-        >>> policy = offramp.Policy.for_budget(offramp.MaxProbability(), held_out, val, budget=0.6)
+        >>> policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val)
+        >>> policy = policy.at(budget=0.6)
         >>> (speed,) = measure_speed(Runner(network, policy), images, [8], seconds=0)
         >>> speed.batch_size, speed.with_exits > 0
         (8, True)

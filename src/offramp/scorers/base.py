@@ -1,7 +1,6 @@
 """What a scorer is, and what it may see: the exits so far."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import Self
 
 from torch import Tensor
@@ -29,6 +28,8 @@ class History:
     def __init__(self, logits: Tensor, answers: Tensor) -> None:
         self.logits = logits
         self.answers = answers
+        self._log_probs: Tensor | None = None
+        self._predictions: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -43,22 +44,26 @@ class History:
         """`[n, K]`: what would be answered now."""
         return self.answers[:, -1]
 
-    @cached_property
+    @property
     def log_probs(self) -> Tensor:
         """`[n, m+1, K]` float32: log-probabilities of the answers at the exits so far."""
-        return self.answers.float().log_softmax(dim=-1)
+        if self._log_probs is None:
+            self._log_probs = self.answers.float().log_softmax(dim=-1)
+        return self._log_probs
 
     @property
     def log_prob(self) -> Tensor:
         """`[n, K]` float32: log-probabilities of what would be answered now."""
-        if "log_probs" in self.__dict__:
-            return self.log_probs[:, -1]
+        if self._log_probs is not None:
+            return self._log_probs[:, -1]
         return self.answer.float().log_softmax(dim=-1)
 
-    @cached_property
+    @property
     def predictions(self) -> Tensor:
         """`[n, m+1]`: the class that would be answered at each exit so far."""
-        return self.answers.argmax(dim=-1)
+        if self._predictions is None:
+            self._predictions = self.answers.argmax(dim=-1)
+        return self._predictions
 
     def take(self, index: Tensor | slice) -> "History":
         """The same exits for some of the samples."""
@@ -80,9 +85,8 @@ class History:
 
     def _share(self, part: "History", pick: Callable[[Tensor], Tensor]) -> None:
         """Hand on what is already computed: it holds sample by sample and exit by exit."""
-        for name in ("log_probs", "predictions"):
-            if name in self.__dict__:
-                part.__dict__[name] = pick(self.__dict__[name])
+        part._log_probs = None if self._log_probs is None else pick(self._log_probs)
+        part._predictions = None if self._predictions is None else pick(self._predictions)
 
 
 class Scorer(Component):
@@ -136,7 +140,3 @@ class Scorer(Component):
     def macs(self, exit_index: int, num_classes: int) -> int:
         """Multiply-accumulates that scoring takes at one exit."""
         return 0
-
-    def at_price(self, price: float) -> "Scorer":
-        """The scorer for a price of compute; only cost-aware scorers differ from themselves."""
-        return self

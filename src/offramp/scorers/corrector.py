@@ -27,6 +27,7 @@ from offramp.scorers.exit_networks import (
     Parameters,
     TopView,
     check_counts,
+    check_k,
     initial_parameters,
     run_networks,
     train,
@@ -75,7 +76,7 @@ class Corrector(Scorer):
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
             raise ConfigError(f"`target` must be one of {', '.join(TARGETS)}, got {self.target!r}")
-        _ = self.view
+        check_k(self.k)
         check_counts(hidden=self.hidden, epochs=self.epochs)
 
     @property
@@ -113,11 +114,12 @@ class Corrector(Scorer):
 
     def _train_seeds(self, history: History, labels: Tensor, seeds: Sequence[int]) -> Parameters:
         exits = range(history.exit_index)  # correctors are for exits 0..M-2
-        inputs = [self.view.width(m, history.answers.shape[2]) for m in exits]
+        inputs = [self.view.width(exit_index, history.answers.shape[2]) for exit_index in exits]
         parameters = initial_parameters(inputs, self.hidden, seeds)
         targets = self._targets(history, labels)
         # Narrow inputs of all exits are padded to one product; wide ones would waste half of it.
-        blocks = [exits] if inputs[-1] <= WIDE else [range(m, m + 1) for m in exits]
+        apart = [range(exit_index, exit_index + 1) for exit_index in exits]
+        blocks = [exits] if inputs[-1] <= WIDE else apart
         for block in blocks:
             features = Features(self.view, history, block, inputs[block[-1]])
             loss = _loss(targets[block.start : block.stop])

@@ -24,6 +24,7 @@ from offramp.scorers.exit_networks import (
     Parameters,
     TopView,
     check_counts,
+    check_k,
     initial_parameters,
     run_networks,
     train,
@@ -40,8 +41,6 @@ class CostAware(Scorer):
         hidden: Hidden units per output.
         epochs: Passes over held_out, at least; a small one is gone through more often.
         seed: Of the initial weights; the order of the samples is always the same.
-        price: Accuracy that the cost of the whole network has to bring. None scores by minus the
-            break-even price; a number scores by what stopping gains at that price.
 
     Attributes:
         hidden_weights_: `[M-1, D, O x hidden]` for O outputs, zero-padded.
@@ -57,14 +56,11 @@ class CostAware(Scorer):
     hidden: int = 16
     epochs: int = 30
     seed: int = 0
-    price: float | None = None
     learned = (*PARAMETERS, "costs_")
 
     def __post_init__(self) -> None:
-        _ = self.view
+        check_k(self.k)
         check_counts(hidden=self.hidden, epochs=self.epochs)
-        if self.price is not None and not 0 <= self.price < float("inf"):
-            raise ConfigError(f"`price` must not be negative, got {self.price}")
 
     @property
     def view(self) -> TopView:
@@ -73,29 +69,19 @@ class CostAware(Scorer):
 
     def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:
         """Train the networks of all exits but the last."""
-        (fitted,) = self.fit_seeds(history, labels, costs, [self.seed])
-        self.__dict__.update(fitted.__dict__)
-        return self
+        shares, correct = _shares_and_correct(history, labels, costs)
+        return self._keep(self._train_seeds(history, correct, shares, [self.seed]), 0, 1, shares)
 
     def fit_seeds(
         self, history: History, labels: Tensor, costs: Tensor, seeds: Sequence[int]
     ) -> list[Self]:
         """One fitted scorer per seed; all seeds are trained together."""
-        shares = costs.double() / costs[-1]
-        predictions = torch.cat([part.predictions for _, part in history.chunks()])
-        correct = (predictions == labels[:, None]).float()
+        shares, correct = _shares_and_correct(history, labels, costs)
         parameters = self._train_seeds(history, correct, shares, seeds)
         return [
             self.clone(seed=seed)._keep(parameters, index, len(seeds), shares)
             for index, seed in enumerate(seeds)
         ]
-
-    def at_price(self, price: float) -> Self:
-        """The same fit, scoring by what stopping gains at this price: stop where it is >= 0."""
-        other = self.clone(price=price)
-        for name, value in self.state().items():
-            setattr(other, name, value)
-        return other
 
     def macs(self, exit_index: int, num_classes: int) -> int:
         """Two matrix products for all outputs."""
@@ -130,6 +116,12 @@ class CostAware(Scorer):
         return self
 
 
+def _shares_and_correct(history: History, labels: Tensor, costs: Tensor) -> tuple[Tensor, Tensor]:
+    """Costs `[M]` as shares of the last, and which answers are right, float `[N, M]`."""
+    predictions = torch.cat([part.predictions for _, part in history.chunks()])
+    return costs.double() / costs[-1], (predictions == labels[:, None]).float()
+
+
 def seeds_of(seeds: Sequence[int], outputs: int) -> list[int]:
     """A seed for every output of every seed."""
     return [seed * 1000 + output for seed in seeds for output in range(outputs)]
@@ -148,11 +140,8 @@ class Priced(CostAware):
     """
 
     def score_at(self, history: History) -> Tensor:
-        """How many prices say stop, or how clearly the one price does, `[n]`."""
-        odds = self._sharpness * self.outputs(history)
-        if self.price is None:
-            return odds.sigmoid().sum(dim=1)
-        return between(odds, self.price)
+        """At how many of the prices to stop, counted softly, `[n]`."""
+        return (self._sharpness * self.outputs(history)).sigmoid().sum(dim=1)
 
     @property
     def _sharpness(self) -> float:
@@ -161,15 +150,6 @@ class Priced(CostAware):
 
     def _num_outputs(self, exit_index: int) -> int:
         return len(PRICES)
-
-
-def between(values: Tensor, price: float) -> Tensor:
-    """Values `[n, 12]` at the prices -> `[n]` at one, linear in its logarithm."""
-    places = torch.tensor(PRICES).log()
-    place = torch.tensor(max(price, PRICES[0])).log().clamp(places[0], places[-1])
-    right = int(torch.searchsorted(places, place).clamp(1, len(places) - 1))
-    share = float((place - places[right - 1]) / (places[right] - places[right - 1]))
-    return torch.lerp(values[:, right - 1], values[:, right], share)
 
 
 @dataclass
@@ -194,13 +174,11 @@ class Forecast(CostAware):
         return self.outputs(history)[:, history.exit_index :].double().sigmoid()
 
     def score_at(self, history: History) -> Tensor:
-        """Minus the break-even price, or what stopping gains at the price, `[n]`."""
+        """Minus the break-even price, `[n]`."""
         chances = self.probabilities(history)
         gains = chances[:, 1:] - chances[:, :1]
         extra = self.costs_[history.exit_index + 1 :] - self.costs_[history.exit_index]
-        if self.price is None:
-            return -(gains / extra).amax(dim=1).float()
-        return -(gains - self.price * extra).amax(dim=1).float()
+        return -(gains / extra).amax(dim=1).float()
 
     def _num_outputs(self, exit_index: int) -> int:
         return len(self.costs_) - exit_index
@@ -209,7 +187,7 @@ class Forecast(CostAware):
         self, history: History, correct: Tensor, costs: Tensor, seeds: Sequence[int]
     ) -> Parameters:
         exits, outputs = range(history.exit_index), len(costs)
-        inputs = [self.view.width(m, history.answers.shape[2]) for m in exits]
+        inputs = [self.view.width(exit_index, history.answers.shape[2]) for exit_index in exits]
         parameters = initial_parameters(inputs, self.hidden, seeds_of(seeds, outputs))
         # Forecasts of exits already passed are never asked for, and must not be learned from.
         ahead = torch.ones(len(exits), outputs).triu()[:, None].repeat(1, 1, len(seeds))
@@ -245,11 +223,8 @@ class ValueOfContinuing(Priced):
         >>> from offramp import Policy, synthetic
         >>> splits = synthetic.ledgers(seed=0, samples=300, exits=4)
         >>> policy = Policy(ValueOfContinuing(epochs=1)).fit(splits["held_out"])
-        >>> logits = splits["val"].logits[:, :2]
-        >>> cheap, dear = (policy.scorer.at_price(p) for p in (0.02, 5.0))
-        >>> history = History(logits, logits)
-        >>> bool((dear.score_at(history).mean() > cheap.score_at(history).mean()))
-        True
+        >>> policy.tune(splits["val"]).at(budget=0.5).decide(splits["test"]).shape
+        torch.Size([300])
     """
 
     loss: Literal["classification", "regression"] = "classification"
@@ -267,14 +242,15 @@ class ValueOfContinuing(Priced):
         self, history: History, correct: Tensor, costs: Tensor, seeds: Sequence[int]
     ) -> Parameters:
         exits, prices = range(history.exit_index), torch.tensor(PRICES).float().repeat(len(seeds))
-        inputs = [self.view.width(m, history.answers.shape[2]) for m in exits]
+        inputs = [self.view.width(exit_index, history.answers.shape[2]) for exit_index in exits]
         parameters = initial_parameters(inputs, self.hidden, seeds_of(seeds, len(PRICES)))
         paid = costs.float()[:, None] * prices  # [M, S]
         later = correct[:, -1:] - paid[-1]  # [N, S], worth of going on
-        for m in reversed(exits):
-            here = correct[:, m : m + 1] - paid[m]
-            features = Features(self.view, history, range(m, m + 1), inputs[m])
-            part = parameters.block(range(m, m + 1), features.width)
+        for exit_index in reversed(exits):
+            here = correct[:, exit_index : exit_index + 1] - paid[exit_index]
+            only = range(exit_index, exit_index + 1)
+            features = Features(self.view, history, only, inputs[exit_index])
+            part = parameters.block(only, features.width)
             train(part, features, self._loss_of(here - later), self.epochs)
             with torch.no_grad():
                 rows = torch.arange(len(correct))
@@ -285,12 +261,12 @@ class ValueOfContinuing(Priced):
     def _loss_of(self, gains: Tensor) -> Loss:
         """The loss of one exit for gains `[N, S]`."""
         if self.loss == "regression":
-            return lambda said, rows: mse_loss(said[0], gains[rows], reduction="sum")
+            return lambda outputs, rows: mse_loss(outputs[0], gains[rows], reduction="sum")
         weights = gains.abs() / gains.abs().mean(dim=0)
 
-        def loss_of(said: Tensor, rows: Tensor) -> Tensor:
+        def loss_of(outputs: Tensor, rows: Tensor) -> Tensor:
             return binary_cross_entropy_with_logits(
-                said[0], (gains[rows] > 0).float(), weights[rows], reduction="sum"
+                outputs[0], (gains[rows] > 0).float(), weights[rows], reduction="sum"
             )
 
         return loss_of

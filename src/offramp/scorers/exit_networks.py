@@ -32,6 +32,12 @@ LOG_ODDS_WEIGHT = 1e-3  # to begin with; enough to hold samples apart that are e
 TABLE_BYTES = 1 << 30  # above this, features are made batch by batch instead of once
 
 
+def check_k(k: object) -> None:
+    """Raise unless `k` can be a number of classes to look at."""
+    if not (k is None or k == "all" or (type(k) is int and k >= 1)):
+        raise ConfigError(f"`k` must be a positive number, 'all' or None, got {k!r}")
+
+
 @dataclass(frozen=True)
 class TopView:
     """What a small network sees: probabilities of the current exit's most probable classes.
@@ -47,10 +53,6 @@ class TopView:
 
     k: int | Literal["all"] | None
     history: bool
-
-    def __post_init__(self) -> None:
-        if not (self.k is None or self.k == "all" or (type(self.k) is int and self.k >= 1)):
-            raise ConfigError(f"`k` must be a positive number, 'all' or None, got {self.k!r}")
 
     def top_k(self, num_classes: int) -> int:
         """How many classes of so many."""
@@ -124,8 +126,8 @@ def respond(networks: SmallNetworks, exit_index: int, inputs: Tensor, odds: Tens
     hidden = torch.addmm(networks.hidden_biases_[exit_index], inputs, weights).relu()
     outputs = networks.output_weights_[exit_index]
     apart = hidden.unflatten(1, (-1, outputs.shape[-1]))  # [n, O, H]; n may differ in a graph
-    said: Tensor = (apart * outputs).sum(dim=2) + networks.output_biases_[exit_index]
-    return said + networks.log_odds_weights_[exit_index] * odds[:, None]
+    logits: Tensor = (apart * outputs).sum(dim=2) + networks.output_biases_[exit_index]
+    return logits + networks.log_odds_weights_[exit_index] * odds[:, None]
 
 
 class Features:
@@ -191,11 +193,11 @@ def initial_parameters(inputs: Sequence[int], hidden: int, seeds: Sequence[int])
     for index, seed in enumerate(seeds):
         generator = torch.Generator().manual_seed(seed)
 
-        for m, width in enumerate(inputs):
+        for exit_index, width in enumerate(inputs):
             for part, fan_in in (
-                (hidden_weights[m, :width, index], width),
-                (hidden_biases[m, 0, index], width),
-                (output_weights[m, 0, index], hidden),
+                (hidden_weights[exit_index, :width, index], width),
+                (hidden_biases[exit_index, 0, index], width),
+                (output_weights[exit_index, 0, index], hidden),
             ):
                 part.uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=generator)
     return Parameters(

@@ -32,6 +32,7 @@ from offramp.scorers.exit_networks import (
     SmallNetworks,
     TopView,
     check_counts,
+    check_k,
     initial_parameters,
     respond,
     run_networks,
@@ -63,7 +64,7 @@ class Gates(Priced):
         self, history: History, correct: Tensor, costs: Tensor, seeds: Sequence[int]
     ) -> Parameters:
         exits, prices = range(history.exit_index), torch.tensor(PRICES).float().repeat(len(seeds))
-        inputs = [self.view.width(m, history.answers.shape[2]) for m in exits]
+        inputs = [self.view.width(exit_index, history.answers.shape[2]) for exit_index in exits]
         parameters = initial_parameters(inputs, self.hidden, seeds_of(seeds, len(PRICES)))
         paid = (costs.float()[:, None] * prices)[:, None]  # [M, 1, S]
 
@@ -191,7 +192,7 @@ class ExitUtility(Scorer):
     learned = PARAMETERS
 
     def __post_init__(self) -> None:
-        _ = self.view
+        check_k(self.k)
         check_counts(hidden=self.hidden, epochs=self.epochs)
 
     @property
@@ -202,7 +203,7 @@ class ExitUtility(Scorer):
     def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:
         """Train one small network per exit but the last, first to last."""
         exits = range(history.exit_index)
-        inputs = [self.view.width(m, history.answers.shape[2]) for m in exits]
+        inputs = [self.view.width(exit_index, history.answers.shape[2]) for exit_index in exits]
         parameters = initial_parameters(inputs, self.hidden, [self.seed])
         # Views, not copies: what is trained at one exit is what the next one reads.
         self.hidden_weights_ = parameters.hidden_weights
@@ -212,11 +213,14 @@ class ExitUtility(Scorer):
         self.log_odds_weights_ = parameters.log_odds_weights[:, 0, 0]
         predictions = torch.cat([part.predictions for _, part in history.chunks()])
         right = correctness(predictions, labels).float()
-        for m in exits:
-            features = Features(self.view, history, range(m, m + 1), inputs[m])
-            block = parameters.block(range(m, m + 1), features.width)
+        for exit_index in exits:
+            only = range(exit_index, exit_index + 1)
+            features = Features(self.view, history, only, inputs[exit_index])
+            block = parameters.block(only, features.width)
 
-            def loss_of(logits: Tensor, rows: Tensor, wanted: Tensor = right[:, m]) -> Tensor:
+            def loss_of(
+                logits: Tensor, rows: Tensor, wanted: Tensor = right[:, exit_index]
+            ) -> Tensor:
                 return binary_cross_entropy_with_logits(
                     logits[0, :, 0], wanted[rows], reduction="sum"
                 )
@@ -236,7 +240,7 @@ class ExitUtility(Scorer):
 
     def macs(self, exit_index: int, num_classes: int) -> int:
         """Two matrix products for this exit and, since their scores are read, all before it."""
-        widths = [self.view.width(m, num_classes) for m in range(exit_index + 1)]
+        widths = [self.view.width(exit_index, num_classes) for exit_index in range(exit_index + 1)]
         return (sum(widths) + len(widths)) * self.hidden
 
 
@@ -254,11 +258,11 @@ class _UtilityView(TopView):
         """What is seen at the last of the exits so far, `[n, inputs]`."""
         _ = history.log_probs, history.predictions  # once for all exits: `until` hands them on
         scores: list[Tensor] = []
-        for m in range(history.exit_index):
-            so_far = history.until(m)
+        for exit_index in range(history.exit_index):
+            so_far = history.until(exit_index)
             seen = torch.cat([self._measures(so_far), *scores], dim=1)
-            said = respond(self.networks, m, seen, log_odds(so_far.answer))
-            scores.append(said.sigmoid())
+            logits = respond(self.networks, exit_index, seen, log_odds(so_far.answer))
+            scores.append(logits.sigmoid())
         return torch.cat([self._measures(history), *scores], dim=1)
 
     def _measures(self, history: History) -> Tensor:

@@ -15,7 +15,7 @@ from offramp.data import EMBEDDED, ImageData, Normalization, Splits, load
 from offramp.data.catalog import located
 from offramp.data.splits import SPLITS, Data
 from offramp.errors import ConfigError
-from offramp.evaluation.comparison import Progress as Report
+from offramp.evaluation.compare import Progress as Report
 from offramp.networks import EarlyExitNetwork, attach, build
 from offramp.studies.cache import Cache
 from offramp.studies.settings import DataSettings, NetworkSettings

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from offramp.advice import AUTO
 from offramp.data import Augmentation
 from offramp.errors import ConfigError
 from offramp.extras import plugin_origins
@@ -210,7 +209,7 @@ class CompareSettings:
     resamples: int = 1000
 
     def __post_init__(self) -> None:
-        known = [*GROUPS, *METHODS, AUTO]
+        known = [*GROUPS, *METHODS]
         for name in self.methods:
             plain, colon, _ = name.partition(":")
             if plain not in known:

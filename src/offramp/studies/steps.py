@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from offramp.advice import AUTO, Auto
 from offramp.errors import ConfigError
 from offramp.evaluation import Comparison, compare
 from offramp.ledger import Ledger
@@ -226,14 +225,14 @@ class CompareStep(Step):
 
     def settings(self) -> dict[str, Any]:
         """The methods with all their settings, rather than their names."""
-        chosen = self._contestants(num_classes=None)
+        chosen = chosen_methods(self.compare, self.corrector, num_classes=None)
         described = [[each.name, each.label, each.describe()] for each in chosen]
         return {**asdict(self.compare), "methods": [self.compare.methods, described]}
 
     def check(self, workshop: Workshop) -> None:
         """Every method that is named by itself must suit the number of classes."""
         classes = self._num_classes(workshop)
-        for name in set(self.compare.methods) - {AUTO}:
+        for name in self.compare.methods:
             for method in find_methods([name], classes):
                 k = getattr(method.scorer, "k", None)
                 if isinstance(k, int) and k > classes:
@@ -241,10 +240,6 @@ class CompareStep(Step):
                         f"[compare] `methods`: {name!r} looks at {k} classes, and {self.name} "
                         f"has {classes}"
                     )
-
-    def _contestants(self, num_classes: int | None) -> list[Method | Auto]:
-        methods = chosen_methods(self.compare, self.corrector, num_classes)
-        return [*methods, *([Auto()] if AUTO in self.compare.methods else [])]
 
     def _num_classes(self, workshop: Workshop) -> int:
         first = self.ledgers[0]
@@ -255,7 +250,7 @@ class CompareStep(Step):
     def run(self, workshop: Workshop, place: Path) -> list[Path]:
         """Compare; what the clock said goes into a file of its own."""
         held_out, val, test = (each.load(workshop) for each in self.ledgers)
-        methods = self._contestants(held_out.num_classes)
+        methods = chosen_methods(self.compare, self.corrector, held_out.num_classes)
         with workshop.narrator.methods() as progress:
             result = compare(
                 held_out,
@@ -282,7 +277,7 @@ class CompareStep(Step):
 def chosen_methods(
     settings: CompareSettings, corrector: CorrectorSettings, num_classes: int | None
 ) -> list[Method]:
-    """The methods of a study but for `auto`, with its settings of correctors.
+    """The methods of a study, with its settings of correctors.
 
     Args:
         settings: Which methods.
@@ -291,7 +286,7 @@ def chosen_methods(
     """
     enough = 10**9 if num_classes is None else num_classes
     found = []
-    for method in find_methods([name for name in settings.methods if name != AUTO], enough):
+    for method in find_methods(settings.methods, enough):
         if isinstance(method.scorer, Corrector):
             scorer = method.scorer.clone(hidden=corrector.hidden, epochs=corrector.epochs)
             method = replace(method, scorer=scorer)

@@ -10,7 +10,7 @@ from torch import Tensor
 from offramp.answers import Answer
 from offramp.errors import ConfigError, SplitError
 from offramp.policy import Policy
-from offramp.replay import trace
+from offramp.replay import replay
 from offramp.scorers import History, Scorer
 from offramp.testing.promises import Promise, expect, hold
 from offramp.testing.subjects import AnswerSpecimen, ScorerSpecimen, Specimen, smallest
@@ -205,7 +205,7 @@ def _smallest_works(specimen: AnySpecimen) -> None:
     except ConfigError:
         return  # a setting asks for more classes or exits than there are, and says so
     policy = specimen.policy(fresh)
-    found = trace(policy.answer, policy.scorer, ledgers["test"])
+    found = replay(policy.answer, policy.scorer, ledgers["test"])
     kept = bool(found.scores[:, 0].isfinite().all() and found.losses.isfinite().all())
     expect(kept, "finite results", "some are not")
 
@@ -382,15 +382,6 @@ def _probabilities_are_shares(specimen: ScorerSpecimen) -> None:
         expect(kept, text, f"got values from {probability.min():.4g} to {probability.max():.4g}")
 
 
-def _prices_give_scorers(specimen: ScorerSpecimen) -> None:
-    priced = specimen.fitted.at_price(0.5)
-    text = "at_price to give a scorer that is fitted"
-    kept = isinstance(priced, Scorer) and priced.is_fitted
-    expect(kept, text, f"got {type(priced).__name__}")
-    scores = specimen.ask_at(priced, specimen.logits, 0)
-    expect(bool(scores.isfinite().all()), "finite scores at a price", "some are not")
-
-
 def _seeds_give_scorers(specimen: ScorerSpecimen) -> None:
     held_out = specimen.ledgers["held_out"]
     history = History(held_out.logits, held_out.logits)
@@ -413,6 +404,5 @@ SCORER_PROMISES: list[Promise[Any]] = [
     Promise("every seed gives a scorer", _seeds_give_scorers),
     *SAYING,
     Promise("a probability is one", _probabilities_are_shares),
-    Promise("every price gives a scorer", _prices_give_scorers),
     *KEEPING,
 ]

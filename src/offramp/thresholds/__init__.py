@@ -2,11 +2,11 @@
 
 from offramp.thresholds.geometric import geometric
 from offramp.thresholds.optimized import optimize
-from offramp.thresholds.points import METHODS, OperatingPoints
+from offramp.thresholds.points import THRESHOLD_METHODS, OperatingPoints
 from offramp.thresholds.rule import exits_taken, rounded_up, stops
 
 __all__ = [
-    "METHODS",
+    "THRESHOLD_METHODS",
     "OperatingPoints",
     "exits_taken",
     "geometric",

@@ -98,6 +98,6 @@ def _moved_to(shares: Tensor, costs: Tensor, budgets: Tensor) -> Tensor:
     for _ in range(60):
         price = (low + high) / 2
         moved = (logs - price[:, None] * spread).softmax(dim=1)
-        dear = moved @ costs > budgets
-        low, high = torch.where(dear, price, low), torch.where(dear, high, price)
+        too_costly = moved @ costs > budgets
+        low, high = torch.where(too_costly, price, low), torch.where(too_costly, high, price)
     return (logs - high[:, None] * spread).softmax(dim=1)

@@ -61,8 +61,8 @@ def geometric_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int)
     high = -low
     for _ in range(60):  # the expected cost grows with q, so that bisection finds it
         middle = (low + high) / 2
-        dear = shares_of(middle, len(costs)) @ costs.double() > wanted
-        low, high = torch.where(dear, low, middle), torch.where(dear, middle, high)
+        too_costly = shares_of(middle, len(costs)) @ costs.double() > wanted
+        low, high = torch.where(too_costly, low, middle), torch.where(too_costly, middle, high)
     low[0], low[-1] = -LOG_Q_LIMIT, LOG_Q_LIMIT
     return geometric(scores, low.exp())
 
@@ -139,8 +139,8 @@ def shared_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) ->
     for _ in range(len(cuts).bit_length() + 1):
         middle = (low + high + 1) // 2
         exits = exits_taken(scores, _spread(cuts[middle], len(costs)))
-        dear = costs.double()[exits.long()].mean(dim=1) > wanted + 1e-12
-        low, high = torch.where(dear, low, middle), torch.where(dear, middle - 1, high)
+        too_costly = costs.double()[exits.long()].mean(dim=1) > wanted + 1e-12
+        low, high = torch.where(too_costly, low, middle), torch.where(too_costly, middle - 1, high)
         high = high.maximum(low)
     return _spread(cuts[low], len(costs))
 

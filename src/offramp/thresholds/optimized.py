@@ -27,7 +27,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Board:
+class SortedSamples:
     """The samples of val, sorted at every exit but the last.
 
     Attributes:
@@ -40,8 +40,8 @@ class Board:
     Example:
         >>> scores = torch.tensor([[3.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
         >>> right = torch.tensor([[True, True], [False, True], [True, True]])
-        >>> board = Board.of(scores, right, torch.tensor([0.5, 1.0]))
-        >>> accuracy, cost = board.measure(np.array([[2]]))  # the two highest scores stop
+        >>> table = SortedSamples.of(scores, right, torch.tensor([0.5, 1.0]))
+        >>> accuracy, cost = table.measure(np.array([[2]]))  # the two highest scores stop
         >>> float(accuracy[0]), round(float(cost[0]), 3)
         (1.0, 0.667)
     """
@@ -53,7 +53,7 @@ class Board:
     costs: Floats
 
     @classmethod
-    def of(cls, scores: Tensor, correct: Tensor, costs: Tensor) -> "Board":
+    def of(cls, scores: Tensor, correct: Tensor, costs: Tensor) -> "SortedSamples":
         """Sort scores `[N, M]` exit by exit; correct is bool `[N, M]`, costs `[M]`."""
         columns = scores[:, :-1].T.double()
         values, order = columns.sort(dim=1, descending=True, stable=True)
@@ -74,15 +74,18 @@ class Board:
 
     def cuts_of(self, exits: Tensor) -> Cuts:
         """The smallest cuts `[B, M-1]` with which samples leave at these exits, `[B, N]`."""
-        taken, numbers = exits.numpy(), range(len(self.order))
-        places = [np.where(taken == m, self.rank[m] + 1, 0).max(axis=1) for m in numbers]
+        taken = exits.numpy()
+        places = [
+            np.where(taken == exit_index, rank + 1, 0).max(axis=1)
+            for exit_index, rank in enumerate(self.rank)
+        ]
         return np.stack(places, axis=1)
 
     def exits_of(self, cuts: Cuts) -> Cuts:
         """The exit of every sample, `[B, N]`, from cuts `[B, M-1]`."""
         exits = np.full((len(cuts), self.samples), len(self.order))
-        for m in reversed(range(len(self.order))):
-            exits[self.rank[m] < cuts[:, m, None]] = m
+        for exit_index in reversed(range(len(self.order))):
+            exits[self.rank[exit_index] < cuts[:, exit_index, None]] = exit_index
         return exits
 
     def measure(self, cuts: Cuts) -> tuple[Floats, Floats]:
@@ -95,21 +98,21 @@ class Board:
         """For each exit but the last, which samples get there, `[B, N]`."""
         there = np.ones((len(cuts), self.samples), dtype=bool)
         found = []
-        for m in range(len(self.order)):
+        for exit_index in range(len(self.order)):
             found.append(there)
-            there = there & (self.rank[m] >= cuts[:, m, None])
+            there = there & (self.rank[exit_index] >= cuts[:, exit_index, None])
         return found
 
-    def by_cut(self, m: int, reach: Bools, gain: Floats) -> Floats:
-        """What every possible cut at exit m brings, `[B, N+1]`.
+    def by_cut(self, exit_index: int, reach: Bools, gain: Floats) -> Floats:
+        """What every possible cut at an exit brings, `[B, N+1]`.
 
         Args:
-            m: The exit.
+            exit_index: Of that exit.
             reach: `[B, N]`, who gets there.
             gain: `[B, N]`, what each brings more by stopping here than by going on.
         """
         totals = np.zeros((len(reach), self.samples + 1))
-        np.cumsum(np.where(reach, gain, 0.0)[:, self.order[m]], axis=1, out=totals[:, 1:])
+        np.cumsum(np.where(reach, gain, 0.0)[:, self.order[exit_index]], axis=1, out=totals[:, 1:])
         return totals
 
     def moves(self, cuts: Cuts) -> Iterator[tuple[int, Floats, Floats]]:
@@ -118,18 +121,18 @@ class Board:
         rows, reach = np.arange(len(cuts)), self.reach(cuts)
         right = np.broadcast_to(self.correct[-1], (len(cuts), self.samples))
         spent = np.full((len(cuts), self.samples), self.costs[-1])
-        for m in reversed(range(len(self.order))):
+        for exit_index in reversed(range(len(self.order))):
             found = []
             for now, here, later in (
-                (accuracy, self.correct[m], right),
-                (cost, self.costs[m], spent),
+                (accuracy, self.correct[exit_index], right),
+                (cost, self.costs[exit_index], spent),
             ):
-                totals = self.by_cut(m, reach[m], here - later) / self.samples
-                found.append(now[:, None] + totals - totals[rows, cuts[:, m]][:, None])
-            yield m, found[0], found[1]
-            stop = self.rank[m] < cuts[:, m, None]
-            right = np.where(stop, self.correct[m], right)
-            spent = np.where(stop, self.costs[m], spent)
+                totals = self.by_cut(exit_index, reach[exit_index], here - later) / self.samples
+                found.append(now[:, None] + totals - totals[rows, cuts[:, exit_index]][:, None])
+            yield exit_index, found[0], found[1]
+            stop = self.rank[exit_index] < cuts[:, exit_index, None]
+            right = np.where(stop, self.correct[exit_index], right)
+            spent = np.where(stop, self.costs[exit_index], spent)
 
 
 # By five-fold cross-validation on val splits, see docs/thresholds.md: 0.02 to 0.1 do equally well,
@@ -212,9 +215,9 @@ def optimized_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int)
 
 @dataclass(frozen=True)
 class _Search:
-    """A board, where to start on it, and the guard against noise."""
+    """The sorted samples, where to start the search, and the guard against noise."""
 
-    board: Board
+    table: SortedSamples
     scores: Tensor
     geometric: Cuts
     window: int
@@ -224,15 +227,15 @@ class _Search:
         scores, correct = torch.as_tensor(scores), torch.as_tensor(correct)
         costs = torch.as_tensor(costs, dtype=torch.float64)
         _check(scores, correct, costs, smoothing)
-        board = Board.of(scores, correct, costs)
+        table = SortedSamples.of(scores, correct, costs)
         starts = geometric_sweep(scores, correct, costs, STARTS)
-        cuts = board.cuts_of(exits_taken(scores, starts))
-        return cls(board, scores, cuts, round(smoothing * len(scores) / 2))
+        cuts = table.cuts_of(exits_taken(scores, starts))
+        return cls(table, scores, cuts, round(smoothing * len(scores) / 2))
 
     def starts(self, prices: Floats) -> list[Cuts]:
         """Where to start for prices `[C]`: all open, all closed, and the best geometric cuts."""
         everyone = self._open(len(prices))
-        accuracy, cost = self.board.measure(self.geometric)
+        accuracy, cost = self.table.measure(self.geometric)
         nearest = self.geometric[(accuracy - prices[:, None] * cost).argmax(axis=1)]
         return [everyone, 0 * everyone, nearest]
 
@@ -274,22 +277,22 @@ class _Search:
         """The best cuts `[T, M-1]` not above budgets `[T]`: a corner with one cut moved."""
         best = np.full(len(budgets), -np.inf)
         chosen = np.repeat(self._open(1), len(budgets), axis=0)
-        for m, right, spent in self.board.moves(corners):
-            values = np.where(self.board.allowed[m], self._smooth(right), -np.inf)
+        for exit_index, right, spent in self.table.moves(corners):
+            values = np.where(self.table.allowed[exit_index], self._smooth(right), -np.inf)
             for corner, value, cost in zip(corners, values, spent, strict=True):
                 first = np.searchsorted(-cost, -budgets - SAME)  # cost falls as the cut grows
-                cut = _best_from(value)[np.minimum(first, self.board.samples)]
-                better = (first <= self.board.samples) & (value[cut] > best + SAME)
+                cut = _best_from(value)[np.minimum(first, self.table.samples)]
+                better = (first <= self.table.samples) & (value[cut] > best + SAME)
                 best = np.where(better, value[cut], best)
                 chosen[better] = corner
-                chosen[better, m] = cut[better]
+                chosen[better, exit_index] = cut[better]
         return chosen
 
     def thresholds(self, cuts: Cuts) -> Tensor:
         """Thresholds `[B, M]` at which as many samples leave everywhere as with the cuts."""
-        exits = self.board.exits_of(cuts)
-        numbers = range(len(self.board.costs))
-        shares = np.stack([(exits == m).mean(axis=1) for m in numbers], axis=1)
+        exits = self.table.exits_of(cuts)
+        numbers = range(len(self.table.costs))
+        shares = np.stack([(exits == exit_index).mean(axis=1) for exit_index in numbers], axis=1)
         return for_shares(self.scores, torch.from_numpy(shares))
 
     def _cut_chords(self, left: Cuts, right: Cuts, afresh: bool) -> Cuts:
@@ -297,16 +300,16 @@ class _Search:
 
         Neighbours are good starts; only while they are far apart, others are tried too.
         """
-        (low, cheap), (high, dear) = self.board.measure(left), self.board.measure(right)
-        prices = np.maximum((high - low) / (dear - cheap), 0.0)
+        (low, low_cost), (high, high_cost) = self.table.measure(left), self.table.measure(right)
+        prices = np.maximum((high - low) / (high_cost - low_cost), 0.0)
         starts = [left, right, *(self.starts(prices) if afresh else [])]
         found = self.best_for(prices, starts)
-        above = self._value(found, prices) > low - prices * cheap + SAME
+        above = self._value(found, prices) > low - prices * low_cost + SAME
         return found[above]
 
     def _ascend(self, cuts: Cuts, prices: Floats) -> Cuts:
         """Move one cut at a time until nothing changes; a few sets of cuts at a time."""
-        size = max(1, CHUNK // self.board.samples)
+        size = max(1, CHUNK // self.table.samples)
         parts = [slice(start, start + size) for start in range(0, len(cuts), size)]
         return np.concatenate([self._ascend_part(cuts[part], prices[part]) for part in parts])
 
@@ -322,17 +325,17 @@ class _Search:
 
     def _sweep(self, cuts: Cuts, prices: Floats) -> Cuts:
         """Move every cut once, from the last exit to the first: none changes who gets there."""
-        board, cuts, rows = self.board, cuts.copy(), np.arange(len(cuts))
-        reach = board.reach(cuts)
-        later = board.correct[-1] - prices * board.costs[-1]  # [B, N], worth of going on
-        for m in reversed(range(len(board.order))):
-            here = board.correct[m] - prices * board.costs[m]
-            totals = self._smooth(board.by_cut(m, reach[m], here - later))
-            totals[:, ~board.allowed[m]] = -np.inf
+        table, cuts, rows = self.table, cuts.copy(), np.arange(len(cuts))
+        reach = table.reach(cuts)
+        later = table.correct[-1] - prices * table.costs[-1]  # [B, N], worth of going on
+        for exit_index in reversed(range(len(table.order))):
+            here = table.correct[exit_index] - prices * table.costs[exit_index]
+            totals = self._smooth(table.by_cut(exit_index, reach[exit_index], here - later))
+            totals[:, ~table.allowed[exit_index]] = -np.inf
             best = totals.argmax(axis=1)
-            better = totals[rows, best] > totals[rows, cuts[:, m]] + 1e-9
-            cuts[:, m] = np.where(better, best, cuts[:, m])
-            later = np.where(board.rank[m] < cuts[:, m, None], here, later)
+            better = totals[rows, best] > totals[rows, cuts[:, exit_index]] + 1e-9
+            cuts[:, exit_index] = np.where(better, best, cuts[:, exit_index])
+            later = np.where(table.rank[exit_index] < cuts[:, exit_index, None], here, later)
         return cuts
 
     def _smooth(self, totals: Floats) -> Floats:
@@ -350,15 +353,15 @@ class _Search:
         return smooth
 
     def _value(self, cuts: Cuts, prices: Floats) -> Floats:
-        accuracy, cost = self.board.measure(cuts)
+        accuracy, cost = self.table.measure(cuts)
         return accuracy - prices * cost
 
     def _cost(self, cuts: Cuts) -> float:
-        return float(self.board.measure(cuts)[1][0])
+        return float(self.table.measure(cuts)[1][0])
 
     def _open(self, count: int) -> Cuts:
         """Cuts with which everyone leaves at exit 0."""
-        return np.full((count, len(self.board.order)), self.board.samples)
+        return np.full((count, len(self.table.order)), self.table.samples)
 
 
 def _best_from(values: Floats) -> Cuts:

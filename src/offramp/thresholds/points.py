@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from offramp.errors import BudgetError, ConfigError
+from offramp.ledger.chunks import folds
 from offramp.thresholds.assigned import assigned_sweep
 from offramp.thresholds.geometric import geometric_sweep, shared_sweep
 from offramp.thresholds.optimized import optimized_sweep
@@ -18,7 +19,7 @@ from offramp.thresholds.rule import exits_taken
 ThresholdMethod = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 """`(scores [N, M], correct [N, M], costs [M], points) -> thresholds [P, M]`, all on val."""
 
-METHODS: dict[str, ThresholdMethod] = {
+THRESHOLD_METHODS: dict[str, ThresholdMethod] = {
     "geometric": geometric_sweep,
     "optimized": optimized_sweep,
     "shared": shared_sweep,
@@ -83,6 +84,10 @@ class OperatingPoints:
         best = within[self.budgets[within] == dearest]
         return int(best[self.accuracies[best].argmax()])
 
+    def nearest(self, budget: float) -> int:
+        """The point for a budget, or the cheapest one where the budget is below all of them."""
+        return self.for_budget(max(budget, float(self.budgets[0])))
+
     def for_accuracy(self, max_drop: float) -> int:
         """The cheapest point that loses at most `max_drop` on val against the full network.
 
@@ -118,7 +123,7 @@ def tune_points(
         correct: bool `[N, M]`.
         costs: `[M]`, cumulative, as shares of the reference cost.
         full_accuracy: Accuracy of the network's own last exit.
-        method: A key of `METHODS`.
+        method: A key of `THRESHOLD_METHODS`.
         points: How many operating points; methods may return fewer.
 
     Example:
@@ -128,11 +133,13 @@ def tune_points(
         >>> len(points), round(float(points.budgets[points.for_budget(0.5)]), 2)
         (201, 0.49)
     """
-    if method not in METHODS:
-        raise ConfigError(f"`thresholds` must be one of {', '.join(METHODS)}, got {method!r}")
+    if method not in THRESHOLD_METHODS:
+        raise ConfigError(
+            f"`thresholds` must be one of {', '.join(THRESHOLD_METHODS)}, got {method!r}"
+        )
     if points < 2:
         raise ConfigError(f"`points` must be at least 2, got {points}")
-    thresholds = METHODS[method](scores, correct, costs, points)
+    thresholds = THRESHOLD_METHODS[method](scores, correct, costs, points)
     return points_of(thresholds, scores, correct, costs, full_accuracy)
 
 
@@ -161,7 +168,7 @@ def not_flattered(
         scores: `[N, M]`, on val.
         correct: bool `[N, M]`.
         costs: `[M]`, cumulative, as shares of the reference cost.
-        method: A key of `METHODS`; those that do not look at `correct` flatter nobody.
+        method: A key of `THRESHOLD_METHODS`; those that do not look at `correct` flatter nobody.
 
     Example:
         >>> torch.manual_seed(0)
@@ -175,11 +182,11 @@ def not_flattered(
     """
     if method not in BY_ACCURACY or len(scores) < 2:
         return points
-    order = torch.randperm(len(scores), generator=torch.Generator().manual_seed(0))
-    halves = order[::2], order[1::2]
     losses = np.zeros(len(points))
-    for chosen_on, other in (halves, halves[::-1]):
-        thresholds = METHODS[method](scores[chosen_on], correct[chosen_on], costs, COARSE)
+    for chosen_on, other in folds(len(scores), 2):
+        thresholds = THRESHOLD_METHODS[method](
+            scores[chosen_on], correct[chosen_on], costs, COARSE
+        )
         seen, unseen = (
             points_of(thresholds, scores[half], correct[half], costs, 0.0)
             for half in (chosen_on, other)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from offramp.evaluation.references import heads_correct
 from offramp.ledger import Ledger
 from offramp.methods import METHODS
 from offramp.policy import Policy
@@ -13,7 +13,6 @@ from offramp.report import Table
 from offramp.report.tables import Cell
 from offramp.studies.results import CaseResult, Findings, cells, strip_of
 from offramp.targets import hopeless
-from offramp.thresholds.rule import exits_taken
 
 BUDGET = 0.5
 SHOWN = (("baseline", "raw"), ("temperature", "calibrated"), ("eefp", "corrected"))
@@ -54,31 +53,23 @@ def futile_sample(results: Sequence[CaseResult]) -> Findings:
 
 def _runs(result: CaseResult) -> tuple[list[_Run], Tensor]:
     test = result.ledgers["test"]
-    predictions = torch.cat([logits.argmax(dim=2) for _, logits in test.chunks()])
-    lost = hopeless(predictions == test.labels[:, None]).nonzero().squeeze(1)
+    lost = hopeless(heads_correct(test)).nonzero().squeeze(1)
     by_name = {method.name: method for method in result.methods}
     found = []
     for name, word in SHOWN:
         policy = by_name.get(name, METHODS[name]).policy().fit(result.ledgers["held_out"])
         policy.tune(result.ledgers["val"], "geometric")  # the paper's
-        policy = policy.at(budget=_budget(policy))
+        policy = policy.at_point(policy.points.nearest(BUDGET))
         found.append(_run(policy, test, lost, word))
     return found, lost
 
 
-def _budget(policy: Policy) -> float:
-    """Half of the compute, or the least there is."""
-    return max(BUDGET, float(policy.points.budgets.min()))
-
-
 def _run(policy: Policy, test: Ledger, lost: Tensor, word: str) -> _Run:
-    scores = policy.trace(test, "test").scores[lost]
-    exits = exits_taken(scores, policy.thresholds).long()
-    costs = (policy.costs(test) / test.reference_cost)[exits]
-    stated = policy.scorer.probability(scores[:, :-1])
+    replay = policy.replay(test).take(lost)
+    stated = policy.scorer.probability(replay.scores[:, :-1])
     limits = policy.scorer.probability(policy.thresholds[:-1].float())
     assert stated is not None and limits is not None  # all three state probabilities
-    return _Run(word, stated, limits, exits, costs)
+    return _Run(word, stated, limits, replay.exits, replay.costs)
 
 
 def _chosen(runs: Sequence[_Run]) -> list[int]:

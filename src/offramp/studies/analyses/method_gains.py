@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from offramp.advice import AUTO
 from offramp.errors import ConfigError
 from offramp.evaluation import Comparison
 from offramp.evaluation.comparison import accuracy_key
@@ -12,7 +11,7 @@ from offramp.report import Table
 from offramp.report.tables import Cell, gap_cell, gap_share_cell
 from offramp.studies.results import CaseResult, Findings, cells
 
-RIVALS = {"eefp": "paper", AUTO: "auto"}
+RIVALS = {"eefp": "paper", "auto": "auto"}
 # From one part of a method to all of them.
 PARTS = {
     "baseline:optimized": "thresholds alone",
@@ -25,7 +24,7 @@ PARTS = {
     "value:optimized": "value of continuing, thresholds",
     "forecast:optimized": "forecast, thresholds",
     "eenet": "EENet, post hoc",
-    AUTO: "what auto chooses",
+    "auto": "what auto chooses",
 }
 
 
@@ -109,7 +108,7 @@ def _choices(results: Sequence[CaseResult]) -> Table:
     budgets = results[0].comparison.budgets
     rows = []
     for result in results:
-        chosen = result.comparison[AUTO].settings["chosen"]
+        chosen = result.comparison["auto"].settings["chosen"]
         rows.append(cells(result.case.title, *(chosen[f"{b:g}"] for b in budgets)))
     return Table(
         "gains-chosen",
@@ -121,5 +120,5 @@ def _choices(results: Sequence[CaseResult]) -> Table:
 
 def _gain(comparison: Comparison, name: str, budget: float) -> float:
     column = accuracy_key(budget)
-    ours, baseline = (comparison[each].figures[column].value for each in (name, "baseline"))
-    return ours - baseline
+    reached, baseline = (comparison[each].figures[column].value for each in (name, "baseline"))
+    return reached - baseline

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from offramp.evaluation.bootstrap import Resamples, auroc_shares
-from offramp.evaluation.curve import curve_of
 from offramp.evaluation.outcome import exit_metrics
 from offramp.metrics import Floats
 from offramp.policy import Policy
-from offramp.replay import Trace
+from offramp.replay import Replay
 from offramp.report import Table
 from offramp.report.tables import Cell
 from offramp.studies.results import CaseResult, Findings
@@ -89,27 +88,24 @@ def _measure(result: CaseResult, number: int, draws: Resamples) -> _Measured:
 
 def _measure_policy(result: CaseResult, policy: Policy, draws: Resamples) -> _Measured:
     test = result.ledgers["test"]
-    trace = policy.trace(test, "test")
-    costs = policy.costs(test) / test.reference_cost
-    thresholds = policy.points.thresholds
-    curve = curve_of(trace, thresholds, costs)
-    exits = exit_metrics(trace, policy.scorer)
+    replay = policy.replay(test)
+    exits = exit_metrics(replay, policy.scorer)
     budgets = result.comparison.budgets
     wanted = torch.tensor(budgets, dtype=torch.float64)
     metrics = [_mean(values) for values in (exits.ece, exits.eefp, exits.nll, exits.augrc)]
-    calibration = draws.ece(trace, policy.scorer)
+    calibration = draws.ece(replay, policy.scorer)
     unknown = torch.full((len(draws.weights),), torch.nan)
     resampled = [
         unknown if calibration is None else calibration,
-        draws.eefp(trace),
-        draws.means(trace.losses[:, :-1]).mean(dim=1),
-        _resampled_augrc(trace, draws),
+        draws.eefp(replay),
+        draws.means(replay.losses[:, :-1]).mean(dim=1),
+        _resampled_augrc(replay, draws),
     ]
     return _Measured(
         np.array(metrics),
-        np.array([curve.at(budget).accuracy for budget in budgets]),
+        np.array([replay.curve.at(budget).accuracy for budget in budgets]),
         torch.stack([each.double() for each in resampled], dim=1).numpy(),
-        draws.accuracies(trace, thresholds, costs, wanted).numpy(),
+        draws.accuracies(replay, wanted).numpy(),
     )
 
 
@@ -118,21 +114,21 @@ def _mean(values: Floats) -> float:
     return float(known.mean()) if len(known) else float("nan")
 
 
-def _resampled_augrc(trace: Trace, draws: Resamples) -> Tensor:
+def _resampled_augrc(replay: Replay, draws: Resamples) -> Tensor:
     """Mean over all exits but the last, `[R]`.
 
     AUGRC is (1 - AUROC) a (1 - a) + (1 - a)^2 / 2 for an accuracy a (Traub et al. 2024); the
     AUROC is resampled to first order, as in `Resamples.eefp`.
     """
-    last = trace.scores.shape[1] - 1
-    correct = trace.correct[:, :last]
+    last = replay.scores.shape[1] - 1
+    correct = replay.correct[:, :last]
     accuracy = draws.means(correct.float()).double()  # [R, M-1]
     columns = []
     for m in range(last):
         if not 0 < float(correct[:, m].float().mean()) < 1:
             columns.append(torch.zeros(len(accuracy), dtype=torch.float64))
             continue
-        area, shares = auroc_shares(trace.scores[:, m].numpy(), correct[:, m].numpy())
+        area, shares = auroc_shares(replay.scores[:, m].numpy(), correct[:, m].numpy())
         columns.append(area + draws.means(torch.from_numpy(shares)[:, None])[:, 0].double())
     area_by_exit = torch.stack(columns, dim=1)
     wrong = 1 - accuracy
