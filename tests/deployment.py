@@ -200,9 +200,13 @@ def world():
 @pytest.fixture(scope="session")
 def make_once():
     """For worlds that several tests share."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exit_networks, "MIN_STEPS", 20)
-        yield make_world
+
+    def make(*args, **options):
+        with pytest.MonkeyPatch.context() as patch:  # undone at once: other tests want real fits
+            patch.setattr(exit_networks, "MIN_STEPS", 20)
+            return make_world(*args, **options)
+
+    return make
 
 
 PAIRS = {

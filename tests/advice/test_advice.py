@@ -1,16 +1,18 @@
 """The choice of a policy: what it looks at, what it never sees, and what it says."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from offramp import Costs, Ledger, Policy, advise, auto, compare, evaluate, synthetic
-from offramp.advice import Auto, contestants
+from offramp.advice import Auto
 from offramp.advice.auto import choose_exits, hits_of, hits_on, pick
 from offramp.cli.app import app
 from offramp.errors import BudgetError, ConfigError
-from offramp.methods import find_methods
+from offramp.methods import METHODS, find_methods
 
 FEW = ["baseline", "baseline:optimized", "patience"]
 
@@ -108,7 +110,11 @@ def test_samples_that_thresholds_are_tuned_on_are_not_those_that_are_counted(led
 
 def test_auto_takes_part_in_a_comparison_as_what_it_chooses(ledgers):
     table = compare(
-        **ledgers, methods=[*FEW, Auto(FEW)], budgets=[0.4, 0.7], seeds=2, resamples=50
+        **ledgers,
+        methods=[*FEW, Auto(candidates=tuple(FEW))],
+        budgets=[0.4, 0.7],
+        seeds=2,
+        resamples=50,
     )
     row, same = table["auto"], table["baseline:optimized"]
     assert row.settings["chosen"] == {"0.4": "baseline:optimized", "0.7": "baseline:optimized"}
@@ -120,9 +126,15 @@ def test_auto_takes_part_in_a_comparison_as_what_it_chooses(ledgers):
 def test_a_comparison_of_auto_measures_each_budget_with_its_own_policy(ledgers, monkeypatch):
     """Whatever was chosen for a budget is what the figure at that budget shows."""
     names = ["baseline", "patience:optimized"]
-    monkeypatch.setattr("offramp.advice.auto.pick", lambda hits, number: names[number])
+    # The function of the same name hides the module.
+    module = import_module("offramp.advice.auto")
+    monkeypatch.setattr(module, "pick", lambda hits, number: names[number])
     table = compare(
-        **ledgers, methods=[*names, Auto(names)], budgets=[0.4, 0.7], seeds=1, resamples=50
+        **ledgers,
+        methods=[*names, Auto(candidates=tuple(names))],
+        budgets=[0.4, 0.7],
+        seeds=1,
+        resamples=50,
     )
     for name, key in zip(names, ("accuracy@0.4", "accuracy@0.7"), strict=True):
         assert table["auto"].figures[key].value == table[name].figures[key].value
@@ -131,7 +143,7 @@ def test_a_comparison_of_auto_measures_each_budget_with_its_own_policy(ledgers, 
 
 def test_auto_with_dropped_exits_is_compared_with_them(ledgers):
     dear = {split: with_heads(ledger, 3e5) for split, ledger in ledgers.items()}
-    few = Auto(["baseline:optimized"])
+    few = Auto(candidates=("baseline:optimized",))
     table = compare(
         **dear, methods=["baseline:optimized", few], budgets=[0.6], seeds=1, resamples=50
     )
@@ -250,12 +262,7 @@ def test_the_command_gives_a_verdict_and_saves_policies(ledgers, tmp_path):
 
 
 def test_the_comparing_command_takes_auto_as_a_row(ledgers, tmp_path, monkeypatch):
-    (stood_for,) = contestants(["auto"])
-    assert isinstance(stood_for, Auto)
-    monkeypatch.setattr(
-        "offramp.cli.app.contestants",
-        lambda names: [Auto(FEW) if name == "auto" else name for name in names],
-    )
+    monkeypatch.setitem(METHODS, "auto", Auto(candidates=tuple(FEW)))
     for split, ledger in ledgers.items():
         ledger.save(tmp_path / "ledgers" / split)
     call = ["compare", str(tmp_path / "ledgers"), "--methods", "baseline,auto"]

@@ -8,7 +8,7 @@ from offramp.answers import GeometricEnsemble
 from offramp.errors import ConfigError, LedgerError, NotFittedError
 from offramp.methods import find_methods
 from offramp.scorers import Forecast, Gates, History, PerformanceControl, ValueOfContinuing
-from offramp.scorers.cost_aware import PRICES, between
+from offramp.scorers.cost_aware import PRICES
 from offramp.scorers.peers import leaving
 from offramp.targets import correctness
 
@@ -161,14 +161,6 @@ def test_costs_are_those_of_two_small_layers(quick):
     assert value.macs(1, num_classes=8) == (5 * 16 + 16) * len(PRICES)
 
 
-def test_between_prices_gains_are_interpolated():
-    values = torch.arange(12.0)[None]
-    assert between(values, PRICES[3]).item() == pytest.approx(3)
-    assert between(values, (PRICES[3] * PRICES[4]) ** 0.5).item() == pytest.approx(3.5, abs=1e-4)
-    assert between(values, 0.0).item() == 0
-    assert between(values, 100.0).item() == 11
-
-
 def test_regression_learns_the_gain_itself(fitted):
     ledger, kind = world_of_three_kinds()
     gains = fitted["regression"].outputs(history_of(ledger, 0))
@@ -222,7 +214,7 @@ def test_thresholds_are_named_after_a_colon():
     with pytest.raises(ConfigError, match="one of geometric, optimized, shared"):
         find_methods(["eefp:best"], num_classes=10)
     with pytest.raises(ConfigError, match="did you mean `eefp`"):
-        find_methods(["our:optimized"], num_classes=10)
+        find_methods(["eef:optimized"], num_classes=10)
 
 
 def test_gates_leave_with_the_probability_that_none_opened_before():

@@ -123,7 +123,12 @@ def test_domain_shift_states_the_drift_of_the_cost(result):
 def test_gains_are_those_of_the_comparison(result, shipped):
     with pytest.raises(ConfigError, match="gains need 'auto' among the methods"):
         gains([result])
-    entrants = ["baseline", "baseline:optimized", "eefp", Auto(["baseline", "baseline:optimized"])]
+    entrants = [
+        "baseline",
+        "baseline:optimized",
+        "eefp",
+        Auto(candidates=("baseline", "baseline:optimized")),
+    ]
     table = compare(**shipped, methods=entrants, budgets=(0.5, 0.75), seeds=1, resamples=50)
     both = replace(result, comparison=table)
     per_network, closed, parts, chosen = gains([both, both]).tables

@@ -7,7 +7,9 @@ import shutil
 import pytest
 
 import offramp
+from offramp.advice import Auto
 from offramp.errors import ConfigError, DataError, FileFormatError
+from offramp.methods import METHODS
 from offramp.studies import plan_run, run
 
 
@@ -243,7 +245,7 @@ def test_a_second_process_waits_for_the_first_and_does_not_repeat_its_work(split
 
 
 def test_a_study_may_name_thresholds_and_auto(shipped, tmp_path, monkeypatch):
-    monkeypatch.setattr("offramp.advice.auto.CANDIDATES", ("baseline", "eefp:optimized"))
+    monkeypatch.setitem(METHODS, "auto", Auto(candidates=("baseline", "eefp:optimized")))
     path = tmp_path / "study.toml"
     path.write_text(
         "[ledgers]\nzoo = 'cifar100'\n[corrector]\nepochs = 1\n[compare]\nresamples = 20\n"
