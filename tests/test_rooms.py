@@ -82,7 +82,8 @@ def test_every_room_is_on_the_map_in_the_docs():
 def test_import_is_light():
     heavy = "matplotlib plotly jinja2 transformers datasets accelerate huggingface_hub timm typer"
     heavy += " onnx onnxruntime litserve fastapi uvicorn prometheus_client ray tensorboard"
-    heavy += " torchvision PIL tokenizers sklearn scipy.stats pyarrow pandas mapie"
+    heavy += " torchvision PIL tokenizers sklearn scipy.stats scipy.optimize pyarrow pandas mapie"
+    heavy += " offramp.theory offramp.studies offramp.report"
     code = f"import sys, offramp; print([m for m in {heavy.split()!r} if m in sys.modules])"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -94,8 +95,8 @@ PUBLIC = """
 Ledger Costs Policy Method Answer Scorer Corrector MaxProbability TemperatureScaling Guarantee
 evaluate compare auto advise certify attach build train TrainConfig record Runner OnnxRunner export
 run OfframpError
-answers data evaluation metrics networks runtime scorers synthetic targets testing thresholds
-training zoo
+answers data evaluation metrics networks runtime scorers studies synthetic targets testing theory
+thresholds training zoo
 """
 
 

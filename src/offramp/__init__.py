@@ -9,6 +9,9 @@ from data to a report. `Runner` puts a policy to work. `testing` checks answers,
 threshold methods of your own.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from offramp import (
     answers,
     data,
@@ -19,7 +22,6 @@ from offramp import (
     scorers,
     synthetic,
     targets,
-    testing,
     thresholds,
     training,
     zoo,
@@ -38,8 +40,11 @@ from offramp.policy import Policy
 from offramp.record import record
 from offramp.runtime import Runner
 from offramp.scorers import Corrector, MaxProbability, Scorer
-from offramp.studies import run
 from offramp.training import TrainConfig, train
+
+if TYPE_CHECKING:
+    from offramp import studies, testing, theory
+    from offramp.studies import run
 
 __version__ = "0.1.0"
 
@@ -75,11 +80,25 @@ __all__ = [
     "run",
     "runtime",
     "scorers",
+    "studies",
     "synthetic",
     "targets",
     "testing",
+    "theory",
     "thresholds",
     "train",
     "training",
     "zoo",
 ]
+
+# Imported when they are first asked for: few programs need them, and they double the time.
+_LAZY = {"run": "studies", "studies": "studies", "testing": "testing", "theory": "theory"}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name not in _LAZY:
+        raise AttributeError(f"module 'offramp' has no attribute {name!r}")
+    module = import_module(f"offramp.{_LAZY[name]}")
+    found = module if name == _LAZY[name] else getattr(module, name)
+    globals()[name] = found
+    return found

@@ -13,9 +13,8 @@ from typing import Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy.optimize import minimize
-from scipy.special import expit
 from torch import Tensor
 
 from offramp.answers import Answer, crossfit_chunks
@@ -177,10 +176,10 @@ def _logistic(features: Floats, right: npt.NDArray[np.bool_]) -> Floats:
     def loss_and_gradient(weights: Floats) -> tuple[float, Floats]:
         logits = inputs @ weights
         losses = np.logaddexp(0, logits) - targets * logits
-        gradient = inputs.T @ (expit(logits) - targets) + ridge * weights
+        gradient = inputs.T @ (scipy.special.expit(logits) - targets) + ridge * weights
         return float(losses.sum() + 0.5 * ridge @ weights**2), gradient
 
     start = np.zeros(len(ridge))
-    found = minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B").x
+    found = scipy.optimize.minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B").x
     slopes = found[:-1] / scale
     return np.append(slopes, found[-1] - slopes @ centre)

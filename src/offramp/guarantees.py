@@ -6,8 +6,8 @@ from decimal import Decimal
 from math import e, log
 
 import numpy as np
+import scipy
 import torch
-from scipy.special import bdtr
 from torch import Tensor
 
 from offramp.errors import ConfigError, GuaranteeError, LedgerError, NotFittedError, SplitError
@@ -54,7 +54,7 @@ def p_value(totals: Floats, samples: int, epsilon: float | Floats) -> Floats:
         )
     hoeffding = np.exp(-samples * (below + above))
     # Sums of floats may lie a hair above a whole number, and must not be rounded up to the next.
-    bentkus = e * bdtr(np.ceil(totals - 1e-9), samples, epsilon)
+    bentkus = e * scipy.special.bdtr(np.ceil(totals - 1e-9), samples, epsilon)
     smaller: Floats = np.minimum(hoeffding, bentkus)
     return smaller
 

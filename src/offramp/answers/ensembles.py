@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -110,7 +110,9 @@ def best_weights(logits: Tensor, labels: Tensor, shrinkage: float = 0.0) -> Tens
         return total + shrinkage * float(away @ away), gradient
 
     bounds = [(0.0, None)] * len(start)
-    found = minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    found = scipy.optimize.minimize(
+        loss_and_gradient, start, jac=True, method="L-BFGS-B", bounds=bounds
+    )
     return torch.tensor(found.x, dtype=torch.float32)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import exp
 
+import scipy
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -169,7 +169,7 @@ def _best_temperature(logits: Tensor, labels: Tensor) -> float:
         return exp(low)
     if slope(high) >= 0:
         return exp(high)
-    return exp(float(brentq(slope, low, high, xtol=1e-6)))
+    return exp(float(scipy.optimize.brentq(slope, low, high, xtol=1e-6)))
 
 
 def fit_linear(

@@ -5,8 +5,8 @@ The paper names the operations and is silent on their strength and order; those 
 
 from dataclasses import dataclass, replace
 
+import scipy
 import torch
-from scipy.special import betaincinv
 from torch import Tensor
 from torch.nn import functional
 
@@ -176,7 +176,11 @@ class _Draw:
     def beta(self, alpha: float) -> Tensor:
         # By its inverse distribution: torch's own Beta cannot be given a generator
         numbers = self.uniform(0, 1).cpu().double().numpy()
-        return torch.from_numpy(betaincinv(alpha, alpha, numbers)).float().to(self.device)
+        return (
+            torch.from_numpy(scipy.special.betaincinv(alpha, alpha, numbers))
+            .float()
+            .to(self.device)
+        )
 
     def boxes(self, share: Tensor, size: torch.Size) -> Tensor:
         """Rectangles of about these shares of the area, anywhere: bool `[n, H, W]`."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 import torch
 from torch import Tensor
 
@@ -119,13 +120,11 @@ class Resamples:
 
 def auroc_shares(scores: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
     """The AUROC, and how much each sample pulls it up or down, `[N]` with mean zero."""
-    from scipy.stats import rankdata  # here, so that `import offramp` stays light
-
-    ranks = rankdata(scores)
+    ranks = scipy.stats.rankdata(scores)
     placed = np.empty(len(scores))
     for positive, others in ((True, (~targets).sum()), (False, targets.sum())):
         mine = targets == positive
-        placed[mine] = (ranks[mine] - rankdata(scores[mine])) / others
+        placed[mine] = (ranks[mine] - scipy.stats.rankdata(scores[mine])) / others
     placed[~targets] = 1 - placed[~targets]
     area = float(placed[targets].mean())
     weight = np.where(targets, 1 / targets.mean(), 1 / (1 - targets.mean()))

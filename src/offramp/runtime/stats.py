@@ -6,9 +6,8 @@ from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy.optimize import brentq
-from scipy.special import gammaln, xlogy
 from torch import Tensor
 
 from offramp.runtime.output import RunOutput
@@ -97,10 +96,10 @@ class DriftAlarm:
         if outside(low) <= 0:
             best = counts / counts.sum()
         else:
-            weight = np.exp(brentq(outside, low, high, xtol=1e-9))
+            weight = np.exp(scipy.optimize.brentq(outside, low, high, xtol=1e-9))
             mixed = counts + weight * self._val
             best = mixed / mixed.sum()
-        return float(xlogy(counts, best).sum())
+        return float(scipy.special.xlogy(counts, best).sum())
 
 
 def entropy_radius(cells: int, rate: float) -> float:
@@ -122,7 +121,7 @@ def entropy_radius(cells: int, rate: float) -> float:
         """Log of exp(-x) (e x / (k-1))^(k-1), which falls for x above k-1."""
         return float(-radius + freedom * (1 + np.log(radius / freedom)) - np.log(rate))
 
-    return float(brentq(log_bound, freedom, 100 * (freedom - np.log(rate))))
+    return float(scipy.optimize.brentq(log_bound, freedom, 100 * (freedom - np.log(rate))))
 
 
 def _divergence(counts: Floats, shares: Floats) -> float:
@@ -136,8 +135,12 @@ def _divergence(counts: Floats, shares: Floats) -> float:
 def _log_mixture(counts: Floats) -> float:
     """Log-probability of a sequence with these counts under the Dirichlet mixture."""
     cells = len(counts)
-    norm = gammaln(cells * PRIOR) - cells * gammaln(PRIOR)
-    return float(norm + gammaln(counts + PRIOR).sum() - gammaln(counts.sum() + cells * PRIOR))
+    norm = scipy.special.gammaln(cells * PRIOR) - cells * scipy.special.gammaln(PRIOR)
+    return float(
+        norm
+        + scipy.special.gammaln(counts + PRIOR).sum()
+        - scipy.special.gammaln(counts.sum() + cells * PRIOR)
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -181,10 +181,8 @@ def _estimate(history: History, corrector: Corrector) -> Floats:
 
 def _alike(history: History, corrector: Corrector, truth: Floats) -> Floats:
     """The mean truth of each sample's neighbours in what the corrector sees, `[N]`."""
-    from scipy.spatial import cKDTree
-
     seen = _seen(history, corrector)
-    _, nearest = cKDTree(seen).query(seen, k=NEIGHBOURS + 1)
+    _, nearest = scipy.spatial.cKDTree(seen).query(seen, k=NEIGHBOURS + 1)
     result: Floats = truth[nearest[:, 1:]].mean(1)  # without the sample itself
     return result
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 import torch
 from torch import Tensor
 
@@ -163,9 +164,7 @@ def spearman(first: Floats, second: Floats) -> Floats:
         >>> spearman(np.array([[1.0, 2.0, 3.0]]), np.array([[10.0, 30.0, 20.0]]))
         array([0.5])
     """
-    from scipy.stats import rankdata  # here, so that `import offramp` stays light
-
-    ranks = [rankdata(values, axis=1) for values in (first, second)]
+    ranks = [scipy.stats.rankdata(values, axis=1) for values in (first, second)]
     centred = [values - values.mean(axis=1, keepdims=True) for values in ranks]
     product = (centred[0] * centred[1]).sum(axis=1)
     norms = np.sqrt((centred[0] ** 2).sum(axis=1) * (centred[1] ** 2).sum(axis=1))
