@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
 from torch import nn
 
