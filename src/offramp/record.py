@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from offramp.costs import Costs
 from offramp.errors import ConfigError, LedgerError, NetworkError, SplitError
 from offramp.ledger import Ledger
-from offramp.networks.files import fingerprint
 from offramp.networks.inputs import AnyInput
-from offramp.networks.macs import count_macs, evaluating
-from offramp.networks.network import EarlyExitNetwork
+from offramp.networks.macs import count_macs
+from offramp.networks.network import EarlyExitNetwork, fingerprint
+from offramp.networks.state import evaluating
 from offramp.progress import RunProgress
 from offramp.training.batches import Batch, Samples, check_targets, compute_rows, moved
 from offramp.training.distributed import Processes

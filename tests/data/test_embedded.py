@@ -1,6 +1,8 @@
 """`cluttered-digits` and `mixture`: made on the spot, deterministic, with known truths."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -82,7 +84,7 @@ def test_load_gives_the_embedded_digits_with_other_sizes():
         (lambda: Difficulty(undecidable=2), r"`undecidable` is a share .* \[0, 1\], got 2"),
         (lambda: mixture(sizes={"dev": 3}), "`sizes` are at least 1 for each of train"),
         (lambda: Mixture(torch.zeros(2, 2), 1.0), r"`centres` must be \[K, J, D\]"),
-        (lambda: Mixture(torch.zeros(2, 2, 2), 0.0), "`spread` positive, got .* and 0.0"),
+        (lambda: Mixture(torch.zeros(2, 2, 2), 0.0), "`std` positive, got .* and 0.0"),
     ],
 )
 def test_impossible_settings_are_refused(make, message):
@@ -104,11 +106,11 @@ def test_the_true_probabilities_are_calibrated_on_what_is_drawn():
 
 
 def test_densities_integrate_to_one():
-    world = Mixture.random(seed=1)
+    distribution = Mixture.random(seed=1)
     step = 0.05
     axis = torch.arange(-6, 6, step, dtype=torch.float64)
     grid = torch.cartesian_prod(axis, axis)
-    assert world.log_density(grid).exp().sum() * step**2 == pytest.approx(1, abs=1e-6)
+    assert distribution.log_density(grid).exp().sum() * step**2 == pytest.approx(1, abs=1e-6)
 
 
 def test_the_mixture_has_easy_regions_and_hard_ones():
@@ -121,5 +123,19 @@ def test_the_mixture_depends_on_the_seed_only():
     first, again, other = mixture(seed=0), mixture(seed=0), mixture(seed=1)
     assert torch.equal(first.val.inputs, again.val.inputs)
     assert not torch.equal(first.val.inputs, other.val.inputs)
-    shared = mixture(seed=1, world=first.val.world)
-    assert torch.equal(shared.val.world.centres, first.val.world.centres)
+    shared = mixture(seed=1, distribution=first.val.distribution)
+    assert torch.equal(shared.val.distribution.centres, first.val.distribution.centres)
+
+
+def test_embedded_data_need_no_extra_and_import_none():
+    code = (
+        "import sys\n"
+        "heavy = ('datasets', 'PIL', 'transformers', 'huggingface_hub')\n"
+        "import offramp.data\n"
+        "print([name for name in heavy if name in sys.modules])\n"
+        "sys.modules.update(dict.fromkeys(heavy))  # as if they were not installed\n"
+        "print(offramp.data.load('cluttered-digits', val=9).val[0][0].shape)\n"
+        "print(offramp.data.load('mixture').val[0][0].shape)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split("\n")[:3] == ["[]", "torch.Size([3, 20, 20])", "torch.Size([2])"]

@@ -273,10 +273,11 @@ def test_tables_that_cannot_be_used(tmp_path, content, message):
 
 
 def test_a_label_beyond_the_named_classes_is_refused(cifar_like, monkeypatch):
-    entry, tables = catalog.find("cifar10")
-    tables["test"] = replace(tables["test"], labels=tables["test"].labels + 3)
+    entry, official = catalog.find_official("cifar10")
+    official["test"] = replace(official["test"], labels=official["test"].labels + 3)
     # By its full name: the package holds the function under the module's name
-    monkeypatch.setattr(sys.modules["offramp.data.load"], "find", lambda name: (entry, tables))
+    loading = sys.modules["offramp.data.load"]
+    monkeypatch.setattr(loading, "find_official", lambda name: (entry, official))
     with pytest.raises(DataError, match="`cifar10` has 5 classes and a label 7"):
         load("cifar10", held_out=5, val=5)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offramp.data import MixtureData, Splits, load, mixture
-from offramp.data.splits import SPLITS, Data, deal
+from offramp.data.splits import SPLITS, Data, assign_splits
 from offramp.errors import ConfigError, FileFormatError, SplitError
 
 
@@ -20,21 +20,21 @@ def test_dealing_gives_every_sample_to_one_split(count, held_out, val, seed):
     ids = [f"train/{row}" for row in range(count)]
     if held_out + val >= count:
         return
-    dealt = deal(ids, {"held_out": held_out, "val": val}, seed)
+    dealt = assign_splits(ids, {"held_out": held_out, "val": val}, seed)
     assert sorted(chain(*dealt.values())) == list(range(count))
     assert (len(dealt["held_out"]), len(dealt["val"])) == (held_out, val)
 
 
 def test_dealing_does_not_depend_on_the_order_of_the_ids():
     ids = [f"image {index}" for index in range(30)]
-    there = deal(ids, {"val": 10}, seed=0)
-    back = deal(ids[::-1], {"val": 10}, seed=0)
+    there = assign_splits(ids, {"val": 10}, seed=0)
+    back = assign_splits(ids[::-1], {"val": 10}, seed=0)
     assert {ids[at] for at in there["val"]} == {ids[::-1][at] for at in back["val"]}
 
 
 def test_another_seed_deals_otherwise():
     ids = [str(index) for index in range(100)]
-    assert deal(ids, {"val": 50}, seed=0) != deal(ids, {"val": 50}, seed=1)
+    assert assign_splits(ids, {"val": 50}, seed=0) != assign_splits(ids, {"val": 50}, seed=1)
 
 
 FINGERPRINTS = """
@@ -61,8 +61,8 @@ def test_splits_are_the_same_in_another_process(cifar_like, capsys):
 
 
 def test_too_large_splits_are_refused():
-    with pytest.raises(SplitError, match=r"held_out=3, val=2 leave nothing to train on, of 5"):
-        deal(list("abcde"), {"held_out": 3, "val": 2}, seed=0)
+    with pytest.raises(SplitError, match="held_out=3, val=2 leave none of the 5 samples"):
+        assign_splits(list("abcde"), {"held_out": 3, "val": 2}, seed=0)
 
 
 def test_a_size_below_one_is_refused():

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from offramp.networks import EarlyExitNetwork, attach
-from offramp.networks.attach import Source, attach_source
-from offramp.networks.build import BUILDERS
+from offramp.networks.attach import attach_to
+from offramp.networks.backbones import BUILDERS, Backbone
 
 NUM_CLASSES = 5
 
@@ -207,7 +207,7 @@ def _built(kind: str, every_exit: bool) -> Case:
     at = "every-block" if every_exit else at
     settings["num_classes"] = NUM_CLASSES
     backbone = BUILDERS[name](**settings)
-    network = attach_source(Source(backbone, name, settings), at, NUM_CLASSES, None)
+    network = attach_to(Backbone(backbone, name, settings), at, NUM_CLASSES, None)
     return Case(backbone, network, images(settings["image_size"]), lambda: None)
 
 

@@ -168,7 +168,7 @@ def test_impossible_exits_say_what_to_do(at, message):
         (lambda: attach([nn.ReLU(), "relu"], num_classes=2), r"nothing else, got \['str'\]"),
         (lambda: attach(3), "`backbone` must be an nn.Module, a list of them, or a name, got int"),
         (lambda: attach(nn.Sequential(nn.ReLU())), "no layer with weights to put an exit after"),
-        (lambda: attach(nn.Sequential(nn.Linear(2, 2))), "nothing to leave early"),
+        (lambda: attach(nn.Sequential(nn.Linear(2, 2))), "so no exit can save anything"),
         (lambda: build("resnet35", 10, 32), "no network `resnet35`; did you mean `resnet34`"),
         (lambda: build("convnet", 10, 32, colour=1), "`convnet` does not take these settings"),
         (lambda: build("convnet", 10, 4), "`image_size` must be at least 8"),

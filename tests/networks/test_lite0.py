@@ -5,7 +5,7 @@ import torch
 
 from offramp.errors import MissingExtraError
 from offramp.networks import EarlyExitNetwork, build
-from offramp.networks.architectures.lite0 import Lite0
+from offramp.networks.architectures.efficientnet import Lite0
 
 
 def test_without_its_packages_lite0_names_the_extra(monkeypatch):

@@ -7,7 +7,7 @@ import offramp
 from offramp.errors import ConfigError
 from offramp.networks import Shared
 from offramp.networks.inputs import TextInput
-from offramp.networks.state import join, layout_of, take
+from offramp.networks.state import join, join_key, take
 from offramp.runtime import Runner
 
 
@@ -121,7 +121,7 @@ def test_joining_keeps_channels_last():
 @pytest.mark.parametrize("other", [(1, 2), torch.zeros(2), torch.ones(3)], ids=str)
 def test_states_with_other_shared_values_have_another_layout(other):
     def layout(value):
-        return layout_of([torch.zeros(2, 2), Shared(value)])
+        return join_key([torch.zeros(2, 2), Shared(value)])
 
     assert repr(layout(torch.zeros(3))) == repr(layout(torch.zeros(3)))
     assert repr(layout(torch.zeros(3))) != repr(layout(other))
@@ -133,7 +133,7 @@ def test_texts_are_padded_to_the_longest_with_columns_that_the_mask_leaves_out()
     short, long = inputs.align(states)
     assert short["mask"].tolist() == [[1, 1, 1, 0, 0]] * 2
     assert long is states[1]
-    assert layout_of(short) == layout_of(long)
+    assert join_key(short) == join_key(long)
 
 
 def test_a_stream_keeps_the_budget_that_it_began_with(world):

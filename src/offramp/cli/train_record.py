@@ -6,11 +6,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import torch
 import typer
-from torch import Tensor
 
 from offramp.cli.console import err
 from offramp.data import Augmentation
@@ -18,8 +16,8 @@ from offramp.data.load import Source
 from offramp.errors import ConfigError
 from offramp.hints import did_you_mean
 from offramp.machine import to_precision
-from offramp.networks import ARCHITECTURES, EarlyExitNetwork, attach, build
-from offramp.networks.build import BUILDERS
+from offramp.networks import ARCHITECTURES, EarlyExitNetwork, build_for_data
+from offramp.networks.backbones import BUILDERS
 from offramp.record import record
 from offramp.serving.model import network_folder
 from offramp.training import OBJECTIVES, TrainConfig, train
@@ -94,9 +92,8 @@ def train_command(
         tokenizer = tokenizer or network
     source = Source(data, domain, tokenizer)
     samples = source.load().train
-    # The first weights follow from the seed too, so that a killed run begins with the same ones.
-    torch.manual_seed(seed)
-    made = _network(network, samples, "cascade" if objective == "zero-time-waste" else None)
+    head = "cascade" if objective == "zero-time-waste" else None
+    made = build_for_data(network, samples, seed, head=head)
     with _saying_how_to_go_on(folder):
         source.save(folder)
         history = train(
@@ -136,7 +133,10 @@ def record_command(
 ) -> None:
     """Run a trained network over held_out, val and test, and save a ledger of each."""
     network = load_network(run)
-    loaded = Source.of_run(run, data, domain, tokenizer).load()
+    source = Source.find(run, data, domain, tokenizer)
+    if source is None:
+        raise ConfigError(f"{run} does not say what it was trained on: give --data")
+    loaded = source.load()
     target = folder or run / "ledgers"
     for split in (part.strip() for part in splits.split(",")):
         if not hasattr(loaded, split):
@@ -163,19 +163,6 @@ def _check_name(network: str) -> None:
     hint = "" if Path(network).exists() else did_you_mean(network, ARCHITECTURES, cutoff=0.8)
     if hint:
         raise ConfigError(f"there is no network `{network}`{hint}")
-
-
-def _network(name: str, samples: Any, head: str | None) -> EarlyExitNetwork:  # noqa: ANN401
-    inputs, _ = samples[0]
-    if name not in BUILDERS:
-        return attach(name, num_classes=samples.num_classes, head=head)
-    if not isinstance(inputs, Tensor) or inputs.ndim != 3 or inputs.shape[1] != inputs.shape[2]:
-        raise ConfigError(
-            f"`{name}` takes square images, and these data are not: name a pretrained model "
-            "that takes them"
-        )
-    settings = {} if inputs.shape[0] == 3 else {"channels": inputs.shape[0]}
-    return build(name, samples.num_classes, inputs.shape[1], head=head, **settings)
 
 
 def _augmentation(name: str) -> Augmentation | None:

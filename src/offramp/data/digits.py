@@ -1,4 +1,4 @@
-"""`cluttered-digits`: real handwritten digits on a cluttered canvas, made on the spot.
+"""`cluttered-digits`: real handwritten digits on a cluttered canvas, made on demand.
 
 The digits are the 1,797 that scikit-learn ships. They are placed at random scale and position,
 among fragments of other digits. Some are printed in the colour of their class, which any exit
@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from offramp.data.images import ImageData, Normalization
-from offramp.data.splits import SPLITS, Splits, shuffled
+from offramp.data.splits import SPLITS, Splits, shuffled, with_default_sizes
 from offramp.errors import ConfigError
 
 CLASSES = 10
 CANVAS = 20  # pixels
 SIZES = {"train": 15_000, "held_out": 3_000, "val": 3_000, "test": 5_000}
-# Which share of the digits each split draws from: train learns from most of them.
+# The share of the digits that each split draws from.
 POOLS = {"train": 0.58, "held_out": 0.13, "val": 0.13, "test": 0.16}
 NORMALIZATION = Normalization(mean=(0.1,) * 3, std=(0.25,) * 3)
 
@@ -83,7 +83,7 @@ def cluttered_digits(
 
     Args:
         seed: The same seed gives the same images.
-        sizes: Samples per split, where they are not to be those of `SIZES`.
+        sizes: Samples per split, where they differ from `SIZES`.
         image_size: Height and width of the canvas in pixels.
         difficulty: How hard the images are.
 
@@ -97,12 +97,10 @@ def cluttered_digits(
         >>> splits.train[0][0].shape
         torch.Size([3, 20, 20])
     """
-    sizes = {**SIZES, **(sizes or {})}
-    if min(sizes.values()) < 1 or set(sizes) != set(SPLITS):
-        raise ConfigError(f"`sizes` are at least 1 for each of {', '.join(SPLITS)}, got {sizes}")
+    sizes = with_default_sizes(sizes, SIZES)
     if image_size < 8:
         raise ConfigError(f"`image_size` must be at least 8 for digits of 8 px, got {image_size}")
-    from sklearn.datasets import load_digits  # here, so that `import offramp` stays light
+    from sklearn.datasets import load_digits  # here, to keep `import offramp` light
 
     bunch = load_digits()
     digits = torch.from_numpy(bunch.images).float()[:, None] / 16  # [1797, 1, 8, 8]
@@ -117,16 +115,16 @@ def cluttered_digits(
 
 
 def _pools(labels: Tensor, seed: int) -> dict[str, Tensor]:
-    """Deal the digits of every class to the splits."""
+    """Distribute the digits of every class over the splits."""
     pools: dict[str, list[Tensor]] = {split: [] for split in SPLITS}
     for label in range(CLASSES):
         members = (labels == label).nonzero()[:, 0]
         order = members[shuffled([f"digit-{member}" for member in members.tolist()], seed)]
         bounds = torch.tensor(list(POOLS.values())).cumsum(0)[:-1] * len(order)
-        parts = order.tensor_split(bounds.round().long())
-        for split, part in zip(POOLS, parts, strict=True):
-            pools[split].append(part)
-    return {split: torch.cat(parts) for split, parts in pools.items()}
+        shares = order.tensor_split(bounds.round().long())
+        for split, share in zip(POOLS, shares, strict=True):
+            pools[split].append(share)
+    return {split: torch.cat(shares) for split, shares in pools.items()}
 
 
 class _Place(NamedTuple):
@@ -186,7 +184,7 @@ class _Painter:
         extent = self._uniform(*self.difficulty.extent, count)
         centre = self._uniform(-1, 1, count, 2) * (1 - extent)[:, None]
         angle = self._uniform(-self.difficulty.tilt, self.difficulty.tilt, count)
-        # The two digits are treated alike, so that nothing tells which one is the label
+        # The two digits are treated alike: nothing tells which one is the label
         apart = 0.1 * self._uniform(-1, 1, count, 2) * (extent * both)[:, None]
         hue = torch.where(coloured, self.labels[first] / CLASSES, self._uniform(0, 1, count))
         ink = _colour(hue) * self._ink(count)
@@ -195,7 +193,7 @@ class _Painter:
         return ink * torch.maximum(canvas, other * both[:, None, None, None])
 
     def _fragment(self, chosen: Tensor) -> Tensor:
-        """Canvases `[n, 3, S, S]` with a quarter of a digit, small and turned anyhow."""
+        """Canvases `[n, 3, S, S]` with a quarter of a digit, small and at any angle."""
         count = len(chosen)
         corner = self._below(5, count, 2)[:, :, None]
         inside = (torch.arange(8) >= corner) & (torch.arange(8) < corner + 4)  # [n, 2, 8]

@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from offramp.data.tables import Table
+from offramp.data.reading import RawInputs
 from offramp.errors import CorruptImageError, DataError, OfframpError
 from offramp.extras import require
 
 IN_MEMORY = 2 * 2**30  # bytes of pixels per split that are kept once decoded
-# Pillow tries its formats one after the other, and knows many that nobody trains on
+# Pillow tries its formats one after the other, and knows many that are never trained on
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "GIF", "TIFF")
 CHUNK = 1024  # images that are decoded together when all are checked
-THREADS = 4  # Pillow lets go of the interpreter while it decodes
+THREADS = 4  # Pillow releases the interpreter lock while it decodes
 
 
 @dataclass(frozen=True)
 class Normalization:
-    """What is taken off the pixels (0 to 1), and by what they are divided, per channel."""
+    """The mean that is subtracted from pixels (0 to 1), and the deviation they are divided by."""
 
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
@@ -42,7 +42,7 @@ class Decoder:
     """From an encoded image to `[3, S, S]` pixels.
 
     Args:
-        image_size: S: the shorter side is resized to `S / centre` and the middle is cut out.
+        image_size: S: the shorter side is resized to `S / centre` and the middle is cropped.
             None takes images as they are.
         centre: Share of the shorter side that is kept.
     """
@@ -77,13 +77,13 @@ class Pixels:
     """The pixels of one split, decoded on demand and kept where they fit into memory.
 
     Args:
-        table: Where the encoded images are.
-        rows: `[N]` which of them.
+        encoded: The encoded images.
+        rows: `[N]`, which of them.
         decode: From bytes to uint8 `[3, H, W]`.
     """
 
-    def __init__(self, table: Table, rows: list[int], decode: Decoder) -> None:
-        self._table = table
+    def __init__(self, encoded: RawInputs, rows: list[int], decode: Decoder) -> None:
+        self._encoded = encoded
         self._rows = rows
         self._decode = decode
         self._kept: Tensor | None = None
@@ -133,7 +133,7 @@ class Pixels:
         return torch.stack(decoded)
 
     def _decoded(self, positions: list[int]) -> list[Any]:
-        encoded = self._table.cells.read([self._rows[position] for position in positions])
+        encoded = self._encoded.read([self._rows[position] for position in positions])
         with ThreadPoolExecutor(THREADS) as threads:
             return list(threads.map(self._attempt, encoded))
 
@@ -147,7 +147,7 @@ class Pixels:
             return None
 
     def _name(self, position: int) -> str:
-        return self._table.cells.name(self._rows[position])
+        return self._encoded.name(self._rows[position])
 
     def _check_size(self, one: Tensor, shape: Sequence[int], position: int) -> None:
         if tuple(one.shape) != tuple(shape):

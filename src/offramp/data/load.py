@@ -1,4 +1,4 @@
-"""`load`: one way to say which data, and the four disjoint splits of it."""
+"""`load`: the four disjoint splits of a data set by name; and `Source`, which data a run uses."""
 
 import json
 from dataclasses import asdict, dataclass, replace
@@ -7,12 +7,12 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from offramp.data.catalog import EMBEDDED, Entry, find
+from offramp.data.catalog import EMBEDDED, Entry, find_official
 from offramp.data.digits import CANVAS, cluttered_digits
 from offramp.data.images import Decoder, ImageData, Pixels
 from offramp.data.mixture import mixture
-from offramp.data.splits import Data, Splits, checked_sizes, deal
-from offramp.data.tables import Table
+from offramp.data.reading import OfficialSplit
+from offramp.data.splits import Data, Splits, assign_splits, checked_sizes
 from offramp.data.text import TextData, Tokenizer, find_tokenizer
 from offramp.errors import ConfigError, DataError
 from offramp.storage import write_text
@@ -41,8 +41,8 @@ def load(
     cut from the official train set.
 
     Args:
-        name: `cluttered-digits` and `mixture` need nothing at all; `cifar100`, `cifar10`,
-            `tiny-imagenet`, `imagenet-1k`, `domainnet`, `pacs` and `sst2` are looked for below
+        name: `cluttered-digits` or `mixture`, which are made on demand; `cifar100`, `cifar10`,
+            `tiny-imagenet`, `imagenet-1k`, `domainnet`, `pacs` or `sst2`, searched for below
             the folder in the environment variable `OFFRAMP_DATA` and then on the hub; or the
             path of a folder with one folder of images per class, or with Parquet or CSV files.
         seed: The same seed gives the same splits, in every process and on every machine.
@@ -56,12 +56,12 @@ def load(
         tokenizer: For text, and needed there: one of `transformers`, its folder or name on the
             hub, or anything that is called like one.
         on_corrupt: What to do about images that cannot be decoded. `raise` names the image when
-            it is asked for; `skip` looks through all of them first, leaves the broken ones out
-            and lists their ids in `skipped`.
+            it is used; `skip` checks all of them first, leaves the broken ones out and lists
+            their ids in `skipped`.
 
     Raises:
         ConfigError: A setting with an impossible value.
-        DataError: The data are not there, or not in the right shape.
+        DataError: The data are missing or not in the right form.
         SplitError: The splits asked for are too large.
 
     Example:
@@ -78,31 +78,32 @@ def load(
         if domain is not None:
             raise ConfigError(_no_domains(name))
         return _embedded(name, seed, checked_sizes(held_out, val), image_size)
-    entry, tables = find(name)
-    tables = _aligned(name, tables)
+    entry, found = find_official(name)
+    official = _aligned(name, found)
     sizes = checked_sizes(held_out, val)
     asked = {"held_out": entry.held_out, "val": entry.val, **sizes}
-    chosen = _Domain.resolve(name, tables, entry.source, domain)
-    parts = _parts(tables, chosen, asked, seed)
-    classes = _num_classes(name, tables), tables["train"].class_names
-    words = find_tokenizer(tokenizer) if tables["train"].kind == "text" and tokenizer else None
-    maker = _Maker(entry, image_size, words, on_corrupt, *classes)
-    made = {part.split: maker.data(part) for part in parts}
+    domains = _Domains.resolve(name, official, entry.source, domain)
+    classes = _num_classes(name, official), official["train"].class_names
+    is_text = official["train"].kind == "text"
+    words = find_tokenizer(tokenizer) if is_text and tokenizer else None
+    maker = _SplitMaker(entry, image_size, words, on_corrupt, *classes)
+    chosen = _choose_rows(official, domains, asked, seed)
+    made = {rows.split: maker.data(rows) for rows in chosen}
     return Splits(name=name, seed=seed, **made)
 
 
 @dataclass(frozen=True)
-class _Domain:
-    """Which domains the splits come from; None is all there are."""
+class _Domains:
+    """Which domains the splits come from; None means all of them."""
 
     source: str | None
     test: str | None
 
     @classmethod
     def resolve(
-        cls, name: str, tables: dict[str, Table], source: str | None, asked: Domain
-    ) -> "_Domain":
-        known = sorted({each for table in tables.values() for each in table.domains or ()})
+        cls, name: str, official: dict[str, OfficialSplit], source: str | None, asked: Domain
+    ) -> "_Domains":
+        known = sorted({each for split in official.values() for each in split.domains or ()})
         if not known:
             if asked is not None:
                 raise ConfigError(_no_domains(name))
@@ -121,11 +122,11 @@ class _Domain:
         return cls(source, test)
 
     @staticmethod
-    def rows(table: Table, domain: str | None) -> list[int]:
+    def rows(split: OfficialSplit, domain: str | None) -> list[int]:
         """Rows of one domain."""
-        if domain is None or table.domains is None:
-            return list(range(len(table.ids)))
-        return [row for row, each in enumerate(table.domains) if each == domain]
+        if domain is None or split.domains is None:
+            return list(range(len(split.ids)))
+        return [row for row, each in enumerate(split.domains) if each == domain]
 
 
 def _no_domains(name: str) -> str:
@@ -139,39 +140,39 @@ def _embedded(name: str, seed: int, sizes: dict[str, int], image_size: int | Non
 
 
 @dataclass(frozen=True)
-class _Part:
-    """The samples of one split: some rows of one table."""
+class _Rows:
+    """The samples of one split: some rows of an official one."""
 
     split: str
-    table: Table
+    official: OfficialSplit
     rows: list[int]
 
 
-def _parts(
-    tables: dict[str, Table], domain: _Domain, asked: dict[str, int | None], seed: int
-) -> list[_Part]:
-    train = tables["train"]
-    official = tables.get("test", tables.get("validation"))
-    rows = domain.rows(train, domain.source)
+def _choose_rows(
+    official: dict[str, OfficialSplit], domains: _Domains, asked: dict[str, int | None], seed: int
+) -> list[_Rows]:
+    train = official["train"]
+    official_test = official.get("test", official.get("validation"))
+    rows = domains.rows(train, domains.source)
     tenth = max(1, int(SHARE * len(rows)))
     sizes = {key: tenth if size is None else size for key, size in asked.items()}
-    if official is None:
-        # Dealt whatever domain is tested, so that the other splits do not depend on it
+    if official_test is None:
+        # Whatever domain is tested, so that the other splits do not depend on it
         sizes = {"test": max(1, int(TEST_SHARE * len(rows))), **sizes}
-    dealt = deal([train.ids[row] for row in rows], sizes, seed)
-    chosen = {split: [rows[position] for position in at] for split, at in dealt.items()}
-    if official is not None:
-        test = _Part("test", official, domain.rows(official, domain.test))
-    elif domain.test == domain.source:
-        test = _Part("test", train, chosen["test"])
+    assigned = assign_splits([train.ids[row] for row in rows], sizes, seed)
+    chosen = {split: [rows[position] for position in at] for split, at in assigned.items()}
+    if official_test is not None:
+        test = _Rows("test", official_test, domains.rows(official_test, domains.test))
+    elif domains.test == domains.source:
+        test = _Rows("test", train, chosen["test"])
     else:
-        test = _Part("test", train, domain.rows(train, domain.test))
-    return [*(_Part(split, train, chosen[split]) for split in ("train", "held_out", "val")), test]
+        test = _Rows("test", train, domains.rows(train, domains.test))
+    return [*(_Rows(split, train, chosen[split]) for split in ("train", "held_out", "val")), test]
 
 
 @dataclass(frozen=True)
-class _Maker:
-    """Makes data sets of the parts."""
+class _SplitMaker:
+    """Makes the data sets of the splits."""
 
     entry: Entry
     image_size: int | None
@@ -180,76 +181,76 @@ class _Maker:
     num_classes: int
     class_names: list[str] | None
 
-    def data(self, part: _Part) -> Data:
-        """Of the kind that the table holds."""
-        return self._texts(part) if part.table.kind == "text" else self._images(part)
+    def data(self, chosen: _Rows) -> Data:
+        """Texts or images."""
+        return self._texts(chosen) if chosen.official.kind == "text" else self._images(chosen)
 
-    def _texts(self, part: _Part) -> TextData:
+    def _texts(self, chosen: _Rows) -> TextData:
         if self.tokenizer is None:
             raise ConfigError(
-                "these data are text: give `tokenizer=`, the folder or the name on the hub of the "
-                "model that is to read them"
+                "these data are text: give `tokenizer=`, the folder or the hub name of the model "
+                "that is to read them"
             )
-        texts = part.table.cells.read(part.rows)
+        texts = chosen.official.inputs.read(chosen.rows)
         if None in texts:
-            row = part.rows[texts.index(None)]
+            row = chosen.rows[texts.index(None)]
             raise DataError(
-                f"the text {part.table.cells.name(row)} is empty; fill it in or drop it"
+                f"the text {chosen.official.inputs.name(row)} is empty; fill it in or drop it"
             )
         return TextData(
             texts=texts,
             tokenizer=self.tokenizer,
-            labels=part.table.labels[part.rows],
-            split=part.split,
-            sample_ids=[part.table.ids[row] for row in part.rows],
+            labels=chosen.official.labels[chosen.rows],
+            split=chosen.split,
+            sample_ids=[chosen.official.ids[row] for row in chosen.rows],
             num_classes=self.num_classes,
             class_names=self.class_names,
         )
 
-    def _images(self, part: _Part) -> ImageData:
+    def _images(self, chosen: _Rows) -> ImageData:
         decode = Decoder(self.image_size or self.entry.image_size, self.entry.centre)
-        pixels, rows, broken = Pixels(part.table, part.rows, decode), part.rows, set[int]()
-        if self.on_corrupt == "skip":
-            broken = {rows[position] for position in pixels.broken()}
+        pixels, rows = Pixels(chosen.official.inputs, chosen.rows, decode), chosen.rows
+        broken = set(pixels.broken()) if self.on_corrupt == "skip" else set()
+        skipped = [chosen.official.ids[rows[position]] for position in sorted(broken)]
         if broken:
-            rows = [row for row in rows if row not in broken]
-            pixels = Pixels(part.table, rows, decode)
+            rows = [row for position, row in enumerate(rows) if position not in broken]
+            pixels = Pixels(chosen.official.inputs, rows, decode)
         return ImageData(
             pixels=pixels,
-            labels=part.table.labels[rows],
-            split=part.split,
-            sample_ids=[part.table.ids[row] for row in rows],
+            labels=chosen.official.labels[rows],
+            split=chosen.split,
+            sample_ids=[chosen.official.ids[row] for row in rows],
             num_classes=self.num_classes,
             class_names=self.class_names,
             normalization=self.entry.normalization,
-            skipped=tuple(part.table.ids[row] for row in sorted(broken)),
+            skipped=tuple(skipped),
         )
 
 
-def _aligned(name: str, tables: dict[str, Table]) -> dict[str, Table]:
+def _aligned(name: str, official: dict[str, OfficialSplit]) -> dict[str, OfficialSplit]:
     """The labelled official splits with one numbering of the classes: that of train."""
-    labelled = {split: table for split, table in tables.items() if table.is_labelled}
+    labelled = {key: split for key, split in official.items() if split.is_labelled}
     if "train" not in labelled:
-        raise DataError(f"`{name}` has no labelled train set; found: {', '.join(tables)}")
+        raise DataError(f"`{name}` has no labelled train set; found: {', '.join(official)}")
     classes = labelled["train"].class_names
     made = {}
-    for split, table in labelled.items():
-        if table.class_names != classes:
-            unknown = set(table.class_names or ()) - set(classes or ())
-            if unknown or classes is None or table.class_names is None:
+    for key, split in labelled.items():
+        if split.class_names != classes:
+            unknown = set(split.class_names or ()) - set(classes or ())
+            if unknown or classes is None or split.class_names is None:
                 raise DataError(
-                    f"the {split} set of `{name}` has classes that train lacks: "
-                    f"{', '.join(sorted(unknown)) or 'the one names them, the other does not'}"
+                    f"the {key} set of `{name}` has classes that train lacks: "
+                    f"{', '.join(sorted(unknown)) or 'only one of them names its classes'}"
                 )
-            place = torch.tensor([classes.index(each) for each in table.class_names])
-            table = replace(table, labels=place[table.labels], class_names=classes)
-        made[split] = table
+            number = torch.tensor([classes.index(each) for each in split.class_names])
+            split = replace(split, labels=number[split.labels], class_names=classes)
+        made[key] = split
     return made
 
 
-def _num_classes(name: str, tables: dict[str, Table]) -> int:
-    highest = max(int(table.labels.max()) for table in tables.values())
-    names = tables["train"].class_names
+def _num_classes(name: str, official: dict[str, OfficialSplit]) -> int:
+    highest = max(int(split.labels.max()) for split in official.values())
+    names = official["train"].class_names
     if names is not None and highest >= len(names):
         raise DataError(f"`{name}` has {len(names)} classes and a label {highest}")
     return highest + 1 if names is None else len(names)
@@ -260,7 +261,7 @@ SOURCE = "data.json"  # in the folder of a run
 
 @dataclass(frozen=True)
 class Source:
-    """The data of a run; kept with it, so that recording needs not be told again.
+    """Which data a run uses; saved with it, and used again when the network is recorded.
 
     Args:
         data: Name of a data set, or a folder.
@@ -282,26 +283,8 @@ class Source:
         return load(self.data, **{name: value for name, value in given.items() if value})
 
     def save(self, run: Path) -> None:
-        """Keep it in the folder of a run."""
+        """Write it into the folder of a run."""
         write_text(run / SOURCE, json.dumps(asdict(self)) + "\n")
-
-    @classmethod
-    def of_run(
-        cls,
-        run: Path,
-        data: str | None = None,
-        domain: str | None = None,
-        tokenizer: str | None = None,
-    ) -> "Source":
-        """What was asked for, and else what the run was trained on.
-
-        Raises:
-            ConfigError: Neither is known.
-        """
-        found = cls.find(run, data, domain, tokenizer)
-        if found is None:
-            raise ConfigError(f"{run} does not say what it was trained on: give --data")
-        return found
 
     @classmethod
     def find(
@@ -311,24 +294,28 @@ class Source:
         domain: str | None = None,
         tokenizer: str | None = None,
     ) -> "Source | None":
-        """The same; None where neither is known."""
-        kept: dict[str, str | None] = {}
-        told = _file(run)
-        if told is not None:
-            kept = json.loads(told.read_text(encoding="utf-8"))
-        name = data or kept.get("data")
+        """What is asked for here, completed by what the run was trained on.
+
+        Returns:
+            None if no data are named here and the run does not say what it was trained on.
+        """
+        path = _file(run)
+        saved: dict[str, str | None] = {}
+        if path is not None:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+        name = data or saved.get("data")
         if name is None:
             return None
-        same = data in (None, kept.get("data"))  # a domain belongs to its data set
+        same = data in (None, saved.get("data"))  # a domain belongs to its data set
         return cls(
             name,
-            domain or (kept.get("domain") if same else None),
-            tokenizer or kept.get("tokenizer"),
+            domain or (saved.get("domain") if same else None),
+            tokenizer or saved.get("tokenizer"),
         )
 
 
 def _file(run: Path) -> Path | None:
-    """Where a run, given by its folder or by that of its network, says what it was trained on."""
+    """The file of a run, given by its folder or by that of its network, that names its data."""
     run = run.resolve()
     places = (run, run.parent) if run.name == "network" else (run,)
     return next((place / SOURCE for place in places if (place / SOURCE).is_file()), None)

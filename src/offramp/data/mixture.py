@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from offramp.data.splits import SPLITS, Splits
+from offramp.data.splits import SPLITS, Splits, with_default_sizes
 from offramp.errors import ConfigError
 
 SIZES = {"train": 4_000, "held_out": 2_000, "val": 2_000, "test": 4_000}
@@ -20,41 +20,41 @@ class Mixture:
 
     Args:
         centres: float64 `[K, J, D]`: J Gaussians per class.
-        spread: Their standard deviation.
+        std: Their standard deviation.
 
     Example:
-        >>> world = Mixture(torch.tensor([[[-1.0]], [[1.0]]]), spread=1.0)
-        >>> world.probs(torch.tensor([[0.0], [3.0]]))
+        >>> two = Mixture(torch.tensor([[[-1.0]], [[1.0]]]), std=1.0)
+        >>> two.probs(torch.tensor([[0.0], [3.0]]))
         tensor([[0.5000, 0.5000],
                 [0.0025, 0.9975]], dtype=torch.float64)
     """
 
     centres: Tensor
-    spread: float
+    std: float
 
     def __post_init__(self) -> None:
-        if self.centres.ndim != 3 or self.spread <= 0:
+        if self.centres.ndim != 3 or self.std <= 0:
             raise ConfigError(
-                "`centres` must be [K, J, D] and `spread` positive, got "
-                f"{list(self.centres.shape)} and {self.spread}"
+                "`centres` must be [K, J, D] and `std` positive, got "
+                f"{list(self.centres.shape)} and {self.std}"
             )
 
     @classmethod
     def random(
-        cls, seed: int = 0, classes: int = 4, parts: int = 4, features: int = 2
+        cls, seed: int = 0, classes: int = 4, components: int = 4, features: int = 2
     ) -> "Mixture":
-        """Centres spread evenly over a square, classes mixed: easy regions and hard ones."""
+        """Centres drawn uniformly from a square: easy regions and hard ones."""
         generator = torch.Generator().manual_seed(seed)
-        centres = 4 * torch.rand(classes, parts, features, generator=generator).double() - 2
-        return cls(centres, spread=0.2)
+        centres = 4 * torch.rand(classes, components, features, generator=generator).double() - 2
+        return cls(centres, std=0.2)
 
     def log_density(self, inputs: Tensor) -> Tensor:
         """Log p(x, y), float64 `[n, K]`, from inputs `[n, D]`."""
         apart = inputs.double()[:, None, None] - self.centres.double()  # [n, K, J, D]
-        log_parts = -apart.square().sum(-1) / (2 * self.spread**2)
-        classes, parts, features = self.centres.shape
-        scale = features * math.log(self.spread * math.sqrt(2 * math.pi))
-        return log_parts.logsumexp(-1) - math.log(classes * parts) - scale
+        log_components = -apart.square().sum(-1) / (2 * self.std**2)
+        classes, components, features = self.centres.shape
+        scale = features * math.log(self.std * math.sqrt(2 * math.pi))
+        return log_components.logsumexp(-1) - math.log(classes * components) - scale
 
     def probs(self, inputs: Tensor) -> Tensor:
         """The true P(y|x), float64 `[n, K]`, from inputs `[n, D]`."""
@@ -62,11 +62,11 @@ class Mixture:
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Inputs float32 `[n, D]` and labels `[n]`."""
-        classes, parts, features = self.centres.shape
+        classes, components, features = self.centres.shape
         labels = torch.randint(classes, (count,), generator=generator)
-        chosen = torch.randint(parts, (count,), generator=generator)
+        chosen = torch.randint(components, (count,), generator=generator)
         noise = torch.randn(count, features, generator=generator)
-        inputs = self.centres[labels, chosen].float() + self.spread * noise
+        inputs = self.centres[labels, chosen].float() + self.std * noise
         return inputs, labels
 
 
@@ -77,13 +77,13 @@ class MixtureData(Dataset[tuple[Tensor, int]]):
     Attributes:
         inputs: float32 `[N, D]`.
         labels: int64 `[N]`.
-        world: The distribution they are drawn from.
+        distribution: What they are drawn from.
         probs: float64 `[N, K]`, the true P(y|x).
     """
 
     inputs: Tensor = field(repr=False)
     labels: Tensor = field(repr=False)
-    world: Mixture = field(repr=False)
+    distribution: Mixture = field(repr=False)
     split: str
     sample_ids: list[str] = field(repr=False)
     num_classes: int
@@ -92,7 +92,7 @@ class MixtureData(Dataset[tuple[Tensor, int]]):
     @property
     def probs(self) -> Tensor:
         """The true P(y|x), float64 `[N, K]`."""
-        return self.world.probs(self.inputs)
+        return self.distribution.probs(self.inputs)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -106,34 +106,32 @@ class MixtureData(Dataset[tuple[Tensor, int]]):
 
 
 def mixture(
-    seed: int = 0, sizes: Mapping[str, int] | None = None, world: Mixture | None = None
+    seed: int = 0, sizes: Mapping[str, int] | None = None, distribution: Mixture | None = None
 ) -> Splits:
     """Draw the four splits from one distribution.
 
     Args:
-        seed: Of the samples, and of the world where none is given.
-        sizes: Samples per split, where they are not to be those of `SIZES`.
-        world: The distribution; by default four classes of four Gaussians in the plane.
+        seed: Of the samples, and of the distribution where none is given.
+        sizes: Samples per split, where they differ from `SIZES`.
+        distribution: By default four classes of four Gaussians in the plane.
 
     Example:
         >>> splits = mixture(seed=0)
         >>> splits.test.probs.shape
         torch.Size([4000, 4])
     """
-    sizes = {**SIZES, **(sizes or {})}
-    if min(sizes.values()) < 1 or set(sizes) != set(SPLITS):
-        raise ConfigError(f"`sizes` are at least 1 for each of {', '.join(SPLITS)}, got {sizes}")
-    world = world or Mixture.random(seed)
+    sizes = with_default_sizes(sizes, SIZES)
+    distribution = distribution or Mixture.random(seed)
     made = {}
     for number, split in enumerate(SPLITS):
         generator = torch.Generator().manual_seed(len(SPLITS) * seed + number)
-        inputs, labels = world.draw(sizes[split], generator)
+        inputs, labels = distribution.draw(sizes[split], generator)
         made[split] = MixtureData(
             inputs=inputs,
             labels=labels,
-            world=world,
+            distribution=distribution,
             split=split,
             sample_ids=[f"{split}-{index}" for index in range(len(labels))],
-            num_classes=len(world.centres),
+            num_classes=len(distribution.centres),
         )
     return Splits(name="mixture", seed=seed, **made)

@@ -1,4 +1,4 @@
-"""The four splits: what they are called, how big they are, and how samples are dealt to them."""
+"""The four splits: their names and sizes, and which samples go into which."""
 
 import hashlib
 import json
@@ -16,9 +16,9 @@ from offramp.storage import write_text
 def shuffled(ids: Sequence[str], seed: int) -> list[int]:
     """Positions of the ids in an order fixed by the seed.
 
-    Every id is hashed together with the seed, and the hashes are sorted. So the order is the
-    same in every process, on every machine and with every version of numpy and torch, and a
-    sample's place among the others does not change when files are listed in another order.
+    Every id is hashed together with the seed, and the hashes are sorted. The order is therefore
+    the same in every process, on every machine and with every version of numpy and torch, and
+    does not depend on the order in which files are listed.
 
     Args:
         ids: Distinct ids.
@@ -33,7 +33,7 @@ def shuffled(ids: Sequence[str], seed: int) -> list[int]:
 
 
 SPLITS = ("train", "held_out", "val", "test")
-Inputs: TypeAlias = Tensor | dict[str, Tensor]
+InputTensors: TypeAlias = Tensor | dict[str, Tensor]
 
 
 @runtime_checkable
@@ -65,10 +65,10 @@ class Data(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, position: int) -> tuple[Inputs, int]: ...
+    def __getitem__(self, position: int) -> tuple[InputTensors, int]: ...
 
-    def batch(self, index: Tensor) -> tuple[Inputs, Tensor]:
-        """Inputs and labels of many samples at once, ready for the network."""
+    def batch(self, index: Tensor) -> tuple[InputTensors, Tensor]:
+        """InputTensors and labels of many samples at once, ready for the network."""
         ...
 
 
@@ -78,7 +78,7 @@ class Splits(Mapping[str, Data]):
 
     Args:
         name: What was loaded.
-        seed: What the splits depend on.
+        seed: That the splits were made with.
         train: For the network's weights.
         held_out: For answers and scorers.
         val: For thresholds.
@@ -153,7 +153,7 @@ class Splits(Mapping[str, Data]):
 
         Raises:
             FileFormatError: The file is not one of `save_ids`.
-            SplitError: The samples are others.
+            SplitError: The splits hold other samples.
         """
         try:
             content: Any = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -182,12 +182,26 @@ def checked_sizes(held_out: int | None, val: int | None) -> dict[str, int]:
     return {name: size for name, size in wanted.items() if size is not None}
 
 
-def deal(ids: Sequence[str], sizes: Mapping[str, int], seed: int) -> dict[str, list[int]]:
-    """Deal samples to splits: the sizes asked for, and the rest to `train`.
+def with_default_sizes(
+    sizes: Mapping[str, int] | None, default: Mapping[str, int]
+) -> dict[str, int]:
+    """The sizes of all four splits.
+
+    Raises:
+        ConfigError: A size below one, or an unknown split.
+    """
+    found = {**default, **(sizes or {})}
+    if min(found.values()) < 1 or set(found) != set(SPLITS):
+        raise ConfigError(f"`sizes` are at least 1 for each of {', '.join(SPLITS)}, got {found}")
+    return found
+
+
+def assign_splits(ids: Sequence[str], sizes: Mapping[str, int], seed: int) -> dict[str, list[int]]:
+    """Assign samples to splits: as many as asked for, and the rest to `train`.
 
     Args:
         ids: Distinct ids of all samples.
-        sizes: Samples of each split but `train`, in the order in which they are dealt.
+        sizes: Samples of each split but `train`, in the order in which they are assigned.
         seed: The same seed and ids give the same splits.
 
     Returns:
@@ -197,20 +211,20 @@ def deal(ids: Sequence[str], sizes: Mapping[str, int], seed: int) -> dict[str, l
         SplitError: Nothing would be left for `train`.
 
     Example:
-        >>> deal(["a", "b", "c", "d"], {"held_out": 1, "val": 1}, seed=0)
+        >>> assign_splits(["a", "b", "c", "d"], {"held_out": 1, "val": 1}, seed=0)
         {'held_out': [3], 'val': [0], 'train': [1, 2]}
     """
     if sum(sizes.values()) >= len(ids):
         asked = ", ".join(f"{name}={size}" for name, size in sizes.items())
         raise SplitError(
-            f"{asked} leave nothing to train on, of {len(ids)} samples; ask for fewer with "
+            f"{asked} leave none of the {len(ids)} samples to train on; ask for fewer with "
             "`held_out=` and `val=`"
         )
     order = shuffled(ids, seed)
-    dealt: dict[str, list[int]] = {}
+    assigned: dict[str, list[int]] = {}
     start = 0
     for name, size in sizes.items():
-        dealt[name] = sorted(order[start : start + size])
+        assigned[name] = sorted(order[start : start + size])
         start += size
-    dealt["train"] = sorted(order[start:])
-    return dealt
+    assigned["train"] = sorted(order[start:])
+    return assigned

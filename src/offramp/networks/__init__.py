@@ -1,7 +1,8 @@
 """Networks with exits: attach them to any backbone, or build the paper's; count what they cost."""
 
 from offramp.networks.attach import attach
-from offramp.networks.build import ARCHITECTURES, build, register_builder
+from offramp.networks.backbones import ARCHITECTURES, register_builder
+from offramp.networks.build import build, build_for_data
 from offramp.networks.heads import (
     CascadeHead,
     Head,
@@ -36,6 +37,7 @@ __all__ = [
     "Unit",
     "attach",
     "build",
+    "build_for_data",
     "count_macs",
     "register_builder",
     "take",

@@ -1,80 +1,19 @@
-"""The paper's networks by name, and the registry of builders that files may name."""
+"""Networks by name: `build`, and `build_for_data` to fit a data set."""
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor
 
-from offramp.errors import NetworkError
+from offramp.data.splits import Data
+from offramp.errors import ConfigError, NetworkError
 from offramp.hints import or_known
-from offramp.networks import pretrained
-from offramp.networks.architectures.convnet import ConvNet
-from offramp.networks.architectures.efficientnet import efficientnet_b0, efficientnet_b2
-from offramp.networks.architectures.lite0 import efficientnet_lite0
-from offramp.networks.architectures.msdnet import msdnet
-from offramp.networks.architectures.resnet import resnet18, resnet34, thin_resnet
-from offramp.networks.architectures.vit import VisionTransformer, vit_small, vit_tiny
-from offramp.networks.attach import Source, attach_source
+from offramp.networks.attach import attach, attach_to
+from offramp.networks.backbones import ARCHITECTURES, BUILDERS, Backbone
 from offramp.networks.heads import HeadMaker
 from offramp.networks.network import EarlyExitNetwork
-
-Builder: TypeAlias = Callable[..., nn.Module]
-
-ARCHITECTURES: tuple[str, ...] = (
-    "resnet34",
-    "resnet18",
-    "vit-tiny",
-    "vit-small",
-    "efficientnet-b0",
-    "efficientnet-b2",
-    "msdnet",
-    "thin-resnet",
-    "convnet",
-)
-
-# A file names its backbone's builder by a key of this table, and nothing else can be run.
-BUILDERS: dict[str, Builder] = {
-    "resnet34": resnet34,
-    "resnet18": resnet18,
-    "vit-tiny": vit_tiny,
-    "vit-small": vit_small,
-    "efficientnet-b0": efficientnet_b0,
-    "efficientnet-b2": efficientnet_b2,
-    "msdnet": msdnet,
-    "thin-resnet": thin_resnet,
-    "convnet": ConvNet,
-    "vit": VisionTransformer,  # of any width, depth and number of heads
-    "efficientnet-lite0": efficientnet_lite0,  # pretrained, from the extra `lite0`
-    "transformers": pretrained.model_from_config,
-    # Without an argument for weights: a file must not be able to start a download.
-    "timm": lambda model: pretrained.timm_model(model),
-    "torchvision": lambda model: pretrained.torchvision_model(model),
-}
-
-
-def register_builder(name: str, builder: Builder) -> None:
-    """Make a backbone of your own known, so that `build` and files can name it.
-
-    Args:
-        name: A new name.
-        builder: A function of `num_classes`, `image_size` and settings that are JSON values,
-            which returns a backbone that `attach` can take.
-
-    Raises:
-        NetworkError: The name is taken.
-
-    Example:
-        >>> from offramp.networks.architectures.convnet import ConvNet
-        >>> def narrow(num_classes, image_size):
-        ...     return ConvNet(num_classes, image_size, width=4)
-        >>> register_builder("narrow-convnet", narrow)
-        >>> build("narrow-convnet", num_classes=3, image_size=16).num_exits
-        4
-    """
-    if BUILDERS.get(name, builder) is not builder:
-        raise NetworkError(f"there is a builder `{name}` already; choose another name")
-    BUILDERS[name] = builder
 
 
 def build(
@@ -89,7 +28,8 @@ def build(
 
     Args:
         name: `resnet34`, `resnet18`, `vit-tiny`, `vit-small`, `efficientnet-b0`,
-            `efficientnet-b2`, `msdnet`, `thin-resnet` or `convnet`.
+            `efficientnet-b2`, `msdnet`, `thin-resnet` or `convnet`; or one that
+            `register_builder` made known.
         num_classes: K.
         image_size: Height and width of the images in pixels.
         at: Where the exits go, see `attach`.
@@ -114,4 +54,46 @@ def build(
         backbone = builder(**settings)
     except TypeError as error:
         raise NetworkError(f"`{name}` does not take these settings: {error}") from None
-    return attach_source(Source(backbone, name, settings), at, num_classes, head)
+    return attach_to(Backbone(backbone, name, settings), at, num_classes, head)
+
+
+def build_for_data(
+    name: str,
+    data: Data,
+    seed: int = 0,
+    at: str | int | Sequence[str] = "every-block",
+    head: str | HeadMaker | None = None,
+    **settings: Any,  # noqa: ANN401 - the builder's own
+) -> EarlyExitNetwork:
+    """Build a network for a data set, or attach exits to a pretrained model.
+
+    Args:
+        name: A name that `build` knows, or a pretrained model as `attach` takes it.
+        data: A split: its first sample gives the size of the images, and it knows the classes.
+        seed: Seeds torch: an interrupted run begins with the same weights again.
+        at: Where the exits go, see `attach`.
+        head: The heads before the last exit, see `attach`.
+        **settings: Of the architecture, see `build`.
+
+    Raises:
+        ConfigError: `build` would have to make a network for something other than square images.
+        NetworkError: As `build` and `attach` raise it.
+
+    Example:
+        >>> from offramp.data import cluttered_digits
+        >>> splits = cluttered_digits(sizes={"train": 8, "held_out": 8, "val": 8, "test": 8})
+        >>> build_for_data("convnet", splits.train).num_classes
+        10
+    """
+    torch.manual_seed(seed)
+    if name not in BUILDERS:
+        return attach(name, at, data.num_classes, head)
+    inputs, _ = data[0]
+    if not isinstance(inputs, Tensor) or inputs.ndim != 3 or inputs.shape[1] != inputs.shape[2]:
+        raise ConfigError(
+            f"`{name}` takes square images, and these data are not: load images with an "
+            "`image_size`, or name a pretrained model that takes these data"
+        )
+    channels = inputs.shape[0]
+    settings = settings if channels == 3 else {"channels": channels, **settings}
+    return build(name, data.num_classes, inputs.shape[1], at, head, **settings)

@@ -1,4 +1,7 @@
-"""Cutting a traced module into stages; what skips over a cut is carried in the state."""
+"""Cutting any module that `torch.fx` can trace into stages.
+
+What skips over a cut, such as a long residual connection, is carried in the state.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,11 +11,22 @@ import torch
 from torch import Tensor, fx, nn
 
 from offramp.errors import NetworkError
-from offramp.networks.fx_trace import Trace, dependents, scopes_of, trace
+from offramp.networks.fx_trace import (
+    TracedModule,
+    block_names,
+    dependents,
+    scopes_of,
+    trace_module,
+)
 from offramp.networks.inputs import TensorInput
-from offramp.networks.layout import Channels, Layout, Unit, is_plain_sequential
-from offramp.networks.macs import evaluating
-from offramp.networks.state import Path, Shared, State
+from offramp.networks.layout import (
+    Channels,
+    Layout,
+    Unit,
+    is_plain_sequential,
+    no_such_module,
+)
+from offramp.networks.state import Path, Shared, State, evaluating, move_beside
 
 Kind: TypeAlias = Literal["samples", "shared", "rows"]
 
@@ -23,7 +37,7 @@ _ROWS = (2, 3)
 class _Recorder(fx.Interpreter):
     """Runs a graph, and keeps the values of some nodes."""
 
-    def __init__(self, traced: Trace, wanted: set[fx.Node]) -> None:
+    def __init__(self, traced: TracedModule, wanted: set[fx.Node]) -> None:
         super().__init__(traced.root, graph=traced.graph)
         self.wanted = wanted
         self.values: dict[fx.Node, Any] = {}
@@ -35,8 +49,11 @@ class _Recorder(fx.Interpreter):
         return value
 
 
-def kinds_of_values(
-    traced: Trace, states: Sequence[Sequence[fx.Node]], places: Sequence[str], example: Tensor
+def _kinds_of_values(
+    traced: TracedModule,
+    states: Sequence[Sequence[fx.Node]],
+    places: Sequence[str],
+    example: Tensor,
 ) -> dict[fx.Node, Kind]:
     """What the values that cross the cuts belong to.
 
@@ -52,7 +69,7 @@ def kinds_of_values(
         example: A batch.
 
     Raises:
-        NetworkError: A value is of no kind; the message names it and the modules.
+        NetworkError: A value is none of these; the message names it and the modules.
     """
     wanted = {node for state in states for node in state}
     small, large = (_run(traced, wanted, example, rows) for rows in _ROWS)
@@ -66,19 +83,18 @@ def kinds_of_values(
     return kinds
 
 
-def _run(traced: Trace, wanted: set[fx.Node], example: Tensor, rows: int) -> dict[fx.Node, Any]:
-    parameter = next(traced.root.parameters(), None)
+def _run(
+    traced: TracedModule, wanted: set[fx.Node], example: Tensor, rows: int
+) -> dict[fx.Node, Any]:
     batch = example[torch.arange(rows) % len(example)]
     if batch.is_floating_point():
         noise = torch.rand(batch.shape, generator=torch.Generator().manual_seed(rows))
-        batch = noise.to(batch if parameter is None else parameter)
-    elif parameter is not None:
-        batch = batch.to(parameter.device)
+        batch = noise.to(batch)
     recorder = _Recorder(traced, wanted)
     # A graph of training mode may update statistics and draw random numbers.
     buffers = [(buffer, buffer.clone()) for buffer in traced.root.buffers()]
     with torch.no_grad(), torch.random.fork_rng(), evaluating(traced.root):
-        recorder.run(batch)
+        recorder.run(move_beside([traced.root], batch))
         for buffer, before in buffers:
             buffer.copy_(before)
     return recorder.values
@@ -110,13 +126,12 @@ def _message(node: fx.Node, value: Any, place: str) -> str:  # noqa: ANN401
 
 
 def _reader(node: fx.Node) -> str:
-    stack = node.meta.get("nn_module_stack", {})
-    name = next((path for path, _ in reversed(stack.values())), "")
-    return f"`{name or node.name}`"
+    scopes = scopes_of(node)
+    return f"`{(scopes and scopes[-1]) or node.name}`"
 
 
 class Segment(nn.Module):
-    """A part of a graph: from the state before it to the state after it.
+    """A segment of a graph: from the state before it to the state after it.
 
     Args:
         graph: Takes the values of the state before, returns a tuple of those after.
@@ -179,7 +194,7 @@ class Cuts:
         traced: The module in eval mode.
     """
 
-    def __init__(self, traced: Trace) -> None:
+    def __init__(self, traced: TracedModule) -> None:
         self.traced = traced
         self.nodes = traced.nodes
         self.position = {node: index for index, node in enumerate(self.nodes)}
@@ -195,8 +210,8 @@ class Cuts:
         if len(returned) != 1:
             times = "never" if not returned else f"{len(returned)} times"
             raise NetworkError(
-                f"`{name}` is called {times} in forward, so that there is no single place after "
-                "it; put the exit after another module"
+                f"`{name}` is called {times} in forward, so there is no single place after it; "
+                "put the exit after another module"
             )
         if not isinstance(returned[0], fx.Proxy):
             raise NetworkError(
@@ -220,8 +235,8 @@ class Cuts:
     def check(self, name: str) -> None:
         """Raise if a submodule lies inside a branch.
 
-        It does if something goes round it within one of the modules that it is part of, or if
-        layers that run later do not build on it.
+        It does if a value bypasses it within one of the modules that contain it, or if layers
+        that run later do not depend on it.
 
         Raises:
             NetworkError: It does; the message names the value, the modules and a better place.
@@ -231,7 +246,7 @@ class Cuts:
             around = self._module_around(name, skipping, cut)
             if around:
                 raise NetworkError(
-                    f"`{name}` lies inside a branch of `{around}`: `{skipping.name}` goes round "
+                    f"`{name}` lies inside a branch of `{around}`: `{skipping.name}` bypasses "
                     f"it there; put the exit after `{around}`"
                 )
         beside = self._work_beside(cut)
@@ -243,11 +258,11 @@ class Cuts:
             )
 
     def _module_around(self, name: str, skipping: fx.Node, cut: fx.Node) -> str | None:
-        """The outermost module, around `name`, inside which a value goes round it."""
-        parents = [part for part in scopes_of(cut) if name.startswith(f"{part}.")]
+        """The outermost module that contains `name` and inside which a value bypasses it."""
+        parents = [scope for scope in scopes_of(cut) if name.startswith(f"{scope}.")]
         later = [user for user in skipping.users if self._runs_after(user, cut)]
         for parent in parents:
-            # A container runs its children one after the other: nothing goes round inside it.
+            # A container runs its children one after the other: nothing bypasses one inside it.
             if is_plain_sequential(self.traced.root.get_submodule(parent)):
                 continue
             if any(parent in scopes_of(user) for user in later):
@@ -258,7 +273,7 @@ class Cuts:
         return self.position.get(node, len(self.nodes)) > self.position[cut]
 
     def _work_beside(self, cut: fx.Node) -> fx.Node | None:
-        """A node with weights that goes its own way: later, or earlier and still to be joined."""
+        """A node with weights on another branch: later, or earlier and still to be joined."""
         below = _needed([cut], set())
         for node in self.live(cut)[1:]:
             own = [each for each in _needed([node], below) if self._is_work(each)]
@@ -314,7 +329,7 @@ class Cuts:
             if node.op == "call_module":
                 module = self.traced.root.get_submodule(str(node.target))
                 if isinstance(module, nn.Linear):
-                    # Only if nothing goes round it can the rest of the graph be a head.
+                    # Only if nothing bypasses it can the rest of the graph be a head.
                     before = node.args[0]
                     alone = isinstance(before, fx.Node) and len(self.live(before)) == 1
                     return node if alone else None
@@ -323,7 +338,7 @@ class Cuts:
             node = node.all_input_nodes[0]
         return None
 
-    def lay_out(self, names: Sequence[str], example: Tensor, modules: list[str]) -> Layout:
+    def layout(self, names: Sequence[str], example: Tensor, modules: list[str]) -> Layout:
         """Cut after these submodules, and before the classifier.
 
         Args:
@@ -373,10 +388,10 @@ class Cuts:
 
 
 def split(
-    evaluating: Trace, names: Sequence[str], classifier: fx.Node | None, example: Tensor
+    evaluating: TracedModule, names: Sequence[str], classifier: fx.Node | None, example: Tensor
 ) -> list[TracedStage]:
     """The module as stages that end after the named submodules, and at the classifier."""
-    training = trace(evaluating.root, training=True)
+    training = trace_module(evaluating.root, training=True)
     in_eval = _segments(evaluating, names, classifier, example)
     in_training = _segments(training, names, Cuts(training).classifier(), example)
     if len(in_eval) != len(in_training):
@@ -391,14 +406,14 @@ def split(
 
 
 def _segments(
-    traced: Trace, names: Sequence[str], classifier: fx.Node | None, example: Tensor
+    traced: TracedModule, names: Sequence[str], classifier: fx.Node | None, example: Tensor
 ) -> list[Segment]:
     cuts = Cuts(traced)
     ends = [cuts.live(cuts.node_after(name)) for name in names]
     if classifier is not None:
         ends.append(cuts.live(classifier.args[0]))  # type: ignore[arg-type]
-    kinds = kinds_of_values(traced, ends, [*names, "the classifier"], example)
-    # How many samples there are is not carried, but read again from the state.
+    kinds = _kinds_of_values(traced, ends, [*names, "the classifier"], example)
+    # The number of samples is not carried, but read from the state again.
     rows = {node for node, kind in kinds.items() if kind == "rows"}
     states = [[node for node in state if node not in rows] for state in ends]
     segments = []
@@ -413,7 +428,7 @@ def _segments(
 def _copied(
     cuts: Cuts, begin: Sequence[fx.Node], end: Sequence[fx.Node], rows: set[fx.Node]
 ) -> fx.GraphModule:
-    """The part of a graph between two states, as a module that shares the parameters."""
+    """The graph between two states, as a module that shares the parameters."""
     graph = fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in begin}
     start = cuts.position[begin[0]]
@@ -440,3 +455,51 @@ def _needed(outputs: Sequence[fx.Node], known: set[fx.Node]) -> set[fx.Node]:
             needed.add(node)
             waiting += [each for each in node.all_input_nodes if each not in known]
     return needed
+
+
+def traced_layout(
+    backbone: nn.Module,
+    names: Sequence[str] | None,
+    example: Any = None,  # noqa: ANN401
+) -> Layout:
+    """The layout of any module that `torch.fx` can trace.
+
+    Args:
+        backbone: The module.
+        names: Submodules after which to cut; the blocks that can be found by default.
+        example: A batch. What skips over a cut is carried in the state, and running the module
+            on batches of two sizes shows what belongs to samples.
+
+    Raises:
+        NetworkError: The module cannot be traced or cut there; the message says what to do.
+    """
+    example = _default_example(backbone) if example is None else example
+    if not isinstance(example, Tensor):
+        raise NetworkError(
+            f"{type(backbone).__name__} is cut by tracing, which needs a batch: pass `example=`, "
+            "a tensor such as torch.zeros(2, 3, 32, 32)"
+        )
+    traced = trace_module(backbone, training=False)
+    modules = [name for name, _ in backbone.named_modules() if name]
+    for name in names or ():
+        if name not in modules:
+            raise NetworkError(no_such_module(name, modules))
+    cuts = Cuts(traced)
+    wanted = cuts.clean(block_names(traced)) if names is None else cuts.ordered(list(names))
+    layout = cuts.layout(wanted, example, modules)
+    if names is None and len(layout.blocks) < 2:
+        raise NetworkError(
+            f"no block of {type(backbone).__name__} was found that an exit could come after; "
+            "name some with at=[...]"
+        )
+    return layout
+
+
+def _default_example(backbone: nn.Module) -> Tensor | None:
+    """What models of timm say that they take; the classifiers of torchvision take 224 px."""
+    config = getattr(backbone, "default_cfg", None) or {}
+    if "input_size" in config:
+        return torch.rand(2, *config["input_size"])
+    if type(backbone).__module__.startswith("torchvision.models"):
+        return torch.rand(2, 3, 224, 224)
+    return None

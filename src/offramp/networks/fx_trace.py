@@ -1,22 +1,20 @@
 """Tracing any module with `torch.fx`, and finding its blocks."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from offramp.errors import NetworkError
-from offramp.hints import close_names
-from offramp.networks.layout import Layout, is_plain_sequential
+from offramp.networks.layout import has_weight_matrix, is_composite, is_plain_sequential
+from offramp.networks.state import evaluating
 
 
 @dataclass(frozen=True)
-class Trace:
+class TracedModule:
     """What a module does, as a graph, in eval or in training mode.
 
     Args:
@@ -59,8 +57,8 @@ _LAYERS = (
 )
 
 
-# A sequence with more layers than this, such as all features of a VGG, is no block.
-_SHORT = 3
+# A sequence with more layers than this, such as all features of a VGG, is not a block.
+_MOST_LAYERS = 3
 
 
 class _Tracer(fx.Tracer):
@@ -84,24 +82,25 @@ class _Tracer(fx.Tracer):
         return result
 
 
-def trace(root: nn.Module, training: bool) -> Trace:
-    """Trace a module in one of its two modes.
+def trace_module(root: nn.Module, training: bool) -> TracedModule:
+    """TracedModule a module in one of its two modes.
 
     Raises:
         NetworkError: `torch.fx` cannot follow it; the message says why.
     """
     tracer = _Tracer(*_opaque(root))
     try:
-        with _in_mode(root, training):
+        with evaluating(root):
+            root.train(training)
             graph = tracer.trace(root, concrete_args=_defaults(root))
     except Exception as error:
-        # Whatever the user's forward runs into when it meets a proxy instead of a tensor.
+        # The user's forward may raise anything when it is given a proxy instead of a tensor.
         raise NetworkError(
             f"torch.fx cannot trace {type(root).__name__}: {error}. Give the network as a list "
             "of stages, or give it a method layout() that returns an offramp.networks.Layout"
         ) from error
     _drop_further_inputs(graph, type(root).__name__)
-    result = Trace(root, graph, tracer.returned)
+    result = TracedModule(root, graph, tracer.returned)
     if not isinstance(result.output, fx.Node):
         raise NetworkError(
             f"{type(root).__name__}.forward must return one tensor of logits, and in "
@@ -140,22 +139,11 @@ def dependents(nodes: Iterable[fx.Node], root: fx.Node) -> set[fx.Node]:
 
 
 def _opaque(root: nn.Module) -> tuple[tuple[type, ...], tuple[Any, ...]]:
-    """Modules and functions that timm says must not be looked into."""
-    if not any(type(part).__module__.startswith("timm.") for part in root.modules()):
+    """Modules and functions that timm says must not be traced into."""
+    if not any(type(child).__module__.startswith("timm.") for child in root.modules()):
         return (), ()
     features = import_module("timm.models._features_fx")
     return tuple(features.get_notrace_modules()), tuple(features.get_notrace_functions())
-
-
-@contextmanager
-def _in_mode(root: nn.Module, training: bool) -> Iterator[None]:
-    modes = [(part, part.training) for part in root.modules()]
-    root.train(training)
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
 
 
 def scopes_of(node: fx.Node) -> list[str]:
@@ -164,68 +152,12 @@ def scopes_of(node: fx.Node) -> list[str]:
     return [name for name, _ in stack.values()]
 
 
-def lay_out_traced(
-    backbone: nn.Module,
-    names: Sequence[str] | None,
-    example: Any = None,  # noqa: ANN401
-) -> Layout:
-    """Cut any module that `torch.fx` can trace.
-
-    Args:
-        backbone: The module.
-        names: Submodules after which to cut; the blocks that can be found by default.
-        example: A batch: what skips over a cut is carried in the state, and running the module
-            on batches of two sizes shows what belongs to samples.
-
-    Raises:
-        NetworkError: The module cannot be traced or cut there; the message says what to do.
-    """
-    from offramp.networks.fx_split import Cuts
-
-    example = _default_example(backbone) if example is None else example
-    if not isinstance(example, Tensor):
-        raise NetworkError(
-            f"{type(backbone).__name__} is cut by tracing, which needs a batch: pass `example=`, "
-            "a tensor such as torch.zeros(2, 3, 32, 32)"
-        )
-    traced = trace(backbone, training=False)
-    modules = [name for name, _ in backbone.named_modules() if name]
-    for name in names or ():
-        _check_known(name, modules)
-    cuts = Cuts(traced)
-    wanted = cuts.clean(block_names(traced)) if names is None else cuts.ordered(list(names))
-    layout = cuts.lay_out(wanted, example, modules)
-    if names is None and len(layout.blocks) < 2:
-        raise NetworkError(
-            f"no block of {type(backbone).__name__} was found that an exit could come after; "
-            "name some with at=[...]"
-        )
-    return layout
-
-
-def _check_known(name: str, modules: list[str]) -> None:
-    if name not in modules:
-        close = close_names(name, modules, 3)
-        hint = f"did you mean {' or '.join(close)}?" if close else "see `named_modules()`"
-        raise NetworkError(f"the backbone has no module `{name}` to put an exit after; {hint}")
-
-
-def _default_example(backbone: nn.Module) -> Tensor | None:
-    """What models of timm say that they take; the classifiers of torchvision take 224 px."""
-    config = getattr(backbone, "default_cfg", None) or {}
-    if "input_size" in config:
-        return torch.rand(2, *config["input_size"])
-    if type(backbone).__module__.startswith("torchvision.models"):
-        return torch.rand(2, 3, 224, 224)
-    return None
-
-
-def block_names(traced: Trace) -> list[str]:
+def block_names(traced: TracedModule) -> list[str]:
     """Names of modules that look like blocks.
 
-    At best they are the outermost modules with weights and children, containers opened. If there
-    are fewer than two, they are sequences of a few layers; and if there are fewer than two of
-    those, layers with weights, each with what follows it up to the next one.
+    Preferably these are the outermost modules with weights and children, with containers opened.
+    If there are fewer than two, they are sequences of a few layers; and if there are fewer than
+    two of those, layers with weights, each with what follows it up to the next one.
     """
     root = traced.root
     blocks = _composites(root, "")
@@ -243,7 +175,7 @@ def _composites(module: nn.Module, prefix: str) -> list[str]:
         path = f"{prefix}{name}"
         if is_plain_sequential(child) or isinstance(child, nn.ModuleList):
             found += _composites(child, f"{path}.")
-        elif any(True for _ in child.children()) and any(True for _ in child.parameters()):
+        elif is_composite(child):
             found.append(path)
     return found
 
@@ -254,24 +186,18 @@ def _short_sequences(root: nn.Module) -> list[str]:
         for name, module in root.named_modules()
         if name
         and is_plain_sequential(module)
-        and 1 <= sum(_is_heavy(part) for part in module.modules()) <= _SHORT
+        and 1 <= sum(has_weight_matrix(child) for child in module.modules()) <= _MOST_LAYERS
     ]
 
 
-def _layer_runs(traced: Trace) -> list[str]:
+def _layer_runs(traced: TracedModule) -> list[str]:
     names: list[str] = []
     newest: str | None = None
     for node in traced.nodes:
         if node.op == "call_module":
-            heavy = _is_heavy(traced.root.get_submodule(str(node.target)))
+            heavy = has_weight_matrix(traced.root.get_submodule(str(node.target)))
             if heavy and newest is not None:
                 names.append(newest)
             if heavy or newest is not None:
                 newest = str(node.target)
     return names if newest is None else [*names, newest]
-
-
-def _is_heavy(module: nn.Module) -> bool:
-    """Whether it is a layer with a matrix of weights; a norm only has vectors."""
-    weight = getattr(module, "weight", None)
-    return isinstance(weight, Tensor) and weight.ndim > 1

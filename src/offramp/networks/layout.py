@@ -1,14 +1,15 @@
-"""How a backbone is laid out: the units that it runs in order, and where exits may go.
+"""The layout of a backbone: the units that it runs in order, and where exits may go.
 
-Every way into the library (an adapter for a family, a plain `nn.Sequential`, a traced module, a
-list of stages) ends in a `Layout`. What follows, `attach`, knows nothing else about backbones.
+Every kind of backbone (a family with an adapter, a plain `nn.Sequential`, a traced module, a list
+of stages) is described by a `Layout`, and `attach` knows nothing else about backbones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
-from torch import nn
+from torch import Tensor, nn
 
 from offramp.errors import NetworkError
 from offramp.hints import close_names
@@ -38,11 +39,10 @@ class Channels:
             >>> Channels.of(nn.Conv2d(3, 8, 3))
             Channels(count=8, first=True)
         """
-        for name, first in (("out_channels", True), ("num_features", True)):
+        names = {"out_channels": True, "num_features": True, "out_features": False}
+        for name, first in names.items():
             if hasattr(module, name):
                 return cls(getattr(module, name), first)
-        if hasattr(module, "out_features"):
-            return cls(module.out_features, False)  # type: ignore[arg-type]
         if isinstance(module, nn.LayerNorm):
             return cls(module.normalized_shape[-1], False)
         return None
@@ -50,11 +50,11 @@ class Channels:
 
 @dataclass(frozen=True)
 class Unit:
-    """A part of a backbone that takes a state and returns a state.
+    """A piece of a backbone that takes a state and returns a state.
 
     Args:
         name: As in `backbone.named_modules()`.
-        module: The part itself, or a thin wrapper that shares its parameters.
+        module: A module of the backbone, or a thin wrapper that shares its parameters.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Layout:
         leaves: Where in the state after a unit the features are, if there is no `pool`.
         channels: What is known of the channels after a unit, if there is no `pool`.
         at_end: Names of modules inside the last unit after which only the classifier runs.
-        modules: Names of all modules of the backbone, to tell what a wrong name means.
+        modules: Names of all modules of the backbone, for messages about wrong names.
     """
 
     units: Sequence[Unit]
@@ -113,19 +113,29 @@ class Layout:
             NetworkError: A name is unknown, lies inside a unit, is given twice, or comes before
                 its predecessor.
         """
-        positions = [self._position(name) for name in names]
-        for before, after in zip(range(len(names) - 1), range(1, len(names)), strict=True):
-            if positions[after] < positions[before]:
+        positions = [(self._position(name), name) for name in names]
+        for (position, name), (next_position, next_name) in pairwise(positions):
+            if next_position < position:
                 raise NetworkError(
                     "exits must be named in the order in which the backbone runs them, but "
-                    f"`{names[after]}` comes before `{names[before]}`; swap them"
+                    f"`{next_name}` comes before `{name}`; swap them"
                 )
-            if positions[after] == positions[before]:
-                raise NetworkError(
-                    f"`{names[before]}` and `{names[after]}` name the same exit; leave one out"
-                )
+            if next_position == position:
+                raise NetworkError(f"`{name}` and `{next_name}` name the same exit; leave one out")
         last = self.names.index(self.blocks[-1])
-        return [self.names[position] for position in positions if position < last]
+        return [self.names[position] for position, _ in positions if position < last]
+
+    def stages(self, exits: Sequence[str]) -> list[nn.Module]:
+        """The units, joined to one module for each stage: one ends at each exit, and at the end.
+
+        Args:
+            exits: Names of units, without the last exit.
+        """
+        bounds = [0, *(self.names.index(name) + 1 for name in exits), len(self.units)]
+        return [
+            nn.Sequential(*(unit.module for unit in self.units[start:end]))
+            for start, end in pairwise(bounds)
+        ]
 
     def _position(self, name: str) -> int:
         known = self.names
@@ -142,16 +152,19 @@ class Layout:
                 f"`{name}` lies inside `{around}`, where other branches run beside it; put the "
                 f"exit after `{around}`"
             )
-        close = close_names(name, [*known, *self.modules], 3)
-        hint = f"did you mean {' or '.join(close)}?" if close else "see `named_modules()`;"
-        raise NetworkError(
-            f"the backbone has no module `{name}` to put an exit after; {hint} blocks: "
-            f"{', '.join(self.blocks)}"
-        )
+        message = no_such_module(name, [*known, *self.modules])
+        raise NetworkError(f"{message} Its blocks are {', '.join(self.blocks)}")
+
+
+def no_such_module(name: str, known: Iterable[str]) -> str:
+    """A message about a module that a backbone does not have."""
+    close = close_names(name, known, 3)
+    hint = f"did you mean {' or '.join(close)}?" if close else "see `named_modules()`."
+    return f"the backbone has no module `{name}` to put an exit after; {hint}"
 
 
 @runtime_checkable
-class LaidOut(Protocol):
+class HasLayout(Protocol):
     """A backbone that knows its own layout; any module may have this method."""
 
     def layout(self) -> Layout:
@@ -159,8 +172,8 @@ class LaidOut(Protocol):
         ...
 
 
-def lay_out_stages(stages: Sequence[nn.Module]) -> Layout:
-    """Stages given by hand: every one ends in an exit, and there is no classifier.
+def stages_layout(stages: Sequence[nn.Module]) -> Layout:
+    """The layout of a list of stages: each ends in an exit, and there is no classifier.
 
     Raises:
         NetworkError: The list is empty or holds something else than modules.
@@ -175,8 +188,8 @@ def lay_out_stages(stages: Sequence[nn.Module]) -> Layout:
     return Layout(units, [unit.name for unit in units])
 
 
-def lay_out_sequential(backbone: nn.Sequential) -> Layout:
-    """The layers of an `nn.Sequential`, nested ones opened; the last linear layer classifies.
+def sequential_layout(backbone: nn.Sequential) -> Layout:
+    """The layout of an `nn.Sequential`, nested ones opened; the last linear layer classifies.
 
     A block is a child that has children of its own; if there are fewer than two of them, a block
     is a layer with weights and what follows it up to the next one.
@@ -189,8 +202,8 @@ def lay_out_sequential(backbone: nn.Sequential) -> Layout:
     trunk, rest = units[:head], units[head:]
     if not any(_has_weights(unit.module) for unit in trunk):
         raise NetworkError(
-            "the backbone has no layer with weights before its last linear layer, so there is "
-            "nothing to leave early"
+            "the backbone has no layer with weights before its last linear layer, so no exit "
+            "can save anything"
         )
     return Layout(
         units=trunk,
@@ -217,12 +230,21 @@ def _flatten(module: nn.Module, prefix: str) -> list[Unit]:
     return units
 
 
-def _has_weights(module: nn.Module) -> bool:
-    # A norm has weights as well, but nothing that is worth an exit of its own.
-    if any(True for _ in module.children()):
-        return any(True for _ in module.parameters())
+def has_weight_matrix(module: nn.Module) -> bool:
+    """Whether it is a layer with a matrix of weights; a norm only has vectors."""
     weight = getattr(module, "weight", None)
-    return weight is not None and weight.ndim > 1
+    return isinstance(weight, Tensor) and weight.ndim > 1
+
+
+def is_composite(module: nn.Module) -> bool:
+    """Whether it has parameters, and submodules that may hold them."""
+    has_children = any(True for _ in module.children())
+    return has_children and any(True for _ in module.parameters())
+
+
+def _has_weights(module: nn.Module) -> bool:
+    # A norm has weights as well, but is not worth an exit of its own.
+    return is_composite(module) or has_weight_matrix(module)
 
 
 def _composite_blocks(backbone: nn.Module, trunk: list[Unit]) -> list[str]:
@@ -230,7 +252,7 @@ def _composite_blocks(backbone: nn.Module, trunk: list[Unit]) -> list[str]:
     blocks = []
     for name, child in backbone.named_children():
         mine = [unit for unit in names if unit == name or unit.startswith(f"{name}.")]
-        if mine and any(True for _ in child.children()) and _has_weights(child):
+        if mine and is_composite(child):
             blocks.append(mine[-1])
     return blocks if len(blocks) > 1 else []
 

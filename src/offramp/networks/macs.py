@@ -2,7 +2,7 @@
 
 Counted are convolutions, matrix products and attention; one MAC is two FLOPs. Element-wise
 operations, normalisation, pooling and copies count as nothing, as is usual in the field. An
-operation that is neither counted nor known to be cheap is an error, never a silent zero.
+operation that is neither counted nor known to count as nothing is an error, never a silent zero.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from offramp.costs import Costs
 from offramp.errors import NetworkError
 from offramp.networks.network import EarlyExitNetwork
-from offramp.networks.state import State, batch_size, beside
+from offramp.networks.state import State, batch_size, evaluating, move_beside
 
 _TAGS = {torch.Tag.pointwise, torch.Tag.reduction, torch.Tag.view_copy}
 
@@ -135,25 +135,25 @@ _NEW = {
     "zeros_like",
 }
 _SUMS = {"all", "any", "sum"}
-_CHEAP = _NORMS | _ACTIVATIONS | _POOLS | _RESIZES | _LOOKUPS | _COPIES | _NEW | _SUMS
+_UNCOUNTED = _NORMS | _ACTIVATIONS | _POOLS | _RESIZES | _LOOKUPS | _COPIES | _NEW | _SUMS
 
 
-def is_cheap(operation: Any) -> bool:  # noqa: ANN401 - a torch OpOverload, which has no public type
-    """Whether an operation costs next to nothing beside convolutions and matrix products.
+def is_uncounted(operation: Any) -> bool:  # noqa: ANN401 - a torch OpOverload, which has no public type
+    """Whether an operation counts as nothing beside convolutions and matrix products.
 
     Example:
-        >>> is_cheap(torch.ops.aten.relu.default), is_cheap(torch.ops.aten.mm.default)
+        >>> is_uncounted(torch.ops.aten.relu.default), is_uncounted(torch.ops.aten.mm.default)
         (True, False)
     """
     namespace, _, name = operation._schema.name.partition("::")
     if namespace != "aten":
         return False
-    # An operation in place has the name of the one that makes a copy, and an underscore; only
-    # the latter is tagged.
+    # An in-place operation has the name of the one that makes a copy plus an underscore, and
+    # only the latter is tagged.
     plain = name.rstrip("_") if not name.startswith("__") else name
     packet = getattr(torch.ops.aten, plain, operation._overloadpacket)
     forms = [operation, *(getattr(packet, each) for each in packet.overloads())]
-    return plain in _CHEAP or any(form.is_view or _TAGS & set(form.tags) for form in forms)
+    return plain in _UNCOUNTED or any(form.is_view or _TAGS & set(form.tags) for form in forms)
 
 
 _aten = torch.ops.aten
@@ -172,7 +172,7 @@ def _added_matrix_vector(_: Any, matrix: Sequence[int], *__: Any, **___: Any) ->
 
 
 # What FlopCounterMode silently counts as zero: FLOPs from the arguments' shapes.
-_MENDED: dict[Any, Callable[..., int]] = {
+_CORRECTED: dict[Any, Callable[..., int]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     _aten._scaled_dot_product_fused_attention_overrideable: _attention,
     _aten.mv: _matrix_vector,
@@ -181,8 +181,8 @@ _MENDED: dict[Any, Callable[..., int]] = {
 }
 
 
-class _Audit(TorchDispatchMode):
-    """Refuses operations whose cost nobody knows."""
+class _CostCheck(TorchDispatchMode):
+    """Refuses operations of unknown cost."""
 
     def __init__(self, counted: Mapping[Any, Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -195,7 +195,7 @@ class _Audit(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        if func._overloadpacket not in self.counted and not is_cheap(func):
+        if func._overloadpacket not in self.counted and not is_uncounted(func):
             raise NetworkError(
                 f"the cost of the operation `{func}` is not known; pass its FLOPs as "
                 f"count_macs(..., formulas={{torch.ops.{func._overloadpacket}: function}}), a "
@@ -219,13 +219,13 @@ def counting(
         >>> counter.get_total_flops()
         64
     """
-    counter = FlopCounterMode(display=False, custom_mapping={**_MENDED, **(formulas or {})})
+    counter = FlopCounterMode(display=False, custom_mapping={**_CORRECTED, **(formulas or {})})
     fast = torch.backends.mha.get_fastpath_enabled()
     # The fused path of nn.MultiheadAttention is one operation without a formula; the usual
     # path computes the same from matrix products.
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with _Audit(counter.flop_registry), counter:
+        with _CostCheck(counter.flop_registry), counter:
             yield counter
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -286,7 +286,7 @@ def first_state(network: EarlyExitNetwork, example: Any) -> State:  # noqa: ANN4
     """The state in which an example enters a network; a made-up one, if there is none."""
     if example is not None:
         return network.begin(example)
-    return beside([network], network.begin(network.example()))
+    return move_beside([network], network.begin(network.example()))
 
 
 def stage_macs(stages: list[nn.Module], state: State) -> list[float]:
@@ -303,16 +303,3 @@ def stage_macs(stages: list[nn.Module], state: State) -> list[float]:
 
 def _macs(counter: FlopCounterMode, rows: int) -> float:
     return counter.get_total_flops() / 2 / rows
-
-
-@contextmanager
-def evaluating(*modules: nn.Module) -> Iterator[None]:
-    """Put modules into eval mode, and every submodule back into its own mode afterwards."""
-    modes = [(part, part.training) for module in modules for part in module.modules()]
-    for module in modules:
-        module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode

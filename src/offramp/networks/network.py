@@ -1,5 +1,10 @@
-"""`EarlyExitNetwork`: stages that are separate modules, with a head after each of them."""
+"""`EarlyExitNetwork`: stages that are separate modules, with a head after each of them.
 
+On disk it is JSON that names registered builders and heads, and safetensors.
+"""
+
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
@@ -8,14 +13,40 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offramp.errors import NetworkError
-from offramp.networks.inputs import AnyInput, Inputs
+from offramp.errors import FileFormatError, NetworkError
+from offramp.extras import require
+from offramp.networks.backbones import BackboneModules, find_layout, rebuild_backbone
+from offramp.networks.heads import BackboneHead, Head
+from offramp.networks.inputs import AnyInput, Inputs, TensorInput
+from offramp.networks.layout import Layout
 from offramp.networks.state import State
+from offramp.storage import read_folder, write_folder
+
+FORMAT_VERSION = 1
+
+# The hub counts downloads of config.json; our own format does not need it.
+_HUB_FILES = ("network.json", "*.safetensors", "config.json")
+
+_CARD = """---
+library_name: offramp
+tags:
+- early-exit
+---
+# An early-exit network
+
+{exits} exits, {classes} classes. Load it with:
+
+```python
+from offramp.networks import EarlyExitNetwork
+
+network = EarlyExitNetwork.from_pretrained("owner/name")
+```
+"""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a network came from, as far as a file can say it.
+    """What a file says about where a network came from.
 
     Args:
         at: Names of the modules after which the exits before the last one are.
@@ -149,24 +180,38 @@ class EarlyExitNetwork(nn.Module):
 
     def fingerprint(self) -> str:
         """A hash of all weights and buffers, and of their names and types."""
-        from offramp.networks.files import fingerprint
-
         return fingerprint(self)
 
     def save(self, folder: str | FilePath) -> FilePath:
         """Write the network as JSON and safetensors, and return the folder.
 
         Raises:
-            NetworkError: The network was not made by `attach` or `build`, or has heads that are
-                no subclass of `Head`.
+            NetworkError: The network was not made by `attach` or `build`, or a head is not a
+                subclass of `Head`.
         """
-        from offramp.networks.files import save
-
-        return save(self, folder)
+        origin = self.origin
+        if origin is None:
+            raise NetworkError(
+                "only networks from `attach` and `build` know how to be made again; attach to "
+                "your list of stages, and pass the list to `load` as `backbone`"
+            )
+        meta = {
+            "backbone": {
+                "builder": origin.builder,
+                "settings": origin.settings,
+                "class": origin.backbone,
+            },
+            "at": list(origin.at),
+            "num_classes": self.num_classes,
+            "inputs": self.inputs.describe(),
+            "heads": [_describe_head(head) for head in self.heads],
+            "fingerprint": self.fingerprint(),
+        }
+        return write_folder(folder, "network", FORMAT_VERSION, meta, distinct_tensors(self))
 
     @classmethod
     def load(
-        cls, folder: str | FilePath, backbone: nn.Module | Sequence[nn.Module] | None = None
+        cls, folder: str | FilePath, backbone: BackboneModules | None = None
     ) -> "EarlyExitNetwork":
         """Read a network that `save` wrote, in eval mode.
 
@@ -181,15 +226,23 @@ class EarlyExitNetwork(nn.Module):
             FileFormatError: The folder is foreign or damaged, names an unknown builder or head,
                 or does not fit the backbone.
         """
-        from offramp.networks.files import load
-
-        return load(folder, backbone)
+        meta, tensors = read_folder(folder, "network", FORMAT_VERSION)
+        try:
+            network = _restore(meta, backbone)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise FileFormatError(f"{folder} does not describe a network: {error!r}") from error
+        except NetworkError as error:
+            raise FileFormatError(f"{folder} does not fit the backbone: {error}") from error
+        _load_tensors(network, tensors, folder)
+        if network.fingerprint() != meta["fingerprint"]:
+            raise FileFormatError(f"the weights in {folder} are not those that were saved there")
+        return network.eval()
 
     @classmethod
     def from_pretrained(
         cls,
         name: str | FilePath,
-        backbone: nn.Module | Sequence[nn.Module] | None = None,
+        backbone: BackboneModules | None = None,
         **download: Any,  # noqa: ANN401 - see huggingface_hub
     ) -> "EarlyExitNetwork":
         """Load a network from a folder or from the hub.
@@ -199,9 +252,11 @@ class EarlyExitNetwork(nn.Module):
             backbone: As for `load`.
             **download: `revision`, `token`, `cache_dir`, ... of `huggingface_hub`.
         """
-        from offramp.networks.files import from_pretrained
-
-        return from_pretrained(name, backbone, **download)
+        if FilePath(name).is_dir():
+            return cls.load(name, backbone)
+        hub = require("huggingface_hub", extra="train")
+        folder = hub.snapshot_download(str(name), allow_patterns=list(_HUB_FILES), **download)
+        return cls.load(folder, backbone)
 
     def push_to_hub(self, repo_id: str, **upload: Any) -> str:  # noqa: ANN401
         """Save the network and upload it to the hub; returns the address of the commit.
@@ -210,10 +265,106 @@ class EarlyExitNetwork(nn.Module):
             repo_id: `owner/name`.
             **upload: `private`, `token`, `commit_message`, ... of `huggingface_hub`.
         """
-        from offramp.networks.files import push_to_hub
+        network = self
+        hub = require("huggingface_hub", extra="train")
 
-        return push_to_hub(self, repo_id, **upload)
+        class Upload(hub.ModelHubMixin):  # type: ignore[misc, name-defined]
+            def _save_pretrained(self, save_directory: FilePath) -> None:
+                _save_with_card(network, save_directory)
+
+        return str(Upload().push_to_hub(repo_id, **upload))
 
     def extra_repr(self) -> str:
         """The exits' names and the number of classes, for `print`."""
         return f"num_classes={self.num_classes}, exit_names={list(self.exit_names)}"
+
+
+def fingerprint(module: nn.Module) -> str:
+    """A hash of all weights and buffers, and of their names, types and shapes."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(distinct_tensors(module).items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
+        plain = tensor.detach().cpu().contiguous().flatten()
+        digest.update(plain.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def distinct_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The state dict, with only the first name of a tensor that is used in several places."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            result[name] = tensor
+    return result
+
+
+def _describe_head(head: nn.Module) -> dict[str, Any] | None:
+    if isinstance(head, BackboneHead):
+        return None
+    if not isinstance(head, Head):
+        raise NetworkError(
+            f"a {type(head).__name__} cannot be saved as a head; make it a subclass of "
+            "offramp.networks.Head"
+        )
+    return head.describe()
+
+
+def _restore(meta: dict[str, Any], backbone: BackboneModules | None) -> EarlyExitNetwork:
+    """The network that a file describes, with the backbone's or random weights."""
+    saved = meta["backbone"]
+    origin = Origin(tuple(meta["at"]), saved["builder"], saved["settings"], saved["class"])
+    inputs = Inputs.restore(meta["inputs"])
+    if backbone is None:
+        backbone = rebuild_backbone(origin.builder, origin.settings, origin.backbone)
+    # Only a traced module is probed with an example, which always is one tensor.
+    example = inputs.example(2) if isinstance(inputs, TensorInput) else None
+    layout = find_layout(backbone, origin.at, example)
+    exits = layout.exits_after(origin.at)
+    if exits != list(origin.at):
+        raise FileFormatError(
+            f"the file's exits {list(origin.at)} are not those of the backbone, {exits}"
+        )
+    heads = [
+        _backbone_head(layout) if each is None else Head.restore(each) for each in meta["heads"]
+    ]
+    names = (*exits, "last")
+    network = EarlyExitNetwork(layout.stages(exits), heads, meta["num_classes"], inputs, names)
+    # New heads are made on the CPU, wherever the backbone is.
+    network.heads.to(next((p.device for p in network.stages.parameters()), None))
+    network.origin = origin
+    return network
+
+
+def _backbone_head(layout: Layout) -> BackboneHead:
+    if layout.classifier is None:
+        raise FileFormatError("the file wants the backbone's own classifier, and it has none")
+    return BackboneHead(layout.classifier)
+
+
+def _load_tensors(
+    network: EarlyExitNetwork, tensors: dict[str, Tensor], folder: str | FilePath
+) -> None:
+    """Put the file's tensors into the network, in the file's precision."""
+    targets = distinct_tensors(network)
+    for name in sorted(targets.keys() ^ tensors.keys()):
+        place = "the file" if name in targets else "the network"
+        raise FileFormatError(f"{folder} does not fit the backbone: {place} has no tensor {name}")
+    for name, tensor in tensors.items():
+        if targets[name].shape != tensor.shape:
+            raise FileFormatError(
+                f"{folder} does not fit the backbone: {name} has the shape "
+                f"{list(tensor.shape)} in the file and {list(targets[name].shape)} in the network"
+            )
+    for name, tensor in tensors.items():
+        # A copy, since the file is only mapped into memory.
+        targets[name].data = tensor.to(targets[name].device, copy=True)
+
+
+def _save_with_card(network: EarlyExitNetwork, folder: FilePath) -> None:
+    network.save(folder)
+    config = {"library_name": "offramp", "exit_names": network.exit_names}
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    card = _CARD.format(exits=network.num_exits, classes=network.num_classes)
+    (folder / "README.md").write_text(card)

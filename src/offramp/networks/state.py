@@ -1,10 +1,11 @@
-"""The state that travels between stages: tensors in any nesting, samples first.
+"""The state that is passed from stage to stage: tensors in any nesting, samples first.
 
 Every tensor in a state has one row per sample. What does not belong to samples (a position
-bias, a size) is wrapped in `Shared`, so that `take` never has to guess from a shape.
+bias, a size) is wrapped in `Shared`: `take` never has to guess from a shape.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,7 +22,7 @@ class Shared:
     value: Any
 
 
-# So that a stage whose state has shared leaves can be exported.
+# Needed to export a stage whose state has shared leaves.
 torch.export.register_dataclass(Shared, serialized_type_name="offramp.networks.Shared")
 
 State: TypeAlias = "Tensor | Shared | Sequence[State] | Mapping[str, State]"
@@ -63,8 +64,8 @@ def take(state: State, index: Tensor) -> Any:  # noqa: ANN401 - the structure of
 def _take_rows(tensor: Tensor, rows: Tensor) -> Tensor:
     if tensor.ndim < 4 or tensor.is_contiguous():
         return tensor.index_select(0, rows)
-    # `index_select` forgets channels_last. With the channels moved to the end the tensor is
-    # plainly contiguous, so that rows are copied in one piece and the format survives.
+    # `index_select` loses channels_last. With the channels moved to the end the tensor is
+    # contiguous: rows are copied in one piece, and the format is kept.
     last = (0, *range(2, tensor.ndim), 1)
     if not tensor.permute(last).is_contiguous():
         return tensor[rows]
@@ -75,7 +76,8 @@ def map_leaves(function: Callable[[Tensor], Tensor], state: State) -> Any:  # no
     """Apply a function to every tensor that belongs to samples; `Shared` leaves stay.
 
     Raises:
-        NetworkError: The state holds something that is no tensor, `Shared`, list, tuple or dict.
+        NetworkError: The state holds something else than tensors, `Shared`, lists, tuples and
+            dicts.
     """
     if isinstance(state, Tensor):
         return function(state)
@@ -85,7 +87,7 @@ def map_leaves(function: Callable[[Tensor], Tensor], state: State) -> Any:  # no
         return {key: map_leaves(function, value) for key, value in state.items()}
     if isinstance(state, list | tuple):
         values = [map_leaves(function, value) for value in state]
-        # A named tuple takes its members one by one.
+        # A named tuple takes its members as separate arguments.
         return type(state)(*values) if hasattr(state, "_fields") else type(state)(values)
     raise NetworkError(
         "a state holds tensors with one row per sample, lists, tuples and dicts; wrap anything "
@@ -116,7 +118,8 @@ def join(states: Sequence[State]) -> Any:  # noqa: ANN401 - the structure of the
     """Put the samples of several states into one, in order; the reverse of `take`.
 
     Args:
-        states: At least one, all of the same `layout_of`. Of `Shared` leaves the first is kept.
+        states: At least one, all with the same `join_key`. The first state's `Shared` leaves are
+            kept.
 
     Example:
         >>> join([{"hidden": torch.zeros(2, 3)}, {"hidden": torch.ones(1, 3)}])["hidden"].shape
@@ -124,22 +127,22 @@ def join(states: Sequence[State]) -> Any:  # noqa: ANN401 - the structure of the
     """
     if len(states) == 1:
         return states[0]
-    leaves = [[leaf for leaf in _tensors(state)] for state in states]
+    leaves = [_tensors(state) for state in states]
     joined = iter([torch.cat(same) for same in zip(*leaves, strict=True)])
     return map_leaves(lambda _: next(joined), states[0])
 
 
-def _tensors(state: State) -> Iterator[Tensor]:
-    return (leaf for _, leaf in named_leaves(state) if isinstance(leaf, Tensor))
+def _tensors(state: State) -> list[Tensor]:
+    return [leaf for _, leaf in named_leaves(state) if isinstance(leaf, Tensor)]
 
 
-def layout_of(state: State) -> tuple[Any, ...]:
+def join_key(state: State) -> tuple[Any, ...]:
     """What two states must have in common to be joined: paths, shapes, types, shared values.
 
     Example:
-        >>> layout_of(torch.zeros(5, 3)) == layout_of(torch.zeros(2, 3))
+        >>> join_key(torch.zeros(5, 3)) == join_key(torch.zeros(2, 3))
         True
-        >>> layout_of(torch.zeros(5, 3)) == layout_of(torch.zeros(5, 4))
+        >>> join_key(torch.zeros(5, 3)) == join_key(torch.zeros(5, 4))
         False
     """
     return tuple((path, *_kind_of(leaf)) for path, leaf in named_leaves(state))
@@ -149,7 +152,7 @@ def _kind_of(leaf: Tensor | Shared) -> tuple[Any, ...]:
     if isinstance(leaf, Tensor):
         return leaf.shape[1:], leaf.dtype, leaf.device
     value = leaf.value
-    # A shared tensor may follow from the sizes of a batch, so its values count, not its identity.
+    # A shared tensor may be computed again for each batch: its values count, not its identity.
     return (value.shape, value.flatten().tolist()) if isinstance(value, Tensor) else (value,)
 
 
@@ -166,14 +169,14 @@ def batch_size(state: State) -> int:
     Raises:
         NetworkError: No leaf belongs to samples.
     """
-    for _, leaf in named_leaves(state):
-        if isinstance(leaf, Tensor):
-            return len(leaf)
-    raise NetworkError("the state has no tensor that belongs to samples")
+    tensors = _tensors(state)
+    if not tensors:
+        raise NetworkError("the state has no tensor that belongs to samples")
+    return len(tensors[0])
 
 
-def beside(modules: Iterable[nn.Module], state: State) -> State:
-    """Put a state on the device, and into the precision, of the first parameter of modules."""
+def move_beside(modules: Iterable[nn.Module], state: State) -> State:
+    """Move a state to the device and the precision of the modules' first parameter."""
     parameter = next((p for module in modules for p in module.parameters()), None)
     if parameter is None:
         return state
@@ -204,3 +207,16 @@ def check_state(state: State, rows: int, where: str) -> None:
                 f"shape {list(leaf.shape)} for {rows} samples; wrap it in Shared(...) if it is "
                 "the same for all of them"
             )
+
+
+@contextmanager
+def evaluating(*modules: nn.Module) -> Iterator[None]:
+    """Put modules into eval mode, and every submodule back into its own mode afterwards."""
+    modes = [(child, child.training) for module in modules for child in module.modules()]
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for child, mode in modes:
+            child.training = mode

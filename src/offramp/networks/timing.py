@@ -10,9 +10,9 @@ from torch import Tensor
 
 from offramp.costs import Costs
 from offramp.errors import NetworkError
-from offramp.networks.macs import evaluating, first_state
+from offramp.networks.macs import first_state
 from offramp.networks.network import EarlyExitNetwork
-from offramp.networks.state import State, batch_size
+from offramp.networks.state import State, batch_size, evaluating
 
 
 def time_exits(
@@ -23,9 +23,9 @@ def time_exits(
 ) -> Costs:
     """Measure the seconds per sample of every stage and every head.
 
-    Everything runs in eval mode and without gradients, on the device where the network is. The
-    medians over the repeats are given, so that other work on the machine disturbs little. Time
-    depends on the batch size: measure with the one that will be used.
+    Everything runs in eval mode and without gradients, on the network's device. The result is the
+    median over the repeats, which other work on the machine disturbs little. Time depends on the
+    batch size: measure with the one that will be used.
 
     Args:
         network: The network.

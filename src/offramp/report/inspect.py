@@ -6,7 +6,7 @@ from offramp.errors import FileFormatError
 from offramp.evaluation.references import references
 from offramp.ledger.ledger import SPLITS, Ledger
 from offramp.networks import EarlyExitNetwork, count_macs
-from offramp.networks.files import VERSION as NETWORK_VERSION
+from offramp.networks.network import FORMAT_VERSION as NETWORK_VERSION
 from offramp.onnx.manifest import Manifest
 from offramp.policy import Policy
 from offramp.report.tables import Cell, Table

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from offramp.networks.state import State, layout_of
+from offramp.networks.state import State, join_key
 from offramp.runtime.inflight import Flight, join_flights
 from offramp.runtime.output import Answered, Sink, Verdict
 from offramp.runtime.routes import Route
@@ -133,6 +133,6 @@ class Stream(Generic[RouteT]):
         groups: dict[Any, list[tuple[Flight, State]]] = {}
         states = self._engine.align([each.state for each in flights])
         for flight, state in zip(flights, states, strict=True):
-            groups.setdefault(repr(layout_of(state)), []).append((flight, state))
+            groups.setdefault(repr(join_key(state)), []).append((flight, state))
         with torch.inference_mode():
             return [join_flights(*zip(*group, strict=True)) for group in groups.values()]

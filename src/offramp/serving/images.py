@@ -11,8 +11,8 @@ from torch import Tensor
 from offramp.data.catalog import CATALOG
 from offramp.data.images import Decoder, Normalization
 from offramp.data.load import Source
+from offramp.data.reading import IMAGE_SUFFIXES
 from offramp.data.splits import Data
-from offramp.data.tables import SUFFIXES
 from offramp.errors import DataError, NetworkError, OfframpError, OriginWarning
 from offramp.networks.inputs import ImageInput, Inputs
 
@@ -26,9 +26,9 @@ def find_images(places: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for place in places:
         if place.is_dir():
-            below = sorted(p for p in place.rglob("*") if p.suffix.lower() in SUFFIXES)
+            below = sorted(p for p in place.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
             if not below:
-                raise DataError(f"{place} has no images ({', '.join(sorted(SUFFIXES))})")
+                raise DataError(f"{place} has no images ({', '.join(sorted(IMAGE_SUFFIXES))})")
             found += below
         elif place.is_file():
             found.append(place)

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
@@ -16,7 +15,7 @@ from offramp.data.catalog import located
 from offramp.data.splits import SPLITS, Data
 from offramp.errors import ConfigError
 from offramp.evaluation.compare import Progress as Report
-from offramp.networks import EarlyExitNetwork, attach, build
+from offramp.networks import EarlyExitNetwork, build_for_data
 from offramp.studies.cache import Cache
 from offramp.studies.settings import DataSettings, NetworkSettings
 
@@ -139,18 +138,5 @@ def make_network(settings: NetworkSettings, samples: Data, seed: int) -> EarlyEx
         samples: Says how large images are and how many classes there are.
         seed: Of the first weights.
     """
-    # The first weights follow from the seed, so that a killed run begins with the same ones.
-    torch.manual_seed(seed)
     at: Any = list(settings.exits) if isinstance(settings.exits, tuple) else settings.exits
-    if not settings.is_built:
-        return attach(settings.name, at, samples.num_classes, settings.head)
-    inputs, _ = samples[0]
-    if not isinstance(inputs, Tensor) or inputs.ndim != 3 or inputs.shape[1] != inputs.shape[2]:
-        raise ConfigError(
-            f"`{settings.name}` takes square images, and these data are not: name a pretrained "
-            "model that takes them, or set `image_size` in [data]"
-        )
-    extra = {} if inputs.shape[0] == 3 else {"channels": inputs.shape[0]}
-    size = int(inputs.shape[1])
-    extra |= settings.settings
-    return build(settings.name, samples.num_classes, size, at, settings.head, **extra)
+    return build_for_data(settings.name, samples, seed, at, settings.head, **settings.settings)

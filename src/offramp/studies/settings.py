@@ -8,7 +8,7 @@ from offramp.errors import ConfigError
 from offramp.extras import plugin_origins
 from offramp.hints import did_you_mean, or_known
 from offramp.methods import GROUPS, METHODS, find_methods
-from offramp.networks.build import BUILDERS
+from offramp.networks.backbones import BUILDERS
 from offramp.training import OBJECTIVES, TrainConfig
 
 AUGMENTATIONS = {"none": None, "light": Augmentation.light(), "paper": Augmentation()}

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from offramp.errors import ConfigError
 from offramp.networks.heads import BackboneHead, Head
-from offramp.networks.macs import evaluating
 from offramp.networks.network import EarlyExitNetwork
-from offramp.networks.state import take
+from offramp.networks.state import evaluating, take
 from offramp.training.batches import Batch, Samples, compute_rows, moved
 from offramp.training.config import TrainConfig
 from offramp.training.distributed import Processes

@@ -10,7 +10,7 @@ import tempfile
 import torch
 
 from offramp.networks import EarlyExitNetwork, attach, count_macs, take
-from offramp.networks.pretrained import timm_model, torchvision_model
+from offramp.networks.backbones import timm_model, torchvision_model
 
 # torchvision needs its own build of torch to import; for models two empty operators will do.
 _LIBRARY = torch.library.Library("torchvision", "DEF")

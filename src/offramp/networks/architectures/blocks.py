@@ -1,4 +1,4 @@
-"""What the networks built here share: blocks in a row, and a classifier at the end."""
+"""What the networks built here share: blocks one after the other, and a classifier at the end."""
 
 from typing import ClassVar
 
@@ -7,6 +7,31 @@ from torch import Tensor, nn
 from offramp.networks.heads import HeadMaker, Pool
 from offramp.networks.inputs import ImageInput
 from offramp.networks.layout import Layout, Unit
+
+SMALL_IMAGE = 64  # px; up to this size, the stem for large images would leave too little
+
+
+def convolution(before: int, after: int, kernel: int, stride: int = 1) -> list[nn.Module]:
+    """A convolution, batch norm and ReLU."""
+    return [
+        nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=False),
+        nn.BatchNorm2d(after),
+        nn.ReLU(inplace=True),
+    ]
+
+
+def first_layers(channels: int, width: int, image_size: int) -> list[nn.Module]:
+    """A 3x3 convolution; for large images a 7x7 one of stride 2, and a max-pool."""
+    if image_size <= SMALL_IMAGE:
+        return convolution(channels, width, 3)
+    return [*convolution(channels, width, 7, stride=2), nn.MaxPool2d(3, stride=2, padding=1)]
+
+
+def initialize_convolutions(network: nn.Module) -> None:
+    """Draw the weights of all convolutions as He et al. (2015) do."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 class PooledClassifier(nn.Module):

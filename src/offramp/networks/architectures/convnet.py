@@ -1,9 +1,11 @@
 """A small convolutional network for demos and tests: seconds on a CPU."""
 
+from itertools import pairwise
+
 from torch import nn
 
 from offramp.errors import NetworkError
-from offramp.networks.architectures.blocks import BlockNetwork, PooledClassifier
+from offramp.networks.architectures.blocks import BlockNetwork, PooledClassifier, convolution
 from offramp.networks.inputs import ImageInput
 
 
@@ -35,16 +37,8 @@ class ConvNet(BlockNetwork):
             )
         widths = [channels, *(width * min(2**index, 8) for index in range(depth))]
         self.blocks = nn.ModuleList(
-            _block(widths[index], widths[index + 1], stride=1 if index == 0 else 2)
-            for index in range(depth)
+            nn.Sequential(*convolution(*pair, kernel=3, stride=2 if index else 1))
+            for index, pair in enumerate(pairwise(widths))
         )
         self.classifier = PooledClassifier(widths[-1], num_classes)
         self.inputs = ImageInput(image_size, image_size, channels)
-
-
-def _block(before: int, after: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False),
-        nn.BatchNorm2d(after),
-        nn.ReLU(inplace=True),
-    )

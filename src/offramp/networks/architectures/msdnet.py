@@ -16,47 +16,37 @@ import torch
 from torch import Tensor, nn
 
 from offramp.errors import NetworkError
-from offramp.networks.architectures.blocks import BlockNetwork
+from offramp.networks.architectures.blocks import (
+    SMALL_IMAGE,
+    BlockNetwork,
+    convolution,
+    first_layers,
+    initialize_convolutions,
+)
 from offramp.networks.heads import Pool, TwoConvHead
 from offramp.networks.inputs import ImageInput
 from offramp.networks.state import State, leaf_at
 
 StepMode = Literal["even", "lin_grow"]
 
-_SMALL_IMAGE = 64
-
-
-def _convolution(before: int, after: int, kernel: int, stride: int = 1) -> list[nn.Module]:
-    return [
-        nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=False),
-        nn.BatchNorm2d(after),
-        nn.ReLU(inplace=True),
-    ]
-
 
 def _grown(before: int, after: int, factor: int, stride: int, bottleneck: bool) -> nn.Sequential:
     """A 3x3 convolution, behind a 1x1 one that narrows the input to `factor` times the output."""
     if not bottleneck:
-        return nn.Sequential(*_convolution(before, after, 3, stride))
+        return nn.Sequential(*convolution(before, after, 3, stride))
     inner = min(before, factor * after)
-    return nn.Sequential(*_convolution(before, inner, 1), *_convolution(inner, after, 3, stride))
+    return nn.Sequential(*convolution(before, inner, 1), *convolution(inner, after, 3, stride))
 
 
 class FirstLayer(nn.Module):
     """From images to the feature maps of all scales."""
 
-    def __init__(self, channels: int, widths: Sequence[int], large: bool) -> None:
+    def __init__(self, channels: int, widths: Sequence[int], image_size: int) -> None:
         super().__init__()
-        stem = _convolution(channels, widths[0], 3)
-        if large:
-            stem = [
-                *_convolution(channels, widths[0], 7, stride=2),
-                nn.MaxPool2d(3, stride=2, padding=1),
-            ]
         self.scales = nn.ModuleList(
             [
-                nn.Sequential(*stem),
-                *(nn.Sequential(*_convolution(a, b, 3, stride=2)) for a, b in pairwise(widths)),
+                nn.Sequential(*first_layers(channels, widths[0], image_size)),
+                *(nn.Sequential(*convolution(a, b, 3, stride=2)) for a, b in pairwise(widths)),
             ]
         )
 
@@ -115,7 +105,7 @@ class Transition(nn.Module):
     def __init__(self, before: int, after: int, factors: Sequence[int]) -> None:
         super().__init__()
         self.scales = nn.ModuleList(
-            nn.Sequential(*_convolution(before * factor, after * factor, 1)) for factor in factors
+            nn.Sequential(*convolution(before * factor, after * factor, 1)) for factor in factors
         )
 
     def forward(self, maps: list[Tensor]) -> list[Tensor]:
@@ -194,14 +184,14 @@ class MSDNet(BlockNetwork):
         self, num_classes: int, image_size: int, shape: MSDNetShape, channels: int = 3
     ) -> None:
         super().__init__()
-        self.large = image_size > _SMALL_IMAGE
+        self.large = image_size > SMALL_IMAGE
         smallest = 2 ** (len(shape.factors) - 1) * (4 if self.large else 1)
         if image_size % smallest:
             raise NetworkError(
                 f"MSDNet with {len(shape.factors)} scales makes the image 1/{smallest} as "
                 f"large: `image_size` must be a multiple of {smallest}, got {image_size}"
             )
-        stem = FirstLayer(channels, [shape.width * each for each in shape.factors], self.large)
+        stem = FirstLayer(channels, [shape.width * each for each in shape.factors], image_size)
         layers, widths = _layers(shape)
         ends = list(accumulate(shape.steps))
         self.blocks = nn.ModuleList(
@@ -211,9 +201,7 @@ class MSDNet(BlockNetwork):
         self.blocks[0].insert(0, stem)  # type: ignore[operator]
         self.classifier = self._head(widths[-1] * shape.factors[-1], num_classes)
         self.inputs = ImageInput(image_size, image_size, channels)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialize_convolutions(self)
 
     def default_head(self, state: State, num_classes: int, exit_index: int) -> TwoConvHead:
         """The paper's classifier, for the coarsest scale as it is at an exit."""
@@ -232,15 +220,15 @@ def _layers(shape: MSDNetShape) -> tuple[list[list[nn.Module]], list[int]]:
     width, before = shape.width, len(shape.factors)
     for after, reduces in _scales_after(sum(shape.steps), len(shape.factors)):
         factors = shape.factors[-before:]
-        parts: list[nn.Module] = [
+        modules: list[nn.Module] = [
             DenseLayer(width, shape.growth, factors, before - after, shape.bottleneck)
         ]
         width += shape.growth
         if reduces and shape.reduction > 0:
             reduced = math.floor(width * shape.reduction)
-            parts.append(Transition(width, reduced, shape.factors[-after:]))
+            modules.append(Transition(width, reduced, shape.factors[-after:]))
             width = reduced
-        layers.append(parts)
+        layers.append(modules)
         widths.append(width)
         before = after
     return layers, widths
@@ -269,5 +257,5 @@ def msdnet(num_classes: int, image_size: int, channels: int = 3, **shape: Any) -
             1-2-4-4, 32 channels and growth 16.
     """
     large = {"width": 32, "growth": 16, "factors": (1, 2, 4, 4)}
-    defaults = large if image_size > _SMALL_IMAGE else {}
+    defaults = large if image_size > SMALL_IMAGE else {}
     return MSDNet(num_classes, image_size, MSDNetShape(**{**defaults, **shape}), channels)

@@ -6,11 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from offramp.errors import NetworkError
-from offramp.networks.architectures.blocks import BlockNetwork, PooledClassifier
+from offramp.networks.architectures.blocks import (
+    SMALL_IMAGE,
+    BlockNetwork,
+    PooledClassifier,
+    first_layers,
+    initialize_convolutions,
+)
 from offramp.networks.inputs import ImageInput
-
-# Up to this size a 7x7 stem of stride 2 and a max-pool would leave too little of the image.
-_SMALL_IMAGE = 64
 
 
 class BasicBlock(nn.Module):
@@ -69,7 +72,7 @@ class ResNet(BlockNetwork):
                 f"{len(depths) - 1} times: `image_size` must be at least {smallest}, got "
                 f"{image_size}"
             )
-        self.stem = _stem(channels, widths[0], small=image_size <= _SMALL_IMAGE)
+        self.stem = nn.Sequential(*first_layers(channels, widths[0], image_size))
         blocks = []
         before = widths[0]
         for group, (depth, width) in enumerate(zip(depths, widths, strict=True)):
@@ -79,18 +82,7 @@ class ResNet(BlockNetwork):
         self.blocks = nn.ModuleList(blocks)
         self.classifier = PooledClassifier(before, num_classes)
         self.inputs = ImageInput(image_size, image_size, channels)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-
-def _stem(channels: int, width: int, small: bool) -> nn.Sequential:
-    if small:
-        convolution = nn.Conv2d(channels, width, 3, padding=1, bias=False)
-        return nn.Sequential(convolution, nn.BatchNorm2d(width), nn.ReLU(inplace=True))
-    convolution = nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False)
-    pool = nn.MaxPool2d(3, stride=2, padding=1)
-    return nn.Sequential(convolution, nn.BatchNorm2d(width), nn.ReLU(inplace=True), pool)
+        initialize_convolutions(self)
 
 
 def resnet18(num_classes: int, image_size: int, channels: int = 3) -> ResNet:
@@ -122,9 +114,9 @@ def thin_resnet(
     """
     if depth < 8 or (depth - 2) % 6:
         raise NetworkError(f"`depth` must be 6 n + 2, such as 20, 32, 44 or 56, got {depth}")
-    if image_size > _SMALL_IMAGE:
+    if image_size > SMALL_IMAGE:
         raise NetworkError(
-            f"a thin ResNet is for images of up to {_SMALL_IMAGE} px, got {image_size}; resize "
+            f"a thin ResNet is for images of up to {SMALL_IMAGE} px, got {image_size}; resize "
             "them, or build resnet18"
         )
     depths = ((depth - 2) // 6,) * 3

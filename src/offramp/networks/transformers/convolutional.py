@@ -1,4 +1,4 @@
-"""EfficientNet of `transformers`: an exit after every block."""
+"""ResNet, ConvNeXt and EfficientNet of `transformers`: an exit after every block."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from offramp.networks.layout import Layout, Unit
 from offramp.networks.transformers.common import image_input, module_names, own_classes, trunk_of
 
 
-def lay_out_resnet(model: Any) -> Layout:  # noqa: ANN401 - ResNetModel, with or without classifier
+def resnet_layout(model: Any) -> Layout:  # noqa: ANN401 - ResNetModel, with or without classifier
     """The stem, then one unit per residual layer."""
     trunk, prefix = trunk_of(model, "resnet")
     layers = [
@@ -29,7 +29,7 @@ def lay_out_resnet(model: Any) -> Layout:  # noqa: ANN401 - ResNetModel, with or
     )
 
 
-class PooledNorm(nn.Module):
+class NormOfMean(nn.Module):
     """The mean over all positions, then the model's last norm."""
 
     def __init__(self, norm: nn.Module) -> None:
@@ -42,7 +42,7 @@ class PooledNorm(nn.Module):
         return pooled
 
 
-def lay_out_convnext(model: Any) -> Layout:  # noqa: ANN401 - ConvNextModel, with or without classifier
+def convnext_layout(model: Any) -> Layout:  # noqa: ANN401 - ConvNextModel, with or without classifier
     """The embeddings, each stage's downsampling and layers, and the last norm."""
     trunk, prefix = trunk_of(model, "convnext")
     units = [Unit(f"{prefix}embeddings", trunk.embeddings)]
@@ -57,7 +57,7 @@ def lay_out_convnext(model: Any) -> Layout:  # noqa: ANN401 - ConvNextModel, wit
         blocks += [unit.name for unit in layers]
     classes = own_classes(model, trunk)
     return Layout(
-        units=[*units, Unit(f"{prefix}layernorm", PooledNorm(trunk.layernorm))],
+        units=[*units, Unit(f"{prefix}layernorm", NormOfMean(trunk.layernorm))],
         blocks=blocks,
         classifier=nn.Sequential(model.classifier) if classes else None,
         num_classes=classes,
@@ -68,7 +68,7 @@ def lay_out_convnext(model: Any) -> Layout:  # noqa: ANN401 - ConvNextModel, wit
     )
 
 
-class PooledDropout(nn.Module):
+class PooledDropoutClassifier(nn.Module):
     """The model's own pooling, dropout and classifier."""
 
     def __init__(self, pooler: nn.Module, dropout: nn.Module, classifier: nn.Module) -> None:
@@ -84,7 +84,7 @@ class PooledDropout(nn.Module):
         return logits
 
 
-def lay_out_efficientnet(model: Any) -> Layout:  # noqa: ANN401 - EfficientNetModel, with or without classifier
+def efficientnet_layout(model: Any) -> Layout:  # noqa: ANN401 - EfficientNetModel, with or without classifier
     """The stem, one unit per block, and the wide convolution on top."""
     trunk, prefix = trunk_of(model, "efficientnet")
     encoder = trunk.encoder
@@ -94,7 +94,9 @@ def lay_out_efficientnet(model: Any) -> Layout:  # noqa: ANN401 - EfficientNetMo
     ]
     top = nn.Sequential(encoder.top_conv, encoder.top_bn, encoder.top_activation)
     classes = own_classes(model, trunk)
-    classifier = PooledDropout(trunk.pooler, model.dropout, model.classifier) if classes else None
+    classifier = (
+        PooledDropoutClassifier(trunk.pooler, model.dropout, model.classifier) if classes else None
+    )
     return Layout(
         units=[
             Unit(f"{prefix}embeddings", trunk.embeddings),

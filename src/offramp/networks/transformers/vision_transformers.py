@@ -1,6 +1,7 @@
-"""Swin of `transformers`: an exit after every layer, read from the mean token.
+"""ViT, DeiT and Swin of `transformers`: an exit after every layer.
 
-The height and width of the map of tokens travel in the state, and are the same for all samples.
+Heads read the first token of ViT and DeiT, and the mean token of Swin. Swin's state also holds the
+height and width of its map of tokens, which are the same for all samples.
 """
 
 from typing import Any
@@ -40,12 +41,15 @@ class ClassAndDistillationToken(nn.Module):
         return logits
 
 
-def lay_out_vit(model: Any) -> Layout:  # noqa: ANN401 - ViT or DeiT, with or without classifier
+def vit_layout(model: Any) -> Layout:  # noqa: ANN401 - ViT or DeiT, with or without classifier
     """The embeddings, one unit per block, and the last norm."""
     trunk, prefix = trunk_of(model, "deit" if hasattr(model, "deit") else "vit")
     # The blocks moved from `encoder.layer` to `layers` in the course of transformers 5.
-    where, blocks = ("layers", trunk.layers) if hasattr(trunk, "layers") else _older(trunk)
-    units = [Unit(f"{prefix}{where}.{index}", block) for index, block in enumerate(blocks)]
+    where = "layers" if hasattr(trunk, "layers") else "encoder.layer"
+    units = [
+        Unit(f"{prefix}{where}.{index}", block)
+        for index, block in enumerate(trunk.get_submodule(where))
+    ]
     classes = own_classes(model, trunk)
     return Layout(
         units=[
@@ -63,17 +67,13 @@ def lay_out_vit(model: Any) -> Layout:  # noqa: ANN401 - ViT or DeiT, with or wi
     )
 
 
-def _older(trunk: Any) -> tuple[str, Any]:  # noqa: ANN401
-    return "encoder.layer", trunk.encoder.layer
-
-
 def _classifier(model: Any) -> nn.Module:  # noqa: ANN401
     if hasattr(model, "distillation_classifier"):
         return ClassAndDistillationToken(model.cls_classifier, model.distillation_classifier)
     return ClassToken(model.classifier)
 
 
-class Embed(nn.Module):
+class ImageEmbedding(nn.Module):
     """Images to tokens and the size of their map."""
 
     def __init__(self, embeddings: nn.Module) -> None:
@@ -99,7 +99,7 @@ class WindowLayer(nn.Module):
         return {"hidden": hidden, "size": state["size"]}
 
 
-class Merge(nn.Module):
+class TokenMerging(nn.Module):
     """Four tokens to one of twice the width."""
 
     def __init__(self, downsample: nn.Module) -> None:
@@ -113,7 +113,7 @@ class Merge(nn.Module):
         return {"hidden": hidden, "size": Shared(((height + 1) // 2, (width + 1) // 2))}
 
 
-class PooledNorm(nn.Module):
+class MeanOfNormedTokens(nn.Module):
     """The model's last norm and the mean token."""
 
     def __init__(self, norm: nn.Module, pooler: nn.Module) -> None:
@@ -127,7 +127,7 @@ class PooledNorm(nn.Module):
         return {"hidden": self.pooler(tokens).flatten(1), "size": state["size"]}
 
 
-class Classify(nn.Module):
+class HiddenClassifier(nn.Module):
     """The model's own classifier."""
 
     def __init__(self, classifier: nn.Module) -> None:
@@ -140,10 +140,10 @@ class Classify(nn.Module):
         return logits
 
 
-def lay_out_swin(model: Any) -> Layout:  # noqa: ANN401 - SwinModel, with or without classifier
+def swin_layout(model: Any) -> Layout:  # noqa: ANN401 - SwinModel, with or without classifier
     """The embeddings, each stage's layers and merging, and the last norm."""
     trunk, prefix = trunk_of(model, "swin")
-    units = [Unit(f"{prefix}embeddings", Embed(trunk.embeddings))]
+    units = [Unit(f"{prefix}embeddings", ImageEmbedding(trunk.embeddings))]
     blocks = []
     for index, stage in enumerate(trunk.encoder.layers):
         path = f"{prefix}encoder.layers.{index}"
@@ -151,13 +151,13 @@ def lay_out_swin(model: Any) -> Layout:  # noqa: ANN401 - SwinModel, with or wit
         units += layers
         blocks += [unit.name for unit in layers]
         if stage.downsample is not None:
-            units.append(Unit(f"{path}.downsample", Merge(stage.downsample)))
+            units.append(Unit(f"{path}.downsample", TokenMerging(stage.downsample)))
     pooler = trunk.pooler if trunk.pooler is not None else nn.AdaptiveAvgPool1d(1)
     classes = own_classes(model, trunk)
     return Layout(
-        units=[*units, Unit(f"{prefix}layernorm", PooledNorm(trunk.layernorm, pooler))],
+        units=[*units, Unit(f"{prefix}layernorm", MeanOfNormedTokens(trunk.layernorm, pooler))],
         blocks=blocks,
-        classifier=Classify(model.classifier) if classes else None,
+        classifier=HiddenClassifier(model.classifier) if classes else None,
         num_classes=classes,
         inputs=image_input(model.config, fixed=True),
         pool=Pool("mean", leaf=("hidden",)),

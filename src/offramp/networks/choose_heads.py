@@ -1,4 +1,18 @@
-"""Making heads for the states of a backbone: by name, or by the shape of the state."""
+"""Which head each exit of a backbone gets.
+
+The last exit keeps the backbone's own classifier, if that has the number of classes asked for.
+Otherwise the head is made by the first of these that applies:
+
+1. the function that was passed to `attach` as `head`;
+2. the kind of head that was named there, one of `HEADS`;
+3. the backbone's own kind of head, `Layout.default_head` (MSDNet has one);
+4. a linear layer on pooled features.
+
+Features are pooled as the backbone's layout says. If it does not say, flat features `[N, C]` are
+taken as they are, and others are averaged over all positions: the channels of a feature map come
+first or last as the last layer with weights says, and first if nothing is known. For tokens
+`[N, T, C]` of an unknown backbone, `head` has to say which token is read.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,14 +33,13 @@ from offramp.networks.heads import (
     TwoConvHead,
 )
 from offramp.networks.layout import Channels, Layout
-from offramp.networks.macs import evaluating
-from offramp.networks.state import Path, State, batch_size, check_state, leaf_at
+from offramp.networks.state import State, batch_size, check_state, evaluating, leaf_at
 
 HEADS = ("pooled-linear", "pooled-mlp", "two-conv", "cls-token", "mean-token", "cascade")
 _TOKENS: dict[str, PoolKind] = {"cls-token": "first", "mean-token": "mean"}
 
 
-def heads_for(
+def choose_heads(
     layout: Layout,
     stages: Sequence[nn.Module],
     names: Sequence[str],
@@ -57,36 +70,65 @@ def heads_for(
         for exit_index, (stage, name) in enumerate(zip(stages, names, strict=True)):
             state = stage(state)
             check_state(state, rows, f"exit {exit_index} ({name})")
-            last = exit_index == len(stages) - 1
-            if last and own is not None:
+            if exit_index == len(stages) - 1 and own is not None:
                 heads.append(BackboneHead(own))
+                _check_classifier(heads[-1], state, (rows, num_classes))
             else:
-                heads.append(_head(layout, state, num_classes, head, (exit_index, name, last)))
+                heads.append(_choose_head(layout, state, num_classes, head, names, exit_index))
                 _put_beside(heads[-1], stages)
-    _check_heads(heads[-1], state, (rows, num_classes))
     return heads
 
 
-def _head(
+def _choose_head(
     layout: Layout,
     state: State,
     num_classes: int,
     head: str | HeadMaker | None,
-    where: tuple[int, str, bool],
+    names: Sequence[str],
+    exit_index: int,
 ) -> nn.Module:
-    exit_index, name, last = where
-    maker = layout.default_head if head is None else head
-    if callable(maker):
-        return maker(state, num_classes, exit_index)
-    pool = layout.pool or _pool(layout, state, maker, name)
+    chosen = layout.default_head if head is None else head
+    if callable(chosen):
+        return chosen(state, num_classes, exit_index)
+    pool = layout.pool or _choose_pool(layout, state, chosen, names[exit_index])
     # The last state has passed the backbone's own last norm, if it has one.
-    norm = layout.norm and not last
-    return make_head(maker or "pooled-linear", state, pool, num_classes, exit_index, norm)
+    norm = layout.norm and exit_index < len(names) - 1
+    return make_head(chosen or "pooled-linear", state, pool, num_classes, exit_index, norm)
 
 
-def _pool(layout: Layout, state: State, head: str | None, name: str) -> Pool:
+def _choose_pool(layout: Layout, state: State, head: str | None, name: str) -> Pool:
+    """The pool that fits the shape of the state at an exit.
+
+    Raises:
+        NetworkError: The state is nested and it is not known where the features are, or has a
+            shape that may mean several things.
+    """
     leaf, channels = layout.leaves.get(name, ()), layout.channels.get(name)
-    return pool_for(state, leaf, channels, head, name)
+    features = leaf_at(state, leaf)
+    if not isinstance(features, Tensor):
+        raise NetworkError(
+            f"the state after `{name}` holds several tensors, and it is not known which one a "
+            "head should read; pass `head=`, a function of (state, num_classes, exit_index)"
+        )
+    if features.ndim == 2:
+        return Pool("flat", leaf)
+    if features.ndim == 3 and head in _TOKENS:
+        return Pool(_TOKENS[head], leaf)
+    if channels is not None:
+        return Pool("map" if _are_first(features, channels) else "mean", leaf)
+    if features.ndim >= 4:
+        return Pool("map", leaf)
+    raise NetworkError(
+        f"the state after `{name}` has the shape {list(features.shape)}, which may be tokens "
+        "[N, T, C] or a sequence [N, C, L]; say head='cls-token' or 'mean-token' for tokens, "
+        "or pass a function of (state, num_classes, exit_index)"
+    )
+
+
+def _are_first(features: Tensor, channels: Channels) -> bool:
+    """Whether the channels come first, as the sizes show; as the layer says if they do not."""
+    first, last = (features.shape[dim] == channels.count for dim in (1, -1))
+    return channels.first if first == last else first
 
 
 def _put_beside(head: nn.Module, stages: Sequence[nn.Module]) -> None:
@@ -95,12 +137,10 @@ def _put_beside(head: nn.Module, stages: Sequence[nn.Module]) -> None:
         head.to(parameter.device, parameter.dtype)
 
 
-def _check_heads(last: nn.Module, state: State, shape: tuple[int, int]) -> None:
-    """The backbone's own classifier is the only head whose classes nobody has asked for."""
-    if not isinstance(last, BackboneHead):
-        return
-    with evaluating(last):
-        logits = last(state)
+def _check_classifier(classifier: nn.Module, state: State, shape: tuple[int, int]) -> None:
+    """Raise unless the backbone's own classifier gives logits of the right shape."""
+    with evaluating(classifier):
+        logits = classifier(state)
     if not isinstance(logits, Tensor) or logits.shape != shape:
         found = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise NetworkError(
@@ -117,9 +157,9 @@ def make_head(
     Args:
         head: One of `HEADS`.
         state: A state as it arrives at the exit.
-        pool: How features are drawn from it.
+        pool: How features are read from it.
         num_classes: K.
-        exit_index: m; the first cascade head has nothing to read.
+        exit_index: The first cascade head has no earlier logits to read.
         norm: Whether the features should be normalised first.
 
     Raises:
@@ -149,54 +189,11 @@ def make_head(
 
 
 def _check_fit(head: str, tensor: Tensor) -> None:
-    # A flat state is pooled already; every head but the token heads means a layer on top of it.
+    # Any head can read a flat state, which is pooled already.
     wanted = {"two-conv": (4, 2), "cls-token": (3, 2), "mean-token": (3, 2)}.get(head)
     if wanted and tensor.ndim not in wanted:
         kind = "feature maps [N, C, H, W]" if head == "two-conv" else "tokens [N, T, C]"
         raise NetworkError(
-            f"the head `{head}` reads {kind}, and the state is {list(tensor.shape)}; take "
+            f"the head `{head}` reads {kind}, and the state is {list(tensor.shape)}; choose "
             "another head, such as `pooled-linear`"
         )
-
-
-def pool_for(
-    state: State, leaf: Path, channels: Channels | None, head: str | None, name: str
-) -> Pool:
-    """The pool that fits the shape of a state.
-
-    Args:
-        state: A state as it arrives at the exit.
-        leaf: Where in it the features are.
-        channels: What the last layer says about its channels, if that is known.
-        head: The head that was asked for, which may say what the shape means.
-        name: Of the exit, for messages.
-
-    Raises:
-        NetworkError: The state is nested and nobody said where the features are, or has a shape
-            that may mean several things.
-    """
-    features = leaf_at(state, leaf)
-    if not isinstance(features, Tensor):
-        raise NetworkError(
-            f"the state after `{name}` holds several tensors, and it is not known which one a "
-            "head should read; pass `head=`, a function of (state, num_classes, exit_index)"
-        )
-    if features.ndim == 2:
-        return Pool("flat", leaf)
-    if features.ndim == 3 and head in _TOKENS:
-        return Pool(_TOKENS[head], leaf)
-    if channels is not None:
-        return Pool("map" if _are_first(features, channels) else "mean", leaf)
-    if features.ndim >= 4:
-        return Pool("map", leaf)
-    raise NetworkError(
-        f"the state after `{name}` has the shape {list(features.shape)}, which may be tokens "
-        "[N, T, C] or a sequence [N, C, L]; say head='cls-token' or 'mean-token' for tokens, "
-        "or pass a function of (state, num_classes, exit_index)"
-    )
-
-
-def _are_first(features: Tensor, channels: Channels) -> bool:
-    """Whether the channels come first, as the sizes show; as the layer says if they do not."""
-    first, last = (features.shape[dim] == channels.count for dim in (1, -1))
-    return channels.first if first == last else first

@@ -1,10 +1,13 @@
-"""Samples as they come from disk, before they are dealt to splits.
+"""Reading the official splits of a data set, from disk or from the hub.
 
-Everything is read with the `datasets` library: Parquet and CSV files are memory-mapped by it, and
-images stay encoded until somebody looks at them.
+Everything is read with the `datasets` library, which maps Parquet and CSV files into memory.
+Images stay encoded until they are used.
 """
 
+import os
 import re
+import urllib.error
+import urllib.request
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
@@ -27,11 +31,12 @@ ALIASES = {
 IMAGE_COLUMNS = ("image", "img")
 TEXT_COLUMNS = ("sentence", "text")
 LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "target")
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".gif", ".tif", ".tiff")
+HUB_TIMEOUT = 4.0  # seconds
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".gif", ".tif", ".tiff")
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnNames:
     """Which columns hold the inputs and the labels; None looks for the usual names."""
 
     inputs: str | None = None
@@ -39,20 +44,20 @@ class Columns:
     domain: str = "domain"
 
 
-class Cells(Protocol):
-    """The inputs of a table: objects, not closures, so that loader processes can be sent them."""
+class RawInputs(Protocol):
+    """Inputs as they are stored; objects and not closures, to be sent to loader processes."""
 
     def read(self, positions: list[int]) -> list[Any]:
         """The texts, or the encoded images, at some positions."""
         ...
 
     def name(self, position: int) -> str:
-        """What to call the sample at a position in a message."""
+        """The name of the sample at a position, for messages."""
         ...
 
 
 @dataclass(frozen=True)
-class _Files:
+class _ImageFiles:
     """One file per image."""
 
     paths: list[Path]
@@ -65,8 +70,8 @@ class _Files:
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """A column of a `datasets.Dataset`, and the files or the place that it comes from."""
+class _DatasetColumn:
+    """A column of a `datasets.Dataset`, and the files or the hub repository it comes from."""
 
     rows: Any
     column: str
@@ -86,7 +91,7 @@ class _Rows:
 
 
 def _encoded(cell: dict[str, Any]) -> bytes:
-    """The bytes of an image; none where there is no image, which then cannot be decoded."""
+    """The bytes of an image; empty where there is none, and then it cannot be decoded."""
     content: bytes | None = cell["bytes"]
     if content is None and cell["path"] and Path(cell["path"]).is_file():
         content = Path(cell["path"]).read_bytes()
@@ -94,16 +99,16 @@ def _encoded(cell: dict[str, Any]) -> bytes:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class OfficialSplit:
     """One official split.
 
     Attributes:
         kind: `image` or `text`.
         labels: int64 `[N]`.
-        ids: `[N]`, the same wherever the files lie.
+        ids: `[N]`, the same wherever the files are.
         class_names: `[K]`, where they are known.
         domains: `[N]` names, where the samples have a domain.
-        cells: The texts, or the encoded images.
+        inputs: The texts, or the encoded images.
     """
 
     kind: str
@@ -111,7 +116,7 @@ class Table:
     ids: list[str]
     class_names: list[str] | None
     domains: list[str] | None
-    cells: "Cells"
+    inputs: RawInputs
 
     @property
     def is_labelled(self) -> bool:
@@ -119,14 +124,14 @@ class Table:
         return len(self.labels) > 0 and bool((self.labels >= 0).all())
 
 
-def read_files(folder: Path, columns: Columns) -> dict[str, Table]:
+def read_files(folder: Path, columns: ColumnNames) -> dict[str, OfficialSplit]:
     """The Parquet or CSV files in a folder, by official split.
 
     Raises:
         DataError: There are none, or they lack a column.
     """
     for kind in ("parquet", "csv"):
-        files = _by_split(folder, kind)
+        files = _files_by_split(folder, kind)
         if files:
             break
     else:
@@ -135,28 +140,29 @@ def read_files(folder: Path, columns: Columns) -> dict[str, Table]:
     with quiet_datasets() as datasets:
         try:
             found = datasets.load_dataset(kind, data_files=names)
-        # The library wraps whatever its readers raise
+        # The library wraps any error of its readers
         except Exception as error:
             raise DataError(
-                f"cannot read the {kind} files in {folder}: {root_cause(error)}"
+                f"cannot read the {kind} files in {folder}: {_root_cause(error)}"
             ) from None
     return {
-        split: table_of(rows, split, columns, tuple(names[split])) for split, rows in found.items()
+        split: official_split(rows, split, columns, tuple(names[split]))
+        for split, rows in found.items()
     }
 
 
-def read_folder_of_images(folder: Path) -> dict[str, Table]:
+def read_image_folder(folder: Path) -> dict[str, OfficialSplit]:
     """Images in one folder per class, or in one such folder per official split.
 
     Raises:
         DataError: A split has classes that train lacks, or there are no images.
     """
-    parts = _split_folders(folder) or {"train": folder}
-    classes = sorted(path.name for path in parts.get("train", folder).iterdir() if path.is_dir())
-    return {split: _image_table(path, folder, classes) for split, path in parts.items()}
+    folders = _split_folders(folder) or {"train": folder}
+    classes = sorted(path.name for path in folders["train"].iterdir() if path.is_dir())
+    return {split: _image_split(path, folder, classes) for split, path in folders.items()}
 
 
-def _image_table(path: Path, root: Path, classes: list[str]) -> Table:
+def _image_split(path: Path, root: Path, classes: list[str]) -> OfficialSplit:
     unknown = {below.name for below in path.iterdir() if below.is_dir()} - set(classes)
     if unknown:
         raise DataError(f"{path} has class folders that train lacks: {', '.join(sorted(unknown))}")
@@ -164,24 +170,29 @@ def _image_table(path: Path, root: Path, classes: list[str]) -> Table:
         file
         for name in classes
         for file in (path / name).rglob("*")
-        if file.suffix.lower() in SUFFIXES
+        if file.suffix.lower() in IMAGE_SUFFIXES
     )
     if not files:
         raise DataError(f"{path} has no images in folders named after their class")
     number = {name: index for index, name in enumerate(classes)}
     labels = [number[file.relative_to(path).parts[0]] for file in files]
-    return Table(
+    return OfficialSplit(
         kind="image",
         labels=torch.tensor(labels),
         ids=[file.relative_to(root).as_posix() for file in files],
         class_names=classes,
         domains=None,
-        cells=_Files(files),
+        inputs=_ImageFiles(files),
     )
 
 
-def table_of(rows: Any, split: str, columns: Columns, origin: tuple[str, ...]) -> Table:  # noqa: ANN401
-    """A split of `datasets` as a table; `origin` says where it comes from, for messages."""
+def official_split(
+    rows: Any,  # noqa: ANN401 - a `datasets.Dataset`
+    split: str,
+    columns: ColumnNames,
+    origin: tuple[str, ...],
+) -> OfficialSplit:
+    """An official split from one of `datasets`; `origin` names where it is from, for messages."""
     inputs = _column(rows, "inputs", columns.inputs, IMAGE_COLUMNS + TEXT_COLUMNS)
     label = _column(rows, "labels", columns.label, LABEL_COLUMNS)
     is_text = getattr(rows.features[inputs], "dtype", "") in ("string", "large_string")
@@ -190,13 +201,13 @@ def table_of(rows: Any, split: str, columns: Columns, origin: tuple[str, ...]) -
     if not is_text:
         image = require("datasets", extra="train").Image(decode=False)
         only_inputs = only_inputs.cast_column(inputs, image)
-    return Table(
+    return OfficialSplit(
         kind="text" if is_text else "image",
         labels=labels,
         ids=[f"{split}/{row}" for row in range(len(rows))],
         class_names=class_names,
         domains=_names(rows, columns.domain) if columns.domain in rows.column_names else None,
-        cells=_Rows(only_inputs, inputs, origin),
+        inputs=_DatasetColumn(only_inputs, inputs, origin),
     )
 
 
@@ -233,12 +244,12 @@ def _names(rows: Any, column: str) -> list[str]:  # noqa: ANN401
 
 
 def official_name(name: str) -> str | None:
-    """The official split that a name begins with: `valid` there is `validation` here."""
+    """The official split that a name begins with; `valid` and `dev` mean `validation`."""
     word = re.split(r"[-_.]", name.lower(), maxsplit=1)[0]
     return next((split for split, aliases in ALIASES.items() if word in aliases), None)
 
 
-def _by_split(folder: Path, suffix: str) -> dict[str, list[Path]]:
+def _files_by_split(folder: Path, suffix: str) -> dict[str, list[Path]]:
     """Files by the official split that their name, or else their folder, begins with."""
     found: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob(f"*.{suffix}")):
@@ -253,8 +264,8 @@ def _split_folders(folder: Path) -> dict[str, Path]:
     return splits if "train" in splits and all(below.values()) else {}
 
 
-def root_cause(error: BaseException) -> str:
-    """What was at the bottom of an error, in words."""
+def _root_cause(error: BaseException) -> str:
+    """The first error of a chain, in words."""
     deepest = error
     while deepest.__cause__ is not None:
         deepest = deepest.__cause__
@@ -272,3 +283,71 @@ def quiet_datasets() -> Iterator[Any]:
     finally:
         if not was_quiet:
             datasets.utils.enable_progress_bars()
+
+
+def why_unreachable(timeout: float = HUB_TIMEOUT) -> str | None:
+    """Why the hub cannot be reached, or None where it answers.
+
+    The hub's own library retries for half a minute before it gives up. Any answer will do, even
+    a refusal; proxies are used as the environment says.
+
+    Args:
+        timeout: Seconds to wait for an answer.
+    """
+    address = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    host = urlsplit(address).hostname or address
+    try:
+        request = urllib.request.Request(address, method="HEAD")
+        with urllib.request.urlopen(request, timeout=timeout):
+            return None
+    except urllib.error.HTTPError:
+        return None
+    except urllib.error.URLError as error:
+        return f"{host}: {error.reason}"
+    except (OSError, ValueError) as error:
+        return f"{host}: {error}"
+
+
+def read_hub(repository: str, columns: ColumnNames) -> dict[str, OfficialSplit]:
+    """A data set of the public hub, by official split; downloaded once and then cached.
+
+    Raises:
+        DataError: It cannot be reached, or lacks a column.
+    """
+    with quiet_datasets() as datasets:
+        try:
+            found = datasets.load_dataset(repository)
+        # Connection, permission and format errors of several libraries mean the same here
+        except Exception as error:
+            raise DataError(f"the hub did not give {repository}: {_root_cause(error)}") from None
+    made = {}
+    for name, rows in found.items():
+        split = official_name(name) or name
+        made[split] = official_split(rows, split, columns, (f"{repository}, {name}",))
+    return made
+
+
+def read_hub_cache(repository: str, columns: ColumnNames) -> dict[str, OfficialSplit] | None:
+    """The same from an earlier download, without asking the hub; None if there is none."""
+    with _offline():
+        try:
+            return read_hub(repository, columns)
+        except DataError:
+            return None
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Switch the hub's libraries to offline mode, which they only look up when imported."""
+    modules: list[Any] = [
+        require("huggingface_hub.constants", extra="train"),
+        require("datasets.config", extra="train"),
+    ]
+    before = [module.HF_HUB_OFFLINE for module in modules]
+    try:
+        for module in modules:
+            module.HF_HUB_OFFLINE = True
+        yield
+    finally:
+        for module, value in zip(modules, before, strict=True):
+            module.HF_HUB_OFFLINE = value

@@ -1,11 +1,11 @@
-"""Exits spread evenly in cost."""
+"""Exits at equal shares of the cost."""
 
 from itertools import accumulate, combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offramp.networks.attach import spread_evenly
+from offramp.networks.attach import evenly_in_cost
 
 
 @st.composite
@@ -25,7 +25,7 @@ def distance(costs, chosen):
 @given(requests())
 def test_choice_is_the_best_of_all_choices(request):
     costs, count = request
-    chosen = spread_evenly(costs, count)
+    chosen = evenly_in_cost(costs, count)
     others = combinations(range(len(costs) - 1), count - 1)
     best = min(distance(costs, [*other, len(costs) - 1]) for other in others)
     assert abs(distance(costs, chosen) - best) < 1e-9
@@ -34,7 +34,7 @@ def test_choice_is_the_best_of_all_choices(request):
 @given(requests())
 def test_choice_grows_and_ends_at_the_last_block(request):
     costs, count = request
-    chosen = spread_evenly(costs, count)
+    chosen = evenly_in_cost(costs, count)
     assert len(chosen) == count
     assert chosen == sorted(set(chosen))
     assert chosen[-1] == len(costs) - 1

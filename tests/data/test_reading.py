@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from offramp.data import load
-from offramp.data.catalog import why_unreachable
+from offramp.data.reading import why_unreachable
 from offramp.errors import DataError
 
 
@@ -109,7 +109,7 @@ def test_an_address_that_is_none_is_named(monkeypatch):
 
 def test_the_hubs_libraries_are_set_offline_in_a_process_that_has_used_nothing_else():
     code = (
-        "from offramp.data.catalog import _offline\n"
+        "from offramp.data.reading import _offline\n"
         "with _offline():\n"
         "    import huggingface_hub.constants, datasets.config\n"
         "    print(huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE)\n"

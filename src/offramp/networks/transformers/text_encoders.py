@@ -1,7 +1,7 @@
 """BERT, RoBERTa, ELECTRA and DistilBERT of `transformers`: an exit after every layer.
 
-The mask of the padding travels in the state beside the tokens, so that it shrinks with them, and
-columns that are padding for all remaining samples can be cut.
+The state holds the mask of the padding beside the tokens. It shrinks with them, and columns that
+are padding for all remaining samples can be cut.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from offramp.networks.transformers.common import module_names, own_classes, trun
 _FAMILIES = ("bert", "roberta", "electra", "distilbert")
 
 
-class Embed(nn.Module):
+class TextEmbedding(nn.Module):
     """Token ids to embedded tokens.
 
     Args:
@@ -81,7 +81,7 @@ class TextClassifier(nn.Module):
         return logits
 
 
-def lay_out_bert(model: Any) -> Layout:  # noqa: ANN401 - an encoder, with or without classifier
+def bert_layout(model: Any) -> Layout:  # noqa: ANN401 - an encoder, with or without classifier
     """The embeddings, then one unit per layer."""
     config = model.config
     if getattr(config, "is_decoder", False):
@@ -93,7 +93,7 @@ def lay_out_bert(model: Any) -> Layout:  # noqa: ANN401 - an encoder, with or wi
         Unit(f"{prefix}{where}.{index}", MaskedLayer(layer, config))
         for index, layer in enumerate(trunk.get_submodule(where))
     ]
-    embed = Embed(trunk.embeddings, getattr(trunk, "embeddings_project", None))
+    embed = TextEmbedding(trunk.embeddings, getattr(trunk, "embeddings_project", None))
     classes = own_classes(model, trunk)
     return Layout(
         units=[Unit(f"{prefix}embeddings", embed), *layers],

@@ -1,0 +1,226 @@
+"""Backbones: where they come from, how files name them, and how they are cut into units."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from torch import nn
+
+from offramp.errors import FileFormatError, NetworkError
+from offramp.extras import require
+from offramp.networks.architectures.convnet import ConvNet
+from offramp.networks.architectures.efficientnet import (
+    efficientnet_b0,
+    efficientnet_b2,
+    efficientnet_lite0,
+)
+from offramp.networks.architectures.msdnet import msdnet
+from offramp.networks.architectures.resnet import resnet18, resnet34, thin_resnet
+from offramp.networks.architectures.vit import VisionTransformer, vit_small, vit_tiny
+from offramp.networks.fx_split import traced_layout
+from offramp.networks.layout import (
+    HasLayout,
+    Layout,
+    is_plain_sequential,
+    sequential_layout,
+    stages_layout,
+)
+from offramp.networks.transformers import (
+    model_from_config,
+    model_settings,
+    pretrained_model,
+    transformers_layout,
+)
+
+BackboneModules: TypeAlias = nn.Module | Sequence[nn.Module]
+Builder: TypeAlias = Callable[..., nn.Module]
+
+
+def timm_model(model: str, pretrained: bool = False) -> nn.Module:
+    """Make a model of timm.
+
+    Args:
+        model: One of `timm.list_models()`, with or without a tag of its weights.
+        pretrained: Whether to load its weights, from timm's cache or the hub.
+
+    Raises:
+        MissingExtraError: timm is not installed.
+        NetworkError: There is no such model.
+    """
+    timm = require("timm", extra="timm")
+    # A name may also point to the hub and bring a configuration along; only timm's own are made.
+    if model.split(".")[0] not in timm.list_models():
+        raise NetworkError(f"timm has no model `{model}`; see timm.list_models()")
+    result: nn.Module = timm.create_model(model, pretrained=pretrained)
+    return result
+
+
+def torchvision_model(model: str, pretrained: bool = False) -> nn.Module:
+    """Make a model of torchvision.
+
+    Args:
+        model: One of `torchvision.models.list_models()`.
+        pretrained: Whether to load its default weights, which torchvision checks by hash.
+
+    Raises:
+        MissingExtraError: torchvision is not installed.
+        NetworkError: There is no such model.
+    """
+    models = require("torchvision", extra="torchvision").models
+    if model not in models.list_models():
+        raise NetworkError(
+            f"torchvision has no model `{model}`; see torchvision.models.list_models()"
+        )
+    result: nn.Module = models.get_model(model)
+    if pretrained:
+        weights = models.get_model_weights(model).DEFAULT
+        # torchvision has no safetensors; `weights_only` refuses pickled code.
+        result.load_state_dict(weights.get_state_dict(check_hash=True, weights_only=True))
+    return result
+
+
+_ARCHITECTURES: dict[str, Builder] = {
+    "resnet34": resnet34,
+    "resnet18": resnet18,
+    "vit-tiny": vit_tiny,
+    "vit-small": vit_small,
+    "efficientnet-b0": efficientnet_b0,
+    "efficientnet-b2": efficientnet_b2,
+    "msdnet": msdnet,
+    "thin-resnet": thin_resnet,
+    "convnet": ConvNet,
+}
+
+ARCHITECTURES: tuple[str, ...] = tuple(_ARCHITECTURES)
+"""Names of the networks that `build` makes from a number of classes and an image size alone."""
+
+# A file names its backbone's builder by a key of this table, and nothing else can be run.
+BUILDERS: dict[str, Builder] = {
+    **_ARCHITECTURES,
+    "vit": VisionTransformer,  # of any width, depth and number of heads
+    "efficientnet-lite0": efficientnet_lite0,  # pretrained, from the extra `lite0`
+    "transformers": model_from_config,
+    # Without an argument for weights: a file must not be able to start a download.
+    "timm": lambda model: timm_model(model),
+    "torchvision": lambda model: torchvision_model(model),
+}
+
+
+def register_builder(name: str, builder: Builder) -> None:
+    """Make a backbone of your own known by name to `build` and to files.
+
+    Args:
+        name: A new name.
+        builder: A function of `num_classes`, `image_size` and settings that are JSON values,
+            which returns a backbone that `attach` can take.
+
+    Raises:
+        NetworkError: The name is taken.
+
+    Example:
+        >>> from offramp.networks import build
+        >>> def narrow(num_classes, image_size):
+        ...     return ConvNet(num_classes, image_size, width=4)
+        >>> register_builder("narrow-convnet", narrow)
+        >>> build("narrow-convnet", num_classes=3, image_size=16).num_exits
+        4
+    """
+    if BUILDERS.get(name, builder) is not builder:
+        raise NetworkError(f"there is a builder `{name}` already; choose another name")
+    BUILDERS[name] = builder
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A backbone, and how a file can name it.
+
+    Args:
+        modules: A module or a list of stages.
+        builder: Name of a registered builder that makes such a backbone; None if there is none.
+        settings: The builder's arguments, JSON values.
+    """
+
+    modules: BackboneModules
+    builder: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, modules: BackboneModules) -> "Backbone":
+        """A user's backbone; models of `transformers` can be built again from a file."""
+        settings = model_settings(modules) if _is_transformers_model(modules) else None
+        return cls(modules) if settings is None else cls(modules, "transformers", settings)
+
+    @classmethod
+    def named(cls, name: str) -> "Backbone":
+        """A pretrained one: `timm/<model>`, `torchvision/<model>`, or a folder or hub id."""
+        library, _, model = name.partition("/")
+        if library == "timm":
+            return cls(timm_model(model, pretrained=True), "timm", {"model": model})
+        if library == "torchvision":
+            return cls(torchvision_model(model, pretrained=True), "torchvision", {"model": model})
+        return cls.of(pretrained_model(name))
+
+
+def rebuild_backbone(builder: str | None, settings: dict[str, Any], class_name: str) -> nn.Module:
+    """Build what a file describes, without weights.
+
+    Args:
+        builder: Name of a registered builder; None for a backbone of the user's own.
+        settings: The builder's arguments.
+        class_name: The backbone's class, for messages.
+
+    Raises:
+        FileFormatError: No registered builder makes it.
+    """
+    if builder is None:
+        raise FileFormatError(
+            f"this network was attached to a backbone of your own, a {class_name}: pass one as "
+            f"load(folder, backbone={class_name}(...)). Commands cannot make it: run and export "
+            "such a network from Python"
+        )
+    if builder not in BUILDERS:
+        raise FileFormatError(
+            f"the file names an unknown builder {builder!r}; if it is your own, call "
+            "register_builder before loading"
+        )
+    return BUILDERS[builder](**settings)
+
+
+def _is_transformers_model(module: object) -> bool:
+    return any(
+        parent.__module__.split(".")[0] == "transformers" for parent in type(module).__mro__
+    )
+
+
+def find_layout(
+    backbone: BackboneModules,
+    names: Sequence[str] | None,
+    example: Any = None,  # noqa: ANN401
+) -> Layout:
+    """Find the units of a backbone, in the first way that fits.
+
+    Args:
+        backbone: A module, or a list of stages.
+        names: The exits that are wanted, if the user named them: a traced module is cut there.
+        example: A batch; tracing needs it.
+
+    Raises:
+        NetworkError: This backbone cannot be cut; the message says what would help.
+    """
+    if isinstance(backbone, nn.ModuleList | list | tuple):
+        return stages_layout(list(backbone))
+    if not isinstance(backbone, nn.Module):
+        raise NetworkError(
+            "`backbone` must be an nn.Module, a list of them, or a name, got "
+            f"{type(backbone).__name__}"
+        )
+    if isinstance(backbone, HasLayout):
+        return backbone.layout()
+    if _is_transformers_model(backbone):
+        return transformers_layout(backbone)
+    if is_plain_sequential(backbone):
+        layout = sequential_layout(backbone)  # type: ignore[arg-type]
+        # Only tracing can put an exit inside a unit.
+        if not any(name in layout.modules and not layout.has(name) for name in names or ()):
+            return layout
+    return traced_layout(backbone, names, example)
