@@ -1,4 +1,4 @@
-"""What this machine is fast at."""
+"""Which precisions this machine computes fast in."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, cast
@@ -38,10 +38,9 @@ def _capabilities() -> Mapping[str, Any]:
 
 
 def has_fast_bfloat16() -> bool:
-    """Whether the GPU, or else the processor, computes in bfloat16 itself.
+    """Whether the GPU, or without one the processor, has instructions for bfloat16.
 
-    Without instructions for it, bfloat16 is emulated: ten times slower than float32 on a
-    processor, and only less exact.
+    Otherwise bfloat16 is emulated, which is ten times slower than float32 on a processor.
     """
     if torch.cuda.is_available():
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -50,7 +49,7 @@ def has_fast_bfloat16() -> bool:
 
 
 def to_precision(name: str) -> Precision:
-    """A precision by name; auto is bfloat16 where the machine is fast at it, else float32.
+    """A precision by name; `auto` is bfloat16 where the machine is fast at it, else float32.
 
     Raises:
         ConfigError: There is no such precision.

@@ -42,10 +42,10 @@ def record(
 
     Args:
         network: An `EarlyExitNetwork`; or any module that returns a list of M logits `[n, K]`, or
-            a tensor `[n, M, K]`, with `costs` given. A wrapper that stops by itself unless it is
-            called with `mode="training"`, such as earlyon's, is called so, in eval mode.
+            a tensor `[n, M, K]`, with `costs` given. A wrapper that exits early by default and
+            runs all exits with `mode="training"`, such as earlyon's, is called with that.
         data: A data set of `(inputs, label)`, or a `DataLoader` of one. Its `sample_ids` and
-            `class_names` go into the ledger if it has them.
+            `class_names` are kept in the ledger if it has them.
         split: `train`, `held_out`, `val`, `test` or `all`; the data's own by default.
         costs: `Costs`, or cumulative costs `[M]`; MACs are counted by default.
         dtype: How logits are stored.
@@ -58,8 +58,8 @@ def record(
 
     Raises:
         SplitError: The split is not known, or not what the data say.
-        ConfigError: A setting that is not possible, or costs that are missing.
-        LedgerError: Labels or logits that cannot be what they are said to be.
+        ConfigError: An impossible setting, or costs that are missing.
+        LedgerError: Labels that are not classes of the network.
 
     Example:
         >>> from torch.utils.data import TensorDataset
@@ -75,13 +75,13 @@ def record(
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
     processes = Processes.here(device)
     network.to(processes.device)
-    say_all = _saying_all(network)
+    all_exits = _with_all_exits(network)
 
     def compute(batch: Batch) -> list[Tensor]:
         inputs = moved(batch[0], processes.device)
         half = torch.autocast(processes.device.type, torch.bfloat16)
         with half if precision == "bfloat16" else nullcontext():
-            logits = _stacked(say_all(inputs), len(batch[1]))
+            logits = _stacked(all_exits(inputs), len(batch[1]))
         _check_labels(batch[1], logits.shape[2])
         return [logits.to(_DTYPES[dtype]), batch[1]]
 
@@ -113,11 +113,11 @@ def _check_settings(dtype: str, precision: str, batch_size: int) -> None:
 
 def _split(samples: Samples, split: str | None) -> str:
     if split is None and samples.split is None:
-        raise SplitError("the data do not say which split they are; pass split='val', say")
+        raise SplitError("the data do not say which split they are; pass for example split='val'")
     if None not in (split, samples.split) and split != samples.split:
         raise SplitError(
-            f"the data say that they are {samples.split!r}, and split={split!r} was given; leave "
-            "it out, or pass other data"
+            f"the data are the split {samples.split!r}, and split={split!r} was given; leave it "
+            "out, or pass other data"
         )
     return split or str(samples.split)
 
@@ -125,8 +125,8 @@ def _split(samples: Samples, split: str | None) -> str:
 def _counted(network: nn.Module, samples: Samples, processes: Processes) -> Costs:
     if not isinstance(network, EarlyExitNetwork):
         raise ConfigError(
-            f"the costs of a {type(network).__name__} are not known: pass costs=, cumulative and "
-            "one per exit"
+            f"the costs of a {type(network).__name__} are not known: pass costs=, one per exit "
+            "and cumulative"
         )
     if not isinstance(network.inputs, AnyInput):
         return count_macs(network)
@@ -135,7 +135,7 @@ def _counted(network: nn.Module, samples: Samples, processes: Processes) -> Cost
     return count_macs(network, moved(inputs, processes.device))
 
 
-def _saying_all(network: nn.Module) -> Callable[[Any], Any]:
+def _with_all_exits(network: nn.Module) -> Callable[[Any], Any]:
     """The network, called so that it returns the logits of all its exits."""
     mode = inspect.signature(network.forward).parameters.get("mode")
     if mode is not None and mode.default == "inference":

@@ -115,7 +115,7 @@ def test_an_interruption_says_how_to_go_on(app, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["offramp", "train", "--out", "runs/my digits"])
     found = call(app, f"train --data x --network convnet --out {tmp_path}")
     assert found.exit_code == 130
-    assert "the same command goes on with it" in found.output
+    assert "the same command resumes it" in found.output
     assert "offramp train --out 'runs/my digits'" in found.output
 
 

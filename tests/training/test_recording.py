@@ -36,7 +36,7 @@ def test_what_the_data_know_goes_into_the_ledger(convnet, data):
     assert ledger.split == "test"
     assert ledger.class_names == ["a", "b", "c"]
     assert ledger.sample_ids[:2] == ["image-0", "image-1"]
-    with pytest.raises(SplitError, match="the data say that they are 'test', and split='val'"):
+    with pytest.raises(SplitError, match="the data are the split 'test', and split='val'"):
         record(convnet, Named(*data.tensors), split="val", progress=False)
 
 

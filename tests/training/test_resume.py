@@ -1,4 +1,4 @@
-"""A run that is killed at any moment goes on to bitwise the same weights."""
+"""A run that is killed at any moment is resumed to bitwise the same weights."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def test_killed_runs_end_with_the_same_weights(tmp_path):
         process.communicate()
         assert process.returncode == -signal.SIGKILL
     last = start(pieces)
-    assert "going on with network" in last.communicate(timeout=180)[1].decode()
+    assert "resuming network" in last.communicate(timeout=180)[1].decode()
     assert last.returncode == 0
     assert fingerprint(pieces) == fingerprint(whole)
     first, second = (
@@ -130,7 +130,7 @@ def test_a_finished_run_is_not_run_again(convnet, data, quick, tmp_path):
 
 def test_a_folder_with_another_run_is_refused(convnet, data, quick, tmp_path):
     train(convnet, data, config=quick, folder=tmp_path)
-    with pytest.raises(ConfigError, match=r"objective.*use the same ones to go on with it"):
+    with pytest.raises(ConfigError, match=r"objective.*use the same ones to resume it"):
         train(convnet, data, "distillation", quick, folder=tmp_path)
     other = TrainConfig(epochs=3, batch_size=16, learning_rate=0.02)
     with pytest.raises(ConfigError, match=r"learning_rate: 0.01 there, 0.02 here"):

@@ -23,7 +23,7 @@ from offramp.serving.model import network_folder
 from offramp.training import OBJECTIVES, TrainConfig, train
 
 Domain = Annotated[
-    str | None, typer.Option(help="Where test comes from, for data sets of several domains.")
+    str | None, typer.Option(help="The domain of test, for data sets with several domains.")
 ]
 TokenizerName = Annotated[
     str | None,
@@ -44,15 +44,20 @@ def train_command(
             help=f"One of {', '.join(ARCHITECTURES)}; or a pretrained model, as attach takes it."
         ),
     ],
-    folder: Annotated[Path, typer.Option("--out", help="Of the run; the same one goes on.")],
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--out", help="Folder of the run; if it has one already, that run is resumed."
+        ),
+    ],
     objective: Annotated[str, typer.Option(help=f"One of {', '.join(OBJECTIVES)}.")] = "joint",
-    epochs: Annotated[int, typer.Option(help="At most so many, in each phase.")] = 1000,
+    epochs: Annotated[int, typer.Option(help="The most epochs in each phase.")] = 1000,
     batch_size: Annotated[int, typer.Option(help="Over all processes together.")] = 128,
     learning_rate: Annotated[
         float | None,
         typer.Option(
-            help="At the top of the schedule. Default: 0.01 for networks of convolutions from "
-            "nothing, 0.001 for all others."
+            help="At the top of the schedule. Default: 0.01 for convolutional networks trained "
+            "from scratch, 0.001 for all others."
         ),
     ] = None,
     patience: Annotated[
@@ -62,20 +67,22 @@ def train_command(
     augment: Annotated[
         str,
         typer.Option(
-            help="Of images: none; light, shifts and flips, for small networks; or paper, all "
-            "that the paper does, Mixup and CutMix included."
+            help="Of images: none; light, which is shifts and flips, for small networks; or "
+            "paper, all that the paper does, including Mixup and CutMix."
         ),
     ] = "none",
     domain: Domain = None,
     tokenizer: TokenizerName = None,
     precision: Precision = "auto",
     workers: Annotated[int, typer.Option(help="Processes that read the data.")] = 0,
-    seed: Annotated[int, typer.Option(help="Of the weights, the order and everything else.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Of the weights, the order and all other randomness.")
+    ] = 0,
 ) -> None:
-    """Train a network with exits; killed or interrupted, the same command goes on.
+    """Train a network with exits; the same command resumes an interrupted run.
 
-    The checkpoint, the history and the trained network (OUT/network) go into the folder. Under
-    torchrun or accelerate launch, the processes share the work.
+    The checkpoint, the history and the trained network (OUT/network) are written to the folder.
+    Under torchrun or accelerate launch, the processes share the work.
     """
     config = TrainConfig(
         epochs=epochs,
@@ -94,7 +101,7 @@ def train_command(
     samples = source.load().train
     head = "cascade" if objective == "zero-time-waste" else None
     made = build_for_data(network, samples, seed, head=head)
-    with _saying_how_to_go_on(folder):
+    with _explaining_how_to_resume(folder):
         source.save(folder)
         history = train(
             made,
@@ -109,7 +116,7 @@ def train_command(
     chosen = history.chosen
     accuracy = chosen.get("accuracy", chosen["train_accuracy"])
     shown = " ".join(f"{100 * share:.1f}" for share in accuracy)
-    text = f"weights of epoch {chosen['epoch'] + 1}, right at the exits: {shown} %"
+    text = f"weights of epoch {chosen['epoch'] + 1}, accuracy at the exits: {shown} %"
     err.print(text, highlight=False)
     err.print(f"written to {folder}/: network, history.jsonl, train.json", highlight=False)
 
@@ -159,7 +166,7 @@ def load_network(run: Path) -> EarlyExitNetwork:
 
 
 def _check_name(network: str) -> None:
-    """The hub has short names too, but is slow to say that it has not this one."""
+    """Refuse a misspelt name at once: asking the hub for it would take long."""
     hint = "" if Path(network).exists() else did_you_mean(network, ARCHITECTURES, cutoff=0.8)
     if hint:
         raise ConfigError(f"there is no network `{network}`{hint}")
@@ -173,7 +180,7 @@ def _augmentation(name: str) -> Augmentation | None:
 
 
 def _learning_rate(network: str) -> float:
-    """Batch norm stands, and short runs need, more than transformers and trained weights do."""
+    """Networks with batch norm take, and short runs need, a higher rate than others."""
     return 0.01 if network in ARCHITECTURES and not network.startswith("vit") else 0.001
 
 
@@ -184,15 +191,14 @@ def _dtype(name: str) -> Literal["float16", "float32"]:
 
 
 @contextmanager
-def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
+def _explaining_how_to_resume(folder: Path) -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
         command = shlex.join(["offramp", *sys.argv[1:]])
         err.print(
-            f"interrupted; what was done is in {folder}, and the same command goes on with it:\n"
-            f"  {command}",
+            f"interrupted; the run is in {folder}, and the same command resumes it:\n  {command}",
             markup=False,
             highlight=False,
             soft_wrap=True,

@@ -1,8 +1,9 @@
-"""Heads: what turns a state into logits at an exit.
+"""Heads, which turn the state at an exit into logits.
 
-A head takes `(state, logits_so_far)`. It first draws features from the state without any
-parameter, then classifies them, so that with a frozen backbone the features need to be computed
-only once. Any module with that signature can be a head; those here can also be saved.
+A head takes `(state, logits_so_far)`. It first reads features from the state without any
+parameter, then classifies them: with a frozen backbone the features are computed only once. Any
+module with that signature can be a head; those here can also be saved. Which of them an exit gets
+is decided in `choose_heads`.
 """
 
 from collections.abc import Callable
@@ -21,12 +22,12 @@ PoolKind = Literal["whole", "flat", "map", "first", "mean"]
 
 @dataclass(frozen=True)
 class Pool:
-    """How features are drawn from a state, without parameters.
+    """How features are read from a state, without parameters.
 
     Args:
         kind: `map` averages `[N, C, ...]` over all positions, `mean` does so for `[N, ..., C]`,
             such as tokens; `first` takes the first token of `[N, T, C]`, `flat` takes `[N, C]`
-            as it is, and `whole` hands on the tensor unpooled.
+            as it is, and `whole` returns the tensor unpooled.
         leaf: Where in the state the tensor is.
         mask: Where in the state the mask `[N, T]` of the tokens is, if there is one.
 
@@ -70,7 +71,7 @@ class Head(nn.Module):
 
     Attributes:
         reads_logits: Whether `logits_so_far` are read. The runtime has to run the heads before
-            such a head even at exits where nobody may stop.
+            such a head even at exits that are closed.
         settings: The constructor's arguments as JSON values.
     """
 
@@ -86,7 +87,7 @@ class Head(nn.Module):
         self.settings = settings
 
     def features(self, state: State) -> Tensor:
-        """What the head reads of the state, without any parameter; `[N, C]` where pooled."""
+        """What the head reads from the state, without parameters; `[N, C]` where pooled."""
         return self.pool(state)
 
     def classify(self, features: Tensor, logits_so_far: Tensor | None = None) -> Tensor:
@@ -115,8 +116,7 @@ class Head(nn.Module):
         """Rebuild a head from `describe()`, with fresh weights.
 
         Raises:
-            FileFormatError: The file names a class that is not defined here, or settings that
-                it does not have.
+            FileFormatError: The file names an unknown class, or settings that it does not have.
         """
         settings = dict(description) if isinstance(description, dict) else {}
         name = settings.pop("name", None)
@@ -136,7 +136,7 @@ class LinearHead(Head):
     """Pooled features, an optional layer norm, and one linear layer.
 
     Args:
-        pool: How features are drawn from the state.
+        pool: How features are read from the state.
         width: Number of features C.
         num_classes: K.
         norm: Whether a layer norm comes first; states inside a pre-norm transformer need it.
@@ -161,7 +161,7 @@ class MLPHead(Head):
     """Pooled features and two linear layers with a ReLU between them.
 
     Args:
-        pool: How features are drawn from the state.
+        pool: How features are read from the state.
         width: Number of features C.
         num_classes: K.
         hidden: Width of the hidden layer.
@@ -213,10 +213,10 @@ def _strided(width: int, hidden: int) -> tuple[nn.Module, ...]:
 class CascadeHead(Head):
     """A linear head that also reads the logits of the exit before it (zero time waste).
 
-    The logits are detached, so that an exit is not trained through the next one.
+    The logits are detached: an exit is not trained through the next one.
 
     Args:
-        pool: How features are drawn from the state.
+        pool: How features are read from the state.
         width: Number of features C.
         num_classes: K.
         first: Whether this is the first exit, which has nothing before it.

@@ -1,4 +1,4 @@
-"""What a network takes: checked once, where a batch enters, and turned into the first state."""
+"""What a network takes as input: a batch is checked once, and turned into the first state."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ class Inputs:
     def __init_subclass__(cls) -> None:
         Inputs._kinds[cls.kind] = cls
 
-    def begin(self, x: Any) -> State:  # noqa: ANN401 - whatever the user has, checked here
+    def begin(self, x: Any) -> State:  # noqa: ANN401 - checked here
         """Check a batch and turn it into the state that the first stage takes."""
         raise NotImplementedError
 
@@ -29,7 +29,7 @@ class Inputs:
         raise NotImplementedError
 
     def trim(self, state: State) -> State:
-        """Cut away what no remaining sample needs; most inputs have nothing of the kind."""
+        """Cut what no remaining sample needs, such as padding; most inputs have none."""
         return state
 
     def align(self, states: Sequence[State]) -> list[State]:
@@ -70,10 +70,10 @@ class AnyInput(Inputs):
         return state
 
     def example(self, batch: int = 1) -> Any:  # noqa: ANN401
-        """Not known.
+        """Unknown for such inputs.
 
         Raises:
-            NetworkError: Always, with what to do.
+            NetworkError: Always.
         """
         raise NetworkError("this network does not know its inputs: pass `example=`, a small batch")
 

@@ -22,7 +22,7 @@ Batch: TypeAlias = tuple[Any, Tensor]
 
 
 class Samples:
-    """Data that can be read in any order, whatever it came as.
+    """Data that can be read in any order, from a data set or a loader.
 
     Args:
         dataset: A map-style data set of `(inputs, label)`, inputs a tensor or a dict of tensors.
@@ -51,16 +51,16 @@ class Samples:
     def of(cls, data: Any, workers: int = 0) -> "Samples":  # noqa: ANN401
         """Take a data set or a `DataLoader`.
 
-        Of a loader, the data set, its way to join samples and its workers are taken; the order
-        and the size of batches are not, since they have to be the same after an interruption.
+        A loader's data set, collate function and workers are used. Its order and batch size are
+        not, since they have to be the same after an interruption.
 
         Args:
-            data: What the user has.
+            data: A data set or a loader.
             workers: Processes that read, unless a loader says otherwise.
 
         Raises:
-            ConfigError: The data have no length or cannot be read by number, or the loader has a
-                sampler of its own.
+            ConfigError: The data have no length or cannot be indexed, or the loader has a sampler
+                of its own.
         """
         if not isinstance(data, DataLoader):
             return cls(_checked(data), workers=workers)
@@ -70,7 +70,7 @@ class Samples:
         if type(sampler) not in (RandomSampler, SequentialSampler):
             raise ConfigError(
                 f"the DataLoader draws its samples with a {type(sampler).__name__}, whose order "
-                "could not be gone on with after an interruption: pass the data set itself, or a "
+                "could not be resumed after an interruption: pass the data set itself, or a "
                 "Subset of it"
             )
         collate = data.collate_fn if data.batch_size is not None else None
@@ -88,7 +88,7 @@ class Samples:
         """Read batches one after the other, each when it is asked for.
 
         Args:
-            indices: For each batch the numbers of its samples, int64 `[n]`.
+            indices: For each batch the positions of its samples, int64 `[n]`.
             seed: Of the workers, if there are any.
         """
         if hasattr(self.dataset, "batch"):
@@ -110,8 +110,8 @@ class Samples:
 def _checked(dataset: Any) -> Any:  # noqa: ANN401
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise ConfigError(
-            "data must be a data set of (inputs, label) with a length, whose samples can be read "
-            f"by number, or a DataLoader of one, got {type(dataset).__name__}; read a stream into "
+            "data must be a data set of (inputs, label) with a length, whose samples can be "
+            f"indexed, or a DataLoader of one, got {type(dataset).__name__}; read a stream into "
             "a list first"
         )
     if len(dataset) == 0:
@@ -168,7 +168,7 @@ Compute: TypeAlias = Callable[[Batch], Sequence[Tensor]]
 
 
 def in_order(samples: int, batch_size: int) -> list[Tensor]:
-    """The samples' numbers in order, in batches.
+    """The samples' positions in order, in batches.
 
     Example:
         >>> in_order(3, batch_size=2)
@@ -186,13 +186,13 @@ def compute_rows(
 ) -> list[Tensor]:
     """Compute tensors with one row per sample, for all samples in order.
 
-    Batches are made first and then shared out whole: a matrix product may round differently for
-    another batch size, and so the result does not depend on the number of processes.
+    Whole batches are shared among the processes: a matrix product may round differently for
+    another batch size, and the result must not depend on the number of processes.
 
     Args:
         samples: N of them.
         batch_size: Of each process.
-        processes: Among which the batches are shared out.
+        processes: Share the batches among them.
         compute: From a batch to tensors `[n, ...]`.
         advance: Called with the number of samples after each batch of this process.
 
@@ -206,7 +206,7 @@ def compute_rows(
     mine = shares[processes.rank]
     results: list[Tensor] = []
     done = 0
-    # A process without a batch of its own needs one to know the shapes, of which it keeps no row.
+    # A process without a batch of its own runs one to know the shapes, and keeps no row of it.
     read = mine or shares[0][:1]
     for index, batch in zip(read, samples.batches(read), strict=True):
         rows = [each.cpu() for each in compute(batch)]

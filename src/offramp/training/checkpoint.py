@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to go on as if nothing had happened.
+"""Checkpoints: everything that is needed to resume a run, to the same result.
 
 Weights, the optimiser's moments and the best weights so far are tensors in one safetensors file;
 the place in the run, the history and the command are JSON. The data's order, the augmentation and
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from offramp.errors import ConfigError, FileFormatError
+from offramp.networks.network import distinct_tensors
 from offramp.storage import read_folder, write_folder
 
 
@@ -40,7 +41,7 @@ def generator_at(*place: int | str) -> torch.Generator:
 
 
 def seed_everything(*place: int | str) -> None:
-    """Seed torch, numpy and `random` for a place: dropout, and whatever a data set draws from."""
+    """Seed torch, numpy and `random` for a place: dropout and data sets may draw from them."""
     number = seed_at(*place)
     torch.manual_seed(number)
     random.seed(number)
@@ -49,7 +50,7 @@ def seed_everything(*place: int | str) -> None:
 
 @contextmanager
 def kept_randomness() -> Iterator[None]:
-    """Give the caller's random states back afterwards."""
+    """Restore the caller's random states afterwards."""
     numpy_state, python_state = np.random.get_state(), random.getstate()
     devices = range(torch.cuda.device_count())
     with torch.random.fork_rng(devices):
@@ -65,15 +66,15 @@ _VERSION = 1
 
 @dataclass
 class Place:
-    """Where a run is, and what it knows beside tensors.
+    """Where a run is, and what a checkpoint holds besides tensors.
 
     Args:
         phase: Number of the phase.
         epoch: Number of the epoch within it.
         step: Steps done within the epoch.
         best: Best accuracy on the stopping slice in this phase, and its epoch.
-        sums: Of the running epoch: samples, loss, and per exit the number right.
-        seconds: That the running epoch has taken.
+        sums: Over the current epoch: samples, loss, and per exit the number of correct answers.
+        seconds: Spent on the current epoch.
         finished: Whether the run has ended.
     """
 
@@ -91,8 +92,8 @@ class Checkpoints:
     """The checkpoint of one run.
 
     Args:
-        folder: Where it is written; None: nowhere.
-        command: What was asked for, as JSON values. A run is only gone on with if it is the same.
+        folder: Where it is written; None to write nothing.
+        command: What was asked for, as JSON values. A run is only resumed by the same command.
     """
 
     folder: Path | None
@@ -128,23 +129,17 @@ class Checkpoints:
             if there != here:
                 raise ConfigError(
                     f"{self.folder} holds a run with other settings ({name}: {there!r} there, "
-                    f"{here!r} here); use the same ones to go on with it, or another folder"
+                    f"{here!r} here); use the same ones to resume it, or another folder"
                 )
 
 
 def weights(network: nn.Module, prefix: str) -> dict[str, Tensor]:
     """All weights and buffers, under one name each, with a prefix."""
-    seen: set[int] = set()
-    result = {}
-    for name, tensor in network.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            result[prefix + name] = tensor.detach()
-    return result
+    return {prefix + name: each.detach() for name, each in distinct_tensors(network).items()}
 
 
 def fill(network: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
-    """Copy tensors into the network, in place, so that layouts and ties stay.
+    """Copy tensors into the network, in place: memory formats and tied weights are kept.
 
     Raises:
         FileFormatError: A tensor is missing or has another shape.
@@ -164,7 +159,7 @@ def optimizer_tensors(optimizer: Optimizer, names: Mapping[int, str]) -> dict[st
     """The optimiser's state, named after the parameters.
 
     Args:
-        optimizer: Whose state are tensors only, such as AdamW.
+        optimizer: One whose state consists of tensors only, such as AdamW.
         names: Of the parameters, by their `id`.
     """
     return {
@@ -177,12 +172,12 @@ def optimizer_tensors(optimizer: Optimizer, names: Mapping[int, str]) -> dict[st
 def restore_optimizer(
     optimizer: Optimizer, names: Mapping[int, str], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Put back what `optimizer_tensors` gave."""
+    """Restore what `optimizer_tensors` returned."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             for key in ("step", "exp_avg", "exp_avg_sq"):
                 value = tensors.get(f"optimizer.{key}.{names[id(parameter)]}")
                 if value is not None:
-                    # In the parameter's own layout, as the optimiser itself would make it.
+                    # In the parameter's memory format, as the optimiser itself would make it.
                     like = torch.empty(()) if key == "step" else torch.empty_like(parameter)
                     optimizer.state[parameter][key] = like.detach().copy_(value)

@@ -11,13 +11,13 @@ _HARMLESS = ("checkpoint_seconds", "progress", "tensorboard")
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of `train`; the defaults follow the paper's Appendix C where it says something.
+    """Settings of `train`; the defaults follow the paper's Appendix C where it states something.
 
     AdamW, linear warm-up, cosine annealing with warm restarts, and early stopping with at most
     1000 epochs are the paper's. The values are ours, since it states none.
 
     Args:
-        epochs: At most so many, in each phase of the objective.
+        epochs: The most epochs in each phase of the objective.
         batch_size: Over all processes together.
         learning_rate: At the top of the schedule.
         weight_decay: Of AdamW, on tensors with two dimensions or more; not on biases and norms.
@@ -25,16 +25,16 @@ class TrainConfig:
         restart_epochs: Length of the first cosine cycle; each next one is twice as long. All are
             stretched so that training ends with the end of a cycle.
         clip_norm: Gradients are scaled down to this norm; None for no clipping.
-        patience: Stop after so many epochs without a better accuracy (mean over the exits) on
-            the stopping slice, and take the best epoch's weights. None: no slice is kept back,
+        patience: Stop after this many epochs without a better accuracy (mean over the exits) on
+            the stopping slice, and take the best epoch's weights. None: no slice is held back,
             all epochs are run, and the last weights are taken.
-        stopping_share: The share of the training data that is kept back to decide on stopping.
+        stopping_share: The share of the training data that is held back to decide on stopping.
         precision: `bfloat16` runs the network under autocast; weights and losses stay float32.
-        channels_last: Whether images are laid out with the channels last; faster on many CPUs
-            and GPUs.
+        channels_last: Whether images are stored with the channels last; faster on many CPUs and
+            GPUs.
         workers: Processes that read the data; with any, checkpoints are written after epochs only.
         seed: Of the data's order, the augmentation, dropout and the stopping slice.
-        checkpoint_seconds: At most so much work is lost when a run is killed.
+        checkpoint_seconds: The time between checkpoints: the most work lost if a run is killed.
         progress: Whether progress is shown, on stderr.
         tensorboard: Whether metrics go to TensorBoard too; None: if it is installed.
 

@@ -1,4 +1,4 @@
-"""Several processes that work on one task, through `accelerate`; or this one alone."""
+"""Several processes that share one task, through `accelerate`; or a single one."""
 
 import os
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ def mean_over_processes(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Processes:
-    """Who we are among the processes, and how tensors travel between them.
+    """This process among all of them, and how they exchange tensors.
 
     Args:
-        rank: This process, counted from 0.
-        world: How many there are.
-        device: Where this one computes.
-        accelerator: An `accelerate.Accelerator`, if there are several.
+        rank: The number of this process, counted from 0.
+        world: The number of processes.
+        device: Where this process computes.
+        accelerator: An `accelerate.Accelerator`, if there are several processes.
 
     Example:
         >>> Processes.here(torch.device("cpu")).world
@@ -49,7 +49,7 @@ class Processes:
         """The processes that `accelerate launch` or `torchrun` started; one without them.
 
         Args:
-            device: Where to compute if this is the only process.
+            device: Where to compute in a single process.
         """
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls(0, 1, device)
@@ -90,7 +90,7 @@ class Processes:
             most: The largest n of all.
 
         Returns:
-            For each process `[most, ...]`, of which its own n rows mean something.
+            For each process `[most, ...]`, of which the first n rows are its own.
         """
         if self.accelerator is None:
             return [rows]
@@ -100,12 +100,12 @@ class Processes:
         return list(everything.split(most))
 
     def align(self, network: nn.Module) -> None:
-        """Give every process the first one's buffers, such as the means of batch norm."""
+        """Copy the first process's buffers, such as the means of batch norm, to all others."""
         if self.accelerator is not None:
             for buffer in network.buffers():
                 torch.distributed.broadcast(buffer, src=0)
 
     def wait(self) -> None:
-        """Until all processes have come here."""
+        """Wait until all processes have reached this point."""
         if self.accelerator is not None:
             self.accelerator.wait_for_everyone()

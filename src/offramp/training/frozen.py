@@ -1,4 +1,4 @@
-"""A frozen backbone: what the heads read of it is computed once, and the heads train on that."""
+"""A frozen backbone: the features that the heads read are computed once and trained on."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -14,10 +14,10 @@ from offramp.networks.state import evaluating, take
 from offramp.training.batches import Batch, Samples, compute_rows, moved
 from offramp.training.config import TrainConfig
 from offramp.training.distributed import Processes
-from offramp.training.objectives import Objective, Part, Phase
+from offramp.training.objectives import Objective, Phase, TrainedPart
 
 
-def trained_modules(network: EarlyExitNetwork, part: Part) -> list[nn.Module]:
+def trained_modules(network: EarlyExitNetwork, part: TrainedPart) -> list[nn.Module]:
     """The modules that are trained in a phase, see `Phase`."""
     heads = list(network.heads)
     if part == "network":
@@ -30,10 +30,10 @@ def trained_modules(network: EarlyExitNetwork, part: Part) -> list[nn.Module]:
 
 
 @contextmanager
-def training_only(network: EarlyExitNetwork, part: Part) -> Iterator[None]:
-    """Let only a part of the network have gradients; everything is as before afterwards.
+def training_only(network: EarlyExitNetwork, part: TrainedPart) -> Iterator[None]:
+    """Let only a part of the network have gradients, and restore everything afterwards.
 
-    Parameters that had no gradient before keep having none.
+    Parameters that were frozen before stay frozen.
 
     Raises:
         ConfigError: Nothing is left to train.
@@ -57,7 +57,7 @@ def training_only(network: EarlyExitNetwork, part: Part) -> Iterator[None]:
             module.training = mode
 
 
-def training_mode(network: EarlyExitNetwork, part: Part) -> None:
+def training_mode(network: EarlyExitNetwork, part: TrainedPart) -> None:
     """Put the trained part into train mode and the rest into eval mode."""
     network.eval()
     for module in trained_modules(network, part):
@@ -74,8 +74,8 @@ def only_heads(network: EarlyExitNetwork, objective: Objective) -> tuple[Phase, 
 LIMIT = 2 * 1024**3  # bytes; beyond it the backbone is run again in every epoch
 
 
-class Features:
-    """A data set of what the heads read, with a fast `batch`.
+class FeatureData:
+    """A data set of the features that the heads read, with a fast `batch`.
 
     Args:
         features: For each exit `[N, ...]`.
@@ -93,16 +93,16 @@ class Features:
         return [each[index] for each in self.features], self.labels[index]
 
     def batch(self, index: Tensor) -> Batch:
-        """Samples by their numbers `[n]`."""
+        """Features and labels of the samples at positions `[n]`."""
         return take(self.features, index), self.labels[index]
 
 
 class CachedHeads(nn.Module):
-    """The heads of a network, on features that were computed before.
+    """The heads of a network, applied to cached features.
 
     Args:
-        network: Whose heads they are; they are shared, not copied.
-        fixed: For each exit whether its final logits are cached, since it is not trained.
+        network: Its heads are shared, not copied.
+        fixed: For each exit whether its logits are cached, since its head is not trained.
     """
 
     def __init__(self, network: EarlyExitNetwork, fixed: Sequence[bool]) -> None:
@@ -118,15 +118,15 @@ class CachedHeads(nn.Module):
             so_far = torch.stack(logits, 1) if reads else None
             assert isinstance(head, Head)  # checked by can_split
             logits.append(cached if fixed else head.classify(cached, so_far))
-        # Under autocast, a head's type may be another than that of cached logits.
+        # Under autocast, a head's logits may have another type than cached ones.
         return torch.stack([each.float() for each in logits], 1)
 
 
 def can_split(network: EarlyExitNetwork, phase: Phase) -> bool:
-    """Whether the phase trains heads only, and heads that draw features without parameters.
+    """Whether the phase trains only heads, and all of them read features without parameters.
 
-    A head that is no `Head`, or an objective that runs the network in its own way, is trained in
-    the plain way: with the backbone run in every step.
+    With a head that is not a `Head`, or an objective that runs the network in its own way, the
+    backbone is run in every step.
     """
     own_way = type(phase.objective).logits is not Objective.logits
     known = all(isinstance(head, Head) for head in network.heads)
@@ -141,20 +141,20 @@ def cache_features(
     processes: Processes,
     autocast: Callable[[], AbstractContextManager[Any]],
     advance: Callable[[int], None],
-) -> tuple[CachedHeads, Features] | None:
+) -> tuple[CachedHeads, FeatureData] | None:
     """Run the frozen stages once over all data.
 
     Args:
-        network: Whose heads are to be trained.
-        phase: Which of them.
+        network: Its heads are to be trained.
+        phase: Which of the heads.
         samples: The training data.
-        config: Whose size of batches and memory format are used.
-        processes: That share the work.
+        config: Its batch size and memory format are used.
+        processes: They share the work.
         autocast: Sets the precision.
         advance: Called with the number of samples that are done.
 
     Returns:
-        The heads and what they read; or None if that would take more than 2 GB.
+        The heads and their features; None if the features would take more than 2 GB.
     """
     trained = {id(head) for head in trained_modules(network, phase.trains)}
     fixed = [id(head) not in trained for head in network.heads]
@@ -170,7 +170,7 @@ def cache_features(
         if bytes_each * len(samples) > LIMIT:
             return None
         *features, labels = compute_rows(samples, config.batch_size, processes, compute, advance)
-    return CachedHeads(network, fixed), Features(features, labels)
+    return CachedHeads(network, fixed), FeatureData(features, labels)
 
 
 def _features(network: EarlyExitNetwork, fixed: Sequence[bool], inputs: Any) -> list[Tensor]:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""`TrainHistory`: what happened in each epoch; as JSON lines, and in TensorBoard."""
+"""`TrainHistory`: the metrics of each epoch; as JSON lines, and in TensorBoard."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class TrainHistory:
         records: Dicts with `phase`, `epoch`, `loss`, `learning_rate`, `train_accuracy` per
             exit, `seconds`, and with early stopping `accuracy` per exit on the stopping slice.
         stopped: For each phase, why it ended: `epochs` or `patience`.
-        resumed: Whether an earlier run was gone on with.
+        resumed: Whether an interrupted run was resumed.
 
     Example:
         >>> history = TrainHistory([{"phase": "network", "epoch": 0, "accuracy": [0.5, 0.75]}])
@@ -46,7 +46,7 @@ class TrainHistory:
     def chosen(self) -> dict[str, Any]:
         """The record of the epoch whose weights were taken.
 
-        With early stopping the first one with the best accuracy of the last phase, else the last.
+        With early stopping, the first with the best accuracy of the last phase; else the last.
         """
         phase = [each for each in self.records if each["phase"] == self.last["phase"]]
         if "accuracy" not in self.last:
@@ -64,12 +64,12 @@ class TrainHistory:
         return cls([json.loads(line) for line in lines])
 
 
-class Metrics:
-    """Where the metrics of a run in a folder go: `history.jsonl`, and TensorBoard.
+class HistoryWriter:
+    """Writes the metrics of a run to `history.jsonl` and to TensorBoard.
 
     Args:
         folder: Of the run; None to write nothing.
-        tensorboard: Whether TensorBoard is wanted; None: if it is installed.
+        tensorboard: Whether to write for TensorBoard; None: if it is installed.
 
     Raises:
         MissingExtraError: TensorBoard is wanted and not installed.
@@ -77,7 +77,7 @@ class Metrics:
 
     def __init__(self, folder: Path | None, tensorboard: bool | None) -> None:
         self.folder = folder
-        self._board: Any = None
+        self._writer: Any = None
         self._wanted = find_spec("tensorboard") is not None if tensorboard is None else tensorboard
         if folder is not None and self._wanted:
             require("tensorboard", extra="train")
@@ -90,18 +90,19 @@ class Metrics:
         if not self._wanted:
             return
         record, step = history.last, len(history) - 1
-        if self._board is None:
-            board = require("torch.utils.tensorboard", extra="train")
-            # What a killed run has shown of this epoch and later ones is taken back.
-            self._board = board.SummaryWriter(str(self.folder / "tensorboard"), purge_step=step)
+        if self._writer is None:
+            tensorboard = require("torch.utils.tensorboard", extra="train")
+            # What a killed run wrote about this epoch and later ones is discarded.
+            folder = str(self.folder / "tensorboard")
+            self._writer = tensorboard.SummaryWriter(folder, purge_step=step)
         for name in ("loss", "learning_rate"):
-            self._board.add_scalar(f"{record['phase']}/{name}", record[name], step)
+            self._writer.add_scalar(f"{record['phase']}/{name}", record[name], step)
         for name in ("accuracy", "train_accuracy"):
             for exit_index, value in enumerate(record.get(name, ())):
-                self._board.add_scalar(f"{record['phase']}/{name}/{exit_index}", value, step)
-        self._board.flush()
+                self._writer.add_scalar(f"{record['phase']}/{name}/{exit_index}", value, step)
+        self._writer.flush()
 
     def close(self) -> None:
         """Finish the files."""
-        if self._board is not None:
-            self._board.close()
+        if self._writer is not None:
+            self._writer.close()

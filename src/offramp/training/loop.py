@@ -29,25 +29,25 @@ from offramp.training.checkpoint import (
 from offramp.training.config import TrainConfig
 from offramp.training.distributed import Processes
 from offramp.training.frozen import cache_features, can_split, training_mode
-from offramp.training.history import Metrics, TrainHistory
+from offramp.training.history import HistoryWriter, TrainHistory
 from offramp.training.objectives import Objective, Phase, exit_losses
 
 _LEAST = 0.01  # of the full learning rate, at the end of a cycle
-_GROWTH = 2  # each cycle is so much longer than the one before
+_GROWTH = 2  # of each cycle over the one before
 
 
 @dataclass(frozen=True)
 class Schedule:
     """A factor on the learning rate, as a function of the epochs that are done.
 
-    It is a pure function, so that a run that goes on has nothing to restore.
+    It is a pure function: nothing has to be restored when a run is resumed.
 
     Args:
         epochs: At which training ends.
         warmup: Epochs over which the factor rises linearly; at most a fifth of `epochs`.
-        cycle: Length of the first cosine cycle; each next one is twice as long.
-            As many cycles as fit are stretched to end with the last epoch: stopping in the middle
-            of one would leave the learning rate high.
+        cycle: Length of the first cosine cycle; each next one is twice as long. As many cycles
+            as fit are stretched to end with the last epoch: stopping in the middle of one would
+            leave the learning rate high.
 
     Example:
         >>> schedule = Schedule(epochs=10, warmup=2, cycle=50)
@@ -63,7 +63,7 @@ class Schedule:
 
     @property
     def warmup_epochs(self) -> float:
-        """The warm-up that is really run."""
+        """The warm-up, shortened if training is short."""
         return min(self.warmup, self.epochs / 5)
 
     def cycles(self) -> list[float]:
@@ -91,7 +91,7 @@ def _cosine(share: float) -> float:
     return _LEAST + (1 - _LEAST) * (1 + cos(pi * share)) / 2
 
 
-Augmentation: TypeAlias = Callable[[Any, Tensor, int, torch.Generator], tuple[Any, Tensor]]
+AugmentFunction: TypeAlias = Callable[[Any, Tensor, int, torch.Generator], tuple[Any, Tensor]]
 
 
 @dataclass
@@ -103,9 +103,9 @@ class Run:
     config: TrainConfig
     processes: Processes
     checkpoints: Checkpoints
-    metrics: Metrics
+    writer: HistoryWriter
     progress: RunProgress
-    augment: Augmentation | None = None
+    augment: AugmentFunction | None = None
     history: TrainHistory = field(default_factory=TrainHistory)
     saved_at: float = field(default_factory=time.monotonic)
 
@@ -116,7 +116,7 @@ class Run:
         return torch.autocast(self.processes.device.type, torch.bfloat16)
 
     def slices(self) -> tuple[Tensor, Tensor]:
-        """Numbers of the samples to train on, and of those that decide on stopping.
+        """Positions of the samples to train on, and of those that decide on stopping.
 
         Raises:
             ConfigError: There are too few samples for both.
@@ -129,14 +129,14 @@ class Run:
         kept = max(1, round(len(order) * self.config.stopping_share))
         if kept >= len(order):
             raise ConfigError(
-                f"{len(order)} samples are too few to keep some back for early stopping; say "
+                f"{len(order)} samples are too few to hold some back for early stopping; say "
                 "patience=None"
             )
         return order[kept:], order[:kept].sort().values
 
 
 class _Pass(nn.Module):
-    """The forward pass of an objective as a module, since gradients are averaged by modules."""
+    """The forward pass of an objective as a module, to average gradients over processes."""
 
     def __init__(self, network: EarlyExitNetwork, objective: Objective) -> None:
         super().__init__()
@@ -148,11 +148,11 @@ class _Pass(nn.Module):
 
 
 class PhaseRun:
-    """One phase of a run, from wherever it was left.
+    """One phase of a run, from its beginning or from a checkpoint.
 
     Args:
         run: What the phases share.
-        phase: What is trained, and for what.
+        phase: What is trained, and with which objective.
         place: Where to begin.
         tensors: The optimiser's and the best weights, if the phase was begun before.
     """
@@ -180,22 +180,22 @@ class PhaseRun:
             self.best = {k: v.clone() for k, v in tensors.items() if k.startswith("best.")}
 
     def train(self) -> str:
-        """Train until the last epoch, or until nothing gets better; returns why it ended."""
+        """Train until the last epoch or until `patience` ends; returns which of the two."""
         steps = len(self._batches(0))
         total = self.config.epochs * steps
         done = self.place.epoch * steps + self.place.step
         self.run.progress.start(f"{self.phase.name}: starting", total, done)
-        reason = "patience" if self._is_waiting_in_vain() else "epochs"
+        reason = "patience" if self._is_out_of_patience() else "epochs"
         while self.place.epoch < self.config.epochs and reason == "epochs":
             self._epoch()
-            reason = "patience" if self._is_waiting_in_vain() else "epochs"
+            reason = "patience" if self._is_out_of_patience() else "epochs"
         self.processes.align(self.network)
         if self.best:
             fill(self.network, self.best, "best.")
         return reason
 
     def checkpoint(self, if_due: bool = True) -> None:
-        """Write a checkpoint; only if the last one is long ago, unless told otherwise."""
+        """Write a checkpoint, if the last one is old enough or `if_due` is False."""
         due = time.monotonic() - self.run.saved_at >= self.config.checkpoint_seconds
         if not self.processes.is_main or (if_due and not due):
             return
@@ -223,7 +223,7 @@ class PhaseRun:
             place.step += 1
             place.seconds = time.monotonic() - started
             self.run.progress.advance()
-            # Reading workers run ahead, and other processes have sums of their own.
+            # Workers read ahead, and other processes have sums of their own.
             if not self.config.workers and self.processes.world == 1:
                 self.checkpoint()
         self._end_epoch()
@@ -263,7 +263,7 @@ class PhaseRun:
         if not bool(loss.isfinite()):
             raise ConfigError(
                 f"the loss became {loss.item()} in epoch {self.place.epoch} of the phase "
-                f"{self.phase.name!r}: lower `learning_rate` or `clip_norm`, or look for broken "
+                f"{self.phase.name!r}: lower `learning_rate` or `clip_norm`, or look for NaN "
                 "inputs"
             )
 
@@ -289,7 +289,7 @@ class PhaseRun:
             self._keep_if_best(sum(record["accuracy"]) / len(record["accuracy"]))
         self.run.history.records.append(record)
         if self.processes.is_main:
-            self.run.metrics.epoch(self.run.history)
+            self.run.writer.epoch(self.run.history)
         self.run.progress.epoch(record, self.config.epochs)
 
     def _keep_if_best(self, score: float) -> None:
@@ -297,7 +297,7 @@ class PhaseRun:
             self.place.best = [score, self.place.epoch]
             self.best = {k: v.clone() for k, v in weights(self.network, "best.").items()}
 
-    def _is_waiting_in_vain(self) -> bool:
+    def _is_out_of_patience(self) -> bool:
         if self.config.patience is None or not self.place.best:
             return False
         return self.place.epoch - 1 - self.place.best[1] >= self.config.patience
@@ -376,7 +376,7 @@ class PhaseRun:
             self.run.progress.advance,
         )
         if found is None:
-            self.run.progress.say("the features are too large to keep: running the backbone again")
+            self.run.progress.say("the features are too large to cache: the backbone runs again")
             return
         self.module, self.samples = found[0], Samples(found[1])
 

@@ -1,4 +1,4 @@
-"""What an objective is: a callable on the exits' logits, and the phases that it trains in."""
+"""Training objectives: losses of the exits' logits, and the phases that they train in."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
@@ -14,12 +14,12 @@ from offramp.networks.state import State, map_leaves
 from offramp.training.distributed import mean_over_processes
 
 LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-Part: TypeAlias = Literal["network", "backbone", "heads", "cascade"]
+TrainedPart: TypeAlias = Literal["network", "backbone", "heads", "cascade"]
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One stretch of training, with an optimiser and a schedule of its own.
+    """One phase of training, with an optimiser and a schedule of its own.
 
     Args:
         name: For progress and the history.
@@ -31,17 +31,17 @@ class Phase:
 
     name: str
     objective: "Objective"
-    trains: Part = "network"
+    trains: TrainedPart = "network"
 
 
 class Objective:
     """Parent of the training methods: `objective(logits, targets)` is a loss.
 
-    Subclasses are dataclasses of plain values. Most need only the outputs, so they also serve
-    in a loop of your own; those that change how gradients flow override `logits` too.
+    Subclasses are dataclasses of plain values. Most need only the outputs, and can be used in a
+    training loop of your own; those that change how gradients flow override `logits` too.
 
     Attributes:
-        name: What `train(..., objective=name)` calls it.
+        name: For `train(..., objective=name)`.
     """
 
     name: ClassVar[str] = "objective"
@@ -68,11 +68,11 @@ class Objective:
         return (Phase("network", self),)
 
     def state(self) -> dict[str, float]:
-        """What changes while training, for a checkpoint."""
+        """What changes during training, for a checkpoint."""
         return {}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Go on from what `state` returned."""
+        """Restore what `state` returned."""
 
     def describe(self) -> dict[str, Any]:
         """Name and settings, as JSON values."""
@@ -97,8 +97,8 @@ class PlainObjective(Objective):
 def exit_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy of every exit, mean over the samples, in float32.
 
-    Every exit is held to the same targets: soft ones, as Mixup and CutMix make them, are right
-    for all exits, since all of them see the same mixed input.
+    Every exit is trained on the same targets: soft ones, as Mixup and CutMix make them, hold for
+    all exits, since all of them see the same mixed input.
 
     Args:
         logits: `[N, M, K]`.
@@ -127,7 +127,7 @@ def exit_losses(logits: Tensor, targets: Tensor) -> Tensor:
     return -(log_probs * targets.unsqueeze(1)).sum(2).mean(0)
 
 
-def weighted_sum(losses: Tensor, weights: tuple[float, ...] | None) -> Tensor:
+def weighted_sum(losses: Tensor, weights: Sequence[float] | None) -> Tensor:
     """Sum of the exits' losses, each times its weight.
 
     Args:
@@ -186,13 +186,8 @@ class Joint(Objective):
         self.weights = checked_weights(self.weights)
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The weighted sum of the exits' losses.
-
-        Args:
-            logits: `[N, M, K]`.
-            targets: Classes `[N]`, or probabilities `[N, K]`.
-        """
-        return weighted_sum(exit_losses(logits, targets), checked_weights(self.weights))
+        """The weighted sum of the exits' losses."""
+        return weighted_sum(exit_losses(logits, targets), self.weights)
 
 
 @dataclass
@@ -201,11 +196,12 @@ class GradientEquilibrium(Joint):
 
     At exit i of n, counted from 0, the stage before it receives
     `(head's + (n - i - 1) x deeper's) / (n - i)`, where *head's* is the gradient from this exit's
-    head and *deeper's* the one from all that lies behind. A head's own weights get their full
+    head and *deeper's* the one from all deeper stages. A head's own weights get their full
     gradient, and outputs do not change.
 
-    Ours: in a state of several tensors (MSDNet carries one per scale) the rule holds for each of
-    them; for those that a head does not read, head's is zero. `Shared` leaves are left alone.
+    Our choices: in a state of several tensors (MSDNet carries one per scale) the rule holds for
+    each of them; for those that a head does not read, *head's* is zero. `Shared` leaves are left
+    alone.
 
     Args:
         weights: `[M]`, how much each exit's loss counts; all alike by default.
@@ -270,13 +266,13 @@ class Distillation(Objective):
 
     An earlier exit's loss is `(1 - share) x CE(labels) + share x T² x CE(teacher / T, exit / T)`;
     the last exit's is the cross-entropy alone. The losses are summed. The temperature T starts at
-    `temperature` and grows by the factor `growth` at each step at which the teacher is confident:
-    at which the mean of its largest probability at T is above `confidence`. A teacher that is
-    sure of itself would tell no more than the labels do.
+    `temperature` and grows by the factor `growth` at each step at which the teacher is confident,
+    that is, where the mean of its largest probability at T is above `confidence`. A teacher that
+    is certain would tell no more than the labels do.
 
-    Ours: the default values; at most one growth per step; the sum over exits; T never grows for a
-    confidence below 1/K + 0.1, which even a teacher that knows nothing would reach with few
-    classes; and T only grows while gradients are recorded, so that evaluation leaves it alone.
+    Our choices: the default values; at most one growth per step; the sum over exits; T never
+    grows for a confidence below 1/K + 0.1, which even an untrained teacher would reach with few
+    classes; and T only grows while gradients are recorded, hence not in evaluation.
 
     Args:
         share: Weight of the teacher in an earlier exit's loss, in [0, 1].
@@ -285,7 +281,7 @@ class Distillation(Objective):
         temperature: To begin with.
 
     Attributes:
-        temperature_: T at present.
+        temperature_: The current T.
 
     Example:
         >>> objective = Distillation()
@@ -313,12 +309,7 @@ class Distillation(Objective):
         self.temperature_ = self.temperature
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The loss; the temperature may grow.
-
-        Args:
-            logits: `[N, M, K]`.
-            targets: Classes `[N]`, or probabilities `[N, K]`.
-        """
+        """The loss; the temperature may grow."""
         labelled = exit_losses(logits, targets)  # [M]
         teacher = logits[:, -1].detach().float()  # [N, K]
         if torch.is_grad_enabled():
@@ -331,16 +322,16 @@ class Distillation(Objective):
     def _grow(self, teacher: Tensor) -> None:
         surest = (teacher / self.temperature_).softmax(-1).amax(-1).mean()
         limit = max(self.confidence, 1 / teacher.shape[1] + 0.1)
-        # The mean over all processes, or they would come to differ in their temperatures.
+        # The mean over all processes, to keep their temperatures the same.
         if float(mean_over_processes(surest)) > limit:
             self.temperature_ *= self.growth
 
     def state(self) -> dict[str, float]:
-        """The temperature at present."""
+        """The current temperature."""
         return {"temperature": self.temperature_}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Go on with this temperature."""
+        """Restore the temperature."""
         self.temperature_ = float(state["temperature"])
 
 
@@ -357,12 +348,7 @@ class LastExit(Objective):
     name: ClassVar[str] = "last-exit"
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The last exit's loss.
-
-        Args:
-            logits: `[N, M, K]`.
-            targets: Classes `[N]`, or probabilities `[N, K]`.
-        """
+        """The last exit's loss."""
         return exit_losses(logits[:, -1:], targets).sum()
 
     def logits(self, network: EarlyExitNetwork, inputs: Any) -> Tensor:  # noqa: ANN401
@@ -380,27 +366,22 @@ class LastExit(Objective):
 class ZeroTimeWaste(Objective):
     """The backbone is trained and frozen, then cascaded heads (Wołczyk et al., 2021).
 
-    Each head also reads the logits of the head before it, detached, so that what was computed for
-    an exit that was not taken is not wasted. The network must have cascade heads:
-    `attach(backbone, head="cascade")`. As the loss of a loop of your own it is the sum over the
-    exits, for the second phase. The method's geometric ensemble over the exits is an answer,
-    `offramp.answers.GeometricEnsemble`, and is fitted on held_out.
+    Each head also reads the detached logits of the head before it: what was computed for an exit
+    that was not taken is not wasted. The network must have cascade heads:
+    `attach(backbone, head="cascade")`. In a training loop of your own, this is the loss of the
+    second phase, the sum over the exits. The method's geometric ensemble over the exits is an
+    answer, `offramp.answers.GeometricEnsemble`, and is fitted on held_out.
 
-    Ours: both phases get the same optimiser, schedule and number of epochs, and the augmentation
-    if there is one. The last exit is the backbone's own classifier and stays frozen with it;
-    if it is a cascade head instead, it is trained in both phases. The heads are trained at
-    the same time, each on what the head before it says at that time.
+    Our choices: both phases have the same optimiser, schedule and number of epochs, and the
+    augmentation if there is one. The last exit is the backbone's own classifier and stays frozen
+    with it; if it is a cascade head instead, it is trained in both phases. The heads are trained
+    at the same time, each on the current logits of the head before it.
     """
 
     name: ClassVar[str] = "zero-time-waste"
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The sum of the exits' losses.
-
-        Args:
-            logits: `[N, M, K]`.
-            targets: Classes `[N]`, or probabilities `[N, K]`.
-        """
+        """The sum of the exits' losses."""
         return exit_losses(logits, targets).sum()
 
     def phases(self, network: EarlyExitNetwork) -> tuple[Phase, ...]:
@@ -413,12 +394,12 @@ class ZeroTimeWaste(Objective):
             if not reads_logits(network, exit_index):
                 raise ConfigError(
                     "zero-time-waste trains heads that read the logits of the head before them, "
-                    f"and that of exit {exit_index} ({name}) does not: make the network with "
+                    f"and the head of exit {exit_index} ({name}) does not: make the network with "
                     'head="cascade"'
                 )
         return (Phase("backbone", LastExit(), "backbone"), Phase("heads", self, "cascade"))
 
 
 def reads_logits(network: EarlyExitNetwork, exit_index: int) -> bool:
-    """Whether a head says that it reads the logits of the exits before it."""
+    """Whether the head of an exit reads the logits of the exits before it."""
     return bool(getattr(network.heads[exit_index], "reads_logits", False))

@@ -16,8 +16,8 @@ from offramp.training.checkpoint import Checkpoints, Place, fill, kept_randomnes
 from offramp.training.config import TrainConfig
 from offramp.training.distributed import Processes
 from offramp.training.frozen import only_heads, training_only
-from offramp.training.history import Metrics, TrainHistory
-from offramp.training.loop import Augmentation, PhaseRun, Run
+from offramp.training.history import HistoryWriter, TrainHistory
+from offramp.training.loop import AugmentFunction, PhaseRun, Run
 from offramp.training.objectives import (
     Distillation,
     GradientEquilibrium,
@@ -62,34 +62,34 @@ def train(
     objective: str | Objective | LossFunction = "joint",
     config: TrainConfig | None = None,
     *,
-    augment: Augmentation | None = None,
+    augment: AugmentFunction | None = None,
     folder: str | Path | None = None,
     freeze_backbone: bool = False,
     allow_split: str | None = None,
 ) -> TrainHistory:
     """Train a network in place.
 
-    With a `folder`, checkpoints are written there, and the same call goes on where a killed one
-    was, to bitwise the same weights on the same machine. Under `torchrun` or `accelerate launch`,
-    the processes share the work.
+    With a `folder`, checkpoints are written there, and the same call resumes an interrupted run,
+    to bitwise the same weights on the same machine. Under `torchrun` or `accelerate launch`, the
+    processes share the work.
 
     Args:
         network: Trained in place.
         data: A data set of `(inputs, label)`, inputs a tensor or a dict of tensors; or a
-            `DataLoader` of one. Early stopping keeps a slice of it back, and needs nothing else.
+            `DataLoader` of one. Early stopping holds a slice of it back, and needs nothing else.
         objective: `joint`, `gradient-equilibrium`, `distillation`, `zero-time-waste`, an
             `Objective` with settings, or your own function of `(logits, targets)`.
         config: How to train.
         augment: A function of `(inputs [n, ...], labels [n], num_classes, generator)` that returns
-            inputs and targets `[n, K]` (or `[n]`). It is for training batches only.
+            inputs and targets `[n, K]` (or `[n]`). It is applied to training batches only.
         folder: Where the checkpoint, `history.jsonl`, `train.json` and TensorBoard's files go.
         freeze_backbone: Train the heads only, with the backbone in eval mode. The backbone's own
-            classifier, as the last exit, stays too. Without augmentation, what the heads read
-            is computed once (if it takes no more than 2 GB).
-        allow_split: Name of the data's split, to train on something that does not say `train`.
+            classifier, as the last exit, is frozen too. Without augmentation, the features that
+            the heads read are computed once (if they take no more than 2 GB).
+        allow_split: Name of the data's split, to train on another one than `train`.
 
     Returns:
-        What happened in each epoch.
+        The metrics of each epoch.
 
     Raises:
         ConfigError: Settings, data and network do not go together; or the folder holds a run with
@@ -120,13 +120,13 @@ def train(
         network.to(processes.device)
         if config.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        metrics = Metrics(where if processes.is_main else None, config.tensorboard)
+        writer = HistoryWriter(where if processes.is_main else None, config.tensorboard)
         checkpoints = Checkpoints(where, command)
-        run = Run(network, samples, config, processes, checkpoints, metrics, progress, augment)
+        run = Run(network, samples, config, processes, checkpoints, writer, progress, augment)
         try:
             _run_phases(run, phases)
         finally:
-            metrics.close()
+            writer.close()
     return run.history
 
 
@@ -142,7 +142,7 @@ def _run_phases(run: Run, phases: tuple[Phase, ...]) -> None:
         run.history.resumed = True
         if not place.finished:
             phases[place.phase].objective.load_state(history["objective"])
-            run.progress.say(f"going on with {phases[place.phase].name}, epoch {place.epoch + 1}")
+            run.progress.say(f"resuming {phases[place.phase].name}, epoch {place.epoch + 1}")
     elif run.processes.is_main and run.checkpoints.folder is not None:
         _write_command(run.checkpoints)
     while not place.finished:
@@ -156,7 +156,7 @@ def _run_phases(run: Run, phases: tuple[Phase, ...]) -> None:
 
 
 def _checkpoint_between(run: Run, phases: tuple[Phase, ...], place: Place) -> None:
-    """After a phase nothing but weights is worth keeping; the next begins with a new optimiser."""
+    """After a phase only the weights are kept; the next begins with a new optimiser."""
     history = {
         "records": run.history.records,
         "stopped": run.history.stopped,
@@ -175,15 +175,15 @@ def _device(network: EarlyExitNetwork) -> torch.device:
 def _check_split(samples: Samples, allow_split: str | None) -> None:
     if samples.split not in (None, "train", allow_split):
         raise SplitError(
-            f"training needs the split 'train', and the data are {samples.split!r}; if that is "
-            f"what you mean, say allow_split={samples.split!r}"
+            f"training needs the split 'train', and the data are {samples.split!r}; to train on "
+            f"them all the same, say allow_split={samples.split!r}"
         )
 
 
 def _command(
     network: EarlyExitNetwork, samples: Samples, objective: Objective, config: TrainConfig
 ) -> dict[str, Any]:
-    """What a run's result depends on, as far as it can be said in JSON."""
+    """What a run's result depends on, as far as JSON can describe it."""
     shapes = {name: list(tensor.shape) for name, tensor in network.state_dict().items()}
     ids = getattr(samples.dataset, "sample_ids", None)
     command = {
@@ -200,11 +200,11 @@ def _digest(value: object) -> str:
     return hashlib.blake2b(json.dumps(value).encode(), digest_size=8).hexdigest()
 
 
-def _name(augment: Augmentation | None) -> str | None:
+def _name(augment: AugmentFunction | None) -> str | None:
     if augment is None:
         return None
     text = repr(augment)
-    # The default `repr` has an address, which is another in every process.
+    # The default `repr` has an address, which differs from process to process.
     plain = getattr(augment, "__qualname__", type(augment).__qualname__)
     return str(plain) if " at 0x" in text else text
 
