@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from offramp.data.reading import RawInputs
+from offramp.data.splits import LabelledData
 from offramp.errors import CorruptImageError, DataError, OfframpError
 from offramp.extras import require
 
@@ -158,16 +158,12 @@ class Pixels:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ImageData(Dataset[tuple[Tensor, int]]):
+class ImageData(LabelledData):
     """One split of a data set of images.
 
     Args:
         pixels: Gives uint8 `[n, C, H, W]` for an index `[n]`: a tensor, or `Pixels`.
-        labels: int64 `[N]`.
-        split: `train`, `held_out`, `val` or `test`.
-        sample_ids: `[N]` distinct ids.
-        num_classes: K.
-        class_names: `[K]`, where they are known.
+        labels, split, sample_ids, num_classes, class_names: See `Data`.
         normalization: From uint8 to what the network sees.
         skipped: Ids of images that were left out because they are broken.
 
@@ -180,17 +176,9 @@ class ImageData(Dataset[tuple[Tensor, int]]):
         (torch.Size([2, 3, 4, 4]), tensor([1, 0]))
     """
 
-    pixels: "Pixels | Tensor" = field(repr=False)
-    labels: Tensor = field(repr=False)
-    split: str
-    sample_ids: list[str] = field(repr=False)
-    num_classes: int
-    class_names: list[str] | None = field(default=None, repr=False)
+    pixels: Pixels | Tensor = field(repr=False)
     normalization: Normalization = field(default_factory=Normalization)
     skipped: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def __getitem__(self, position: int) -> tuple[Tensor, int]:
         if not -len(self) <= position < len(self):

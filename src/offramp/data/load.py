@@ -157,7 +157,7 @@ def _choose_rows(
     tenth = max(1, int(SHARE * len(rows)))
     sizes = {key: tenth if size is None else size for key, size in asked.items()}
     if official_test is None:
-        # Whatever domain is tested, so that the other splits do not depend on it
+        # Always taken from the source domain: other splits must not depend on the tested one
         sizes = {"test": max(1, int(TEST_SHARE * len(rows))), **sizes}
     assigned = assign_splits([train.ids[row] for row in rows], sizes, seed)
     chosen = {split: [rows[position] for position in at] for split, at in assigned.items()}

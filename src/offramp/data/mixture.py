@@ -1,4 +1,4 @@
-"""`mixture`: points from a known distribution, so that the true P(y|x) can be computed."""
+"""`mixture`: points from a known distribution, for which the true P(y|x) can be computed."""
 
 import math
 from collections.abc import Mapping
@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from offramp.data.splits import SPLITS, Splits, with_default_sizes
+from offramp.data.splits import SPLITS, LabelledData, Splits, with_default_sizes
 from offramp.errors import ConfigError
 
 SIZES = {"train": 4_000, "held_out": 2_000, "val": 2_000, "test": 4_000}
@@ -71,31 +70,23 @@ class Mixture:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class MixtureData(Dataset[tuple[Tensor, int]]):
+class MixtureData(LabelledData):
     """One split of `mixture`.
 
     Attributes:
         inputs: float32 `[N, D]`.
-        labels: int64 `[N]`.
+        labels, split, sample_ids, num_classes, class_names: See `Data`.
         distribution: What they are drawn from.
         probs: float64 `[N, K]`, the true P(y|x).
     """
 
     inputs: Tensor = field(repr=False)
-    labels: Tensor = field(repr=False)
     distribution: Mixture = field(repr=False)
-    split: str
-    sample_ids: list[str] = field(repr=False)
-    num_classes: int
-    class_names: list[str] | None = None
 
     @property
     def probs(self) -> Tensor:
         """The true P(y|x), float64 `[N, K]`."""
         return self.distribution.probs(self.inputs)
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def __getitem__(self, position: int) -> tuple[Tensor, int]:
         return self.inputs[position], int(self.labels[position])

@@ -290,9 +290,6 @@ def why_unreachable(timeout: float = HUB_TIMEOUT) -> str | None:
 
     The hub's own library retries for half a minute before it gives up. Any answer will do, even
     a refusal; proxies are used as the environment says.
-
-    Args:
-        timeout: Seconds to wait for an answer.
     """
     address = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     host = urlsplit(address).hostname or address

@@ -3,11 +3,12 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from offramp.errors import ConfigError, FileFormatError, SplitError
 from offramp.storage import write_text
@@ -19,10 +20,6 @@ def shuffled(ids: Sequence[str], seed: int) -> list[int]:
     Every id is hashed together with the seed, and the hashes are sorted. The order is therefore
     the same in every process, on every machine and with every version of numpy and torch, and
     does not depend on the order in which files are listed.
-
-    Args:
-        ids: Distinct ids.
-        seed: The same seed gives the same order.
 
     Example:
         >>> shuffled(["a", "b", "c", "d"], seed=0)
@@ -70,6 +67,20 @@ class Data(Protocol):
     def batch(self, index: Tensor) -> tuple[InputTensors, Tensor]:
         """InputTensors and labels of many samples at once, ready for the network."""
         ...
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LabelledData(Dataset[tuple[Any, int]]):
+    """What the data sets of this library have in common, see `Data`."""
+
+    labels: Tensor = field(repr=False)
+    split: str
+    sample_ids: list[str] = field(repr=False)
+    num_classes: int
+    class_names: list[str] | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
 
 @dataclass(frozen=True, eq=False)

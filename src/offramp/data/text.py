@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
+from offramp.data.splits import LabelledData
 from offramp.errors import DataError
 from offramp.extras import require
 
@@ -40,20 +40,16 @@ def find_tokenizer(tokenizer: Tokenizer | str) -> Tokenizer:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TextData(Dataset[tuple[dict[str, Tensor], int]]):
+class TextData(LabelledData):
     """One split of a data set of texts.
 
-    A batch is padded to its longest text; a single item is padded to 128 tokens, so that items
-    can be stacked. Longer texts are cut there.
+    A batch is padded to its longest text; a single item is padded to 128 tokens, for items to be
+    stacked. Longer texts are truncated to 128 tokens.
 
     Args:
         texts: `[N]`.
         tokenizer: One of `transformers`, or anything that is called like one.
-        labels: int64 `[N]`.
-        split: `train`, `held_out`, `val` or `test`.
-        sample_ids: `[N]` distinct ids.
-        num_classes: K.
-        class_names: `[K]`, where they are known.
+        labels, split, sample_ids, num_classes, class_names: See `Data`.
 
     Example:
         >>> def tokenizer(texts, **settings):
@@ -66,14 +62,6 @@ class TextData(Dataset[tuple[dict[str, Tensor], int]]):
 
     texts: list[str] = field(repr=False)
     tokenizer: Tokenizer = field(repr=False)
-    labels: Tensor = field(repr=False)
-    split: str
-    sample_ids: list[str] = field(repr=False)
-    num_classes: int
-    class_names: list[str] | None = field(default=None, repr=False)
-
-    def __len__(self) -> int:
-        return len(self.texts)
 
     def __getitem__(self, position: int) -> tuple[dict[str, Tensor], int]:
         inputs = self._tokens([self.texts[position]], padding="max_length")

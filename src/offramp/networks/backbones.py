@@ -10,7 +10,7 @@ from offramp.errors import FileFormatError, NetworkError
 from offramp.extras import require
 from offramp.networks.architectures.convnet import ConvNet
 from offramp.networks.architectures.efficientnet import (
-    efficientnet_b0,
+    EfficientNet,
     efficientnet_b2,
     efficientnet_lite0,
 )
@@ -37,16 +37,7 @@ Builder: TypeAlias = Callable[..., nn.Module]
 
 
 def timm_model(model: str, pretrained: bool = False) -> nn.Module:
-    """Make a model of timm.
-
-    Args:
-        model: One of `timm.list_models()`, with or without a tag of its weights.
-        pretrained: Whether to load its weights, from timm's cache or the hub.
-
-    Raises:
-        MissingExtraError: timm is not installed.
-        NetworkError: There is no such model.
-    """
+    """Make one of `timm.list_models()`, which may be named with a tag of its weights."""
     timm = require("timm", extra="timm")
     # A name may also point to the hub and bring a configuration along; only timm's own are made.
     if model.split(".")[0] not in timm.list_models():
@@ -56,16 +47,7 @@ def timm_model(model: str, pretrained: bool = False) -> nn.Module:
 
 
 def torchvision_model(model: str, pretrained: bool = False) -> nn.Module:
-    """Make a model of torchvision.
-
-    Args:
-        model: One of `torchvision.models.list_models()`.
-        pretrained: Whether to load its default weights, which torchvision checks by hash.
-
-    Raises:
-        MissingExtraError: torchvision is not installed.
-        NetworkError: There is no such model.
-    """
+    """Make one of `torchvision.models.list_models()`, with its default weights if pretrained."""
     models = require("torchvision", extra="torchvision").models
     if model not in models.list_models():
         raise NetworkError(
@@ -84,7 +66,7 @@ _ARCHITECTURES: dict[str, Builder] = {
     "resnet18": resnet18,
     "vit-tiny": vit_tiny,
     "vit-small": vit_small,
-    "efficientnet-b0": efficientnet_b0,
+    "efficientnet-b0": EfficientNet,
     "efficientnet-b2": efficientnet_b2,
     "msdnet": msdnet,
     "thin-resnet": thin_resnet,
@@ -162,12 +144,7 @@ class Backbone:
 
 
 def rebuild_backbone(builder: str | None, settings: dict[str, Any], class_name: str) -> nn.Module:
-    """Build what a file describes, without weights.
-
-    Args:
-        builder: Name of a registered builder; None for a backbone of the user's own.
-        settings: The builder's arguments.
-        class_name: The backbone's class, for messages.
+    """Build what a file describes, without weights; `class_name` is for messages.
 
     Raises:
         FileFormatError: No registered builder makes it.

@@ -53,12 +53,9 @@ def choose_heads(
         layout: Of the backbone.
         stages: M modules.
         names: Of the exits.
-        state: Where the first stage begins; a few samples.
+        state: What the first stage takes; a few samples.
         num_classes: K.
         head: What the user asked for, see `attach`.
-
-    Returns:
-        M heads; the last one is the backbone's own classifier if it has K classes.
 
     Raises:
         NetworkError: A state without a row per sample, or a head that does not fit its state.
@@ -154,16 +151,8 @@ def make_head(
 ) -> Head:
     """Make a head of the named kind for this state.
 
-    Args:
-        head: One of `HEADS`.
-        state: A state as it arrives at the exit.
-        pool: How features are read from it.
-        num_classes: K.
-        exit_index: The first cascade head has no earlier logits to read.
-        norm: Whether the features should be normalised first.
-
     Raises:
-        NetworkError: An unknown name, or a head that does not fit the state.
+        NetworkError: `head` is not one of `HEADS`, or does not fit the state.
 
     Example:
         >>> make_head("pooled-linear", torch.rand(2, 8, 4, 4), Pool("map"), 3, 0).settings

@@ -65,7 +65,7 @@ def _kinds_of_values(
     Args:
         traced: The module.
         states: The values that each cut carries, the exit's own first.
-        places: Where the cuts are, for messages.
+        places: Names of the cuts, for messages.
         example: A batch.
 
     Raises:
@@ -167,18 +167,14 @@ class Segment(nn.Module):
 class TracedStage(nn.Module):
     """A stage of a traced module, which may do different things in training and in eval mode.
 
-    Tracing freezes `self.training` into the graph, so the module is traced in both modes, and
-    where the graphs differ each mode has its own. Both share all parameters.
-
-    Args:
-        evaluating: The segment in eval mode.
-        training: The segment in training mode; None if it is the same.
+    Tracing freezes `self.training` into the graph, so the module is traced in both modes. Where
+    the graphs differ each mode has its own; both share all parameters.
     """
 
-    def __init__(self, evaluating: Segment, training: Segment | None) -> None:
+    def __init__(self, in_eval: Segment, in_training: Segment | None) -> None:
         super().__init__()
-        self.in_eval = evaluating
-        self.in_training = training
+        self.in_eval = in_eval
+        self.in_training = in_training
 
     def forward(self, state: State) -> State:
         """From the state before to the state after."""
@@ -188,11 +184,7 @@ class TracedStage(nn.Module):
 
 
 class Cuts:
-    """The places where a traced module can be cut.
-
-    Args:
-        traced: The module in eval mode.
-    """
+    """The places where a traced module can be cut."""
 
     def __init__(self, traced: TracedModule) -> None:
         self.traced = traced
@@ -339,13 +331,7 @@ class Cuts:
         return None
 
     def layout(self, names: Sequence[str], example: Tensor, modules: list[str]) -> Layout:
-        """Cut after these submodules, and before the classifier.
-
-        Args:
-            names: In the order they run, checked.
-            example: A batch.
-            modules: Names of all submodules.
-        """
+        """Cut after the named submodules (checked, in order) and before the classifier."""
         at_end = [name for name in names if not self._is_early(name)]
         names = [name for name in names if name not in at_end]
         classifier = self.classifier()

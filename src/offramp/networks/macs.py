@@ -22,120 +22,37 @@ from offramp.networks.state import State, batch_size, evaluating, move_beside
 
 _TAGS = {torch.Tag.pointwise, torch.Tag.reduction, torch.Tag.view_copy}
 
-_NORMS = {
-    "_batch_norm_no_update",
-    "_batch_norm_with_update",
-    "cudnn_batch_norm",
-    "miopen_batch_norm",
-    "_fused_rms_norm",
-    "_native_batch_norm_legit",
-    "_native_batch_norm_legit_functional",
-    "_native_batch_norm_legit_no_training",
-    "native_batch_norm",
-    "native_group_norm",
-    "native_layer_norm",
-}
-_ACTIVATIONS = {
-    "_log_softmax",
-    "_prelu_kernel",
-    "_softmax",
-    "glu",
-    "hardswish",
-    "log_sigmoid_forward",
-    "native_dropout",
-    "rrelu_with_noise",
-}
-_POOLS = {
-    "_adaptive_avg_pool2d",
-    "_adaptive_avg_pool3d",
-    "adaptive_avg_pool1d",
-    "adaptive_max_pool2d",
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "max_pool2d_with_indices",
-    "max_pool3d_with_indices",
-}
-_RESIZES = {
-    "_upsample_bicubic2d_aa",
-    "_upsample_bilinear2d_aa",
-    "grid_sampler_2d",
-    "constant_pad_nd",
-    "im2col",
-    "reflection_pad1d",
-    "reflection_pad2d",
-    "replication_pad2d",
-    "upsample_bicubic2d",
-    "upsample_bilinear2d",
-    "upsample_nearest1d",
-    "upsample_nearest2d",
-    "_upsample_nearest_exact2d",
-}
-_LOOKUPS = {
-    "_embedding_bag",
-    "_local_scalar_dense",
-    "_unsafe_index",
-    "embedding",
-    "gather",
-    "index",
-    "index_put",
-    "index_select",
-    "masked_fill",
-    "masked_select",
-    "nonzero",
-    "scatter",
-    "select_scatter",
-    "slice_scatter",
-}
-_COPIES = {
-    "_reshape_alias",
-    "_to_copy",
-    "_unsafe_view",
-    "cat",
-    "copy",
-    "cumsum",
-    "detach",
-    "flip",
-    "channel_shuffle",
-    "native_channel_shuffle",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "repeat",
-    "repeat_interleave",
-    "roll",
-    "stack",
-    "tril",
-    "triu",
-}
-_NEW = {
-    "arange",
-    "bernoulli",
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "eye",
-    "fill",
-    "full",
-    "full_like",
-    "linspace",
-    "new_empty",
-    "new_empty_strided",
-    "new_full",
-    "new_ones",
-    "new_zeros",
-    "normal",
-    "ones",
-    "ones_like",
-    "rand",
-    "randn",
-    "scalar_tensor",
-    "uniform",
-    "zero",
-    "zeros",
-    "zeros_like",
-}
-_SUMS = {"all", "any", "sum"}
-_UNCOUNTED = _NORMS | _ACTIVATIONS | _POOLS | _RESIZES | _LOOKUPS | _COPIES | _NEW | _SUMS
+# Operations that torch does not tag: norms, activations, pooling, resizing, lookups, copies, new
+# tensors, sums; one group per paragraph.
+_UNTAGGED = """
+_batch_norm_no_update _batch_norm_with_update _fused_rms_norm _native_batch_norm_legit
+_native_batch_norm_legit_functional _native_batch_norm_legit_no_training cudnn_batch_norm
+miopen_batch_norm native_batch_norm native_group_norm native_layer_norm
+
+_log_softmax _prelu_kernel _softmax glu hardswish log_sigmoid_forward native_dropout
+rrelu_with_noise
+
+_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_max_pool2d avg_pool1d
+avg_pool2d avg_pool3d max_pool2d_with_indices max_pool3d_with_indices
+
+_upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact2d constant_pad_nd
+grid_sampler_2d im2col reflection_pad1d reflection_pad2d replication_pad2d upsample_bicubic2d
+upsample_bilinear2d upsample_nearest1d upsample_nearest2d
+
+_embedding_bag _local_scalar_dense _unsafe_index embedding gather index index_put index_select
+masked_fill masked_select nonzero scatter select_scatter slice_scatter
+
+_reshape_alias _to_copy _unsafe_view cat channel_shuffle copy cumsum detach flip
+native_channel_shuffle pixel_shuffle pixel_unshuffle repeat repeat_interleave roll stack tril
+triu
+
+arange bernoulli empty empty_like empty_strided eye fill full full_like linspace new_empty
+new_empty_strided new_full new_ones new_zeros normal ones ones_like rand randn scalar_tensor
+uniform zero zeros zeros_like
+
+all any sum
+"""
+_UNCOUNTED = frozenset(_UNTAGGED.split())
 
 
 def is_uncounted(operation: Any) -> bool:  # noqa: ANN401 - a torch OpOverload, which has no public type
@@ -208,10 +125,7 @@ class _CostCheck(TorchDispatchMode):
 def counting(
     formulas: Mapping[Any, Callable[..., int]] | None = None,
 ) -> Iterator[FlopCounterMode]:
-    """Count the FLOPs of what runs inside; unknown operations raise.
-
-    Args:
-        formulas: FLOPs of further operations: `torch.ops` packets to functions of shapes.
+    """Count the FLOPs of what runs inside; unknown operations raise, unless in `formulas`.
 
     Example:
         >>> with torch.no_grad(), counting() as counter:

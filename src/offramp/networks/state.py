@@ -189,12 +189,7 @@ def move_beside(modules: Iterable[nn.Module], state: State) -> State:
 
 
 def check_state(state: State, rows: int, where: str) -> None:
-    """Raise unless every tensor has one row per sample.
-
-    Args:
-        state: What a stage returned.
-        rows: The number of samples that went in.
-        where: The stage's name, for the message.
+    """Raise unless every tensor has one row per sample; `where` names the stage before it.
 
     Raises:
         NetworkError: A leaf has another number of rows.

@@ -54,10 +54,6 @@ class Samples:
         A loader's data set, collate function and workers are used. Its order and batch size are
         not, since they have to be the same after an interruption.
 
-        Args:
-            data: A data set or a loader.
-            workers: Processes that read, unless a loader says otherwise.
-
         Raises:
             ConfigError: The data have no length or cannot be indexed, or the loader has a sampler
                 of its own.
@@ -192,7 +188,7 @@ def compute_rows(
     Args:
         samples: N of them.
         batch_size: Of each process.
-        processes: Share the batches among them.
+        processes: Share the batches.
         compute: From a batch to tensors `[n, ...]`.
         advance: Called with the number of samples after each batch of this process.
 

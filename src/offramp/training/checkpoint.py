@@ -156,12 +156,7 @@ def fill(network: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None
 
 
 def optimizer_tensors(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
-    """The optimiser's state, named after the parameters.
-
-    Args:
-        optimizer: One whose state consists of tensors only, such as AdamW.
-        names: Of the parameters, by their `id`.
-    """
+    """The optimiser's state, named after the parameters; `names` has their `id` as keys."""
     return {
         f"optimizer.{key}.{names[id(parameter)]}": value
         for parameter, state in optimizer.state.items()

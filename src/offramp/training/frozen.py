@@ -75,12 +75,7 @@ LIMIT = 2 * 1024**3  # bytes; beyond it the backbone is run again in every epoch
 
 
 class FeatureData:
-    """A data set of the features that the heads read, with a fast `batch`.
-
-    Args:
-        features: For each exit `[N, ...]`.
-        labels: `[N]`, or `[N, K]` if they are soft.
-    """
+    """A data set of the features that the heads read, `[N, ...]` for each exit."""
 
     def __init__(self, features: Sequence[Tensor], labels: Tensor) -> None:
         self.features = list(features)
@@ -148,8 +143,8 @@ def cache_features(
         network: Its heads are to be trained.
         phase: Which of the heads.
         samples: The training data.
-        config: Its batch size and memory format are used.
-        processes: They share the work.
+        config: For the batch size and the memory format.
+        processes: Share the work.
         autocast: Sets the precision.
         advance: Called with the number of samples that are done.
 

@@ -128,11 +128,7 @@ def exit_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def weighted_sum(losses: Tensor, weights: Sequence[float] | None) -> Tensor:
-    """Sum of the exits' losses, each times its weight.
-
-    Args:
-        losses: `[M]`.
-        weights: `[M]`, or None for ones.
+    """Sum of the exits' losses `[M]`, each times its weight if there are weights.
 
     Raises:
         ConfigError: The number of weights is not that of the exits.

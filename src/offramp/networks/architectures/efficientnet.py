@@ -6,6 +6,7 @@ mean 127/255 and deviation 128/255.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -114,6 +115,8 @@ def _convolution(
 class EfficientNet(BlockNetwork):
     """A stem, seven groups of inverted bottlenecks, a wide 1x1 convolution and a classifier.
 
+    The defaults are those of B0: sixteen blocks.
+
     Args:
         num_classes: K.
         image_size: Height and width in pixels; the stem has stride 2 whatever the size.
@@ -171,14 +174,7 @@ def _rounded(width: float) -> int:
     return nearest + 8 if nearest < 0.9 * width else nearest
 
 
-def efficientnet_b0(num_classes: int, image_size: int, channels: int = 3) -> EfficientNet:
-    """EfficientNet-B0: sixteen blocks."""
-    return EfficientNet(num_classes, image_size, channels=channels)
-
-
-def efficientnet_b2(num_classes: int, image_size: int, channels: int = 3) -> EfficientNet:
-    """EfficientNet-B2: 1.1 times as wide, 1.2 times as deep: 23 blocks."""
-    return EfficientNet(num_classes, image_size, 1.1, 1.2, channels, dropout=0.3)
+efficientnet_b2 = partial(EfficientNet, width_factor=1.1, depth_factor=1.2, dropout=0.3)
 
 
 class Lite0(BlockNetwork):

@@ -1,6 +1,7 @@
 """Residual networks with basic blocks: ResNet-18 and -34, and the thin ones for CIFAR."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -85,14 +86,8 @@ class ResNet(BlockNetwork):
         initialize_convolutions(self)
 
 
-def resnet18(num_classes: int, image_size: int, channels: int = 3) -> ResNet:
-    """ResNet-18: eight blocks."""
-    return ResNet((2, 2, 2, 2), (64, 128, 256, 512), num_classes, image_size, channels)
-
-
-def resnet34(num_classes: int, image_size: int, channels: int = 3) -> ResNet:
-    """ResNet-34: sixteen blocks."""
-    return ResNet((3, 4, 6, 3), (64, 128, 256, 512), num_classes, image_size, channels)
+resnet18 = partial(ResNet, (2, 2, 2, 2), (64, 128, 256, 512))
+resnet34 = partial(ResNet, (3, 4, 6, 3), (64, 128, 256, 512))
 
 
 def thin_resnet(

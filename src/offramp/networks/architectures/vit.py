@@ -1,5 +1,7 @@
 """Vision transformers with a class token: ViT-Tiny and ViT-Small."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the usual name
@@ -145,23 +147,5 @@ def fitting_patch(image_size: int) -> int:
     )
 
 
-def vit_tiny(
-    num_classes: int,
-    image_size: int,
-    channels: int = 3,
-    patch_size: int | None = None,
-    depth: int = 12,
-) -> VisionTransformer:
-    """ViT-Tiny: tokens of 192, 3 heads."""
-    return VisionTransformer(num_classes, image_size, 192, 3, depth, patch_size, channels)
-
-
-def vit_small(
-    num_classes: int,
-    image_size: int,
-    channels: int = 3,
-    patch_size: int | None = None,
-    depth: int = 12,
-) -> VisionTransformer:
-    """ViT-Small: tokens of 384, 6 heads."""
-    return VisionTransformer(num_classes, image_size, 384, 6, depth, patch_size, channels)
+vit_tiny = partial(VisionTransformer, width=192, heads=3)
+vit_small = partial(VisionTransformer, width=384, heads=6)

@@ -20,12 +20,7 @@ _FAMILIES = ("bert", "roberta", "electra", "distilbert")
 
 
 class TextEmbedding(nn.Module):
-    """Token ids to embedded tokens.
-
-    Args:
-        embeddings: The model's own.
-        project: To the layers' width, where that is another one (ELECTRA).
-    """
+    """Token ids to embedded tokens; ELECTRA projects them to the layers' width."""
 
     def __init__(self, embeddings: nn.Module, project: nn.Module | None) -> None:
         super().__init__()
@@ -40,12 +35,7 @@ class TextEmbedding(nn.Module):
 
 
 class MaskedLayer(nn.Module):
-    """One transformer layer that sees no padding.
-
-    Args:
-        layer: The model's own.
-        config: Of the model; says which form of mask its attention takes.
-    """
+    """One transformer layer that does not attend to padding."""
 
     def __init__(self, layer: nn.Module, config: Any) -> None:  # noqa: ANN401
         super().__init__()
@@ -62,12 +52,7 @@ class MaskedLayer(nn.Module):
 
 
 class TextClassifier(nn.Module):
-    """The model's own way from the last tokens to logits.
-
-    Args:
-        first: Whether only the first token goes in.
-        layers: Run in order.
-    """
+    """The model's own layers from the last tokens, or the first of them only, to logits."""
 
     def __init__(self, first: bool, *layers: nn.Module) -> None:
         super().__init__()
