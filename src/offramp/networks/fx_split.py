@@ -24,6 +24,7 @@ from offramp.networks.layout import (
     Layout,
     Unit,
     is_plain_sequential,
+    module_names,
     no_such_module,
 )
 from offramp.networks.state import Path, Shared, State, evaluating, move_beside
@@ -466,7 +467,7 @@ def traced_layout(
             "a tensor such as torch.zeros(2, 3, 32, 32)"
         )
     traced = trace_module(backbone, training=False)
-    modules = [name for name, _ in backbone.named_modules() if name]
+    modules = module_names(backbone)
     for name in names or ():
         if name not in modules:
             raise NetworkError(no_such_module(name, modules))

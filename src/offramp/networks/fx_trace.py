@@ -83,7 +83,7 @@ class _Tracer(fx.Tracer):
 
 
 def trace_module(root: nn.Module, training: bool) -> TracedModule:
-    """TracedModule a module in one of its two modes.
+    """Trace a module in one of its two modes.
 
     Raises:
         NetworkError: `torch.fx` cannot follow it; the message says why.

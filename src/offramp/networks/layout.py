@@ -210,8 +210,13 @@ def sequential_layout(backbone: nn.Sequential) -> Layout:
         blocks=_composite_blocks(backbone, trunk) or _layer_blocks(trunk),
         classifier=nn.Sequential(*(unit.module for unit in rest)) if rest else nn.Identity(),
         num_classes=rest[0].module.out_features if rest else None,  # type: ignore[arg-type]
-        modules=[name for name, _ in backbone.named_modules() if name],
+        modules=module_names(backbone),
     )
+
+
+def module_names(backbone: nn.Module) -> list[str]:
+    """Names of all modules below the backbone."""
+    return [name for name, _ in backbone.named_modules() if name]
 
 
 def is_plain_sequential(module: nn.Module) -> bool:

@@ -268,20 +268,18 @@ class PhaseRun:
             )
 
     def _count(self, loss: Tensor, logits: Tensor, targets: Tensor) -> None:
-        labels = targets.argmax(1) if targets.ndim == 2 else targets
-        right = (logits.argmax(2) == labels.unsqueeze(1)).sum(0).tolist()  # [M]
-        new = [len(labels), float(loss) * len(labels), *right]
+        new = [len(targets), float(loss) * len(targets), *_num_correct(logits, targets)]
         old = self.place.sums or [0.0] * len(new)
         self.place.sums = [a + b for a, b in zip(old, new, strict=True)]
 
     def _end_epoch(self) -> None:
-        samples, loss, *right = self._totals(self.place.sums)
+        samples, loss, *correct = self._totals(self.place.sums)
         record: dict[str, Any] = {
             "phase": self.phase.name,
             "epoch": self.place.epoch,
             "loss": loss / samples,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
-            "train_accuracy": [each / samples for each in right],
+            "train_accuracy": [each / samples for each in correct],
             "seconds": round(self.place.seconds, 3),
         }
         if len(self.stop_index):
@@ -317,10 +315,8 @@ class PhaseRun:
                     moved(inputs, self.processes.device, self.config.channels_last)
                 )
             targets = targets.to(logits.device)
-            labels = targets.argmax(1) if targets.ndim == 2 else targets
-            right = (logits.argmax(2) == labels.unsqueeze(1)).sum(0)
-            losses = exit_losses(logits, targets) * len(labels)
-            new = [*right.tolist(), *losses.tolist()]
+            losses = exit_losses(logits, targets) * len(targets)
+            new = [*_num_correct(logits, targets), *losses.tolist()]
             sums = [a + b for a, b in zip(sums or [0.0] * len(new), new, strict=True)]
         sums = self._totals(sums)
         exits, samples = len(sums) // 2, len(self.stop_index)
@@ -379,6 +375,13 @@ class PhaseRun:
             self.run.progress.say("the features are too large to cache: the backbone runs again")
             return
         self.module, self.samples = found[0], Samples(found[1])
+
+
+def _num_correct(logits: Tensor, targets: Tensor) -> list[float]:
+    """The number of correct answers at each of the M exits."""
+    labels = targets.argmax(1) if targets.ndim == 2 else targets
+    correct: list[float] = (logits.argmax(2) == labels.unsqueeze(1)).sum(0).tolist()
+    return correct
 
 
 def _optimizer(parameters: list[nn.Parameter], config: TrainConfig) -> torch.optim.AdamW:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from offramp.networks.heads import HeadMaker, Pool
 from offramp.networks.inputs import ImageInput
-from offramp.networks.layout import Layout, Unit
+from offramp.networks.layout import Layout, Unit, module_names
 
 SMALL_IMAGE = 64  # px; up to this size, the stem for large images would leave too little
 
@@ -105,5 +105,5 @@ class BlockNetwork(nn.Module):
             pool=self.pool,
             norm=self.norm,
             default_head=self.default_head,
-            modules=[name for name, _ in self.named_modules() if name],
+            modules=module_names(self),
         )

@@ -1,8 +1,6 @@
-"""What the adapters share."""
+"""What the adapters share: the model without its classifier, and what it takes."""
 
 from typing import Any
-
-from torch import nn
 
 from offramp.networks.inputs import ImageInput
 
@@ -16,11 +14,6 @@ def trunk_of(model: Any, name: str) -> tuple[Any, str]:  # noqa: ANN401 - a PreT
 def own_classes(model: Any, trunk: Any) -> int | None:  # noqa: ANN401
     """Number of classes of the model's classifier; None if it has none."""
     return int(model.config.num_labels) or None if model is not trunk else None
-
-
-def module_names(model: nn.Module) -> list[str]:
-    """Names of all modules below the model."""
-    return [name for name, _ in model.named_modules() if name]
 
 
 def image_input(config: Any, fixed: bool) -> ImageInput:  # noqa: ANN401

@@ -13,8 +13,8 @@ from offramp.errors import NetworkError
 from offramp.extras import require
 from offramp.networks.heads import Pool
 from offramp.networks.inputs import TextInput
-from offramp.networks.layout import Layout, Unit
-from offramp.networks.transformers.common import module_names, own_classes, trunk_of
+from offramp.networks.layout import Layout, Unit, module_names
+from offramp.networks.transformers.common import own_classes, trunk_of
 
 _FAMILIES = ("bert", "roberta", "electra", "distilbert")
 

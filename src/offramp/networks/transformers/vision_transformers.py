@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from offramp.networks.heads import Pool
-from offramp.networks.layout import Layout, Unit
+from offramp.networks.layout import Layout, Unit, module_names
 from offramp.networks.state import Shared
-from offramp.networks.transformers.common import image_input, module_names, own_classes, trunk_of
+from offramp.networks.transformers.common import image_input, own_classes, trunk_of
 
 
 class ClassToken(nn.Module):
