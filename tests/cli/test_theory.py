@@ -70,8 +70,8 @@ def test_wrong_input_is_one_line_and_exit_code_two():
 def test_wrong_settings_are_named(tmp_path):
     with pytest.raises(ConfigError, match="--worlds must be at least 1, got 0"):
         theory_command(worlds=0)
-    with pytest.raises(ConfigError, match="--bridge checks no statements: leave out --statement"):
-        theory_command(with_bridge=True, statement=["floor"])
+    with pytest.raises(ConfigError, match="--trained-network checks no statements"):
+        theory_command(trained_network=True, statement=["floor"])
     with pytest.raises(ConfigError, match=r"`seed` must be .* at least 0, got -1"):
         theory_command(worlds=5, seed=-1, statement=["floor"])
     (tmp_path / "file").write_text("")

@@ -17,15 +17,17 @@ def first_largest(row):
     return max(range(len(row)), key=lambda y: (row[y], -y))
 
 
-def log_excess(probs, said):
+def log_excess(probs, predicted):
     """KL(P || f) at one point."""
     return sum(
-        float(p) * (math.log(p) - math.log(f)) for p, f in zip(probs, said, strict=True) if p > 0
+        float(p) * (math.log(p) - math.log(f))
+        for p, f in zip(probs, predicted, strict=True)
+        if p > 0
     )
 
 
-def zero_one_excess(probs, said):
-    return max(probs) - probs[first_largest(said)]
+def zero_one_excess(probs, predicted):
+    return max(probs) - probs[first_largest(predicted)]
 
 
 def stop_by_outcomes(world, predictors, m, x, reading):
@@ -33,13 +35,13 @@ def stop_by_outcomes(world, predictors, m, x, reading):
     exits, _, classes = predictors.shape
     total = 0
     for label in range(classes):
-        for said in itertools.product(range(classes), repeat=exits):
+        for predicted in itertools.product(range(classes), repeat=exits):
             weight = world.p_y_given_x[x, label]
-            for e, y in enumerate(said):
+            for e, y in enumerate(predicted):
                 row = predictors[e, x]
                 weight = weight * (int(first_largest(row) == y) if reading == "argmax" else row[y])
-            right = said[m] == label
-            hopeless = all(said[e] != label for e in range(m, exits))
+            right = predicted[m] == label
+            hopeless = all(predicted[e] != label for e in range(m, exits))
             total += weight if right or hopeless else 0
     return total
 
@@ -89,19 +91,24 @@ def information(world, group, parts):
 
 def violation(exits, m, definition):
     """How far one exit is from being calibrated."""
-    world, said = exits.world, exits.predictors[m]
+    world, predicted = exits.world, exits.predictors[m]
     if definition == "confidence":
         levels = {}
         for x in range(world.num_points):
-            levels.setdefault(max(said[x]), []).append(x)
+            levels.setdefault(max(predicted[x]), []).append(x)
         return max(
-            abs(c - group_average(world, xs, [p[first_largest(f)] for p, f in _rows(world, said)]))
+            abs(
+                c
+                - group_average(
+                    world, xs, [p[first_largest(f)] for p, f in _rows(world, predicted)]
+                )
+            )
             for c, xs in levels.items()
         )
     worst = 0
     for group in exit_groups(exits, m):
         for y, share in enumerate(class_shares(world, group)):
-            column = [row[y] for row in said]
+            column = [row[y] for row in predicted]
             mean = [group_average(world, group, column)]
             values = mean if definition == "mean" else [column[x] for x in group]
             worst = max([worst, *(abs(value - share) for value in values)])
@@ -131,5 +138,5 @@ def stops(exits, m, reading):
     return [stop(exits.world, exits.predictors, m, x, reading) for x in points]
 
 
-def _rows(world, said):
-    return list(zip(world.p_y_given_x, said, strict=True))
+def _rows(world, predicted):
+    return list(zip(world.p_y_given_x, predicted, strict=True))

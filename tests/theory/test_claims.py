@@ -1,4 +1,4 @@
-"""The table: its verdicts, and every counterexample recomputed with loops and fractions."""
+"""The table: its verdicts, with every counterexample recomputed with loops and fractions."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -10,10 +10,11 @@ import pytest
 
 from offramp import theory
 from offramp.errors import ConfigError
+from offramp.theory import World
 from offramp.theory.check import search, shrink
 from offramp.theory.claims import CLAIMS
+from offramp.theory.counterexamples import counterexample_texts
 from offramp.theory.generate import Size
-from offramp.theory.show import describe, describe_sides
 
 # Verdict, and the size of the smallest world: points x classes x exits.
 TABLE = """
@@ -85,7 +86,7 @@ EXPECTED = list(expected())
 
 
 @pytest.fixture(scope="module")
-def verdicts():
+def results():
     return [theory.check(claim, worlds=200) for claim in CLAIMS]
 
 
@@ -95,8 +96,8 @@ def test_the_table_asks_what_is_expected_and_nothing_else():
 
 
 @pytest.mark.parametrize("number", range(len(EXPECTED)), ids=lambda n: "-".join(EXPECTED[n][:3]))
-def test_every_verdict_and_the_size_of_its_smallest_world(verdicts, number):
-    found, (*_, verdict, size) = verdicts[number], EXPECTED[number]
+def test_every_verdict_and_the_size_of_its_smallest_world(results, number):
+    found, (*_, verdict, size) = results[number], EXPECTED[number]
     assert ("holds" if found.holds else "fails") == verdict
     assert found.worlds == 200
     if not size:
@@ -127,8 +128,8 @@ FOUND = [number for number, row in enumerate(EXPECTED) if row[4]]
 
 
 @pytest.mark.parametrize("number", FOUND, ids=lambda n: "-".join(EXPECTED[n][:3]))
-def test_smallest_worlds_are_rational_and_what_their_setting_says(verdicts, number, by_hand):
-    exits, setting = verdicts[number].example, verdicts[number].claim.setting
+def test_smallest_worlds_are_rational_and_what_their_setting_says(results, number, by_hand):
+    exits, setting = results[number].example, results[number].claim.setting
     assert all(type(value) is Fraction for value in exits.predictors.flat)
     assert sum(exits.world.p_x) == 1
     calibrated = range(1 if "swap" in setting.structure else exits.num_exits)
@@ -145,10 +146,10 @@ def test_smallest_worlds_are_rational_and_what_their_setting_says(verdicts, numb
 
 
 @pytest.mark.parametrize("number", FOUND, ids=lambda n: "-".join(EXPECTED[n][:3]))
-def test_smallest_worlds_show_what_they_are_said_to_show(verdicts, number, by_hand):
-    verdict = verdicts[number]
+def test_smallest_worlds_show_what_they_are_said_to_show(results, number, by_hand):
+    result = results[number]
     name, definition, variant, *_ = EXPECTED[number]
-    assert BY_LOOPS[name](by_hand, verdict.example, definition, variant) == verdict.holds
+    assert BY_LOOPS[name](by_hand, result.example, definition, variant) == result.holds
 
 
 def _differ(by_hand, exits, definition, variant):
@@ -240,11 +241,11 @@ def _unbounded(by_hand, exits, definition, variant):
 
 def _controlled(by_hand, exits, definition, variant):
     for m in range(exits.num_exits):
-        said = exits.predictors[m]
+        predicted = exits.predictors[m]
         excess = by_hand.excesses(exits, m, "zero-one")
         best = [max(row) for row in exits.world.p_y_given_x]
-        for c in {max(row) for row in said}:
-            level = [x for x, row in enumerate(said) if max(row) == c]
+        for c in {max(row) for row in predicted}:
+            level = [x for x, row in enumerate(predicted) if max(row) == c]
             left = by_hand.group_average(exits.world, level, excess)
             if left != by_hand.group_average(exits.world, level, best) - c:
                 return False
@@ -329,7 +330,7 @@ def test_the_same_seed_gives_the_same_table():
     claim = claim_of("anytime", "mean", "log loss")
     one, two = (theory.check(claim, worlds=50, seed=3, tries=200) for _ in range(2))
     assert one.deviation == two.deviation
-    assert describe(one.example) == describe(two.example)
+    assert str(one) == str(two)
     assert theory.check(claim, worlds=50, seed=4, tries=200).deviation != one.deviation
 
 
@@ -343,23 +344,23 @@ def test_a_shrunk_draw_cannot_be_lowered_further_and_still_breaks_the_claim():
 
 
 def test_a_claim_that_only_infinite_sides_break_does_not_hold():
-    """A class that occurs and gets nothing; random floats never give exactly nothing."""
+    """A class that occurs with predicted probability zero, which random floats never are."""
 
     def bounded(exits):
         excess = theory.excess_risk(exits.world, exits.predictors[..., 0, :, :])
-        return theory.Sides(excess, np.full_like(excess, 1000.0), "<=")
+        return theory.Relation(excess, np.full_like(excess, 1000.0), "<=")
 
     claim = replace(claim_of("information", "confidence"), statement=bounded, least=Size(1, 3, 2))
-    verdict = theory.check(claim, worlds=50)
-    assert verdict.deviation == 0
-    assert not verdict.holds
-    assert np.isinf(verdict.sides.gap).any()
-    assert describe_sides(verdict.sides) == "inf <= 1000 is false"
+    result = theory.check(claim, worlds=50)
+    assert result.deviation == 0
+    assert not result.holds
+    assert np.isinf(result.relation.gap).any()
+    assert str(result.relation) == "inf <= 1000 is false"
 
 
 def test_a_claim_about_no_world_says_so():
     nowhere = replace(CLAIMS[0], where=lambda exits: np.zeros(exits.world.p_x.shape[:-1], bool))
-    with pytest.raises(ConfigError, match="no random world was found that 'canonical' is about"):
+    with pytest.raises(ConfigError, match="found no random world that 'canonical' is about"):
         theory.check(nowhere, worlds=10)
 
 
@@ -369,9 +370,7 @@ def test_wrong_settings_are_named():
     with pytest.raises(ConfigError, match="`tries` must be at least 1, got 0"):
         theory.check(CLAIMS[0], tries=0)
     for call in (theory.random_exits, lambda seed: theory.check(CLAIMS[0], seed=seed)):
-        with pytest.raises(
-            ConfigError, match="`seed` must be a whole number of at least 0, got -1"
-        ):
+        with pytest.raises(ConfigError, match="`seed` must be an integer of at least 0, got -1"):
             call(seed=-1)
     for size in ((0, 2, 2), (4, 3)):
         with pytest.raises(
@@ -380,13 +379,59 @@ def test_wrong_settings_are_named():
             theory.random_exits(size=size)
     with pytest.raises(ConfigError, match="there is no statement 'anyhow'; there are canonical,"):
         theory.check_all(["anyhow"])
-    with pytest.raises(ConfigError, match="a swap needs two points and two exits at least"):
+    with pytest.raises(ConfigError, match="a swap needs at least two points and two exits"):
         theory.random_exits(0, theory.Setting("mean", "swap"), Size(1, 2, 2))
-    with pytest.raises(ConfigError, match=r"no world of .* was found for .*: try a larger one"):
+    with pytest.raises(ConfigError, match=r"found no world of .* for .*: try a larger one"):
         theory.random_exits(0, theory.Setting("exact", "strict chain"), Size(1, 2, 2))
 
 
 def test_progress_names_what_is_being_checked():
-    said = []
-    theory.check_all(["floor"], worlds=20, progress=lambda *parts: said.append(parts))
-    assert said == [(0, 1, "floor, confidence")]
+    reported = []
+    theory.check_all(["floor"], worlds=20, progress=lambda *call: reported.append(call))
+    assert reported == [(0, 1, "floor, confidence")]
+
+
+def test_a_described_world_can_be_typed_in_again():
+    pair = theory.calibrated_but_worse()
+    rows = [line.split() for line in str(pair.calibrated).splitlines()[1:]]
+    p_x = [Fraction(row[1]) for row in rows]
+    again = World(p_x, [[Fraction(value) for value in row[2:4]] for row in rows])
+    assert again.p_y_given_x.tolist() == pair.calibrated.world.p_y_given_x.tolist()
+    predicted = [[Fraction(value) for value in row[4:6]] for row in rows]
+    assert predicted == pair.calibrated.predictors[0].tolist()
+
+
+@pytest.fixture(scope="module")
+def few_results():
+    chosen = [claim for claim in CLAIMS if claim.name in ("canonical", "non-trivial")]
+    return [theory.check(claim, worlds=20, tries=500) for claim in chosen]
+
+
+def test_the_table_has_a_row_per_claim_and_names_a_statement_once(few_results):
+    rendered = theory.claims_table(few_results)
+    assert len(rendered.rows) == 6
+    titles = [row[0].text for row in rendered.rows]
+    assert titles[0].startswith("canonical: ")
+    assert titles[1:3] == ["", ""]
+    assert [row[3].text for row in rendered.rows][:4] == ["holds", "holds", "fails", "fails"]
+    assert [row[3].bold for row in rendered.rows][:4] == [False, False, True, True]
+    assert rendered.rows[3][5].text == "-"  # that something exists has no deviation
+
+
+def test_a_result_says_whether_its_example_shows_a_failure_or_existence(few_results):
+    shown = [str(result) for result in few_results if result.example is not None]
+    assert len(shown) == 4
+    assert str(few_results[0]) == "canonically calibrated exits are identical (exact) holds"
+    assert "(confidence) fails:" in shown[0]
+    assert "(exact) fails:" in shown[1]
+    assert "(mean) holds, for example:" in shown[2]
+    assert shown[2].endswith("is true")
+    assert shown[0].endswith("is false")
+
+
+def test_the_counterexamples_are_shown_with_what_they_cost():
+    growing, worse = counterexample_texts()
+    assert "mean excess risk: 0.0000, then 0.4621" in growing
+    assert "calibrated network, thresholds on its confidence: accuracy 3/5 at cost 1" in worse
+    assert worse.count("accuracy 4/5 at cost 8/5") == 2
+    assert worse.count("accuracy 4/5 at cost 2") == 1

@@ -1,4 +1,4 @@
-"""Random worlds are what their setting says, checked with loops; and the smallest are smallest."""
+"""Random worlds fit their setting, checked with loops, and the smallest ones are smallest."""
 
 import itertools
 from fractions import Fraction
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from offramp import theory
 from offramp.errors import ConfigError
 from offramp.theory import Exits, Setting, World, random_exits
-from offramp.theory.exits import READINGS
-from offramp.theory.generate import STRUCTURES, Draw, Size, build, draw
-from offramp.theory.predictors import DEFINITIONS
+from offramp.theory.calibration import DEFINITIONS
+from offramp.theory.generate import STRUCTURES, Draw, Size, exits_from
+from offramp.theory.risks import READINGS
 
 every_setting = pytest.mark.parametrize(
     "setting",
@@ -24,8 +24,8 @@ every_setting = pytest.mark.parametrize(
 
 def some_exits(setting, seed):
     """A few worlds of a setting."""
-    free = draw(np.random.default_rng(seed), 40, Size(4, 3, 3))
-    exits, valid = build(free, setting)
+    free = Draw.random(np.random.default_rng(seed), 40, Size(4, 3, 3))
+    exits, valid = exits_from(free, setting)
     return [exits.take(index) for index in np.flatnonzero(valid)[:4]]
 
 
@@ -65,10 +65,10 @@ def test_drawn_groupings_have_their_structure(setting, by_hand):
 
 @every_setting
 def test_floats_and_fractions_build_the_same_exits(setting):
-    free = draw(np.random.default_rng(7), 60, Size(3, 3, 2), whole=4)
-    exits, valid = build(free, setting)
+    free = Draw.random(np.random.default_rng(7), 60, Size(3, 3, 2), largest=4)
+    exits, valid = exits_from(free, setting)
     for index in np.flatnonzero(valid)[:3]:
-        exact, fits = build(free.take(int(index)).rational(), setting)
+        exact, fits = exits_from(free.take(int(index)).rational(), setting)
         assert fits
         assert all(type(value) is Fraction for value in exact.predictors.flat)
         np.testing.assert_allclose(exact.predictors.astype(float), exits.predictors[index])
@@ -82,16 +82,16 @@ def test_the_same_seed_gives_the_same_world():
 
 
 def test_random_chains_refine_in_steps_that_stop_short_of_single_points():
-    """Else the refinement theorem would be tried against the truth as the later exit only."""
-    free = draw(np.random.default_rng(0), 500, Size(6, 2, 4))
-    exits, _ = build(free, Setting("exact", "chain"))
+    """Otherwise the refinement theorem would only be tried with the truth as the later exit."""
+    free = Draw.random(np.random.default_rng(0), 500, Size(6, 2, 4))
+    exits, _ = exits_from(free, Setting("exact", "chain"))
     same = exits.grouping.same
     finer = (same[:, 1:] != same[:, :-1]).any((-2, -1))
     grouped = same[:, 1:].sum((-2, -1)) > 6
     assert (finer & grouped).any(-1).mean() > 0.5
 
 
-def test_weights_that_are_all_zero_mean_even_ones():
+def test_weights_that_are_all_zero_mean_uniform_ones():
     free = Draw(
         points=np.ones(2),
         classes=np.zeros((2, 3)),
@@ -100,17 +100,17 @@ def test_weights_that_are_all_zero_mean_even_ones():
         noise=np.zeros((2, 2, 3)),
     )
     for definition in DEFINITIONS:
-        exits, valid = build(free, Setting(definition, "one"))
+        exits, valid = exits_from(free, Setting(definition, "one"))
         assert valid
         np.testing.assert_allclose(exits.predictors, 1 / 3)
 
 
 def test_a_point_without_weight_fits_nothing_and_harms_no_neighbour():
-    free = draw(np.random.default_rng(0), 3, Size(3, 2, 2))
+    free = Draw.random(np.random.default_rng(0), 3, Size(3, 2, 2))
     free.points[1, 0] = 0
-    exits, valid = build(free, Setting("exact", "chain"))
+    exits, valid = exits_from(free, Setting("exact", "chain"))
     assert valid.tolist() == [True, False, True]
-    alone, _ = build(free.take(2), Setting("exact", "chain"))
+    alone, _ = exits_from(free.take(2), Setting("exact", "chain"))
     np.testing.assert_allclose(exits.predictors[2], alone.predictors)
 
 
@@ -135,15 +135,15 @@ def test_no_chain_of_two_points_is_worse_at_a_point():
     """Why the smallest world of `anytime-pointwise` has three: the finer exit is the truth."""
     for world in all_two_point_worlds():
         chain = Exits.calibrated(world, [[0, 0], [0, 1]])
-        assert theory.anytime_at_every_point(chain).holds
+        assert theory.statements.anytime(chain, pointwise=True).holds
 
 
 def test_no_chain_of_two_points_stops_less_at_a_point_when_the_classes_are_argmax():
-    """Of three exits on two points, two neighbours are alike, so that none can flip and return."""
+    """Of three exits on two points, two neighbours are alike, so none can flip and return."""
     for world in all_two_point_worlds():
         for labels in ([[0, 0], [0, 0], [0, 1]], [[0, 0], [0, 1], [0, 1]]):
             chain = Exits.calibrated(world, labels)
-            assert theory.monotone_at_every_point(chain, "argmax").holds
+            assert theory.statements.monotone_stopping(chain, "argmax", pointwise=True).holds
 
 
 @pytest.mark.parametrize("reading", READINGS)
@@ -151,7 +151,7 @@ def test_two_exits_never_show_a_failure_of_monotone_stopping(reading):
     """The second one always stops. So the smallest counterexamples have three."""
     for seed in range(30):
         exits = random_exits(seed, Setting("mean", "any"), (3, 3, 2))
-        assert theory.monotone_stopping(exits, reading).holds
+        assert theory.statements.monotone_stopping(exits, reading).holds
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=2))
@@ -162,12 +162,12 @@ def test_with_two_classes_and_one_point_confidence_calibration_leaves_no_choice(
     world = World([Fraction(1)], [probs])
     many = [[Fraction(k, 60), 1 - Fraction(k, 60)] for k in range(61)]
     fine = [
-        said
-        for said in many
-        if theory.calibration_violation(world, np.array([said]), definition="confidence") == 0
+        predicted
+        for predicted in many
+        if theory.calibration_violation(world, np.array([predicted]), definition="confidence") == 0
     ]
-    assert [said for said in fine if max(said) != max(probs)] == []
-    assert all(said == probs for said in fine)
+    assert [predicted for predicted in fine if max(predicted) != max(probs)] == []
+    assert all(predicted == probs for predicted in fine)
 
 
 def test_with_one_point_mean_calibration_is_exact_calibration():

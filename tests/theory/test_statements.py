@@ -1,4 +1,4 @@
-"""What the paper proves holds in every world that is drawn; what it assumes cannot be dropped."""
+"""What the paper proves holds in every random world, and its assumptions are needed."""
 
 from fractions import Fraction
 
@@ -9,14 +9,22 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from offramp import theory
-from offramp.errors import WorldError
-from offramp.theory import Exits, Grouping, Setting, World, random_exits
+from offramp.errors import ConfigError, WorldError
+from offramp.theory import (
+    Exits,
+    Grouping,
+    Relation,
+    Setting,
+    World,
+    calibration_violation,
+    random_exits,
+    statements,
+)
 from offramp.theory.claims import CLAIMS
-from offramp.theory.counterexamples import above_the_floor, has_a_rival
-from offramp.theory.exits import READINGS
 from offramp.theory.generate import Draw
-from offramp.theory.predictors import calibration_violation
-from offramp.theory.show import largest_excess
+from offramp.theory.plots import largest_excess
+from offramp.theory.risks import READINGS
+from offramp.theory.statements import confidence_reaches_bound, has_rival, worsened
 
 sizes = st.tuples(st.integers(1, 5), st.integers(2, 4), st.integers(2, 4))
 seeds = st.integers(0, 100_000)
@@ -25,13 +33,13 @@ seeds = st.integers(0, 100_000)
 @given(seeds, sizes)
 def test_what_is_proved_for_exact_calibration_with_refinement_holds(seed, size):
     exits = random_exits(seed, Setting("exact", "chain"), size)
-    assert theory.excess_risk_is_information(exits).holds
-    assert theory.refinement_reduces_excess_risk(exits).holds
-    assert theory.zero_one_risk_is_controlled(exits).holds
+    assert statements.excess_risk_is_information(exits).holds
+    assert statements.refinement_reduces_excess_risk(exits).holds
+    assert statements.zero_one_risk_is_controlled(exits).holds
     for loss in ("log", "zero-one"):
-        assert theory.anytime(exits, loss).holds
+        assert statements.anytime(exits, loss).holds
     for reading in READINGS:
-        assert theory.monotone_stopping(exits, reading).holds
+        assert statements.monotone_stopping(exits, reading).holds
 
 
 @given(seeds, sizes)
@@ -58,7 +66,7 @@ def test_the_last_exit_always_stops_in_every_reading(seed, size):
 @given(seeds, sizes)
 def test_confidence_calibration_fixes_the_zero_one_risk(seed, size):
     exits = random_exits(seed, Setting("confidence", "any"), size)
-    assert theory.zero_one_risk_is_controlled(exits).holds
+    assert statements.zero_one_risk_is_controlled(exits).holds
     for predictor in exits.predictors:
         assert calibration_violation(exits.world, predictor, definition="confidence") <= 1e-9
 
@@ -67,14 +75,14 @@ def test_confidence_calibration_fixes_the_zero_one_risk(seed, size):
 def test_confidence_calibration_does_not_fix_the_log_risk(seed, size):
     """The worsened predictor has the same 0-1 risk, is as calibrated, and its log loss grows."""
     exits = random_exits(seed, Setting("confidence", "any"), size)
-    assume(above_the_floor(exits) and has_a_rival(exits))
+    assume(confidence_reaches_bound(exits) and has_rival(exits))
     losses = []
     for epsilon in (1e-8, 1e-16, 1e-32):
-        worse = theory.worsened(exits, epsilon)
+        worse = worsened(exits, epsilon)
         assert calibration_violation(exits.world, worse, definition="confidence") <= 1e-9
         before, after = (
-            theory.excess_risk(exits.world, said, "zero-one")
-            for said in (exits.predictors[0], worse)
+            theory.excess_risk(exits.world, predicted, "zero-one")
+            for predicted in (exits.predictors[0], worse)
         )
         np.testing.assert_array_equal(before, after)
         losses.append(theory.excess_risk(exits.world, worse)[0])
@@ -90,14 +98,14 @@ def test_with_two_classes_exits_of_one_confidence_grouping_can_differ(by_hand):
     exits = Exits(world, Grouping([[0, 0]] * 2), np.array([[first, first], [first, second]]))
     for m in range(2):
         assert by_hand.violation(exits, m, "confidence") == 0
-        assert Grouping.levels(exits.predictors[m]) == Grouping.whole(2)
-    assert theory.exits_differ(exits).holds
+        assert Grouping.levels(exits.predictors[m]) == Grouping([0, 0])
+    assert statements.later_exits_match_first(exits, "!=").holds
 
 
 def test_a_class_is_worsened_at_the_expense_of_two_others():
     coin = Exits.calibrated(World([1.0], [[0.6, 0.4]]), [[0]])
-    with pytest.raises(WorldError, match="3 classes at least, got 2"):
-        theory.worsened(coin, 0.1)
+    with pytest.raises(WorldError, match="at least 3 classes, got 2"):
+        worsened(coin, 0.1)
 
 
 @pytest.mark.parametrize("tiny", [Fraction(1, 10), Fraction(1, 10**6), Fraction(1, 10**40)])
@@ -106,8 +114,8 @@ def test_the_worsened_predictor_stays_calibrated_exactly_and_gets_as_bad_as_one_
     half, quarter = Fraction(1, 2), Fraction(1, 4)
     world = World([Fraction(1)], [[half, quarter, quarter]])
     exits = Exits(world, Grouping([[0]]), world.p_y_given_x[None])
-    assert above_the_floor(exits)
-    worse = theory.worsened(exits, tiny)
+    assert confidence_reaches_bound(exits)
+    worse = worsened(exits, tiny)
     assert worse[0].tolist() == [half, tiny, half - tiny]
     assert calibration_violation(world, worse, definition="confidence") == 0
     expected = -0.25 * (np.log(float(4 * tiny)) + np.log(float(4 * (half - tiny))))
@@ -117,8 +125,8 @@ def test_the_worsened_predictor_stays_calibrated_exactly_and_gets_as_bad_as_one_
 def test_below_the_floor_no_class_can_be_left_without():
     world = World([Fraction(1)], [[Fraction(2, 5), Fraction(3, 10), Fraction(3, 10)]])
     exits = Exits(world, Grouping([[0]]), world.p_y_given_x[None])
-    assert not above_the_floor(exits)
-    worse = theory.worsened(exits, Fraction(1, 10**40))
+    assert not confidence_reaches_bound(exits)
+    worse = worsened(exits, Fraction(1, 10**40))
     assert sorted(worse[0].tolist()) == [Fraction(1, 5), Fraction(2, 5), Fraction(2, 5)]
 
 
@@ -132,7 +140,7 @@ def test_the_largest_excess_depends_on_epsilon_from_the_floor_on_only(classes):
 
 
 def test_the_product_misses_the_joint_probability_in_both_directions(by_hand):
-    """All exits are compared with one label, so that being wrong together is not independent."""
+    """All exits are compared with one label, so being wrong together is not independent."""
     half = Fraction(1, 2)
     world = World([Fraction(1)], [[half, half]])
     alike = np.array([[[Fraction(1), Fraction(0)]]] * 2)
@@ -141,8 +149,9 @@ def test_the_product_misses_the_joint_probability_in_both_directions(by_hand):
         exits = Exits(world, Grouping([[0], [0]]), predictors)
         assert by_hand.stops(exits, 0, "sampled") == [joint]
         assert by_hand.stops(exits, 0, "product") == [Fraction(3, 4)]
-    assert not theory.product_at_least_joint(Exits(world, Grouping([[0], [0]]), alike)).holds
-    assert not theory.product_at_most_joint(Exits(world, Grouping([[0], [0]]), opposite)).holds
+    for predictors, reverse in ((alike, True), (opposite, False)):
+        exits = Exits(world, Grouping([[0], [0]]), predictors)
+        assert not statements.product_at_most_joint(exits, reverse).holds
 
 
 def test_calibrated_exits_that_do_not_refine_get_worse_with_depth(by_hand):
@@ -174,7 +183,7 @@ def test_a_network_calibrated_at_every_exit_can_be_the_worse_one(by_hand):
 
 
 def whole_draws(size):
-    """Small whole numbers that `build` turns into worlds."""
+    """Small integers that `exits_from` turns into worlds."""
     points, classes, exits = size
 
     def numbers(least, *shape):
@@ -210,14 +219,14 @@ def test_hypothesis_finds_a_world_of_the_same_size_and_none_smaller(name, defini
     size = (ours.world.num_points, ours.world.num_classes, ours.num_exits)
 
     def breaks(free):
-        _, sides, valid = claim.test(free)
-        return bool(valid) and np.isfinite(sides.gap).all() and float(sides.deviation) > 1e-6
+        _, relation, valid = claim.test(free)
+        return bool(valid) and np.isfinite(relation.gap).all() and relation.deviation > 1e-6
 
     settings = hypothesis.settings(max_examples=1000, database=None, deadline=None)
     found = hypothesis.find(whole_draws(size), breaks, settings=settings)
-    _, sides, valid = claim.test(found.rational())
+    _, relation, valid = claim.test(found.rational())
     assert valid
-    assert sides.deviation > 1e-6
+    assert relation.deviation > 1e-6
     for axis in range(3):
         smaller = list(size)
         smaller[axis] -= 1
@@ -226,3 +235,83 @@ def test_hypothesis_finds_a_world_of_the_same_size_and_none_smaller(name, defini
         fewer = hypothesis.settings(max_examples=60, database=None, deadline=None)
         with pytest.raises(hypothesis.errors.NoSuchExample):
             hypothesis.find(whole_draws(tuple(smaller)), breaks, settings=fewer)
+
+
+@pytest.mark.parametrize(
+    ("left", "operator", "right", "deviation"),
+    [
+        ([1.0, 2.0], "==", [1.0, 2.0], 0.0),
+        ([1.0, 2.0], "==", [1.0, 2.5], 0.5),
+        ([1.0, 2.0], "<=", [1.5, 2.5], 0.0),
+        ([1.0, 2.0], "<=", [0.25, 2.5], 0.75),
+        ([1.0, 2.0], "<", [1.5, 2.5], 0.0),
+        ([1.0, 2.0], "<", [1.5, 2.0], 1.0),
+        ([1.0, 2.0], "!=", [1.0, 2.5], 0.0),
+        ([1.0, 2.0], "!=", [1.0, 2.0], 1.0),
+    ],
+)
+def test_deviation_measures_by_how_much_a_relation_is_violated(left, operator, right, deviation):
+    relation = Relation(np.array(left), np.array(right), operator)
+    assert relation.deviation == deviation
+    assert relation.holds == (deviation == 0)
+
+
+def test_rounding_is_not_held_against_a_statement_and_more_is():
+    for gap, holds in ((1e-12, True), (1e-8, False)):
+        assert Relation(np.array([1 + gap]), np.array([1.0]), "==").holds == holds
+        assert Relation(np.array([1 + gap]), np.array([1.0]), "<=").holds == holds
+
+
+def test_worlds_side_by_side_have_a_deviation_each():
+    relation = Relation(
+        np.array([[1.0, 2.0], [3.0, 3.0]]), np.array([[1.0, 1.0], [3.0, 3.0]]), "<="
+    )
+    assert relation.deviation.tolist() == [1.0, 0.0]
+    assert relation.holds.tolist() == [False, True]
+
+
+def test_fractions_lose_nothing_before_they_are_compared():
+    tiny = Fraction(1, 10**30)
+    one, more = np.array([Fraction(1)]), np.array([1 + tiny])
+    assert Relation(more, one, "==").gap[0] == 1e-30
+
+
+def test_an_undefined_side_does_not_hold():
+    assert not Relation(np.array([np.nan]), np.array([0.0]), "==").holds
+    assert not Relation(np.array([np.inf]), np.array([0.0]), "<=").holds
+
+
+def test_an_unknown_operator_is_named():
+    with pytest.raises(ConfigError, match="one of ==, <=, <, !=, got '>='"):
+        Relation(np.array([1.0]), np.array([2.0]), ">=")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        statements.later_exits_match_first,
+        lambda exits: statements.later_exits_match_first(exits, "!="),
+        statements.refinement_reduces_excess_risk,
+        statements.anytime,
+        lambda exits: statements.anytime(exits, pointwise=True),
+        statements.strictly_anytime,
+        lambda exits: statements.monotone_stopping(exits, "argmax"),
+        lambda exits: statements.monotone_stopping(exits, "argmax", pointwise=True),
+    ],
+)
+def test_a_single_exit_makes_no_statement_about_exits_true(statement):
+    alone = Exits.calibrated(World([0.5, 0.5], [[1.0, 0.0], [0.0, 1.0]]), [[0, 0]])
+    with pytest.raises(WorldError, match="needs at least two of them, got one"):
+        statement(alone)
+
+
+def test_a_relation_is_shown_where_its_sides_differ():
+    shown = str(Relation(np.array([0.2, 0.5]), np.array([0.5, 0.5]), "!="))
+    assert shown == "0.2 != 0.5 is true"
+
+
+def test_a_relation_is_shown_where_it_is_violated_most():
+    shown = str(Relation(np.array([0.1, 0.9, 0.5]), np.array([0.2, 0.3, 0.4]), "<="))
+    assert shown == "0.9 <= 0.3 is false"
+    exact = Relation(np.array([Fraction(1, 3)]), np.array([Fraction(1, 2)]), "<=")
+    assert str(exact) == "1/3 <= 1/2 is true"

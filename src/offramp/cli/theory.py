@@ -11,74 +11,69 @@ from offramp import theory
 from offramp.cli.console import err, out
 from offramp.errors import ConfigError
 from offramp.storage import check_target
-from offramp.theory.bridge import bridge
-from offramp.theory.show import (
-    bridge_figure,
-    bridge_table,
-    draw_figures,
-    examples,
-    named_examples,
-    table,
-)
+from offramp.theory.counterexamples import counterexample_texts
+from offramp.theory.plots import draw_figures, truth_figure
+from offramp.theory.trained_network import truth_table
 
 
 def theory_command(
-    worlds: Annotated[int, typer.Option(help="Random worlds per row; 10000 for the docs.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of the worlds, and of the bridge.")] = 0,
+    worlds: Annotated[int, typer.Option(help="Random worlds per row; the docs use 10000.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of the worlds, or of the trained network.")] = 0,
     statement: Annotated[
         list[str] | None,
-        typer.Option(help=f"Only these, repeatable: {', '.join(theory.STATEMENTS)}."),
+        typer.Option(help=f"Check only this one; repeatable: {', '.join(theory.STATEMENTS)}."),
     ] = None,
     with_examples: Annotated[
         bool, typer.Option("--examples/--no-examples", help="Print the smallest worlds.")
     ] = True,
-    with_bridge: Annotated[
+    trained_network: Annotated[
         bool,
         typer.Option(
-            "--bridge",
-            help="Instead: train a small network on data with a known P(y|x), and compare its "
+            "--trained-network",
+            help="Instead, train a small network on data with a known P(y|x), and compare its "
             "risk and its corrector with the truth.",
         ),
     ] = False,
     figures: Annotated[
         Path | None,
-        typer.Option(help="Folder for the figures of docs/theory.md; with --bridge, for its own."),
+        typer.Option(help="Folder for the figures of docs/theory.md."),
     ] = None,
 ) -> None:
     """Check the paper's statements on finite worlds, where every expectation is a sum.
 
     Each statement is tried under three definitions of calibration and three readings of the
-    stopping probability. What holds is tried on random worlds and on many small ones; what fails
-    is shown with the smallest world that was found.
+    stopping probability, on random worlds and on many small ones. Every failure is shown with the
+    smallest world found.
     """
     if worlds < 1:
         raise ConfigError(f"--worlds must be at least 1, got {worlds}")
     if figures is not None:
         check_target(figures)
-    if with_bridge and statement:
-        raise ConfigError("--bridge checks no statements: leave out --statement, or --bridge")
-    if with_bridge:
-        _show_bridge(seed, figures)
+    if trained_network and statement:
+        raise ConfigError("--trained-network checks no statements: leave out --statement")
+    if trained_network:
+        _show_trained_network(seed, figures)
         return
     with _progress() as progress:
-        verdicts = theory.check_all(statement or (), worlds, seed, progress)
-    out.print(table(verdicts).rich())
+        results = theory.check_all(statement or (), worlds, seed, progress)
+    out.print(theory.claims_table(results).rich())
     if with_examples:
-        for text in [*examples(verdicts), *([] if statement else named_examples())]:
+        examples = [f"\n{result}" for result in results if result.example is not None]
+        for text in [*examples, *([] if statement else counterexample_texts())]:
             out.print(text, markup=False, highlight=False, soft_wrap=True)
     if figures is not None:
-        _say_written(draw_figures(figures))
+        _print_written(draw_figures(figures))
 
 
-def _show_bridge(seed: int, folder: Path | None) -> None:
+def _show_trained_network(seed: int, folder: Path | None) -> None:
     with _progress() as progress:
-        result = bridge(seed, progress=progress)
-    out.print(bridge_table(result).rich())
+        exits = theory.compare_with_truth(seed, progress=progress)
+    out.print(truth_table(exits).rich())
     if folder is not None:
-        _say_written([bridge_figure(result, folder / "theory-bridge.svg")])
+        _print_written([truth_figure(exits, folder / "theory-trained-network.svg")])
 
 
-def _say_written(paths: list[Path]) -> None:
+def _print_written(paths: list[Path]) -> None:
     err.print(f"written: {', '.join(map(str, paths))}", highlight=False, markup=False)
 
 

@@ -1,51 +1,129 @@
-"""The table: every claim on random worlds, and the smallest world where one fails."""
+"""Check claims: on random worlds, and by a search for the smallest world where one fails."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from offramp.errors import ConfigError
+from offramp.evaluation.comparison import Progress
+from offramp.report import Table
+from offramp.report.tables import Cell
+from offramp.theory.calibration import Exits
 from offramp.theory.claims import CLAIMS, STATEMENTS, Claim
-from offramp.theory.exits import Exits
-from offramp.theory.generate import Draw, Size, check_seed, draw
-from offramp.theory.statements import TOLERANCE, Sides
+from offramp.theory.generate import Draw, Size, check_seed
+from offramp.theory.statements import TOLERANCE, Bools, Floats, Relation
 
-MOST = Size(3, 3, 3)  # where the search for small worlds ends
-WHOLE = 12  # the largest weight that it draws
-CLEAR = 1e-6  # a deviation that no rounding explains
+LARGEST_SEARCHED = Size(3, 3, 3)  # where the search for small worlds ends
+LARGEST_WEIGHT = 12  # of the search
+CLEAR = 1e-6  # a deviation that rounding cannot explain
+LARGEST_RANDOM = Size(6, 5, 4)
+BATCH = 500  # worlds of one size that are computed together
+ATTEMPTS = 200  # batches without a single world that a claim is about
 
 
-class Found(NamedTuple):
-    """What was found in draws side by side, bool `[...]` each.
+@dataclass(frozen=True, eq=False)
+class ClaimResult:
+    """What was found about a claim; as text, its smallest example.
 
     Attributes:
-        valid: The claim is about this draw.
-        wanted: It breaks the claim clearly, or (not `breaking`) fulfils it.
-        finite: And both sides are finite, which says more.
+        claim: What was checked.
+        holds: In every world tried; for a claim that something exists, in at least one.
+        worlds: How many random worlds were tried that the claim is about.
+        small_worlds: How many worlds with small integer weights the search tried in addition.
+        deviation: The largest one in a random world.
+        example: The smallest world where it fails; for a claim that something exists and holds,
+            the smallest world where it does. Rational.
+        relation: Both sides there.
     """
 
-    valid: npt.NDArray[np.bool_]
-    wanted: npt.NDArray[np.bool_]
-    finite: npt.NDArray[np.bool_]
+    claim: Claim
+    holds: bool
+    worlds: int
+    small_worlds: int
+    deviation: float
+    example: Exits | None
+    relation: Relation | None
+
+    def __str__(self) -> str:
+        kind = "holds" if self.holds else "fails"
+        if self.holds and self.example is not None:
+            kind = "holds, for example"
+        variant = f", {self.claim.variant}" if self.claim.variant else ""
+        head = f"{self.claim.title} ({self.claim.setting.definition}{variant}) {kind}"
+        return head if self.example is None else f"{head}:\n{self.example}\n{self.relation}"
 
 
-def look(claim: Claim, free: Draw, breaking: bool) -> Found:
-    """Which draws break the claim, or fulfil it."""
-    _, sides, valid = claim.test(free)
-    deviation = sides.deviation
-    # Not "above": an undefined side (infinite minus infinite) is as broken.
-    wanted = valid & (~(deviation <= CLEAR) if breaking else deviation <= TOLERANCE)
-    return Found(valid, wanted, wanted & np.isfinite(sides.gap).all(-1))
+def check(claim: Claim, worlds: int = 1000, seed: int = 0, tries: int = 3000) -> ClaimResult:
+    """Try a claim on random worlds, and search for the smallest one that breaks it.
+
+    Args:
+        claim: One of `CLAIMS`, or your own.
+        worlds: Random worlds, of up to 6 points, 5 classes and 4 exits.
+        seed: The same seed gives the same worlds.
+        tries: Small worlds of each size that the search for a counterexample tries.
+
+    Raises:
+        ConfigError: An invalid number or seed, or no world was found that the claim is about.
+
+    Example:
+        >>> (claim,) = [c for c in CLAIMS if c.name == "floor"]
+        >>> result = check(claim, worlds=200)
+        >>> result.holds, result.worlds
+        (True, 200)
+    """
+    check_seed(seed)
+    for name, value in (("worlds", worlds), ("tries", tries)):
+        if value < 1:
+            raise ConfigError(f"`{name}` must be at least 1, got {value}")
+    deviations = _deviations(claim, worlds, seed)
+    fulfilled = deviations <= TOLERANCE
+    if claim.exists:
+        holds = bool(fulfilled.any())
+        found, seen = search(claim, seed, tries, breaking=not holds)
+    else:
+        found, seen = search(claim, seed, tries)
+        holds = bool(fulfilled.all()) and found is None
+    example, relation = (None, None) if found is None else _exactly(claim, found)
+    largest = float(deviations.max())
+    return ClaimResult(claim, holds, len(deviations), seen, largest, example, relation)
+
+
+def check_all(
+    names: Sequence[str] = (),
+    worlds: int = 1000,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[ClaimResult]:
+    """Check all claims, or those of some statements.
+
+    Args:
+        names: Of statements; none means all of `STATEMENTS`.
+        worlds: Random worlds per claim.
+        seed: The same seed gives the same results.
+        progress: Called with done, total and a text.
+
+    Raises:
+        ConfigError: There is no statement of that name.
+    """
+    for name in names:
+        if name not in STATEMENTS:
+            raise ConfigError(f"there is no statement {name!r}; there are {', '.join(STATEMENTS)}")
+    chosen = [claim for claim in CLAIMS if not names or claim.name in names]
+    results = []
+    for number, claim in enumerate(chosen):
+        if progress is not None:
+            progress(number, len(chosen), f"{claim.name}, {claim.setting.definition}")
+        results.append(check(claim, worlds, seed))
+    return results
 
 
 def search(
     claim: Claim, seed: int = 0, tries: int = 3000, breaking: bool = True
 ) -> tuple[Draw | None, int]:
-    """Go through worlds with small whole weights, the smallest sizes first.
+    """Go through worlds with small integer weights, the smallest sizes first.
 
     Args:
         claim: What to break.
@@ -55,10 +133,9 @@ def search(
 
     Returns:
         The simplest draw of the smallest size that was found, or None; and how many worlds were
-        looked at. One with infinite sides is returned only if there is no other.
+        tried. A draw with infinite sides is returned only if there is no other.
 
     Example:
-        >>> from offramp.theory.claims import CLAIMS
         >>> (claim,) = [c for c in CLAIMS if c.name == "anytime-pointwise"]
         >>> found, _ = search(claim)
         >>> found.size
@@ -66,8 +143,9 @@ def search(
     """
     seen, infinite = 0, None
     for number, size in enumerate(_sizes(claim.least)):
-        free = draw(np.random.default_rng([seed, number]), tries, size, WHOLE)
-        found = look(claim, free, breaking)
+        rng = np.random.default_rng([seed, number])
+        free = Draw.random(rng, tries, size, LARGEST_WEIGHT)
+        found = _test(claim, free, breaking)
         seen += int(found.valid.sum())
         if found.finite.any():
             return _simplest(claim, free, found.finite, breaking), seen
@@ -77,31 +155,89 @@ def search(
 
 
 def shrink(claim: Claim, free: Draw, breaking: bool = True) -> Draw:
-    """Lower the whole numbers of one draw, one at a time, as long as the claim stays broken.
+    """Lower the integers of one draw, one at a time, as long as the claim stays broken.
 
     Args:
-        claim: What it breaks.
-        free: One draw of whole numbers.
+        claim: What the draw breaks.
+        free: One draw of integers.
         breaking: As in `search`.
 
     Returns:
         A draw of the same size in which no single number can be lowered further. Finite sides
         stay finite.
     """
-    finite = bool(look(claim, free, breaking).finite)
+    finite = bool(_test(claim, free, breaking).finite)
     while True:
-        steps = _steps(free)
+        steps = _lowered(free)
         if steps is None:
             return free
-        found = look(claim, steps, breaking)
+        found = _test(claim, steps, breaking)
         good = np.flatnonzero(found.finite if finite else found.wanted)
         if not len(good):
             return free
         free = steps.take(good[np.argmin(steps.total[good])])
 
 
-def _simplest(claim: Claim, free: Draw, good: npt.NDArray[np.bool_], breaking: bool) -> Draw:
-    """The simplest of a few good draws, once they are shrunk."""
+def claims_table(results: Sequence[ClaimResult]) -> Table:
+    """One row per result; a statement's title appears in its first row only."""
+    rows, before = [], ""
+    for result in results:
+        claim, example = result.claim, result.example
+        source = f" ({claim.source})" if claim.source else ""
+        title = f"{claim.name}: {claim.title}{source}"
+        size = "-"
+        if example is not None:
+            world = example.world
+            size = f"{world.num_points} x {world.num_classes} x {example.num_exits}"
+        rows.append(
+            [
+                Cell("" if title == before else title),
+                Cell(claim.setting.definition),
+                Cell(claim.variant or "-"),
+                Cell("holds" if result.holds else "fails", bold=not result.holds),
+                Cell(f"{result.worlds:,} + {result.small_worlds:,}"),
+                Cell("-" if claim.exists else f"{result.deviation:.1e}"),
+                Cell(size),
+            ]
+        )
+        before = title
+    columns = ["statement", "calibration", "reading", "verdict", "worlds", "deviation", "smallest"]
+    return Table("theory", "The paper's statements in finite worlds", columns, rows, _CAPTION)
+
+
+_CAPTION = (
+    "Worlds: random ones, plus small ones tried by the search. Deviation: the largest in a random "
+    "world; 1 or 0 for statements that only hold or fail. Smallest: points x classes x exits of "
+    "the smallest world where the statement fails or, for a statement that something exists, of "
+    "the smallest example. Where a statement mentions refinement, it is assumed unless the "
+    "reading says otherwise."
+)
+
+
+class _Found(NamedTuple):
+    """What was found in several draws, bool `[...]` each.
+
+    Attributes:
+        valid: The claim is about this draw.
+        wanted: It breaks the claim clearly, or (not `breaking`) fulfils it.
+        finite: And both sides are finite, which is more informative.
+    """
+
+    valid: Bools
+    wanted: Bools
+    finite: Bools
+
+
+def _test(claim: Claim, free: Draw, breaking: bool) -> _Found:
+    _, relation, valid = claim.test(free)
+    deviation = relation.deviation
+    # Not "above": an undefined side (infinite minus infinite) breaks the claim as well.
+    wanted = valid & (~(deviation <= CLEAR) if breaking else deviation <= TOLERANCE)
+    return _Found(valid, wanted, wanted & np.isfinite(relation.gap).all(-1))
+
+
+def _simplest(claim: Claim, free: Draw, good: Bools, breaking: bool) -> Draw:
+    """The simplest of a few good draws, after shrinking."""
     found = np.flatnonzero(good)
     first = found[np.argsort(free.total[found], kind="stable")[:5]]
     shrunk = [shrink(claim, free.take(index), breaking) for index in first]
@@ -109,12 +245,13 @@ def _simplest(claim: Claim, free: Draw, good: npt.NDArray[np.bool_], breaking: b
 
 
 def _sizes(least: Size) -> Iterator[Size]:
-    ranges = (range(low, max(low, high) + 1) for low, high in zip(least, MOST, strict=True))
+    bounds = zip(least, LARGEST_SEARCHED, strict=True)
+    ranges = (range(low, max(low, high) + 1) for low, high in bounds)
     return (Size(*size) for size in itertools.product(*ranges))
 
 
-def _steps(free: Draw) -> Draw | None:
-    """All draws with one number set to zero, halved or made one less; None if all are zero."""
+def _lowered(free: Draw) -> Draw | None:
+    """All draws with one number set to zero, halved or lowered by one; None if all are zero."""
     changes = [
         (name, place, lower)
         for name, array in vars(free).items()
@@ -132,121 +269,26 @@ def _steps(free: Draw) -> Draw | None:
     return Draw(**copies)
 
 
-LARGEST = Size(6, 5, 4)
-BATCH = 500  # worlds of one size that are computed together
-ATTEMPTS = 200  # batches without a single world that a claim is about
-Floats = npt.NDArray[np.float64]
-Progress = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Verdict:
-    """What was found about a claim.
-
-    Attributes:
-        claim: What was asked.
-        holds: In every world that was tried; for a claim that something exists, in at least one.
-        worlds: How many random worlds were tried that the claim is about.
-        small_worlds: How many worlds with small whole weights the search tried in addition.
-        deviation: The largest one in a random world.
-        example: The smallest world where it fails; of a claim that something exists and holds,
-            the smallest world where it does. Rational.
-        sides: Both sides there.
-    """
-
-    claim: Claim
-    holds: bool
-    worlds: int
-    small_worlds: int
-    deviation: float
-    example: Exits | None
-    sides: Sides | None
-
-
-def check(claim: Claim, worlds: int = 1000, seed: int = 0, tries: int = 3000) -> Verdict:
-    """Try a claim on random worlds, and look for the smallest one that breaks it.
-
-    Args:
-        claim: One of `CLAIMS`, or an own one.
-        worlds: Random worlds, of up to 6 points, 5 classes and 4 exits.
-        seed: The same seed gives the same worlds.
-        tries: Small worlds of each size that the search for a counterexample looks at.
-
-    Raises:
-        ConfigError: A number or seed that is none, or no world was found that the claim is about.
-
-    Example:
-        >>> (claim,) = [c for c in CLAIMS if c.name == "floor"]
-        >>> verdict = check(claim, worlds=200)
-        >>> verdict.holds, verdict.worlds
-        (True, 200)
-    """
-    check_seed(seed)
-    for name, value in (("worlds", worlds), ("tries", tries)):
-        if value < 1:
-            raise ConfigError(f"`{name}` must be at least 1, got {value}")
-    deviations = _deviations(claim, worlds, seed)
-    fulfilled = deviations <= TOLERANCE
-    if claim.exists:
-        holds = bool(fulfilled.any())
-        found, seen = search(claim, seed, tries, breaking=not holds)
-    else:
-        found, seen = search(claim, seed, tries)
-        holds = bool(fulfilled.all()) and found is None
-    example, sides = (None, None) if found is None else _exactly(claim, found)
-    largest = float(deviations.max())
-    return Verdict(claim, holds, len(deviations), seen, largest, example, sides)
-
-
-def check_all(
-    names: Sequence[str] = (),
-    worlds: int = 1000,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> list[Verdict]:
-    """The whole table, or the rows of some statements.
-
-    Args:
-        names: Of statements; none means all of `STATEMENTS`.
-        worlds: Random worlds per claim.
-        seed: The same seed gives the same table.
-        progress: Called with done, total and a text.
-
-    Raises:
-        ConfigError: There is no statement of that name.
-    """
-    for name in names:
-        if name not in STATEMENTS:
-            raise ConfigError(f"there is no statement {name!r}; there are {', '.join(STATEMENTS)}")
-    chosen = [claim for claim in CLAIMS if not names or claim.name in names]
-    verdicts = []
-    for number, claim in enumerate(chosen):
-        if progress is not None:
-            progress(number, len(chosen), f"{claim.name}, {claim.setting.definition}")
-        verdicts.append(check(claim, worlds, seed))
-    return verdicts
-
-
 def _deviations(claim: Claim, worlds: int, seed: int) -> Floats:
-    """Of random worlds of many sizes that the claim is about, `[worlds]`."""
+    """In random worlds of many sizes that the claim is about, `[worlds]`."""
     rng = np.random.default_rng([seed, 1])
     found: list[Floats] = []
     missing, attempts = worlds, 0
     batch = max(min(BATCH, worlds // 10), 1)
     while missing > 0:
-        size = Size(*rng.integers(claim.least, LARGEST, endpoint=True).tolist())
-        _, sides, valid = claim.test(draw(rng, batch, size))
-        found.append(sides.deviation[valid][:missing])
+        size = Size(*rng.integers(claim.least, LARGEST_RANDOM, endpoint=True).tolist())
+        _, relation, valid = claim.test(Draw.random(rng, batch, size))
+        found.append(relation.deviation[valid][:missing])
         missing -= len(found[-1])
         attempts += 1
         if attempts > ATTEMPTS and missing == worlds:
-            raise ConfigError(f"no random world was found that {claim.name!r} is about")
+            raise ConfigError(f"found no random world that {claim.name!r} is about")
     return np.concatenate(found)
 
 
-def _exactly(claim: Claim, free: Draw) -> tuple[Exits, Sides]:
+def _exactly(claim: Claim, free: Draw) -> tuple[Exits, Relation]:
     """The found world in rational numbers."""
-    exits, sides, valid = claim.test(free.rational())
-    # The search works with floats; small whole weights leave it no room to be mistaken.
+    exits, relation, valid = claim.test(free.rational())
+    # The search works with floats; with small integer weights it cannot be wrong.
     assert valid
-    return exits, sides
+    return exits, relation

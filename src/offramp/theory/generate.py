@@ -1,4 +1,4 @@
-"""Random worlds and exits: free numbers first, then exits that are calibrated by construction."""
+"""Random worlds and exits: free numbers first, then exits calibrated by construction."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -7,17 +7,24 @@ import numpy as np
 import numpy.typing as npt
 
 from offramp.errors import ConfigError
-from offramp.theory.exits import Exits
-from offramp.theory.predictors import (
+from offramp.theory.calibration import (
     DEFINITIONS,
     Definition,
+    Exits,
     calibrated,
     calibration_violation,
     confidence_calibrated,
     mean_calibrated,
 )
 from offramp.theory.statements import TOLERANCE
-from offramp.theory.worlds import Array, Grouping, World, as_numbers, is_rational
+from offramp.theory.worlds import (
+    Array,
+    Grouping,
+    World,
+    as_numbers,
+    check_choice,
+    is_rational,
+)
 
 Structure = Literal["any", "chain", "strict chain", "one", "points", "swap", "uneven swap"]
 STRUCTURES: tuple[Structure, ...] = get_args(Structure)
@@ -35,14 +42,14 @@ class Size(NamedTuple):
 class Draw:
     """The free numbers that a world and its exits are built from.
 
-    Small whole numbers give small rational worlds, so that a search can shrink them; leading
-    dimensions are draws side by side.
+    Small integers give small rational worlds, which a search can shrink; leading dimensions hold
+    several draws.
 
     Args:
         points: `[..., N]`, positive weights of the points.
-        classes: `[..., N, K]`, weights of the classes at each point; zeros mean even ones.
-        groups: `[..., M, N]`, a group of each point at each exit.
-        picks: `[..., M, N]`, the class that each exit answers, for `confidence`.
+        classes: `[..., N, K]`, weights of the classes at each point; all zero means uniform.
+        groups: `[..., M, N]`, the group of each point at each exit.
+        picks: `[..., M, N]`, the class that each exit predicts, for `confidence`.
         noise: `[..., M, N, K]`, weights of the classes, for `mean` and `confidence`.
     """
 
@@ -52,18 +59,51 @@ class Draw:
     picks: npt.NDArray[np.int64]
     noise: Array
 
+    @classmethod
+    def random(
+        cls, rng: np.random.Generator, count: int, size: Size, largest: int | None = None
+    ) -> "Draw":
+        """Several random draws.
+
+        Args:
+            rng: The source of randomness.
+            count: How many.
+            size: Points, classes and exits.
+            largest: Draw integers up to this one, mostly small; floats by default.
+
+        Example:
+            >>> Draw.random(np.random.default_rng(0), 5, Size(3, 2, exits=4)).noise.shape
+            (5, 4, 3, 2)
+        """
+        N, K, M = size
+
+        def weights(least: int, *shape: int) -> Array:
+            if largest is None:
+                return rng.exponential(size=(count, *shape))
+            drawn = rng.geometric(0.4, size=(count, *shape)) - 1
+            return np.minimum(least + drawn, largest).astype(np.float64)
+
+        return cls(
+            points=weights(1, N),
+            classes=weights(0, N, K),
+            # Few groups as often as many: otherwise most chains reach single points at once.
+            groups=rng.integers(0, rng.integers(1, N + 1, size=(count, M, 1)), size=(count, M, N)),
+            picks=rng.integers(0, K, size=(count, M, N)),
+            noise=weights(0, M, N, K),
+        )
+
     @property
     def size(self) -> Size:
         """Points, classes and exits."""
         exits, points, classes = self.noise.shape[-3:]
         return Size(points, classes, exits)
 
-    def take(self, index: Any) -> "Draw":  # noqa: ANN401 - whatever numpy takes for an index
+    def take(self, index: Any) -> "Draw":  # noqa: ANN401 - any numpy index
         """Some of several draws."""
         return Draw(**{name: array[index] for name, array in vars(self).items()})
 
     def rational(self) -> "Draw":
-        """The same whole numbers as Fractions."""
+        """The same integers as Fractions."""
         exact = {
             name: as_numbers(getattr(self, name).astype(int).astype(object))
             for name in ("points", "classes", "noise")
@@ -72,40 +112,9 @@ class Draw:
 
     @property
     def total(self) -> Any:  # noqa: ANN401 - a number, or an array of them
-        """Sum of all numbers, `[...]`: of two draws of a size, the lower one is simpler."""
+        """Sum of all numbers, `[...]`: of two draws of the same size, the lower one is simpler."""
         worlds = self.points.shape[:-1]
         return sum(array.reshape(*worlds, -1).sum(-1) for array in vars(self).values())
-
-
-def draw(rng: np.random.Generator, count: int, size: Size, whole: int | None = None) -> Draw:
-    """Draw `count` times.
-
-    Args:
-        rng: The source of randomness.
-        count: How many.
-        size: Points, classes and exits.
-        whole: Draw whole numbers up to this one, mostly small; by default floats.
-
-    Example:
-        >>> draw(np.random.default_rng(0), 5, Size(points=3, classes=2, exits=4)).noise.shape
-        (5, 4, 3, 2)
-    """
-    N, K, M = size
-
-    def weights(least: int, *shape: int) -> Array:
-        if whole is None:
-            return rng.exponential(size=(count, *shape))
-        drawn = rng.geometric(0.4, size=(count, *shape)) - 1
-        return np.minimum(least + drawn, whole).astype(np.float64)
-
-    return Draw(
-        points=weights(1, N),
-        classes=weights(0, N, K),
-        # Few groups as often as many: else a chain would mostly be down to single points at once.
-        groups=rng.integers(0, rng.integers(1, N + 1, size=(count, M, 1)), size=(count, M, N)),
-        picks=rng.integers(0, K, size=(count, M, N)),
-        noise=weights(0, M, N, K),
-    )
 
 
 @dataclass(frozen=True)
@@ -113,11 +122,11 @@ class Setting:
     """What is assumed of the exits.
 
     Args:
-        definition: By which they are calibrated.
+        definition: Of calibration.
         structure: Of their groupings. `any`: unrelated. `chain`: each refines the one before.
             `strict chain`: and differs from it. `one`: the same at all exits. `points`: every
-            point by itself. `swap`: one grouping with two equally probable points in a group,
-            which exit 1 confuses. `uneven swap`: those points are not equally probable.
+            point in a group of its own. `swap`: one grouping in which exit 1 confuses two equally
+            probable points of a group. `uneven swap`: those points need not be equally probable.
 
     Example:
         >>> Setting("exact", "net")
@@ -130,28 +139,26 @@ class Setting:
     structure: Structure = "any"
 
     def __post_init__(self) -> None:
-        for name, known in (("definition", DEFINITIONS), ("structure", STRUCTURES)):
-            value = getattr(self, name)
-            if value not in known:
-                raise ConfigError(f"`{name}` must be one of {', '.join(known)}, got {value!r}")
+        check_choice("definition", self.definition, DEFINITIONS)
+        check_choice("structure", self.structure, STRUCTURES)
 
 
-def build(free: Draw, setting: Setting) -> tuple[Exits, npt.NDArray[np.bool_]]:
-    """Exits that are what a setting says, from free numbers.
+def exits_from(free: Draw, setting: Setting) -> tuple[Exits, npt.NDArray[np.bool_]]:
+    """Build the exits of a setting from free numbers.
 
     Returns:
-        The exits, and whether they are indeed: bool `[...]`. Not every draw can be made to fit;
-        where it does not, the exits are not to be looked at.
+        The exits, and whether they fit the setting: bool `[...]`. Not every draw can be made to
+        fit; where it does not, ignore the exits.
     """
     valid = np.asarray((free.points > 0).all(-1))
-    points = np.where(valid[..., None], free.points, 1)  # the others share the array
+    points = np.where(valid[..., None], free.points, 1)  # placeholders where not valid
     if setting.structure == "swap":
         points[..., 1] = points[..., 0]
     world = World(_shares(points), _shares(free.classes))
     grouping = Grouping(_labels(free.groups, setting.structure))
     predictors = _predictors(world, grouping, free, setting)
     if setting.definition == "confidence":
-        # What counts is the grouping by confidence, and groups may share one by accident.
+        # What counts is the grouping by confidence; groups may share a confidence by accident.
         grouping = Grouping.levels(predictors)
     if "swap" in setting.structure:
         predictors = _swapped(predictors)
@@ -160,9 +167,9 @@ def build(free: Draw, setting: Setting) -> tuple[Exits, npt.NDArray[np.bool_]]:
 
 
 def check_seed(seed: int) -> None:
-    """Raise unless numpy takes the seed."""
+    """Raise unless numpy accepts the seed."""
     if seed < 0:
-        raise ConfigError(f"`seed` must be a whole number of at least 0, got {seed}")
+        raise ConfigError(f"`seed` must be an integer of at least 0, got {seed}")
 
 
 def random_exits(
@@ -176,30 +183,30 @@ def random_exits(
         size: Points, classes and exits.
 
     Raises:
-        ConfigError: A seed or size that is none, or no draw of this size fits the setting.
+        ConfigError: An invalid seed or size, or no draw of this size fits the setting.
 
     Example:
         >>> exits = random_exits(seed=1)
-        >>> print([str(exits.grouping.exit(m)) for m in range(3)], exits.is_chain)
+        >>> print([str(exits.grouping.exit(index)) for index in range(3)], exits.is_chain)
         ['{0,2}{1,3}', '{0,2}{1}{3}', '{0}{1}{2}{3}'] True
     """
     setting = setting or Setting("exact", "chain")
     check_seed(seed)
     if len(size) != 3 or any(have < least for have, least in zip(size, (1, 2, 1), strict=True)):
         raise ConfigError(
-            f"`size` must be points, classes and exits, at least 1, 2 and 1, got {tuple(size)}"
+            f"`size` must be points, classes and exits, at least (1, 2, 1), got {tuple(size)}"
         )
     size = Size(*size)
     if "swap" in setting.structure and (size.points < 2 or size.exits < 2):
-        raise ConfigError(f"a swap needs two points and two exits at least, got {size}")
-    exits, valid = build(draw(np.random.default_rng(seed), 1000, size), setting)
+        raise ConfigError(f"a swap needs at least two points and two exits, got {size}")
+    exits, valid = exits_from(Draw.random(np.random.default_rng(seed), 1000, size), setting)
     if not valid.any():
-        raise ConfigError(f"no world of {size} was found for {setting}: try a larger one")
+        raise ConfigError(f"found no world of {size} for {setting}: try a larger one")
     return exits.take(int(valid.argmax()))
 
 
 def _shares(weights: Array) -> Array:
-    """Weights as shares of their sum; even ones where all are zero."""
+    """Weights as shares of their sum; uniform where all are zero."""
     empty = weights.sum(-1, keepdims=True) == 0
     weights = as_numbers(np.where(empty, 1, weights))
     result: Array = weights / weights.sum(-1, keepdims=True)
@@ -212,22 +219,17 @@ def _labels(groups: npt.NDArray[np.int64], structure: Structure) -> npt.NDArray[
     if structure == "points":
         return np.broadcast_to(np.arange(points), groups.shape)
     if "chain" in structure:
-        # What all exits so far know together refines what they knew before.
-        return np.stack([_code(groups[..., : m + 1, :]) for m in range(exits)], axis=-2)
+        # The join of all groupings so far refines the join before.
+        codes = [groups[..., 0, :]]
+        for exit_index in range(1, exits):
+            codes.append(codes[-1] * points + groups[..., exit_index, :])
+        return np.stack(codes, axis=-2)
     if structure == "any":
         return groups
     shared = np.broadcast_to(groups[..., :1, :], groups.shape).copy()
     if "swap" in structure:
         shared[..., 1] = shared[..., 0]
     return shared
-
-
-def _code(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """One number for the groups of several exits, `[..., m, N]` -> `[..., N]`."""
-    code = np.zeros_like(groups[..., 0, :])
-    for m in range(groups.shape[-2]):
-        code = code * groups.shape[-1] + groups[..., m, :]
-    return code
 
 
 def _predictors(world: World, grouping: Grouping, free: Draw, setting: Setting) -> Array:
@@ -239,8 +241,8 @@ def _predictors(world: World, grouping: Grouping, free: Draw, setting: Setting) 
     predictors = confidence_calibrated(world, grouping, free.picks, free.noise)
     if setting.structure not in ("one", "swap", "uneven swap"):
         return predictors
-    # An exit that answers otherwise than exit 0 has the same confidences if it happens to be
-    # right as often. Where it is not, it is made to answer the same.
+    # An exit with other predictions than exit 0 has the same confidences if it happens to be
+    # as accurate. Otherwise it gets the predictions of exit 0.
     same = _share_confidences(predictors)[..., None]
     picks = np.where(same, free.picks, free.picks[..., :1, :])
     return confidence_calibrated(world, grouping, picks, free.noise)
@@ -254,7 +256,7 @@ def _share_confidences(predictors: Array) -> npt.NDArray[np.bool_]:
 
 
 def _swapped(predictors: Array) -> Array:
-    """Exit 0 everywhere, but exit 1 takes point 0 for point 1 and the other way round."""
+    """Copies of exit 0, except that exit 1 swaps points 0 and 1."""
     first = predictors[..., 0, :, :]
     result = np.repeat(first[..., None, :, :], predictors.shape[-3], axis=-3)
     result[..., 1, 0, :], result[..., 1, 1, :] = first[..., 1, :], first[..., 0, :]
@@ -262,11 +264,11 @@ def _swapped(predictors: Array) -> Array:
 
 
 def _fits(exits: Exits, setting: Setting) -> npt.NDArray[np.bool_]:
-    """What construction alone does not ensure."""
+    """The conditions that construction alone does not ensure."""
     fits: npt.NDArray[np.bool_] = np.ones(exits.world.p_x.shape[:-1], dtype=bool)
     same = exits.grouping.same
     if setting.definition == "confidence":
-        # Of a swap, only the exit before it has to be calibrated.
+        # In a swap, only the exit before it has to be calibrated.
         fits &= _confident_exits(exits, 1 if "swap" in setting.structure else exits.num_exits)
     if "chain" in setting.structure:
         fits &= exits.is_chain
@@ -278,7 +280,7 @@ def _fits(exits: Exits, setting: Setting) -> npt.NDArray[np.bool_]:
 
 
 def _confident_exits(exits: Exits, count: int) -> npt.NDArray[np.bool_]:
-    """Whether the first exits' largest probabilities are accuracies; ties may move an answer."""
+    """Whether the first exits are confidence calibrated; ties may change a prediction."""
     first = exits.predictors[..., :count, :, :]
     gap = calibration_violation(exits.world.per_exit(), first, definition="confidence")
     result: Array = np.asarray(gap) <= (0 if is_rational(first) else TOLERANCE)

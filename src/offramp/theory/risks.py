@@ -1,17 +1,28 @@
-"""Risks, entropies and mutual information of a finite world, in nats."""
+"""Risks, information and stopping probabilities of finite worlds; logarithms are natural."""
 
 from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from offramp.errors import ConfigError
-from offramp.theory.predictors import as_predictor, calibrated
-from offramp.theory.worlds import Array, Grouping, World, as_floats, group_mean, modal_class
+from offramp.errors import WorldError
+from offramp.theory.calibration import as_predictor, calibrated
+from offramp.theory.worlds import (
+    Array,
+    Grouping,
+    World,
+    as_floats,
+    as_numbers,
+    check_choice,
+    group_mean,
+    modal_class,
+)
 
 Floats = npt.NDArray[np.float64]
 Loss = Literal["log", "zero-one"]
 LOSSES: tuple[Loss, ...] = get_args(Loss)
+Reading = Literal["product", "sampled", "argmax"]
+READINGS: tuple[Reading, ...] = get_args(Reading)
 
 
 def conditional_risk(world: World, predictor: Array, loss: Loss = "log") -> Array:
@@ -21,19 +32,18 @@ def conditional_risk(world: World, predictor: Array, loss: Loss = "log") -> Arra
         world: N points, K classes.
         predictor: `[..., N, K]`.
         loss: `log`: minus the logarithm of the label's probability (infinite where a class that
-            occurs has none). `zero-one`: whether the most probable class is wrong.
+            occurs has probability zero). `zero-one`: whether the most probable class is wrong.
 
     Raises:
         ConfigError: An unknown loss.
-        WorldError: The predictor is not one for this world.
+        WorldError: The predictor does not fit the world.
 
     Example:
         >>> world = World([1.0], [[0.75, 0.25]])
         >>> conditional_risk(world, np.array([[0.6, 0.4]]), "zero-one")
         array([0.25])
     """
-    if loss not in LOSSES:
-        raise ConfigError(f"`loss` must be one of {', '.join(LOSSES)}, got {loss!r}")
+    check_choice("loss", loss, LOSSES)
     predictor = as_predictor(world, predictor)
     if loss == "log":
         logs = _times_log(as_floats(world.p_y_given_x), as_floats(predictor))
@@ -44,7 +54,7 @@ def conditional_risk(world: World, predictor: Array, loss: Loss = "log") -> Arra
 
 
 def bayes_risk(world: World, loss: Loss = "log") -> Array:
-    """The lowest risk that any predictor has at every point, `[..., N]`: H[y|x] for `log`.
+    """The lowest risk of any predictor at every point, `[..., N]`: H[y|x] for `log`.
 
     Example:
         >>> bayes_risk(World([1.0], [[0.75, 0.25]]), "zero-one")
@@ -54,7 +64,7 @@ def bayes_risk(world: World, loss: Loss = "log") -> Array:
 
 
 def excess_risk(world: World, predictor: Array, loss: Loss = "log") -> Array:
-    """Risk above the lowest possible one at every point, `[..., N]`: the paper's Delta(f, x).
+    """Risk above the Bayes risk at every point, `[..., N]`: the paper's Delta(f, x).
 
     Example:
         >>> excess_risk(World([1.0], [[1.0, 0.0]]), np.array([[0.5, 0.5]])).round(3)
@@ -62,19 +72,6 @@ def excess_risk(world: World, predictor: Array, loss: Loss = "log") -> Array:
     """
     result: Array = conditional_risk(world, predictor, loss) - bayes_risk(world, loss)
     return result
-
-
-def group_excess_risk(
-    world: World, predictor: Array, grouping: Grouping, loss: Loss = "log"
-) -> Array:
-    """Excess risk on average over each point's group, `[..., N]`.
-
-    Example:
-        >>> world = World([0.5, 0.5], [[1.0, 0.0], [0.0, 1.0]])
-        >>> group_excess_risk(world, np.full((2, 2), 0.5), Grouping([0, 0])).round(3)
-        array([0.693, 0.693])
-    """
-    return group_mean(world.p_x, grouping, excess_risk(world, predictor, loss))
 
 
 def entropy(probs: Array) -> Floats:
@@ -89,23 +86,12 @@ def entropy(probs: Array) -> Floats:
     return result
 
 
-def group_entropy(world: World, grouping: Grouping) -> Floats:
-    """H[y | group] of each point's group, `[..., N]`.
-
-    Example:
-        >>> world = World([0.5, 0.5], [[1.0, 0.0], [0.0, 1.0]])
-        >>> group_entropy(world, Grouping([0, 0])).round(4)
-        array([0.6931, 0.6931])
-    """
-    return entropy(calibrated(world, grouping))
-
-
 def mutual_information(world: World, given: Grouping, about: Grouping | None = None) -> Floats:
     """I[y, about | given] of each point's group of `given`, `[..., N]`.
 
     Args:
         world: N points, K classes.
-        given: The grouping that is known already.
+        given: The grouping that is already known.
         about: What is learned in addition: another grouping, or x itself by default.
 
     Example:
@@ -120,6 +106,62 @@ def mutual_information(world: World, given: Grouping, about: Grouping | None = N
     after = as_floats(fine)
     gain = (_times_log(after, after) - _times_log(after, before)).sum(-1)
     return group_mean(world.p_x, given, np.maximum(gain, 0))
+
+
+def stopping_probability(world: World, predictors: Array, reading: Reading = "argmax") -> Array:
+    """P(stop | x) at every exit: right here, or wrong at every exit from here on.
+
+    Args:
+        world: N points, K classes.
+        predictors: `[..., M, N, K]`, one per exit.
+        reading: `product`: as the paper writes it, with the product of the exits' probabilities
+            of being wrong. `sampled`: every exit draws its prediction from its own probabilities,
+            independently of the others, and all are compared with one label. `argmax`: every exit
+            predicts its most probable class, as in the paper's Eq. (ee_target).
+
+    Returns:
+        `[..., M, N]`; 1 at the last exit.
+
+    Raises:
+        ConfigError: An unknown reading.
+        WorldError: The predictors do not fit the world.
+
+    Example:
+        Two exits that always predict the same class: both wrong is as likely as one wrong, 1/2.
+        The product says 1/4.
+
+        >>> world = World([1.0], [[0.5, 0.5]])
+        >>> same = np.array([[[1.0, 0.0]], [[1.0, 0.0]]])
+        >>> stopping_probability(world, same, "product")[:, 0]
+        array([0.75, 1.  ])
+        >>> stopping_probability(world, same, "sampled")[:, 0]
+        array([1., 1.])
+    """
+    check_choice("reading", reading, READINGS)
+    predictors = as_numbers(predictors)
+    if predictors.ndim < 3 or predictors.shape[-2:] != world.p_y_given_x.shape[-2:]:
+        raise WorldError(
+            f"`predictors` must have shape [M, {world.num_points}, {world.num_classes}], got "
+            f"{list(predictors.shape)}"
+        )
+    if reading == "argmax":
+        chosen = modal_class(predictors)[..., None] == np.arange(world.num_classes)
+        predictors = chosen.astype(int).astype(predictors.dtype)
+    probs = world.p_y_given_x[..., None, :, :]  # [..., 1, N, K]
+    right = (probs * predictors).sum(-1)  # [..., M, N]
+    if reading == "product":
+        hopeless = _from_here_on(1 - right, axis=-2)
+    else:
+        # All exits are compared with one label: they are independent only given that label.
+        hopeless = (probs * _from_here_on(1 - predictors, axis=-3)).sum(-1)
+    result: Array = right + hopeless
+    return result
+
+
+def _from_here_on(values: Array, axis: int) -> Array:
+    """The product over this exit and all later ones."""
+    result: Array = np.flip(np.multiply.accumulate(np.flip(values, axis), axis=axis), axis)
+    return result
 
 
 def _times_log(weights: Floats, values: Floats) -> Floats:

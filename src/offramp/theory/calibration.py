@@ -1,5 +1,6 @@
-"""Predictors that are calibrated, by three definitions, and how far any other is from it."""
+"""Calibration by three definitions: predictors that have it, and how far others are from it."""
 
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -11,6 +12,7 @@ from offramp.theory.worlds import (
     Grouping,
     World,
     as_numbers,
+    check_choice,
     check_probabilities,
     group_mean,
     is_rational,
@@ -22,7 +24,7 @@ DEFINITIONS: tuple[Definition, ...] = get_args(Definition)
 
 
 def calibrated(world: World, grouping: Grouping) -> Array:
-    """The one calibrated predictor by the paper's Definition 2.1: f(x) = P(y | group of x).
+    """The calibrated predictor of the paper's Definition 2.1: f(x) = P(y | group of x).
 
     Returns:
         `[..., N, K]`.
@@ -37,13 +39,13 @@ def calibrated(world: World, grouping: Grouping) -> Array:
 
 
 def mean_calibrated(world: World, grouping: Grouping, noise: Array) -> Array:
-    """A predictor that varies within its groups, and is right on average over each of them.
+    """A predictor that varies within its groups but is calibrated on average over each of them.
 
     Args:
         world: N points, K classes.
         grouping: Of the points.
         noise: `[..., N, K]`, rows that sum to one: how it varies. It is scaled down as far as
-            is needed to keep away from zero.
+            needed to keep every probability above zero.
 
     Example:
         >>> world = World([0.5, 0.5], [[1.0, 0.0], [0.5, 0.5]])
@@ -53,7 +55,7 @@ def mean_calibrated(world: World, grouping: Grouping, noise: Array) -> Array:
     """
     centre = calibrated(world, grouping)
     away = noise - group_mean(world.p_x, grouping, noise)
-    # How often `away` may be added until a probability is used up; only half of that is used.
+    # The multiple of `away` that brings a probability to zero; half of it is used.
     down = away < 0
     room = np.where(down, centre / np.where(down, -2 * away, 1), 1)
     least = np.minimum(room.min(-1), 1)  # [..., N]
@@ -70,11 +72,11 @@ def confidence_calibrated(
     Args:
         world: N points, K classes.
         grouping: Points that get the same largest probability.
-        picks: `[..., N]`, the class answered at each point. Where a group's accuracy would be
-            below 1/K, which no largest probability can be, the best classes are taken instead.
-        noise: `[..., N, K]`, weights: how the rest is shared among the other classes, as far as
-            none gets above the largest. One that is as large, and comes before it, takes its
-            place: `calibration_violation` tells.
+        picks: `[..., N]`, the class predicted at each point. Where a group's accuracy would be
+            below 1/K, which no largest probability can be, the best classes are used instead.
+        noise: `[..., N, K]`, weights: how the rest is shared among the other classes, as long as
+            none exceeds the largest. A tie with an earlier class changes the prediction;
+            `calibration_violation` shows whether it did.
 
     Example:
         >>> world = World([1.0], [[0.5, 0.4, 0.1]])
@@ -94,7 +96,7 @@ def confidence_calibrated(
     up = ~chosen & (lean > 0)
     room = np.where(up, (top - even) / np.where(up, lean, 1), 1)
     step = np.minimum(room.min(-1), 1)[..., None]
-    # Rounding may leave a hair less than nothing.
+    # Rounding may leave a value slightly below zero.
     result: Array = np.where(chosen, top, np.maximum(even + step * lean, 0))
     return result
 
@@ -105,27 +107,27 @@ def calibration_violation(
     grouping: Grouping | None = None,
     definition: Definition = "exact",
 ) -> Any:  # noqa: ANN401 - a float or a Fraction, or an array of them
-    """How far a predictor is from being calibrated: the largest difference at any point.
+    """How far a predictor is from calibrated: the largest difference at any point.
 
     Args:
         world: N points, K classes.
         predictor: `[..., N, K]`.
-        grouping: Of the points; not for `confidence`, which groups by the predictor itself.
+        grouping: Of the points; none for `confidence`, which groups by the predictor itself.
         definition: `exact`: f(x) = P(y | group), the paper's Definition 2.1. `mean`: the mean of f
             over the group is P(y | group). `confidence`: the largest probability is the accuracy
             over all points that share it.
 
     Returns:
-        A number, 0 where it is calibrated; with leading dimensions an array `[...]`.
+        A number, 0 if calibrated; with leading dimensions an array `[...]`.
 
     Raises:
-        ConfigError: An unknown definition, or one that does not go with the grouping.
-        WorldError: The predictor is not one for this world.
+        ConfigError: The definition is unknown, or needs a grouping and has none (or vice versa).
+        WorldError: The predictor does not fit the world.
 
     Example:
         >>> world = World([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]])
         >>> predictor = np.array([[0.75, 0.25], [0.25, 0.75]])
-        >>> whole = Grouping.whole(2)
+        >>> whole = Grouping([0, 0])
         >>> calibration_violation(world, predictor, whole, "exact")
         0.25
         >>> calibration_violation(world, predictor, whole, "mean")
@@ -140,8 +142,9 @@ def calibration_violation(
             world, Grouping.levels(predictor), modal_class(predictor)
         )
         return _plain(abs(gap).max(-1))
-    said = group_mean(world.p_x, grouping, predictor) if definition == "mean" else predictor
-    return _plain(abs(said - calibrated(world, grouping)).max((-2, -1)))
+    if definition == "mean":
+        predictor = group_mean(world.p_x, grouping, predictor)
+    return _plain(abs(predictor - calibrated(world, grouping)).max((-2, -1)))
 
 
 def is_calibrated(
@@ -154,7 +157,7 @@ def is_calibrated(
 
     Example:
         >>> world = World([0.5, 0.5], [[1.0, 0.0], [0.5, 0.5]])
-        >>> is_calibrated(world, world.p_y_given_x, Grouping.points(2))
+        >>> is_calibrated(world, world.p_y_given_x, Grouping([0, 1]))
         True
     """
     violation = calibration_violation(world, predictor, grouping, definition)
@@ -163,27 +166,19 @@ def is_calibrated(
 
 
 def _accuracy(world: World, grouping: Grouping, picks: npt.NDArray[np.intp]) -> Array:
-    """The probability that the picked classes are right, over each point's group: `[..., N]`."""
+    """The accuracy of the picked classes over each point's group: `[..., N]`."""
     chosen = picks[..., None] == np.arange(world.num_classes)
     right: Array = (world.p_y_given_x * chosen).sum(-1)
     return group_mean(world.p_x, grouping, right)
 
 
 def as_predictor(world: World, predictor: Any) -> Array:  # noqa: ANN401 - nested lists too
-    """The predictor as numbers, `[..., N, K]`.
-
-    Raises:
-        WorldError: It is not one for this world.
-
-    Example:
-        >>> as_predictor(World([1.0], [[0.5, 0.5]]), [[1, 0]])
-        array([[1., 0.]])
-    """
+    """The predictor as numbers, `[..., N, K]`; raises where it does not fit the world."""
     numbers = as_numbers(predictor)
     points, classes = world.p_y_given_x.shape[-2:]
     if numbers.shape[-2:] != (points, classes):
         raise WorldError(
-            f"a predictor for this world must have the shape [{points}, {classes}], got "
+            f"a predictor for this world must have shape [{points}, {classes}], got "
             f"{list(numbers.shape)}"
         )
     check_probabilities("predictor", numbers)
@@ -191,17 +186,107 @@ def as_predictor(world: World, predictor: Any) -> Array:  # noqa: ANN401 - neste
 
 
 def _check_definition(definition: str, grouping: Grouping | None) -> None:
-    if definition not in DEFINITIONS:
-        raise ConfigError(
-            f"`definition` must be one of {', '.join(DEFINITIONS)}, got {definition!r}"
-        )
+    check_choice("definition", definition, DEFINITIONS)
     if (definition == "confidence") != (grouping is None):
         raise ConfigError(
             f"definition={definition!r} "
             + ("groups by the predictor itself" if grouping else "needs a grouping")
-            + "; pass a grouping for `exact` and `mean`, and none for `confidence`"
+            + "; pass a grouping for `exact` and `mean`, but none for `confidence`"
         )
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - numpy's scalars become Python's
     return value.item() if isinstance(value, np.generic) else value
+
+
+@dataclass(frozen=True, eq=False)
+class Exits:
+    """An early-exit network in a finite world: what each of M exits predicts at each point.
+
+    Args:
+        world: N points, K classes; leading dimensions hold several worlds.
+        grouping: Labels `[..., M, N]`: what each exit is calibrated with respect to.
+        predictors: `[..., M, N, K]`.
+
+    Raises:
+        WorldError: The shapes do not fit together.
+
+    Example:
+        >>> world = World([0.5, 0.5], [[1.0, 0.0], [0.0, 1.0]])
+        >>> print(Exits.calibrated(world, [[0, 0], [0, 1]]))
+        x  P(x)  P(y|x)  exit 0: {0,1}  exit 1: {0}{1}
+        0  0.5   1 0     0.5 0.5        1 0
+        1  0.5   0 1     0.5 0.5        0 1
+    """
+
+    world: World
+    grouping: Grouping
+    predictors: Array
+
+    def __post_init__(self) -> None:
+        predictors = as_numbers(self.predictors)
+        object.__setattr__(self, "predictors", predictors)
+        table = self.world.p_y_given_x.shape
+        exits = predictors.shape[-3] if predictors.ndim == len(table) + 1 else 0
+        expected = (*table[:-2], exits, *table[-2:])
+        if predictors.shape != expected or self.grouping.labels.shape != expected[:-1]:
+            points, classes = table[-2:]
+            raise WorldError(
+                f"exits of this world need a grouping with labels [M, {points}] and predictors "
+                f"[M, {points}, {classes}], got {list(self.grouping.labels.shape)} and "
+                f"{list(predictors.shape)}"
+            )
+        check_probabilities("predictors", predictors)
+
+    @classmethod
+    def calibrated(cls, world: World, labels: object) -> "Exits":
+        """Exits calibrated with respect to groupings, by the paper's Definition 2.1.
+
+        Args:
+            world: N points, K classes.
+            labels: `[M, N]`, the groups of each exit.
+        """
+        grouping = Grouping(labels)
+        return cls(world, grouping, calibrated(world.per_exit(), grouping))
+
+    @property
+    def num_exits(self) -> int:
+        """M."""
+        return int(self.predictors.shape[-3])
+
+    @property
+    def is_chain(self) -> Array:
+        """Whether every exit's grouping refines the one before: bool `[...]`."""
+        labels = self.grouping.labels
+        later, earlier = Grouping(labels[..., 1:, :]), Grouping(labels[..., :-1, :])
+        return np.asarray(np.asarray(later.refines(earlier)).all(-1))
+
+    def take(self, index: int) -> "Exits":
+        """The exits of one of several worlds."""
+        world = World(self.world.p_x[index], self.world.p_y_given_x[index])
+        return Exits(world, Grouping(self.grouping.labels[index]), self.predictors[index])
+
+    def __str__(self) -> str:
+        """A single world as text, one line per point."""
+        world, indices = self.world, range(self.num_exits)
+        columns = [
+            ["x", *map(str, range(world.num_points))],
+            ["P(x)", *map(as_text, world.p_x)],
+            ["P(y|x)", *map(_row_as_text, world.p_y_given_x)],
+            *(
+                [f"exit {index}: {self.grouping.exit(index)}", *map(_row_as_text, predictor)]
+                for index, predictor in zip(indices, self.predictors, strict=True)
+            ),
+        ]
+        widths = [max(map(len, column)) for column in columns]
+        lines = zip(*columns, strict=True)
+        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def as_text(value: object) -> str:
+    """A Fraction exactly, a float to four significant digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _row_as_text(row: Array) -> str:
+    return " ".join(map(as_text, row))

@@ -15,17 +15,17 @@ from offramp.theory import (
     Grouping,
     World,
     bayes_risk,
+    calibrated,
     conditional_risk,
     entropy,
     excess_risk,
     frontier,
-    group_entropy,
-    group_excess_risk,
+    group_mean,
     mutual_information,
     random_exits,
     stopping_probability,
 )
-from offramp.theory.exits import READINGS
+from offramp.theory.risks import READINGS
 
 seeds = st.integers(0, 100_000)
 
@@ -59,7 +59,8 @@ def test_a_class_that_occurs_and_has_no_probability_costs_infinitely_much():
     world = World([0.5, 0.5], [[0.5, 0.5], [1.0, 0.0]])
     certain = np.array([[1.0, 0.0], [1.0, 0.0]])
     assert conditional_risk(world, certain).tolist() == [np.inf, 0.0]
-    assert group_excess_risk(world, certain, Grouping([0, 1])).tolist() == [np.inf, 0.0]
+    means = group_mean(world.p_x, Grouping([0, 1]), excess_risk(world, certain))
+    assert means.tolist() == [np.inf, 0.0]
 
 
 def test_the_bayes_log_risk_is_the_entropy():
@@ -102,7 +103,7 @@ def test_the_chain_rule_of_information_holds(seed):
 def test_group_entropy_is_that_of_the_mixed_classes():
     world = World([0.25, 0.75], [[1.0, 0.0], [0.0, 1.0]])
     expected = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
-    assert group_entropy(world, Grouping.whole(2)) == pytest.approx([expected] * 2)
+    assert entropy(calibrated(world, Grouping([0, 0]))) == pytest.approx([expected] * 2)
 
 
 def test_an_unknown_loss_and_an_unknown_reading_are_named():
@@ -119,7 +120,7 @@ def test_a_predictor_may_be_nested_lists_and_must_fit_its_world():
     coin = World([1.0], [[0.5, 0.5]])
     assert excess_risk(coin, [[0.5, 0.5]]).tolist() == [0.0]
     for bad, message in (
-        ([[0.5, 0.3, 0.2]], r"must have the shape \[1, 2\], got \[1, 3\]"),
+        ([[0.5, 0.3, 0.2]], r"must have shape \[1, 2\], got \[1, 3\]"),
         ([[0.5, 0.6]], "`predictor` must sum to 1"),
     ):
         with pytest.raises(WorldError, match=message):
