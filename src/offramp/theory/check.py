@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from offramp.errors import ConfigError
-from offramp.evaluation.comparison import Progress
+from offramp.evaluation.compare import Progress
 from offramp.report import Table
 from offramp.report.tables import Cell
 from offramp.theory.calibration import Exits
