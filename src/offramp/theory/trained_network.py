@@ -17,7 +17,7 @@ from torch import nn
 
 from offramp.data import MixtureData, mixture
 from offramp.errors import ConfigError
-from offramp.evaluation.comparison import Progress
+from offramp.evaluation.compare import Progress
 from offramp.ledger import Ledger
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.heads import LinearHead, Pool
