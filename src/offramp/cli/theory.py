@@ -1,6 +1,6 @@
 """The sub-command `theory`: parse, and a few public calls."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +10,7 @@ import typer
 from offramp import theory
 from offramp.cli.console import err, out
 from offramp.errors import ConfigError
+from offramp.evaluation.compare import Progress
 from offramp.storage import check_target
 from offramp.theory.counterexamples import counterexample_texts
 from offramp.theory.plots import draw_figures, truth_figure
@@ -78,7 +79,7 @@ def _print_written(paths: list[Path]) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None]]:
+def _progress() -> Iterator[Progress]:
     with err.status("starting") as status:
 
         def update(done: int, total: int, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The library's promises as checks, for anyone's answer, scorer or threshold method.
+"""Checks of the library's promises, for your own answers, scorers and threshold methods.
 
 In a test of your own package:
 

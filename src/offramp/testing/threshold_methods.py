@@ -6,8 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from offramp.testing.promises import Promise, expect, hold
-from offramp.testing.subjects import threshold_cases
+from offramp.testing.promises import Promise, check_promises, expect
 from offramp.thresholds import exits_taken
 from offramp.thresholds.points import OperatingPoints, ThresholdMethod, points_of
 
@@ -16,15 +15,15 @@ SEARCH_TOLERANCE = 0.02  # of accuracy
 
 
 def check_threshold_method(method: ThresholdMethod) -> None:
-    """Hold a threshold method against every promise that the library builds on.
+    """Check a threshold method against every promise that the library relies on.
 
     Args:
         method: Takes scores `[N, M]`, correct `[N, M]`, costs `[M]` and a number of points, and
-            gives thresholds `[P, M]`. To use it by name, put it into
+            returns thresholds `[P, M]`. To use it by name, add it to
             `offramp.thresholds.THRESHOLD_METHODS`.
 
     Raises:
-        PromiseError: With each broken promise, what was expected, and what happened.
+        PromiseError: With each broken promise, what was expected and what happened.
 
     Example:
         >>> from offramp import thresholds
@@ -36,12 +35,33 @@ def check_threshold_method(method: ThresholdMethod) -> None:
         offramp.errors.PromiseError: one_size_fits_all breaks 2 promises: ...
     """
     name = getattr(method, "__name__", type(method).__name__)
-    hold(name, THRESHOLD_PROMISES, MethodSpecimen(method))
+    check_promises(name, THRESHOLD_PROMISES, MethodUnderTest(method))
+
+
+def _inputs() -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+    """Scores `[N, M]`, correct `[N, M]` and costs `[M]`, by description.
+
+    As in practice, the scores of the last exit are `+inf`.
+    """
+    generator = torch.Generator().manual_seed(0)
+    inputs = {}
+    for name, exits, score in (
+        ("distinct scores", 4, lambda x: x),
+        ("two exits", 2, lambda x: x),
+        ("many tied scores", 4, lambda x: x.round()),
+        ("all scores equal", 3, torch.zeros_like),
+    ):
+        scores = score(torch.randn(200, exits, generator=generator))
+        odds = scores + torch.linspace(0, 2, exits)
+        correct = torch.rand(200, exits, generator=generator) < odds.sigmoid()
+        scores[:, -1] = torch.inf
+        inputs[name] = scores, correct, torch.linspace(0.2, 1.0, exits, dtype=torch.float64)
+    return inputs
 
 
 @dataclass
-class Case:
-    """What a method was given, and what it gave."""
+class MethodRun:
+    """What a method was given and what it returned."""
 
     scores: Tensor
     correct: Tensor
@@ -55,100 +75,103 @@ class Case:
 
 
 @dataclass
-class MethodSpecimen:
-    """A threshold method under examination."""
+class MethodUnderTest:
+    """A threshold method under test, run on every input once."""
 
     method: ThresholdMethod
 
-    def ask(self, scores: Tensor, correct: Tensor, costs: Tensor) -> Tensor:
-        """What it gives for copies of these."""
-        return self.method(scores.clone(), correct.clone(), costs.clone(), POINTS)
+    def run(self, scores: Tensor, correct: Tensor, costs: Tensor) -> MethodRun:
+        """The method on copies of these."""
+        found = self.method(scores.clone(), correct.clone(), costs.clone(), POINTS)
+        return MethodRun(scores, correct, costs, found)
 
     @cached_property
-    def cases(self) -> dict[str, Case]:
-        """What it gives for every case, by what is special about the case."""
-        return {
-            name: Case(*inputs, self.ask(*inputs)) for name, inputs in threshold_cases().items()
-        }
+    def runs(self) -> dict[str, MethodRun]:
+        """By description of the input."""
+        return {name: self.run(*inputs) for name, inputs in _inputs().items()}
 
 
-def _thresholds_are_points(specimen: MethodSpecimen) -> None:
-    for name, case in specimen.cases.items():
-        found, exits = case.thresholds, len(case.costs)
+def _thresholds_are_points(tested: MethodUnderTest) -> None:
+    for name, run in tested.runs.items():
+        found, exits = run.thresholds, len(run.costs)
         kept = isinstance(found, Tensor) and found.ndim == 2 and found.shape[1] == exits
         shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
         expect(kept, f"a tensor [P, M] with M = {exits} ({name})", f"got {shape}")
-        text = f"1 to {POINTS} operating points, as many as were asked for or fewer ({name})"
+        text = f"1 to {POINTS} operating points, at most as many as requested ({name})"
         expect(1 <= len(found) <= POINTS, text, f"got {len(found)}")
-        text = "float64, which decides as the scores' own type does"
+        text = "float64 thresholds, which compare exactly with scores of any type"
         expect(found.dtype == torch.float64, text, f"got {found.dtype}")
 
 
-def _thresholds_are_limits(specimen: MethodSpecimen) -> None:
-    for name, case in specimen.cases.items():
-        count = int(case.thresholds.isnan().sum())
-        text = "numbers, or +inf to close an exit, or -inf to stop all"
-        expect(count == 0, text, f"there are {count} NaN ({name})")
+def _thresholds_are_limits(tested: MethodUnderTest) -> None:
+    for name, run in tested.runs.items():
+        count = int(run.thresholds.isnan().sum())
+        text = "numbers, +inf to close an exit, or -inf to stop every sample"
+        expect(count == 0, text, f"{count} are NaN ({name})")
 
 
-def _thresholds_lie_between(specimen: MethodSpecimen) -> None:
-    for name, case in specimen.cases.items():
-        for m in range(len(case.costs) - 1):
-            column = case.thresholds[:, m]
-            hit = column[torch.isin(column, case.scores[:, m].double())]
-            text = "thresholds midway between neighbouring scores, where rounding cannot flip them"
-            expect(not len(hit), text, f"{hit[:1].tolist()} is a score at exit {m} ({name})")
+def _thresholds_lie_between(tested: MethodUnderTest) -> None:
+    for name, run in tested.runs.items():
+        for exit_index in range(len(run.costs) - 1):
+            column = run.thresholds[:, exit_index]
+            hit = column[torch.isin(column, run.scores[:, exit_index].double())]
+            text = "thresholds midway between scores, where rounding changes no decision"
+            happened = f"{hit[:1].tolist()} is a score at exit {exit_index} ({name})"
+            expect(not len(hit), text, happened)
 
 
-def _budgets_are_kept(specimen: MethodSpecimen) -> None:
-    for name, case in specimen.cases.items():
-        points, cheapest = case.points, float(case.costs[0])
+def _budgets_are_kept(tested: MethodUnderTest) -> None:
+    for name, run in tested.runs.items():
+        points, cheapest = run.points, float(run.costs[0])
         reached = float(points.budgets[0])
-        text = f"a point for every budget from that of exit 0 alone, {cheapest:.3f}, on"
+        text = f"a point for every budget from the cost of exit 0, {cheapest:.3f}, upwards"
         expect(reached <= cheapest + 1e-9, text, f"the cheapest costs {reached:.3f} ({name})")
         for budget in torch.linspace(cheapest, 1.0, 7).tolist():
             chosen = points.thresholds[points.for_budget(max(budget, cheapest))]
-            cost = float(case.costs[exits_taken(case.scores, chosen).long()].mean())
+            cost = float(run.costs[exits_taken(run.scores, chosen).long()].mean())
             text = f"a cost on val of at most the budget, {budget:.3f}"
             expect(cost <= max(budget, cheapest) + 1e-6, text, f"it is {cost:.3f} ({name})")
 
 
-def _budgets_are_used(specimen: MethodSpecimen) -> None:
-    case = specimen.cases["scores that all differ"]
-    best = float(case.points.accuracies.max())
-    first = float(case.correct[:, 0].double().mean())
-    text = "some point to be more accurate than stopping everybody at exit 0"
-    expect(best > first, text, f"the best has {best:.3f}, exit 0 has {first:.3f}")
+def _budgets_are_used(tested: MethodUnderTest) -> None:
+    run = tested.runs["distinct scores"]
+    best = float(run.points.accuracies.max())
+    first = float(run.correct[:, 0].double().mean())
+    text = "some point to be more accurate than stopping every sample at exit 0"
+    expect(best > first, text, f"the best reaches {best:.3f}, exit 0 {first:.3f}")
 
 
-def _order_does_not_matter(specimen: MethodSpecimen) -> None:
-    case = specimen.cases["scores that all differ"]
-    order = torch.randperm(len(case.scores), generator=torch.Generator().manual_seed(1))
-    inputs = case.scores[order], case.correct[order], case.costs
-    other = Case(*inputs, specimen.ask(*inputs))
+def _order_does_not_matter(tested: MethodUnderTest) -> None:
+    run = tested.runs["distinct scores"]
+    order = torch.randperm(len(run.scores), generator=torch.Generator().manual_seed(1))
+    inputs = run.scores[order], run.correct[order], run.costs
+    other = tested.run(*inputs)
     for budget in (0.4, 0.6, 0.8):
-        one, two = (float(c.points.accuracies[c.points.for_budget(budget)]) for c in (case, other))
-        # Sums in another order may tip a search the other way; they do not change what it finds.
+        one, two = (
+            float(points.accuracies[points.for_budget(budget)])
+            for points in (run.points, other.points)
+        )
+        # Summation order may change the path of a search, but not how good its result is.
         text = f"the same accuracy on val at the budget {budget} for samples in another order"
         expect(abs(one - two) <= SEARCH_TOLERANCE, text, f"it is {one:.3f} and {two:.3f}")
 
 
-def _method_repeats(specimen: MethodSpecimen) -> None:
-    for name, case in specimen.cases.items():
-        inputs = case.scores.clone(), case.correct.clone(), case.costs.clone()
-        found = specimen.method(*inputs, POINTS)
-        kept = found.shape == case.thresholds.shape and torch.equal(found, case.thresholds)
+def _method_repeats(tested: MethodUnderTest) -> None:
+    for name, run in tested.runs.items():
+        inputs = run.scores.clone(), run.correct.clone(), run.costs.clone()
+        found = tested.method(*inputs, POINTS)
+        kept = found.shape == run.thresholds.shape and torch.equal(found, run.thresholds)
         expect(kept, "the same thresholds from the same scores", f"they differ ({name})")
-        left = (case.scores, case.correct, case.costs)
+        left = (run.scores, run.correct, run.costs)
         kept = all(torch.equal(one, two) for one, two in zip(inputs, left, strict=True))
-        expect(kept, "scores, correct and costs as they were", f"it changed them ({name})")
+        expect(kept, "scores, correct and costs unchanged", f"it changed them ({name})")
 
 
 THRESHOLD_PROMISES = [
     Promise("thresholds are one row per operating point", _thresholds_are_points, basic=True),
-    Promise("+inf closes an exit", _thresholds_are_limits, basic=True),
+    Promise("thresholds are never NaN", _thresholds_are_limits, basic=True),
     Promise("thresholds lie between scores", _thresholds_lie_between),
-    Promise("the cost on val is not above the budget", _budgets_are_kept, basic=True),
+    Promise("the cost on val stays within the budget", _budgets_are_kept, basic=True),
     Promise("a larger budget buys accuracy", _budgets_are_used),
     Promise("the same scores give the same thresholds", _method_repeats, basic=True),
     Promise("the order of the samples does not matter", _order_does_not_matter),
