@@ -1,6 +1,6 @@
 """The paper's training augmentation (Appendix C), as tensor operations on a batch.
 
-The paper names the operations and is silent on their strength and order; those are ours.
+The paper names the operations, but not their strength and order; those are ours.
 """
 
 from dataclasses import dataclass, replace
@@ -19,9 +19,9 @@ class Augmentation:
 
     Called with images, labels, K and a generator, it returns images and float targets `[n, K]`
     that sum to one. Every image is resized, shifted and turned in one interpolation, its contrast
-    is changed, a part may be erased, and then it may be mixed with another image of the batch.
-    The targets belong to the input, so they hold for every exit alike. Nothing is drawn from
-    anywhere but the generator. It is for training only: other splits and recording go without.
+    is changed, a rectangle may be erased, and it may be mixed with another image of the batch.
+    The targets belong to the input and hold for every exit. All randomness comes from the
+    generator. It is for training only: other splits and recording do not use it.
 
     Args:
         resize: Smallest and largest factor by which an image is enlarged; equal sides.
@@ -101,7 +101,7 @@ class Augmentation:
             Inputs `[n, C, H, W]` and float32 targets `[n, K]`.
 
         Raises:
-            ConfigError: The inputs are no images.
+            ConfigError: The inputs are not images.
         """
         if inputs.ndim != 4:
             raise ConfigError(
@@ -131,7 +131,7 @@ class Augmentation:
         angle = torch.deg2rad(draw.uniform(-self.rotation, self.rotation))
         mirror = 1 - 2 * (draw.uniform(0, 1) < self.flip).float()
         cos, sin = angle.cos() * side, angle.sin() * side
-        # In units of half the width or height, so an oblong image needs its aspect put back
+        # The grid is in units of half the width or height: correct for the aspect ratio
         aspect = inputs.shape[2] / inputs.shape[3]
         rows = [
             torch.stack([cos * mirror, -sin * aspect, shift[:, 0]], 1),
@@ -151,7 +151,7 @@ class Augmentation:
         box = draw.boxes(other * is_cut, inputs.shape[2:])  # [n, H, W]
         weight = torch.maximum(blend[:, None, None], box.to(blend.dtype))
         mixed = torch.lerp(inputs, inputs[partner], weight[:, None].to(inputs.dtype))
-        # What was really mixed in, pixel by pixel: a box that is cut off at the edge is smaller
+        # Counted in pixels, since a box is smaller where it is cut off at the edge
         share = weight.mean((1, 2))[:, None]
         return mixed, torch.lerp(targets, targets[partner], share)
 
