@@ -23,7 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 import offramp
-from offramp.report import gains, tables
+from offramp.report import comparison_tables, plot_gains
 
 EXITS = (1, 2, 4, 8, 16, 32, 64)  # trees asked so far, which also is what an exit costs
 BUDGETS = (0.1, 0.25, 0.5)  # half of the trees already say nearly what all of them say
@@ -116,8 +116,8 @@ def main() -> None:
     comparison = offramp.compare(
         *ledgers, methods=[*names, mine], budgets=BUDGETS, seeds=1 if chosen.quick else 3
     )
-    print("\n\n".join(table.markdown() for table in tables(comparison)))
-    print("written:", gains(comparison, chosen.picture or chosen.out / "gains.svg"))
+    print("\n\n".join(table.markdown() for table in comparison_tables(comparison)))
+    print("written:", plot_gains(comparison, chosen.picture or chosen.out / "gains.svg"))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 
 from offramp import studies
-from offramp.report import tables
+from offramp.report import comparison_tables
 from offramp.studies import RunResult, run
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
@@ -37,9 +37,9 @@ def main() -> None:
             continue
         (RESULTS / name).mkdir(exist_ok=True)
         (RESULTS / name / "index.md").write_text(page(name, result), encoding="utf-8")
-        for case in result.comparisons:
-            text = network_page(name, case, result)
-            (RESULTS / name / f"{case}.md").write_text(text, encoding="utf-8")
+        for experiment in result.comparisons:
+            text = network_page(name, experiment, result)
+            (RESULTS / name / f"{experiment}.md").write_text(text, encoding="utf-8")
 
 
 def page(name: str, result: RunResult) -> str:
@@ -52,43 +52,51 @@ def page(name: str, result: RunResult) -> str:
         f"Measured on {date.today()} with `{about['command']}`.{training(result)}",
         settings["report"]["note"],
     ]
-    cases = result.comparisons
-    for analysis in result.tables.keys() - cases.keys():
+    experiments = result.comparisons
+    for analysis in result.tables.keys() - experiments.keys():
         parts += [table.markdown() for table in result.tables[analysis]]
     networks = settings["networks"]
     if name in LONG:
-        links = [f"[{titles(result)[case]}]({case}.md)" for case in cases]
+        links = [f"[{titles(result)[experiment]}]({experiment}.md)" for experiment in experiments]
         parts.append(f"All methods, network by network: {', '.join(links)}.")
         return "\n\n".join(part for part in parts if part) + "\n"
-    for case in cases:
+    for experiment in experiments:
         if not settings["report"]["analyses"]:
-            parts += section(name, case, networks.get(case, {}).get("title") or case, result)
+            parts += section(
+                name, experiment, networks.get(experiment, {}).get("title") or experiment, result
+            )
         else:
-            parts += [table.markdown() for table in result.tables[case]]
+            parts += [table.markdown() for table in result.tables[experiment]]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def section(name: str, case: str, title: str, result: RunResult) -> list[str]:
+def section(name: str, experiment: str, title: str, result: RunResult) -> list[str]:
     """One network: the paper's figures beside, the methods, and a figure of the curves."""
-    picture = f"{name}-{case}.svg"
-    shutil.copyfile(result.folder / case / "comparison.svg", TARGET / picture)
-    shown = [table for table in tables(result.comparisons[case]) if table.name in SHOWN]
+    picture = f"{name}-{experiment}.svg"
+    shutil.copyfile(result.folder / experiment / "comparison.svg", TARGET / picture)
+    shown = [
+        table for table in comparison_tables(result.comparisons[experiment]) if table.name in SHOWN
+    ]
     return [
         f"## {title}",
-        *(table.markdown() for table in result.tables[case]),
+        *(table.markdown() for table in result.tables[experiment]),
         f"![Cost and accuracy, ECE and EEFP per exit]({picture})",
         *(table.markdown() for table in shown),
     ]
 
 
-def network_page(name: str, case: str, result: RunResult) -> str:
+def network_page(name: str, experiment: str, result: RunResult) -> str:
     """All methods on one network of a long study."""
-    picture = f"{case}.svg"
-    shutil.copyfile(result.folder / case / "gains.svg", RESULTS / name / picture)
-    shown = [table for table in tables(result.comparisons[case]) if table.name in LONG[name]]
+    picture = f"{experiment}.svg"
+    shutil.copyfile(result.folder / experiment / "gains.svg", RESULTS / name / picture)
+    shown = [
+        table
+        for table in comparison_tables(result.comparisons[experiment])
+        if table.name in LONG[name]
+    ]
     about = json.loads((result.folder / "study.json").read_text(encoding="utf-8"))
     parts = [
-        f"# {about['configuration']['title']}: {titles(result)[case]}",
+        f"# {about['configuration']['title']}: {titles(result)[experiment]}",
         f"Measured on {date.today()} with `{about['command']}`; [all networks](index.md).",
         f"![What every method gains over the baseline]({picture})",
         *(table.markdown() for table in shown),

@@ -1,17 +1,24 @@
-"""Progress of a run on stderr: a bar with the time left on a terminal, else a line per epoch."""
+"""Progress on stderr: a bar on a terminal, otherwise a line per step."""
 
+import sys
 from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    MofNCompleteColumn,
     Progress,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+WIDTH = 140  # of what goes to a file or a pipe, which need not fold to the width of a terminal
+# Names and paths come from users: brackets in them are no markup.
+PLAIN: dict[str, Any] = {"markup": False, "highlight": False}
+console = Console(stderr=True, width=None if sys.stderr.isatty() else WIDTH, **PLAIN)
 
 
 class RunProgress:
@@ -26,20 +33,20 @@ class RunProgress:
         ...     progress.advance()
     """
 
-    def __init__(self, shown: bool) -> None:
+    def __init__(self, shown: bool = True) -> None:
         self.shown = shown
-        self.console = Console(stderr=True)
         self._task: TaskID | None = None
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description:24}"),
             BarColumn(bar_width=24),
+            MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
-            console=self.console,
+            console=console,
             transient=True,
-            disable=not (shown and self.console.is_terminal),
+            disable=not (shown and console.is_terminal),
         )
 
     def __enter__(self) -> Self:
@@ -55,32 +62,41 @@ class RunProgress:
         self._bar.__exit__(kind, error, trace)
 
     def start(self, text: str, total: int, done: int = 0) -> None:
-        """Begin something new of `total` steps, of which some may be done."""
+        """Start a new bar of `total` steps, some of which may be done already."""
         if self._task is not None:
             self._bar.remove_task(self._task)
         self._task = self._bar.add_task(text, total=total, completed=done, note="")
 
     def advance(self, steps: int = 1) -> None:
-        """Some more steps are done."""
+        """Move the bar on."""
         if self._task is not None:
             self._bar.advance(self._task, steps)
 
+    def step(self, done: int, total: int, text: str) -> None:
+        """Show that `done` of `total` steps are done, and what the next one is."""
+        if self._task is None:
+            self.start(text, total)
+        else:
+            self._bar.update(self._task, completed=done, total=total, description=text)
+        if done < total:
+            self._line(f"  {done + 1} of {total}: {text}")
+
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
-        """An epoch has ended: show its accuracies."""
+        """Show the accuracies of an epoch that has ended."""
         shares = record.get("accuracy", record["train_accuracy"])
-        note = f"loss {record['loss']:.3f}, right at the exits " + _percent(shares)
+        accuracies = " ".join(f"{100 * share:.1f}" for share in shares)
+        note = f"loss {record['loss']:.3f}, accuracy per exit {accuracies} %"
         done = f"{record['phase']}: epoch {record['epoch'] + 1} of {epochs}"
         if self._task is not None:
             self._bar.update(self._task, description=done, note=note)
-        if self.shown and not self.console.is_terminal:
-            text = f"{done}, {note}, {record['seconds']:.1f} s"
-            self.console.print(text, highlight=False, soft_wrap=True)
+        self._line(f"{done}, {note}, {record['seconds']:.1f} s")
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Print one line."""
         if self.shown:
-            self.console.print(text, highlight=False, soft_wrap=True)
+            console.print(text, soft_wrap=True)
 
-
-def _percent(shares: list[float]) -> str:
-    return " ".join(f"{100 * share:.1f}" for share in shares) + " %"
+    def _line(self, text: str) -> None:
+        """One line for a step, where no bar shows it."""
+        if not console.is_terminal:
+            self.say(text)

@@ -97,7 +97,7 @@ def test_compare_prints_the_table_and_writes_every_form(folder, tmp_path):
 def test_compare_takes_one_npz_and_says_that_it_cut_it(one_file, tmp_path):
     result = offramp("compare", one_file, "--methods", "baseline", "--out", tmp_path / "o")
     assert result.returncode == 0, result.stderr
-    assert "cut at random (seed 0) into 90 held_out, 90 val, 120 test" in result.stderr
+    assert "split at random (seed 0) into 90 held_out, 90 val, 120 test" in result.stderr
 
 
 def test_fit_saves_a_policy_that_meets_the_budget(folder, tmp_path):

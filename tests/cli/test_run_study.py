@@ -22,7 +22,7 @@ def test_run_prints_tables_and_the_report_and_then_does_nothing(tiny, tmp_path):
     assert f"report: {tmp_path / 'out' / 'report.html'}" in first.stdout
     plan = offramp(*command, "--set", "train.epochs=1", "--dry-run")
     assert "0 of 6 steps to do" in plan.stdout
-    assert "there already  network     convnet on cluttered-digits" in plan.stdout
+    assert "done   network     convnet on cluttered-digits" in plan.stdout
 
 
 def test_set_takes_toml_values_and_texts(tiny, tmp_path):

@@ -16,7 +16,7 @@ from offramp import Ledger, Method, compare, extras
 from offramp.cli.app import app
 from offramp.errors import ConfigError, FileFormatError, MissingExtraError
 from offramp.methods import METHODS
-from offramp.report import SampleStrip, Section, Table, write_comparison, write_page
+from offramp.report import ResultTable, SampleStrip, Section, write_comparison, write_page
 from offramp.report.page import embedded_json, page_data
 from offramp.report.sections import groups_of, view_of
 from offramp.report.tables import Cell
@@ -55,7 +55,7 @@ def html(table, tmp_path_factory):
     )
     strip = SampleStrip(np.full((2, 4, 4, 1), 9, np.uint8), [NASTY, "owl"], NASTY)
     sections = [
-        Section(NASTY, table, NASTY, [Table("t", NASTY, [NASTY], [[Cell(NASTY)]], NASTY)]),
+        Section(NASTY, table, NASTY, [ResultTable("t", NASTY, [NASTY], [[Cell(NASTY)]], NASTY)]),
         Section("Others", figures=[folder / "a.svg"], samples=strip),
     ]
     page = write_page(folder / "new" / "report.html", NASTY, sections, {NASTY: {NASTY: [NASTY]}})

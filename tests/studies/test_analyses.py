@@ -14,26 +14,29 @@ from offramp.evaluation.bootstrap import Resamples
 from offramp.evaluation.comparison import accuracy_key
 from offramp.evaluation.outcome import exit_metrics
 from offramp.methods import find_methods
-from offramp.report import Table
+from offramp.report import ResultTable, SampleStrip, Section
+from offramp.report.tables import cells
+from offramp.studies.analyses import ANALYSES
 from offramp.studies.analyses.corrector_cost import corrector_cost
 from offramp.studies.analyses.domain_shift import domain_shift
 from offramp.studies.analyses.futile_sample import futile_sample
-from offramp.studies.analyses.method_gains import gains
+from offramp.studies.analyses.method_gains import method_gains
 from offramp.studies.analyses.metric_validity import _resampled_augrc, metric_validity, spearman
 from offramp.studies.cache import Cache
-from offramp.studies.context import Narrator, Workshop
+from offramp.studies.context import Context
 from offramp.studies.paper import beside_paper
-from offramp.studies.results import Case, CaseResult, Findings, cells, hopeless_strip
+from offramp.studies.pipeline import AnalysisStep
+from offramp.studies.results import Experiment, ExperimentResult, hopeless_strip
 from offramp.studies.settings import CompareSettings, CorrectorSettings, DataSettings
 from offramp.studies.steps import CompareStep, StoredLedger
-from offramp.studies.study import Subject
+from offramp.studies.study import NetworkEntry
 
 METHODS = ("baseline", "temperature", "overconfident", "eefp", "ccct")
 
 
 @pytest.fixture
 def result(shipped, tmp_path):
-    """A case with five methods on small made-up ledgers."""
+    """An experiment with five methods on small made-up ledgers."""
     settings = CompareSettings(METHODS, (0.5, 0.75), seeds=1, resamples=50)
     step = CompareStep(
         "made-up",
@@ -41,12 +44,12 @@ def result(shipped, tmp_path):
         settings,
         CorrectorSettings(),
     )
-    subject = Subject("made-up", "Made up")
-    case = Case("made-up", "Made up", None, "", subject, None, step)
+    entry = NetworkEntry("made-up", "Made up")
+    experiment = Experiment("made-up", "Made up", None, "", entry, None, step)
     methods = find_methods(METHODS, 20)
     comparison = compare(**shipped, methods=methods, budgets=(0.5, 0.75), seeds=1, resamples=50)
-    workshop = Workshop(Cache(tmp_path), Narrator(shown=False))
-    return CaseResult(case, shipped, comparison, methods, workshop)
+    context = Context(Cache(tmp_path), shown=False)
+    return ExperimentResult(experiment, shipped, comparison, methods, context)
 
 
 def test_spearman_is_that_of_scipy():
@@ -57,11 +60,8 @@ def test_spearman_is_that_of_scipy():
     assert np.isnan(spearman(np.zeros((1, 3)), np.ones((1, 3)))).all()
 
 
-def test_metric_validity_correlates_the_figures_of_the_comparison(result, tmp_path):
-    found = metric_validity([result])
-    found.save(tmp_path)
-    assert Findings.load(tmp_path) == found
-    (table,) = found.tables
+def test_metric_validity_correlates_the_figures_of_the_comparison(result):
+    (table,) = metric_validity([result]).tables
     assert [row[0].text for row in table.rows] == ["ECE", "EEFP", "NLL", "AUGRC"]
     for row, column, sign in ((table.rows[0], "ece", -1), (table.rows[1], "eefp", 1)):
         figures = [method.figures for method in result.comparison.methods]
@@ -72,8 +72,8 @@ def test_metric_validity_correlates_the_figures_of_the_comparison(result, tmp_pa
 
 
 def test_metric_validity_needs_three_methods(result):
-    fewer = CaseResult(
-        result.case, result.ledgers, result.comparison, result.methods[:2], result.workshop
+    fewer = ExperimentResult(
+        result.experiment, result.ledgers, result.comparison, result.methods[:2], result.context
     )
     assert metric_validity([fewer]).tables[0].rows[0][1].text == "-"
 
@@ -104,8 +104,10 @@ def test_corrector_cost_wants_macs(result):
         split: Ledger(x.logits, x.labels, [0.2, 0.4, 0.6, 1.0], split=split)
         for split, x in result.ledgers.items()
     }
-    other = CaseResult(result.case, ledgers, result.comparison, result.methods, result.workshop)
-    with pytest.raises(ConfigError, match="needs costs in MACs, and those of made-up are rel"):
+    other = ExperimentResult(
+        result.experiment, ledgers, result.comparison, result.methods, result.context
+    )
+    with pytest.raises(ConfigError, match="needs costs in MACs, and made-up has costs in rel"):
         corrector_cost([other])
 
 
@@ -122,7 +124,7 @@ def test_domain_shift_states_the_drift_of_the_cost(result):
 
 def test_gains_are_those_of_the_comparison(result, shipped):
     with pytest.raises(ConfigError, match="gains need 'auto' among the methods"):
-        gains([result])
+        method_gains([result])
     entrants = [
         "baseline",
         "baseline:optimized",
@@ -131,7 +133,7 @@ def test_gains_are_those_of_the_comparison(result, shipped):
     ]
     table = compare(**shipped, methods=entrants, budgets=(0.5, 0.75), seeds=1, resamples=50)
     both = replace(result, comparison=table)
-    per_network, closed, parts, chosen = gains([both, both]).tables
+    per_network, closed, parts, chosen = method_gains([both, both]).tables
     gap = table["auto"].differences["baseline"][accuracy_key(0.75)]
     assert per_network.rows[1][4].text.startswith(f"{100 * gap.value:+.2f} [")
     assert closed.rows[0][2].text == f"{table.closed_gap('auto', 0.5):+.1%}"
@@ -159,11 +161,19 @@ def test_futile_samples_are_wrong_everywhere_and_decided_as_the_policy_does(resu
         assert stops == ([] if int(exits[row]) == 3 else [int(exits[row])])
 
 
-def test_findings_survive_a_way_through_files(tmp_path):
-    table = Table("t", "A", ["x", "y"], [cells("a", 1)], "caption")
-    findings = Findings("T", "note", [table])
-    findings.save(tmp_path)
-    assert Findings.load(tmp_path) == findings
+def test_a_section_of_an_analysis_survives_its_file(result, tmp_path, monkeypatch):
+    table = ResultTable("t", "A", ["x", "y"], [cells("a", 1)], "caption")
+    strip = SampleStrip(np.zeros((1, 2, 2, 3), np.uint8), ["cat"], "A note.")
+    made = Section("T", note="note", tables=[table], samples=strip)
+    monkeypatch.setitem(ANALYSES, "made", lambda _: made)
+    experiment, compared = result.experiment, result.experiment.comparison
+    monkeypatch.setattr(CompareStep, "load", lambda *_: result.comparison)
+    step = AnalysisStep("made", (experiment,), compared.compare, compared.corrector)
+    step.run(result.context, step.place(result.context.cache))
+    read = step.load(result.context)
+    assert (read.title, read.note, read.tables) == ("T", "note", [table])
+    assert np.array_equal(read.samples.images, strip.images)
+    assert (read.samples.captions, read.samples.note) == (["cat"], "A note.")
 
 
 def test_paper_and_here_stand_side_by_side(result):
@@ -185,19 +195,23 @@ def test_paper_and_here_stand_side_by_side(result):
 
 def test_hopeless_samples_are_shown_where_images_are_at_hand(tmp_path, result):
     data = DataSettings("cluttered-digits", limit=30)
-    workshop = Workshop(Cache(tmp_path), Narrator(shown=False))
-    test = workshop.splits(data).test
+    context = Context(Cache(tmp_path), shown=False)
+    test = context.splits(data).test
     logits = torch.zeros(30, 2, 10)
     logits[torch.arange(30), :, (test.labels + 1) % 10] = 5  # always wrong
     logits[0] = 5 * torch.nn.functional.one_hot(test.labels[:1], 10)
     costs = Costs(stages=(1, 1), heads=(0, 0))
     ledger = Ledger(logits, test.labels, costs, split="test", sample_ids=test.sample_ids)
-    case = Case("a", "A", None, "", Subject("a", "A", data=data), None, result.case.comparison)
-    strip = hopeless_strip(case, ledger, workshop)
+    experiment = Experiment(
+        "a", "A", None, "", NetworkEntry("a", "A", data=data), None, result.experiment.comparison
+    )
+    strip = hopeless_strip(experiment, ledger, context)
     assert strip.images.shape == (12, 20, 20, 3)
     label = int(test.labels[1])
-    assert strip.captions[0] == f"{label}, said {(label + 1) % 10}"
-    nowhere = Case("a", "A", None, "", Subject("a", "A"), None, result.case.comparison)
-    assert hopeless_strip(nowhere, ledger, workshop) is None
+    assert strip.captions[0] == f"{label}, predicted {(label + 1) % 10}"
+    nowhere = Experiment(
+        "a", "A", None, "", NetworkEntry("a", "A"), None, result.experiment.comparison
+    )
+    assert hopeless_strip(nowhere, ledger, context) is None
     others = Ledger(logits, test.labels, costs, split="test", sample_ids=list(range(30)))
-    assert hopeless_strip(case, others, workshop) is None
+    assert hopeless_strip(experiment, others, context) is None

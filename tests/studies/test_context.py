@@ -7,19 +7,19 @@ import torch
 
 from offramp.errors import ConfigError, NetworkError
 from offramp.studies.cache import Cache, declare_done, digest, is_whole, read_done
-from offramp.studies.context import Narrator, Workshop, make_network
+from offramp.studies.context import Context, make_network
 from offramp.studies.settings import DataSettings, NetworkSettings, RecordSettings
 from offramp.studies.toml import filled
 
 
 @pytest.fixture
-def workshop(tmp_path):
-    return Workshop(Cache(tmp_path / "cache"), Narrator(shown=False))
+def context(tmp_path):
+    return Context(Cache(tmp_path / "cache"), shown=False)
 
 
-def test_a_limit_takes_the_first_samples_and_keeps_what_they_are(workshop):
-    whole = workshop.splits(DataSettings("cluttered-digits")).val
-    few = workshop.splits(DataSettings("cluttered-digits", limit=7)).val
+def test_a_limit_takes_the_first_samples_and_keeps_what_they_are(context):
+    whole = context.splits(DataSettings("cluttered-digits")).val
+    few = context.splits(DataSettings("cluttered-digits", limit=7)).val
     assert len(few) == 7
     assert few.sample_ids == whole.sample_ids[:7]
     assert torch.equal(few[3][0], whole[3][0])
@@ -30,57 +30,59 @@ def test_a_limit_takes_the_first_samples_and_keeps_what_they_are(workshop):
         few[7]
 
 
-def test_data_are_opened_once(workshop):
+def test_data_are_opened_once(context):
     data = DataSettings("mixture")
-    assert workshop.splits(data) is workshop.splits(DataSettings("mixture"))
+    assert context.splits(data) is context.splits(DataSettings("mixture"))
 
 
-def test_images_are_normalised_as_asked(workshop):
-    plain = workshop.splits(DataSettings("cluttered-digits", limit=2)).val
+def test_images_are_normalised_as_asked(context):
+    plain = context.splits(DataSettings("cluttered-digits", limit=2)).val
     settings = DataSettings("cluttered-digits", limit=2, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    raw = workshop.splits(settings).val[0][0]
+    raw = context.splits(settings).val[0][0]
     pixels = plain.samples.pixels[torch.tensor([0])][0]
     assert torch.allclose(raw, pixels / 255)
     other = DataSettings("mixture", mean=(0.0,), std=(1.0,))
-    with pytest.raises(ConfigError, match="`mean` and `std` are for images, and mixture has none"):
-        workshop.splits(other)
+    with pytest.raises(
+        ConfigError, match="`mean` and `std` are for images, and mixture has no images"
+    ):
+        context.splits(other)
 
 
-def test_data_on_disk_count_by_their_content(workshop, tmp_path, monkeypatch):
+def test_data_on_disk_count_by_their_content(context, tmp_path, monkeypatch):
     monkeypatch.setenv("OFFRAMP_DATA", str(tmp_path))
     folder = tmp_path / "cifar100"
-    assert workshop.identity(DataSettings("cifar100")) == "hub cifar100"
-    assert workshop.identity(DataSettings("mixture")) == "embedded mixture"
+    assert context.identity(DataSettings("cifar100")) == "hub cifar100"
+    assert context.identity(DataSettings("mixture")) == "embedded mixture"
     (folder / "train").mkdir(parents=True)
     (folder / "train" / "a.parquet").write_bytes(b"one")
-    first = workshop.identity(DataSettings("cifar100"))
+    first = context.identity(DataSettings("cifar100"))
     os.utime(folder / "train" / "a.parquet", (1, 1))
-    assert workshop.identity(DataSettings("cifar100")) == first, "the time is not the content"
+    assert context.identity(DataSettings("cifar100")) == first, "the time is not the content"
     (folder / "train" / "a.parquet").write_bytes(b"two")
-    assert workshop.identity(DataSettings("cifar100")) != first
+    assert context.identity(DataSettings("cifar100")) != first
 
 
-def test_first_weights_follow_from_the_seed(workshop):
-    samples = workshop.splits(DataSettings("cluttered-digits", limit=2)).train
+def test_first_weights_follow_from_the_seed(context):
+    samples = context.splits(DataSettings("cluttered-digits", limit=2)).train
     settings = NetworkSettings("convnet", exits=2, settings={"width": 4})
     one, again, other = (make_network(settings, samples, seed) for seed in (0, 0, 1))
     assert one.num_exits == 2
     assert one.fingerprint() == again.fingerprint() != other.fingerprint()
 
 
-def test_exits_can_be_named(workshop):
-    samples = workshop.splits(DataSettings("cluttered-digits", limit=2)).train
+def test_exits_can_be_named(context):
+    samples = context.splits(DataSettings("cluttered-digits", limit=2)).train
     settings = filled(NetworkSettings, {"name": "convnet", "exits": ["blocks.1"]}, "[network]")
     assert make_network(settings, samples, 0).exit_names == ("blocks.1", "last")
 
 
-def test_pretrained_models_of_other_libraries_get_exits(workshop, tmp_path):
+def test_pretrained_models_of_other_libraries_get_exits(context, tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.ResNetConfig(
         embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", num_labels=5
     )
     transformers.ResNetForImageClassification(config).save_pretrained(tmp_path / "model")
-    samples = workshop.splits(DataSettings("cluttered-digits", limit=2, image_size=32)).train
+    samples = context.splits(DataSettings("cluttered-digits", limit=2, image_size=32)).train
     made = make_network(NetworkSettings(str(tmp_path / "model")), samples, 0)
     assert (made.num_exits, made.num_classes) == (2, 10)
     missing = NetworkSettings(str(tmp_path / "nothing"))

@@ -129,7 +129,7 @@ def test_missing_data_are_named_before_anything_is_trained(tiny, tmp_path, monke
         + "[networks.digits]\n[networks.tiny-imagenet.data]\nname = 'tiny-imagenet'\n"
         + "[networks.cifar.data]\nname = 'cifar100'\n"
     )
-    with pytest.raises(DataError, match="nothing was begun") as raised:
+    with pytest.raises(DataError, match="nothing was started") as raised:
         again(tiny, tmp_path)
     for words in ("`tiny-imagenet`", "`cifar100`", "hf download", f"{tmp_path / 'cifar100'} is"):
         assert words in str(raised.value)
@@ -190,7 +190,7 @@ def test_ledgers_of_a_folder_are_found_beside_the_study(splits, tmp_path, monkey
     result = run(path, tmp_path / "out", cache=tmp_path / "cache", progress=False)
     assert kinds(result) == ["comparison", "report"], "other logits are another comparison"
     path.write_text("[ledgers]\nfolder = 'no'\n")
-    with pytest.raises(FileFormatError, match=r"there are no ledgers at .*no: make them with"):
+    with pytest.raises(FileFormatError, match=r"there are no ledgers at .*no: write them with"):
         run(path, tmp_path / "out", cache=tmp_path / "cache", progress=False)
 
 
@@ -258,4 +258,4 @@ def test_a_study_may_name_thresholds_and_auto(shipped, tmp_path, monkeypatch):
     assert names == ["baseline", "eefp", "baseline:optimized", "auto"]
     # A quarter is out of reach: the first exit alone costs a little more.
     assert comparison["auto"].figures["accuracy@0.25"].cost == pytest.approx(0.25, abs=2e-3)
-    assert "What is gained over the baseline" in result.report.read_text()
+    assert "Gains over the baseline" in result.report.read_text()

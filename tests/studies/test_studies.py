@@ -14,12 +14,12 @@ from offramp.studies.paper import paper_group, paper_tables
 SCALED = [(name, scale) for name in studies.NAMES for scale in studies.SCALES]
 
 
-def subjects():
+def networks():
     """The networks of all studies at paper scale, each once."""
     found = {}
     for name in studies.NAMES:
-        for subject in read_study(studies.find_study(name), "paper").subjects:
-            found.setdefault(str(subject.network), subject)
+        for entry in read_study(studies.find_study(name), "paper").networks:
+            found.setdefault(str(entry.network), entry)
     return list(found.values())
 
 
@@ -43,8 +43,8 @@ def test_the_paper_has_figures_for_every_heading_that_is_named(name, scale):
     label = study.report.paper
     if label is None or label.startswith("fig:"):
         return
-    for subject in study.subjects:
-        for heading in subject.paper.values():
+    for entry in study.networks:
+        for heading in entry.paper.values():
             assert paper_group(label, heading)
 
 
@@ -65,7 +65,7 @@ def test_an_unknown_heading_is_named():
 def test_small_and_paper_scale_train_the_same_way_of_each_study():
     for name in ("other-methods", "domain-shift"):
         small, paper = (read_study(studies.find_study(name), scale) for scale in studies.SCALES)
-        assert small.subjects[0].train.objective == paper.subjects[0].train.objective
+        assert small.networks[0].train.objective == paper.networks[0].train.objective
         assert small.compare == paper.compare
 
 
@@ -94,22 +94,22 @@ def test_each_architecture_stands_for_its_own_family():
         "efficientnet-b2-imagenet": "efficientnet-lite0",
     }
     for name, family in families.items():
-        (subject,) = read_study(studies.find_study(name), "small").subjects
-        assert family == (subject.network.name if subject.network else subject.name)
+        (entry,) = read_study(studies.find_study(name), "small").networks
+        assert family == (entry.network.name if entry.network else entry.name)
 
 
-@pytest.mark.parametrize("subject", subjects(), ids=lambda s: s.name)
-def test_networks_of_the_paper_scale_can_be_made(subject):
-    network, classes = subject.network, {"tiny-imagenet": 200, "domainnet": 345}
+@pytest.mark.parametrize("entry", networks(), ids=lambda s: s.name)
+def test_networks_of_the_paper_scale_can_be_made(entry):
+    network, classes = entry.network, {"tiny-imagenet": 200, "domainnet": 345}
     if not network.is_built:
         return  # pretrained: see the next test
     with torch.device("meta"):
-        size = subject.data.image_size or {"tiny-imagenet": 64, "domainnet": 224}.get(
-            subject.data.name, 32
+        size = entry.data.image_size or {"tiny-imagenet": 64, "domainnet": 224}.get(
+            entry.data.name, 32
         )
         made = build(
             network.name,
-            classes.get(subject.data.name, 100),
+            classes.get(entry.data.name, 100),
             size,
             head=network.head,
             **network.settings,
@@ -119,7 +119,7 @@ def test_networks_of_the_paper_scale_can_be_made(subject):
 
 def test_the_pretrained_architectures_of_the_paper_scale_can_be_cut(monkeypatch):
     transformers = pytest.importorskip("transformers")
-    names = {s.network.name for s in subjects() if not s.network.is_built}
+    names = {s.network.name for s in networks() if not s.network.is_built}
     assert names == {"WinKawaks/vit-small-patch16-224", "google/efficientnet-b2"}
     config = transformers.ViTConfig(
         hidden_size=384, num_attention_heads=6, intermediate_size=1536, num_labels=1000
@@ -139,7 +139,7 @@ def test_the_pretrained_architectures_of_the_paper_scale_can_be_cut(monkeypatch)
 def test_a_study_of_the_paper_says_which_data_are_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("OFFRAMP_DATA", str(tmp_path))
-    with pytest.raises(DataError, match=r"nothing was begun: .*`tiny-imagenet`.*hf download"):
+    with pytest.raises(DataError, match=r"nothing was started: .*`tiny-imagenet`.*hf download"):
         run(
             studies.find_study("other-methods"),
             tmp_path / "out",
@@ -154,12 +154,12 @@ def test_the_list_says_what_is_at_hand(shipped, tmp_path, monkeypatch):
     listed = {study.name: study for study in list_studies(tmp_path)}
     assert list(listed) == list(studies.NAMES)
     small, paper = listed["topk-ablation"].scales
-    assert (small.scale, small.needs, small.state) == ("small", "shipped ledgers", "at hand")
+    assert (small.scale, small.needs, small.state) == ("small", "shipped ledgers", "available")
     assert paper.state == "not run; data missing: tiny-imagenet"
     assert listed["domain-shift"].scales[0].state == "data missing: pacs"
     (tmp_path / "pacs").mkdir()
     (again,) = (each for each in list_studies(tmp_path) if each.name == "domain-shift")
-    assert again.scales[0].state == "data at hand; networks trained: 0 of 4"
+    assert again.scales[0].state == "data available; networks trained: 0 of 4"
 
 
 def test_the_list_works_without_the_shipped_ledgers(tmp_path, monkeypatch):

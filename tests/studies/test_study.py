@@ -52,10 +52,10 @@ ZOO = '[ledgers]\nzoo = "cifar100"\n'
             MADE + "[compare]\nmethods = 'eefp'",
             r"\[compare\] `methods` must be a list, got 'eefp'",
         ),
-        (MADE + "[compare]\nmethods = [1]", r"\[compare\] `methods`\[0\] must be a text, got 1"),
+        (MADE + "[compare]\nmethods = [1]", r"\[compare\] `methods`\[0\] must be a string, got 1"),
         (MADE + "[compare]\nbudgets = [2.0]", r"`budgets` must lie in \(0, 1\], got 2.0"),
         (MADE + "[compare]\nseeds = 0", r"`seeds` must be at least 1"),
-        (MADE + "[compare]\nmethods = []", r"`methods` and `budgets` must name at least one"),
+        (MADE + "[compare]\nmethods = []", r"`methods` and `budgets` need at least one"),
         (MADE + "[corrector]\nhidden = 0", r"\[corrector\] `hidden` must be at least 1, got 0"),
         ('[data]\nname = "mixture"', r"\[network\] is missing: a study needs \[data\] and"),
         ('[network]\nname = "convnet"', r"\[data\] is missing"),
@@ -78,18 +78,18 @@ ZOO = '[ledgers]\nzoo = "cifar100"\n'
         ),
         (
             "[data]\nname = 'x'\n[network]\nname = 'timm/x'\nsettings = {depth = 2}",
-            r"\[network\] `settings` are for networks that are built, not for 'timm/x'",
+            r"\[network\] `settings` are for networks that offramp builds, not for 'timm/x'",
         ),
         (
             "[data]\nname = 'x'\n[network]\nname = 'convnet'\nexits = 1.5",
-            r"\[network\] `exits` must be a text or a whole number or a list, got 1.5",
+            r"\[network\] `exits` must be a string or a whole number or a list, got 1.5",
         ),
-        (ZOO + "[train]\nepochs = 3", r"\[ledgers\] are there already, so that \[train\] would"),
+        (ZOO + "[train]\nepochs = 3", r"\[ledgers\] exist already, and \[train\] would"),
         ("[ledgers]", r"\[ledgers\] needs either `folder` or `zoo`"),
         ("[ledgers]\nzoo = 'cifar10'", r"`zoo` must be one of cifar100.*did you mean `cifar100`"),
         ("ledgers = 3", r"\[ledgers\] must be a table, got 3"),
-        ("title = 3\n" + ZOO, r"`title` must be a text, got 3"),
-        ("networks = 3", r"\[networks\] must hold a table per network"),
+        ("title = 3\n" + ZOO, r"`title` must be a string, got 3"),
+        ("networks = 3", r"\[networks\] must hold one table per network"),
         ("networks = {a = 3}", r"\[networks.a\] must be a table, got 3"),
         (
             "[networks.a]\nlegers = {zoo = 'cifar100'}",
@@ -128,7 +128,7 @@ def test_all_mistakes_are_named_at_once(tmp_path):
     assert first == "study.toml has 11 mistakes:"
     wanted = [
         "- study.toml has no key `titel`; did you mean `title`?",
-        "- `about` must be a text, got 3",
+        "- `about` must be a string, got 3",
         "- [data] has no key `seeds`; did you mean `seed`?",
         "- [data] needs the key `name`",
         "- [network] `name` must be a network",
@@ -175,7 +175,7 @@ def test_a_scale_is_asked_for_where_there_are_several(tmp_path):
     refused(path, text, r"choose one of them with --scale, got 'smal'", scale="smal")
     assert read_study(path, "small").compare.seeds == 1
     refused(path, ZOO, r"a.toml has no \[scales\]", scale="small")
-    refused(path, "scales = 3", r"\[scales\] must hold a table per scale")
+    refused(path, "scales = 3", r"\[scales\] must hold one table per scale")
     refused(path, "[scales.a]\nx = 1", r"\[scales.a\] has no key `x`", scale="a")
 
 
@@ -183,7 +183,7 @@ def test_changes_take_the_place_of_what_the_file_says(tmp_path):
     path = tmp_path / "a.toml"
     path.write_text(MADE)
     study = read_study(path, changes={"train.epochs": 7, "compare.methods": ["baseline"]})
-    assert study.subjects[0].train.epochs == 7
+    assert study.networks[0].train.epochs == 7
     assert study.compare.methods == ("baseline",)
     refused(path, MADE, r"\[train\] has no key `epoch`", changes={"train.epoch": 7})
     refused(path, MADE, "cannot set `data.name.x`: `name` is not", changes={"data.name.x": 1})
@@ -192,7 +192,7 @@ def test_changes_take_the_place_of_what_the_file_says(tmp_path):
 def test_none_stands_for_no_value(tmp_path):
     path = tmp_path / "a.toml"
     path.write_text(MADE + "[train]\npatience = 'none'\nclip_norm = 'none'")
-    train = read_study(path).subjects[0].train
+    train = read_study(path).networks[0].train
     assert (train.patience, train.clip_norm) == (None, None)
 
 
@@ -203,7 +203,7 @@ def test_networks_share_what_stands_at_the_top(tmp_path):
         + "[networks.a.train]\nepochs = 1\n[networks.b]\nledgers = {zoo = 'cifar100'}\n"
         + "[networks.c.train]\nobjective = 'zero-time-waste'\n"
     )
-    a, b, c = read_study(path).subjects
+    a, b, c = read_study(path).networks
     assert (a.data.name, a.network.name, a.train.epochs) == ("mixture", "convnet", 1)
     assert b.data is None and b.ledgers.zoo == "cifar100"
     assert c.network.head == "cascade", "zero time waste gets the heads that it needs"
@@ -216,8 +216,8 @@ def test_a_network_can_come_from_another_study(tmp_path):
     )
     path = tmp_path / "second.toml"
     path.write_text("[networks.a]\nfrom = 'first'\ntitle = 'Again'\n")
-    (subject,) = read_study(path).subjects
-    assert (subject.title, subject.train.epochs, subject.data.name) == ("Again", 5, "mixture")
+    (entry,) = read_study(path).networks
+    assert (entry.title, entry.train.epochs, entry.data.name) == ("Again", 5, "mixture")
     refused(path, "[networks.b]\nfrom = 'first'", "first.toml has no network `b`; known are a")
     refused(path, "[networks.b]\nfrom = 'no'", "there is no study file", FileFormatError)
 
@@ -226,6 +226,6 @@ def test_only_some_networks_can_be_asked_for(tmp_path):
     path = tmp_path / "a.toml"
     path.write_text("[ledgers]\nzoo='cifar100'\n[networks.one]\n[networks.two]\n")
     study = read_study(path)
-    assert [each.name for each in study.only(["two"]).subjects] == ["two"]
+    assert [each.name for each in study.only(["two"]).networks] == ["two"]
     with pytest.raises(ConfigError, match=r"a has no network `tow`; did you mean `two`\?"):
         study.only(["tow"])

@@ -231,7 +231,7 @@ def test_tensorboard_is_named_when_wanted_and_missing(convnet, data, quick, tmp_
 def test_progress_shows_accuracy_per_exit(convnet, data, capsys):
     train(convnet, data, config=TrainConfig(epochs=1, batch_size=16))
     assert "epoch 1 of 1" in (text := capsys.readouterr().err)
-    assert "right at the exits" in text
+    assert "accuracy per exit" in text
 
 
 def test_attached_backbones_train(data, quick):

@@ -1,4 +1,4 @@
-"""The command line: one sub-command = parse + one public call."""
+"""The command line: each command parses its options and makes one public call."""
 
 import os
 import signal
@@ -41,57 +41,49 @@ def _options(
         typer.Option(
             "--plugin",
             metavar="NAME",
-            help="Import this method of an installed package first, so that policies with its "
-            "scorer or answer can be read.",
+            help="Import this method of an installed package first, to read policies with its "
+            "scorer or answer.",
         ),
     ] = None,
 ) -> None:
     if version:
-        out.print(__version__, highlight=False)
+        out.print(__version__)
         raise typer.Exit
     for name in plugins or ():
         if plugin_method(name) is None:
             known = ", ".join(plugin_origins()) or "none"
-            raise ConfigError(f"--plugin: no installed package has a method {name!r}; {known}")
+            raise ConfigError(
+                f"--plugin: no installed package has a method {name!r}; known are: {known}"
+            )
     if context.invoked_subcommand is None:
         welcome()
 
 
-app.command("compare")(compare_command)
-app.command("fit")(fit_command)
-app.command("inspect")(inspect_command)
-app.command("advise")(advise_command)
-app.command("train")(train_command)
-app.command("record")(record_command)
-app.command("export")(export_command)
-app.command("serve")(serve_command)
-app.command("predict")(predict_command)
-app.command("bench")(bench_command)
-app.command("report")(report_command)
-app.command("theory")(theory_command)
-app.command("run")(run_command)
-app.command("studies")(studies_command)
-app.command("study")(study_command)
-app.command("demo")(demo_command)
-app.command("doctor")(doctor_command)
+for command in (
+    *(compare_command, fit_command, inspect_command, advise_command, train_command),
+    *(record_command, export_command, serve_command, predict_command, bench_command),
+    *(report_command, theory_command, run_command, studies_command, study_command),
+    *(demo_command, doctor_command),
+):
+    app.command(command.__name__.removesuffix("_command"))(command)
 
 
 def main() -> None:
-    """Run the command line; what a user did wrong becomes one line and exit code 2."""
+    """Run the command line; a user's mistake becomes one line and exit code 2."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     # typer would turn Ctrl-C into a silent exit.
     signal.signal(signal.SIGINT, _interrupted)
     try:
         app()
     except (OfframpError, OSError) as error:
-        err.print(f"offramp: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        err.print(f"offramp: {error}", style="red", soft_wrap=True)
         sys.exit(2)
 
 
 def _interrupted(*_: object) -> None:
     # Straight to the descriptor: the signal may arrive in the middle of a write to stderr, and
-    # Python's streams refuse a second write from there.
-    text = "offramp: interrupted; every file that was written is whole, run it again for the rest"
+    # Python's streams refuse a nested write.
+    text = "offramp: interrupted; all files written so far are complete, run it again to resume"
     os.write(2, f"\n{text}\n".encode())
     sys.exit(130)
 
@@ -100,13 +92,13 @@ _noted: set[str] = set()
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
-    """Each warning once, as one line."""
+    """Show each warning once, in one line."""
     text = str(message)
     if issubclass(category, OriginWarning):
         text = (
-            "the ledgers do not say which network made them, so a mix-up would go unnoticed; an "
-            ".npz names it in an array `network`, any text"
+            "the ledgers do not name their network, and a mix-up would go unnoticed; in an .npz, "
+            "an array `network` with any text names it"
         )
     if text not in _noted:
         _noted.add(text)
-        err.print(f"note: {text}", markup=False, highlight=False)
+        err.print(f"note: {text}")

@@ -4,6 +4,9 @@ import sys
 
 from rich.console import Console
 
-# Where the output goes to a file, tables need not fold to the width of a terminal.
-out = Console(width=None if sys.stdout.isatty() else 140)
-err = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
+from offramp.progress import PLAIN, WIDTH
+from offramp.progress import console as err
+
+__all__ = ["err", "out"]
+
+out = Console(width=None if sys.stdout.isatty() else WIDTH, **PLAIN)

@@ -1,4 +1,4 @@
-"""What is installed here, what the machine can do, which data are there, and what is missing."""
+"""The command `doctor`: what is installed, what the machine can do, which data are here."""
 
 import os
 import platform
@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 
 import torch
-from rich.markup import escape
+from rich.text import Text
 
 from offramp.cli.console import out
 from offramp.data.catalog import CATALOG, EMBEDDED, VARIABLE, located
@@ -24,25 +24,25 @@ CORE = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "rich", "typer
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at.
+class Item:
+    """One line of the diagnosis.
 
     Attributes:
-        what: It is about.
-        found: In words.
+        name: What was looked at.
+        text: What was found.
         good: Whether nothing is missing.
     """
 
-    what: str
-    found: str
+    name: str
+    text: str
     good: bool = True
 
 
-def examine() -> dict[str, list[Finding]]:
-    """Look at everything, by section; no optional library is imported for it.
+def diagnosis() -> dict[str, list[Item]]:
+    """Everything that was found, by section; no optional library is imported.
 
     Example:
-        >>> list(examine())
+        >>> list(diagnosis())
         ['versions', 'machine', 'data sets', 'features', 'methods of other packages']
     """
     return {
@@ -54,12 +54,12 @@ def examine() -> dict[str, list[Finding]]:
     }
 
 
-def _versions() -> list[Finding]:
+def _versions() -> list[Item]:
     system = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
-    found = [Finding("offramp", _offramp()), Finding("python", f"{system}, {sys.executable}")]
+    found = [Item("offramp", _offramp()), Item("python", f"{system}, {sys.executable}")]
     versions = {package: installed_version(package) for package in CORE}
     return found + [
-        Finding(package, each or f"missing: pip install {package}", each is not None)
+        Item(package, each or f"missing: pip install {package}", each is not None)
         for package, each in versions.items()
     ]
 
@@ -69,55 +69,58 @@ def _offramp() -> str:
     return version or "not installed as a package: pip install . in its folder"
 
 
-def _machine() -> list[Finding]:
+def _machine() -> list[Item]:
     features = cpu_features()
-    has = ", ".join(name for name, there in features.items() if there) or "none of those known"
+    has = (
+        ", ".join(name for name, there in features.items() if there)
+        or "none that offramp looks for"
+    )
     set_to = os.environ.get("OMP_NUM_THREADS")
     threads = f"torch uses {torch.get_num_threads()} of {os.cpu_count()} cores"
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     fast = has_fast_bfloat16()
     return [
-        Finding("devices", ", ".join(gpus) or "the processor only, no GPU"),
-        Finding("threads", threads + (f" (OMP_NUM_THREADS={set_to})" if set_to else "")),
-        Finding("instructions", has),
-        Finding(
+        Item("devices", ", ".join(gpus) or "the processor only, no GPU"),
+        Item("threads", threads + (f" (OMP_NUM_THREADS={set_to})" if set_to else "")),
+        Item("instructions", has),
+        Item(
             "bfloat16",
-            "fast here, and what --precision auto takes"
+            "fast here; --precision auto uses it"
             if fast
-            else "emulated here, and slow: --precision auto takes float32",
+            else "emulated here, and slow; --precision auto uses float32",
         ),
     ]
 
 
-def _data() -> list[Finding]:
+def _data() -> list[Item]:
     root = os.environ.get(VARIABLE)
-    where = Finding(
+    where = Item(
         VARIABLE,
-        root or "not set; name the folder that holds data sets, to use those without the hub",
+        root or "not set; set it to a folder with data sets to use them without the hub",
         root is not None,
     )
-    made = [Finding(name, "comes with offramp") for name in EMBEDDED]
+    made = [Item(name, "comes with offramp") for name in EMBEDDED]
     for name, entry in CATALOG.items():
         place = located(name)
         get = f"hf download {entry.hub} --repo-type dataset --local-dir ${VARIABLE}/{name}"
-        found = f"not here, so taken from the hub; to have it here: {get}"
-        made.append(Finding(name, found if place is None else str(place), place is not None))
+        found = f"not here: taken from the hub; to download it: {get}"
+        made.append(Item(name, found if place is None else str(place), place is not None))
     return [where, *made]
 
 
-def _feature(extra: Extra) -> Finding:
-    what = f"{extra.name}: {FEATURES[extra.name]}"
+def _feature(extra: Extra) -> Item:
+    name = f"{extra.name}: {FEATURES[extra.name]}"
     if not extra.found and not extra.missing:
-        return Finding(what, f"unknown; {install_command(extra.name)}", good=False)
+        return Item(name, f"unknown; {install_command(extra.name)}", good=False)
     if extra.missing:
         lacks = f"lacks {', '.join(extra.missing)}"
-        return Finding(what, f"{lacks}: {install_command(extra.name)}", good=False)
-    return Finding(what, ", ".join(f"{name} {each}" for name, each in extra.found.items()))
+        return Item(name, f"{lacks}: {install_command(extra.name)}", good=False)
+    return Item(name, ", ".join(f"{package} {each}" for package, each in extra.found.items()))
 
 
-def _plugins() -> list[Finding]:
-    found = [Finding(name, package) for name, package in plugin_origins().items()]
-    return found or [Finding("none", "installed packages can register methods for --methods")]
+def _plugins() -> list[Item]:
+    found = [Item(name, package) for name, package in plugin_origins().items()]
+    return found or [Item("none", "installed packages can register methods for --methods")]
 
 
 WELCOME = """\
@@ -142,8 +145,8 @@ offramp --install-completion completes names with the Tab key."""
 
 
 def welcome() -> None:
-    """Say what to do next, by what one has."""
-    out.print(WELCOME, highlight=False, soft_wrap=True)
+    """Say what to do next."""
+    out.print(WELCOME, markup=True, soft_wrap=True)
 
 
 def doctor_command() -> None:
@@ -151,10 +154,10 @@ def doctor_command() -> None:
 
     Nothing is changed, and no optional library is imported.
     """
-    for section, findings in examine().items():
-        out.print(section, style="bold", highlight=False)
-        width = max(len(finding.what) for finding in findings)
-        for finding in findings:
-            mark = "[green]+[/green]" if finding.good else "[yellow]-[/yellow]"
-            text = f"  {mark} {escape(finding.what):{width}}  {escape(finding.found)}"
-            out.print(text, highlight=False, soft_wrap=True)
+    for section, items in diagnosis().items():
+        out.print(section, style="bold")
+        width = max(len(item.name) for item in items)
+        for item in items:
+            mark = Text("+", "green") if item.good else Text("-", "yellow")
+            text = f" {item.name:{width}}  {item.text}"
+            out.print(Text.assemble("  ", mark, text), soft_wrap=True)

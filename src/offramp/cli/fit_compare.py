@@ -2,13 +2,11 @@
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from offramp import report
 from offramp.advice import CANDIDATES, advise
@@ -16,9 +14,9 @@ from offramp.cli.console import err, out
 from offramp.cli.options import LedgersPath, note_partition, numbers
 from offramp.errors import ConfigError
 from offramp.evaluation import Comparison, compare, evaluate
-from offramp.evaluation.compare import Progress as Report
 from offramp.ledger.files import has_ledger, load_ledgers
 from offramp.methods import GROUPS, METHODS, find_methods, ready
+from offramp.progress import RunProgress
 from offramp.storage import check_fresh, check_target
 
 _methods = (
@@ -54,7 +52,7 @@ def compare_command(
     wanted = [name.strip() for name in methods.split(",") if name.strip()]
     shares = numbers("--budgets", budgets)
     ledgers = load_ledgers(path)
-    with _progress() as progress:
+    with RunProgress() as progress:
         result = compare(
             ledgers["held_out"],
             ledgers["val"],
@@ -63,7 +61,7 @@ def compare_command(
             shares,
             seeds,
             resamples,
-            progress,
+            progress.step,
         )
     note_partition(path, ledgers)
     _show(result, folder, {"command": shlex.join(["offramp", *sys.argv[1:]])})
@@ -157,22 +155,10 @@ def advise_command(
 def _show(result: Comparison, folder: Path, provenance: Mapping[str, Any] | None = None) -> None:
     # First: printing may be cut off.
     paths, missing = report.write_comparison(result, folder, provenance)
-    for table in report.tables(result):
+    for table in report.comparison_tables(result):
         out.print(table.rich())
     for sentence in report.verdicts(result):
         out.print(sentence, highlight=False)
     out.print(f"written to {folder}/: {', '.join(p.name for p in paths)}", highlight=False)
     if missing is not None:
         err.print(f"note: {missing}", markup=False, highlight=False)
-
-
-@contextmanager
-def _progress() -> Iterator[Report]:
-    columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-
-        def update(done: int, total: int, text: str) -> None:
-            bar.update(task, completed=done, total=total, description=text)
-
-        yield update

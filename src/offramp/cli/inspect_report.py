@@ -12,10 +12,14 @@ from offramp.report import Section, read_comparison, write_page
 
 def inspect_command(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="Ledger, .npz, policy, network or folder.")
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="A ledger, .npz file, policy, network, export or folder of ledgers.",
+        ),
     ],
 ) -> None:
-    """Describe any ledger, policy or network: sizes, costs, accuracy per exit, origin."""
+    """Describe a ledger, policy, network or export: sizes, costs, accuracy per exit, origin."""
     for table in report.inspect(path):
         out.print(table.rich())
 
@@ -25,16 +29,16 @@ def report_command(
         list[Path],
         typer.Argument(
             metavar="FOLDER...",
-            help="Folders that `offramp compare` wrote, or their comparison.json; a section each.",
+            help="Folders that `offramp compare` wrote, or their comparison.json.",
         ),
     ],
-    path: Annotated[Path, typer.Option("--out", help="Of the page.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="Of the page.")] = "Exit methods compared",
+    path: Annotated[Path, typer.Option("--out", help="Path of the page.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "Exit methods compared",
 ) -> None:
-    """Make one self-contained HTML page from saved comparisons.
+    """Write one self-contained HTML page from saved comparisons.
 
-    The page needs no network: cost-accuracy curves, a budget slider for two methods side by side,
-    calibration and scores exit by exit, hopeless samples, tables, and what was run.
+    The page works offline. It shows cost-accuracy curves, a budget slider for two methods side by
+    side, calibration and scores exit by exit, hopeless samples, tables, and what was run.
     """
     sections, origins = [], {}
     for folder in folders:
@@ -43,4 +47,4 @@ def report_command(
         sections.append(Section(name.removesuffix("-comparison"), comparison))
         origins[str(folder)] = origin
     write_page(path, title, sections, origins)
-    out.print(f"written to {path}", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"written to {path}", soft_wrap=True)

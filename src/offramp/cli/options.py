@@ -1,4 +1,4 @@
-"""What several sub-commands share: options, and how they are read."""
+"""Options that several commands share, and how they are read."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,17 +15,17 @@ LedgersPath = Annotated[
     typer.Argument(
         metavar="PATH",
         help="Folder with held_out, val and test (each a saved ledger or an .npz with logits "
-        "[N, M, K], labels [N] and cumulative costs [M]), or one such ledger, which is cut into "
-        "the three at random.",
+        "[N, M, K], labels [N] and cumulative costs [M]), or a single such ledger, which is split "
+        "into these three at random.",
     ),
 ]
 
 
 def note_partition(path: Path, ledgers: dict[str, Ledger]) -> None:
-    """Say so where one ledger was cut into splits."""
+    """Note on stderr that a single ledger was split."""
     if path.is_file() or kind_of(path) == "ledger":
         sizes = ", ".join(f"{len(ledger):,} {split}" for split, ledger in ledgers.items())
-        err.print(f"note: one ledger was cut at random (seed 0) into {sizes}", highlight=False)
+        err.print(f"note: one ledger was split at random (seed 0) into {sizes}")
 
 
 def numbers(name: str, text: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""The sub-commands `run`, `studies`, `study` and `demo`: parse, and one public call."""
+"""The commands `run`, `studies`, `study` and `demo`."""
 
 import tomllib
 from pathlib import Path
@@ -9,23 +9,24 @@ import typer
 from offramp import studies
 from offramp.cli.console import out
 from offramp.errors import ConfigError
-from offramp.report import tables, verdicts
+from offramp.report import comparison_tables, verdicts
 from offramp.studies import PlannedStep, RunResult, plan_run, run
 from offramp.studies.catalogue import list_studies
 
 Out = Annotated[
-    Path | None, typer.Option("--out", help="Where the results go. Default: runs/NAME.")
+    Path | None, typer.Option("--out", help="Folder for the results. Default: runs/NAME.")
 ]
 CacheFolder = Annotated[
     Path | None,
     typer.Option(
         "--cache",
-        help="Where the results of steps are kept, for all studies together. Default: "
-        "OFFRAMP_CACHE, or runs/cache.",
+        help="Folder of the cache, which all studies share. Default: OFFRAMP_CACHE, or "
+        "runs/cache.",
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the plan: what is there, what would be done.")
+    bool,
+    typer.Option("--dry-run", help="Only print the steps: which are done, and which would run."),
 ]
 Changes = Annotated[
     list[str] | None,
@@ -33,9 +34,7 @@ Changes = Annotated[
         "--set", metavar="KEY=VALUE", help="Change a value of the file, such as train.epochs=2."
     ),
 ]
-Only = Annotated[
-    str, typer.Option(help="Comma-separated networks of the study, where not all are wanted.")
-]
+Only = Annotated[str, typer.Option(help="Comma-separated networks of the study; default all.")]
 
 
 def run_command(
@@ -49,9 +48,9 @@ def run_command(
 ) -> None:
     """Run a study: data, network, training, ledgers, policies, evaluation, report.
 
-    Every step is kept under the fingerprint of what went into it: a second run does nothing, and
-    a changed setting repeats only what depends on it. Killed at any moment, the same command goes
-    on to the same result. docs/studies.md lists the keys of a study file.
+    The result of every step is cached under a fingerprint of its inputs and settings: a second
+    run does nothing, and a changed setting repeats only the steps that depend on it. A run that
+    was killed is resumed by the same command. docs/studies.md lists the keys of a study file.
     """
     _run(study, folder, scale, changes, only, cache, dry_run)
 
@@ -60,7 +59,7 @@ def study_command(
     name: Annotated[str, typer.Argument(help="One of `offramp studies`.")],
     scale: Annotated[
         Literal["paper", "small"],
-        typer.Option(help="The paper's full settings, or what a laptop can do."),
+        typer.Option(help="The paper's full settings, or a size for a laptop."),
     ] = "small",
     folder: Out = None,
     changes: Changes = None,
@@ -68,37 +67,38 @@ def study_command(
     cache: CacheFolder = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Run one of the paper's experiments by name, with the paper's own figures beside it."""
+    """Run one of the paper's experiments by name; the report shows the paper's figures beside."""
     _run(studies.find_study(name), folder, scale, changes, only, cache, dry_run)
 
 
 def studies_command(cache: CacheFolder = None) -> None:
-    """List the paper's experiments: what they need, and what of it is at hand."""
+    """List the paper's experiments, what they need, and what of that is available here."""
     for study in list_studies(cache):
-        out.print(study.name, style="bold", highlight=False)
-        out.print(f"  {study.about}", markup=False, highlight=False, soft_wrap=True)
+        out.print(study.name, style="bold")
+        out.print(f"  {study.about}", soft_wrap=True)
         for each in study.scales:
-            text = f"    {each.scale}: {each.needs} ({each.state})"
-            out.print(text, markup=False, highlight=False, soft_wrap=True)
+            out.print(f"    {each.scale}: {each.needs} ({each.state})", soft_wrap=True)
     notes = (
-        "offramp study NAME --scale small|paper runs one. Data are looked for below the folder "
-        "in OFFRAMP_DATA. The paper scale needs GPUs and was not run: its configuration is "
-        "checked up to the first training step."
+        "offramp study NAME --scale small|paper runs one of them. Data are looked for below the "
+        "folder in OFFRAMP_DATA. The paper scale needs GPUs and was not run: its configuration is "
+        "tested up to the first training step."
     )
-    out.print(notes, highlight=False, soft_wrap=True)
+    out.print(notes, soft_wrap=True)
 
 
 def demo_command(
-    folder: Annotated[Path, typer.Option("--out", help="Where to write.")] = Path("runs/demo"),
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = Path(
+        "runs/demo"
+    ),
     changes: Changes = None,
     only: Only = "",
     cache: CacheFolder = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Train a network with exits from nothing, and compare exit methods on it and a real one.
+    """Train a small network with exits, and compare exit methods on it and on a real network.
 
-    The first network learns images that are made on the spot; of the second, a nine-exit
-    CIFAR-100 network, the logits come with the package. An ordinary study: see studies/demo.toml.
+    The small network is trained on generated images; the logits of the real one, a CIFAR-100
+    network with nine exits, come with the package. The demo is a study: see studies/demo.toml.
     """
     _run(studies.find_study("demo"), folder, None, changes, only, cache, dry_run)
 
@@ -125,7 +125,7 @@ def _run(
 
 
 def _change(text: str) -> tuple[str, Any]:
-    """`train.epochs=2` as a key and a value; what is no TOML value is a text."""
+    """Key and value of `train.epochs=2`; what is not a TOML value is a string."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set takes KEY=VALUE, such as train.epochs=2, got {text!r}")
@@ -137,26 +137,24 @@ def _change(text: str) -> tuple[str, Any]:
 
 def _show_plan(steps: list[PlannedStep]) -> None:
     for number, step in enumerate(steps, start=1):
-        state = "there already" if step.is_done else "to do"
-        text = f"{number:3}. {state:13}  {step.kind:10}  {step.title}"
-        out.print(text, markup=False, highlight=False, soft_wrap=True)
-        where = f"{'':20}{step.place}/: {step.writes}"
-        out.print(where, markup=False, highlight=False, soft_wrap=True)
+        state = "done" if step.is_done else "to do"
+        out.print(f"{number:3}. {state:5}  {step.kind:10}  {step.title}", soft_wrap=True)
+        out.print(f"{'':12}{step.place}/: {step.writes}", soft_wrap=True)
     left = sum(not step.is_done for step in steps)
-    out.print(f"{left} of {len(steps)} steps to do", highlight=False)
+    out.print(f"{left} of {len(steps)} steps to do")
 
 
 def _show(result: RunResult) -> None:
     for name, comparison in result.comparisons.items():
         out.rule(name)
         # All the other tables are in the report.
-        for table in (tables(comparison)[0], *result.tables[name]):
+        for table in (comparison_tables(comparison)[0], *result.tables[name]):
             out.print(table.rich())
         for sentence in verdicts(comparison):
-            out.print(sentence, markup=False, highlight=False)
+            out.print(sentence)
     for name, found in result.tables.items():
         if name not in result.comparisons:
             out.rule(name)
             for table in found:
                 out.print(table.rich())
-    out.print(f"report: {result.report}", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"report: {result.report}", soft_wrap=True)

@@ -1,13 +1,15 @@
 """Figures: the paper's three panels, and what every method gains over another."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from offramp.evaluation.comparison import Comparison, MethodResult, accuracy_key
+from offramp.evaluation.bootstrap import Interval
+from offramp.evaluation.comparison import RIVALS, Comparison, MethodResult, accuracy_key
 from offramp.extras import require
 from offramp.metrics import Floats
 from offramp.storage import atomic_path
@@ -81,48 +83,56 @@ def _band(x: Floats, runs: Sequence[Floats]) -> Band:
 
 
 LINES = {"solid": "-", "dash": "--", "dot": ":"}
-FEW = 10  # methods whose legend leaves room for their curves
-LEGEND_COLUMNS = 5
+FONTS = ["DejaVu Sans", "Verdana", "sans-serif"]
+MOST_CURVES = 6  # in one figure; more of them hide each other
 
 
-def three_panels(comparison: Comparison, path: str | Path) -> Path:
-    """Draw the figure and write it as SVG (or what the suffix says); return its path.
+def plot_comparison(comparison: Comparison, path: str | Path) -> Path:
+    """Draw the paper's three panels as SVG (or what the suffix says); return the path.
 
-    Bands are one standard deviation over corrector seeds.
+    Bands are one standard deviation over corrector seeds. Of more than six methods, the rivals
+    and the most accurate of the others are drawn.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
     figures = require("matplotlib.figure", extra="report")
-    # A legend of many methods would cover the panel that it is in, so it goes below all of them.
-    rows = -(-len(comparison.methods) // LEGEND_COLUMNS)
-    below = len(comparison.methods) > FEW
-    figure = figures.Figure(figsize=(13, 4 + 0.2 * rows * below), layout="constrained")
+    figure = figures.Figure(figsize=(13, 4), layout="constrained")
     trade, calibration, prediction = figure.subplots(1, 3)
+    drawn = _drawn(comparison)
     for number, method in enumerate(comparison.methods):
+        if method.name not in drawn:
+            continue
         colour, dash = look_of(number)
         look = {
             "color": PALETTE[colour][0],
             "linestyle": LINES[dash],
             "label": _literal(method.label),
         }
-        _draw_band(trade, curve_band(method), look, scale=100)
+        _draw_band(trade, curve_band(method, points=80), look, scale=100)
         _draw_band(calibration, exit_band(method, "ece"), {**look, "marker": "o"})
         _draw_band(prediction, exit_band(method, "eefp"), {**look, "marker": "o"})
     _draw_references(trade, comparison)
-    _label(trade, "cost (share of the network without exits)", "accuracy (%)", "Cost-accuracy")
+    total = len(comparison.methods)
+    title = "Cost-accuracy" + (f", {len(drawn)} of {total} methods" if len(drawn) < total else "")
+    _label(trade, "cost (share of the network without exits)", "accuracy (%)", title)
     _label(calibration, "exit", "ECE", "Calibration error (lower = calibrated)")
     _label(prediction, "exit", "EEFP", "Failure prediction (higher = better)")
-    if below:
-        figure.legend(
-            *trade.get_legend_handles_labels(),
-            loc="outside lower center",
-            ncols=LEGEND_COLUMNS,
-            fontsize=8,
-        )
-    else:
-        trade.legend(fontsize=8)
-    return _save(figure, Path(path))
+    trade.legend(fontsize=8)
+    return save_figure(figure, Path(path))
+
+
+def _drawn(comparison: Comparison) -> set[str]:
+    """The names of the methods that are drawn."""
+
+    def accuracy(method: MethodResult) -> float:
+        budgets = comparison.budgets
+        return float(np.mean([method.figures[accuracy_key(b)].value for b in budgets]))
+
+    rivals = [method.name for method in comparison.methods if method.name in RIVALS]
+    others = [method for method in comparison.methods if method.name not in RIVALS]
+    best = sorted(others, key=accuracy, reverse=True)[: MOST_CURVES - len(rivals)]
+    return {*rivals, *(method.name for method in best)}
 
 
 def _draw_band(
@@ -140,11 +150,11 @@ def _draw_band(
         axes.fill_between(band.x, low, high, alpha=0.2, linewidth=0, color=look["color"])
 
 
-def gains(comparison: Comparison, path: str | Path, rival: str = "baseline") -> Path:
-    """Draw what every method gains over a rival at each budget, with 95 % intervals.
+def plot_gains(comparison: Comparison, path: str | Path, rival: str = "baseline") -> Path:
+    """Draw each method's gain over a rival at every budget, with 95 % intervals; return the path.
 
     Methods whose name says which thresholds they have (`eefp:optimized`) share a row with the
-    plain one, so that one sees what the score brings, what the thresholds, and what both.
+    plain one, which shows what the score gains, what the thresholds gain, and what both gain.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -155,44 +165,76 @@ def gains(comparison: Comparison, path: str | Path, rival: str = "baseline") -> 
     figure.set_layout_engine("constrained")
     panels = figure.subplots(1, len(comparison.budgets), sharey=True, squeeze=False)[0]
     for axes, budget in zip(panels, comparison.budgets, strict=True):
-        for method in comparison.methods:
-            gap = method.differences.get(rival, {}).get(accuracy_key(budget))
-            if gap is not None:
-                _draw_gain(axes, rows, method.name, [gap.low, gap.value, gap.high])
+        key = accuracy_key(budget)
+        found = {m.name: m.differences.get(rival, {}) for m in comparison.methods}
+        gaps = {name: each[key] for name, each in found.items() if key in each}
+        _draw_gains(axes, comparison.methods, rows, gaps)
         axes.axvline(0, color="black", linewidth=0.8)
         _label(axes, f"points over {rival}", "", f"{budget:.0%} of the compute")
     labels = {m.name.partition(":")[0]: m.label.partition(", opt")[0] for m in comparison.methods}
     panels[0].set_yticks(range(len(rows)), [labels[row] for row in rows], fontsize=8)
     panels[0].invert_yaxis()
     _draw_keys(panels[0], sorted({m.name.partition(":")[2] for m in comparison.methods} - {""}))
-    return _save(figure, Path(path))
+    return save_figure(figure, Path(path))
 
 
-def _save(figure: Any, path: Path) -> Path:  # noqa: ANN401
+def save_figure(figure: Any, path: Path) -> Path:  # noqa: ANN401 - matplotlib is optional
+    """Write a matplotlib figure, SVG unless the suffix says otherwise, and return its path.
+
+    The same figure gives the same file: no date, and no random names inside an SVG. An SVG is
+    kept small: text stays text, and coordinates have two decimals.
+    """
     kind = path.suffix.lstrip(".") or "svg"
-    # The same comparison gives the same file: no date, and no random names inside an SVG.
-    settled = require("matplotlib", extra="report").rc_context({"svg.hashsalt": "offramp"})
+    settings = {"svg.hashsalt": "offramp", "svg.fonttype": "none", "font.sans-serif": FONTS}
+    settled = require("matplotlib", extra="report").rc_context(settings)
     with atomic_path(path) as temporary, settled:
-        dated = {"metadata": {"Date": None}} if kind == "svg" else {}
-        figure.savefig(temporary, format=kind, dpi=120, **dated)
+        figure.savefig(temporary, format=kind, dpi=120)
+        if kind == "svg":
+            small = small_svg(temporary.read_text(encoding="utf-8"))
+            temporary.write_text(small, encoding="utf-8")
     return path
 
 
-def _draw_gain(axes: Any, rows: Sequence[str], name: str, ends: Sequence[float]) -> None:  # noqa: ANN401
-    """A dot with its interval: thresholds as they are in grey, others in orange below."""
-    plain, _, ways = name.partition(":")
-    place = rows.index(plain) + (0.18 if ways else -0.18)
-    low, value, high = (100 * end for end in ends)
-    colour = PALETTE[2][0] if ways else PALETTE[0][0]
-    axes.plot([low, high], [place, place], color=colour, linewidth=1.5)
-    axes.plot([value], [place], marker="o", markersize=4, color=colour)
+def small_svg(text: str) -> str:
+    r"""The same drawing in fewer bytes, and without the date.
+
+    Example:
+        >>> small_svg('<path d="M 1.234567 2.000001 \nL 3.999999 4 \n"/>\n  <!-- a note -->\n')
+        '<path d="M 1.23 2 L 4 4"/>\n'
+    """
+    text = re.sub(r"(?s)<metadata>.*?</metadata>|<!-- .*? -->", "", text)
+    text = re.sub(r"-?\d+\.\d{3,}", lambda found: f"{round(float(found[0]), 2) + 0:g}", text)
+    text = re.sub(r'(?<= d=")[^"]*', lambda found: " ".join(found[0].split()), text)
+    return re.sub(r"\s*\n\s*", "\n", text)
 
 
-def _draw_keys(axes: Any, ways: Sequence[str]) -> None:  # noqa: ANN401
+def _draw_gains(
+    axes: Any,  # noqa: ANN401
+    methods: Sequence[MethodResult],
+    rows: Sequence[str],
+    gaps: Mapping[str, Interval],
+) -> None:
+    """Dots with intervals: the method's own thresholds in grey, others in orange below."""
+    for has_own, colour, shift in ((True, PALETTE[0][0], -0.18), (False, PALETTE[2][0], 0.18)):
+        found = {}
+        for method in methods:
+            name, _, thresholds = method.name.partition(":")
+            if method.name in gaps and has_own == (not thresholds):
+                found[rows.index(name) + shift] = gaps[method.name]
+        places = list(found)
+        low, value, high = (
+            [100 * getattr(gap, end) for gap in found.values()] for end in ("low", "value", "high")
+        )
+        axes.hlines(places, low, high, color=colour, linewidth=1.5)
+        axes.plot(value, places, "o", markersize=4, color=colour)
+
+
+def _draw_keys(axes: Any, thresholds: Sequence[str]) -> None:  # noqa: ANN401
     """Say what the colours mean, where there are two."""
-    if ways:
-        axes.plot([], [], color=PALETTE[0][0], marker="o", label="thresholds of the method")
-        axes.plot([], [], color=PALETTE[2][0], marker="o", label=f"{', '.join(ways)} thresholds")
+    if thresholds:
+        axes.plot([], [], color=PALETTE[0][0], marker="o", label="the method's own thresholds")
+        others = f"{', '.join(thresholds)} thresholds"
+        axes.plot([], [], color=PALETTE[2][0], marker="o", label=others)
         axes.figure.legend(loc="outside lower center", ncols=2, fontsize=8)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from offramp.errors import FileFormatError, MissingExtraError
 from offramp.evaluation.comparison import Comparison
-from offramp.report.figures import gains, three_panels
+from offramp.report.figures import plot_comparison, plot_gains
 from offramp.report.page import write_page
 from offramp.report.sections import Section
-from offramp.report.tables import tables, tidy_csv
+from offramp.report.tables import comparison_tables, tidy_csv
 from offramp.storage import write_text
 
 
@@ -28,13 +28,13 @@ def write_comparison(
         comparison: From `compare`.
         folder: Created if needed.
         provenance: What was run, as plain values; the versions are added to it.
-        page: Whether to write `report.html`, which takes five megabytes.
+        page: Whether to write `report.html`, which has five megabytes.
 
     Returns:
-        The paths, and a sentence on what could not be drawn, if anything.
+        The paths, and a sentence that says what could not be drawn, if anything.
     """
     folder = Path(folder)
-    found = tables(comparison)
+    found = comparison_tables(comparison)
     origin = {"provenance": dict(provenance or {}), "versions": _versions()}
     paths = [
         write_text(folder / "comparison.md", "\n\n".join(t.markdown() for t in found) + "\n"),
@@ -47,10 +47,10 @@ def write_comparison(
     ]
     name = folder.resolve().name.removesuffix("-comparison")
     drawings: list[Callable[[], Path]] = [
-        lambda: three_panels(comparison, folder / "comparison.svg"),
+        lambda: plot_comparison(comparison, folder / "comparison.svg"),
     ]
     if any("baseline" in method.differences for method in comparison.methods):
-        drawings.append(lambda: gains(comparison, folder / "gains.svg"))
+        drawings.append(lambda: plot_gains(comparison, folder / "gains.svg"))
     if page:
         drawings.append(
             lambda: write_page(

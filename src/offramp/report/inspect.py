@@ -1,4 +1,4 @@
-"""Describing whatever offramp has written: ledgers, policies, and folders of them."""
+"""Describe what offramp has written: ledgers, policies, networks, exports, folders of ledgers."""
 
 from pathlib import Path
 
@@ -9,15 +9,15 @@ from offramp.networks import EarlyExitNetwork, count_macs
 from offramp.networks.network import FORMAT_VERSION as NETWORK_VERSION
 from offramp.onnx.manifest import Manifest
 from offramp.policy import Policy
-from offramp.report.tables import Cell, Table
+from offramp.report.tables import ResultTable, cells, quantity
 from offramp.storage import kind_of, read_folder
 
 
-def inspect(path: str | Path) -> list[Table]:
+def inspect(path: str | Path) -> list[ResultTable]:
     """Describe a ledger, an `.npz`, a policy, a network, an export, or a folder of ledgers.
 
     Raises:
-        FileFormatError: There is nothing here that offramp knows.
+        FileFormatError: Nothing there was written by offramp.
     """
     path = Path(path)
     if not path.exists():
@@ -36,8 +36,8 @@ def inspect(path: str | Path) -> list[Table]:
         return _export(path)
     if (path / "comparison.json").is_file():
         raise FileFormatError(
-            f"{path} is a comparison: its tables are in comparison.md and its page is "
-            "report.html; offramp report makes that page again"
+            f"{path} is a comparison: its tables are in comparison.md, and its page is "
+            "report.html, which offramp report writes again"
         )
     inside = [path / f"{split}{suffix}" for split in SPLITS for suffix in ("", ".npz")]
     found = [place for place in inside if place.exists()]
@@ -46,12 +46,12 @@ def inspect(path: str | Path) -> list[Table]:
         hints = [f"a {kind} in {each}" for each, kind in below.items() if kind is not None]
         raise FileFormatError(
             f"{path} holds no ledger, policy or network, nor ledgers named after their splits "
-            f"({', '.join(SPLITS)})" + (f"; there is {', '.join(hints)}" if hints else "")
+            f"({', '.join(SPLITS)})" + (f"; but there is {', '.join(hints)}" if hints else "")
         )
     return [table for place in found for table in inspect(place)]
 
 
-def _ledger(path: Path, ledger: Ledger) -> list[Table]:
+def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
     facts = {
         "split": ledger.split,
         "samples": f"{len(ledger):,}",
@@ -61,33 +61,35 @@ def _ledger(path: Path, ledger: Ledger) -> list[Table]:
         "network": ledger.network or "unknown",
         "sample ids": "unknown" if ledger.sample_ids is None else f"{ledger.data_fingerprint}",
         "cost unit": ledger.unit,
-        "network without exits": f"{ledger.reference_cost:,.6g}",
+        "cost without exits": quantity(ledger.reference_cost),
     }
     rows = references(ledger, ledger, budgets=())
     shares = ledger.costs / ledger.reference_cost
     exits = [
-        [
-            Cell(str(row.exit_index)),
-            Cell(f"{float(ledger.costs[row.exit_index]):,.6g}"),
-            Cell(f"{float(shares[row.exit_index]):.1%}"),
-            Cell(f"{row.accuracy:.2%}"),
-        ]
+        cells(
+            row.exit_index,
+            quantity(float(ledger.costs[row.exit_index])),
+            f"{float(shares[row.exit_index]):.1%}",
+            f"{row.accuracy:.2%}",
+        )
         for row in rows.fixed
     ]
     caption = f"{rows.hopeless_share:.1%} of the samples are hopeless: no exit gets them right."
     return [
         _facts(f"Ledger {path}", facts),
-        Table("exits", "Exits", ["exit", "cost so far", "share", "accuracy"], exits, caption),
+        ResultTable(
+            "exits", "Exits", ["exit", "cost up to here", "share", "accuracy"], exits, caption
+        ),
     ]
 
 
-def _policy(path: Path, policy: Policy) -> list[Table]:
+def _policy(path: Path, policy: Policy) -> list[ResultTable]:
     uses = [f"{use.step} on {use.samples:,} of {use.split}" for use in policy.uses]
     facts = {
         "answer": str(policy.answer),
         "scorer": str(policy.scorer),
         "network": policy.network or "unknown",
-        "uses of data": ", ".join(uses),
+        "data used": ", ".join(uses),
     }
     if policy.is_tuned:
         points = policy.points
@@ -96,59 +98,59 @@ def _policy(path: Path, policy: Policy) -> list[Table]:
     if policy.guarantee is not None:
         facts["guarantee"] = policy.guarantee
     if policy.is_tuned and policy.selected is None:
-        facts["operating point"] = "none chosen: commands take --budget, Python policy.at(...)"
+        facts["operating point"] = "not chosen yet: pass --budget, or use policy.at(...) in Python"
     found = [_facts(f"Policy {path}", facts)]
     return found if policy.selected is None else [*found, _point(policy, policy.selected)]
 
 
-def _point(policy: Policy, selected: int) -> Table:
+def _point(policy: Policy, selected: int) -> ResultTable:
     points = policy.points
     columns = zip(policy.thresholds, points.shares[selected], strict=True)
     rows = [
-        [Cell(str(number)), Cell(f"{float(threshold):.6g}"), Cell(f"{float(share):.1%}")]
+        cells(number, f"{float(threshold):.6g}", f"{float(share):.1%}")
         for number, (threshold, share) in enumerate(columns)
     ]
     split = next((use.split for use in reversed(policy.uses) if use.step == "tune"), "val")
-    # Where a policy was tuned on what it was fitted on, its accuracy there is no promise.
-    stated = "to be expected on samples like these" if split == "val" else "there"
+    # The accuracy on the samples that a policy was fitted on promises nothing.
+    expected = ", to be expected on similar samples" if split == "val" else ""
     caption = (
-        f"Chosen on {split}: {float(points.budgets[selected]):.1%} of the cost, and "
-        f"{float(points.accuracies[selected]):.2%} accuracy {stated}; "
+        f"Chosen on {split}: {float(points.budgets[selected]):.1%} of the cost and "
+        f"{float(points.accuracies[selected]):.2%} accuracy{expected}; "
         f"the full network reaches {points.full_accuracy:.2%} on {split}."
     )
     names = ["exit", "threshold", f"leave on {split}"]
-    return Table("point", f"Operating point {selected}", names, rows, caption)
+    return ResultTable("point", f"Operating point {selected}", names, rows, caption)
 
 
-def _network(path: Path) -> list[Table]:
-    """What the file says; the costs too, where the network can be made without its owner."""
+def _network(path: Path) -> list[ResultTable]:
+    """What the file says, and the costs, unless the backbone is the user's own class."""
     meta, tensors = read_folder(path, "network", NETWORK_VERSION)
     backbone = meta["backbone"]
     facts = {
         "backbone": backbone["builder"] or f"{backbone['class']}, your own",
         "settings": ", ".join(f"{key}={value}" for key, value in backbone["settings"].items()),
         "classes": str(meta["num_classes"]),
-        "numbers in the file": f"{sum(tensor.numel() for tensor in tensors.values()):,}",
+        "weights and buffers": f"{sum(tensor.numel() for tensor in tensors.values()):,}",
         "fingerprint": meta["fingerprint"],
     }
     heads = [head["name"] if head else "the backbone's own" for head in meta["heads"]]
     names = [*meta["at"], "last"]
     rows = [
-        [Cell(str(number)), Cell(name), Cell(head)]
+        cells(number, name, head)
         for number, (name, head) in enumerate(zip(names, heads, strict=True))
     ]
     columns = ["exit", "after", "head"]
     if backbone["builder"]:
         costs = count_macs(EarlyExitNetwork.load(path)).cumulative
-        columns.append("MACs so far")
-        rows = [[*row, Cell(f"{int(cost):,}")] for row, cost in zip(rows, costs, strict=True)]
-    return [_facts(f"Network {path}", facts), Table("exits", "Exits", columns, rows)]
+        columns.append("MACs up to here")
+        rows = [cells(*row, f"{int(cost):,}") for row, cost in zip(rows, costs, strict=True)]
+    return [_facts(f"Network {path}", facts), ResultTable("exits", "Exits", columns, rows)]
 
 
-def _export(path: Path) -> list[Table]:
+def _export(path: Path) -> list[ResultTable]:
     manifest = Manifest.read(path)
     facts = {
-        "takes": str(manifest.inputs),
+        "inputs": str(manifest.inputs),
         "classes": str(manifest.num_classes),
         "operating points": str(len(manifest.points)),
         "network": manifest.network,
@@ -156,13 +158,7 @@ def _export(path: Path) -> list[Table]:
     }
     thresholds = manifest.points.thresholds[manifest.selected]
     rows = [
-        [
-            Cell(name),
-            Cell(stage.file),
-            Cell(f"{stage.bytes:,}"),
-            Cell(f"{float(cost):.1%}"),
-            Cell(f"{float(limit):.6g}"),
-        ]
+        cells(name, stage.file, f"{stage.bytes:,}", f"{float(cost):.1%}", f"{float(limit):.6g}")
         for name, stage, cost, limit in zip(
             manifest.exit_names, manifest.stages, manifest.costs, thresholds, strict=True
         )
@@ -170,9 +166,8 @@ def _export(path: Path) -> list[Table]:
     columns = ["exit", "file", "bytes", "share", "threshold"]
     budget = float(manifest.points.budgets[manifest.selected])
     caption = f"At the chosen point the mean cost on val is {budget:.1%} of the full network's."
-    return [_facts(f"Export {path}", facts), Table("exits", "Exits", columns, rows, caption)]
+    return [_facts(f"Export {path}", facts), ResultTable("exits", "Exits", columns, rows, caption)]
 
 
-def _facts(title: str, facts: dict[str, str]) -> Table:
-    rows = [[Cell(name), Cell(value)] for name, value in facts.items()]
-    return Table("facts", title, ["", ""], rows)
+def _facts(title: str, facts: dict[str, str]) -> ResultTable:
+    return ResultTable("facts", title, ["", ""], [cells(*pair) for pair in facts.items()])

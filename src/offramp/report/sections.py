@@ -13,7 +13,7 @@ import numpy.typing as npt
 from offramp.errors import ConfigError, FileFormatError
 from offramp.evaluation.comparison import Comparison
 from offramp.extras import require
-from offramp.report.tables import Table, tables
+from offramp.report.tables import ResultTable, comparison_tables
 
 Images = npt.NDArray[np.uint8]
 
@@ -165,7 +165,7 @@ class Section:
     title: str
     comparison: Comparison | None = None
     note: str = ""
-    tables: Sequence[Table] = ()
+    tables: Sequence[ResultTable] = ()
     figures: Sequence[Path] = ()
     samples: SampleStrip | None = None
 
@@ -191,9 +191,9 @@ class View:
         return self.section.comparison
 
     @property
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[ResultTable]:
         """The comparison's own tables."""
-        return tables(self.comparison)
+        return comparison_tables(self.comparison)
 
     @property
     def facts(self) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Comparisons as tables: one neutral form, and Markdown, CSV, LaTeX and terminal renderings."""
+"""Tables of results: one neutral form, rendered as Markdown, CSV, LaTeX or for the terminal."""
 
 import csv
 import io
@@ -16,23 +16,44 @@ from offramp.evaluation.comparison import RIVALS, Comparison, Figure, MethodResu
 from offramp.evaluation.references import FixedExit
 from offramp.replay import AccuracyAt
 
-FEW = 200  # test samples, below which half a point cannot be seen
+FEW_SAMPLES = 200  # of test: with fewer, half a point cannot be seen
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A piece of text, marked or not."""
+    """The text of one cell, bold or not."""
 
     text: str
     bold: bool = False
 
 
+def cells(*values: object) -> list[Cell]:
+    """A row of cells; what is not a cell already becomes one, not bold.
+
+    Example:
+        >>> cells("a", 1)
+        [Cell(text='a', bold=False), Cell(text='1', bold=False)]
+    """
+    return [value if isinstance(value, Cell) else Cell(str(value)) for value in values]
+
+
+def quantity(value: float) -> str:
+    """A cost or a count as people write it.
+
+    Example:
+        >>> quantity(41_234_567.0), quantity(0.00123456789)
+        ('41,234,567', '0.00123457')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.6g}"
+
+
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     r"""A table before it is rendered.
 
     Example:
-        >>> table = Table("t", "A title", ["method", "x"], [[Cell("a|b"), Cell("1", bold=True)]])
+        >>> rows = [cells("a|b", Cell("1", bold=True))]
+        >>> table = ResultTable("t", "A title", ["method", "x"], rows)
         >>> print(table.markdown())
         **A title**
         <BLANKLINE>
@@ -50,7 +71,7 @@ class Table:
     caption: str = ""
 
     def markdown(self) -> str:
-        """GitHub's Markdown, the caption below."""
+        """Render as GitHub's Markdown, with the caption below."""
         align = ["---", *["---:"] * (len(self.columns) - 1)]
         lines = [_row(self.columns), _row(align)]
         for row in self.rows:
@@ -62,7 +83,7 @@ class Table:
         return "\n\n".join(part for part in parts if part)
 
     def latex(self) -> str:
-        """A `table` with a booktabs `tabular`."""
+        """Render as a LaTeX `table` with a booktabs `tabular`."""
         lines = [
             "\\begin{table}",
             f"\\caption{{{_latex(f'{self.title}. {self.caption}'.strip())}}}",
@@ -78,8 +99,17 @@ class Table:
             lines.append(_latex_row(marked))
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"])
 
+    def csv(self) -> str:
+        """Render as CSV: the title, the columns, and the cells as they are shown."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow([self.title])
+        writer.writerow(self.columns)
+        writer.writerows([[cell.text for cell in row] for row in self.rows])
+        return out.getvalue()
+
     def rich(self) -> RichTable:
-        """For the terminal."""
+        """Render for the terminal."""
         table = RichTable(
             title=self.title, caption=self.caption, caption_justify="left", box=SIMPLE_HEAD
         )
@@ -91,7 +121,7 @@ class Table:
         return table
 
 
-def tables(comparison: Comparison) -> list[Table]:
+def comparison_tables(comparison: Comparison) -> list[ResultTable]:
     """The tables of a comparison: methods, differences to the rivals, and each exit alone."""
     found = [_methods(comparison)]
     for rival in ("baseline", "temperature"):
@@ -103,10 +133,10 @@ def tables(comparison: Comparison) -> list[Table]:
     return [*found, _exits(comparison)]
 
 
-def _methods(comparison: Comparison) -> Table:
+def _methods(comparison: Comparison) -> ResultTable:
     shares = [_share(budget) for budget in comparison.budgets]
     seeds = comparison.setting["seeds"]
-    return Table(
+    return ResultTable(
         "methods",
         "Accuracy (%) at a mean cost of a share of the network without exits",
         ["method", *shares, "ECE", "EEFP", "ECE last"],
@@ -114,30 +144,32 @@ def _methods(comparison: Comparison) -> Table:
             *(_method_row(comparison, method) for method in comparison.methods),
             *_reference_rows(comparison),
         ],
-        "Test figures with thresholds from val. ± is the standard deviation over "
-        f"{seeds} corrector seed{'s' * (seeds > 1)} (initial weights) on one frozen network; fits "
-        "without ± are not random. Bold: cannot be told from the best method (paired bootstrap "
-        "over test samples, 95 %). ECE and EEFP are means over all exits but the last; ECE last "
-        "is that of the answer's max probability. (@ x) is the nearest cost to a budget that is "
-        "out of reach." + _uncharged(comparison) + _coarse(comparison),
+        "Measured on test with thresholds chosen on val. ± is the standard deviation over "
+        f"{seeds} corrector seed{'s' * (seeds > 1)} (initial weights) on one frozen network; "
+        "methods without ± are deterministic. Bold: not significantly different from the best "
+        "method (paired bootstrap over test samples, 95 %). ECE and EEFP are means over all exits "
+        "but the last; ECE last is that of the max probability of the last answer. (@ x) is the "
+        "cost nearest to a budget that is out of reach."
+        + _uncharged(comparison)
+        + _coarse(comparison),
     )
 
 
 def _uncharged(comparison: Comparison) -> str:
-    """Answers and scorers are counted in MACs, which are added to MACs only."""
+    """A warning where answers and scorers, which are counted in MACs, add nothing to the costs."""
     if comparison.setting["unit"] == "macs":
         return ""
-    return f" Costs are {comparison.setting['unit']}, so that answers and scorers are not charged."
+    return f" Costs ({comparison.setting['unit']}) do not include answers and scorers."
 
 
 def _coarse(comparison: Comparison) -> str:
-    """A warning where one sample more or less shows in the figures."""
+    """A warning where a single sample shows in the figures."""
     samples = comparison.setting["samples"]["test"]
-    if samples >= FEW:
+    if samples >= FEW_SAMPLES:
         return ""
     return (
-        f" Only {samples} test samples: one of them is {100 / samples:.1f} points, so that "
-        "figures and intervals say little."
+        f" Only {samples} test samples: each is worth {100 / samples:.1f} points, and figures and "
+        "intervals say little."
     )
 
 
@@ -147,81 +179,81 @@ def _method_row(comparison: Comparison, method: MethodResult) -> list[Cell]:
         _cell(figures[accuracy_key(budget)], percent=True) for budget in comparison.budgets
     ]
     others = [_cell(figures[column]) for column in ("ece", "eefp", "ece_last")]
-    return [Cell(method.label), *accuracies, *others]
+    return cells(method.label, *accuracies, *others)
 
 
 def _reference_rows(comparison: Comparison) -> list[list[Cell]]:
     rows = comparison.references
-    blank = [Cell("")] * 3
+    blank = ("", "", "")
     budgets = comparison.budgets
     full = [rows.full] * len(budgets)
     return [
-        [Cell("Best fixed exit"), *map(_reference_cell, rows.best_fixed, budgets), *blank],
-        [Cell("Full network"), *map(_reference_cell, full, budgets), *blank],
-        [Cell("Oracle"), *map(_reference_cell, rows.oracle, budgets), *blank],
+        cells("Best fixed exit", *map(_reference, rows.best_fixed, budgets), *blank),
+        cells("Full network", *map(_reference, full, budgets), *blank),
+        cells("Oracle", *map(_reference, rows.oracle, budgets), *blank),
     ]
 
 
-def _reference_cell(point: FixedExit | AccuracyAt, budget: float) -> Cell:
+def _reference(point: FixedExit | AccuracyAt, budget: float) -> str:
     out_of_reach = f" (@ {_share(point.cost)})" if point.cost > budget + 1e-9 else ""
-    return Cell(f"{100 * point.accuracy:.2f}{out_of_reach}")
+    return f"{100 * point.accuracy:.2f}{out_of_reach}"
 
 
-def _differences(comparison: Comparison, rival: str) -> Table:
+def _differences(comparison: Comparison, rival: str) -> ResultTable:
     def row(method: MethodResult) -> list[Cell]:
         found = method.differences[rival]
-        cells = [
+        gaps = [
             gap_cell(found.get(column), 100 if column.startswith("accuracy") else 1)
             for column in comparison.columns
         ]
-        return [Cell(method.label), *cells]
+        return cells(method.label, *gaps)
 
     shares = [_share(budget) for budget in comparison.budgets]
     methods = [method for method in comparison.methods if rival in method.differences]
-    return Table(
+    return ResultTable(
         f"versus-{rival}",
         f"Difference to {rival}, with 95 % intervals",
         ["method", *shares, "ECE", "EEFP"],
         [row(method) for method in methods],
-        "Accuracy in points; paired bootstrap over test samples. Bold: the interval leaves zero "
-        "out.",
+        "Accuracy in points; paired bootstrap over test samples. Bold: the interval excludes "
+        "zero.",
     )
 
 
-def _closed_gaps(comparison: Comparison) -> Table:
-    """How much of what could be gained over the baseline each method gains."""
+def _closed_gaps(comparison: Comparison) -> ResultTable:
+    """The share of the possible gain over the baseline that each method achieves."""
 
     def row(method: MethodResult) -> list[Cell]:
         shares = [comparison.closed_gap(method.name, budget) for budget in comparison.budgets]
-        return [Cell(method.label), *(gap_share_cell(share) for share in shares)]
+        return cells(method.label, *map(gap_share_cell, shares))
 
-    return Table(
+    return ResultTable(
         "closed-gap",
         "Share of the gap between baseline and oracle that each method closes",
         ["method", *(_share(budget) for budget in comparison.budgets)],
         [row(method) for method in comparison.methods if method.name != "baseline"],
-        "The oracle knows which exits are right, so that no method can close the whole gap.",
+        "The oracle knows which exits are right; no method can close the whole gap.",
     )
 
 
-def _exits(comparison: Comparison) -> Table:
+def _exits(comparison: Comparison) -> ResultTable:
     first = comparison.methods[0].exits[0]
     rows = [
-        [
-            Cell(str(fixed.exit_index)),
-            Cell(f"{fixed.cost:.1%}"),
-            Cell(f"{100 * fixed.accuracy:.2f}"),
-            *(Cell(_number(values[fixed.exit_index])) for values in (first.ece, first.eefp)),
-        ]
+        cells(
+            fixed.exit_index,
+            f"{fixed.cost:.1%}",
+            f"{100 * fixed.accuracy:.2f}",
+            *(_number(values[fixed.exit_index]) for values in (first.ece, first.eefp)),
+        )
         for fixed in comparison.references.fixed
     ]
     label = comparison.methods[0].label.lower()
-    return Table(
+    return ResultTable(
         "exits",
         "Each exit alone",
         ["exit", "cost", "accuracy", f"ECE {label}", f"EEFP {label}"],
         rows,
-        "Cost of a network that has only this exit, as a share of the network without exits. "
+        "Cost is that of a network with this exit only, as a share of the network without exits. "
         f"{comparison.references.hopeless_share:.1%} of the test samples are hopeless: no exit "
         "gets them right.",
     )
@@ -243,7 +275,7 @@ def gap_share_cell(share: float) -> Cell:
 
 
 def gap_cell(gap: Interval | None, scale: float) -> Cell:
-    """A difference with its interval, or a dash; bold where the interval leaves zero out.
+    """A difference with its interval, or a dash; bold where the interval excludes zero.
 
     Args:
         gap: The difference.
@@ -261,21 +293,21 @@ def _number(value: float, digits: int = 3) -> str:
 
 
 def _share(value: float) -> str:
-    """Percent, with a digit more where that says more."""
+    """Percent, with a decimal only where it is not zero."""
     return f"{round(100 * value, 1):g}%"
 
 
 def _signed(value: float, digits: int) -> str:
-    """With a sign, and never minus zero."""
+    """A number with its sign; zero is never negative."""
     return f"{round(value, digits) + 0.0:+.{digits}f}"
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _row(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(texts)} |"
 
 
-def _latex_row(cells: Sequence[str]) -> str:
-    return " & ".join(cells) + " \\\\"
+def _latex_row(texts: Sequence[str]) -> str:
+    return " & ".join(texts) + " \\\\"
 
 
 _LATEX = {"&": "\\&", "%": "\\%", "_": "\\_", "#": "\\#", "$": "\\$", "{": "\\{", "}": "\\}"}
@@ -287,7 +319,7 @@ def _latex(text: str) -> str:
 
 
 def verdicts(comparison: Comparison, rival: str = "temperature") -> list[str]:
-    """One sentence per method on its accuracy against a rival's, at every budget.
+    """One sentence per method that compares its accuracy with a rival's at every budget.
 
     Example:
         >>> from offramp import compare, synthetic
@@ -299,26 +331,26 @@ def verdicts(comparison: Comparison, rival: str = "temperature") -> list[str]:
     for method in comparison.methods:
         if rival in method.differences:
             gaps = method.differences[rival]
-            parts = [
-                f"{_word(gaps[accuracy_key(budget)])} at {budget:.0%}"
+            each = [
+                f"{_verdict(gaps[accuracy_key(budget)])} at {budget:.0%}"
                 for budget in comparison.budgets
             ]
-            found.append(f"{method.label} against {rival}: {', '.join(parts)}.")
+            found.append(f"{method.label} against {rival}: {', '.join(each)}.")
     return found
 
 
-def _word(gap: Interval) -> str:
+def _verdict(gap: Interval) -> str:
     points = 100 * gap.value
     if not gap.is_clear:
         return f"no clear difference ({round(points, 2) + 0.0:+.2f} points)"
     return f"{'better' if points > 0 else 'worse'} by {abs(points):.2f} points"
 
 
-COLUMNS = ["method", "label", "figure", "value", "spread", "cost", "among_best"]
+TIDY_COLUMNS = ["method", "label", "figure", "value", "spread", "cost", "among_best"]
 
 
 def tidy_csv(comparison: Comparison) -> str:
-    """Methods and reference rows; accuracies as shares, empty cells where there is nothing.
+    """One row per method or reference and figure; accuracies as shares, empty where unknown.
 
     Example:
         >>> from offramp import compare, synthetic
@@ -327,8 +359,8 @@ def tidy_csv(comparison: Comparison) -> str:
         ['baseline', 'Baseline', 'accuracy@0.25']
     """
     out = io.StringIO()
-    gaps = [f"{part}_{rival}" for rival in RIVALS for part in ("minus", "low", "high")]
-    writer = csv.DictWriter(out, [*COLUMNS, *gaps], lineterminator="\n")
+    gaps = [f"{end}_{rival}" for rival in RIVALS for end in ("minus", "low", "high")]
+    writer = csv.DictWriter(out, [*TIDY_COLUMNS, *gaps], lineterminator="\n")
     writer.writeheader()
     for method in comparison.methods:
         writer.writerows(_method_rows(method))

@@ -1,4 +1,4 @@
-"""The cache: a folder per step and fingerprint, that counts once its `done.json` is there."""
+"""The cache: a folder per step and fingerprint, valid once its `done.json` is written."""
 
 import hashlib
 import json
@@ -16,18 +16,18 @@ from offramp.storage import write_text
 
 try:
     import fcntl
-except ImportError:  # not on Windows; two runs at once are on their own there
+except ImportError:  # Windows has no such lock: two runs at once may do the same work twice
     fcntl = None  # type: ignore[assignment]
 
 
-VARIABLE = "OFFRAMP_CACHE"
-DEFAULT = Path("runs") / "cache"
+CACHE_VARIABLE = "OFFRAMP_CACHE"
+DEFAULT_FOLDER = Path("runs") / "cache"
 _PACKAGES = ("offramp", "torch", "numpy", "scikit-learn", "scipy", "safetensors")
-_PART = 1 << 22
+_CHUNK = 1 << 22
 
 
 def digest(value: object) -> str:
-    """A short text that is the same for the same JSON values.
+    """A short fingerprint of JSON values.
 
     Example:
         >>> digest({"a": 1, "b": [2.0]}) == digest({"b": [2.0], "a": 1})
@@ -38,7 +38,7 @@ def digest(value: object) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, the packages that results depend on, and the machine."""
+    """Versions of Python and of the packages that results depend on, and the machine."""
     found = {"python": platform.python_version(), "machine": platform.machine()}
     for name in _PACKAGES:
         try:
@@ -56,20 +56,20 @@ class Cache:
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        self.folder = Path(folder or os.environ.get(VARIABLE) or DEFAULT)
+        self.folder = Path(folder or os.environ.get(CACHE_VARIABLE) or DEFAULT_FOLDER)
 
     def place(self, kind: str, fingerprint: str) -> Path:
         """The folder of one step's result."""
         return self.folder / kind / fingerprint
 
     def has(self, kind: str, fingerprint: str) -> bool:
-        """Whether the step has been done, and everything that it wrote is still there."""
+        """Whether the step is done, and everything that it wrote is still there."""
         return is_whole(self.place(kind, fingerprint))
 
     def content(self, path: Path) -> str:
         """Fingerprint of all files below a path, by name and content.
 
-        A file is read once; as long as its size and its time stay, the result is remembered.
+        It is remembered for as long as the sizes and times of the files stay the same.
         """
         files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
         states = [
@@ -89,12 +89,12 @@ class Cache:
 def declare_done(
     place: Path, files: Iterable[Path], settings: Mapping[str, Any], seconds: float
 ) -> None:
-    """Declare a folder done; a kill before this leaves it to do, a kill after leaves it done.
+    """Declare a folder done, which is the last thing that a step does.
 
     Args:
         place: The folder.
-        files: What it must hold to count as whole; folders stand for all files in them.
-        settings: What it was made from.
+        files: What it must hold to be complete; folders stand for all files in them.
+        settings: What the result was made from.
         seconds: How long that took.
     """
     inside = [each for path in files for each in (path.rglob("*") if path.is_dir() else [path])]
@@ -111,14 +111,14 @@ def declare_done(
 
 @contextmanager
 def alone_in(place: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Keep other processes from working in the same folder; a killed one lets go by itself."""
+    """Keep other processes out of a folder; the lock of a killed process is released."""
     place.mkdir(parents=True, exist_ok=True)
     with (place / ".lock").open("w") as file:
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                say(f"  another process is at it; waiting ({place})")
+                say(f"  waiting for another process that works in {place}")
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -143,6 +143,6 @@ def is_whole(place: Path) -> bool:
 def _hash(file: Path) -> str:
     found = hashlib.sha256()
     with file.open("rb") as opened:
-        while part := opened.read(_PART):
-            found.update(part)
+        while chunk := opened.read(_CHUNK):
+            found.update(chunk)
     return found.hexdigest()

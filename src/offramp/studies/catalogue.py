@@ -1,4 +1,4 @@
-"""The list of the paper's studies: what they need, and what of it is at hand."""
+"""The studies that come with offramp, what they need, and what of that is available here."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -9,13 +9,13 @@ from offramp.data.catalog import located
 from offramp.errors import ConfigError, OfframpError
 from offramp.hints import or_known
 from offramp.studies.cache import Cache
-from offramp.studies.context import Narrator, Workshop
-from offramp.studies.plan import Plan, make_plan
+from offramp.studies.context import Context
+from offramp.studies.pipeline import Pipeline, make_pipeline
 from offramp.studies.study import Study, read_study
 
 SCALES = ("small", "paper")
 
-# In the order of the paper, and what goes beyond it.
+# In the order of the paper; the last goes beyond it.
 NAMES = (
     "resnet34-tinyimagenet",
     "vit-tiny-tinyimagenet",
@@ -61,7 +61,7 @@ class ListedScale:
     Attributes:
         scale: `small` or `paper`.
         needs: Data and networks.
-        state: What of it is at hand.
+        state: What of that is available here.
     """
 
     scale: str
@@ -75,7 +75,7 @@ class ListedStudy:
 
     Attributes:
         name: For `offramp study NAME`.
-        about: What it is.
+        about: What it measures.
         scales: What each scale needs.
     """
 
@@ -85,50 +85,50 @@ class ListedStudy:
 
 
 def list_studies(cache: str | Path | None = None) -> list[ListedStudy]:
-    """Every study at both scales; nothing is run.
+    """List every study at both scales; nothing is run.
 
     Args:
-        cache: Where results of steps are kept; see `run`.
+        cache: Folder of the cache; see `run`.
     """
-    workshop = Workshop(Cache(cache), Narrator(shown=False))
+    context = Context(Cache(cache), shown=False)
     found = []
     for name in NAMES:
         read = [read_study(find_study(name), scale) for scale in SCALES]
-        scales = [ListedScale(s.scale or "", needs(s), _state(s, workshop)) for s in read]
+        scales = [ListedScale(s.scale or "", _needs(s), _state(s, context)) for s in read]
         found.append(ListedStudy(name, read[0].about, tuple(scales)))
     return found
 
 
-def needs(study: Study) -> str:
-    """The data and networks behind a study, in a few words."""
+def _needs(study: Study) -> str:
+    """The data and networks of a study, in a few words."""
     found: dict[str, None] = {}
-    for subject in study.subjects:
-        if subject.ledgers is not None:
-            found.setdefault("shipped ledgers" if subject.ledgers.zoo else "ledgers")
-        elif subject.data is not None and subject.network is not None:
-            found.setdefault(f"{subject.data.name}, {subject.network.name}")
+    for entry in study.networks:
+        if entry.ledgers is not None:
+            found.setdefault("shipped ledgers" if entry.ledgers.zoo else "ledgers")
+        elif entry.data is not None and entry.network is not None:
+            found.setdefault(f"{entry.data.name}, {entry.network.name}")
     return "; ".join(found)
 
 
-def _state(study: Study, workshop: Workshop) -> str:
+def _state(study: Study, context: Context) -> str:
     try:
-        plan = make_plan(study, workshop)
+        pipeline = make_pipeline(study, context)
     except OfframpError as error:
         return f"missing: {error}"
     missing = _missing_data(study)
-    trained = _trained(plan, workshop)
+    trained = _trained(pipeline, context)
     state = f"data missing: {', '.join(missing)}" if missing else trained
     return f"not run; {state}" if study.scale == "paper" else state
 
 
 def _missing_data(study: Study) -> list[str]:
-    names = {subject.data.name: None for subject in study.subjects if subject.data is not None}
+    names = {entry.data.name: None for entry in study.networks if entry.data is not None}
     return [name for name in names if name not in EMBEDDED and located(name) is None]
 
 
-def _trained(plan: Plan, workshop: Workshop) -> str:
-    networks = [step for step in plan.steps if step.kind == "network"]
+def _trained(pipeline: Pipeline, context: Context) -> str:
+    networks = [step for step in pipeline.steps if step.kind == "network"]
     if not networks:
-        return "at hand"
-    done = sum(step.is_done(workshop.cache) for step in networks)
-    return f"data at hand; networks trained: {done} of {len(networks)}"
+        return "available"
+    done = sum(step.is_done(context.cache) for step in networks)
+    return f"data available; networks trained: {done} of {len(networks)}"

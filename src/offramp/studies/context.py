@@ -1,12 +1,8 @@
-"""What steps work with: data, networks and the cache, each made once."""
+"""What the steps of a study work with: the cache, the data, and untrained networks."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -14,67 +10,39 @@ from offramp.data import EMBEDDED, ImageData, Normalization, Splits, load
 from offramp.data.catalog import located
 from offramp.data.splits import SPLITS, Data
 from offramp.errors import ConfigError
-from offramp.evaluation.compare import Progress as Report
 from offramp.networks import EarlyExitNetwork, build_for_data
+from offramp.progress import console
 from offramp.studies.cache import Cache
 from offramp.studies.settings import DataSettings, NetworkSettings
 
 
-class Narrator:
-    """Tells the user how far a run is.
-
-    Args:
-        shown: False says nothing at all.
-    """
-
-    def __init__(self, shown: bool = True) -> None:
-        self.shown = shown
-        self.console = Console(stderr=True, quiet=not shown, soft_wrap=True)
-
-    def say(self, text: str) -> None:
-        """One line."""
-        self.console.print(text, markup=False, highlight=False)
-
-    @contextmanager
-    def methods(self) -> Iterator[Report]:
-        """For `compare`: a bar over the methods on a terminal, else a line for each."""
-        columns = (TextColumn("  {task.description:24}"), BarColumn(), MofNCompleteColumn())
-        hidden = not (self.shown and self.console.is_terminal)
-        with Progress(
-            *columns, TimeElapsedColumn(), console=self.console, transient=True, disable=hidden
-        ) as bar:
-            task = bar.add_task("starting", total=None)
-
-            def update(done: int, total: int, text: str) -> None:
-                bar.update(task, completed=done, total=total, description=text)
-                if hidden and done < total:
-                    self.say(f"  {done + 1} of {total}: {text}")
-
-            yield update
-
-
 @dataclass
-class Workshop:
-    """The cache, what is said while working, and the data that are open.
+class Context:
+    """The cache, whether progress is shown, and the data sets that are open.
 
     Args:
-        cache: Where results are.
-        narrator: Says what is being done.
+        cache: Holds the results of steps.
+        shown: Whether progress is shown on stderr.
     """
 
     cache: Cache
-    narrator: Narrator
+    shown: bool = True
     _open: dict[tuple[DataSettings, str | None], Splits] = field(default_factory=dict)
 
+    def say(self, text: str) -> None:
+        """Print one line, if progress is shown."""
+        if self.shown:
+            console.print(text, soft_wrap=True)
+
     def splits(self, data: DataSettings, target: str | None = None) -> Splits:
-        """The four splits, with test from the target domain where there are domains."""
+        """The four splits; with domains, test comes from the target domain."""
         key = replace(data, targets=()), target
         if key not in self._open:
             self._open[key] = _load(data, target)
         return self._open[key]
 
     def identity(self, data: DataSettings) -> str:
-        """What the data are, as far as can be told without reading them into memory."""
+        """A name for the data that changes with their content, found without decoding them."""
         if data.name in EMBEDDED:
             return f"embedded {data.name}"
         place = located(data.name)
@@ -101,7 +69,7 @@ def _load(data: DataSettings, target: str | None) -> Splits:
 def _adapted(samples: Data, data: DataSettings) -> Data:
     if data.mean is not None and data.std is not None:
         if not isinstance(samples, ImageData):
-            raise ConfigError(f"`mean` and `std` are for images, and {data.name} has none")
+            raise ConfigError(f"`mean` and `std` are for images, and {data.name} has no images")
         samples = replace(samples, normalization=Normalization(data.mean, data.std))
     return samples if data.limit is None else _First(samples, data.limit)
 
@@ -135,8 +103,8 @@ def make_network(settings: NetworkSettings, samples: Data, seed: int) -> EarlyEx
 
     Args:
         settings: Which one.
-        samples: Says how large images are and how many classes there are.
-        seed: Of the first weights.
+        samples: Determine the image size and the number of classes.
+        seed: Of the initial weights.
     """
     at: Any = list(settings.exits) if isinstance(settings.exits, tuple) else settings.exits
     return build_for_data(settings.name, samples, seed, at, settings.head, **settings.settings)

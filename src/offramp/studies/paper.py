@@ -1,4 +1,4 @@
-"""The paper's own figures, beside those that were measured here."""
+"""The figures printed in the paper, beside those measured here."""
 
 import tomllib
 from functools import cache
@@ -9,9 +9,8 @@ from offramp.errors import ConfigError
 from offramp.evaluation import Comparison
 from offramp.evaluation.comparison import accuracy_key
 from offramp.hints import or_known
-from offramp.report import Table
-from offramp.report.tables import Cell
-from offramp.studies.results import cells
+from offramp.report import ResultTable
+from offramp.report.tables import Cell, cells
 
 _COLUMNS = {"25%": accuracy_key(0.25), "50%": accuracy_key(0.5), "75%": accuracy_key(0.75)}
 _COLUMNS |= {"ECE": "ece", "EEFP": "eefp"}
@@ -47,14 +46,14 @@ def paper_group(label: str, group: str | None) -> dict[str, list[str]] | None:
 
 def beside_paper(
     comparison: Comparison, label: str, group: str | None, name: str, title: str
-) -> Table | None:
+) -> ResultTable | None:
     """A table with *paper* and *here* side by side, or None where the paper prints no numbers.
 
     Args:
         comparison: What was measured here.
         label: Of the paper's table.
         group: Heading within it.
-        name: For the table's files.
+        name: Of the table, for its files.
         title: Of the network here.
     """
     rows = paper_group(label, group)
@@ -64,13 +63,13 @@ def beside_paper(
     if not columns:
         return None
     heads = [f"{column} {where}" for column in columns for where in ("paper", "here")]
-    return Table(
+    return ResultTable(
         f"{name}-paper",
         f"Paper and measured here: {group} there, {title} here",
         ["method", *heads],
         _rows(comparison, rows, columns),
-        f"Paper: {label}, as printed. Networks and data are not the same, so look at differences "
-        "between rows, not at levels; intervals are in the tables below.",
+        f"Paper: {label}, as printed. Networks and data differ: compare the differences between "
+        "rows, not their levels; intervals are in the tables below.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What a study file can say, section by section, as frozen dataclasses."""
+"""The sections of a study file, as frozen dataclasses."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,20 +17,20 @@ ZOO = ("cifar100",)
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Section `[data]`: which data, and how they are cut into the four splits.
+    """Section `[data]`: which data, and how they are split.
 
     Args:
         name: A data set of `offramp.data`, or a folder.
         seed: Of the splits.
-        source: For data with domains: where train, held_out and val come from.
-        targets: Domains to test on, one after the other; the source by default.
+        source: For data with domains: the domain of train, held_out and val.
+        targets: Test domains; default the source.
         held_out: Number of samples.
         val: Number of samples.
         image_size: Height and width to resize images to.
-        mean: Taken off the pixels (0 to 1), per channel; the data set's own by default.
-        std: What they are divided by, per channel.
-        on_corrupt: What to do about images that cannot be decoded.
-        limit: Take only so many samples of each split, for a quick look.
+        mean: Subtracted from the pixels (0 to 1), per channel; default the data set's own.
+        std: Divides the pixels, per channel.
+        on_corrupt: What to do with images that cannot be decoded.
+        limit: Use only the first samples of each split, for a quick look.
     """
 
     name: str
@@ -61,11 +61,11 @@ class NetworkSettings:
     """Section `[network]`: what to build, or which pretrained model to attach exits to.
 
     Args:
-        name: A network of `offramp.build`; or a pretrained model as `offramp.attach` takes it:
-            `timm/...`, `torchvision/...`, a folder, or `owner/name` on the hub.
+        name: A network that `offramp.build` knows, or a pretrained model that `offramp.attach`
+            takes: `timm/...`, `torchvision/...`, a folder, or `owner/name` on the hub.
         exits: `every-block`, a number of exits, or names of modules.
-        head: Kind of the heads before the last exit.
-        settings: Of the architecture, such as `depth`; a table `[network.settings]`.
+        head: Kind of head at all exits but the last.
+        settings: Of the architecture, such as `depth`; the table `[network.settings]`.
     """
 
     name: str
@@ -82,23 +82,25 @@ class NetworkSettings:
                 f"{or_known(self.name, BUILDERS)}"
             )
         if self.settings:
-            raise ConfigError(f"`settings` are for networks that are built, not for {self.name!r}")
+            raise ConfigError(
+                f"`settings` are for networks that offramp builds, not for {self.name!r}"
+            )
 
     @property
     def is_built(self) -> bool:
-        """Whether offramp builds it, rather than loading a model of another library."""
+        """Whether offramp builds the network, rather than loading one of another library."""
         return self.name in BUILDERS
 
 
 @dataclass(frozen=True)
 class TrainSettings(TrainConfig):
-    """Section `[train]`: the keys of `offramp.TrainConfig`, and what else `train` takes.
+    """Section `[train]`: the keys of `offramp.TrainConfig`, and other arguments of `train`.
 
     Args:
         objective: `joint`, `gradient-equilibrium`, `distillation` or `zero-time-waste`.
         augment: `none`, `light` or `paper`.
         freeze_backbone: Train the heads only.
-        settings: Of the objective; a table `[train.settings]`.
+        settings: Of the objective; the table `[train.settings]`.
     """
 
     objective: str = "joint"
@@ -123,10 +125,10 @@ class TrainSettings(TrainConfig):
 
 @dataclass(frozen=True)
 class LedgerSettings:
-    """Section `[ledgers]`: logits that are there already, instead of data, network and training.
+    """Section `[ledgers]`: existing ledgers, instead of data, network and training.
 
     Args:
-        folder: With `held_out`, `val` and `test`; beside the study file, or below OFFRAMP_DATA.
+        folder: Holds `held_out`, `val` and `test`; beside the study file or below OFFRAMP_DATA.
         zoo: Name of shipped ledgers: `cifar100`.
     """
 
@@ -145,10 +147,10 @@ class LedgerSettings:
 
 @dataclass(frozen=True)
 class RecordSettings:
-    """Section `[record]`: how the ledgers are made.
+    """Section `[record]`: how ledgers are recorded.
 
     Args:
-        dtype: How logits are stored.
+        dtype: Of the stored logits.
         precision: `bfloat16` runs the network under autocast.
         batch_size: Of each process.
     """
@@ -164,11 +166,11 @@ class RecordSettings:
 
 @dataclass(frozen=True)
 class CorrectorSettings:
-    """Section `[corrector]`: settings of every corrector among the methods.
+    """Section `[corrector]`: settings of all correctors among the methods.
 
     Args:
         hidden: Hidden units.
-        epochs: Passes over held_out, at least.
+        epochs: Minimum number of passes over held_out.
     """
 
     hidden: int = 128
@@ -181,13 +183,13 @@ class CorrectorSettings:
 
 
 def _why_not(method: str, known: list[str]) -> str:
-    """The end of a sentence about a method that a study does not know."""
+    """The end of a message about a method that a study does not know."""
     package = plugin_origins().get(method)
     if package is None:
         return or_known(method, known)
     return (
-        f": it is a method of the package {package}, and a file does not make anything import it; "
-        "record the ledgers, then offramp compare LEDGERS --methods takes it"
+        f": it is a method of the package {package}, which study files do not import; record the "
+        "ledgers and pass it to offramp compare LEDGERS --methods"
     )
 
 
@@ -196,11 +198,11 @@ class CompareSettings:
     """Section `[compare]`: which methods, at which budgets.
 
     Args:
-        methods: Names of methods or groups, with their thresholds after a colon if other ones
-            are wanted (`eefp:optimized`); and `auto`.
+        methods: Names of methods or groups, optionally with thresholds after a colon
+            (`eefp:optimized`), or `auto`.
         budgets: Mean costs as shares of the network without exits.
-        seeds: For methods whose fit is random.
-        resamples: Of the test samples, for intervals.
+        seeds: Number of seeds for methods whose fit is random.
+        resamples: Bootstrap resamples of the test samples, for intervals.
     """
 
     methods: tuple[str, ...] = ("baseline", "temperature", "eefp")
@@ -215,9 +217,9 @@ class CompareSettings:
             if plain not in known:
                 raise ConfigError(f"`methods` has no method {plain!r}{_why_not(plain, known)}")
             if colon:
-                find_methods([name], 2)  # which says what is wrong with the thresholds
+                find_methods([name], 2)  # raises if the thresholds are unknown
         if not self.methods or not self.budgets:
-            raise ConfigError("`methods` and `budgets` must name at least one each")
+            raise ConfigError("`methods` and `budgets` need at least one entry each")
         for budget in self.budgets:
             if not 0 < budget <= 1:
                 raise ConfigError(f"`budgets` must lie in (0, 1], got {budget}")
@@ -230,13 +232,12 @@ class CompareSettings:
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """Section `[report]`: what the page holds beside the comparisons.
+    """Section `[report]`: what the page shows beside the comparisons.
 
     Args:
-        analyses: Results of their own: `metric-validity`, `domain-shift`, `corrector-cost`,
-            `futile-sample`, `gains`.
+        analyses: `metric-validity`, `domain-shift`, `corrector-cost`, `futile-sample`, `gains`.
         paper: Label of the paper's table or figure that this study repeats.
-        note: A sentence or two for the reader, above everything.
+        note: A sentence or two for the reader, at the top of the page.
     """
 
     analyses: tuple[str, ...] = ()

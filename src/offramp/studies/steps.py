@@ -1,4 +1,4 @@
-"""The steps of a study: each knows what goes in, its fingerprint, and what it writes."""
+"""The steps of a study: each knows its inputs, its fingerprint, and what it writes."""
 
 import hashlib
 import json
@@ -14,11 +14,12 @@ from offramp.evaluation import Comparison, compare
 from offramp.ledger import Ledger
 from offramp.methods import Method, find_methods
 from offramp.networks import EarlyExitNetwork
+from offramp.progress import RunProgress
 from offramp.record import record
 from offramp.scorers import Corrector
 from offramp.storage import write_text
 from offramp.studies.cache import Cache, digest
-from offramp.studies.context import Workshop, make_network
+from offramp.studies.context import Context, make_network
 from offramp.studies.settings import (
     AUGMENTATIONS,
     CompareSettings,
@@ -35,8 +36,8 @@ class Step(ABC):
     """One piece of work, whose result is a folder of the cache.
 
     Attributes:
-        kind: Names the step in plans, and its folder in the cache.
-        version: Raised when the same settings would give another result than before.
+        kind: Shown in plans, and the name of the folder in the cache.
+        version: Raised whenever the same settings give a different result than before.
     """
 
     kind: ClassVar[str]
@@ -45,38 +46,38 @@ class Step(ABC):
     @property
     @abstractmethod
     def title(self) -> str:
-        """What is worked on, in a few words."""
+        """What the step works on, in a few words."""
 
     @property
     @abstractmethod
     def writes(self) -> str:
-        """What the folder holds in the end."""
+        """What the folder holds when the step is done."""
 
     @property
     def inputs(self) -> Sequence["Step | StoredLedger"]:
-        """What has to be there first."""
+        """What the step needs."""
         return ()
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """Everything that decides on the result beside the inputs, as JSON values."""
+        """Everything beside the inputs that determines the result, as JSON values."""
 
     @abstractmethod
-    def run(self, workshop: Workshop, place: Path) -> list[Path]:
-        """Do the work, after a kill what is left of it; return what has to be kept of it."""
+    def run(self, context: Context, place: Path) -> list[Path]:
+        """Do the work, or resume it after a kill; return the files that make up the result."""
 
-    def check(self, workshop: Workshop) -> None:
-        """Raise for whatever can be known to be missing or impossible beforehand."""
-        del workshop  # nothing can, unless a step says otherwise
+    def check(self, context: Context) -> None:
+        """Raise if something is known beforehand to be missing or impossible."""
+        del context  # nothing is, unless a subclass knows better
 
     @cached_property
     def fingerprint(self) -> str:
-        """The same if and only if the same goes in."""
+        """The same if and only if settings and inputs are the same."""
         content = {"kind": self.kind, "version": self.version, "settings": self.settings()}
         return digest({**content, "inputs": [each.fingerprint for each in self.inputs]})
 
     def place(self, cache: Cache) -> Path:
-        """Where the result is, or will be."""
+        """The folder of the result."""
         return cache.place(self.kind, self.fingerprint)
 
     def is_done(self, cache: Cache) -> bool:
@@ -101,7 +102,7 @@ class TrainStep(Step):
         return f"{self.network.name} on {data_title(self.data)}, {self.train.objective}"
 
     def settings(self) -> dict[str, Any]:
-        """Data without the domains to test on, so that those share one training."""
+        """Without the test domains, which share one training."""
         data = asdict(replace(self.data, targets=()))
         return {
             "data": {**data, "name": self.identity},
@@ -109,19 +110,19 @@ class TrainStep(Step):
             "train": self.train.decisive(),
         }
 
-    def check(self, workshop: Workshop) -> None:
-        """Open the data and make the network, untrained."""
-        make_network(self.network, workshop.splits(self.data).train, self.train.seed)
+    def check(self, context: Context) -> None:
+        """Open the data and build the network."""
+        make_network(self.network, context.splits(self.data).train, self.train.seed)
 
-    def run(self, workshop: Workshop, place: Path) -> list[Path]:
-        """Train, or go on where a killed run was."""
-        samples = workshop.splits(self.data).train
+    def run(self, context: Context, place: Path) -> list[Path]:
+        """Train, or resume training."""
+        samples = context.splits(self.data).train
         network = make_network(self.network, samples, self.train.seed)
         train(
             network,
             samples,
             OBJECTIVES[self.train.objective](**self.train.settings),
-            replace(self.train, progress=workshop.narrator.shown),
+            replace(self.train, progress=context.shown),
             augment=AUGMENTATIONS[self.train.augment],
             folder=place,
             freeze_backbone=self.train.freeze_backbone,
@@ -142,7 +143,7 @@ class RecordStep(Step):
 
     @property
     def title(self) -> str:
-        """The split, of which network."""
+        """Split and network."""
         domain = f" of {self.target}" if self.target and self.split == "test" else ""
         return f"{self.split}{domain}: {self.trained.title}"
 
@@ -152,42 +153,42 @@ class RecordStep(Step):
         return (self.trained,)
 
     def settings(self) -> dict[str, Any]:
-        """The target domain matters to test alone."""
+        """The target domain matters for test only."""
         target = self.target if self.split == "test" else None
         return {"split": self.split, "target": target, **asdict(self.record)}
 
-    def check(self, workshop: Workshop) -> None:
+    def check(self, context: Context) -> None:
         """Open the data."""
-        workshop.splits(self.trained.data, self.target)
+        context.splits(self.trained.data, self.target)
 
-    def run(self, workshop: Workshop, place: Path) -> list[Path]:
+    def run(self, context: Context, place: Path) -> list[Path]:
         """Record one split."""
-        network = EarlyExitNetwork.load(self.trained.place(workshop.cache) / "network")
+        network = EarlyExitNetwork.load(self.trained.place(context.cache) / "network")
         ledger = record(
             network,
-            workshop.splits(self.trained.data, self.target)[self.split],
+            context.splits(self.trained.data, self.target)[self.split],
             self.split,
             dtype=self.record.dtype,
             precision=self.record.precision,
             batch_size=self.record.batch_size,
-            progress=workshop.narrator.shown,
+            progress=context.shown,
         )
         return [ledger.save(place / "ledger")]
 
-    def load(self, workshop: Workshop) -> Ledger:
+    def load(self, context: Context) -> Ledger:
         """The ledger, memory-mapped."""
-        return Ledger.load(self.place(workshop.cache) / "ledger", self.split)
+        return Ledger.load(self.place(context.cache) / "ledger", self.split)
 
 
 @dataclass(frozen=True)
 class StoredLedger:
-    """A ledger that was there already."""
+    """A ledger that exists already."""
 
     ledger: Ledger = field(repr=False)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of everything in it."""
+        """The same if and only if logits, labels, costs and origin are the same."""
         found = hashlib.sha256()
         for _, logits in self.ledger.chunks():
             found.update(logits.contiguous().numpy().data)
@@ -196,9 +197,9 @@ class StoredLedger:
         ids = self.ledger.data_fingerprint
         return digest([found.hexdigest(), costs, ids, self.ledger.network, self.ledger.split])
 
-    def load(self, workshop: Workshop) -> Ledger:
+    def load(self, context: Context) -> Ledger:
         """The ledger."""
-        del workshop  # nothing has to be looked up
+        del context  # it is in memory
         return self.ledger
 
 
@@ -215,7 +216,7 @@ class CompareStep(Step):
 
     @property
     def title(self) -> str:
-        """How many methods, on what."""
+        """The experiment and its methods."""
         return f"{self.name}: {', '.join(self.compare.methods)}"
 
     @property
@@ -229,9 +230,9 @@ class CompareStep(Step):
         described = [[each.name, each.label, each.describe()] for each in chosen]
         return {**asdict(self.compare), "methods": [self.compare.methods, described]}
 
-    def check(self, workshop: Workshop) -> None:
-        """Every method that is named by itself must suit the number of classes."""
-        classes = self._num_classes(workshop)
+    def check(self, context: Context) -> None:
+        """Raise if a method looks at more classes than there are."""
+        classes = self._num_classes(context)
         for name in self.compare.methods:
             for method in find_methods([name], classes):
                 k = getattr(method.scorer, "k", None)
@@ -241,17 +242,17 @@ class CompareStep(Step):
                         f"has {classes}"
                     )
 
-    def _num_classes(self, workshop: Workshop) -> int:
+    def _num_classes(self, context: Context) -> int:
         first = self.ledgers[0]
         if isinstance(first, StoredLedger):
             return first.ledger.num_classes
-        return workshop.splits(first.trained.data).train.num_classes
+        return context.splits(first.trained.data).train.num_classes
 
-    def run(self, workshop: Workshop, place: Path) -> list[Path]:
-        """Compare; what the clock said goes into a file of its own."""
-        held_out, val, test = (each.load(workshop) for each in self.ledgers)
+    def run(self, context: Context, place: Path) -> list[Path]:
+        """Compare; seconds go into a file of their own."""
+        held_out, val, test = (each.load(context) for each in self.ledgers)
         methods = chosen_methods(self.compare, self.corrector, held_out.num_classes)
-        with workshop.narrator.methods() as progress:
+        with RunProgress(context.shown) as progress:
             result = compare(
                 held_out,
                 val,
@@ -260,7 +261,7 @@ class CompareStep(Step):
                 self.compare.budgets,
                 self.compare.seeds,
                 self.compare.resamples,
-                progress,
+                progress.step,
             )
         seconds = {method.name: method.seconds for method in result.methods}
         for method in result.methods:
@@ -268,20 +269,20 @@ class CompareStep(Step):
         write_text(place / "seconds.json", json.dumps(seconds, indent=1) + "\n")
         return [write_text(place / "comparison.json", json.dumps(result.to_json()) + "\n")]
 
-    def load(self, workshop: Workshop) -> Comparison:
-        """The comparison, always as it is in the file."""
-        text = (self.place(workshop.cache) / "comparison.json").read_text(encoding="utf-8")
+    def load(self, context: Context) -> Comparison:
+        """Read the comparison back."""
+        text = (self.place(context.cache) / "comparison.json").read_text(encoding="utf-8")
         return Comparison.from_json(json.loads(text))
 
 
 def chosen_methods(
     settings: CompareSettings, corrector: CorrectorSettings, num_classes: int | None
 ) -> list[Method]:
-    """The methods of a study, with its settings of correctors.
+    """The methods of a study, with the study's settings for correctors.
 
     Args:
         settings: Which methods.
-        corrector: For those that correct.
+        corrector: Settings for methods with a corrector.
         num_classes: K; None keeps methods that look at more classes than there may be.
     """
     enough = 10**9 if num_classes is None else num_classes

@@ -1,8 +1,8 @@
 """A study file: what is trained, compared and reported, read from TOML and checked.
 
 The sections `[data]`, `[network]`, `[train]`, `[record]` and `[ledgers]` describe one network. A
-study of several has a table `[networks.NAME]` for each, with the same sections inside; what
-stands at the top then holds for all of them. `[scales.NAME]` holds what differs at a scale.
+study of several networks has a table `[networks.NAME]` for each, with the same sections inside;
+sections at the top then apply to all of them. `[scales.NAME]` holds what differs at a scale.
 """
 
 import tomllib
@@ -38,29 +38,25 @@ _SHARED: dict[str, type] = {
     "corrector": CorrectorSettings,
     "report": ReportSettings,
 }
-_WORDS = ("title", "paper", "note", "from")
-_TOP = (
-    *("title", "about", "networks", "scales"),
-    *_SHARED,
-    *_SECTIONS,
-)
+_TEXTS = ("title", "paper", "note", "from")
+_TOP = ("title", "about", "networks", "scales", *_SHARED, *_SECTIONS)
 
 
 @dataclass(frozen=True)
-class Subject:
-    """One network of a study: how to make its ledgers, or where they are.
+class NetworkEntry:
+    """One network of a study: how to train and record it, or where its ledgers are.
 
     Args:
         name: For folders and messages.
         title: For the report.
-        paper: Heading in the paper's table that this network is set beside, by test domain;
-            under an empty name where there are no domains.
+        paper: Heading in the paper's table whose figures are shown beside this network's, by
+            test domain; under an empty name where there are no domains.
         note: For the report.
-        data: Together with `network`, `train` and `record`; None if there are `ledgers`.
+        data: Given together with `network`, `train` and `record`; None if there are `ledgers`.
         network: What to build.
         train: How to train it.
         record: How to record it.
-        ledgers: Where they are; None if they are made.
+        ledgers: Existing ledgers; None if they are recorded.
     """
 
     name: str
@@ -79,23 +75,23 @@ class Study:
     """A whole study file at one scale.
 
     Args:
-        name: The file's, without its ending.
+        name: Of the file, without its suffix.
         title: For the report.
         about: What it is for, in a sentence.
         scale: Which of the file's scales; None if it has none.
-        subjects: The networks.
+        networks: The networks.
         compare: Which methods.
         corrector: Settings of the correctors among them.
         report: What else is reported.
-        folder: Where the file is; paths in it are relative to that.
-        changes: What was put in place of values in the file.
+        folder: Of the file; paths in the file are relative to it.
+        changes: Values that replaced those in the file.
     """
 
     name: str
     title: str
     about: str
     scale: str | None
-    subjects: tuple[Subject, ...]
+    networks: tuple[NetworkEntry, ...]
     compare: CompareSettings
     corrector: CorrectorSettings
     report: ReportSettings
@@ -106,13 +102,13 @@ class Study:
         """The same study with some of its networks.
 
         Raises:
-            ConfigError: A name that it does not have.
+            ConfigError: The study has no network of that name.
         """
-        known = [subject.name for subject in self.subjects]
+        known = [entry.name for entry in self.networks]
         for name in names:
             if name not in known:
                 raise ConfigError(f"{self.name} has no network `{name}`{or_known(name, known)}")
-        return replace(self, subjects=tuple(s for s in self.subjects if s.name in names))
+        return replace(self, networks=tuple(s for s in self.networks if s.name in names))
 
 
 def read_study(
@@ -122,12 +118,12 @@ def read_study(
 
     Args:
         path: Of the TOML file.
-        scale: Which of its `[scales]`; needed where there are any.
-        changes: Values to put in place of those in the file, by dotted key: `train.epochs`.
+        scale: Which of its `[scales]`; required if there are any.
+        changes: Values that replace those in the file, by dotted key: `train.epochs`.
 
     Raises:
-        ConfigError: Unknown keys, wrong types or impossible combinations; the message says of
-            all of them where, and names the nearest valid key.
+        ConfigError: Unknown keys, wrong types or impossible combinations; the message lists all
+            of them with their places and the nearest valid keys.
         FileFormatError: There is no such file, or it is not TOML.
 
     Example:
@@ -149,7 +145,7 @@ def read_study(
         with mistakes.noted():
             made[key] = _text(table, key, default)
     with mistakes.noted():
-        made["subjects"] = _Networks(path, scale).subjects(table, made.get("title", path.stem))
+        made["networks"] = _Networks(path, scale).networks(table, made.get("title", path.stem))
     for key, cls in _SHARED.items():
         with mistakes.noted():
             made[key] = filled(cls, table.get(key, {}), f"[{key}]")
@@ -170,7 +166,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _at_scale(table: dict[str, Any], scale: str | None, path: Path) -> dict[str, Any]:
     scales = table.pop("scales", {})
     if not isinstance(scales, dict):
-        raise ConfigError(f"[scales] must hold a table per scale, got {scales!r}")
+        raise ConfigError(f"[scales] must hold one table per scale, got {scales!r}")
     if scale is None and not scales:
         return table
     if scale is None or scale not in scales:
@@ -181,7 +177,7 @@ def _at_scale(table: dict[str, Any], scale: str | None, path: Path) -> dict[str,
 
 
 def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables are merged, everything else is replaced."""
+    """Merge tables; replace everything else."""
     merged = deepcopy(below)
     for key, value in above.items():
         old = merged.get(key)
@@ -202,7 +198,7 @@ def _put(table: dict[str, Any], key: str, value: Any) -> None:  # noqa: ANN401
 def _text(table: Mapping[str, Any], key: str, default: str) -> str:
     value = table.get(key, default)
     if not isinstance(value, str):
-        raise ConfigError(f"`{key}` must be a text, got {value!r}")
+        raise ConfigError(f"`{key}` must be a string, got {value!r}")
     return value
 
 
@@ -213,24 +209,24 @@ class _Networks:
     path: Path
     scale: str | None
 
-    def subjects(self, table: dict[str, Any], title: str) -> tuple[Subject, ...]:
+    def networks(self, table: dict[str, Any], title: str) -> tuple[NetworkEntry, ...]:
         shared = {key: table[key] for key in _SECTIONS if key in table}
         networks = table.get("networks")
         if networks is None:
-            return (_subject(self.path.stem, {"title": title, **shared}, ""),)
+            return (_network_entry(self.path.stem, {"title": title, **shared}, ""),)
         if not isinstance(networks, dict) or not networks:
-            raise ConfigError("[networks] must hold a table per network, such as [networks.mine]")
+            raise ConfigError("[networks] must hold one table per network: [networks.NAME]")
         found, mistakes = [], Mistakes()
         for key, own in networks.items():
             with mistakes.noted():
-                _check_words(own, f"[networks.{key}]")
+                _check_keys(own, f"[networks.{key}]")
                 whole = _inherited(shared, self._with_origin(key, own))
-                found.append(_subject(key, whole, f"networks.{key}."))
+                found.append(_network_entry(key, whole, f"networks.{key}."))
         mistakes.check(self.path.name)
         return tuple(found)
 
     def _with_origin(self, key: str, own: dict[str, Any]) -> dict[str, Any]:
-        """What the file says of a network, on top of what the study in `from` says of it."""
+        """The entry of a network, merged over that of the study in `from`."""
         if "from" not in own:
             return own
         origin = self.path.with_name(f"{own['from']}.toml")
@@ -247,16 +243,16 @@ class _Networks:
         return _merged(_inherited(shared, there), rest)
 
 
-def _check_words(own: object, place: str) -> None:
+def _check_keys(own: object, place: str) -> None:
     if not isinstance(own, dict):
         raise ConfigError(f"{place} must be a table, got {own!r}")
-    reject_unknown(own, (*_SECTIONS, *_WORDS), place)
+    reject_unknown(own, (*_SECTIONS, *_TEXTS), place)
 
 
 def _inherited(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """A network's own sections over those that hold for all.
+    """A network's own sections, merged over the shared ones.
 
-    One that brings its own kind of source does not inherit the other kind.
+    A network with ledgers of its own does not inherit how to train one, and vice versa.
     """
     others: Iterable[str] = ()
     if "ledgers" in own:
@@ -266,35 +262,35 @@ def _inherited(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     return _merged({key: value for key, value in shared.items() if key not in others}, own)
 
 
-def _subject(name: str, table: dict[str, Any], place: str) -> Subject:
-    mistakes, parts, words = Mistakes(), dict[str, Any](), dict[str, str]()
+def _network_entry(name: str, table: dict[str, Any], place: str) -> NetworkEntry:
+    mistakes, made = Mistakes(), dict[str, Any]()
     if "ledgers" in table:
         clash = [f"[{place}{key}]" for key in _TRAINED if key in table]
         if clash:
             raise ConfigError(
-                f"[{place}ledgers] are there already, so that {', '.join(clash)} would have no "
-                "effect; leave out the one or the other"
+                f"[{place}ledgers] exist already, and {', '.join(clash)} would have no effect; "
+                "leave out one or the other"
             )
     else:
         mistakes.texts += [
-            f"[{place}{key}] is missing: a study needs [data] and [network] to make ledgers, or "
-            "[ledgers] that are there already"
+            f"[{place}{key}] is missing: a study needs [data] and [network] to record ledgers, or "
+            "existing [ledgers]"
             for key in ("data", "network")
             if key not in table
         ]
         table = {"train": {}, "record": {}, **table}
     for key in ("title", "note"):
         with mistakes.noted():
-            words[key] = _text(table, key, "")
+            made[key] = _text(table, key, "")
     for key, cls in _SECTIONS.items():
         if key in table:
             with mistakes.noted():
-                parts[key] = filled(cls, table[key], f"[{place}{key}]")
+                made[key] = filled(cls, table[key], f"[{place}{key}]")
     with mistakes.noted():
-        parts["paper"] = _paper(table.get("paper", {}), place)
+        made["paper"] = _paper(table.get("paper", {}), place)
     mistakes.check(f"[{place.rstrip('.')}]")
-    title = words["title"] or name
-    return _with_cascade(Subject(name=name, title=title, note=words["note"], **parts), place)
+    made["title"] = made["title"] or name
+    return _with_cascade(NetworkEntry(name=name, **made), place)
 
 
 def _paper(value: object, place: str) -> dict[str, str]:
@@ -302,19 +298,20 @@ def _paper(value: object, place: str) -> dict[str, str]:
     if not isinstance(headings, dict) or not all(isinstance(x, str) for x in headings.values()):
         raise ConfigError(
             f"[{place.rstrip('.')}] `paper` must be a heading of the paper's table, or a table "
-            f"of one per test domain, got {value!r}"
+            f"with one heading per test domain, got {value!r}"
         )
     return headings
 
 
-def _with_cascade(subject: Subject, place: str) -> Subject:
-    """Zero time waste needs cascade heads, and has them where none are asked for."""
-    train, network = subject.train, subject.network
+def _with_cascade(entry: NetworkEntry, place: str) -> NetworkEntry:
+    """Zero time waste needs cascade heads, and gets them unless the file names other heads."""
+    train, network = entry.train, entry.network
     if train is None or network is None or train.objective != "zero-time-waste":
-        return subject
+        return entry
     if network.head not in (None, "cascade"):
         raise ConfigError(
-            f'[{place}train] objective = "zero-time-waste" needs heads that read the head before '
-            f'them: [{place}network] head must be "cascade" or left out, got {network.head!r}'
+            f'[{place}train] objective = "zero-time-waste" needs heads that see the logits of the '
+            f'exit before: [{place}network] head must be "cascade" or left out, got '
+            f"{network.head!r}"
         )
-    return replace(subject, network=replace(network, head="cascade"))
+    return replace(entry, network=replace(network, head="cascade"))

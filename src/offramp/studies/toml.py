@@ -1,4 +1,4 @@
-"""From a TOML table to a frozen dataclass: all mistakes are named at once, with their places."""
+"""From a TOML table to a frozen dataclass; mistakes are reported all at once."""
 
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,10 +11,10 @@ from offramp.hints import did_you_mean, or_known
 
 T = TypeVar("T")
 NOTHING = "none"  # TOML has no null
-_WORDS = {
+_TYPE_NAMES = {
     int: "a whole number",
     float: "a number",
-    str: "a text",
+    str: "a string",
     bool: "true or false",
     dict: "a table",
     tuple: "a list",
@@ -22,7 +22,7 @@ _WORDS = {
 
 
 class Mistakes:
-    """Gathers mistakes, so that a user hears of all of them at once.
+    """Collects mistakes, to report all of them at once.
 
     Example:
         >>> mistakes = Mistakes()
@@ -39,7 +39,7 @@ class Mistakes:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note the mistake, or the mistakes, that the block raises, and go on after it."""
+        """Collect the mistakes that the block raises, and continue after it."""
         try:
             yield
         except _SeveralMistakesError as error:
@@ -51,7 +51,7 @@ class Mistakes:
         """Raise if there were any.
 
         Args:
-            place: What they are in, for the message that lists several.
+            place: Where they are, for a message that lists several.
         """
         texts = list(dict.fromkeys(self.texts))
         if len(texts) == 1:
@@ -71,8 +71,8 @@ def filled(cls: type[T], table: object, place: str) -> T:
     """Make a dataclass from a table, checking keys and types.
 
     Args:
-        cls: A dataclass; its fields are the keys, and what has no default must be there.
-        table: What the TOML file holds.
+        cls: A dataclass; its fields are the keys, and those without a default are required.
+        table: From the TOML file.
         place: For messages, such as `[train]`.
 
     Raises:
@@ -108,10 +108,10 @@ def filled(cls: type[T], table: object, place: str) -> T:
 
 
 def _impossible(cls: type, values: Mapping[str, Any], needed: Sequence[str]) -> list[str]:
-    """What a dataclass says against its values, one after the other.
+    """Every complaint of a dataclass about its values.
 
-    It complains about one thing at a time. The key that is to blame is one that it names, and
-    without which it no longer complains; leaving that out shows the next complaint.
+    A dataclass complains about one thing at a time. The key to blame is one that the complaint
+    names and without which it vanishes; leaving that key out shows the next complaint.
     """
     left, found, gone = dict(values), list[str](), list[str]()
     while (text := _complaint(cls, left)) is not None and not _names(text, gone):
@@ -122,7 +122,7 @@ def _impossible(cls: type, values: Mapping[str, Any], needed: Sequence[str]) -> 
         if blamed is None:
             break
         left = without[blamed]
-        gone.append(blamed)  # what is said of it now is only that it is missing
+        gone.append(blamed)  # any further complaint about it is only that it is missing
     return found
 
 
@@ -139,14 +139,14 @@ def _complaint(cls: type, values: Mapping[str, Any]) -> str | None:
 
 
 def reject_unknown(table: Mapping[str, Any], known: Sequence[str] | Any, place: str) -> None:  # noqa: ANN401
-    """Raise for the keys that are not known, each with the nearest one that is."""
+    """Raise if there are unknown keys; the message names the nearest known ones."""
     mistakes, unknown = Mistakes(), [key for key in table if key not in known]
     mistakes.texts = [f"{place} has no key `{k}`{or_known(k, known)}" for k in unknown]
     mistakes.check(place)
 
 
 def _checked(hint: Any, value: Any, place: str) -> Any:  # noqa: ANN401
-    """The value as the type that a field wants."""
+    """The value, converted to the type of a field."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _checked_union(inner, value, place)
@@ -180,7 +180,7 @@ def _checked_union(inner: tuple[Any, ...], value: Any, place: str) -> Any:  # no
             return _checked(each, value, place)
         except ConfigError:
             continue
-    words = " or ".join(_WORDS.get(get_origin(each) or each, str(each)) for each in choices)
+    words = " or ".join(_TYPE_NAMES.get(get_origin(each) or each, str(each)) for each in choices)
     raise ConfigError(f"{place} must be {words}, got {value!r}")
 
 
@@ -189,7 +189,7 @@ def _checked_plain(hint: Any, value: Any, place: str) -> Any:  # noqa: ANN401
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    # True is an int to Python, and never what someone means by a number.
+    # To Python, True is an int; nobody means it as a number.
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise ConfigError(f"{place} must be {_WORDS[hint]}, got {value!r}")
+        raise ConfigError(f"{place} must be {_TYPE_NAMES[hint]}, got {value!r}")
     return value

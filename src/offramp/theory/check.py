@@ -9,7 +9,7 @@ import numpy as np
 
 from offramp.errors import ConfigError
 from offramp.evaluation.compare import Progress
-from offramp.report import Table
+from offramp.report import ResultTable
 from offramp.report.tables import Cell
 from offramp.theory.calibration import Exits
 from offramp.theory.claims import CLAIMS, STATEMENTS, Claim
@@ -178,7 +178,7 @@ def shrink(claim: Claim, free: Draw, breaking: bool = True) -> Draw:
         free = steps.take(good[np.argmin(steps.total[good])])
 
 
-def claims_table(results: Sequence[ClaimResult]) -> Table:
+def claims_table(results: Sequence[ClaimResult]) -> ResultTable:
     """One row per result; a statement's title appears in its first row only."""
     rows, before = [], ""
     for result in results:
@@ -202,7 +202,7 @@ def claims_table(results: Sequence[ClaimResult]) -> Table:
         )
         before = title
     columns = ["statement", "calibration", "reading", "verdict", "worlds", "deviation", "smallest"]
-    return Table("theory", "The paper's statements in finite worlds", columns, rows, _CAPTION)
+    return ResultTable("theory", "The paper's statements in finite worlds", columns, rows, _CAPTION)
 
 
 _CAPTION = (

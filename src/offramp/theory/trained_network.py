@@ -22,7 +22,7 @@ from offramp.ledger import Ledger
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.heads import LinearHead, Pool
 from offramp.record import record
-from offramp.report import Table
+from offramp.report import ResultTable
 from offramp.report.tables import Cell
 from offramp.scorers import Corrector, History
 from offramp.targets import stop_target
@@ -188,10 +188,10 @@ def _rms(values: Floats) -> float:
     return float(np.sqrt(np.square(values).mean()))
 
 
-def truth_table(exits: Sequence[ExitTruth]) -> Table:
+def truth_table(exits: Sequence[ExitTruth]) -> ResultTable:
     """Excess risk and stopping probability per exit, true and measured."""
     columns = ["exit", "excess", "from labels", "stop true", "stop target", "corrector"]
-    return Table(
+    return ResultTable(
         "trained-network",
         f"A small network on `mixture`, {len(exits[0].truth):,} test samples",
         [*columns, "avoidable", "unavoidable"],

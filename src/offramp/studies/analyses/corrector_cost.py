@@ -1,4 +1,4 @@
-"""What correctors cost: multiply-accumulates with and without them."""
+"""The cost of correctors: multiply-accumulates with and without them."""
 
 from collections.abc import Sequence
 
@@ -6,89 +6,91 @@ from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 from offramp.methods import Method
 from offramp.networks import build, count_macs
-from offramp.report import Table
+from offramp.report import ResultTable, Section
+from offramp.report.tables import cells
 from offramp.scorers import Corrector
 from offramp.studies.paper import paper_group
-from offramp.studies.results import CaseResult, Findings, cells
+from offramp.studies.results import ExperimentResult
 
 CLASSES, SIZE = 200, 64  # Tiny-ImageNet
 
 
-def corrector_cost(results: Sequence[CaseResult]) -> Findings:
+def corrector_cost(results: Sequence[ExperimentResult]) -> Section:
     """MACs of the network up to each exit, and of the correctors that run on the way."""
-    return Findings(
+    return Section(
         "What the correctors cost",
-        "Multiply-accumulates are counted by running the stages; a corrector is two matrix "
-        "products, and none runs at the last exit. (The paper counts FLOPs of the whole network.)",
-        [*(table for result in results for table in _tables(result)), _paper()],
+        note="Multiply-accumulates are counted by running the stages; a corrector is two matrix "
+        "products, and there is none at the last exit. (The paper counts FLOPs of the whole "
+        "network.)",
+        tables=[*(table for result in results for table in _tables(result)), _paper()],
     )
 
 
-def _paper() -> Table:
-    """The paper's network, counted here untrained, beside what the paper prints."""
+def _paper() -> ResultTable:
+    """MACs of the paper's network, beside the number that the paper prints."""
     network = build("resnet34", num_classes=CLASSES, image_size=SIZE)
     bare, corrector = int(count_macs(network).cumulative[-1]), Corrector()
-    extra = sum(corrector.macs(m, CLASSES) for m in range(network.num_exits - 1))
+    extra = sum(corrector.macs(each, CLASSES) for each in range(network.num_exits - 1))
     printed = paper_group("tab:flops_comparison", "ResNet34 - TinyImageNet") or {}
-    plain, ours = (int(printed[name][0].replace(" ", "")) for name in ("baseline", "eefp"))
+    plain, corrected = (int(printed[name][0].replace(" ", "")) for name in ("baseline", "eefp"))
     rows = [
-        cells("paper (FLOPs)", f"{plain:,}", f"{ours:,}", f"{(ours - plain) / plain:.4%}"),
+        cells("paper (FLOPs)", f"{plain:,}", f"{corrected:,}", f"{corrected / plain - 1:.4%}"),
         cells("here (MACs)", f"{bare:,}", f"{bare + extra:,}", f"{extra / bare:.4%}"),
     ]
-    return Table(
+    return ResultTable(
         "cost-paper",
         f"ResNet-34 for {CLASSES} classes at {SIZE} px: the paper and here",
         ["", "network", "with correctors", "increase"],
         rows,
         f"Here with an exit after each of {network.num_exits} blocks; the paper does not say "
-        f"where its exits are. Its number is {plain / bare:.3f} times the MACs counted here, so "
-        "that what it calls FLOPs seem to be multiply-accumulates.",
+        f"where its exits are. Its number is {plain / bare:.3f} times the MACs counted here: what "
+        "it calls FLOPs seem to be multiply-accumulates.",
     )
 
 
-def _tables(result: CaseResult) -> list[Table]:
+def _tables(result: ExperimentResult) -> list[ResultTable]:
     test = result.ledgers["test"]
     if test.unit != "macs":
         raise ConfigError(
-            f"corrector-cost needs costs in MACs, and those of {result.case.name} are {test.unit}"
+            f"corrector-cost needs costs in MACs, and {result.experiment.name} has costs in "
+            f"{test.unit}"
         )
     correctors = [m for m in result.methods if isinstance(m.scorer, Corrector)]
     return [_totals(result, correctors), *(_per_exit(result, method) for method in correctors[:1])]
 
 
-def _totals(result: CaseResult, correctors: Sequence[Method]) -> Table:
+def _totals(result: ExperimentResult, correctors: Sequence[Method]) -> ResultTable:
     test = result.ledgers["test"]
     bare = int(test.costs[-1])
     rows = [cells("No correctors", f"{bare:,}", "", "")]
-    for method in result.methods:
-        if method in correctors:
-            extra = sum(_corrector_macs(method, test))
-            row = (method.label, f"{bare + extra:,}", f"{extra:,}", f"{extra / bare:.4%}")
-            rows.append(cells(*row))
-    return Table(
-        f"{result.case.name}-cost",
-        f"{result.case.title}: the whole network with all exits",
-        ["correctors", "MACs", "of these correctors", "increase"],
+    for method in correctors:
+        extra = sum(_corrector_macs(method, test))
+        row = (method.label, f"{bare + extra:,}", f"{extra:,}", f"{extra / bare:.4%}")
+        rows.append(cells(*row))
+    return ResultTable(
+        f"{result.experiment.name}-cost",
+        f"{result.experiment.title}: the whole network with all exits",
+        ["correctors", "MACs", "correctors alone", "increase"],
         rows,
     )
 
 
 def _corrector_macs(method: Method, test: Ledger) -> list[int]:
-    scorer, exits, classes = method.scorer, test.num_exits, test.num_classes
-    return [scorer.macs(m, classes) for m in range(exits - 1)]
+    classes = test.num_classes
+    return [method.scorer.macs(exit_index, classes) for exit_index in range(test.num_exits - 1)]
 
 
-def _per_exit(result: CaseResult, method: Method) -> Table:
+def _per_exit(result: ExperimentResult, method: Method) -> ResultTable:
     test = result.ledgers["test"]
     spent = [*_corrector_macs(method, test), 0]
     rows = []
     for number, (cost, own) in enumerate(zip(test.costs.tolist(), spent, strict=True)):
-        so_far = sum(spent[: number + 1])
-        share = f"{so_far / cost:.4%}"
-        rows.append(cells(number, f"{int(cost):,}", f"{own:,}", f"{so_far:,}", share))
-    return Table(
-        f"{result.case.name}-cost-exits",
-        f"{result.case.title}: {method.label}, exit by exit",
-        ["exit", "network so far", "its corrector", "correctors so far", "share"],
+        total = sum(spent[: number + 1])
+        share = f"{total / cost:.4%}"
+        rows.append(cells(number, f"{int(cost):,}", f"{own:,}", f"{total:,}", share))
+    return ResultTable(
+        f"{result.experiment.name}-cost-exits",
+        f"{result.experiment.title}: {method.label}, exit by exit",
+        ["exit", "network up to here", "its corrector", "correctors up to here", "share"],
         rows,
     )

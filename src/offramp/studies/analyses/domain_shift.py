@@ -5,23 +5,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from offramp.evaluation.comparison import MethodResult, accuracy_key
-from offramp.report import Table
-from offramp.studies.results import CaseResult, Findings, cells
+from offramp.report import ResultTable, Section
+from offramp.report.tables import cells
+from offramp.studies.results import ExperimentResult
 
 
-def domain_shift(results: Sequence[CaseResult]) -> Findings:
+def domain_shift(results: Sequence[ExperimentResult]) -> Section:
     """One table per budget for cost drift, and one for accuracy, ECE and EEFP on each domain."""
     budgets = results[0].comparison.budgets
-    return Findings(
+    return Section(
         "On other domains",
-        "held_out and val come from the source domain alone, so thresholds are chosen without "
-        "having seen the target. The cost that a budget really takes there is its drift: nothing "
-        "holds it in place.",
-        [_figures(results), *(_drift(results, budget) for budget in budgets)],
+        note="held_out and val come from the source domain alone: thresholds are chosen without "
+        "any sample of the target. On the target the mean cost drifts away from the budget, "
+        "and nothing keeps it there.",
+        tables=[_figures(results), *(_drift(results, budget) for budget in budgets)],
     )
 
 
-def _figures(results: Sequence[CaseResult]) -> Table:
+def _figures(results: Sequence[ExperimentResult]) -> ResultTable:
     budgets = results[0].comparison.budgets
     rows = []
     for result in results:
@@ -29,32 +30,32 @@ def _figures(results: Sequence[CaseResult]) -> Table:
             numbers = method.figures
             accuracies = [f"{100 * numbers[accuracy_key(b)].value:.2f}" for b in budgets]
             others = [f"{numbers[name].value:.3f}" for name in ("ece", "eefp")]
-            rows.append(cells(result.case.title, method.label, *accuracies, *others))
-    return Table(
+            rows.append(cells(result.experiment.title, method.label, *accuracies, *others))
+    return ResultTable(
         "domains",
-        "Accuracy (%) at the same real cost, ECE and EEFP",
+        "Accuracy (%) at equal cost, ECE and EEFP",
         ["source → target", "method", *(f"{b:.0%}" for b in budgets), "ECE", "EEFP"],
         rows,
-        "Accuracies are compared at the cost that was really spent on the target.",
+        "Accuracies are compared at the cost spent on the target.",
     )
 
 
-def _drift(results: Sequence[CaseResult], budget: float) -> Table:
+def _drift(results: Sequence[ExperimentResult], budget: float) -> ResultTable:
     methods = results[0].comparison.methods
     rows = []
     for result in results:
-        row: list[str] = [result.case.title]
+        row: list[str] = [result.experiment.title]
         for method in methods:
             cost, accuracy = _at(result.comparison[method.name], budget)
             row.append(f"{cost:.1%} ({100 * (cost - budget):+.1f}), {100 * accuracy:.2f}")
         rows.append(cells(*row))
-    return Table(
+    return ResultTable(
         f"drift-{round(100 * budget)}",
         f"Cost on the target of the policy for a budget of {budget:.0%} on val of the source",
         ["source → target", *(method.label for method in methods)],
         rows,
-        "Real cost as a share of the network without exits, (how far it is from the budget, in "
-        "points), and the accuracy (%) there; of the first seed.",
+        "Cost as a share of the network without exits, its distance from the budget in points (in "
+        "brackets), and the accuracy (%); first seed.",
     )
 
 

@@ -5,14 +5,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from offramp.evaluation.references import heads_correct
 from offramp.ledger import Ledger
 from offramp.methods import METHODS
 from offramp.policy import Policy
-from offramp.report import Table
-from offramp.report.tables import Cell
-from offramp.studies.results import CaseResult, Findings, cells, strip_of
-from offramp.targets import hopeless
+from offramp.report import ResultTable, Section
+from offramp.report.tables import Cell, cells
+from offramp.studies.results import ExperimentResult, hopeless_rows, sample_strip
 
 BUDGET = 0.5
 SHOWN = (("baseline", "raw"), ("temperature", "calibrated"), ("eefp", "corrected"))
@@ -30,8 +28,8 @@ class _Run:
     costs: Tensor
 
 
-def futile_sample(results: Sequence[CaseResult]) -> Findings:
-    """All hopeless samples together, and three of them exit by exit."""
+def futile_sample(results: Sequence[ExperimentResult]) -> Section:
+    """The cost of all hopeless samples, and three of them exit by exit."""
     tables, strip = [], None
     for result in results:
         runs, lost = _runs(result)
@@ -39,21 +37,21 @@ def futile_sample(results: Sequence[CaseResult]) -> Findings:
         tables += [_summary(result, runs), *_samples(result, runs, lost, chosen)]
         if strip is None:
             note = "The samples of the tables, in their order."
-            strip = strip_of(result, lost[chosen].tolist(), note)
+            rows, test = lost[chosen].tolist(), result.ledgers["test"]
+            strip = sample_strip(result.experiment, test, rows, note, result.context)
     rule = ", ".join(f"{name} ({share:.0%} quantile)" for name, share in QUANTILES)
-    return Findings(
+    return Section(
         "Samples that no exit gets right",
-        "The paper's Figure 1 on real test samples. Three are shown for each network, chosen by "
-        "how many exits correction saves against calibration on them, not for their looks: "
-        f"{rule}.",
-        tables,
+        note="The paper's Figure 1 on real test samples. Three are shown for each network, chosen "
+        f"by the number of exits that correction saves on them compared with calibration: {rule}.",
+        tables=tables,
         samples=strip,
     )
 
 
-def _runs(result: CaseResult) -> tuple[list[_Run], Tensor]:
+def _runs(result: ExperimentResult) -> tuple[list[_Run], Tensor]:
     test = result.ledgers["test"]
-    lost = hopeless(heads_correct(test)).nonzero().squeeze(1)
+    lost = hopeless_rows(test)
     by_name = {method.name: method for method in result.methods}
     found = []
     for name, word in SHOWN:
@@ -78,7 +76,7 @@ def _chosen(runs: Sequence[_Run]) -> list[int]:
     return [int(order[round(share * (len(order) - 1))]) for _, share in QUANTILES]
 
 
-def _summary(result: CaseResult, runs: Sequence[_Run]) -> Table:
+def _summary(result: ExperimentResult, runs: Sequence[_Run]) -> ResultTable:
     last = result.ledgers["test"].num_exits - 1
     rows = [
         cells(
@@ -90,9 +88,9 @@ def _summary(result: CaseResult, runs: Sequence[_Run]) -> Table:
         for run in runs
     ]
     share = len(runs[0].exits) / len(result.ledgers["test"])
-    return Table(
-        f"{result.case.name}-futile",
-        f"{result.case.title}: what is spent on the {len(runs[0].exits):,} hopeless samples",
+    return ResultTable(
+        f"{result.experiment.name}-futile",
+        f"{result.experiment.title}: what is spent on the {len(runs[0].exits):,} hopeless samples",
         ["confidence", "mean cost", "run to the end", "mean exit"],
         rows,
         f"{share:.1%} of the test samples. Each policy is tuned on val for {BUDGET:.0%} of the "
@@ -101,8 +99,8 @@ def _summary(result: CaseResult, runs: Sequence[_Run]) -> Table:
 
 
 def _samples(
-    result: CaseResult, runs: Sequence[_Run], lost: Tensor, chosen: Sequence[int]
-) -> list[Table]:
+    result: ExperimentResult, runs: Sequence[_Run], lost: Tensor, chosen: Sequence[int]
+) -> list[ResultTable]:
     names = [name for name, _ in QUANTILES]
     return [
         _sample(result, runs, lost, index, name) for index, name in zip(chosen, names, strict=True)
@@ -110,30 +108,30 @@ def _samples(
 
 
 def _sample(
-    result: CaseResult, runs: Sequence[_Run], lost: Tensor, index: int, name: str
-) -> Table:
+    result: ExperimentResult, runs: Sequence[_Run], lost: Tensor, index: int, name: str
+) -> ResultTable:
     test, row = result.ledgers["test"], int(lost[index])
     rows = []
     for exit_index in range(test.num_exits - 1):
-        rows.append([Cell(str(exit_index)), *(_decision(run, index, exit_index) for run in runs)])
+        rows.append(cells(exit_index, *(_decision(run, index, exit_index) for run in runs)))
     label = _class(test, int(test.labels[row]))
-    ident = f" {test.sample_ids[row]}" if test.sample_ids is not None else f" {row}"
-    return Table(
-        f"{result.case.name}-futile-{name.replace(' ', '-')}",
-        f"{result.case.title}: sample{ident}, a {label} ({name})",
+    sample = row if test.sample_ids is None else test.sample_ids[row]
+    return ResultTable(
+        f"{result.experiment.name}-futile-{name.replace(' ', '-')}",
+        f"{result.experiment.title}: sample {sample}, a {label} ({name})",
         ["exit", *(run.word for run in runs)],
         rows,
-        "Confidence and what is decided: stop where it reaches the exit's threshold (in "
-        "brackets). The last exit, where all that go on stop, is wrong too.",
+        "Confidence, threshold (in brackets) and decision: a sample stops where its confidence "
+        "reaches the threshold. The last exit, where all others stop, is wrong too.",
     )
 
 
 def _decision(run: _Run, index: int, exit_index: int) -> Cell:
     left_at = int(run.exits[index])
     if exit_index > left_at:
-        return Cell("has left")
+        return Cell("-")
     value, limit = run.confidences[index, exit_index], run.thresholds[exit_index]
-    word = "stop" if exit_index == left_at else "go on"
+    word = "stop" if exit_index == left_at else "continue"
     return Cell(f"{float(value):.3f} ({float(limit):.3f}) {word}", bold=word == "stop")
 
 

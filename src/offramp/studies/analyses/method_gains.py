@@ -1,4 +1,4 @@
-"""How much methods gain over the baseline on each network, and which part of them brings it."""
+"""How much methods gain over the baseline on each network, and which component gains it."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,13 +7,13 @@ import numpy as np
 from offramp.errors import ConfigError
 from offramp.evaluation import Comparison
 from offramp.evaluation.comparison import accuracy_key
-from offramp.report import Table
-from offramp.report.tables import Cell, gap_cell, gap_share_cell
-from offramp.studies.results import CaseResult, Findings, cells
+from offramp.report import ResultTable, Section
+from offramp.report.tables import Cell, cells, gap_cell, gap_share_cell
+from offramp.studies.results import ExperimentResult
 
-RIVALS = {"eefp": "paper", "auto": "auto"}
-# From one part of a method to all of them.
-PARTS = {
+SHOWN = {"eefp": "paper", "auto": "auto"}
+# From single components of a method to all of them together.
+COMPONENTS = {
     "baseline:optimized": "thresholds alone",
     "eefp": "the paper's score alone",
     "eefp:optimized": "the paper's score, thresholds",
@@ -28,33 +28,33 @@ PARTS = {
 }
 
 
-def gains(results: Sequence[CaseResult]) -> Findings:
-    """The paper's own method and `auto` on every network, then the parts over all networks.
+def method_gains(results: Sequence[ExperimentResult]) -> Section:
+    """The paper's method and `auto` on every network, then single components over all networks.
 
     Raises:
-        ConfigError: The study does not compare what it takes.
+        ConfigError: The study does not compare the methods that this needs.
     """
-    for name in ("baseline", *RIVALS):
+    for name in ("baseline", *SHOWN):
         if name not in {method.name for method in results[0].comparison.methods}:
             raise ConfigError(f"[report] `analyses`: gains need {name!r} among the methods")
-    return Findings(
-        "What is gained over the baseline",
-        "Accuracy in points over max probability with geometric thresholds, at the same cost. The "
-        "paper's own method is the corrector with history and geometric thresholds.",
-        [_gained(results), _closed(results), _parts(results), _choices(results)],
+    return Section(
+        "Gains over the baseline",
+        note="Accuracy in points over max probability with geometric thresholds, at the same "
+        "cost. The paper's method is the corrector with history and geometric thresholds.",
+        tables=[_gained(results), _closed(results), _components(results), _choices(results)],
     )
 
 
-def _gained(results: Sequence[CaseResult]) -> Table:
+def _gained(results: Sequence[ExperimentResult]) -> ResultTable:
     def cell(comparison: Comparison, name: str, budget: float) -> Cell:
         return gap_cell(comparison[name].differences["baseline"].get(accuracy_key(budget)), 100)
 
     title = "Gain of the paper's method and of auto, with 95 % intervals"
-    caption = "Bold: the paired interval leaves zero out."
+    caption = "Bold: the paired interval excludes zero."
     return _per_network("gains", title, results, cell, caption)
 
 
-def _closed(results: Sequence[CaseResult]) -> Table:
+def _closed(results: Sequence[ExperimentResult]) -> ResultTable:
     def cell(comparison: Comparison, name: str, budget: float) -> Cell:
         return gap_share_cell(comparison.closed_gap(name, budget))
 
@@ -65,52 +65,52 @@ def _closed(results: Sequence[CaseResult]) -> Table:
 def _per_network(
     name: str,
     title: str,
-    results: Sequence[CaseResult],
+    results: Sequence[ExperimentResult],
     cell: Callable[[Comparison, str, float], Cell],
     caption: str = "",
-) -> Table:
+) -> ResultTable:
     """The paper's method and `auto` side by side, budget by budget; a row for each network."""
-    columns = [(budget, who) for budget in results[0].comparison.budgets for who in RIVALS]
+    columns = [(budget, name) for budget in results[0].comparison.budgets for name in SHOWN]
     rows = [
-        [
-            Cell(result.case.title),
+        cells(
+            result.experiment.title,
             *(cell(result.comparison, method, budget) for budget, method in columns),
-        ]
+        )
         for result in results
     ]
-    heads = [f"{RIVALS[who]}, {budget:.0%}" for budget, who in columns]
-    return Table(name, title, ["network", *heads], rows, caption)
+    heads = [f"{SHOWN[method]}, {budget:.0%}" for budget, method in columns]
+    return ResultTable(name, title, ["network", *heads], rows, caption)
 
 
-def _parts(results: Sequence[CaseResult]) -> Table:
+def _components(results: Sequence[ExperimentResult]) -> ResultTable:
     budgets = results[0].comparison.budgets
     known = {method.name for method in results[0].comparison.methods}
     rows = []
-    for name, part in PARTS.items():
+    for name, component in COMPONENTS.items():
         if name not in known:
             continue
-        row: list[object] = [part, name]
+        row: list[object] = [component, name]
         for budget in budgets:
             found = [100 * _gain(result.comparison, name, budget) for result in results]
             low, high = min(found), max(found)
             row.append(f"{np.mean(found):+.2f} ({low:+.2f} to {high:+.2f})")
         rows.append(cells(*row))
-    return Table(
+    return ResultTable(
         "gains-parts",
-        "Which part brings what: mean gain over "
-        f"{len(results)} network{'s' * (len(results) > 1)} (least and most)",
-        ["part", "method", *(f"{budget:.0%}" for budget in budgets)],
+        "What each component gains: mean over "
+        f"{len(results)} network{'s' * (len(results) > 1)} (smallest to largest)",
+        ["component", "method", *(f"{budget:.0%}" for budget in budgets)],
         rows,
     )
 
 
-def _choices(results: Sequence[CaseResult]) -> Table:
+def _choices(results: Sequence[ExperimentResult]) -> ResultTable:
     budgets = results[0].comparison.budgets
     rows = []
     for result in results:
         chosen = result.comparison["auto"].settings["chosen"]
-        rows.append(cells(result.case.title, *(chosen[f"{b:g}"] for b in budgets)))
-    return Table(
+        rows.append(cells(result.experiment.title, *(chosen[f"{b:g}"] for b in budgets)))
+    return ResultTable(
         "gains-chosen",
         "What auto chose, from held_out and val alone",
         ["network", *(f"{budget:.0%}" for budget in budgets)],
@@ -119,6 +119,4 @@ def _choices(results: Sequence[CaseResult]) -> Table:
 
 
 def _gain(comparison: Comparison, name: str, budget: float) -> float:
-    column = accuracy_key(budget)
-    reached, baseline = (comparison[each].figures[column].value for each in (name, "baseline"))
-    return reached - baseline
+    return comparison[name].accuracy(budget) - comparison["baseline"].accuracy(budget)

@@ -1,7 +1,7 @@
 """Does a metric of the exits rank methods as their accuracy does? The paper's headline claim."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import scipy
@@ -12,25 +12,26 @@ from offramp.evaluation.bootstrap import Resamples, auroc_shares
 from offramp.evaluation.outcome import exit_metrics
 from offramp.metrics import Floats
 from offramp.policy import Policy
+from offramp.progress import RunProgress
 from offramp.replay import Replay
-from offramp.report import Table
-from offramp.report.tables import Cell
-from offramp.studies.results import CaseResult, Findings
+from offramp.report import ResultTable, Section
+from offramp.report.tables import Cell, cells
+from offramp.studies.results import ExperimentResult
 
 METRICS = {"ECE": -1, "EEFP": 1, "NLL": -1, "AUGRC": -1}  # sign: 1 where higher is better
 LEVEL = 0.95
 
 
-def metric_validity(results: Sequence[CaseResult]) -> Findings:
+def metric_validity(results: Sequence[ExperimentResult]) -> Section:
     """Rank correlation over methods of each metric with the accuracy at each budget."""
-    return Findings(
-        "Which metric tells the better method?",
-        "Within each network: Spearman's rank correlation, over methods, between a metric (mean "
-        "over all exits but the last) and the accuracy at a budget. The sign is turned where "
-        "lower is better, so +1 means that the metric ranks the methods as their accuracy does, "
-        "and -1 the other way round. NLL looks at the answers alone, which correction leaves as "
-        "they are.",
-        [_table(result) for result in results],
+    return Section(
+        "Which metric identifies the better method?",
+        note="Within each network: Spearman's rank correlation, over methods, between a metric "
+        "(mean over all exits but the last) and the accuracy at a budget. The sign is flipped "
+        "where lower is better: +1 means that the metric ranks the methods as their accuracy "
+        "does, and -1 the opposite. NLL depends on the answers alone, which correction does "
+        "not change.",
+        tables=[_table(result) for result in results],
     )
 
 
@@ -44,50 +45,47 @@ class _Measured:
     resampled_accuracies: Floats
 
 
-def _table(result: CaseResult) -> Table:
+def _table(result: ExperimentResult) -> ResultTable:
     test = result.ledgers["test"]
     budgets = result.comparison.budgets
     draws = Resamples(len(test), int(result.comparison.setting["resamples"]))
     methods = []
-    with result.workshop.narrator.methods() as progress:
+    with RunProgress(result.context.shown) as progress:
         for number, method in enumerate(result.methods):
-            progress(number, len(result.methods), method.label)
+            progress.step(number, len(result.methods), method.label)
             methods.append(_measure(result, number, draws))
     rows = []
     for place, name in enumerate(METRICS):
         found = [_correlation(methods, place, budget) for budget in range(len(budgets))]
-        rows.append([Cell(name), *found])
+        rows.append(cells(name, *found))
     names = ", ".join(method.label for method in result.methods)
     seeds = result.comparison.setting["seeds"]
-    return Table(
-        f"{result.case.name}-validity",
-        f"{result.case.title}: rank correlation with accuracy over {len(methods)} methods",
+    return ResultTable(
+        f"{result.experiment.name}-validity",
+        f"{result.experiment.title}: rank correlation with accuracy over {len(methods)} methods",
         ["metric", *(f"{budget:.0%}" for budget in budgets)],
         rows,
         f"With {LEVEL:.0%} percentile intervals over resamples of the {len(test):,} test samples "
-        f"(methods and thresholds fixed, means over {seeds} seeds); bold: the interval leaves "
-        f"zero out. Methods: {names}.",
+        f"(methods and thresholds fixed, means over {seeds} seeds); bold: the interval "
+        f"excludes zero. Methods: {names}.",
     )
 
 
-def _measure(result: CaseResult, number: int, draws: Resamples) -> _Measured:
+def _measure(result: ExperimentResult, number: int, draws: Resamples) -> _Measured:
     method, setting = result.methods[number], result.comparison.setting
     policies = method.policy().fit_seeds(result.ledgers["held_out"], range(setting["seeds"]))
     runs = []
     for policy in policies:
         policy.tune(result.ledgers["val"], method.thresholds)
         runs.append(_measure_policy(result, policy, draws))
-    parts = zip(
-        *(
-            (run.metrics, run.accuracies, run.resampled_metrics, run.resampled_accuracies)
-            for run in runs
-        ),
-        strict=True,
-    )
-    return _Measured(*(np.mean(np.stack(part), axis=0) for part in parts))
+    means = {
+        each.name: np.mean([getattr(run, each.name) for run in runs], axis=0)
+        for each in fields(_Measured)
+    }
+    return _Measured(**means)
 
 
-def _measure_policy(result: CaseResult, policy: Policy, draws: Resamples) -> _Measured:
+def _measure_policy(result: ExperimentResult, policy: Policy, draws: Resamples) -> _Measured:
     test = result.ledgers["test"]
     replay = policy.replay(test)
     exits = exit_metrics(replay, policy.scorer)
@@ -125,11 +123,12 @@ def _resampled_augrc(replay: Replay, draws: Resamples) -> Tensor:
     correct = replay.correct[:, :last]
     accuracy = draws.means(correct.float()).double()  # [R, M-1]
     columns = []
-    for m in range(last):
-        if not 0 < float(correct[:, m].float().mean()) < 1:
+    for exit_index in range(last):
+        right = correct[:, exit_index]
+        if not 0 < float(right.float().mean()) < 1:
             columns.append(torch.zeros(len(accuracy), dtype=torch.float64))
             continue
-        area, shares = auroc_shares(replay.scores[:, m].numpy(), correct[:, m].numpy())
+        area, shares = auroc_shares(replay.scores[:, exit_index].numpy(), right.numpy())
         columns.append(area + draws.means(torch.from_numpy(shares)[:, None])[:, 0].double())
     area_by_exit = torch.stack(columns, dim=1)
     wrong = 1 - accuracy
