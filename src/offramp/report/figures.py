@@ -109,7 +109,7 @@ def plot_comparison(comparison: Comparison, path: str | Path) -> Path:
             "linestyle": LINES[dash],
             "label": _literal(method.label),
         }
-        _draw_band(trade, curve_band(method, points=80), look, scale=100)
+        _draw_band(trade, curve_band(method, points=60), look, scale=100)
         _draw_band(calibration, exit_band(method, "ece"), {**look, "marker": "o"})
         _draw_band(prediction, exit_band(method, "eefp"), {**look, "marker": "o"})
     _draw_references(trade, comparison)
@@ -198,14 +198,42 @@ def save_figure(figure: Any, path: Path) -> Path:  # noqa: ANN401 - matplotlib i
 def small_svg(text: str) -> str:
     r"""The same drawing in fewer bytes, and without the date.
 
+    Coordinates have one decimal, each style is written once, and comments and groups go.
+
     Example:
-        >>> small_svg('<path d="M 1.234567 2.000001 \nL 3.999999 4 \n"/>\n  <!-- a note -->\n')
-        '<path d="M 1.23 2 L 4 4"/>\n'
+        >>> small_svg('<g id="a"><path d="M 12.345 2 \nL 3 4" style="fill: none"/></g>')
+        '<path d="M 12.3 2 L 3 4" class="s0"/>'
     """
     text = re.sub(r"(?s)<metadata>.*?</metadata>|<!-- .*? -->", "", text)
-    text = re.sub(r"-?\d+\.\d{3,}", lambda found: f"{round(float(found[0]), 2) + 0:g}", text)
+    text = re.sub(r"-?\d+\.\d{2,}", _rounded, text)
     text = re.sub(r'(?<= d=")[^"]*', lambda found: " ".join(found[0].split()), text)
+    text = re.sub(r'(?<=<g) id="[^"]*"| transform="rotate\(-0 [^"]*"', "", text)
+    text = re.sub(r' clip-path="([^"]*)" style="', r' style="clip-path: \1; ', text)
+    known = dict.fromkeys(re.findall(r' style="([^"]*)"', text))
+    styles = {style: f"s{number}" for number, style in enumerate(known)}
+    text = re.sub(r' style="([^"]*)"', lambda found: f' class="{styles[found[1]]}"', text)
+    rules = "".join(f".{name}{{{style}}}" for style, name in styles.items())
+    text = _without_groups(text.replace("</style>", f"{rules}</style>", 1))
     return re.sub(r"\s*\n\s*", "\n", text)
+
+
+def _rounded(found: re.Match[str]) -> str:
+    """One decimal, or two where they can be seen; zero is never negative."""
+    value = float(found[0])
+    return f"{round(value, 1 if abs(value) >= 10 else 2) + 0:g}"
+
+
+def _without_groups(text: str) -> str:
+    """Leave out groups that have no attributes, but not what is in them."""
+    kept, open_groups = [], []
+    for part in re.split(r"(<g\b[^>]*>|</g>)", text):
+        is_kept = part != "<g>"
+        if part.startswith("<g"):
+            open_groups.append(is_kept)
+        elif part == "</g>":
+            is_kept = open_groups.pop()
+        kept.append(part if is_kept else "")
+    return "".join(kept)
 
 
 def _draw_gains(
