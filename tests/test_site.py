@@ -61,6 +61,18 @@ def test_every_public_function_and_class_is_in_the_reference(documented, room):
     assert paths - documented == set()
 
 
+def test_pictures_are_small_and_each_is_shown_once_or_more():
+    docs = ROOT / "docs"
+    pictures = [path for path in docs.rglob("*") if path.suffix in (".svg", ".png")]
+    assert sum(path.stat().st_size for path in pictures) < 1e6
+    assert len({path.read_bytes() for path in pictures}) == len(pictures), "the same one twice"
+    pages = (
+        "".join(page.read_text() for page in docs.rglob("*.md"))
+        + (ROOT / "mkdocs.yml").read_text()
+    )
+    assert [path.name for path in pictures if f"{path.name}" not in pages] == []
+
+
 def test_every_page_is_in_the_site(site):
     for page in (ROOT / "docs").rglob("*.md"):
         assert (site / page.relative_to(ROOT / "docs").with_suffix(".html")).is_file()

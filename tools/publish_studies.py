@@ -1,6 +1,6 @@
-"""Run the studies at small scale and write what they found below docs/results/.
+"""Run the studies at small scale and write their results and figures below docs/results/.
 
-Every step is cached, so that a second run only writes the pages again (networks train for hours):
+Every step is cached: a second run only writes the pages again. (The networks train for hours.)
 
     python tools/publish_studies.py                # all of them
     python tools/publish_studies.py msdnet-cifar100 other-methods
@@ -8,7 +8,6 @@ Every step is cached, so that a second run only writes the pages again (networks
 
 import argparse
 import json
-import shutil
 from datetime import date
 from pathlib import Path
 
@@ -19,13 +18,12 @@ from offramp.studies import RunResult, run
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 TARGET = RESULTS / "studies"
 SHOWN = ("methods", "versus-temperature", "versus-baseline", "exits")
+# Studies with many methods have a folder of their own, with a page of these tables per network.
 LONG = {"beyond": ("methods", "versus-baseline", "closed-gap", "exits")}
-"""Studies with so many methods that every network has a page of its own, and what is on it; they
-have a folder beside that of the others."""
 
 
 def main() -> None:
-    """Run and write."""
+    """Run the studies and write their pages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="of `offramp studies`; all by default")
     names = parser.parse_args().names or studies.NAMES
@@ -46,7 +44,7 @@ def page(name: str, result: RunResult) -> str:
     """A study as Markdown."""
     about = json.loads((result.folder / "study.json").read_text(encoding="utf-8"))
     settings = about["configuration"]
-    parts = [
+    blocks = [
         f"# {settings['title']}, small scale",
         settings["about"],
         f"Measured on {date.today()} with `{about['command']}`.{training(result)}",
@@ -54,26 +52,26 @@ def page(name: str, result: RunResult) -> str:
     ]
     experiments = result.comparisons
     for analysis in result.tables.keys() - experiments.keys():
-        parts += [table.markdown() for table in result.tables[analysis]]
+        blocks += [table.markdown() for table in result.tables[analysis]]
     networks = settings["networks"]
     if name in LONG:
         links = [f"[{titles(result)[experiment]}]({experiment}.md)" for experiment in experiments]
-        parts.append(f"All methods, network by network: {', '.join(links)}.")
-        return "\n\n".join(part for part in parts if part) + "\n"
+        blocks.append(f"All methods, network by network: {', '.join(links)}.")
+        return "\n\n".join(block for block in blocks if block) + "\n"
     for experiment in experiments:
         if not settings["report"]["analyses"]:
-            parts += section(
+            blocks += section(
                 name, experiment, networks.get(experiment, {}).get("title") or experiment, result
             )
         else:
-            parts += [table.markdown() for table in result.tables[experiment]]
-    return "\n\n".join(part for part in parts if part) + "\n"
+            blocks += [table.markdown() for table in result.tables[experiment]]
+    return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def section(name: str, experiment: str, title: str, result: RunResult) -> list[str]:
-    """One network: the paper's figures beside, the methods, and a figure of the curves."""
-    picture = f"{name}-{experiment}.svg"
-    shutil.copyfile(result.folder / experiment / "comparison.svg", TARGET / picture)
+    """One network: its figures beside the paper's, the curves, and the tables of the methods."""
+    drawn = result.folder / experiment / "comparison.svg"
+    picture = published(drawn, TARGET / f"{name}-{experiment}.svg")
     shown = [
         table for table in comparison_tables(result.comparisons[experiment]) if table.name in SHOWN
     ]
@@ -87,43 +85,54 @@ def section(name: str, experiment: str, title: str, result: RunResult) -> list[s
 
 def network_page(name: str, experiment: str, result: RunResult) -> str:
     """All methods on one network of a long study."""
-    picture = f"{experiment}.svg"
-    shutil.copyfile(result.folder / experiment / "gains.svg", RESULTS / name / picture)
+    drawn = result.folder / experiment / "gains.svg"
+    picture = published(drawn, RESULTS / name / f"{experiment}.svg")
     shown = [
         table
         for table in comparison_tables(result.comparisons[experiment])
         if table.name in LONG[name]
     ]
     about = json.loads((result.folder / "study.json").read_text(encoding="utf-8"))
-    parts = [
+    blocks = [
         f"# {about['configuration']['title']}: {titles(result)[experiment]}",
         f"Measured on {date.today()} with `{about['command']}`; [all networks](index.md).",
         f"![What every method gains over the baseline]({picture})",
         *(table.markdown() for table in shown),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(blocks) + "\n"
+
+
+def published(drawn: Path, target: Path) -> str:
+    """Copy a figure, unless the same one is there already; return the name to link to."""
+    content = drawn.read_bytes()
+    for other in sorted(target.parent.glob("*.svg")):
+        if other != target and other.read_bytes() == content:
+            target.unlink(missing_ok=True)
+            return other.name
+    target.write_bytes(content)
+    return target.name
 
 
 def titles(result: RunResult) -> dict[str, str]:
-    """What the networks of a long study are called: its analysis has a row for each."""
+    """The titles of the networks of a long study, from the rows of its analysis."""
     (analysis,) = result.tables.keys() - result.comparisons.keys()
     names = [row[0].text for row in result.tables[analysis][0].rows]
     return dict(zip(result.comparisons, names, strict=True))
 
 
 def training(result: RunResult) -> str:
-    """How long the networks behind it trained."""
+    """How long the networks of a study trained."""
     timings = json.loads((result.folder / "timings.json").read_text(encoding="utf-8"))
     found = []
     for step, entry in timings.items():
         if step.startswith("network: ") and entry["seconds"]:
             spent = max(entry["seconds"], entry.get("epochs_seconds", 0.0))
-            found.append(f"{step.removeprefix('network: ')} in {took(spent)}")
-    return f" Networks trained before: {'; '.join(found)}." if found else ""
+            found.append(f"{step.removeprefix('network: ')}, trained in {took(spent)}")
+    return f" Networks: {'; '.join(found)}." if found else ""
 
 
 def took(seconds: float) -> str:
-    """In words."""
+    """A duration in words."""
     return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} s"
 
 

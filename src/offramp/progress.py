@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-WIDTH = 140  # of what goes to a file or a pipe, which need not fold to the width of a terminal
+WIDTH = 160  # of what goes to a file or a pipe, which need not fold to the width of a terminal
 # Names and paths come from users: brackets in them are no markup.
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False}
 console = Console(stderr=True, width=None if sys.stderr.isatty() else WIDTH, **PLAIN)

@@ -128,7 +128,7 @@ def test_where_nobody_is_hopeless_the_page_says_so():
     table = compare(*ledgers, methods=["baseline"], resamples=5)
     assert np.isnan(table["baseline"].diagnostics.points.hopeless_costs).all()
     sentence = view_of(0, Section("A", table)).hopeless_sentence
-    assert sentence == "Each of the 60 test samples is answered rightly at some exit."
+    assert sentence == "Each of the 60 test samples is answered correctly at some exit."
 
 
 def test_a_page_without_comparisons_carries_no_plotting_library(tmp_path):

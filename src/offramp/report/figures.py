@@ -205,7 +205,7 @@ def small_svg(text: str) -> str:
         '<path d="M 12.3 2 L 3 4" class="s0"/>'
     """
     text = re.sub(r"(?s)<metadata>.*?</metadata>|<!-- .*? -->", "", text)
-    text = re.sub(r"-?\d+\.\d{2,}", _rounded, text)
+    text = re.sub(r"-?\d+\.\d{2,}(?=[^<>]*>)", _rounded, text)  # in tags, not in labels
     text = re.sub(r'(?<= d=")[^"]*', lambda found: " ".join(found[0].split()), text)
     text = re.sub(r'(?<=<g) id="[^"]*"| transform="rotate\(-0 [^"]*"', "", text)
     text = re.sub(r' clip-path="([^"]*)" style="', r' style="clip-path: \1; ', text)
@@ -226,7 +226,7 @@ def _rounded(found: re.Match[str]) -> str:
 def _without_groups(text: str) -> str:
     """Leave out groups that have no attributes, but not what is in them."""
     kept, open_groups = [], []
-    for part in re.split(r"(<g\b[^>]*>|</g>)", text):
+    for part in re.split(r"(<g(?: [^>]*[^/])?>|</g>)", text):
         is_kept = part != "<g>"
         if part.startswith("<g"):
             open_groups.append(is_kept)

@@ -1,4 +1,7 @@
-"""One self-contained HTML page: charts that can be asked, tables, and what was run."""
+"""One self-contained HTML page: interactive charts, tables, and what was run.
+
+The template and the code of the charts are in assets/; charts.js says where each chart is drawn.
+"""
 
 import json
 from base64 import b64encode
@@ -20,7 +23,7 @@ PLOTTED = ("ece", "eefp", "augrc")
 
 
 def page_data(comparison: Comparison) -> dict[str, Any]:
-    """Plain values for one section of the page.
+    """The values of one comparison that the charts show, as plain values.
 
     Example:
         >>> from offramp import compare, synthetic
@@ -58,7 +61,7 @@ def _method(number: int, method: MethodResult) -> dict[str, Any]:
 
 
 def embedded_json(value: Any) -> str:  # noqa: ANN401 - JSON is recursive
-    r"""JSON that stays data inside a script element, whatever text it holds.
+    r"""JSON that stays data inside a script element, whatever its texts contain.
 
     Example:
         >>> print(embedded_json({"label": "</script><b>&\u2028"}))
@@ -71,7 +74,10 @@ def embedded_json(value: Any) -> str:  # noqa: ANN401 - JSON is recursive
 
 
 ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = ("charts.js", "budget.js", "exits.js", "hopeless.js", "section.js", "main.js")
+SCRIPTS = (
+    *("charts.js", "tradeoff.js", "budget.js", "exits.js", "hopeless.js"),
+    *("comparison.js", "main.js"),
+)
 
 
 def write_page(
@@ -80,14 +86,14 @@ def write_page(
     sections: Sequence[Section],
     provenance: Mapping[str, Any],
 ) -> Path:
-    """Write the page: one file that needs no network, and return its path.
+    """Write the page, one file that works offline, and return its path.
 
     Args:
         path: Of the HTML file; its folder is created if needed.
         title: Of the page.
-        sections: In the order shown.
-        provenance: Configuration, seeds, versions, commands, timings: plain values, nested as
-            you like, shown at the end under "What was run".
+        sections: In the order in which they are shown.
+        provenance: Configuration, seeds, versions, commands: plain values, nested as you like,
+            shown at the end under "What was run".
 
     Raises:
         MissingExtraError: jinja2 or plotly is not installed.
@@ -119,7 +125,7 @@ def write_page(
 
 
 def _scripts() -> list[str]:
-    """The plotting library, and the page's own code in one scope of its own."""
+    """The plotting library, and the page's own code in a scope of its own."""
     own = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
     library: str = require("plotly.offline", extra="report").get_plotlyjs()
     return [library, f'"use strict";\n{{\n{own}}}\n']
@@ -134,7 +140,7 @@ def _style() -> str:
 
 
 def _content_policy(scripts: Sequence[str]) -> str:
-    """What the browser may do with the page: run these scripts, and ask nobody for anything."""
+    """A content security policy: these scripts run, and nothing is requested."""
     hashes = [b64encode(sha256(s.encode("utf-8")).digest()).decode("ascii") for s in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes) or "'none'"
     return (

@@ -1,4 +1,4 @@
-"""The parts of a page, and what its template needs to know of them."""
+"""The sections of a page, and what the template shows of them."""
 
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,15 +20,15 @@ Images = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class SampleStrip:
-    """Pictures of samples with a line of text each.
+    """Pictures of samples with a caption each.
 
     Attributes:
         images: uint8 `[n, H, W, C]` with one, three or four channels.
-        captions: One per image, such as the label and what was predicted.
+        captions: One per image, such as the label and the prediction.
         note: What these samples are.
 
     Example:
-        >>> strip = SampleStrip(np.zeros((2, 8, 8, 3), np.uint8), ["cat, said dog", "owl"])
+        >>> strip = SampleStrip(np.zeros((2, 8, 8, 3), np.uint8), ["cat, predicted dog", "owl"])
         >>> len(strip.images)
         2
     """
@@ -68,10 +68,10 @@ def image_url(image: Images) -> str:
 
 
 def svg_url(path: str | Path) -> str:
-    """An SVG file as a data URL; shown as an image, nothing inside it can run.
+    """An SVG file as a data URL: in an image, no script can run.
 
     Raises:
-        FileFormatError: The file is missing or is no SVG.
+        FileFormatError: The file is missing or not an SVG.
     """
     path = Path(path)
     if not path.is_file():
@@ -107,12 +107,12 @@ def _rows(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from _rows(value, f"{prefix}{key}.")
-        elif value is not None:  # what was not set says nothing about what was run
+        elif value is not None:  # settings that were not set are left out
             yield f"{prefix}{key}", text_of(value)
 
 
 def text_of(value: Any) -> str:  # noqa: ANN401 - any plain value
-    """One value as text; lists in one line, lists of mappings with a line each.
+    """One value as text: lists in one line, lists of mappings with one line each.
 
     Example:
         >>> print(text_of([{"step": "fit", "seconds": 1.5}, {"step": "tune", "seconds": 2}]))
@@ -133,8 +133,8 @@ def described(settings: Mapping[str, Any], seconds: float) -> str:
     """A method's settings as one line.
 
     Example:
-        >>> part = {"name": "Corrector", "settings": {"k": 5}}
-        >>> described({"scorer": part, "thresholds": "geometric"}, 2.0)
+        >>> scorer = {"name": "Corrector", "settings": {"k": 5}}
+        >>> described({"scorer": scorer, "thresholds": "geometric"}, 2.0)
         'scorer Corrector(k=5) · thresholds geometric · 2.0 s'
     """
 
@@ -144,18 +144,18 @@ def described(settings: Mapping[str, Any], seconds: float) -> str:
             return f"{value['name']}({inner})"
         return text_of(value)
 
-    parts = [f"{key} {show(value)}" for key, value in settings.items()]
-    return " · ".join([*parts, f"{seconds:.1f} s"])
+    texts = [f"{key} {show(value)}" for key, value in settings.items()]
+    return " · ".join([*texts, f"{seconds:.1f} s"])
 
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a page.
+    """One section of a page.
 
     Attributes:
         title: Its heading.
-        comparison: From `compare`, or read back with `Comparison.from_json`; its curve, budget
-            slider, per-exit diagnostics, hopeless samples and tables are shown.
+        comparison: From `compare` or `Comparison.from_json`; shown with curves, budget slider,
+            per-exit diagnostics, hopeless samples and tables.
         note: Plain text under the heading.
         tables: Further tables, shown as they are.
         figures: Further SVG files, embedded as images.
@@ -181,12 +181,12 @@ class View:
 
     @property
     def paragraphs(self) -> list[str]:
-        """The note, cut at empty lines."""
-        return [part for part in self.section.note.split("\n\n") if part.strip()]
+        """The note, split at empty lines."""
+        return [text for text in self.section.note.split("\n\n") if text.strip()]
 
     @property
     def comparison(self) -> Comparison:
-        """The section's comparison; only asked for where there is one."""
+        """The section's comparison, where there is one."""
         assert self.section.comparison is not None
         return self.section.comparison
 
@@ -216,7 +216,7 @@ class View:
 
     @property
     def seeds(self) -> int:
-        """Seeds of the methods whose fit is random; one where none is."""
+        """The number of seeds of methods whose fit is random, or one."""
         return max(len(method.curves) for method in self.comparison.methods)
 
     @property
@@ -228,32 +228,34 @@ class View:
 
     @property
     def seed_phrase(self) -> str:
-        """Said where only one of several seeds is shown."""
-        return "" if self.seeds == 1 else ", with the first of the seeds"
+        """A remark where only one of several seeds is shown."""
+        return "" if self.seeds == 1 else ", for the first seed"
 
     @property
     def stated_phrase(self) -> str:
-        """What the number in brackets is, where any scorer states a probability."""
+        """What the second number is, where any scorer states a probability."""
         points = [method.diagnostics.points for method in self.comparison.methods]
         known = any(point.stated is not None for point in points)
-        return ", here as a score and, where the scorer has one, as a probability" if known else ""
+        return (
+            ", shown as a score and, if the scorer states one, as a probability" if known else ""
+        )
 
     @property
     def hopeless_sentence(self) -> str:
-        """How many there are."""
+        """How many samples are hopeless."""
         count = self.comparison.methods[0].diagnostics.hopeless_count
         samples = self.comparison.setting["samples"]["test"]
         if count == 0:
-            return f"Each of the {samples:,} test samples is answered rightly at some exit."
+            return f"Each of the {samples:,} test samples is answered correctly at some exit."
         return (
             f"{count:,} of the {samples:,} test samples ({percent(count / samples)}) are answered "
-            "wrongly at every exit. Whatever is spent on them is spent for nothing, so a good "
-            "rule gives them up early: below the dashed line, they get less than other samples."
+            "wrongly at every exit. Compute spent on them is wasted, and a good rule gives them "
+            "up early: below the dashed line, they cost less than other samples."
         )
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """With a narrow space before the sign, as the charts write it."""
+    """Percent with a narrow space before the sign, as in the charts."""
     return f"{100 * share:.{digits}f}\u202f%"
 
 

@@ -202,7 +202,9 @@ def claims_table(results: Sequence[ClaimResult]) -> ResultTable:
         )
         before = title
     columns = ["statement", "calibration", "reading", "verdict", "worlds", "deviation", "smallest"]
-    return ResultTable("theory", "The paper's statements in finite worlds", columns, rows, _CAPTION)
+    return ResultTable(
+        "theory", "The paper's statements in finite worlds", columns, rows, _CAPTION
+    )
 
 
 _CAPTION = (

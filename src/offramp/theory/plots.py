@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from offramp.extras import require
-from offramp.storage import atomic_path
+from offramp.report.figures import save_figure
 from offramp.theory.calibration import Exits
 from offramp.theory.counterexamples import calibrated_but_worse, frontier
 from offramp.theory.risks import excess_risk
@@ -67,7 +67,7 @@ def truth_figure(exits: Sequence[ExitTruth], path: Path) -> Path:
         stop.plot(estimate, truth, label=f"exit {each.exit_index}", **look)
     stop.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     _label(stop, "corrector's estimate", "true P(stop), mean", "The corrector, against the truth")
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _floor_figure(path: Path) -> Path:
@@ -79,7 +79,7 @@ def _floor_figure(path: Path) -> Path:
             axes.plot(grid, values, color=BLUE, linestyle=style, label=f"ε = {epsilon:g}")
         axes.axvline(1 / (classes - 1), color=RED, linewidth=1)
         _label(axes, "confidence c", "largest excess risk (nats)", f"K = {classes} classes")
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _worse_figure(path: Path) -> Path:
@@ -97,7 +97,7 @@ def _worse_figure(path: Path) -> Path:
         axes.step([float(cost) for cost in costs], steps, **look)
     axes.set_ylim(0.55, 0.85)
     _label(axes, "mean cost", "accuracy", "Thresholds on the confidence")
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _figure(panels: int, size: tuple[float, float], sharey: bool = False) -> tuple[Any, Any]:
@@ -119,12 +119,3 @@ def _label(axes: Any, x: str, y: str, title: str) -> None:  # noqa: ANN401
     axes.legend(fontsize=8)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _save(figure: Any, path: Path) -> Path:  # noqa: ANN401
-    """Write the figure reproducibly: no date, no random identifiers."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    matplotlib = require("matplotlib", extra="report")
-    with atomic_path(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "offramp"}):
-        figure.savefig(temporary, format="svg", metadata={"Date": None})
-    return path

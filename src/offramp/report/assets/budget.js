@@ -1,51 +1,7 @@
-// The cost-accuracy curve, and the two methods at the budget of the slider.
+// Two methods at the budget of the slider: their figures, thresholds, and who leaves where.
 
-function referenceTraces(section) {
-  const { fixed, full, oracle_curve: oracle } = section.data.references;
-  const traces = [];
-  if (!section.hidden.has("\0oracle")) traces.push({
-    x: oracle.map((point) => 100 * point[1]), y: oracle.map((point) => 100 * point[0]),
-    name: "Oracle", mode: "lines", line: { color: colour("ink"), width: 1.5, dash: "dot" }, hovertemplate: "%{y:.2f} %",
-  });
-  if (!section.hidden.has("\0fixed")) traces.push({
-    x: fixed.map((row) => 100 * row.cost), y: fixed.map((row) => 100 * row.accuracy),
-    name: "Exit alone", mode: "markers",
-    marker: { symbol: "x-thin", size: 9, line: { width: 2, color: colour("ink") } },
-    customdata: fixed.map((row) => [row.exit_index, 100 * row.cost]),
-    hovertemplate: "%{y:.2f} % (exit %{customdata[0]} at %{customdata[1]:.1f} %)",
-  });
-  if (!section.hidden.has("\0full")) traces.push({
-    x: [100 * full.cost], y: [100 * full.accuracy], name: "Full network", mode: "markers",
-    marker: { symbol: "diamond-open", size: 13, line: { width: 2 }, color: colour("ink") },
-    hovertemplate: "%{y:.2f} %",
-  });
-  return traces;
-}
-
-function drawTradeoff(section) {
-  const place = section.place;
-  const traces = section.shown.flatMap((method) => bandTraces(method, method.curve, 100, " %"));
-  traces.push(...referenceTraces(section));
-  for (const index of new Set(Object.values(section.sides))) {
-    const method = section.methods[index];
-    if (section.hidden.has(method.name)) continue;
-    traces.push({
-      x: [100 * method.points.costs[place]], y: [100 * method.points.accuracies[place]], mode: "markers",
-      marker: { size: 12, color: methodColour(method), line: { width: 2, color: colour("paper") } }, hoverinfo: "skip",
-    });
-  }
-  const marker = {
-    type: "line", x0: section.budget, x1: section.budget, y0: 0, y1: 1, yref: "paper",
-    line: { color: colour("accent"), width: 1.5 },
-  };
-  const x = percentAxis("mean cost, share of the network without exits", {
-    hoverformat: ".1f", showgrid: false, dtick: section.root.clientWidth < 560 ? 25 : 10, tick0: 0,
-  });
-  draw(section.chart("tradeoff"), traces, layout(x, percentAxis("accuracy on test"), { shapes: [marker] }));
-}
-
-function showSides(section) {
-  for (const [side, index] of Object.entries(section.sides)) {
+function showChosen(section) {
+  for (const [side, index] of Object.entries(section.chosen)) {
     const root = section.find(`[data-side="${side}"]`);
     const points = section.methods[index].points;
     root.style.setProperty("--own", `var(--m${section.methods[index].colour})`);
@@ -61,8 +17,8 @@ const signed = (value, digits) => (Number(value.toFixed(digits)) + 0 < 0 ? "−"
 
 // What was measured, and no verdict: a difference without an interval is not a win.
 function finding(section) {
-  const [left, right] = [section.sides.left, section.sides.right].map((index) => section.methods[index]);
-  if (left === right) return "Choose two different methods to set them side by side.";
+  const [left, right] = [section.chosen.left, section.chosen.right].map((index) => section.methods[index]);
+  if (left === right) return "Choose two different methods to compare them.";
   const gap = (key) => 100 * (right.points[key][section.place] - left.points[key][section.place]);
   const [accuracy, cost] = [signed(gap("accuracies"), 2), signed(gap("costs"), 1)];
   return `${right.label} against ${left.label}: ${accuracy} points of accuracy, ${cost} points of cost.`;
@@ -80,17 +36,17 @@ function threshold(points, place, exit) {
 
 function showPoints(section) {
   const table = section.find('[data-table="points"]');
-  const sides = [section.sides.left, section.sides.right].map((index) => section.methods[index]);
+  const methods = [section.chosen.left, section.chosen.right].map((index) => section.methods[index]);
   const top = element("tr", {}, element("th", { rowspan: "2", scope: "col" }, "exit"));
   const below = element("tr");
-  for (const method of sides) {
+  for (const method of methods) {
     top.append(element("th", { class: "group", colspan: "2", scope: "colgroup" }, swatchOf(method), method.label));
     below.append(element("th", { class: "group", scope: "col" }, "leave"), element("th", { scope: "col" }, "threshold"));
   }
   const body = element("tbody");
   for (let exit = 0; exit < section.numExits; exit += 1) {
     const row = element("tr", {}, element("th", { scope: "row" }, String(exit)));
-    for (const { points } of sides) {
+    for (const { points } of methods) {
       row.append(element("td", { class: "group", "data-value": "share" }, percent(points.shares[section.place][exit])));
       row.append(element("td", { "data-value": "threshold" }, ...threshold(points, section.place, exit)));
     }
@@ -100,7 +56,7 @@ function showPoints(section) {
 }
 
 function drawShares(section) {
-  const traces = [section.sides.left, section.sides.right].map((index, side) => {
+  const traces = [section.chosen.left, section.chosen.right].map((index, side) => {
     const method = section.methods[index];
     const shares = method.points.shares[section.place];
     return {

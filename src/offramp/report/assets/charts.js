@@ -1,4 +1,6 @@
-// What all charts share: numbers as text, colours of the theme, and a quiet layout.
+// What all charts share: numbers as text, colours of the theme, layout. Each chart has a function
+// drawNAME in tradeoff.js, budget.js, exits.js or hopeless.js, and a place data-chart="NAME" in
+// comparison.html; comparison.js calls it when something changes.
 
 const CONFIG = { displayModeBar: false, showTips: false };
 const NARROW_SPACE = "\u202f";
@@ -7,10 +9,10 @@ const number = (value) => (value === null ? NaN : Number(value === "inf" ? Infin
 const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)}${NARROW_SPACE}%`;
 const decimal = (value, digits = 3) => (Number.isFinite(number(value)) && value !== null ? Number(value).toFixed(digits) : "–");
 
-// Plotly reads tags and entities in its texts; labels come from users and must stay text.
+// Plotly interprets tags and entities; labels come from users and must stay text.
 const literal = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
-// A variable as the browser resolves it for the theme of the moment.
+// A CSS variable as resolved for the current theme.
 const probe = document.createElement("span");
 function colour(name, alpha = 1) {
   probe.style.color = `var(--${name})`;
@@ -102,7 +104,7 @@ function bandTraces(method, band, scale, unit, extra = {}) {
   return traces;
 }
 
-// The size is said, not guessed, so that a chart fits its place at once, also on paper.
+// With its size given, a chart fits its place at once, also in print.
 function draw(target, traces, shape) {
   const size = { width: target.clientWidth, height: target.clientHeight };
   Plotly.react(target, traces, { ...shape, ...size }, CONFIG);

@@ -1,4 +1,4 @@
-// Exit by exit: the three figures of all methods, and one exit of one method in depth.
+// Exit by exit: ECE, EEFP and AUGRC of all methods, and one exit of one method in detail.
 
 const TITLES = { ece: "ECE", eefp: "EEFP", augrc: "AUGRC" };
 
@@ -35,13 +35,13 @@ function drawReliability(section) {
     line(method, bins.map((bin) => 100 * stated[section.exit][bin]), bins.map((bin) => 100 * right[section.exit][bin]), {
       mode: "lines+markers", marker: { size: 8, color: methodColour(method) },
       customdata: bins.map((bin) => counts[section.exit][bin]),
-      hovertemplate: "stated %{x:.1f} %, right %{y:.1f} %<br>%{customdata} samples<extra></extra>",
+      hovertemplate: "stated %{x:.1f} %, correct %{y:.1f} %<br>%{customdata} samples<extra></extra>",
     }),
   ];
   const ends = { range: [-2, 102], dtick: 25, tick0: 0 };
   const notes = bins.length ? [] : [nothing("This scorer states no probability.")];
   draw(section.chart("reliability"), traces, layout(
-    percentAxis("stated probability", ends), percentAxis("answers that are right", ends),
+    percentAxis("stated probability", ends), percentAxis("correct answers", ends),
     { hovermode: "closest", title: heading("Reliability"), annotations: notes },
   ));
 }
@@ -50,7 +50,7 @@ function drawHistogram(section) {
   const method = section.methods[section.method];
   const isLast = section.exit >= section.numExits - 1;
   const { edges, stop, go } = method.histograms;
-  const kinds = [["stop", stop, "should stop"], ["go", go, "should go on"]];
+  const kinds = [["stop", stop, "should stop"], ["go", go, "should continue"]];
   const traces = isLast ? [] : kinds.map(([name, counts, label]) => {
     const limits = edges[section.exit];
     const width = limits[1] - limits[0];
@@ -61,7 +61,7 @@ function drawHistogram(section) {
     };
   });
   const shapes = isLast ? [] : thresholdLine(method.points.thresholds[section.place][section.exit], edges[section.exit]);
-  const notes = isLast ? [nothing("No scorer runs at the last exit: everyone leaves.")] : [];
+  const notes = isLast ? [nothing("No scorer runs at the last exit: every sample leaves.")] : [];
   draw(section.chart("histogram"), traces, layout(
     axis("stop score", { hoverformat: ".2f", showgrid: false, visible: !isLast }), axis("samples", { rangemode: "tozero", visible: !isLast }),
     { barmode: "overlay", bargap: 0, title: heading("Scores"), shapes, annotations: notes,

@@ -2,7 +2,7 @@
 
 function drawHopeless(section) {
   const traces = section.data.hopeless ? [{
-    x: [0, 100], y: [0, 100], mode: "lines", name: "as on any sample", hoverinfo: "skip",
+    x: [0, 100], y: [0, 100], mode: "lines", name: "as for all samples", hoverinfo: "skip",
     line: { color: colour("rule-strong"), width: 1.5, dash: "dash" },
   }] : [];
   for (const method of section.data.hopeless ? section.shown : []) {

@@ -1,4 +1,4 @@
-// Start: charts are drawn when they come near, again when the theme changes, and all for print.
+// Start: charts are drawn when they scroll near, again when the theme changes, and all for print.
 
 const roots = [...document.querySelectorAll("[data-section]")];
 const all = JSON.parse(document.getElementById("data").textContent);
@@ -15,7 +15,7 @@ roots.forEach((root) => watcher.observe(root));
 const redraw = (wanted = (section) => section.drawn) => sections.filter(wanted).forEach((section) => section.render());
 
 function printing(isPrinting) {
-  if (isPrinting === document.documentElement.hasAttribute("data-printing")) return;  // both events come for one print
+  if (isPrinting === document.documentElement.hasAttribute("data-printing")) return;  // one print raises both events
   document.documentElement.toggleAttribute("data-printing", isPrinting);
   redraw(isPrinting ? () => true : undefined);
 }
@@ -25,7 +25,7 @@ window.matchMedia("print").addEventListener("change", (event) => printing(event.
 
 let width = window.innerWidth;
 window.addEventListener("resize", () => {
-  if (window.innerWidth !== width) requestAnimationFrame(() => redraw());  // phones change the height as one scrolls
+  if (window.innerWidth !== width) requestAnimationFrame(() => redraw());  // phones change the height while scrolling
   width = window.innerWidth;
 });
 
@@ -39,7 +39,7 @@ function setTheme(theme) {
   redraw();
 }
 
-// Pages on disk may be denied storage; the choice is then forgotten, which does no harm.
+// Pages on disk may have no storage; the choice is then forgotten.
 function remembered(theme) {
   try {
     if (theme) localStorage.setItem("offramp-theme", theme);

@@ -6,8 +6,8 @@ class Comparison {
     this.data = data;
     this.hidden = new Set();
     this.drawn = false;
-    this.sides = { left: 0, right: this.bestRival() };
-    this.method = this.sides.right;
+    this.chosen = { left: 0, right: this.bestRival() };
+    this.method = this.chosen.right;
     this.exit = Math.floor((this.numExits - 1) / 2);
     this.setUpLegend();
     this.setUpBudget();
@@ -54,8 +54,8 @@ class Comparison {
     slider.addEventListener("input", () => this.moveBudget());
     for (const side of ["left", "right"]) {
       const choice = this.find(`[data-control="${side}"]`);
-      this.fillChoice(choice, this.sides[side]);
-      choice.addEventListener("change", () => { this.sides[side] = Number(choice.value); this.renderBudget(); });
+      this.fillChoice(choice, this.chosen[side]);
+      choice.addEventListener("change", () => { this.chosen[side] = Number(choice.value); this.renderBudget(); });
     }
   }
 
@@ -84,7 +84,7 @@ class Comparison {
     this.renderBudget();
   }
 
-  // Numbers follow at once; charts once per frame, however fast the slider moves.
+  // Numbers change at once, charts once per frame, however fast the slider moves.
   moveBudget() {
     this.showBudget();
     this.frame ??= requestAnimationFrame(() => {
@@ -108,7 +108,7 @@ class Comparison {
     const text = `${this.budget}${NARROW_SPACE}%`;
     this.find('[data-value="budget"]').textContent = text;
     slider.setAttribute("aria-valuetext", `${this.budget} per cent of the network without exits`);
-    showSides(this);
+    showChosen(this);
     showHopeless(this);
   }
 
