@@ -22,7 +22,7 @@ from offramp.networks import ARCHITECTURES
 from offramp.onnx import OnnxRunner
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
-from offramp.runtime.routes import TOLERANCE
+from offramp.runtime.operating_point import TOLERANCE
 from offramp.thresholds.rule import exits_taken
 
 SIZE, CLASSES, ROUNDS = 32, 10, 5

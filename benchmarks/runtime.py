@@ -36,9 +36,10 @@ from torch.utils.data import TensorDataset
 import offramp
 from offramp.networks import EarlyExitNetwork
 from offramp.replay import replay
-from offramp.runtime import Plan, Runner, judge, near_threshold
+from offramp.runtime import Runner, near_threshold
 from offramp.runtime import runner as runner_module
-from offramp.runtime.inflight import Flight
+from offramp.runtime.inflight import InFlightBatch
+from offramp.runtime.operating_point import OperatingPoint, answer_and_score
 from offramp.thresholds.rule import stops
 
 NETWORKS = ("resnet34", "msdnet", "vit-tiny")
@@ -101,27 +102,29 @@ def few(images: Tensor) -> Tensor:
     return images[:: max(1, len(images) // FEW)]
 
 
-def unshrunk(runner: Runner, plan: Plan, x: Tensor, to_the_end: bool) -> Tensor:
-    """Variants c and d: the same decisions, but nobody leaves the batch."""
+def unshrunk(runner: Runner, point: OperatingPoint, x: Tensor, to_the_end: bool) -> Tensor:
+    """Variants c and d: the same decisions, but no sample leaves the batch."""
     network, exits = runner.network, runner.network.num_exits
     taken = torch.full((len(x),), -1)
     answers = torch.empty(len(x), network.num_classes)
-    said: list[Tensor] = []
+    logits: list[Tensor] = []
     with torch.inference_mode():
         state = network.begin(x)
-        for m in range(exits):
-            state = network.advance(m, state)
-            if not plan.needs_head[m]:
+        for exit_index in range(exits):
+            state = network.advance(exit_index, state)
+            if not point.needs_head[exit_index]:
                 continue
-            said.append(network.head(m, state))
-            so_far = torch.stack(said, 1)
-            if so_far.shape[1] <= m:  # heads were skipped, so that nothing reads their logits
-                so_far = said[-1][:, None].expand(-1, m + 1, -1)
-            answer, scores = judge(plan.policy, so_far, None, m < exits - 1 and plan.is_open[m])
-            if scores is not None or m == exits - 1:
+            logits.append(network.head(exit_index, state))
+            so_far = torch.stack(logits, 1)
+            if so_far.shape[1] <= exit_index:  # heads were skipped: nothing reads their logits
+                so_far = logits[-1][:, None].expand(-1, exit_index + 1, -1)
+            last = exit_index == exits - 1
+            score = point.is_open[exit_index] and not last
+            answer, scores = answer_and_score(runner.policy, so_far, None, score)
+            if scores is not None or last:
                 stop = taken < 0
-                stop &= True if scores is None else stops(scores, plan.limits[m])
-                taken[stop], answers[stop] = m, answer[stop]
+                stop &= True if scores is None else stops(scores, point.limits[exit_index])
+                taken[stop], answers[stop] = exit_index, answer[stop]
             if not to_the_end and bool((taken >= 0).all()):
                 break
     return taken
@@ -132,12 +135,12 @@ def part_times(network: EarlyExitNetwork, x: Tensor) -> Tensor:
     times = torch.zeros(2, network.num_exits, dtype=torch.float64)
     with torch.inference_mode():
         state = network.begin(x)
-        for m in range(network.num_exits):
+        for exit_index in range(network.num_exits):
             start = clock()
-            state = network.advance(m, state)
+            state = network.advance(exit_index, state)
             middle = clock()
-            network.head(m, state)
-            times[0, m], times[1, m] = middle - start, clock() - middle
+            network.head(exit_index, state)
+            times[:, exit_index] = torch.tensor([middle - start, clock() - middle])
     return times
 
 
@@ -171,15 +174,16 @@ class Row:
 def measure(runners: Sequence[Runner], batches: Sequence[Tensor], rounds: int) -> list[Row]:
     """All variants by turns, best of the rounds; a row per runner, which differ by the budget."""
     network = runners[0].network
-    plans = [Plan.of(runner.policy, [False] * network.num_exits) for runner in runners]
+    heads = [False] * network.num_exits
+    points = [OperatingPoint.of(runner.policy, heads) for runner in runners]
     # Without exits, and with masks, a budget changes nothing.
     jobs: dict[Any, Callable[[Tensor], Any]] = {
         "no_exits": runners[0].full,
-        "masks": partial(unshrunk, runners[-1], plans[-1], to_the_end=True),
+        "masks": partial(unshrunk, runners[-1], points[-1], to_the_end=True),
     }
-    for number, (runner, plan) in enumerate(zip(runners, plans, strict=True)):
+    for number, (runner, point) in enumerate(zip(runners, points, strict=True)):
         jobs["runner", number] = runner
-        jobs["together", number] = partial(unshrunk, runner, plan, to_the_end=False)
+        jobs["together", number] = partial(unshrunk, runner, point, to_the_end=False)
     best = dict.fromkeys(jobs, math.inf)
     outputs: dict[Any, list[Any]] = {}
     parts = torch.full((2, network.num_exits), math.inf, dtype=torch.float64)
@@ -190,14 +194,14 @@ def measure(runners: Sequence[Runner], batches: Sequence[Tensor], rounds: int) -
         found = torch.stack([part_times(network, batch) for batch in batches]).sum(0)
         parts = torch.minimum(parts, found)
     rows = []
-    for number, plan in enumerate(plans):
+    for number, point in enumerate(points):
         ours = outputs["runner", number]
         exits = torch.cat([output.exits for output in ours])
         other = torch.cat(outputs["together", number])
         # Up to rounding, which the size of a batch changes.
         assert (exits != other).double().mean() < 0.02, "the variants must decide alike"
-        still_there = torch.stack([(exits >= m).double().mean() for m in range(len(plan.costs))])
-        ideal = (parts[0] + parts[1] * torch.tensor(plan.needs_head)) @ still_there
+        reached = (exits[:, None] >= torch.arange(network.num_exits)).double().mean(0)
+        ideal = (parts[0] + parts[1] * torch.tensor(point.needs_head)) @ reached
         cost = torch.cat([output.costs for output in ours]).mean().item()
         times = best["runner", number], float(ideal), best["no_exits"]
         rows.append(Row(cost, *times, best["together", number], best["masks"]))
@@ -219,17 +223,17 @@ def profiled(runner: Runner) -> Iterator[dict[str, float]]:
 
         return run
 
-    stages, take = runner._stages, Flight.take
+    stages, take = runner._stages, InFlightBatch.take
     runner._stages = [watched("stages", stage) for stage in runner._stages]
     runner.network.head = watched("heads", runner.network.head)  # type: ignore[method-assign]
-    setattr(runner_module, "judge", watched("decisions", judge))  # noqa: B010
-    Flight.take = watched("shrinking", take)  # type: ignore[method-assign]
+    setattr(runner_module, "answer_and_score", watched("decisions", answer_and_score))  # noqa: B010
+    InFlightBatch.take = watched("shrinking", take)  # type: ignore[method-assign]
     try:
         yield spent
     finally:
         runner._stages = stages
-        Flight.take = take  # type: ignore[method-assign]
-        setattr(runner_module, "judge", judge)  # noqa: B010
+        InFlightBatch.take = take  # type: ignore[method-assign]
+        setattr(runner_module, "answer_and_score", answer_and_score)  # noqa: B010
         del runner.network.head
 
 

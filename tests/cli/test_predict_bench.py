@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from offramp.errors import (
     MemoryLimitError,
     NetworkError,
     OriginError,
+    OriginWarning,
 )
 
 NORMALIZATION = Normalization((0.2, 0.3, 0.4), (0.5, 0.5, 0.5))
@@ -126,8 +129,8 @@ def test_a_command_that_answers_nothing_fails(places, folder):
 
 def test_without_a_data_set_the_normalisation_is_noted(places, folder, tmp_path):
     text = f"predict {places}/network {places}/policy {folder}/0.png --out {tmp_path}/o.csv"
-    result = call(text)
-    assert "normalised as ImageNet's" in result.stderr
+    with pytest.warns(OriginWarning, match="normalised as ImageNet's"):
+        call(text)
     (row,) = csv.DictReader((tmp_path / "o.csv").open())
     assert row["name"] == "" and row["class"] in "012"
 
@@ -196,7 +199,7 @@ def test_bench_prints_both_speeds(places):
         ("bench {p}/network {p}/policy --batch-sizes a", ConfigError, "comma-separated numbers"),
         ("bench {p}/other {p}/policy", OriginError, "record this network and fit"),
         ("bench {p}/fewer {p}/policy", NetworkError, "policy is for 4 exits and 3 classes"),
-        ("predict {p}/gray {p}/graypolicy {p}/x.png", NetworkError, "this network takes 1"),
+        ("predict {p}/gray {p}/graypolicy {p}/x.png", NetworkError, "takes square RGB images"),
         ("predict {p}/network {p}/policy --data x --precision half", ConfigError, "must be auto"),
     ],
 )
@@ -233,3 +236,16 @@ def test_nothing_is_left_behind_when_predicting_fails(places, tmp_path, monkeypa
     with pytest.raises(MemoryLimitError):
         call(f"predict {places}/network {places}/policy --data x --out {tmp_path}/o.csv")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_line_needs_no_optional_package():
+    optional = "litserve fastapi prometheus_client ray onnx onnxruntime transformers PIL"
+    code = f"""
+import sys
+import offramp.cli.app, offramp.serving
+print([name for name in {optional.split()!r} if name in sys.modules])
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"

@@ -96,11 +96,11 @@ def test_files_that_are_not_the_exports_own_are_refused(exported, tmp_path, valu
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ("stages", [], "`stages` must be a list of dict, and not empty"),
+        ("stages", [], "`stages` must be a non-empty list of dict"),
         ("stages.0.bytes", True, "`bytes` must be positive, got True"),
         ("stages.0.state", [[None]], "`state` must be lists of names and positions"),
         ("num_classes", "3", "`num_classes` must be positive, got '3'"),
-        ("exit_names", ["only"], r"`costs` must be numbers in the shape \[1\]"),
+        ("exit_names", ["only"], r"`costs` must be numbers of shape \[1\]"),
         ("selected", 9999, "`selected` must be one of the 201 operating points, got 9999"),
         ("costs.0", "nan", "`costs` must be numbers, got"),
         ("costs.0", "-0x1p+0", "`costs` must be positive and increase"),
@@ -140,7 +140,9 @@ def test_a_graph_that_asks_for_other_files_is_refused(exported, tmp_path):
     tensor = model.graph.initializer[0]
     onnx.external_data_helper.set_external_data(tensor, "../../../../etc/passwd")
     replaced(folder, model.SerializeToString())
-    with pytest.raises(FileFormatError, match="names data in another file, which is never opened"):
+    with pytest.raises(
+        FileFormatError, match="refers to data in another file, which is never opened"
+    ):
         OnnxRunner(folder)
 
 

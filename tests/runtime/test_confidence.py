@@ -15,8 +15,8 @@ from offramp.errors import FileFormatError, NotFittedError
 from offramp.metrics import ece
 from offramp.replay import replay
 from offramp.runtime import Runner
-from offramp.runtime.output import Answered, Verdict
-from offramp.runtime.routes import Plan
+from offramp.runtime.operating_point import OperatingPoint
+from offramp.runtime.output import ExitOutput, OutputBuffer
 
 
 @pytest.fixture(scope="module")
@@ -25,15 +25,16 @@ def splits():
 
 
 def answered(policy, ledger):
-    """Answers of a policy to a ledger, through the same door as a runner's."""
+    """A policy's answers to a ledger, collected as a runner collects them."""
     exits = policy.decide(ledger).long()
     answers = policy.answer.answers(ledger.logits.float())[torch.arange(len(exits)), exits]
     scores = replay(policy.answer, policy.scorer, ledger).scores
-    table = Answered(len(exits), ledger.num_classes)
-    for m in range(ledger.num_exits):
-        rows = (exits == m).nonzero().squeeze(1)
-        table.write(rows, m, Verdict(answers[rows], scores[rows, m]))
-    return table.output(Plan.of(policy, [False] * ledger.num_exits))
+    buffer = OutputBuffer(len(exits), ledger.num_classes, ledger.num_exits)
+    for exit_index in range(ledger.num_exits):
+        rows = (exits == exit_index).nonzero().squeeze(1)
+        buffer.write(rows, exit_index, ExitOutput(answers[rows], scores[rows, exit_index]))
+    point = OperatingPoint.of(policy, [False] * ledger.num_exits)
+    return buffer.finish(point, policy.confidence.probability)
 
 
 @pytest.mark.parametrize("answer", [None, offramp.answers.VectorScaling()], ids=str)
@@ -43,7 +44,7 @@ def test_confidence_is_far_better_calibrated_than_the_score_and_the_softmax(spli
     output = answered(policy, splits["test"])
     right = (output.predictions == splits["test"].labels).numpy()
     softmax = output.logits.softmax(1).amax(1)
-    scores = policy.replay(splits["test"]).scores.sigmoid()
+    scores = policy.trace(splits["test"], "test").scores.sigmoid()
     stop = scores.gather(1, output.exits[:, None]).squeeze(1)
     error = ece(output.confidence, right)
     assert error < 0.1
@@ -52,12 +53,8 @@ def test_confidence_is_far_better_calibrated_than_the_score_and_the_softmax(spli
 
 
 def test_samples_that_are_likely_wrong_are_mostly_wrong(splits):
-    policy = (
-        offramp.Policy(offramp.Corrector(hidden=16, epochs=3))
-        .fit(splits["held_out"])
-        .tune(splits["val"])
-        .at(budget=0.4)
-    )
+    policy = offramp.Policy(offramp.Corrector(hidden=16, epochs=3)).fit(splits["held_out"])
+    policy = policy.tune(splits["val"]).at(budget=0.4)
     output = answered(policy, splits["test"])
     right = output.predictions == splits["test"].labels
     marked = output.likely_wrong

@@ -77,8 +77,8 @@ def joined(outputs):
     outputs = list(outputs)
     names = ("logits", "exits", "scores", "costs", "predictions", "stopped")
     parts = {name: torch.cat([getattr(each, name) for each in outputs]) for name in names}
-    rating = torch.cat([each.confidence for each in outputs])
-    return offramp.runtime.RunOutput(**parts, rating=rating)
+    confidence = torch.cat([each.confidence for each in outputs])
+    return offramp.runtime.RunOutput(**parts, confidence_source=confidence)
 
 
 def split(inputs, sizes):

@@ -1,5 +1,6 @@
 """What a runner does with a batch."""
 
+import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,11 +20,12 @@ from offramp.errors import (
     OriginError,
     OriginWarning,
 )
-from offramp.runtime import Plan, Runner, judge, measure_speed
-from offramp.runtime.output import Answered
+from offramp.runtime import Runner, measure_speed
+from offramp.runtime.operating_point import OperatingPoint, answer_and_score
+from offramp.runtime.output import OUTPUT_COLUMNS, RECORD_FIELDS, OutputBuffer
 
 
-class Watch(nn.Module):
+class Recorder(nn.Module):
     """Notes the number of samples that a stage or a head sees."""
 
     def __init__(self, module):
@@ -42,8 +44,8 @@ class Watch(nn.Module):
 def watched(world):
     """The same network with its stages and heads watched; it has the same weights."""
     network = world.network
-    stages = [Watch(stage) for stage in network.stages]
-    heads = [Watch(head) for head in network.heads]
+    stages = [Recorder(stage) for stage in network.stages]
+    heads = [Recorder(head) for head in network.heads]
     spied = offramp.networks.EarlyExitNetwork(stages, heads, network.num_classes)
     return spied.eval(), stages, heads
 
@@ -79,20 +81,20 @@ def quiet(recwarn):
 def test_stages_see_only_the_samples_that_stay(world, quiet):
     network, stages, _ = watched(world)
     output = Runner(network, unsigned(world.policy))(world.inputs(50))
-    staying = [int((output.exits >= m).sum()) for m in range(network.num_exits)]
+    staying = [int((output.exits >= exit_index).sum()) for exit_index in range(network.num_exits)]
     assert [watch.sizes() for watch in stages] == [[size] if size else [] for size in staying]
     assert staying[0] > staying[-1] > 0
 
 
 def test_every_answer_is_written_once(world, monkeypatch):
     written = []
-    write = Answered.write
+    write = OutputBuffer.write
 
     def noting(self, rows, *rest):
         written.extend(rows.tolist())
         write(self, rows, *rest)
 
-    monkeypatch.setattr(Answered, "write", noting)
+    monkeypatch.setattr(OutputBuffer, "write", noting)
     for deadline in (None, 1.5):
         output = Runner(world.network, world.policy, clock=Clock())(world.inputs(50), deadline)
         assert sorted(written) == list(range(50))
@@ -163,14 +165,14 @@ def test_padding_is_trimmed_to_the_longest_text_that_stays(make, quiet):
     inputs = world.inputs(30)
     output = Runner(network, unsigned(world.policy))(inputs)
     lengths = inputs["attention_mask"].sum(1)
-    for m in (1, 2):
-        (state,) = stages[m].seen
-        staying = lengths[output.exits >= m]
+    for exit_index in (1, 2):
+        (state,) = stages[exit_index].seen
+        staying = lengths[output.exits >= exit_index]
         assert state["mask"].shape == (len(staying), int(staying.max()))
     assert len(stages[2].seen[0]["mask"]) < 30
 
 
-def test_one_broken_sample_fails_alone(world):
+def test_a_sample_with_nan_or_infinite_inputs_fails_alone(world):
     inputs = world.inputs(12)
     runner = Runner(world.network, world.policy)
     whole = runner(inputs)
@@ -187,7 +189,7 @@ def test_one_broken_sample_fails_alone(world):
     assert runner.stats.failed == 2 and runner.stats.samples == 22
 
 
-def test_numbers_that_break_inside_the_network_fail_that_sample_alone(make, quiet):
+def test_a_sample_that_overflows_inside_the_network_fails_alone(make, quiet):
     world = make("flat")
     inputs = world.inputs(6)
     inputs[2] = 1e38  # finite, but the first linear layer overflows
@@ -197,7 +199,7 @@ def test_numbers_that_break_inside_the_network_fail_that_sample_alone(make, quie
     assert output.failed.tolist() == [False, False, True, False, False, False]
 
 
-def test_a_batch_of_broken_samples_and_an_empty_batch_have_outputs(world):
+def test_a_batch_of_failing_samples_and_an_empty_batch_have_outputs(world):
     runner = Runner(world.network, world.policy)
     output = runner(torch.full((3, 3, 8, 8), torch.nan))
     assert output.failed.all() and not output.likely_wrong.any()
@@ -333,7 +335,7 @@ def test_partners_that_do_not_belong_together_are_refused(make, quiet):
         Runner(two.network, one.policy)
     with pytest.raises(NetworkError, match="for 4 exits and 3 classes, and the network has 3"):
         Runner(three.network, one.policy)
-    with pytest.raises(NetworkError, match=r"a runner needs an EarlyExitNetwork, .* got Linear"):
+    with pytest.raises(NetworkError, match=r"a runner needs an EarlyExitNetwork, got Linear"):
         Runner(nn.Linear(2, 2), one.policy)
 
 
@@ -384,8 +386,8 @@ class Reader(offramp.MaxProbability):
 def test_a_subclass_with_a_method_of_its_own_is_taken_to_read_history(make):
     assert Reader().reads_history and not offramp.MaxProbability().reads_history
     world = make("flat", Reader())
-    plan = Plan.of(world.policy, [False] * 4)
-    assert plan.keeps_logits
+    point = OperatingPoint.of(world.policy, [False] * 4)
+    assert point.keeps_logits
 
 
 PLAIN = [
@@ -401,9 +403,9 @@ PLAIN = [
 def test_parts_that_say_so_read_the_current_exit_only(make, scorer, answer):
     policy = make("flat", scorer, answer).policy
     logits = torch.randn(5, 3, 3)
-    one = judge(policy, logits, None)
+    one = answer_and_score(policy, logits, None)
     logits[:, :2] = torch.nan
-    two = judge(policy, logits, None)
+    two = answer_and_score(policy, logits, None)
     assert not (policy.answer.reads_history or policy.scorer.reads_history)
     assert torch.equal(one[0], two[0]) and torch.equal(one[1], two[1])
 
@@ -444,7 +446,7 @@ def test_parts_of_an_output_are_outputs(world):
     assert torch.equal(output[output.exits == 0].scores, output.scores[output.exits == 0])
 
 
-def test_confidence_is_worked_out_when_read_and_at_the_operating_point_of_its_run(
+def test_confidence_is_computed_when_read_and_at_the_operating_point_of_its_run(
     world, monkeypatch
 ):
     calls = []
@@ -468,6 +470,36 @@ def test_confidence_is_worked_out_when_read_and_at_the_operating_point_of_its_ru
 def test_a_pickled_output_needs_no_policy(world):
     output = Runner(world.network, world.policy)(world.inputs(9))
     copied = pickle.loads(pickle.dumps(output))
-    assert isinstance(copied.rating, torch.Tensor)
+    assert isinstance(copied.confidence_source, torch.Tensor)
     for name in ("logits", "exits", "costs", "confidence", "likely_wrong"):
         assert torch.equal(getattr(copied, name), getattr(output, name))
+
+
+def test_records_and_columns_say_the_same_and_failures_have_no_answer(world):
+    inputs = world.inputs(12)
+    inputs[5] = torch.nan
+    output = Runner(world.network, world.policy)(inputs)
+    records, columns = output.records(["ant", "bee", "cat"]), output.columns()
+    assert tuple(records[0]) == RECORD_FIELDS and tuple(columns) == tuple(OUTPUT_COLUMNS)
+    for row, record in enumerate(records):
+        if row == 5:
+            assert record == dict.fromkeys(RECORD_FIELDS) | {"cost": 0.0}
+            assert columns["failed"][row] and columns["prediction"][row] == -1
+            continue
+        assert record["class"] == columns["prediction"][row]
+        assert record["name"] == ["ant", "bee", "cat"][record["class"]]
+        assert record["exit"] == columns["exit"][row]
+        assert record["likely_wrong"] is bool(columns["likely_wrong"][row])
+        for name in ("confidence", "cost"):
+            assert record[name] == round(float(columns[name][row]), 6)
+    assert {record["name"] for record in output.records()} == {None}
+    json.dumps(records, allow_nan=False)
+
+
+def test_records_of_a_policy_without_confidence_have_none(world):
+    policy = world.policy._copy()
+    policy.confidence = None
+    records = Runner(world.network, policy)(world.inputs(3)).records()
+    assert [(record["confidence"], record["likely_wrong"]) for record in records] == [
+        (None, False)
+    ] * 3

@@ -1,6 +1,7 @@
 """Columns of a table become what a network takes, or a message that says what to do."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,9 @@ from offramp.data.images import Normalization
 from offramp.data.load import Source
 from offramp.errors import ConfigError, DataError, FileFormatError, NetworkError, OriginWarning
 from offramp.networks.inputs import AnyInput, ImageInput, TensorInput, TextInput
-from offramp.serving.columns import ColumnReader, Columns
+from offramp.serving import Columns, Model, PolicyPredictor
+from offramp.serving.columns import ColumnReader
 from offramp.serving.images import ImageReader, images_of_run
-from offramp.serving.model import Model
-from offramp.serving.ray import PolicyPredictor
 
 SIZE = 8
 NORMALIZATION = Normalization((0.5, 0.4, 0.3), (0.2, 0.2, 0.1))
@@ -73,7 +73,7 @@ def test_rows_that_are_arrays_of_their_own_are_stacked():
     assert torch.equal(found, NORMALIZATION(pixels()))
 
 
-def test_whole_numbers_become_what_the_network_takes():
+def test_integers_become_what_the_network_takes():
     assert ROWS({"inputs": np.arange(12).reshape(2, 6)}).dtype == torch.float32
     ids = ColumnReader(TensorInput((2,), "int64"))
     assert ids({"inputs": np.ones((3, 2), dtype=np.int32)}).dtype == torch.int64
@@ -91,14 +91,14 @@ BAD = {
     "missing": (IMAGES, {"img": 0, "id": 0}, "no column 'image' to predict from, only id, img"),
     "ints": (IMAGES, {"image": np.zeros((1, 3, 8, 8), int)}, "must hold pixels .uint8., floats"),
     "grey": (GREY, {"image": np.zeros((1, 1, 8, 8), np.uint8)}, "give floats as the network"),
-    "grey file": (GREY, {"image": objects(b"x")}, "holds files, and this network takes no"),
+    "grey file": (GREY, {"image": objects(b"x")}, "holds files, but this network takes no"),
     "shapes": (IMAGES, {"image": objects(np.zeros(2), np.zeros(3))}, "'image' differ in shape"),
     "words": (ROWS, {"inputs": np.array([["a"] * 6])}, "'inputs' must hold float32, got <U1"),
-    "float ids": (TEXTS, {"input_ids": objects([0.5])}, "input_ids must hold lists of whole"),
+    "float ids": (TEXTS, {"input_ids": objects([0.5])}, "input_ids must hold lists of integers"),
     "mask": (
         TEXTS,
         {"input_ids": objects([1, 2]), "attention_mask": objects([1])},
-        "input_ids, attention_mask of a text must be equally long",
+        "input_ids, attention_mask of a text must have the same length",
     ),
 }
 
@@ -127,7 +127,8 @@ def places(tmp_path_factory):
     held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
     policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
     policy = policy.tune(val, "geometric").at(budget=0.75)
-    return Model(network.save(root / "network"), policy.save(root / "policy"))
+    folders = network.save(root / "network"), policy.save(root / "policy")
+    return Model(*folders, images=IMAGES.images)
 
 
 def test_a_predictor_adds_what_the_runner_says_and_keeps_the_rest(places):
@@ -135,7 +136,7 @@ def test_a_predictor_adds_what_the_runner_says_and_keeps_the_rest(places):
     broken = NORMALIZATION(images)
     broken[3] = torch.nan
     expected = places.runner()(broken)
-    found = PolicyPredictor(places, IMAGES)({"id": np.arange(30), "image": broken.numpy()})
+    found = PolicyPredictor(places)({"id": np.arange(30), "image": broken.numpy()})
     assert list(found)[:2] == ["id", "image"] and found["id"].tolist() == list(range(30))
     assert found["prediction"].tolist() == expected.predictions.tolist()
     assert found["exit"].tolist() == expected.exits.tolist()
@@ -148,7 +149,7 @@ def test_a_predictor_adds_what_the_runner_says_and_keeps_the_rest(places):
 
 def test_inputs_can_be_left_out_and_answers_named_otherwise(places):
     columns = Columns(prefix="early_", keep_inputs=False)
-    predict = PolicyPredictor(places, ColumnReader(IMAGES.inputs, IMAGES.images, columns))
+    predict = PolicyPredictor(places, columns)
     found = predict({"exit": np.arange(2), "image": pixels(2).numpy()})
     assert "image" not in found and found["exit"].tolist() == [0, 1]
     assert {"early_prediction", "early_exit", "early_failed"} < found.keys()
@@ -156,18 +157,20 @@ def test_inputs_can_be_left_out_and_answers_named_otherwise(places):
 
 def test_columns_are_never_overwritten(places):
     batch = {"image": pixels(2).numpy(), "cost": np.ones(2), "exit": np.ones(2)}
-    with pytest.raises(DataError, match=r"names cost, exit already: rename them, or .* a prefix"):
-        PolicyPredictor(places, IMAGES)(batch)
+    with pytest.raises(
+        DataError, match=r"already have columns named cost, exit: rename them, or .* a prefix"
+    ):
+        PolicyPredictor(places)(batch)
 
 
 def test_images_of_another_size_are_refused_by_the_network(places):
     with pytest.raises(NetworkError, match="resize the images to 8x8"):
-        PolicyPredictor(places, IMAGES)({"image": np.zeros((1, 3, 9, 9), np.uint8)})
+        PolicyPredictor(places)({"image": np.zeros((1, 3, 9, 9), np.uint8)})
 
 
 def test_a_folder_that_a_machine_lacks_is_named(places):
     with pytest.raises(FileFormatError, match=r"no folder nowhere on .*at the same place"):
-        PolicyPredictor(Model(places.network, Path("nowhere")), IMAGES)
+        PolicyPredictor(replace(places, policy=Path("nowhere")))
 
 
 def test_a_run_knows_how_its_images_are_read(tmp_path):
@@ -178,4 +181,5 @@ def test_a_run_knows_how_its_images_are_read(tmp_path):
     reader, names = images_of_run(inputs, tmp_path)
     digits = offramp.data.load("cluttered-digits")["test"]
     assert reader.normalization == digits.normalization and names == tuple(digits.class_names)
-    assert images_of_run(GREY.inputs, tmp_path / "unknown") == (None, None)  # numbers
+    with pytest.raises(NetworkError, match="takes square RGB images, and this one takes"):
+        images_of_run(GREY.inputs, tmp_path)

@@ -23,17 +23,8 @@ from offramp.data.load import Source
 from offramp.errors import ConfigError, DataError, FileFormatError, MissingExtraError
 from offramp.replay import replay
 from offramp.runtime import near_threshold
-from offramp.serving.columns import ColumnReader, Columns
-from offramp.serving.images import images_of_run
-from offramp.serving.model import Model
-from offramp.serving.ray import (
-    AppConfig,
-    PolicyPredictor,
-    app,
-    deployment,
-    for_workers,
-    predict_dataset,
-)
+from offramp.serving import Columns, Model, PolicyPredictor, predict_dataset
+from offramp.serving.ray import AppConfig, app, deployment, for_workers
 
 pytest.importorskip("ray")
 
@@ -111,13 +102,11 @@ class TestBatches:
                 worker = np.full(len(batch["id"]), os.getpid())
                 return {**super().__call__(batch), "worker": worker}
 
-        network = place.runner.network
-        images, _ = images_of_run(network.inputs, place.run)
         found = dataset.map_batches(
             Marked,
             fn_constructor_args=(
-                Model(place.network, place.policy),
-                ColumnReader(network.inputs, images, Columns(keep_inputs=False)),
+                Model.of_run(place.run, place.policy),
+                Columns(keep_inputs=False),
             ),
             concurrency=2,
             num_cpus=0.5,
@@ -147,7 +136,7 @@ class TestBatches:
             predict_dataset(dataset, place.run, place.run / "none")
         with pytest.raises(DataError, match="no column 'photo' to predict from, only id, image"):
             predict_dataset(dataset, place.run, place.policy, columns=Columns(inputs="photo"))
-        with pytest.raises(DataError, match="names cost already"):
+        with pytest.raises(DataError, match="already have columns named cost"):
             predict_dataset(dataset.rename_columns({"id": "cost"}), place.run, place.policy)
         with pytest.raises(ConfigError, match=r"`workers` must be at least 1, or .*got 0"):
             predict_dataset(dataset, place.run, place.policy, workers=0)
@@ -241,7 +230,7 @@ class TestServing:
             (b"{", "application/json", 400, "not valid JSON"),
             ({"inputs": [1]}, "application/json", 422, "must have the shape"),
             ({"path": "/etc/passwd"}, "application/json", 422, "got the fields path"),
-            (b"\x89PNG\r\n\x1a\n", "image/png", 422, "not a PNG or JPEG"),
+            (b"\x89PNG\r\n\x1a\n", "image/png", 422, "not a readable PNG or JPEG"),
             (b"hello", "text/plain", 415, "the content type must be"),
             (b"x" * (MAX_BYTES + 1), "application/json", 413, "may have 40,000 bytes"),
         ],
@@ -313,10 +302,11 @@ def test_relative_folders_are_found_by_workers_that_start_elsewhere(monkeypatch)
     import ray
 
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    for given, wanted in (({}, Path.cwd() / "run"), ({"working_dir": "gcs://x"}, Path("run"))):
+    model = Model(Path("run"), Path("policy"))
+    for given, wanted in (({}, Path.cwd()), ({"working_dir": "gcs://x"}, Path())):
         context = SimpleNamespace(runtime_env=given)
         monkeypatch.setattr(ray, "get_runtime_context", lambda context=context: context)
-        assert for_workers("run") == wanted
+        assert for_workers(model) == Model(wanted / "run", wanted / "policy")
 
 
 def test_arguments_may_be_text_as_on_a_command_line():

@@ -1,4 +1,4 @@
-"""What a server takes, and how it turns away what it does not."""
+"""What a server takes, and how it refuses everything else."""
 
 import base64
 import io
@@ -12,15 +12,15 @@ import pytest
 
 from offramp.errors import ConfigError
 from offramp.networks.inputs import AnyInput, ImageInput, TensorInput, TextInput
+from offramp.serving import ServeConfig, serve
 from offramp.serving.images import ImageReader
-from offramp.serving.requests import Intake, RequestError
-from offramp.serving.server import ServeConfig, serve
+from offramp.serving.requests import RequestError, RequestParser, RequestSettings
 
 Image = pytest.importorskip("PIL.Image")
 
-IMAGES = Intake(ImageInput(4, 4), ImageReader(4), max_pixels=10_000)
-NUMBERS = Intake(TensorInput((2, 2)))
-TEXT = Intake(TextInput(max_length=5, vocabulary=10, segments=True))
+IMAGES = RequestParser(ImageInput(4, 4), ImageReader(4), RequestSettings(max_pixels=10_000))
+NUMBERS = RequestParser(TensorInput((2, 2)))
+TEXT = RequestParser(TextInput(max_length=5, vocabulary=10, segments=True))
 
 
 def png(width=4, height=4, colour=(255, 0, 0), kind="PNG"):
@@ -29,8 +29,8 @@ def png(width=4, height=4, colour=(255, 0, 0), kind="PNG"):
     return file.getvalue()
 
 
-def ask(intake, **fields):
-    return intake.parse("application/json; charset=utf-8", json.dumps(fields).encode())
+def ask(parser, **fields):
+    return parser.parse("application/json; charset=utf-8", json.dumps(fields).encode())
 
 
 def test_a_port_that_is_taken_is_said_before_anything_is_loaded():
@@ -40,30 +40,30 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded():
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"cannot listen at 127.0.0.1:{port}: .*--port"):
-            serve(None, None, ServeConfig(port=port))
+            serve(None, ServeConfig(port=port))
 
 
 @pytest.mark.parametrize(("kind", "mime"), [("PNG", "image/png"), ("JPEG", "image/jpeg")])
 def test_images_are_brought_to_the_networks_size(kind, mime):
     query = IMAGES.parse(mime, png(40, 30, kind=kind), "mine")
     assert query.id == "mine"
-    assert query.parts["pixels"].shape == (3, 4, 4) and query.parts["pixels"].dtype == np.uint8
-    assert query.parts["pixels"][0].min() > 250 and query.parts["pixels"][1].max() < 5
+    assert query.arrays["pixels"].shape == (3, 4, 4) and query.arrays["pixels"].dtype == np.uint8
+    assert query.arrays["pixels"][0].min() > 250 and query.arrays["pixels"][1].max() < 5
 
 
 def test_an_image_in_json_is_the_same_image():
-    plain = IMAGES.parse("image/png", png()).parts["pixels"]
+    plain = IMAGES.parse("image/png", png()).arrays["pixels"]
     wrapped = ask(IMAGES, id=3, image=base64.b64encode(png()).decode())
-    assert wrapped.id == 3 and (wrapped.parts["pixels"] == plain).all()
+    assert wrapped.id == 3 and (wrapped.arrays["pixels"] == plain).all()
 
 
 def test_numbers_are_taken_as_they_are():
     query = ask(NUMBERS, inputs=[[1, 2.5], [-3, 0]])
-    assert query.parts["inputs"].tolist() == [[1.0, 2.5], [-3.0, 0.0]] and query.id is None
+    assert query.arrays["inputs"].tolist() == [[1.0, 2.5], [-3.0, 0.0]] and query.id is None
 
 
 def test_texts_get_a_mask():
-    parts = ask(TEXT, input_ids=[1, 2, 9], token_type_ids=[0, 0, 1]).parts
+    parts = ask(TEXT, input_ids=[1, 2, 9], token_type_ids=[0, 0, 1]).arrays
     assert parts["attention_mask"].tolist() == [1, 1, 1]
     assert parts["input_ids"].dtype == np.int64
 
@@ -82,13 +82,13 @@ def huge_png(side=100_000):
 BAD = {
     "no JSON": (IMAGES, "application/json", b"{", 400, "not valid JSON: Expecting"),
     "no text": (IMAGES, "application/json", b"\xff\xfe\xfa", 400, "not valid JSON"),
-    "brackets": (IMAGES, "application/json", b"[" * 200_000, 400, "JSON: too many brackets"),
-    "NaN": (NUMBERS, "application/json", b'{"inputs": [NaN]}', 400, "NaN is no number in JSON"),
-    "a list": (IMAGES, "application/json", b"[1]", 400, "must be a JSON object, got a list"),
+    "brackets": (IMAGES, "application/json", b"[" * 200_000, 400, "JSON: nested too deeply"),
+    "NaN": (NUMBERS, "application/json", b'{"inputs": [NaN]}', 400, "NaN is not a number in JSON"),
+    "a list": (IMAGES, "application/json", b"[1]", 400, "must be a JSON object, got list"),
     "a form": (IMAGES, "multipart/form-data", b"x", 415, "must be application/json, image/png"),
     "no type": (IMAGES, "", b"x", 415, "got 'none'"),
-    "a GIF": (IMAGES, "image/png", png(kind="GIF"), 422, "not a PNG or JPEG that can be read"),
-    "no image": (IMAGES, "image/png", b"import os", 422, "not a PNG or JPEG that can be read"),
+    "a GIF": (IMAGES, "image/png", png(kind="GIF"), 422, "not a readable PNG or JPEG"),
+    "no image": (IMAGES, "image/png", b"import os", 422, "not a readable PNG or JPEG"),
     "half": (IMAGES, "image/png", png(90, 90)[:-40], 422, "damaged and cannot be decoded"),
     "large": (IMAGES, "image/png", png(101, 100), 413, "may have 10,000 pixels, got 101 x 100"),
     "a bomb": (IMAGES, "image/png", huge_png(), 413, "may have 10,000 pixels, got far more"),
@@ -97,28 +97,36 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_bodies_are_turned_away_with_a_reason(name):
-    intake, kind, body, status, reason = BAD[name]
+def test_bad_bodies_are_refused_with_a_reason(name):
+    parser, kind, body, status, reason = BAD[name]
     with pytest.raises(RequestError, match=reason) as found:
-        intake.parse(kind, body)
+        parser.parse(kind, body)
     assert found.value.status == status
 
 
 FIELDS = [
-    (IMAGES, {}, "give `image` .base64. or `inputs`, and `id` if you like, got the fields none"),
+    (IMAGES, {}, "give `image` .base64. or `inputs`, and optionally `id`, got the fields none"),
     (IMAGES, {"image": "x", "path": "/etc/passwd"}, "got the fields image, path"),
     (IMAGES, {"image": "%%"}, "`image` is not valid base64"),
-    (IMAGES, {"image": 5}, "`image` must be base64 text, got a int"),
+    (IMAGES, {"image": 5}, "`image` must be base64 text, got int"),
     (IMAGES, {"inputs": [[[1.0]]]}, r"must have the shape \[3, 4, 4\], got \[1, 1, 1\]"),
-    (NUMBERS, {"inputs": [[1, 2], [3]]}, "must be nested lists of finite numbers, all as long"),
+    (
+        NUMBERS,
+        {"inputs": [[1, 2], [3]]},
+        "must be nested lists of finite numbers, all of the same length",
+    ),
     (NUMBERS, {"inputs": [["1", 2], [3, 4]]}, "must be nested lists of finite numbers"),
     (NUMBERS, {"inputs": [[1e39, 2], [3, 4]]}, "must be nested lists of finite numbers"),
     (NUMBERS, {"inputs": [[None, 2], [3, 4]]}, "must be nested lists of finite numbers"),
     (NUMBERS, {"inputs": {"a": 1}}, "must be nested lists of finite numbers"),
     (NUMBERS, {"inputs": [[10**400, 2], [3, 4]]}, "must be nested lists of finite numbers"),
-    (NUMBERS, {"id": [1], "inputs": [[1, 2], [3, 4]]}, "`id` must be a number or a text"),
+    (NUMBERS, {"id": [1], "inputs": [[1, 2], [3, 4]]}, "`id` must be a number or a string"),
     (NUMBERS, {"id": "x" * 300, "inputs": [[1, 2], [3, 4]]}, "of at most 200 characters"),
-    (TEXT, {"text": "hello"}, "give `input_ids`, and attention_mask, token_type_ids if you like"),
+    (
+        TEXT,
+        {"text": "hello"},
+        "give `input_ids`, and optionally attention_mask, token_type_ids, got",
+    ),
     (TEXT, {"input_ids": []}, r"`input_ids` must be"),
     (TEXT, {"input_ids": [11]}, r"`input_ids` must be a list of numbers in 0\.\.9"),
     (TEXT, {"input_ids": [1.5]}, "`input_ids` must be nested lists of finite numbers"),
@@ -127,18 +135,16 @@ FIELDS = [
 ]
 
 
-@pytest.mark.parametrize(("intake", "fields", "reason"), FIELDS)
-def test_bad_fields_are_turned_away_with_a_reason(intake, fields, reason):
+@pytest.mark.parametrize(("parser", "fields", "reason"), FIELDS)
+def test_bad_fields_are_refused_with_a_reason(parser, fields, reason):
     with pytest.raises(RequestError, match=reason) as found:
-        ask(intake, **fields)
+        ask(parser, **fields)
     assert found.value.status == 422
 
 
 def test_a_network_that_does_not_know_its_inputs_is_not_served():
     with pytest.raises(ConfigError, match="does not know its inputs cannot be served"):
-        Intake(AnyInput())
-    with pytest.raises(ConfigError, match="`max_bytes` and `max_pixels` must be positive, got 0"):
-        Intake(TensorInput((2,)), max_bytes=0)
+        RequestParser(AnyInput())
 
 
 @pytest.mark.parametrize(
@@ -147,6 +153,10 @@ def test_a_network_that_does_not_know_its_inputs_is_not_served():
         ({"host": "example.org"}, "`host` must be one of 127.0.0.1"),
         ({"port": 80}, r"`port` must lie in 1024\.\.65535, got 80"),
         ({"max_batch": 0}, "`max_batch` must be at least 1, got 0"),
+        ({"max_bytes": 0}, "`max_bytes` must be at least 1, got 0"),
+        ({"workers": 0}, "`workers` must be at least 1, got 0"),
+        ({"precision": "half"}, "`precision` must be float32 or bfloat16, got 'half'"),
+        ({"request_timeout": 0}, r"`request_timeout` must be longer than `batch_wait` .*got 0"),
         ({"body_timeout": 0}, "`body_timeout` must be positive, got 0"),
         ({"batch_wait": 40}, r"`batch_wait` must lie in 0\.\.30, got 40"),
         ({"threads": 0}, "`threads` must be at least 1, got 0"),

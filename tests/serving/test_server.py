@@ -213,7 +213,7 @@ def test_images_are_answered_like_their_pixels(server, kind):
         (b"{", "application/json", 400, "not valid JSON"),
         ({"inputs": [1]}, "application/json", 422, "must have the shape"),
         ({"path": "/etc/passwd"}, "application/json", 422, "got the fields path"),
-        (b"\x89PNG\r\n\x1a\n", "image/png", 422, "not a PNG or JPEG"),
+        (b"\x89PNG\r\n\x1a\n", "image/png", 422, "not a readable PNG or JPEG"),
         (b"hello", "text/plain", 415, "the content type must be"),
         (b"x" * (MAX_BYTES + 1), "application/json", 413, "may have 20,000 bytes"),
     ],
@@ -244,7 +244,7 @@ def test_a_body_that_grows_without_end_is_cut_off(server):
 
 
 def test_metrics_count_requests_exits_latency_and_savings(server):
-    exits = [f'offramp_exits_total{{exit="{m}"}}' for m in range(2)]
+    exits = [f'offramp_exits_total{{exit="{exit_index}"}}' for exit_index in range(2)]
     names = ['offramp_requests_total{status="200"}', 'offramp_requests_total{status="422"}']
     names += [*exits, "offramp_cost_saved_total", "offramp_request_seconds_count"]
     before = {name: server.metric(name) for name in names}
@@ -289,7 +289,7 @@ def test_a_policy_of_another_network_is_refused_before_the_port_opens(tmp_path):
     policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
     policy = policy.tune(val, "geometric").at(budget=0.8)
     from offramp.errors import ConfigError, OriginError
-    from offramp.serving.server import Model
+    from offramp.serving import Model
 
     policy.save(tmp_path / "policy")
     with pytest.raises(OriginError, match="this policy is for the network"):
@@ -308,14 +308,14 @@ def test_cli_names_what_is_wrong(tmp_path):
 
 
 def test_images_are_read_as_the_named_data_set_was(tmp_path):
-    from offramp.data.load import Source
-    from offramp.serving.images import images_as_trained
+    from offramp.errors import NetworkError
+    from offramp.serving.images import images_of_run
 
     network = offramp.build("convnet", num_classes=10, image_size=28)
-    told = Source.find(tmp_path, "cluttered-digits")
-    reader, names = images_as_trained(network.inputs, told)
+    reader, names = images_of_run(network.inputs, tmp_path, "cluttered-digits")
     data = offramp.data.load("cluttered-digits")["test"]
     assert reader.size == 28 and reader.normalization == data.normalization
     assert names == tuple(data.class_names)
     grey = offramp.build("convnet", num_classes=10, image_size=28, channels=1)
-    assert images_as_trained(grey.inputs, None) == (None, None)  # sent as numbers
+    with pytest.raises(NetworkError, match="a network that takes square RGB images, and this"):
+        images_of_run(grey.inputs, tmp_path)  # its images are sent as numbers

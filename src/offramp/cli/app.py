@@ -94,7 +94,7 @@ _noted: set[str] = set()
 def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
     """Show each warning once, in one line."""
     text = str(message)
-    if issubclass(category, OriginWarning):
+    if issubclass(category, OriginWarning) and "ledger" in text:
         text = (
             "the ledgers do not name their network, and a mix-up would go unnoticed; in an .npz, "
             "an array `network` with any text names it"

@@ -7,20 +7,10 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from offramp.cli.console import err, out
-from offramp.cli.predict_bench import (
-    Budget,
-    NetworkPath,
-    PolicyPath,
-    load_policy,
-    note_normalization,
-)
+from offramp.cli.predict_bench import Budget, NetworkPath, PolicyPath, load_policy
 from offramp.cli.train_record import Domain, load_network
-from offramp.data.load import Source
-from offramp.onnx.export import export
-from offramp.serving.images import images_as_trained, takes_files
-from offramp.serving.model import Model, network_folder, read_names
-from offramp.serving.requests import Intake
-from offramp.serving.server import ServeConfig, serve
+from offramp.onnx import export
+from offramp.serving import Model, ServeConfig, serve
 
 
 def export_command(
@@ -29,14 +19,15 @@ def export_command(
     folder: Annotated[Path, typer.Option("--out", help="Where to write.")] = Path("export"),
     budget: Budget = None,
     single: Annotated[
-        bool, typer.Option("--single", help="Also one graph of all stages, for single samples.")
+        bool,
+        typer.Option("--single", help="Also write one graph of all stages, for single samples."),
     ] = False,
 ) -> None:
     """Write a network and its policy as ONNX graphs, one per stage.
 
     Each graph holds a stage with its head, answer, scorer and confidence, and takes any batch
-    size. export.json names them and holds the thresholds of all budgets. In Python,
-    offramp.OnnxRunner(FOLDER) runs them without torch's network; docs/serving.md describes the
+    size. export.json lists them, with the thresholds of all budgets. In Python,
+    offramp.OnnxRunner(FOLDER) runs them without the PyTorch network; docs/serving.md describes
     inputs and outputs for other languages. Needs pip install 'offramp[onnx]'.
     """
     loaded, chosen = load_network(network), load_policy(policy, budget)
@@ -56,9 +47,9 @@ def serve_command(
     network: NetworkPath,
     policy: PolicyPath,
     host: Annotated[
-        str, typer.Option(help="127.0.0.1: this machine only; 0.0.0.0 or ::: everybody.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="1024 to 65535.")] = 8000,
+        str, typer.Option(help="127.0.0.1 for this machine only; 0.0.0.0 or :: for everybody.")
+    ] = ServeConfig.host,
+    port: Annotated[int, typer.Option(help="1024 to 65535.")] = ServeConfig.port,
     budget: Budget = None,
     data: Annotated[
         str | None,
@@ -69,33 +60,46 @@ def serve_command(
     ] = None,
     domain: Domain = None,
     class_names: Annotated[
-        Path | None, typer.Option(help="Text file with the name of a class in each line.")
+        Path | None, typer.Option(help="Text file with one class name per line.")
     ] = None,
-    max_batch: Annotated[int, typer.Option(help="Requests answered together, at most.")] = 32,
+    max_batch: Annotated[
+        int, typer.Option(help="Largest number of requests answered together.")
+    ] = ServeConfig.max_batch,
     batch_wait: Annotated[
         float, typer.Option(help="Seconds that a request waits for others.")
-    ] = 0.002,
-    workers: Annotated[int, typer.Option(help="Processes that each hold the network.")] = 1,
-    threads: Annotated[int | None, typer.Option(help="Of torch, in each worker.")] = None,
-    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
-    max_bytes: Annotated[int, typer.Option(help="Of a request's body.")] = 4 * 2**20,
-    max_pixels: Annotated[int, typer.Option(help="Of an image as it is sent.")] = 16_000_000,
-    body_timeout: Annotated[float, typer.Option(help="Seconds for a body to arrive.")] = 10.0,
-    max_requests: Annotated[int, typer.Option(help="At once; more are turned away.")] = 1000,
+    ] = ServeConfig.batch_wait,
+    workers: Annotated[
+        int, typer.Option(help="Number of processes that each hold the network.")
+    ] = ServeConfig.workers,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of torch in each worker.")
+    ] = ServeConfig.threads,
+    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = ServeConfig.precision,
+    max_bytes: Annotated[
+        int, typer.Option(help="Size limit of a request's body.")
+    ] = ServeConfig.max_bytes,
+    max_pixels: Annotated[
+        int, typer.Option(help="Size limit of an image as it is sent.")
+    ] = ServeConfig.max_pixels,
+    body_timeout: Annotated[
+        float, typer.Option(help="Seconds in which a body must arrive.")
+    ] = ServeConfig.body_timeout,
+    max_requests: Annotated[
+        int, typer.Option(help="Largest number of open requests; further ones get a 503.")
+    ] = ServeConfig.max_requests,
 ) -> None:
-    """Answer requests over HTTP, each at the exit where it may stop.
+    """Answer requests over HTTP; every sample stops at its own exit.
 
     POST /predict takes a PNG or JPEG, or JSON: {"image": BASE64}, {"inputs": NESTED LISTS} or, for
-    text, {"input_ids": LIST}; an "id" comes back. The answer is JSON: class, name, confidence
-    (the calibrated probability that it is right), likely_wrong, exit and cost. GET /health says
-    whether the server is ready, GET /metrics is for Prometheus.
+    text, {"input_ids": LIST}; an "id" is returned with the answer. The answer is JSON: class,
+    name, confidence (the calibrated probability that it is right), likely_wrong, exit and cost.
+    GET /health says whether the server is ready, and GET /metrics is for Prometheus.
 
-    Requests that come together are answered in one batch, in which every sample leaves at its own
+    Requests that arrive together are answered in one batch, which every sample leaves at its own
     exit. Example: curl -H 'Content-Type: image/png' --data-binary @a.png 127.0.0.1:8000/predict
 
-    There is no encryption here, and no key unless LIT_SERVER_API_KEY is set (clients then send it
-    as X-API-Key): put a proxy in front before the world can reach it. Needs pip install
-    'offramp[serve]'.
+    There is no encryption, and no key unless LIT_SERVER_API_KEY is set (clients then send it as
+    X-API-Key): put a proxy in front of a public server. Needs pip install 'offramp[serve]'.
     """
     config = ServeConfig(
         host=host,
@@ -105,16 +109,14 @@ def serve_command(
         workers=workers,
         threads=threads,
         precision=precision,
+        max_bytes=max_bytes,
+        max_pixels=max_pixels,
         body_timeout=body_timeout,
         max_requests=max_requests,
     )
-    loaded = load_network(network)
-    told = Source.find(network, data, domain)
-    if takes_files(loaded.inputs):
-        note_normalization(told)
-    reader, names = images_as_trained(loaded.inputs, told)
-    intake = Intake(loaded.inputs, reader, max_bytes, max_pixels)
-    model = Model(network_folder(network), policy, budget, read_names(class_names) or names)
+    model = Model.of_run(
+        network, policy, budget, data=data, domain=domain, class_names=class_names
+    )
     err.print(f"serving at http://{host}:{port}/predict; stop with Ctrl-C", highlight=False)
-    serve(model, intake, config)
+    serve(model, config)
     err.print("stopped", highlight=False)

@@ -3,7 +3,7 @@
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -19,26 +19,24 @@ from offramp.data.load import Source
 from offramp.errors import ConfigError
 from offramp.machine import to_precision
 from offramp.policy import Policy
-from offramp.runtime import Runner, RunOutput, measure_speed
-from offramp.serving.images import ImageReader, find_images
+from offramp.runtime import Runner, measure_speed
+from offramp.runtime.output import RECORD_FIELDS
+from offramp.serving.images import find_images, images_of_run
 from offramp.storage import atomic_path, check_target
 
 SHOWN = 3  # failed inputs that are named
-COLUMNS = ("input", "class", "name", "confidence", "likely_wrong", "exit", "cost")
 
 NetworkPath = Annotated[
     Path, typer.Argument(metavar="NETWORK", help="Folder of a saved network, or of a run.")
 ]
-PolicyPath = Annotated[
-    Path, typer.Argument(metavar="POLICY", help="Folder of a policy that was fitted for it.")
-]
+PolicyPath = Annotated[Path, typer.Argument(metavar="POLICY", help="Folder of its policy.")]
 Budget = Annotated[
     float | None,
     typer.Option(help="Mean cost, as a share of the full network. Default: the policy's own."),
 ]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto.")]
 ChannelsLast = Annotated[
-    bool, typer.Option(help="Lay out images with the channels last: faster for convolutions.")
+    bool, typer.Option(help="Store images with the channels last: faster for convolutions.")
 ]
 
 
@@ -53,12 +51,12 @@ def predict_command(
         str | None,
         typer.Option(
             "--data",
-            help="Without INPUT: the data set to predict. With it: the one that the network was "
-            "trained on, whose normalisation and class names are used. Default: the run's.",
+            help="Without INPUT: the data set to predict. With it: the data set of the training, "
+            "whose normalisation and class names are used. Default: the run's.",
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="Of the data set.")] = "test",
-    limit: Annotated[int | None, typer.Option(help="At most so many samples.")] = None,
+    split: Annotated[str, typer.Option(help="Split of the data set.")] = "test",
+    limit: Annotated[int | None, typer.Option(help="Largest number of samples.")] = None,
     target: Annotated[
         Path | None,
         typer.Option("--out", help="A .csv or .jsonl file. Default: CSV on the screen."),
@@ -69,10 +67,10 @@ def predict_command(
     batch_size: Annotated[int, typer.Option(help="Samples read at a time.")] = 32,
     precision: Precision = "float32",
 ) -> None:
-    """Answer images, each at the exit where it may stop: class, confidence, exit and cost.
+    """Predict class, confidence, exit and cost of images; each stops at its own exit.
 
     The confidence is the calibrated probability that the class is right. A sample that was
-    stopped although it is below 0.5 is marked likely_wrong. Costs are shares of the network
+    stopped with a confidence below 0.5 is marked likely_wrong. Costs are shares of the network
     without exits.
 
     An image that cannot be decoded has an empty class; all others are answered.
@@ -81,37 +79,43 @@ def predict_command(
         raise ConfigError(f"--batch-size must be at least 1, got {batch_size}")
     made = load_network(network)
     runner = Runner(made, load_policy(policy, budget), precision=to_precision(precision))
-    told = Source.find(network, data, domain, tokenizer)
-    source = None if told is None else _split(told, split)
-    read: Iterable[Any]
+    batches: Iterable[Any]
+    class_names: Sequence[str] | None
     if inputs:
         files = find_images(inputs)[:limit]
         names = [str(file) for file in files]
-        note_normalization(told)
-        read = ImageReader.as_trained(made.inputs, told, source).batches(files, batch_size)
-    elif source is not None:
-        names = source.sample_ids[:limit]
-        read = _data_batches(source, len(names), batch_size)
+        reader, class_names = images_of_run(made.inputs, network, data, domain)
+        batches = reader.batches(files, batch_size)
     else:
-        raise ConfigError("give image files, a folder of images, or --data")
-    classes = None if source is None else source.class_names
+        source = Source.find(network, data, domain, tokenizer)
+        if source is None:
+            raise ConfigError("give image files, a folder of images, or --data")
+        samples = _load_split(source, split)
+        names, class_names = samples.sample_ids[:limit], samples.class_names
+        rows = torch.arange(len(names)).split(batch_size)
+        batches = (samples.batch(some)[0] for some in rows)
+    records = (
+        record for output in runner.stream(batches) for record in output.records(class_names)
+    )
     failed = []
     with _writer(target) as write:
-        for row in _rows(runner.stream(read), names, classes):
-            write(row)
-            if row["class"] is None:
-                failed.append(row["input"])
-    err.print(str(runner.stats), markup=False, highlight=False)
+        for name, record in zip(names, records, strict=True):
+            write({"input": name, **record})
+            if record["class"] is None:
+                failed.append(name)
+    _note(str(runner.stats))
     if failed:
-        shown = ", ".join(map(str, failed[:SHOWN])) + (", ..." if len(failed) > SHOWN else "")
-        err.print(
-            f"note: no answer for {len(failed)} of {len(names)}, which cannot be decoded or hold "
-            f"numbers that are none: {shown}",
-            markup=False,
-            highlight=False,
+        shown = ", ".join(failed[:SHOWN]) + (", ..." if len(failed) > SHOWN else "")
+        _note(
+            f"note: no answer for {len(failed)} of {len(names)}, which cannot be decoded or have "
+            f"NaN or infinite values: {shown}"
         )
     if failed and len(failed) == len(names):
         raise typer.Exit(1)
+
+
+def _note(text: str) -> None:
+    err.print(text, markup=False, highlight=False)
 
 
 def bench_command(
@@ -119,21 +123,21 @@ def bench_command(
     policy: PolicyPath,
     data: Annotated[
         str | None,
-        typer.Option("--data", help="Data set to run on. Default: the run's, or else noise."),
+        typer.Option("--data", help="Data set to run on. Default: the run's, or noise."),
     ] = None,
-    split: Annotated[str, typer.Option(help="Of the data set.")] = "test",
+    split: Annotated[str, typer.Option(help="Split of the data set.")] = "test",
     batch_sizes: Annotated[str, typer.Option(help="Comma-separated.")] = "1,32,256",
-    seconds: Annotated[float, typer.Option(help="For each batch size.")] = 5.0,
+    seconds: Annotated[float, typer.Option(help="Seconds per batch size.")] = 5.0,
     budget: Budget = None,
     domain: Domain = None,
     tokenizer: TokenizerName = None,
     precision: Precision = "float32",
     channels_last: ChannelsLast = False,
-    threads: Annotated[int | None, typer.Option(help="Of torch. Default: its own choice.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of torch.")] = None,
 ) -> None:
     """Measure samples per second with and without exits, at several batch sizes.
 
-    Both are run in turn in one process, and the best round of each counts.
+    Both take turns in one process, and the best round of each counts.
     """
     sizes = _sizes(batch_sizes)
     if threads is not None:
@@ -141,13 +145,13 @@ def bench_command(
     made = load_network(network)
     chosen = load_policy(policy, budget)
     runner = Runner(made, chosen, precision=to_precision(precision), channels_last=channels_last)
-    told = Source.find(network, data, domain, tokenizer)
-    if told is None:
+    source = Source.find(network, data, domain, tokenizer)
+    if source is None:
         err.print("note: noise as input; give --data for the exits of real samples")
         batch = made.example(max(sizes))
     else:
-        source = _split(told, split)
-        batch, _ = source.batch(torch.arange(min(len(source), max(256, *sizes))))
+        samples = _load_split(source, split)
+        batch, _ = samples.batch(torch.arange(min(len(samples), max(256, *sizes))))
     with err.status("measuring"):
         speeds = measure_speed(runner, batch, sizes, seconds)
     table = Table(title=f"samples per second, {torch.get_num_threads()} threads, {precision}")
@@ -160,7 +164,7 @@ def bench_command(
 
 
 def load_policy(folder: Path, budget: float | None) -> Policy:
-    """A saved policy at the point for a budget, or at its own."""
+    """A saved policy at the operating point for a budget, or at its own."""
     policy = Policy.load(folder)
     if budget is not None:
         return policy.at(budget=budget)
@@ -169,51 +173,16 @@ def load_policy(folder: Path, budget: float | None) -> Policy:
     return policy
 
 
-def _split(source: Source, split: str) -> Data:
+def _load_split(source: Source, split: str) -> Data:
     splits = source.load()
     if split not in splits:
         raise ConfigError(f"--split must be one of {', '.join(splits)}, got {split!r}")
     return splits[split]
 
 
-def note_normalization(told: Source | None) -> None:
-    """Say so where it is not known what a network was trained on."""
-    if told is None:
-        err.print(
-            "note: pixels are normalised as ImageNet's; --data names the data set of the training"
-        )
-
-
-def _data_batches(data: Data, count: int, batch_size: int) -> Iterator[Any]:
-    for rows in torch.arange(count).split(batch_size):
-        yield data.batch(rows)[0]
-
-
-def _rows(
-    outputs: Iterable[RunOutput], names: Sequence[str], classes: Sequence[str] | None
-) -> Iterator[dict[str, Any]]:
-    remaining = iter(names)
-    for output in outputs:
-        for at in range(len(output)):
-            failed, predicted = bool(output.failed[at]), int(output.predictions[at])
-            yield {
-                "input": next(remaining),
-                "class": None if failed else predicted,
-                "name": None if failed or classes is None else classes[predicted],
-                "confidence": _number(output.confidence[at].item()),
-                "likely_wrong": None if failed else bool(output.likely_wrong[at]),
-                "exit": None if failed else int(output.exits[at]),
-                "cost": _number(output.costs[at].item()),
-            }
-
-
-def _number(value: float) -> float | None:
-    return None if value != value else round(value, 4)
-
-
 @contextmanager
-def _writer(target: Path | None) -> Iterator[Any]:
-    """A function that writes one row, as CSV or as JSON lines."""
+def _writer(target: Path | None) -> Iterator[Callable[[dict[str, Any]], object]]:
+    """A function that writes one record, as CSV or as JSON lines."""
     if target is None:
         yield _csv_writer(sys.stdout)
         return
@@ -227,11 +196,11 @@ def _writer(target: Path | None) -> Iterator[Any]:
         if target.suffix == ".csv":
             yield _csv_writer(file)
         else:
-            yield lambda row: file.write(json.dumps(row) + "\n")
+            yield lambda record: file.write(json.dumps(record) + "\n")
 
 
-def _csv_writer(file: IO[str]) -> Any:  # noqa: ANN401
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+def _csv_writer(file: IO[str]) -> Callable[[dict[str, Any]], object]:
+    writer = csv.DictWriter(file, ("input", *RECORD_FIELDS), lineterminator="\n")
     writer.writeheader()
     return writer.writerow
 

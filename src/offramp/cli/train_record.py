@@ -19,7 +19,7 @@ from offramp.machine import to_precision
 from offramp.networks import ARCHITECTURES, EarlyExitNetwork, build_for_data
 from offramp.networks.backbones import BUILDERS
 from offramp.record import record
-from offramp.serving.model import network_folder
+from offramp.serving.answers import network_folder
 from offramp.training import OBJECTIVES, TrainConfig, train
 
 Domain = Annotated[

@@ -22,16 +22,10 @@ from offramp.networks.inputs import AnyInput, Inputs, TensorInput, TextInput
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import Shared, State, map_leaves, named_leaves, take
 from offramp.onnx.graphs import check_graph
-from offramp.onnx.manifest import (
-    VERSION,
-    GraphFile,
-    Manifest,
-    StageFile,
-    output_names,
-)
+from offramp.onnx.manifest import VERSION, GraphFile, Manifest, StageFile, output_names
 from offramp.onnx.single import nested_graph
 from offramp.policy import Policy
-from offramp.runtime.routes import judge, val_samples
+from offramp.runtime.operating_point import answer_and_score, val_samples
 from offramp.runtime.runner import Runner
 from offramp.storage import atomic_path, check_target, read_description
 
@@ -48,31 +42,31 @@ def export(
 ) -> Path:
     """Write a network and its policy as ONNX graphs, for `OnnxRunner` or any other program.
 
-    The graphs take any batch size, and texts of any length up to the network's; images keep
+    The graphs take any batch size, and texts of any length up to the network's limit; images keep
     their size. Each graph is run once in ONNX Runtime and compared before it is written. The
-    description `export.json` comes last, so that a folder is whole or holds what it held before.
+    description `export.json` comes last, so an interrupted export leaves the older one intact.
 
     Args:
         network: On any device; exported in float32.
-        policy: Of this network, at an operating point. All of its points go along.
+        policy: A policy of this network at an operating point; all of its points are exported.
         folder: Created if needed; an older export there is replaced.
-        example: A batch of at least two samples, where the network does not know its inputs.
-        progress: Called with the number of graphs that are done, their number, and what is next.
-        single: Also write one graph for a single sample, in which the stages are nested.
+        example: A batch of at least two samples, if the network does not know its inputs.
+        progress: Called with the number of finished graphs, their total, and what comes next.
+        single: Also write one graph for single samples, in which the stages are nested.
 
     Returns:
         The folder's path.
 
     Raises:
         NetworkError: A stage, head, answer or scorer cannot be written as a graph, or the policy
-            does not fit the network.
+            is for another network.
         MissingExtraError: The extra `onnx` is not installed.
     """
     for needed in ("onnx", "onnxscript", "onnxruntime"):
         require(needed, extra="onnx")
     folder = Path(folder)
     check_target(folder, "export")
-    Runner(network, policy)  # says what does not fit
+    Runner(network, policy)  # raises unless they belong together
     stale = _own_files(folder)
     plain = copy.deepcopy(network).cpu().float().eval()
     inputs, state = _first_state(plain, example)
@@ -91,7 +85,7 @@ def export(
         replace(manifest, single=extra).write(folder)
     except BaseException:
         written: list[GraphFile] = [*files, *([] if extra is None else [extra])]
-        stale = [folder / each.file for each in written]  # half an export is of no use
+        stale = [folder / each.file for each in written]  # half an export is useless
         raise
     finally:
         for path in stale:
@@ -119,19 +113,19 @@ def _manifest(
 
 
 class StageModule(nn.Module):
-    """One stage with everything that is asked at its exit: flat tensors in, flat tensors out.
+    """One stage with its head, answer, scorer and confidence: flat tensors in and out.
 
     Args:
         network: In eval mode.
         policy: Fitted.
         exit_index: m.
-        state: Before the stage, of an example.
+        state: The state of an example before the stage.
 
     Attributes:
         after: The example's state after the stage.
 
     Raises:
-        NetworkError: A part of the state that is shared by all samples depends on the batch.
+        NetworkError: A part of the state that all samples share depends on the batch.
     """
 
     def __init__(
@@ -154,37 +148,37 @@ class StageModule(nn.Module):
         return bool(getattr(self.head, "reads_logits", True)) and self.exit_index > 0
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """See `output_names` for the order."""
+        """Run the stage; `output_names` says in which order the outputs come."""
         parts = iter(tensors)
         state: State = self.stage(map_leaves(lambda _: next(parts), self.template))
         before = next(parts) if self.reads_logits else None
         earlier = next(parts) if self.reads_answers else None
         logits = self.head(state, before if self._head_reads else None).float()
         now = logits.unsqueeze(1)
-        # Where nothing looks back, the new logits stand in for those before.
+        # If nothing looks back, the new logits stand in for the earlier ones.
         so_far = now.expand(-1, self.exit_index + 1, -1)
         if before is not None:
             so_far = torch.cat([before, now], dim=1)
-        answer, scores = judge(self.policy, so_far, earlier, score=not self.is_last)
+        answer, scores = answer_and_score(self.policy, so_far, earlier, score=not self.is_last)
         outputs = [] if self.is_last else _tensors(state)
         outputs += [logits, answer] + ([] if scores is None else [scores])
         if self.policy.confidence is not None:
             exits = torch.full_like(answer[:, 0], self.exit_index, dtype=torch.long)
             outputs.append(self.policy.confidence.probability(answer, exits, scores))
-        # A graph's output must not be one of its inputs, nor twice the same.
+        # An output of a graph must be neither one of its inputs nor another output.
         return tuple(each.clone() for each in outputs)
 
     def example(self) -> tuple[Tensor, ...]:
-        """What goes in, for the example."""
+        """The graph's inputs, for the example."""
         leaves = _tensors(self.template)
         shape = len(leaves[0]), self.exit_index, self.num_classes
-        # Each its own: one tensor given twice would not tell the logits from the answers.
+        # Separate tensors: one given twice would become one input.
         reads = range(self.reads_logits + self.reads_answers)
         return (*leaves, *(torch.rand(shape) for _ in reads))
 
     @torch.no_grad()
     def _advanced(self) -> State:
-        """The example's state after this stage, whose shared parts are the same for any batch."""
+        """The example's state after this stage; its shared parts must not depend on the batch."""
         after: State = self.stage(self.template)
         fewer: State = self.stage(take(self.template, torch.tensor([1])))
         pairs = zip(named_leaves(after), named_leaves(fewer), strict=True)
@@ -197,12 +191,12 @@ class StageModule(nn.Module):
         return after
 
     def output_names(self) -> list[str]:
-        """Of the outputs, in order."""
+        """Names of the outputs, in order."""
         carried = None if self.is_last else len(_tensors(self.after))
         return output_names(carried, self.policy.confidence is not None)
 
     def paths(self) -> tuple[tuple[str | int, ...], ...]:
-        """What leads to each tensor of the state that goes in."""
+        """The keys and positions that lead to each tensor of the incoming state."""
         leaves = named_leaves(self.template)
         return tuple(path for path, leaf in leaves if isinstance(leaf, Tensor))
 
@@ -218,11 +212,11 @@ def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - whatever is shared
 
 
 def _first_state(network: EarlyExitNetwork, example: Any) -> tuple[Inputs, State]:  # noqa: ANN401
-    """What the export takes, and an example of it."""
+    """The inputs that the export takes, and the state of an example."""
     inputs = network.inputs
     if isinstance(inputs, AnyInput) and isinstance(example, Tensor):
         inputs = TensorInput.like(example)
-    # More than two samples: torch.export takes sizes of 0 and 1 for constants.
+    # Several samples: torch.export treats sizes of 0 and 1 as constants.
     state = network.begin(network.example(3) if example is None else example)
     return inputs, state
 
@@ -251,33 +245,30 @@ def _write_graph(module: StageModule, name: str, folder: Path, is_text: bool) ->
     assert program is not None, "dynamo=True returns a program"
     content = program.model_proto.SerializeToString()
     check_graph(content, module, args, f"exit {module.exit_index} ({name})")
-    return StageFile(*_written(folder / file, content), graph.state, *_reads(graph))
+    written = _written(folder / file, content)
+    return StageFile(*written, graph.state, graph.reads_logits, graph.reads_answers)
 
 
 def _write_single(manifest: Manifest, folder: Path) -> GraphFile:
     contents = [(folder / stage.file).read_bytes() for stage in manifest.stages]
-    limits = manifest.route(manifest.selected).limits
+    limits = manifest.operating_point(manifest.selected).limits
     content = nested_graph(contents, manifest.stages, limits, manifest.has_confidence)
     return GraphFile(*_written(folder / f"single-{secrets.token_hex(4)}.onnx", content))
 
 
 def _written(path: Path, content: bytes) -> tuple[str, int, str]:
-    """Write a graph; its name, size and hash."""
+    """Write a graph, and return its file name, size and hash."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
     return path.name, len(content), hashlib.sha256(content).hexdigest()
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of what began it; the exporter wraps it in advice on how to debug torch."""
+    """The first line of the root cause; the exporter wraps it in advice on debugging torch."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
-
-
-def _reads(graph: StageFile) -> tuple[bool, bool]:
-    return graph.reads_logits, graph.reads_answers
 
 
 def _dynamic(args: tuple[Tensor, ...], leaves: int, is_text: bool) -> tuple[dict[int, Any], ...]:
@@ -288,7 +279,7 @@ def _dynamic(args: tuple[Tensor, ...], leaves: int, is_text: bool) -> tuple[dict
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the exporter's notes, and without torch's trace, which doubles the time it takes."""
+    """Silence the exporter, and torch's trace, which doubles the time an export takes."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.__trace")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -303,7 +294,7 @@ def _quietly() -> Iterator[None]:
 
 
 def _fingerprint(policy: Policy) -> str:
-    """A hash of everything that the policy has learned and chosen from."""
+    """A hash of everything that the policy has learned, and of its operating points."""
     digest = hashlib.sha256()
     parts: dict[str, Any] = {"answer": policy.answer, "scorer": policy.scorer}
     if policy.confidence is not None:
@@ -319,7 +310,7 @@ def _fingerprint(policy: Policy) -> str:
 
 
 def _own_files(folder: Path) -> list[Path]:
-    """Graphs of an older export, which its description names and so owns."""
+    """The graphs of an older export: those that its description names."""
     try:
         older = read_description(folder, "export", VERSION)
         single = [older["single"]] if "single" in older else []

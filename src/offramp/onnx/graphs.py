@@ -1,4 +1,4 @@
-"""ONNX graphs: opened so that a foreign one can do no harm, and compared with their origin."""
+"""ONNX graphs: opened without trusting the file, run, and compared with their origin."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -12,21 +12,24 @@ from offramp.errors import FileFormatError, NetworkError
 from offramp.extras import require
 from offramp.onnx.manifest import StageFile
 
-AGREEMENT = 1e-3  # how far outputs may differ, against 1 + their size
+AGREEMENT = 1e-3  # largest difference of outputs, relative to 1 + their size
 
 
 def open_graph(folder: Path, stage: StageFile, outputs: Sequence[str], threads: int = 0) -> Any:  # noqa: ANN401
-    """A session of ONNX Runtime for one graph of an export.
+    """Open one graph of an export in ONNX Runtime.
 
     Args:
-        folder: Of the export.
-        stage: What its description says about the graph.
-        outputs: The names of its outputs.
-        threads: Per graph; 0 for one per core.
+        folder: Folder of the export.
+        stage: What the description says about the graph.
+        outputs: Names of the graph's outputs.
+        threads: Threads per graph; 0 for one per core.
+
+    Returns:
+        An `onnxruntime.InferenceSession`.
 
     Raises:
-        FileFormatError: The file is missing, is not the one that was written, names data outside
-            itself, or has other inputs and outputs than described.
+        FileFormatError: The file is missing, is not the one that was written, refers to other
+            files, or has other inputs and outputs than described.
     """
     path = folder / stage.file
     if not path.is_file():
@@ -34,7 +37,7 @@ def open_graph(folder: Path, stage: StageFile, outputs: Sequence[str], threads: 
     content = path.read_bytes()
     if len(content) != stage.bytes or hashlib.sha256(content).hexdigest() != stage.sha256:
         raise FileFormatError(
-            f"{path} is truncated or was replaced: its content is not what the description says; "
+            f"{path} is truncated or was replaced: its size or hash is not the described one; "
             "export again"
         )
     session = _session(content, str(path), threads)
@@ -54,23 +57,23 @@ def _session(content: bytes, name: str, threads: int) -> Any:  # noqa: ANN401
     runtime, onnx = require("onnxruntime", extra="onnx"), require("onnx", extra="onnx")
     try:
         model = onnx.load_model_from_string(content)
-    except Exception as error:  # protobuf's errors are no public classes
+    except Exception as error:  # protobuf's error classes are not public
         raise FileFormatError(f"{name} is not an ONNX graph: {error}") from None
-    # A graph may ask for data in any file of the machine; ours have everything inside.
+    # A graph can refer to any file on the machine; exports never do.
     for tensor in _tensors(model.graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
-            raise FileFormatError(f"{name} names data in another file, which is never opened")
+            raise FileFormatError(f"{name} refers to data in another file, which is never opened")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     try:
         return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's errors have no common class
+    except Exception as error:  # onnxruntime's errors share no class
         raise FileFormatError(f"{name} cannot be run by ONNX Runtime: {error}") from None
 
 
 def _tensors(graph: Any) -> Iterator[Any]:  # noqa: ANN401 - protobuf messages
-    """Every constant of a graph and of the graphs inside it."""
+    """All constants of a graph and of the graphs nested in it."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
@@ -82,14 +85,14 @@ def _tensors(graph: Any) -> Iterator[Any]:  # noqa: ANN401 - protobuf messages
 
 
 def run_graph(session: Any, tensors: Sequence[Tensor]) -> list[Tensor]:  # noqa: ANN401
-    """Run a graph on tensors in the order of its inputs; what is in one piece is not copied."""
+    """Run a graph on tensors in the order of its inputs; contiguous ones are not copied."""
     names = [each.name for each in session.get_inputs()]
     feeds = {name: each.contiguous().numpy() for name, each in zip(names, tensors, strict=True)}
     return [torch.from_numpy(each) for each in session.run(None, feeds)]
 
 
 def check_graph(content: bytes, module: nn.Module, args: Sequence[Tensor], name: str) -> None:
-    """Raise unless a graph says what the module says, for all samples and for one.
+    """Check that a graph returns what the module returns, for all samples and for one.
 
     Raises:
         NetworkError: It does not; the message says by how much.
@@ -99,12 +102,11 @@ def check_graph(content: bytes, module: nn.Module, args: Sequence[Tensor], name:
         inputs = [each[rows].contiguous() for each in args]
         with torch.inference_mode():
             wanted = module(*inputs)
-        for number, (one, other) in enumerate(
-            zip(run_graph(session, inputs), wanted, strict=True)
-        ):
+        pairs = zip(run_graph(session, inputs), wanted, strict=True)
+        for number, (one, other) in enumerate(pairs):
             off = ((one - other).abs() / (1 + other.abs())).max() if one.numel() else 0.0
             if one.shape != other.shape or not off <= AGREEMENT:
                 raise NetworkError(
-                    f"{name} says something else as an ONNX graph: output {number} is off by "
-                    f"{float(off):.2g} of 1 + its size, and {AGREEMENT:g} is allowed"
+                    f"{name} returns something else as an ONNX graph: output {number} has a "
+                    f"relative error of {float(off):.2g}, and at most {AGREEMENT:g} is allowed"
                 )

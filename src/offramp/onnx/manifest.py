@@ -1,7 +1,7 @@
-"""The description of an export: which graphs there are, and everything that a decision needs.
+"""The description of an export: its graphs, and everything that decisions depend on.
 
-Floats that decide are written as hexadecimal text, so that they come back bit by bit in any
-language. Files are named without a path, so that a description cannot point out of its folder.
+Floats that decisions depend on are written as hexadecimal text, which every language reads back
+bit by bit. Files are named without a path: a description cannot point outside its folder.
 """
 
 import re
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from offramp.errors import FileFormatError
 from offramp.networks.inputs import Inputs
-from offramp.runtime.routes import Route, open_exits
+from offramp.runtime.operating_point import OperatingPoint, open_exits
 from offramp.storage import read_description, write_description
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import rounded_up
@@ -27,12 +27,12 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class GraphFile:
-    """One graph.
+    """The file of one graph.
 
     Attributes:
-        file: Bare name of the file.
-        bytes: Its size.
-        sha256: Of its content.
+        file: Bare file name.
+        bytes: Size of the file.
+        sha256: Hash of its content.
     """
 
     file: str
@@ -45,8 +45,8 @@ class StageFile(GraphFile):
     """The graph of a stage with its head, answer, scorer and confidence.
 
     Attributes:
-        state: The keys and positions that lead to each tensor of the state that goes in, which
-            are the graph's inputs `state_0`, `state_1`, ...
+        state: The keys and positions that lead to each tensor of the incoming state; these
+            tensors are the graph's inputs `state_0`, `state_1`, ...
         reads_logits: Whether `logits_so_far` `[n, m, K]` is an input.
         reads_answers: Whether `answers_so_far` `[n, m, K]` is an input.
     """
@@ -73,9 +73,9 @@ class Manifest:
         exit_names: `[M]`.
         costs: `[M]` float64, cumulative, as shares of the network without exits.
         points: The policy's operating points.
-        selected: The number of the one that was chosen.
-        val_samples: How many samples the points were tuned on; 1 where that is not known.
-        has_confidence: Whether the graphs give a confidence.
+        selected: Index of the chosen point.
+        val_samples: Number of samples that the points were tuned on; 1 if unknown.
+        has_confidence: Whether the graphs return a confidence.
         stages: `[M]`, in order.
         network: Fingerprint of the network.
         policy: Fingerprint of the policy.
@@ -98,23 +98,19 @@ class Manifest:
     def output_names(self, exit_index: int) -> list[str]:
         """Names of the outputs of one graph, in order.
 
-        The state after the stage comes first, but for the last one; then `logits` of the head,
-        `answer`, `score` (but for the last one), and `confidence` where there is one.
+        The state after the stage comes first, except for the last stage; then `logits` of the
+        head, `answer`, `score` (not at the last exit), and `confidence` if there is one.
         """
         if exit_index == len(self.stages) - 1:
             return output_names(None, self.has_confidence)
         return output_names(len(self.stages[exit_index + 1].state), self.has_confidence)
 
-    def route(self, selected: int) -> Route:
-        """One of the operating points, ready to run.
-
-        Args:
-            selected: Its number.
-        """
+    def operating_point(self, selected: int) -> OperatingPoint:
+        """The operating point with this index, ready to run."""
         limits = rounded_up(self.points.thresholds[selected], torch.float32)
-        return Route(
+        return OperatingPoint(
             limits=limits,
-            needs_head=open_exits(limits),  # a graph has run its head; no need to look at it
+            needs_head=open_exits(limits),  # the heads of closed exits run, but nobody looks
             keeps_logits=any(stage.reads_logits for stage in self.stages),
             keeps_answers=any(stage.reads_answers for stage in self.stages),
             costs=self.costs,
@@ -124,7 +120,7 @@ class Manifest:
         )
 
     def write(self, folder: Path) -> Path:
-        """Write the description into the folder, which makes the export whole."""
+        """Write the description into the folder, which completes the export."""
         tensors = self.points.tensors()
         points: dict[str, Any] = {name: hex_floats(value) for name, value in tensors.items()}
         points["full_accuracy"] = self.points.full_accuracy.hex()
@@ -150,18 +146,18 @@ class Manifest:
         """Read and check a description; no other file is opened.
 
         Raises:
-            FileFormatError: It is missing, foreign, of an unknown version, or not consistent.
+            FileFormatError: It is missing, foreign, of an unknown version, or inconsistent.
         """
         meta = _Fields(read_description(Path(folder), "export", VERSION), str(folder))
-        exits = len(meta.items("exit_names", str))
+        exit_names = tuple(meta.items("exit_names", str))
         manifest = cls(
             inputs=Inputs.restore(meta.value("inputs", dict)),
             num_classes=meta.value("num_classes", int, lambda k: k > 0, "positive"),
-            exit_names=tuple(meta.items("exit_names", str)),
-            costs=meta.floats("costs", (exits,)),
-            points=_read_points(_Fields(meta.value("points", dict), f"{folder}: points"), exits),
+            exit_names=exit_names,
+            costs=meta.floats("costs", (len(exit_names),)),
+            points=_read_points(meta.part("points"), len(exit_names)),
             selected=meta.value("selected", int),
-            # Not in the first exports: without it there is no alarm for drift.
+            # Missing in the first exports, which therefore raise no drift alarm.
             val_samples=meta.value("val_samples", int, lambda n: n > 0, "positive", default=1),
             has_confidence=meta.value("has_confidence", bool),
             stages=tuple(_read_stage(each, folder) for each in meta.items("stages", dict)),
@@ -178,7 +174,7 @@ def output_names(carried: int | None, has_confidence: bool) -> list[str]:
 
     Args:
         carried: Number of tensors in the state after the stage; None at the last exit.
-        has_confidence: Whether there is one.
+        has_confidence: Whether the graph returns a confidence.
 
     Example:
         >>> output_names(1, has_confidence=True)
@@ -223,13 +219,12 @@ def _read_stage(entry: dict[str, Any], folder: str | Path) -> StageFile:
 def _read_single(meta: "_Fields") -> GraphFile | None:
     if "single" not in meta.meta:
         return None
-    return GraphFile(*_read_file(_Fields(meta.value("single", dict), f"{meta.where}: single")))
+    return GraphFile(*_read_file(meta.part("single")))
 
 
 def _read_file(meta: "_Fields") -> tuple[str, int, str]:
     """Name, size and hash of a graph."""
     return (
-        # A bare name only: a description must not be able to point outside its folder.
         meta.value("file", str, lambda n: bool(_BARE.fullmatch(n)), "a bare name like a.onnx"),
         meta.value("bytes", int, lambda size: size > 0, "positive"),
         meta.value("sha256", str, lambda d: bool(_DIGEST.fullmatch(d)), "64 hexadecimal digits"),
@@ -239,7 +234,7 @@ def _read_file(meta: "_Fields") -> tuple[str, int, str]:
 def _read_points(meta: "_Fields", exits: int) -> OperatingPoints:
     count = len(meta.items("budgets", str))
     return OperatingPoints(
-        thresholds=meta.floats("thresholds", (count, exits), endless=True),
+        thresholds=meta.floats("thresholds", (count, exits), infinite=True),
         budgets=meta.floats("budgets", (count,)),
         accuracies=meta.floats("accuracies", (count,)),
         shares=meta.floats("shares", (count, exits)),
@@ -249,7 +244,7 @@ def _read_points(meta: "_Fields", exits: int) -> OperatingPoints:
 
 def _check(manifest: Manifest, folder: str) -> None:
     exits, points = len(manifest.exit_names), len(manifest.points)
-    if not exits or len(manifest.stages) != exits:
+    if len(manifest.stages) != exits:
         raise FileFormatError(
             f"{folder} must describe one graph per exit, got {len(manifest.stages)} graphs for "
             f"{exits} exits"
@@ -268,7 +263,7 @@ def _check(manifest: Manifest, folder: str) -> None:
 
 @dataclass(frozen=True)
 class _Fields:
-    """A JSON object that is read field by field, each of the right type."""
+    """A JSON object that is read field by field; each must have the right type."""
 
     meta: dict[str, Any]
     where: str
@@ -282,37 +277,37 @@ class _Fields:
         default: Any = None,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401 - of `kind`
         found = self.meta.get(name, default)
-        # bool is an int to Python, and no count to us
+        # To Python a bool is an int, but here it is never a count.
         right = isinstance(found, kind) and isinstance(found, bool) == (kind is bool)
         if not right or not holds(found):
             raise self.wrong(name, meaning or f"a {kind.__name__}", found)
         return found
 
+    def part(self, name: str) -> "_Fields":
+        return _Fields(self.value(name, dict), f"{self.where}: {name}")
+
     def items(self, name: str, kind: type) -> list[Any]:
         found = self.value(name, list)
         if not found or not all(isinstance(each, kind) for each in found):
-            raise self.wrong(name, f"a list of {kind.__name__}, and not empty", found)
+            raise self.wrong(name, f"a non-empty list of {kind.__name__}", found)
         return list(found)
 
-    def floats(self, name: str, shape: Sequence[int], endless: bool = False) -> Tensor:
-        """Float64 of this shape from hexadecimal text; infinite only where that has a meaning."""
+    def floats(self, name: str, shape: Sequence[int], infinite: bool = False) -> Tensor:
+        """Float64 of this shape from hexadecimal text; infinite values only if allowed."""
         found = self.value(name, list)
         rows = found if len(shape) == 2 else [found]
-        numbers = [[_number(each, self, name) for each in self._row(row, name)] for row in rows]
-        if len(rows) != (shape[0] if len(shape) == 2 else 1) or {len(r) for r in numbers} != {
-            shape[-1]
-        }:
-            raise self.wrong(name, f"numbers in the shape {list(shape)}", f"{len(rows)} rows")
+        for row in rows:
+            if not isinstance(row, list):
+                raise self.wrong(name, "lists of numbers", row)
+        numbers = [[_number(each, self, name) for each in row] for row in rows]
+        count = shape[0] if len(shape) == 2 else 1
+        if len(rows) != count or {len(row) for row in numbers} != {shape[-1]}:
+            raise self.wrong(name, f"numbers of shape {list(shape)}", f"{len(rows)} rows")
         values = torch.tensor(numbers, dtype=torch.float64).view(*shape)
-        bad = values.isnan() if endless else ~values.isfinite()
+        bad = values.isnan() if infinite else ~values.isfinite()
         if bad.any():
             raise self.wrong(name, "numbers", values[bad].tolist()[:3])
         return values
-
-    def _row(self, row: Any, name: str) -> list[Any]:  # noqa: ANN401
-        if not isinstance(row, list):
-            raise self.wrong(name, "lists of numbers", row)
-        return row
 
     def wrong(self, name: str, expected: str, found: object) -> FileFormatError:
         """The error for a field that is not what it should be."""

@@ -1,8 +1,8 @@
-"""One ONNX graph for a single sample: the graphs of all stages, each inside an `If` of the last.
+"""One ONNX graph for a single sample: the graphs of all stages, nested in `If` nodes.
 
-A stage's graph is put into the branch that is run where the sample has not stopped before, so that
-a program that knows nothing of exits skips what need not run. It is made of the graphs that an
-export has written already, so that it says what they say.
+Each stage's graph is the branch that runs if the sample has not stopped before, so a program that
+knows nothing of exits skips what need not run. It is built from the graphs that an export has
+already written, and therefore returns what they return.
 """
 
 from collections.abc import Sequence
@@ -19,21 +19,21 @@ OUTPUTS = ("answer", "exit", "score", "confidence")
 def nested_graph(
     contents: Sequence[bytes], stages: Sequence[StageFile], limits: Tensor, has_confidence: bool
 ) -> bytes:
-    """Put the graphs of an export into one another.
+    """Nest the graphs of an export.
 
     The result takes `state_0`, ... of one sample as the first graph does, and `thresholds` `[M]`,
-    which has a default. It gives `answer` `[1, K]`, `exit` `[1]`, `score` `[1]` (infinite at the
-    last exit) and, where there is one, `confidence` `[1]`.
+    which have a default. It returns `answer` `[1, K]`, `exit` `[1]`, `score` `[1]` (infinite at
+    the last exit) and, if there is one, `confidence` `[1]`.
 
     Args:
-        contents: The graph of each stage, as it was written.
+        contents: The graph of each stage, as written.
         stages: What the description says about them.
         limits: `[M]` float32, the thresholds of the chosen operating point, rounded up.
-        has_confidence: Whether the graphs give a confidence.
+        has_confidence: Whether the graphs return a confidence.
     """
     onnx = require("onnx", extra="onnx")
     models = [onnx.load_model_from_string(content) for content in contents]
-    nest = _Nest(onnx, models, stages, OUTPUTS if has_confidence else OUTPUTS[:-1])
+    nested = _NestedStages(onnx, models, stages, OUTPUTS if has_confidence else OUTPUTS[:-1])
     numpy = require("onnx.numpy_helper", extra="onnx")
     constants = [numpy.from_array(limits.numpy(), "thresholds")]
     if any(stage.reads_logits or stage.reads_answers for stage in stages):
@@ -43,11 +43,11 @@ def nested_graph(
         "thresholds", onnx.TensorProto.FLOAT, list(limits.shape)
     )
     graph = onnx.helper.make_graph(
-        nest.nodes(0),
+        nested.nodes(0),
         "single",
         [*first, default],
-        nest.typed(0),
-        initializer=[*constants, *nest.initializers],
+        nested.typed(0),
+        initializer=[*constants, *nested.initializers],
     )
     model = onnx.helper.make_model(
         graph, opset_imports=models[0].opset_import, ir_version=models[0].ir_version
@@ -57,8 +57,8 @@ def nested_graph(
     return content
 
 
-class _Nest:
-    """Stages inside stages. What stage m calls `x` is `m/x`, and what it leads to `out.m/x`."""
+class _NestedStages:
+    """Stages inside stages. A value `x` of stage m is named `m/x`, and its result `out.m/x`."""
 
     def __init__(
         self,
@@ -70,76 +70,95 @@ class _Nest:
         self.stages, self.outputs = stages, outputs
         self._onnx, self._node = onnx, onnx.helper.make_node
         compose = require("onnx.compose", extra="onnx")
-        self._graphs = [compose.add_prefix(model, f"{m}/").graph for m, model in enumerate(models)]
-        # In the outermost graph, where all of those inside see them.
+        self._graphs = [
+            compose.add_prefix(model, f"{exit_index}/").graph
+            for exit_index, model in enumerate(models)
+        ]
+        # They belong to the outermost graph, where all nested ones see them.
         self.initializers = [each for graph in self._graphs for each in graph.initializer]
 
-    def nodes(self, m: int) -> list[Any]:
-        """Everything from stage m on."""
-        inside = [*self._inputs(m), *self._graphs[m].node]
-        if m == len(self._graphs) - 1:
-            return [*inside, *self._leaving(m, "out")]
+    def nodes(self, exit_index: int) -> list[Any]:
+        """The nodes of a stage and of all stages after it."""
+        inside = [*self._inputs(exit_index), *self._graphs[exit_index].node]
+        if exit_index == len(self._graphs) - 1:
+            return [*inside, *self._leaving(exit_index, "out")]
         graph = self._onnx.helper.make_graph
-        stay = graph(self._leaving(m, "stop"), f"stop.{m}", [], self.typed(m, "stop"))
-        on = graph(self.nodes(m + 1), f"stage.{m + 1}", [], self.typed(m + 1))
+        stay = graph(
+            self._leaving(exit_index, "stop"),
+            f"stop.{exit_index}",
+            [],
+            self.typed(exit_index, "stop"),
+        )
+        on = graph(
+            self.nodes(exit_index + 1), f"stage.{exit_index + 1}", [], self.typed(exit_index + 1)
+        )
         return [
             *inside,
-            self._node("Constant", [], [f"{m}/number"], value_int=m),
-            self._node("Gather", ["thresholds", f"{m}/number"], [f"{m}/threshold"]),
-            self._node("GreaterOrEqual", [f"{m}/score", f"{m}/threshold"], [f"{m}/stop"]),
+            self._node("Constant", [], [f"{exit_index}/number"], value_int=exit_index),
+            self._node(
+                "Gather", ["thresholds", f"{exit_index}/number"], [f"{exit_index}/threshold"]
+            ),
+            self._node(
+                "GreaterOrEqual",
+                [f"{exit_index}/score", f"{exit_index}/threshold"],
+                [f"{exit_index}/stop"],
+            ),
             self._node(
                 "If",
-                [f"{m}/stop"],
-                [self._name(m, "out", output) for output in self.outputs],
+                [f"{exit_index}/stop"],
+                [self._name(exit_index, "out", output) for output in self.outputs],
                 then_branch=stay,
                 else_branch=on,
             ),
         ]
 
-    def typed(self, m: int, where: str = "out") -> list[Any]:
-        """Names and types of what comes out of stage m and those inside it."""
+    def typed(self, exit_index: int, where: str = "out") -> list[Any]:
+        """Names and types of the outputs of a stage and of those nested in it."""
         kinds, make = self._onnx.TensorProto, self._onnx.helper.make_tensor_value_info
         shapes = {"answer": [1, None]}
         return [
             make(
-                self._name(m, where, output),
+                self._name(exit_index, where, output),
                 kinds.INT64 if output == "exit" else kinds.FLOAT,
                 shapes.get(output, [1]),
             )
             for output in self.outputs
         ]
 
-    def _name(self, m: int, where: str, output: str) -> str:
-        return output if (m, where) == (0, "out") else f"{where}.{m}/{output}"
+    def _name(self, exit_index: int, where: str, output: str) -> str:
+        return output if (exit_index, where) == (0, "out") else f"{where}.{exit_index}/{output}"
 
-    def _inputs(self, m: int) -> list[Any]:
-        """What stage m takes, from the stages around it."""
-        stage, count = self.stages[m], len(self.stages[m].state)
-        before = "state_{}" if m == 0 else f"{m - 1}/next_{{}}"
+    def _inputs(self, exit_index: int) -> list[Any]:
+        """Connect the inputs of a stage to the stages around it."""
+        stage, count = self.stages[exit_index], len(self.stages[exit_index].state)
+        before = "state_{}" if exit_index == 0 else f"{exit_index - 1}/next_{{}}"
         nodes = [
-            self._node("Identity", [before.format(number)], [f"{m}/state_{number}"])
+            self._node("Identity", [before.format(number)], [f"{exit_index}/state_{number}"])
             for number in range(count)
         ]
         if stage.reads_logits:
-            nodes += self._history(m, "logits", "logits_so_far")
+            nodes += self._history(exit_index, "logits", "logits_so_far")
         if stage.reads_answers:
-            nodes += self._history(m, "answer", "answers_so_far")
+            nodes += self._history(exit_index, "answer", "answers_so_far")
         return nodes
 
-    def _history(self, m: int, said: str, name: str) -> list[Any]:
-        """`[1, m, K]` of what was said at the exits before, `[1, K]` each."""
-        rows = [f"{m}/{said}.{earlier}" for earlier in range(m)]
+    def _history(self, exit_index: int, output: str, name: str) -> list[Any]:
+        """Collect an output `[1, K]` of all earlier exits in one tensor `[1, m, K]`."""
+        rows = [f"{exit_index}/{output}.{earlier}" for earlier in range(exit_index)]
         widen = [
-            self._node("Unsqueeze", [f"{earlier}/{said}", "second_axis"], [row])
+            self._node("Unsqueeze", [f"{earlier}/{output}", "second_axis"], [row])
             for earlier, row in enumerate(rows)
         ]
-        return [*widen, self._node("Concat", rows, [f"{m}/{name}"], axis=1)]
+        return [*widen, self._node("Concat", rows, [f"{exit_index}/{name}"], axis=1)]
 
-    def _leaving(self, m: int, where: str) -> list[Any]:
-        """What is said about a sample that stops after stage m."""
-        said = {name: self._name(m, where, name) for name in self.outputs}
-        nodes = [self._node("Constant", [], [said.pop("exit")], value_ints=[m])]
-        if m == len(self._graphs) - 1:  # where no score is needed
-            endless = [float("inf")]
-            nodes.append(self._node("Constant", [], [said.pop("score")], value_floats=endless))
-        return nodes + [self._node("Identity", [f"{m}/{name}"], [to]) for name, to in said.items()]
+    def _leaving(self, exit_index: int, where: str) -> list[Any]:
+        """The outputs for a sample that stops after a stage."""
+        named = {name: self._name(exit_index, where, name) for name in self.outputs}
+        nodes = [self._node("Constant", [], [named.pop("exit")], value_ints=[exit_index])]
+        if exit_index == len(self._graphs) - 1:  # which needs no score
+            infinite = [float("inf")]
+            nodes.append(self._node("Constant", [], [named.pop("score")], value_floats=infinite))
+        copied = [
+            self._node("Identity", [f"{exit_index}/{name}"], [to]) for name, to in named.items()
+        ]
+        return nodes + copied

@@ -1,161 +1,74 @@
-"""What all runners share: samples go through stages together, and leave when they stop."""
+"""How any runner answers batches and streams: stage by stage, in batches that shrink."""
 
 import math
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Generic
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from offramp.errors import ConfigError, MemoryLimitError
-from offramp.networks.state import State, batch_size
-from offramp.runtime.inflight import Flight, Said, unbroken
-from offramp.runtime.output import Answered, RunOutput, Sink, Verdict
-from offramp.runtime.stats import RunStats, Tally
-from offramp.runtime.stream import RouteT, Stream
+from offramp.networks.state import State, batch_size, join_key
+from offramp.runtime.inflight import HistoryBuffer, InFlightBatch, finite_samples, join_batches
+from offramp.runtime.operating_point import OperatingPoint
+from offramp.runtime.output import ConfidenceFunction, ExitOutput, OutputBuffer, RunOutput
+from offramp.runtime.stats import RunStats, StatsCollector
 from offramp.thresholds.rule import stops
 
-# What torch on the CPU, and ONNX Runtime, say in errors of no class of their own.
-PHRASES = (
+# Torch on the CPU and ONNX Runtime report a failed allocation in no error class of its own.
+OUT_OF_MEMORY = (
     "DefaultCPUAllocator: can't allocate memory",
     "Failed to allocate memory for requested buffer",
 )
 
-
-@contextmanager
-def suggesting_batch_size(samples: int) -> Iterator[None]:
-    """Turn a failed allocation inside into an error that suggests a batch size.
-
-    Args:
-        samples: Of the batch that is run.
-
-    Raises:
-        MemoryLimitError: There was not enough memory.
-    """
-    try:
-        yield
-    except Exception as error:  # ONNX Runtime's errors have no other class in common
-        if not _is_out_of_memory(error):
-            raise
-        raise MemoryLimitError(_advice(samples)) from error
+Write = Callable[[Tensor, int, ExitOutput], None]
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return any(phrase in str(error) for phrase in PHRASES)
+class StagedRunner(ABC):
+    """Runs stages one after the other and removes the samples that stop from the batch.
 
-
-def _advice(samples: int) -> str:
-    if samples <= 1:
-        return "out of memory with a single sample: use smaller inputs, or a larger machine"
-    # A power of two, half of the batch at most: what nearly fits is slow and fails again.
-    fewer = 1 << ((samples // 2).bit_length() - 1)
-    return (
-        f"out of memory with a batch of {samples} samples: pass at most {fewer} at a time, for "
-        f"instance runner.stream(inputs.split({fewer}))"
-    )
-
-
-class StagedRunner(ABC, Generic[RouteT]):
-    """Runs stages one after the other, and takes out the samples that have their answer.
-
-    A subclass says how a batch begins, how a stage is run, what is said at its exit, and how the
+    A subclass says how a batch begins, how a stage runs, what its exit returns, and how the
     operating point for a budget is found.
 
     Args:
-        plan: The operating point to begin with.
+        point: The operating point to begin with.
         num_classes: K.
-        false_alarm_rate: Of the drift alarm in `stats`, over the whole stream.
+        confidence: Computes the confidence in answers; None if the exits return it.
+        false_alarm_rate: Probability of a false drift alarm in `stats`, over the whole stream.
         clock: Seconds, for deadlines.
 
     Raises:
-        ConfigError: The rate is no probability.
+        ConfigError: The rate is not a probability.
     """
 
     def __init__(
         self,
-        plan: RouteT,
+        point: OperatingPoint,
         num_classes: int,
+        confidence: ConfidenceFunction | None = None,
         false_alarm_rate: float = 0.01,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if not 0 < false_alarm_rate < 1:
             raise ConfigError(f"`false_alarm_rate` must lie in (0, 1), got {false_alarm_rate}")
         self.num_classes = num_classes
-        self._plan = plan
+        self._point = point
+        self._confidence = confidence
         self._clock = clock
-        self._tally = Tally(plan, false_alarm_rate)
-
-    @abstractmethod
-    def running(self, samples: int) -> AbstractContextManager[Any]:
-        """The mode in which stages are run, with an error that helps if memory ends.
-
-        Args:
-            samples: How many are run inside, for the error.
-        """
-
-    @abstractmethod
-    def _plan_at(self, budget: float) -> RouteT:
-        """The operating point for a budget."""
-
-    @abstractmethod
-    def _begin(self, x: Any) -> State:  # noqa: ANN401
-        """Check a batch, and turn it into the state that the first stage takes."""
-
-    @abstractmethod
-    def _advance(self, plan: RouteT, m: int, flight: Flight) -> Flight:
-        """The same samples, a stage further."""
-
-    @abstractmethod
-    def _verdict(self, plan: RouteT, m: int, flight: Flight, score: bool) -> Verdict:
-        """What is said about samples at the exit that they have reached.
-
-        Args:
-            plan: The operating point.
-            m: The exit.
-            flight: The samples.
-            score: Whether a stop score is wanted.
-        """
-
-    @abstractmethod
-    def _trim(self, state: State) -> State:
-        """Cut what no remaining sample needs, such as columns that are padding for all."""
-
-    @abstractmethod
-    def align(self, states: Sequence[State]) -> list[State]:
-        """Bring states of different batches to one shape where that changes no answer."""
-
-    @property
-    def stats(self) -> RunStats:
-        """Cost and exit shares since the budget was set, and whether they have drifted."""
-        return self._tally.snapshot()
-
-    def set_budget(self, budget: float) -> None:
-        """Move to another of the policy's operating points; nothing is refitted.
-
-        Batches that are on their way finish at the old one. `stats` begins again, but an alarm
-        stays on.
-
-        Args:
-            budget: Mean cost as a share of the network without exits, in (0, 1].
-
-        Raises:
-            BudgetError: No operating point is that cheap; the message says what is possible.
-        """
-        self._plan = self._plan_at(budget)
-        self._tally.start(self._plan)
+        self._stats = StatsCollector(point, false_alarm_rate)
 
     def __call__(self, x: Any, deadline: float | None = None) -> RunOutput:  # noqa: ANN401
         """Answer a batch.
 
         Args:
             x: A batch as the network takes it: a tensor, or a mapping for text.
-            deadline: Seconds after which everything is answered with the exit it has reached.
-                Time is looked at between stages, so it can be overrun by one stage; the first
-                stage always runs.
+            deadline: Seconds after which all remaining samples are answered at the exit they
+                have reached. The clock is read between stages, so a deadline can be overrun by
+                one stage; the first stage always runs.
 
         Returns:
             One row per sample, in order. A sample with NaN or infinite inputs fails alone.
@@ -165,106 +78,264 @@ class StagedRunner(ABC, Generic[RouteT]):
             MemoryLimitError: The batch does not fit into memory.
         """
         until = self._clock() + _checked_deadline(deadline)
-        plan = self._plan
+        point = self._point
         state = self._begin(x)
         samples = batch_size(state)
-        answered = Answered(samples, self.num_classes)
-        with self.running(samples):
-            flight = self._departing(plan, state, samples, first_row=0)
-            for exit_index in range(len(plan.costs)):
-                if not len(flight):
+        buffer = self._buffer(samples)
+        with self._running(samples):
+            batch = self._enter(point, state, first_row=0)
+            for exit_index in range(len(point.costs)):
+                if not len(batch):
                     break
                 if exit_index and self._clock() >= until:
-                    self._force(plan, exit_index - 1, flight, answered)
+                    self._force(point, exit_index - 1, batch, buffer)
                     break
-                flight = self.run_stage(plan, exit_index, flight, answered)
-        return self._counted(plan, answered)
+                batch = self._run_stage(point, exit_index, batch, buffer.write)
+        return self._finish(point, buffer)
+
+    def _enter(self, point: OperatingPoint, state: State, first_row: int) -> InFlightBatch:
+        """All samples before the first stage, except those with NaN or infinite inputs."""
+        samples = batch_size(state)
+        rows = torch.arange(first_row, first_row + samples)
+        history = HistoryBuffer.empty(point, samples, self.num_classes)
+        batch = InFlightBatch(rows, state, history)
+        finite = finite_samples(state)
+        return self._trimmed(batch if finite is None else batch.take(finite))
+
+    def _run_stage(
+        self, point: OperatingPoint, exit_index: int, batch: InFlightBatch, write: Write
+    ) -> InFlightBatch:
+        """Run one stage, write the answers of the samples that stop, and return the others."""
+        batch = self._advance(exit_index, batch)
+        if not point.needs_head[exit_index]:
+            return batch
+        last = exit_index == len(point.costs) - 1
+        output = self._exit(exit_index, batch, score=point.is_open[exit_index] and not last)
+        if last:
+            write(batch.rows, exit_index, output)
+            return batch.none_left()
+        if output.scores is None:
+            return batch
+        stop = stops(output.scores, point.limits[exit_index])
+        count = int(stop.count_nonzero())
+        if not count:
+            return batch  # as it is: nothing is copied
+        if count == len(batch):
+            write(batch.rows, exit_index, output)
+            return batch.none_left()
+        leaving = stop.nonzero().squeeze(1)
+        write(batch.rows[leaving], exit_index, output.take(leaving))
+        return self._trimmed(batch.take((~stop).nonzero().squeeze(1)))
+
+    def _force(
+        self, point: OperatingPoint, exit_index: int, batch: InFlightBatch, buffer: OutputBuffer
+    ) -> None:
+        """Answer all remaining samples at the exit they have reached."""
+        output = self._exit(exit_index, batch, score=point.is_open[exit_index])
+        buffer.write(batch.rows, exit_index, output)
+        buffer.forced[batch.rows] = True
+
+    def _trimmed(self, batch: InFlightBatch) -> InFlightBatch:
+        return batch.with_state(self._trim(batch.state)) if len(batch) else batch
+
+    def _buffer(self, samples: int) -> OutputBuffer:
+        return OutputBuffer(samples, self.num_classes, len(self._point.costs))
+
+    def _finish(self, point: OperatingPoint, buffer: OutputBuffer) -> RunOutput:
+        output = buffer.finish(point, self._confidence)
+        self._stats.add(point, output, buffer.forced)
+        return output
 
     def stream(self, batches: Iterable[Any], window: int = 16) -> Iterator[RunOutput]:
         """Answer many batches, for data larger than memory.
 
-        What stays of several batches is put together again, so that deep stages do not run on
-        a few samples each. Batches are read when there is room for them: at most `window` of
-        them are on their way at any time. Texts of different length are padded to the longest
-        that they are put together with; images of different size run apart.
+        The samples that remain of several batches are merged, so that deep stages do not run on
+        a few samples each. At most `window` batches are in flight at any time; further ones are
+        read when there is room. Texts of different lengths are padded to the longest text that
+        they are merged with; images of different sizes run separately.
 
         Args:
-            batches: Of inputs, as `runner(x)` takes them.
-            window: How many input batches may be on their way.
+            batches: Inputs as `runner(x)` takes them.
+            window: How many input batches may be in flight.
 
         Yields:
             One output per batch, in order.
 
         Raises:
-            ConfigError: `window` is not a positive number.
+            ConfigError: `window` is not positive.
         """
         if window < 1:
             raise ConfigError(f"`window` must be at least 1, got {window}")
-        plan = self._plan
-        for answered in Stream(self, plan, window).run(batches):
-            yield self._counted(plan, answered)
+        point = self._point
+        for buffer in _Stream(self, point, window).run(batches):
+            yield self._finish(point, buffer)
 
-    def _counted(self, plan: RouteT, answered: Answered) -> RunOutput:
-        output = answered.output(plan)
-        self._tally.add(plan, output, answered.forced)
-        return output
+    @property
+    def stats(self) -> RunStats:
+        """Cost and exit shares since the budget was set, and whether they have drifted."""
+        return self._stats.snapshot()
 
-    def depart(self, plan: RouteT, x: Any, first_row: int) -> tuple[Flight, int]:  # noqa: ANN401
-        """A batch before its first stage, without samples whose numbers are none.
+    def set_budget(self, budget: float) -> None:
+        """Move to another of the policy's operating points; nothing is refitted.
+
+        Batches in flight finish at the old one. `stats` starts again, but an alarm stays on.
 
         Args:
-            plan: The operating point.
-            x: The batch.
-            first_row: Where its answers begin.
+            budget: Mean cost as a share of the network without exits, in (0, 1].
 
-        Returns:
-            The samples that will be answered, and the number of all.
+        Raises:
+            BudgetError: No operating point is that cheap; the message says what is possible.
         """
-        state = self._begin(x)
+        self._point = self._point_at(budget)
+        self._stats.start(self._point)
+
+    @contextmanager
+    def _running(self, samples: int) -> Iterator[None]:
+        """The mode in which stages run; if memory runs out, the error suggests a batch size."""
+        try:
+            with torch.inference_mode(), self._autocast():
+                yield
+        except Exception as error:  # ONNX Runtime's errors share no other class
+            if not _is_out_of_memory(error):
+                raise
+            raise MemoryLimitError(_advice(samples)) from error
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        """The precision in which stages run; float32 unless a subclass says otherwise."""
+        return nullcontext()
+
+    @abstractmethod
+    def _point_at(self, budget: float) -> OperatingPoint:
+        """The operating point for a budget."""
+
+    @abstractmethod
+    def _begin(self, x: Any) -> State:  # noqa: ANN401
+        """Check a batch, and turn it into the state that the first stage takes."""
+
+    @abstractmethod
+    def _advance(self, exit_index: int, batch: InFlightBatch) -> InFlightBatch:
+        """Run one stage on all samples of a batch."""
+
+    @abstractmethod
+    def _exit(self, exit_index: int, batch: InFlightBatch, score: bool) -> ExitOutput:
+        """What the exit after a stage returns, with stop scores if they are wanted."""
+
+    @abstractmethod
+    def _trim(self, state: State) -> State:
+        """Cut what no remaining sample needs, such as columns that are padding for all."""
+
+    @abstractmethod
+    def _align(self, states: Sequence[State]) -> list[State]:
+        """Bring states of different batches to one shape where that changes no answer."""
+
+
+class _Stream:
+    """Keeps the stages busy with full batches.
+
+    There is a queue before every stage. The deepest full queue runs first, which keeps few
+    samples in flight; a new batch is read only when no queue is full. When `window` batches are
+    in flight, all queues are emptied from the first to the last, so no sample waits for ever and
+    memory is bounded.
+
+    Args:
+        runner: Runs the stages.
+        point: The operating point of the whole stream.
+        window: How many input batches are in flight at most.
+    """
+
+    def __init__(self, runner: StagedRunner, point: OperatingPoint, window: int) -> None:
+        self._runner = runner
+        self._point = point
+        self._window = window
+        self._full = 1  # samples: as many as in the largest input batch so far
+        self._queues: list[list[InFlightBatch]] = [[] for _ in point.costs]
+        self._outputs = _OutputQueue()
+
+    def run(self, batches: Iterable[Any]) -> Iterator[OutputBuffer]:
+        """Yield the answers to each batch, in order, as soon as they are complete."""
+        for x in batches:
+            self._accept(x)
+            if len(self._outputs) >= self._window:
+                self._empty()
+            yield from self._outputs.complete()
+        self._empty()
+        yield from self._outputs.complete()
+
+    def _accept(self, x: Any) -> None:  # noqa: ANN401 - a batch as the network takes it
+        runner = self._runner
+        state = runner._begin(x)
         samples = batch_size(state)
-        with self.running(samples):
-            return self._departing(plan, state, samples, first_row), samples
+        with runner._running(samples):
+            batch = runner._enter(self._point, state, self._outputs.next_row)
+        self._outputs.open(runner._buffer(samples), expected=len(batch))
+        self._full = max(self._full, samples)
+        self._queues[0].append(batch)
+        while (deepest := self._deepest_full()) is not None:
+            self._run_queue(deepest)
 
-    def _departing(self, plan: RouteT, state: State, samples: int, first_row: int) -> Flight:
-        rows = torch.arange(first_row, first_row + samples)
-        flight = Flight(rows, state, Said.nothing(plan, samples, self.num_classes))
-        healthy = unbroken(state)
-        return self._trimmed(flight if healthy is None else flight.take(healthy))
+    def _deepest_full(self) -> int | None:
+        sizes = (sum(map(len, queue)) for queue in self._queues)
+        full = (exit_index for exit_index, size in enumerate(sizes) if size >= self._full)
+        return max(full, default=None)
 
-    def run_stage(self, plan: RouteT, m: int, flight: Flight, answered: Sink) -> Flight:
-        """Run one stage, answer those who stop after it, and return the others.
+    def _empty(self) -> None:
+        for exit_index in range(len(self._queues)):
+            self._run_queue(exit_index)
 
-        To be called inside `running`.
-        """
-        flight = self._advance(plan, m, flight)
-        if not plan.needs_head[m]:
-            return flight
-        last = m == len(plan.costs) - 1
-        verdict = self._verdict(plan, m, flight, score=plan.is_open[m] and not last)
-        if last:
-            answered.write(flight.rows, m, verdict, math.inf)
-            return flight.landed()
-        if verdict.scores is None:
-            return flight
-        stop = stops(verdict.scores, plan.limits[m])
-        count = int(stop.count_nonzero())
-        if not count:
-            return flight  # as it is: nothing is gathered
-        if count == len(flight):
-            answered.write(flight.rows, m, verdict, math.nan)
-            return flight.landed()
-        leaving = stop.nonzero().squeeze(1)
-        answered.write(flight.rows[leaving], m, verdict.take(leaving), math.nan)
-        return self._trimmed(flight.take((~stop).nonzero().squeeze(1)))
+    def _run_queue(self, exit_index: int) -> None:
+        """Run everything that waits before a stage; what remains waits before the next."""
+        waiting, self._queues[exit_index] = self._queues[exit_index], []
+        for batch in self._merged([each for each in waiting if len(each)]):
+            with self._runner._running(len(batch)):
+                remaining = self._runner._run_stage(
+                    self._point, exit_index, batch, self._outputs.write
+                )
+            if len(remaining):
+                self._queues[exit_index + 1].append(remaining)
 
-    def _force(self, plan: RouteT, m: int, flight: Flight, answered: Answered) -> None:
-        """Answer everybody with the exit that they have reached."""
-        verdict = self._verdict(plan, m, flight, score=plan.is_open[m])
-        answered.write(flight.rows, m, verdict, math.nan)
-        answered.forced[flight.rows] = True
+    def _merged(self, batches: Sequence[InFlightBatch]) -> list[InFlightBatch]:
+        """As few batches as possible."""
+        if len(batches) < 2:
+            return list(batches)
+        groups: dict[str, list[tuple[InFlightBatch, State]]] = {}
+        states = self._runner._align([batch.state for batch in batches])
+        for batch, state in zip(batches, states, strict=True):
+            groups.setdefault(repr(join_key(state)), []).append((batch, state))
+        with torch.inference_mode():
+            return [join_batches(*zip(*group, strict=True)) for group in groups.values()]
 
-    def _trimmed(self, flight: Flight) -> Flight:
-        return flight.at(self._trim(flight.state)) if len(flight) else flight
+
+class _OutputQueue:
+    """The answers to the batches of a stream that are in flight, oldest first."""
+
+    def __init__(self) -> None:
+        self._buffers: deque[tuple[int, OutputBuffer]] = deque()  # first row, answers
+        self._missing: dict[int, int] = {}  # first row -> samples without an answer
+        self.next_row = 0
+
+    def __len__(self) -> int:
+        return len(self._buffers)
+
+    def open(self, buffer: OutputBuffer, expected: int) -> None:
+        """Make room for a batch, of which `expected` samples will be answered."""
+        self._buffers.append((self.next_row, buffer))
+        self._missing[self.next_row] = expected
+        self.next_row += max(len(buffer.exits), 1)  # an empty batch has a row of its own, too
+
+    def write(self, rows: Tensor, exit_index: int, output: ExitOutput) -> None:
+        """Pass answers on to the batches that they belong to."""
+        for first, buffer in self._buffers:
+            own = ((rows >= first) & (rows < first + len(buffer.exits))).nonzero().squeeze(1)
+            if len(own):
+                buffer.write(rows[own] - first, exit_index, output.take(own))
+                self._missing[first] -= len(own)
+
+    def complete(self) -> Iterator[OutputBuffer]:
+        """Remove the oldest batches, as long as all of their samples are answered."""
+        while self._buffers and not self._missing[self._buffers[0][0]]:
+            first, buffer = self._buffers.popleft()
+            del self._missing[first]
+            yield buffer
 
 
 def _checked_deadline(deadline: float | None) -> float:
@@ -274,3 +345,20 @@ def _checked_deadline(deadline: float | None) -> float:
     if not deadline > 0:
         raise ConfigError(f"`deadline` must be a positive number of seconds, got {deadline}")
     return deadline
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return any(phrase in str(error) for phrase in OUT_OF_MEMORY)
+
+
+def _advice(samples: int) -> str:
+    if samples <= 1:
+        return "out of memory with a single sample: use smaller inputs, or a larger machine"
+    # A power of two, and at most half of the batch: what nearly fits is slow and fails again.
+    fewer = 1 << ((samples // 2).bit_length() - 1)
+    return (
+        f"out of memory with a batch of {samples} samples: pass at most {fewer} at a time, for "
+        f"instance runner.stream(inputs.split({fewer}))"
+    )

@@ -1,4 +1,4 @@
-"""Samples that travel through the network together: their state, and what was said so far."""
+"""The samples of a batch that have not stopped yet: this is where a batch shrinks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,107 +7,104 @@ import torch
 from torch import Tensor
 
 from offramp.networks.state import State, join, named_leaves, take
-from offramp.runtime.routes import Route
+from offramp.runtime.operating_point import OperatingPoint
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
+class HistoryBuffer:
     """Logits and answers of the exits so far, as far as anything reads them.
 
     Attributes:
-        logits: `[n, M, K]`, filled up to the current exit; None where nothing looks back.
-        answers: The same of the answers; None where nothing looks back, or where they are the
-            logits.
+        logits: `[n, M, K]`, filled up to the current exit; None if nothing looks back.
+        answers: The same for the answers; None if nothing looks back, or if they are the logits.
     """
 
     logits: Tensor | None = None
     answers: Tensor | None = None
 
     @classmethod
-    def nothing(cls, route: Route, samples: int, num_classes: int) -> "Said":
+    def empty(cls, point: OperatingPoint, samples: int, num_classes: int) -> "HistoryBuffer":
         """Before the first exit."""
-        if not route.keeps_logits:
+        if not point.keeps_logits:
             return cls()
-        # A head that was wrongly left out shows itself as NaN, and not as a plausible answer.
-        logits = torch.full((samples, len(route.costs), num_classes), torch.nan)
-        return cls(logits, torch.full_like(logits, torch.nan) if route.keeps_answers else None)
+        # A head that was skipped by mistake shows up as NaN, not as a plausible answer.
+        logits = torch.full((samples, len(point.costs), num_classes), torch.nan)
+        return cls(logits, torch.full_like(logits, torch.nan) if point.keeps_answers else None)
 
-    def so_far(self, exit_index: int, logits: Tensor) -> Tensor:
-        """Logits `[n, m+1, K]` with the new ones `[n, K]` last; written here if kept.
+    def append(self, exit_index: int, logits: Tensor) -> Tensor:
+        """Logits `[n, m+1, K]` up to this exit, the new ones `[n, K]` last.
 
-        Where nothing looks back, the new ones stand in for those before.
+        If nothing looks back, the new ones stand in for the earlier ones.
         """
         if self.logits is None:
             return logits.unsqueeze(1).expand(-1, exit_index + 1, -1)
         self.logits[:, exit_index] = logits
         return self.logits[:, : exit_index + 1]
 
-    def take(self, rows: Tensor) -> "Said":
-        """For some of the samples."""
-        return Said(
-            *(None if part is None else part[rows] for part in (self.logits, self.answers))
-        )
+    def take(self, index: Tensor) -> "HistoryBuffer":
+        """Keep some of the samples."""
+        parts = self.logits, self.answers
+        return HistoryBuffer(*(None if part is None else part[index] for part in parts))
 
 
 @dataclass(frozen=True, eq=False)
-class Flight:
-    """n samples on their way.
+class InFlightBatch:
+    """n samples between two stages.
 
     Attributes:
-        rows: `[n]` int64, where their answers go.
-        state: Between two stages.
-        said: At the exits so far.
+        rows: `[n]` int64, the rows of the output that their answers go to.
+        state: What the next stage takes.
+        history: What the exits so far have returned.
     """
 
     rows: Tensor
     state: State
-    said: Said
+    history: HistoryBuffer
 
     def __len__(self) -> int:
-        return self.rows.shape[0]  # quicker than len
+        return self.rows.shape[0]  # faster than len
 
-    def take(self, rows: Tensor) -> "Flight":
-        """Some of the samples; really smaller."""
-        device = _device(self.state)
-        return Flight(self.rows[rows], take(self.state, rows.to(device)), self.said.take(rows))
+    def take(self, index: Tensor) -> "InFlightBatch":
+        """Keep some of the samples: the tensors really become smaller."""
+        state = take(self.state, index.to(_device_of(self.state)))
+        return InFlightBatch(self.rows[index], state, self.history.take(index))
 
-    def landed(self) -> "Flight":
-        """Nobody is left; the state is not touched."""
-        return Flight(self.rows[:0], self.state, self.said)
+    def none_left(self) -> "InFlightBatch":
+        """All samples have stopped; the state is not touched."""
+        return InFlightBatch(self.rows[:0], self.state, self.history)
 
-    def at(self, state: State) -> "Flight":
-        """The same samples, a stage further."""
-        return Flight(self.rows, state, self.said)
+    def with_state(self, state: State) -> "InFlightBatch":
+        """The same samples with another state."""
+        return InFlightBatch(self.rows, state, self.history)
 
 
-def join_flights(flights: Sequence[Flight], states: Sequence[State]) -> Flight:
-    """One flight of several at the same stage.
+def join_batches(batches: Sequence[InFlightBatch], states: Sequence[State]) -> InFlightBatch:
+    """Merge batches that have reached the same stage.
 
     Args:
-        flights: At least one.
-        states: Theirs, brought to one layout.
+        batches: At least one.
+        states: Their states, brought to one layout.
     """
-    if len(flights) == 1:
-        return flights[0].at(states[0])
-    said = [each.said for each in flights]
-    return Flight(
-        torch.cat([each.rows for each in flights]),
-        join(states),
-        Said(_joined([s.logits for s in said]), _joined([s.answers for s in said])),
+    if len(batches) == 1:
+        return batches[0].with_state(states[0])
+    history = HistoryBuffer(
+        _concatenated([batch.history.logits for batch in batches]),
+        _concatenated([batch.history.answers for batch in batches]),
     )
+    return InFlightBatch(torch.cat([batch.rows for batch in batches]), join(states), history)
 
 
-def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+def _concatenated(parts: Sequence[Tensor | None]) -> Tensor | None:
     present = [part for part in parts if part is not None]
     return torch.cat(present) if present else None
 
 
-def unbroken(state: State) -> Tensor | None:
-    """Positions of the samples whose numbers are all finite; None if that is all of them."""
+def finite_samples(state: State) -> Tensor | None:
+    """Positions of the samples without NaN or infinite values; None if all are finite."""
     finite: Tensor | None = None
     for _, leaf in named_leaves(state):
         if isinstance(leaf, Tensor) and leaf.is_floating_point():
-            # One sum tells whether anything is wrong, and hardly ever is there more to do.
+            # A single sum shows whether anything is wrong, which is rare.
             if leaf.sum().isfinite():
                 continue
             fine = leaf.flatten(1).isfinite().all(dim=1)
@@ -117,5 +114,5 @@ def unbroken(state: State) -> Tensor | None:
     return finite.nonzero().squeeze(1).cpu()
 
 
-def _device(state: State) -> torch.device:
+def _device_of(state: State) -> torch.device:
     return next(leaf.device for _, leaf in named_leaves(state) if isinstance(leaf, Tensor))

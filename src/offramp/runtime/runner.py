@@ -1,9 +1,9 @@
-"""`Runner`: a network and a policy at work, in which samples leave the batch when they stop."""
+"""`Runner`: a network and a policy at work, in batches that shrink as samples stop."""
 
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -13,29 +13,29 @@ from offramp.errors import ConfigError, NetworkError, OriginError, OriginWarning
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, batch_size, map_leaves
 from offramp.policy import Policy
-from offramp.runtime.engine import StagedRunner, suggesting_batch_size
-from offramp.runtime.inflight import Flight
-from offramp.runtime.output import Verdict
-from offramp.runtime.routes import Plan, judge
+from offramp.runtime.engine import StagedRunner
+from offramp.runtime.inflight import InFlightBatch
+from offramp.runtime.operating_point import OperatingPoint, answer_and_score
+from offramp.runtime.output import ExitOutput
 
 
-class Runner(StagedRunner[Plan]):
-    """Runs a network stage by stage, and takes out the samples that have their answer.
+class Runner(StagedRunner):
+    """Runs a network stage by stage and removes the samples that stop from the batch.
 
-    After each stage the policy answers those who stop; the others go on in a smaller batch.
-    Results come in the order of the input. The network is put into eval mode and kept there.
-    Several threads may call one runner.
+    After each stage the policy answers the samples that stop; the others continue in a smaller
+    batch. Results come in the order of the input. The network is put into eval mode and kept
+    there. Several threads may call one runner.
 
     Args:
-        network: The network, where it is (its device is used).
-        policy: Of this network, at an operating point: `policy.at(budget=...)`.
+        network: Runs on the device it is on.
+        policy: A policy of this network at an operating point: `policy.at(budget=...)`.
         precision: `bfloat16` runs stages and heads under autocast; decisions near a threshold
             may change.
-        channels_last: Lay out images and weights with the channels last, which most processors
-            prefer for convolutions.
-        compile: Compile each stage by itself with `torch.compile`, for any batch size; a text
-            names another backend. The first batches then take long.
-        false_alarm_rate: Of the drift alarm in `stats`, over the whole stream.
+        channels_last: Store images and weights with the channels last, which is faster for
+            convolutions on most processors.
+        compile: Compile each stage with `torch.compile`, for any batch size; a string names
+            another backend. The first batches then take long.
+        false_alarm_rate: Probability of a false drift alarm in `stats`, over the whole stream.
         clock: Seconds, for deadlines.
 
     Raises:
@@ -74,9 +74,11 @@ class Runner(StagedRunner[Plan]):
         _check_partners(network, policy)
         self._reads_logits = [bool(getattr(h, "reads_logits", True)) for h in network.heads]
         self._reads_logits[0] = False  # there is nothing before it
-        plan = Plan.of(policy, self._reads_logits)
-        super().__init__(plan, network.num_classes, false_alarm_rate, clock)
+        point = OperatingPoint.of(policy, self._reads_logits)
+        confidence = None if policy.confidence is None else policy.confidence.probability
+        super().__init__(point, network.num_classes, confidence, false_alarm_rate, clock)
         self.network = network.eval()
+        self._policy = policy
         self._modules = tuple(network.modules())
         self._device = next((p.device for p in network.parameters()), torch.device("cpu"))
         self._precision = precision
@@ -88,26 +90,27 @@ class Runner(StagedRunner[Plan]):
     @property
     def policy(self) -> Policy:
         """The policy at its present operating point."""
-        return self._plan.policy
+        return self._policy
 
-    def _plan_at(self, budget: float) -> Plan:
-        return Plan.of(self.policy.at(budget=budget), self._reads_logits)
+    def _point_at(self, budget: float) -> OperatingPoint:
+        self._policy = self._policy.at(budget=budget)
+        return OperatingPoint.of(self._policy, self._reads_logits)
 
     def full(self, x: Any) -> Tensor:  # noqa: ANN401 - a batch as the network takes it
         """The network without exits: all stages and the last head, `[N, K]` float32.
 
-        What a user would run otherwise, in the same precision and layout; for comparison.
+        For comparison: the same precision and memory layout, without any decision.
         """
         state = self._begin(x)
         last = self.network.num_exits - 1
-        before: list[Tensor] = []
-        with self.running(batch_size(state)):
-            for m, stage in enumerate(self._stages):
+        logits: list[Tensor] = []
+        with self._running(batch_size(state)):
+            for exit_index, stage in enumerate(self._stages):
                 state = stage(state)
-                if m == last or any(self._reads_logits):
-                    earlier = torch.stack(before, 1) if before else None
-                    before.append(self.network.head(m, state, earlier))
-            return before[-1].float().cpu()
+                if exit_index == last or any(self._reads_logits):
+                    earlier = torch.stack(logits, 1) if logits else None
+                    logits.append(self.network.head(exit_index, state, earlier))
+            return logits[-1].float().cpu()
 
     def _begin(self, x: Any) -> State:  # noqa: ANN401
         for module in self._modules:
@@ -124,38 +127,34 @@ class Runner(StagedRunner[Plan]):
         state: State = map_leaves(place, self.network.begin(x))
         return state
 
-    def running(self, samples: int) -> ExitStack:
-        """Inference mode, autocast where asked for, and an error that helps if memory ends."""
-        modes = ExitStack()
-        modes.enter_context(suggesting_batch_size(samples))
-        modes.enter_context(torch.inference_mode())
+    def _autocast(self) -> AbstractContextManager[Any]:
         if self._precision == "bfloat16":
-            modes.enter_context(torch.autocast(self._device.type, torch.bfloat16))
-        return modes
+            return torch.autocast(self._device.type, torch.bfloat16)
+        return nullcontext()
 
-    def _advance(self, plan: Plan, m: int, flight: Flight) -> Flight:
-        return flight.at(self._stages[m](flight.state))
+    def _advance(self, exit_index: int, batch: InFlightBatch) -> InFlightBatch:
+        return batch.with_state(self._stages[exit_index](batch.state))
 
-    def _verdict(self, plan: Plan, m: int, flight: Flight, score: bool) -> Verdict:
-        said = flight.said
+    def _exit(self, exit_index: int, batch: InFlightBatch, score: bool) -> ExitOutput:
+        history = batch.history
         before = None
-        if self._reads_logits[m] and said.logits is not None:
-            before = said.logits[:, :m].to(self._device)
-        logits = self.network.head(m, flight.state, before).float().cpu()
-        earlier = None if said.answers is None else said.answers[:, :m]
+        if self._reads_logits[exit_index] and history.logits is not None:
+            before = history.logits[:, :exit_index].to(self._device)
+        logits = self.network.head(exit_index, batch.state, before).float().cpu()
+        so_far = history.append(exit_index, logits)
+        earlier = None if history.answers is None else history.answers[:, :exit_index]
         # Decisions are made in float32 on the CPU, where the policy is, whatever the precision.
         half = self._precision == "bfloat16"
         with torch.autocast("cpu", enabled=False) if half else nullcontext():
-            answer, scores = judge(plan.policy, said.so_far(m, logits), earlier, score)
-        if said.answers is not None:
-            said.answers[:, m] = answer
-        return Verdict(answer, scores)
+            answer, scores = answer_and_score(self._policy, so_far, earlier, score)
+        if history.answers is not None:
+            history.answers[:, exit_index] = answer
+        return ExitOutput(answer, scores)
 
     def _trim(self, state: State) -> State:
         return self.network.trim(state)
 
-    def align(self, states: Sequence[State]) -> list[State]:
-        """As the network's inputs do it."""
+    def _align(self, states: Sequence[State]) -> list[State]:
         return self.network.align(states)
 
 
@@ -168,11 +167,11 @@ def _compiled(network: EarlyExitNetwork, backend: bool | str) -> list[Callable[[
 
 
 def _check_partners(network: EarlyExitNetwork, policy: Policy) -> None:
-    """The policy must be for this very network."""
+    """Raise unless the policy was fitted for this very network."""
     if not isinstance(network, EarlyExitNetwork):
         raise NetworkError(
-            f"a runner needs an EarlyExitNetwork, whose stages are apart, got "
-            f"{type(network).__name__}: put exits on it with offramp.attach"
+            f"a runner needs an EarlyExitNetwork, got {type(network).__name__}: put exits on it "
+            "with offramp.attach"
         )
     exits, classes = len(policy.thresholds), policy.num_classes
     if (exits, classes) != (network.num_exits, network.num_classes):
@@ -192,5 +191,5 @@ def _check_partners(network: EarlyExitNetwork, policy: Policy) -> None:
         raise OriginError(
             f"this policy is for the network {policy.network[:16]!r}, and this one is "
             f"{network.fingerprint()[:16]!r}: record this network and fit the policy again, or "
-            "load the weights that it was fitted for"
+            "load the weights that it was fitted on"
         )

@@ -1,18 +1,17 @@
 """Samples per second with and without exits, at several batch sizes."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from offramp.errors import ConfigError
 from offramp.networks.state import batch_size, take
 from offramp.runtime.runner import Runner
 
-SAMPLES = 64  # per round at least, so that a round has samples of all exits
+SAMPLES = 64  # per round at least, for samples of all exits
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Speed:
         batch_size: Samples per batch.
         with_exits: Samples per second of the runner.
         without_exits: Samples per second of the network without exits.
-        mean_cost: Of the runner's samples, as a share of the network without exits.
+        mean_cost: Mean cost per sample, as a share of the network without exits.
     """
 
     batch_size: int
@@ -45,18 +44,18 @@ def measure_speed(
 ) -> list[Speed]:
     """Measure a runner against its network without exits.
 
-    Both are run in turn on the same samples, and the best round of each counts, so that other
-    work on the machine disturbs little. What is measured also goes into the runner's `stats`.
+    Both take turns on the same samples and the best round of each counts, so other work on the
+    machine disturbs little. The measured samples also count in the runner's `stats`.
 
     Args:
         runner: The runner.
-        inputs: Real inputs, if the exits are to be those of use; taken again and again where
-            there are fewer than a batch needs.
-        batch_sizes: To measure at.
-        seconds: For each batch size, about; three rounds at least.
+        inputs: Real inputs, so that samples take the exits they take in use; repeated if there
+            are fewer than a batch needs.
+        batch_sizes: Batch sizes to measure at.
+        seconds: Approximate time per batch size; at least three rounds are run.
 
     Raises:
-        ConfigError: There is nothing to measure.
+        ConfigError: There are no inputs, or a batch size is below 1.
 
     Example:
         >>> import offramp
@@ -74,15 +73,22 @@ def measure_speed(
     samples = batch_size(inputs)
     if not samples or not batch_sizes or min(batch_sizes) < 1:
         raise ConfigError(
-            f"a speed needs samples and batch sizes of at least 1, got {samples} samples and "
-            f"batch sizes {list(batch_sizes)}"
+            "measuring speed takes samples and batch sizes of at least 1, got "
+            f"{samples} samples and batch sizes {list(batch_sizes)}"
         )
-    return [_at(runner, inputs, samples, size, seconds) for size in batch_sizes]
+    return [_measure_at(runner, inputs, samples, size, seconds) for size in batch_sizes]
 
 
-def _at(runner: Runner, inputs: Any, samples: int, size: int, seconds: float) -> Speed:  # noqa: ANN401
-    batches = [take(inputs, rows) for rows in _rows(samples, size)]
-    costs = torch.cat([runner(batch).costs for batch in batches])  # and both are warmed up
+def _measure_at(
+    runner: Runner,
+    inputs: Any,  # noqa: ANN401
+    samples: int,
+    size: int,
+    seconds: float,
+) -> Speed:
+    starts = range(0, max(SAMPLES, size), size)
+    batches = [take(inputs, torch.arange(start, start + size) % samples) for start in starts]
+    costs = torch.cat([runner(batch).costs for batch in batches])  # this also warms up
     best = {"with": float("inf"), "without": float("inf")}
     began, rounds = time.perf_counter(), 0
     while rounds < 3 or time.perf_counter() - began < seconds:
@@ -91,11 +97,6 @@ def _at(runner: Runner, inputs: Any, samples: int, size: int, seconds: float) ->
             best[name] = min(best[name], _seconds(run, batches))
     count = size * len(batches)
     return Speed(size, count / best["with"], count / best["without"], float(costs.mean()))
-
-
-def _rows(samples: int, size: int) -> Iterator[Tensor]:
-    for start in range(0, max(SAMPLES, size), size):
-        yield torch.arange(start, start + size) % samples
 
 
 def _seconds(run: Callable[[Any], Any], batches: Sequence[Any]) -> float:

@@ -1,4 +1,4 @@
-"""What a runner has done so far, and whether the exits still are what they were on val."""
+"""What a runner has done so far, and whether its exits still are those of val."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +10,15 @@ import scipy
 import torch
 from torch import Tensor
 
+from offramp.runtime.operating_point import OperatingPoint
 from offramp.runtime.output import RunOutput
-from offramp.runtime.routes import Route
 
 Floats = npt.NDArray[np.float64]
 
 PRIOR = 0.5
-# Evidence is worked out when there are so many more samples than last time, and times more: for
-# single samples it would take longer than their network. Looking less often alarms less often.
+# Evidence is computed once there are that many more samples, and that factor more, than last
+# time: for single samples it would take longer than their network. Checking less often can only
+# lower the rate of false alarms.
 STEP, GROWTH = 50, 1.02
 
 
@@ -25,13 +26,13 @@ class DriftAlarm:
     """Compares the exits of a stream with the shares seen on val.
 
     Args:
-        shares: `[M]`, on val.
-        samples: How many val samples they come from.
-        rate: Probability of a false alarm over the whole stream, at most.
+        shares: `[M]`, exit shares on val.
+        samples: Number of val samples that they come from.
+        rate: Largest probability of a false alarm over the whole stream.
         is_open: `[M]`, exits at which a sample can stop; all by default.
 
     Attributes:
-        alarm: Whether there ever was enough evidence; it stays on.
+        alarm: Whether there was ever enough evidence; it stays on.
 
     Example:
         >>> alarm = DriftAlarm([0.5, 0.3, 0.2], samples=2000, rate=0.01)
@@ -62,13 +63,13 @@ class DriftAlarm:
         self.alarm = False
 
     def add(self, counts: Sequence[int] | npt.NDArray[np.int64]) -> None:
-        """Count how many further samples left at each exit, `[M]`."""
+        """Add the numbers `[M]` of samples that left at each exit."""
         self._counts += np.asarray(counts, dtype=np.float64)[self._cells]
         if self._counts.sum() >= max(self._checked_at + STEP, GROWTH * self._checked_at):
             self.check()
 
     def check(self) -> bool:
-        """Work out the evidence now, and say whether there is an alarm."""
+        """Compute the evidence now, and return whether there is an alarm."""
         self._checked_at = self._counts.sum()
         self.alarm = self.alarm or bool(self.log_evidence >= self._enough)
         return self.alarm
@@ -103,11 +104,11 @@ class DriftAlarm:
 
 
 def entropy_radius(cells: int, rate: float) -> float:
-    """How far shares of n samples are from the truth, as n times their relative entropy.
+    """Bound on how far the shares of n samples lie from the truth: n times their relative entropy.
 
     Args:
         cells: Number of possible outcomes k.
-        rate: Probability of being farther away, at most, for every n.
+        rate: Largest probability of lying farther away, for every n.
 
     Example:
         >>> round(entropy_radius(cells=9, rate=0.005), 1)
@@ -125,7 +126,7 @@ def entropy_radius(cells: int, rate: float) -> float:
 
 
 def _divergence(counts: Floats, shares: Floats) -> float:
-    """Relative entropy of `counts / n` to `shares`, n times; infinite if a count is impossible."""
+    """N times the relative entropy of `counts / n` to `shares`; infinite for impossible counts."""
     seen = counts > 0
     with np.errstate(divide="ignore"):
         ratio = np.log(counts[seen] / counts.sum()) - np.log(shares[seen])
@@ -145,20 +146,20 @@ def _log_mixture(counts: Floats) -> float:
 
 @dataclass(frozen=True, eq=False)
 class RunStats:
-    """A runner's record since it was made, or since its budget was last set.
+    """What a runner has done since it was made, or since its budget was last set.
 
     Attributes:
-        samples: Answered.
-        failed: Not answered, since inputs or logits were not finite.
-        forced: Of the answered ones, those for which time was up.
-        mean_cost: Per answered sample, as a share of the network without exits; NaN before the
-            first one.
-        exit_shares: `[M]`, of the answered samples.
-        expected_cost: What `mean_cost` was on val.
-        expected_shares: `[M]`, what `exit_shares` were on val.
-        drift: Whether the exits are not those of val: see `offramp.runtime.stats`. Stays on.
-        log_evidence: Natural logarithm of the evidence for that, at this budget.
-        false_alarm_rate: Probability that `drift` is ever raised without cause, at most.
+        samples: Number of answered samples.
+        failed: Number of samples without an answer: inputs or logits were not finite.
+        forced: Number of samples that were answered because of a deadline.
+        mean_cost: Mean over the answered samples, as a share of the network without exits; NaN
+            before the first one.
+        exit_shares: `[M]`, share of the answered samples that left at each exit.
+        expected_cost: `mean_cost` on val.
+        expected_shares: `[M]`, `exit_shares` on val.
+        drift: Whether the exits differ from those of val: see `DriftAlarm`. Stays on.
+        log_evidence: Natural logarithm of the evidence for drift, at this budget.
+        false_alarm_rate: Largest probability that `drift` is ever raised without cause.
     """
 
     samples: int
@@ -174,62 +175,62 @@ class RunStats:
 
     def __str__(self) -> str:
         shares = " ".join(f"{100 * share:.0f}" for share in self.exit_shares.tolist())
-        alarm = "; DRIFT: the exits are not those of val" if self.drift else ""
+        alarm = "; DRIFT: the exits differ from those of val" if self.drift else ""
         return (
             f"{self.samples} samples ({self.failed} failed, {self.forced} out of time), mean cost "
             f"{self.mean_cost:.3f} (expected {self.expected_cost:.3f}), exits {shares} %{alarm}"
         )
 
 
-class Tally:
-    """Counts what runs have done; several threads may add to it.
+class StatsCollector:
+    """Counts samples and exits; several threads may add to it.
 
     Args:
-        plan: The first operating point.
-        rate: Of false alarms, over all operating points together.
+        point: The first operating point.
+        rate: Largest probability of a false alarm, over all operating points together.
     """
 
-    def __init__(self, plan: Route, rate: float) -> None:
+    def __init__(self, point: OperatingPoint, rate: float) -> None:
         self._lock = Lock()
         self._rate = rate
         self._points = 0
         self._drifted = False
-        self._begin(plan)
+        self._begin(point)
 
-    def start(self, plan: Route) -> None:
-        """Begin again, at another operating point.
+    def start(self, point: OperatingPoint) -> None:
+        """Start again at another operating point.
 
         The k-th point may spend rate / (k (k + 1)) on false alarms, which adds up to the rate
         however often the budget is changed.
         """
         with self._lock:
             self._drifted = self._is_drifting()
-            self._begin(plan)
+            self._begin(point)
 
-    def _begin(self, plan: Route) -> None:
+    def _begin(self, point: OperatingPoint) -> None:
         self._points += 1
         rate = self._rate / (self._points * (self._points + 1))
-        self._plan = plan
-        # From a single val sample nothing is known about the shares, and no alarm is raised.
-        shares = plan.expected_shares.numpy()
-        self._alarm = DriftAlarm(shares, plan.val_samples, rate, plan.is_open)
-        self._exits = np.zeros(len(plan.costs), dtype=np.int64)
+        self._point = point
+        # A single val sample says nothing about the shares, so no alarm is ever raised.
+        shares = point.expected_shares.numpy()
+        self._alarm = DriftAlarm(shares, point.val_samples, rate, point.is_open)
+        self._exits = np.zeros(len(point.costs), dtype=np.int64)
         self._failed = self._forced = 0
 
     def _is_drifting(self) -> bool:
         return self._drifted or self._alarm.check()
 
-    def add(self, plan: Route, output: RunOutput, forced: Tensor) -> None:
+    def add(self, point: OperatingPoint, output: RunOutput, forced: Tensor) -> None:
         """Count one batch.
 
-        A batch that was cut short by a deadline says nothing about drift: those who left in time
-        are no fair sample. The alarm leaves it out.
+        The drift alarm ignores a batch that a deadline cut short: the samples that left in time
+        are not a fair sample.
         """
-        # numpy: for a single sample, every operation of torch takes longer than the rest of this.
+        # numpy: for a single sample, every torch operation takes longer than all the rest here.
         answered = output.exits.numpy()[output.predictions.numpy() >= 0]
-        counts = np.bincount(answered, minlength=len(plan.costs))
+        counts = np.bincount(answered, minlength=len(point.costs))
         with self._lock:
-            if plan is not self._plan:
+            if point is not self._point:
                 return  # the budget was changed while this batch ran
             self._exits += counts
             self._failed += len(output) - len(answered)
@@ -247,10 +248,10 @@ class Tally:
                 samples=samples,
                 failed=self._failed,
                 forced=self._forced,
-                mean_cost=float(shares @ self._plan.costs) if samples else float("nan"),
+                mean_cost=float(shares @ self._point.costs) if samples else float("nan"),
                 exit_shares=shares,
-                expected_cost=self._plan.expected_cost,
-                expected_shares=self._plan.expected_shares,
+                expected_cost=self._point.expected_cost,
+                expected_shares=self._point.expected_shares,
                 drift=self._is_drifting(),
                 log_evidence=self._alarm.log_evidence,
                 false_alarm_rate=self._rate,

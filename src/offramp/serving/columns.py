@@ -1,4 +1,4 @@
-"""Columns of a table as what a network takes, and answers as columns."""
+"""Columns of a table in, the same columns with answers out; on one machine or on many."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -11,35 +11,28 @@ from torch import Tensor
 
 from offramp.errors import ConfigError, DataError
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
-from offramp.runtime.output import RunOutput
-from offramp.serving.answers import padded
+from offramp.runtime.output import OUTPUT_COLUMNS
+from offramp.serving.answers import Model, padded
 from offramp.serving.images import ImageReader
 
 Array = npt.NDArray[Any]
 TEXT = ("input_ids", "attention_mask", "token_type_ids")
-ANSWERS = {  # a column's name, and what it is in a RunOutput
-    "prediction": "predictions",
-    "confidence": "confidence",
-    "likely_wrong": "likely_wrong",
-    "exit": "exits",
-    "cost": "costs",
-    "failed": "failed",
-}
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns are read, and what becomes of them.
+    """Which columns are read, and which are returned.
 
     Args:
-        inputs: Name of the column with the inputs; None is `image` for images and `inputs` for
-            others. Texts are always in `input_ids`, `attention_mask` and `token_type_ids`.
-        layout: Of an image: `CHW`, or `HWC` as `ray.data.read_images` gives it.
-        prefix: Of the names of the columns with answers.
-        keep_inputs: Whether the columns that were read are in the result too.
+        inputs: Name of the column with the inputs; None for `image` if the network takes images,
+            and `inputs` otherwise. Texts are always in `input_ids`, `attention_mask` and
+            `token_type_ids`.
+        layout: Axes of an image: `CHW`, or `HWC` as `ray.data.read_images` returns it.
+        prefix: Prefix of the names of the columns with answers.
+        keep_inputs: Whether the result also has the columns with the inputs.
 
     Raises:
-        ConfigError: Another layout.
+        ConfigError: The layout is unknown.
 
     Example:
         >>> Columns(layout="HCW")
@@ -59,16 +52,16 @@ class Columns:
 
 @dataclass(frozen=True)
 class ColumnReader:
-    """From the columns of a batch to what a network takes.
+    """Turns the columns of a batch into what a network takes.
 
     Images may be pixels (uint8, normalised as in training), floats that are normalised already,
-    or encoded files (bytes, as `ray.data.read_binary_files` gives them), of which one that cannot
-    be decoded fails alone.
+    or encoded files (bytes, as `ray.data.read_binary_files` returns them); a file that cannot be
+    decoded fails alone.
 
     Args:
         inputs: What the network takes.
-        images: How pixels are normalised and files decoded; None if it takes no square colour
-            images.
+        images: How pixels are normalised and files decoded; None if the network takes no square
+            RGB images.
         columns: Where the inputs are.
 
     Raises:
@@ -93,7 +86,7 @@ class ColumnReader:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns that are read; of a text's, only the first is needed."""
+        """Names of the columns that are read; for texts only the first is required."""
         if isinstance(self.inputs, TextInput):
             return TEXT
         return (
@@ -101,36 +94,34 @@ class ColumnReader:
         )
 
     def check(self, present: Collection[str]) -> None:
-        """Check the names of columns, before any of them is read.
+        """Check the names of columns before any of them is read.
 
         Raises:
-            DataError: That of the inputs is missing, or one has the name of an answer's.
+            DataError: The column of the inputs is missing, or one has the name of a new column.
         """
         if self.names[0] not in present:
             raise DataError(
                 f"there is no column {self.names[0]!r} to predict from, only "
-                f"{', '.join(sorted(present))}: name another with `Columns(inputs=...)`"
+                f"{', '.join(sorted(present))}: name another one with `Columns(inputs=...)`"
             )
-        taken = sorted({self.columns.prefix + name for name in ANSWERS} & set(self.kept(present)))
+        new = {self.columns.prefix + name for name in OUTPUT_COLUMNS}
+        taken = sorted(new & set(self.kept(present)))
         if taken:
             raise DataError(
-                f"the data have columns of the names {', '.join(taken)} already: rename them, or "
-                "give the new ones a prefix with `Columns(prefix=...)`"
+                f"the data already have columns named {', '.join(taken)}: rename them, or give "
+                "the new ones a prefix with `Columns(prefix=...)`"
             )
 
     def kept(self, present: Collection[str]) -> list[str]:
-        """The names of the columns that are in the result."""
+        """Names of the columns that are also in the result."""
         dropped = () if self.columns.keep_inputs else self.names
         return [name for name in present if name not in dropped]
 
     def __call__(self, batch: Mapping[str, Array]) -> Any:  # noqa: ANN401
-        """The inputs of a batch.
-
-        Args:
-            batch: Columns `[n, ...]`.
+        """The inputs in a batch of columns `[n, ...]`.
 
         Raises:
-            DataError: As `check`, or a column holds what cannot be read.
+            DataError: As `check`, or the values of a column cannot be read.
         """
         self.check(batch)
         if isinstance(self.inputs, TextInput):
@@ -139,7 +130,7 @@ class ColumnReader:
         return self._images(values) if isinstance(self.inputs, ImageInput) else self._rows(values)
 
     def _images(self, values: Array) -> Tensor:
-        if values.dtype == object and _first(values, (bytes,)) is not None:
+        if values.dtype == object and any(isinstance(value, bytes) for value in values):
             return self._decoded(values)
         values = self._stacked(values)
         if self.columns.layout == "HWC" and values.ndim == 4:
@@ -153,22 +144,24 @@ class ColumnReader:
             )
         if self.images is None:
             raise DataError(
-                f"the column {self.names[0]!r} holds pixels, and only colour images of square "
-                "networks are normalised here: give floats as the network takes them"
+                f"the column {self.names[0]!r} holds pixels, but only those of square RGB images "
+                "are normalised here: give floats as the network takes them"
             )
-        pixels = torch.tensor(values)  # a copy: Ray's arrays are read-only, which torch dislikes
-        # What is not [n, 3, height, width] is left to the network, whose message says what is.
+        pixels = torch.tensor(
+            values
+        )  # a copy: Ray's arrays are read-only, which torch warns about
+        # Any other shape is left to the network, whose message says what it takes.
         is_image = pixels.ndim == 4 and pixels.shape[1] == 3
         return self.images.normalization(pixels) if is_image else pixels
 
     def _decoded(self, values: Array) -> Tensor:
         if self.images is None:
             raise DataError(
-                f"the column {self.names[0]!r} holds files, and this network takes no square "
-                "colour images: give numbers"
+                f"the column {self.names[0]!r} holds files, but this network takes no square RGB "
+                "images: give numbers"
             )
-        # Missing ones are as broken as empty ones
-        return torch.stack([self.images.decoded(value or b"") for value in values])
+        # A missing file fails as an empty one does.
+        return torch.stack([self.images.inputs_from(value or b"") for value in values])
 
     def _rows(self, values: Array) -> Tensor:
         wanted = np.dtype(getattr(self.inputs, "dtype", "float32"))
@@ -178,19 +171,15 @@ class ColumnReader:
         return torch.tensor(values.astype(wanted))
 
     def _stacked(self, values: Array) -> Array:
-        """Rows of one shape, also where each is an array of its own."""
+        """Rows of one shape as one array."""
         if values.dtype != object:
             return values
         try:
             return np.stack([np.asarray(value) for value in values])
         except ValueError:
             raise DataError(
-                f"the rows of the column {self.names[0]!r} differ in shape: bring them to one"
+                f"the rows of the column {self.names[0]!r} differ in shape: make them alike"
             ) from None
-
-
-def _first(values: Array, kinds: tuple[type, ...]) -> object | None:
-    return next((value for value in values if isinstance(value, kinds)), None)
 
 
 def _texts(batch: Mapping[str, Array]) -> dict[str, Tensor]:
@@ -198,21 +187,70 @@ def _texts(batch: Mapping[str, Array]) -> dict[str, Tensor]:
     rows = zip(*(batch[name] for name in present), strict=True)
     texts = []
     for row in rows:
-        text = {name: np.asarray(part) for name, part in zip(present, row, strict=True)}
-        if any(part.dtype.kind not in "iu" or part.ndim != 1 for part in text.values()):
-            raise DataError(f"the columns {', '.join(present)} must hold lists of whole numbers")
-        if len({len(part) for part in text.values()}) != 1:
-            raise DataError(f"the columns {', '.join(present)} of a text must be equally long")
+        text = {name: np.asarray(value) for name, value in zip(present, row, strict=True)}
+        if any(array.dtype.kind not in "iu" or array.ndim != 1 for array in text.values()):
+            raise DataError(f"the columns {', '.join(present)} must hold lists of integers")
+        if len({len(array) for array in text.values()}) != 1:
+            raise DataError(
+                f"the columns {', '.join(present)} of a text must have the same length"
+            )
         text.setdefault("attention_mask", np.ones_like(text["input_ids"]))
-        texts.append({name: part.astype(np.int64) for name, part in text.items()})
+        texts.append({name: array.astype(np.int64) for name, array in text.items()})
     return padded(texts)
 
 
-def answer_columns(output: RunOutput, prefix: str = "") -> dict[str, Array]:
-    """What a run answers, as columns `[N]`.
+class PolicyPredictor:
+    """Answers batches of columns; each worker makes one, which loads the network once.
+
+    For `dataset.map_batches(PolicyPredictor, fn_constructor_args=(model, columns), ...)` of
+    `ray.data`; `predict_dataset` does this in one call. It needs no cluster itself.
 
     Args:
-        output: The answers to N samples.
-        prefix: Of the columns' names.
+        model: Folders of the network and the policy, which every machine has.
+        columns: Which columns are read and returned.
+        precision: `float32` or `bfloat16`.
+
+    Raises:
+        FileFormatError, ConfigError, NetworkError, OriginError: As `Model.runner`.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import offramp
+        >>> from torch.utils.data import TensorDataset
+        >>> network = offramp.build("convnet", num_classes=4, image_size=8)
+        >>> data = TensorDataset(torch.rand(60, 3, 8, 8), torch.arange(60) % 4)
+        >>> ledger = offramp.record(network, data, split="all", progress=False)
+        >>> held_out, val, _ = ledger.partition()
+        >>> policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val)
+        >>> policy = policy.at(budget=0.6)
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> model = Model(network.save(folder / "network"), policy.save(folder / "policy"))
+        >>> predict = PolicyPredictor(model)
+        >>> batch = {"image": np.zeros((2, 3, 8, 8), dtype=np.float32), "id": np.arange(2)}
+        >>> list(predict(batch))[1:]
+        ['id', 'prediction', 'confidence', 'likely_wrong', 'exit', 'cost', 'failed']
     """
-    return {prefix + name: getattr(output, part).numpy() for name, part in ANSWERS.items()}
+
+    def __init__(
+        self, model: Model, columns: Columns | None = None, precision: str = "float32"
+    ) -> None:
+        self._runner = model.runner(precision)
+        inputs = self._runner.network.inputs
+        self._reader = ColumnReader(inputs, model.images, columns or Columns())
+
+    def __call__(self, batch: dict[str, Array]) -> dict[str, Array]:
+        """Answer a batch of columns `[n, ...]`.
+
+        Returns:
+            The columns, and `prediction` (int64, -1 if it failed), `confidence`, `likely_wrong`,
+            `exit`, `cost` and `failed`, each `[n]` and as in `RunOutput`.
+
+        Raises:
+            DataError: The columns cannot be read, or one has the name of a new one.
+            NetworkError: The inputs are not what the network takes.
+        """
+        answers = self._runner(self._reader(batch)).columns()
+        kept = {name: batch[name] for name in self._reader.kept(batch)}
+        prefix = self._reader.columns.prefix
+        return kept | {prefix + name: column.numpy() for name, column in answers.items()}

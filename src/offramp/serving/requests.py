@@ -1,7 +1,7 @@
-"""What a server takes: every request is checked here, before anything is run on it.
+"""What a server takes: every request is checked here, before anything runs on it.
 
-Nothing in a request names a file, an address or code. Sizes are limited before memory is spent:
-the body while it is read, the pixels before an image is decoded.
+Nothing in a request can name a file, an address or code. Sizes are limited before memory is
+spent: bodies while they are read, pixels before an image is decoded.
 """
 
 import base64
@@ -9,16 +9,16 @@ import binascii
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from offramp.data.images import Decoder
 from offramp.errors import ConfigError, NetworkError, OfframpError
 from offramp.extras import require
+from offramp.machine import Precision
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
 from offramp.serving.images import ImageReader
 
@@ -27,6 +27,48 @@ Array = npt.NDArray[Any]
 IMAGE_TYPES = ("image/png", "image/jpeg")
 FORMATS = ("PNG", "JPEG")
 MAX_ID = 200  # characters
+LONGEST_WAIT = 30.0  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestSettings:
+    """How any server limits and batches requests.
+
+    Args:
+        max_batch: Largest number of requests that are answered together.
+        batch_wait: Seconds that a request waits for others. While a batch runs, requests gather
+            anyway.
+        precision: `float32` or `bfloat16`.
+        max_bytes: Size limit of a body.
+        max_pixels: Size limit of an image as it is sent.
+        body_timeout: Seconds in which a body must arrive.
+        max_requests: Largest number of open requests; further ones get a 503.
+
+    Raises:
+        ConfigError: A value is impossible.
+    """
+
+    max_batch: int = 32
+    batch_wait: float = 0.002
+    precision: str = "float32"
+    max_bytes: int = 4 * 2**20
+    max_pixels: int = 16_000_000
+    body_timeout: float = 10.0
+    max_requests: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch", "max_bytes", "max_pixels", "max_requests"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+        if not self.body_timeout > 0:
+            raise ConfigError(f"`body_timeout` must be positive, got {self.body_timeout}")
+        if not 0 <= self.batch_wait < LONGEST_WAIT:
+            raise ConfigError(
+                f"`batch_wait` must lie in 0..{LONGEST_WAIT:g}, got {self.batch_wait}"
+            )
+        if self.precision not in get_args(Precision):
+            known = " or ".join(get_args(Precision))
+            raise ConfigError(f"`precision` must be {known}, got {self.precision!r}")
 
 
 class RequestError(OfframpError):
@@ -34,7 +76,7 @@ class RequestError(OfframpError):
 
     Args:
         status: 400 to 499.
-        reason: For the one who sent it.
+        reason: For the client.
     """
 
     def __init__(self, status: int, reason: str) -> None:
@@ -47,40 +89,38 @@ class Query:
     """One sample to answer.
 
     Attributes:
-        id: What the client calls it; comes back with the answer.
-        parts: Arrays without a batch dimension: `pixels` (uint8), `inputs`, or those of a text.
+        id: The client's name for it, returned with the answer.
+        arrays: Without a batch dimension: `pixels` (uint8), `inputs`, or those of a text.
     """
 
     id: str | int | None
-    parts: dict[str, Array]
+    arrays: dict[str, Array]
 
 
 @dataclass(frozen=True)
-class Intake:
+class RequestParser:
     """Turns requests into samples, or says what is wrong with them.
 
     Args:
         inputs: What the network takes.
-        reader: How images are brought to its size; None if it takes no images.
-        max_bytes: Of a body.
-        max_pixels: Of an image, before it is resized.
+        images: How images are brought to its size; None if it takes no image files.
+        settings: The limits.
 
     Raises:
         ConfigError: The network does not know its inputs.
 
     Example:
-        >>> intake = Intake(TensorInput((2,)))
-        >>> intake.parse("application/json", b'{"id": 7, "inputs": [1, 2]}')
-        Query(id=7, parts={'inputs': array([1., 2.], dtype=float32)})
-        >>> intake.parse("application/json", b'{"inputs": [1, 2, 3]}')
+        >>> parser = RequestParser(TensorInput((2,)))
+        >>> parser.parse("application/json", b'{"id": 7, "inputs": [1, 2]}')
+        Query(id=7, arrays={'inputs': array([1., 2.], dtype=float32)})
+        >>> parser.parse("application/json", b'{"inputs": [1, 2, 3]}')
         Traceback (most recent call last):
         offramp.serving.requests.RequestError: `inputs` must have the shape [2], got [3]
     """
 
     inputs: Inputs
-    reader: ImageReader | None = None
-    max_bytes: int = 4 * 2**20
-    max_pixels: int = 16_000_000
+    images: ImageReader | None = None
+    settings: RequestSettings = field(default_factory=RequestSettings)
 
     def __post_init__(self) -> None:
         if not isinstance(self.inputs, ImageInput | TensorInput | TextInput):
@@ -88,19 +128,14 @@ class Intake:
                 "a network that does not know its inputs cannot be served: attach it with an "
                 "example, or build it by name"
             )
-        if self.max_bytes < 1 or self.max_pixels < 1:
-            raise ConfigError(
-                f"`max_bytes` and `max_pixels` must be positive, got {self.max_bytes} and "
-                f"{self.max_pixels}"
-            )
 
     def parse(self, content_type: str, body: bytes, request_id: str | None = None) -> Query:
-        """The sample in a body.
+        """Read the sample in a body.
 
         Args:
-            content_type: As the client says.
-            body: Of at most `max_bytes`.
-            request_id: From a header; an `id` in JSON is preferred.
+            content_type: As the client declares it.
+            body: At most `max_bytes`.
+            request_id: From a header; an `id` in JSON takes precedence.
 
         Raises:
             RequestError: It cannot be answered.
@@ -116,17 +151,17 @@ class Intake:
             )
         fields = _json_object(body)
         found = _checked_id(fields.pop("id", request_id))
-        return Query(found, self._parts(fields))
+        return Query(found, self._arrays(fields))
 
-    def _parts(self, fields: dict[str, Any]) -> dict[str, Array]:
+    def _arrays(self, fields: dict[str, Any]) -> dict[str, Array]:
         if isinstance(self.inputs, TextInput):
             return self._text(self.inputs, fields)
-        if set(fields) == {"image"} and self.reader is not None:
-            return {"pixels": self._pixels(_unwrapped(fields["image"]))}
+        if set(fields) == {"image"} and self.images is not None:
+            return {"pixels": self._pixels(_decoded_base64(fields["image"]))}
         if set(fields) != {"inputs"}:
-            known = "`inputs`" if self.reader is None else "`image` (base64) or `inputs`"
+            known = "`inputs`" if self.images is None else "`image` (base64) or `inputs`"
             raise RequestError(
-                422, f"give {known}, and `id` if you like, got the fields {_names(fields)}"
+                422, f"give {known}, and optionally `id`, got the fields {_names(fields)}"
             )
         return {"inputs": self._array(fields["inputs"])}
 
@@ -149,38 +184,35 @@ class Intake:
         if "input_ids" not in fields or not set(fields) <= allowed:
             raise RequestError(
                 422,
-                f"give `input_ids`, and {_names(allowed - {'input_ids'})} if you like, got the "
+                f"give `input_ids`, and optionally {_names(allowed - {'input_ids'})}, got the "
                 f"fields {_names(fields)}",
             )
-        parts = {key: _numbers(key, v, np.dtype(np.int64)) for key, v in fields.items()}
-        ids = parts["input_ids"]
+        arrays = {key: _numbers(key, v, np.dtype(np.int64)) for key, v in fields.items()}
+        ids = arrays["input_ids"]
         if ids.ndim != 1 or not len(ids) >= 1 or ids.min() < 0 or ids.max() >= inputs.vocabulary:
             raise RequestError(
                 422, f"`input_ids` must be a list of numbers in 0..{inputs.vocabulary - 1}"
             )
         try:
-            batch = {key: torch.from_numpy(value)[None] for key, value in parts.items()}
+            batch = {key: torch.from_numpy(value)[None] for key, value in arrays.items()}
             inputs.begin(batch)
         except NetworkError as error:
             raise RequestError(422, str(error)) from None
-        parts.setdefault("attention_mask", np.ones_like(ids))
-        return parts
+        arrays.setdefault("attention_mask", np.ones_like(ids))
+        return arrays
 
     def _pixels(self, encoded: bytes) -> Array:
         """Uint8 `[3, S, S]` of a PNG or JPEG."""
-        if self.reader is None:
+        if self.images is None:
             raise RequestError(415, "this network does not take images")
         self._check_size(encoded)
-        try:
-            return Decoder(self.reader.size, self.reader.centre)(encoded).numpy()
-        except OfframpError:
-            raise  # Pillow is missing: that is no fault of the client
-        # Pillow raises OSError, SyntaxError, ValueError, struct.error ... for broken files
-        except Exception:
-            raise RequestError(422, "the image is damaged and cannot be decoded") from None
+        pixels = self.images.decode(encoded)
+        if pixels is None:
+            raise RequestError(422, "the image is damaged and cannot be decoded")
+        return pixels.numpy()
 
     def _check_size(self, encoded: bytes) -> None:
-        """Only the header is read for this."""
+        """Read the header only, and refuse images that are too large."""
         pillow = require("PIL.Image", extra="serve")
         try:
             with pillow.open(io.BytesIO(encoded), formats=FORMATS) as image:
@@ -188,33 +220,35 @@ class Intake:
         except pillow.DecompressionBombError:
             raise self._too_large("far more") from None
         except Exception:
-            raise RequestError(422, "the image is not a PNG or JPEG that can be read") from None
-        if width * height > self.max_pixels:
+            raise RequestError(422, "the image is not a readable PNG or JPEG") from None
+        if width * height > self.settings.max_pixels:
             raise self._too_large(f"{width} x {height}")
 
     def _too_large(self, found: str) -> RequestError:
-        reason = f"images may have {self.max_pixels:,} pixels, got {found}: send a smaller one"
-        return RequestError(413, reason)
+        limit = f"{self.settings.max_pixels:,}"
+        return RequestError(
+            413, f"images may have {limit} pixels, got {found}: send a smaller one"
+        )
 
 
 def _json_object(body: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        reason = "too many brackets" if isinstance(error, RecursionError) else str(error)
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise RequestError(400, f"the body is not valid JSON: {reason}") from None
     if not isinstance(fields, dict):
-        raise RequestError(400, f"the body must be a JSON object, got a {type(fields).__name__}")
+        raise RequestError(400, f"the body must be a JSON object, got {type(fields).__name__}")
     return fields
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
-def _unwrapped(text: object) -> bytes:
+def _decoded_base64(text: object) -> bytes:
     if not isinstance(text, str):
-        raise RequestError(422, f"`image` must be base64 text, got a {type(text).__name__}")
+        raise RequestError(422, f"`image` must be base64 text, got {type(text).__name__}")
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -222,8 +256,10 @@ def _unwrapped(text: object) -> bytes:
 
 
 def _numbers(name: str, values: object, dtype: np.dtype[Any]) -> Array:
-    """An array of the dtype; text, gaps and numbers that it cannot hold are refused."""
-    problem = RequestError(422, f"`{name}` must be nested lists of finite numbers, all as long")
+    """An array of the dtype; text, null and numbers that it cannot hold are refused."""
+    problem = RequestError(
+        422, f"`{name}` must be nested lists of finite numbers, all of the same length"
+    )
     if not isinstance(values, list):
         raise problem
     try:
@@ -244,7 +280,7 @@ def _checked_id(found: object) -> str | int | None:
         return found
     if isinstance(found, str) and len(found) <= MAX_ID:
         return found
-    raise RequestError(422, f"`id` must be a number or a text of at most {MAX_ID} characters")
+    raise RequestError(422, f"`id` must be a number or a string of at most {MAX_ID} characters")
 
 
 def _names(fields: Mapping[str, object] | set[str]) -> str:

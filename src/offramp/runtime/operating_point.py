@@ -1,9 +1,8 @@
-"""What a policy asks of every exit at one operating point: the part that all runners share."""
+"""One operating point of a policy, as every runner needs it: what has to run, and who stops."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,27 +12,24 @@ from offramp.policy import Policy
 from offramp.scorers import History
 from offramp.thresholds.rule import exits_taken, rounded_up
 
-# Answers `[n, K]`, their exits `[n]` and their scores `[n]` -> `[n]`, how probably they are right.
-Rating: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-TOLERANCE = 1e-4  # of a score; what batch sizes change in float32 is far less
+TOLERANCE = 1e-4  # of a score; changing the batch size in float32 changes far less
 
 
 @dataclass(frozen=True, eq=False)
-class Route:
-    """One operating point as every runner needs it; never changed, so that threads can share it.
+class OperatingPoint:
+    """One operating point, ready to run; it never changes, so threads can share it.
 
     Attributes:
         limits: `[M]` float32, thresholds rounded up; `+inf` where an exit is closed.
         needs_head: `[M]`, whether the head has to run: its exit is open, or something later
             reads its logits.
         keeps_logits: Whether anything reads the logits of earlier exits.
-        keeps_answers: Whether anything reads the answers at earlier exits, and they are not the
-            logits.
+        keeps_answers: Whether anything reads the answers at earlier exits, where these are not
+            the logits themselves.
         costs: `[M]` float64, cumulative, as shares of the network without exits.
         expected_cost: Mean cost on val.
-        expected_shares: `[M]`, of the val samples that left at each exit.
-        val_samples: How many those were; 1 where that is not known.
+        expected_shares: `[M]`, the share of val samples that left at each exit.
+        val_samples: Number of those samples; 1 if unknown.
     """
 
     limits: Tensor
@@ -45,29 +41,8 @@ class Route:
     expected_shares: Tensor
     val_samples: int
 
-    @cached_property
-    def is_open(self) -> tuple[bool, ...]:
-        """`[M]`, whether a sample can stop there; always at the last exit."""
-        return open_exits(self.limits)
-
-    @property
-    def rating(self) -> Rating | None:
-        """What says how probably answers are right; None where the stages do, or nothing."""
-        return None
-
-
-@dataclass(frozen=True, eq=False)
-class Plan(Route):
-    """One operating point of a policy, ready to run.
-
-    Attributes:
-        policy: At a chosen operating point.
-    """
-
-    policy: Policy
-
     @classmethod
-    def of(cls, policy: Policy, reads_logits: Sequence[bool]) -> "Plan":
+    def of(cls, policy: Policy, reads_logits: Sequence[bool]) -> "OperatingPoint":
         """Work out what has to run.
 
         Args:
@@ -78,8 +53,8 @@ class Plan(Route):
             >>> from offramp import MaxProbability, synthetic
             >>> held_out, val, _ = synthetic.ledgers(seed=0).values()
             >>> policy = Policy(MaxProbability()).fit(held_out).tune(val).at(budget=0.4)
-            >>> plan = Plan.of(policy, [False] * 8)
-            >>> plan.needs_head == plan.is_open, plan.keeps_logits
+            >>> point = OperatingPoint.of(policy, [False] * 8)
+            >>> point.needs_head == point.is_open, point.keeps_logits
             (True, False)
         """
         limits = rounded_up(policy.thresholds, torch.float32)
@@ -93,14 +68,12 @@ class Plan(Route):
             expected_cost=float(policy.points.budgets[policy.selected]),
             expected_shares=policy.points.shares[policy.selected],
             val_samples=val_samples(policy),
-            policy=policy,
         )
 
-    @property
-    def rating(self) -> Rating | None:
-        """The policy's own confidence; None where it has none."""
-        confidence = self.policy.confidence
-        return None if confidence is None else confidence.probability
+    @cached_property
+    def is_open(self) -> tuple[bool, ...]:
+        """`[M]`, whether a sample can stop there; always true at the last exit."""
+        return open_exits(self.limits)
 
 
 def open_exits(limits: Tensor) -> tuple[bool, ...]:
@@ -114,7 +87,7 @@ def open_exits(limits: Tensor) -> tuple[bool, ...]:
 
 
 def val_samples(policy: Policy) -> int:
-    """How many val samples the operating points come from; 1 where that is not known."""
+    """Number of val samples that the operating points were tuned on; 1 if unknown."""
     samples = [use.samples for use in policy.uses if use.step == "tune"]
     return samples[-1] if samples else 1
 
@@ -123,25 +96,25 @@ def _needed_heads(
     policy: Policy, is_open: Sequence[bool], reads_logits: Sequence[bool]
 ) -> tuple[bool, ...]:
     last = len(is_open) - 1
-    # The last exit that somebody looks back from: an answer does so from the very last one, a
-    # scorer from the last open exit where it is run.
-    looks_back = [m for m in range(last) if is_open[m] and policy.scorer.reads_history]
-    looks_back += [m for m, reads in enumerate(reads_logits) if reads]
+    # The last exit from which something looks back: the very last one for an answer, and the
+    # last open one before it for a scorer.
+    looks_back = [i for i in range(last) if is_open[i] and policy.scorer.reads_history]
+    looks_back += [i for i, reads in enumerate(reads_logits) if reads]
     looks_back += [last] if policy.answer.reads_history else []
     until = max(looks_back, default=0)
-    return tuple(is_open[m] or m < until for m in range(last + 1))
+    return tuple(is_open[i] or i < until for i in range(last + 1))
 
 
-def judge(
+def answer_and_score(
     policy: Policy, logits: Tensor, earlier: Tensor | None, score: bool = True
 ) -> tuple[Tensor, Tensor | None]:
-    """What a policy says at one exit: tensors in, tensors out.
+    """Apply a policy's answer and scorer at one exit: tensors in, tensors out.
 
     Args:
         policy: Its answer and scorer are used.
-        logits: `[n, m+1, K]` float32, of the exits so far. Where nothing reads earlier exits
-            these may be anything.
-        earlier: `[n, m, K]`, the answers at the exits before; None where nothing reads them.
+        logits: `[n, m+1, K]` float32, of the exits so far. Those of earlier exits may be
+            anything if nothing reads them.
+        earlier: `[n, m, K]`, the answers at earlier exits; None if nothing reads them.
         score: Whether a score is wanted; never at the last exit.
 
     Returns:
@@ -149,19 +122,21 @@ def judge(
 
     Example:
         >>> from offramp import MaxProbability
-        >>> answer, scores = judge(Policy(MaxProbability()), torch.tensor([[[0.0, 2.0]]]), None)
-        >>> answer, scores
+        >>> policy = Policy(MaxProbability())
+        >>> answer_and_score(policy, torch.tensor([[[0.0, 2.0]]]), earlier=None)
         (tensor([[0., 2.]]), tensor([2.]))
     """
     answer = policy.answer.answer_at(logits)
     if not score:
         return answer, None
-    history = History(logits, _answers(policy, logits, answer, earlier))
+    history = History(logits, _answers_so_far(policy, logits, answer, earlier))
     return answer, policy.scorer.score_at(history).float()
 
 
-def _answers(policy: Policy, logits: Tensor, answer: Tensor, earlier: Tensor | None) -> Tensor:
-    """`[n, m+1, K]`, without a copy where that is possible."""
+def _answers_so_far(
+    policy: Policy, logits: Tensor, answer: Tensor, earlier: Tensor | None
+) -> Tensor:
+    """`[n, m+1, K]`, without a copy where possible."""
     if type(policy.answer) is CurrentExit:
         return logits
     now = answer.unsqueeze(1)
@@ -171,18 +146,19 @@ def _answers(policy: Policy, logits: Tensor, answer: Tensor, earlier: Tensor | N
 
 
 def near_threshold(scores: Tensor, thresholds: Tensor, tolerance: float = TOLERANCE) -> Tensor:
-    """Samples whose exit could be another one if scores were off by rounding.
+    """Samples that rounding errors in their scores could send to another exit.
 
     Batch sizes, precisions and export formats change the last bits of a score. Decisions agree
-    but for these samples.
+    for all other samples.
 
     Args:
         scores: `[N, M]`.
         thresholds: `[M]`.
-        tolerance: How far a score may be off.
+        tolerance: Largest rounding error.
 
     Returns:
-        bool `[N]`: at the exit taken or at one before it, the score is that near its threshold.
+        bool `[N]`: the score at the exit taken, or at an earlier one, is within the tolerance of
+        its threshold.
 
     Example:
         >>> scores = torch.tensor([[0.5, 1.0], [0.7, 1.0]])
@@ -190,7 +166,7 @@ def near_threshold(scores: Tensor, thresholds: Tensor, tolerance: float = TOLERA
         tensor([False,  True])
     """
     close = (scores.double() - thresholds.double()).abs() <= tolerance
-    # At its exit a sample may be near from above; then it would have gone on.
+    # Also at the exit taken: just above the threshold, the sample might have continued.
     reached = torch.arange(scores.shape[1]) <= exits_taken(scores, thresholds).long()[:, None]
     close[:, -1] = False  # the last exit always stops
     result: Tensor = (close & reached).any(dim=1)
