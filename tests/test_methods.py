@@ -7,7 +7,7 @@ import torch
 
 from offramp import Corrector, MaxProbability, Method, compare, evaluate
 from offramp.advice import Auto
-from offramp.errors import BudgetError, ConfigError
+from offramp.errors import BudgetError, ConfigError, FileFormatError
 from offramp.methods import METHODS, Plan, find_methods, ready, register
 
 FEW = Auto(candidates=("baseline", "baseline:optimized"))
@@ -88,6 +88,19 @@ def test_a_comparison_hands_out_the_policies_that_it_measured(splits):
     assert reached == table["baseline"].accuracy(0.5)
     assert "plans" not in table.to_json()
     assert type(table).from_json(table.to_json()).plans == {}
+
+
+def test_a_saved_plan_decides_as_before(splits, tmp_path):
+    (plan,) = FEW.plans(splits["held_out"], splits["val"], [0.4, 0.7], seeds=1)
+    again = Plan.load(plan.save(tmp_path / "plan"))
+    assert (again.exits, again.methods, again.why) == (plan.exits, plan.methods, plan.why)
+    assert again.accuracies == plan.accuracies
+    test = plan.view(splits["test"])
+    for budget, policy in plan.items():
+        assert torch.equal(again[budget].decide(test), policy.decide(test))
+    (tmp_path / "plan" / "plan.json").write_text('{"format": "offramp-plan", "version": 1}')
+    with pytest.raises(FileFormatError, match="is not a complete plan: 'budgets'"):
+        Plan.load(tmp_path / "plan")
 
 
 def test_a_registered_method_is_found_by_name_and_cannot_be_replaced(monkeypatch, plain):

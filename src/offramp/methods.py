@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from offramp.answers import (
@@ -18,7 +19,7 @@ from offramp.answers import (
     VectorScaling,
 )
 from offramp.component import check_kind
-from offramp.errors import BudgetError, ConfigError, PluginError
+from offramp.errors import BudgetError, ConfigError, FileFormatError, PluginError
 from offramp.extras import load_plugin, plugin_origins
 from offramp.hints import did_you_mean, or_known
 from offramp.ledger import Ledger
@@ -36,7 +37,10 @@ from offramp.scorers import (
     Scorer,
     ValueOfContinuing,
 )
+from offramp.storage import read_description, write_description
 from offramp.thresholds import THRESHOLD_METHODS
+
+VERSION = 1
 
 Fits = dict[tuple[type, type, str], list[Policy]]
 """Fitted policies by scorer, answer and settings: methods that differ in thresholds share one."""
@@ -84,6 +88,54 @@ class Plan(Mapping[float, Policy]):
         chosen = {f"{budget:g}": name for budget, name in self.methods.items()}
         why = {f"{budget:g}": text for budget, text in self.why.items()}
         return {"chosen": chosen, "why": why, "exits": self.exits}
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the plan as a folder; policies that share their operating points are one file."""
+        folder = Path(folder)
+        distinct = list({id(policy.points): policy for policy in self.values()}.values())
+        for number, policy in enumerate(distinct):
+            policy.save(folder / f"policy-{number}")
+        numbers = {id(policy.points): number for number, policy in enumerate(distinct)}
+        meta = {
+            "budgets": list(self),
+            "policies": [numbers[id(policy.points)] for policy in self.values()],
+            "points": [policy.selected for policy in self.values()],
+            "exits": self.exits,
+            "methods": list(self.methods.values()),
+            "why": list(self.why.values()),
+            "accuracies": {name: list(found.values()) for name, found in self.accuracies.items()},
+        }
+        write_description(folder, "plan", VERSION, meta)
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Plan":
+        """Read a plan that `save` wrote.
+
+        Raises:
+            FileFormatError: Something is missing, or was not written by `save`.
+        """
+        folder = Path(folder)
+        meta = read_description(folder, "plan", VERSION)
+        try:
+            budgets, chosen = meta["budgets"], zip(meta["policies"], meta["points"], strict=True)
+            loaded = {
+                number: Policy.load(folder / f"policy-{number}")
+                for number in sorted(set(meta["policies"]))
+            }
+            policies = [loaded[number].at_point(point) for number, point in chosen]
+            return cls(
+                dict(zip(budgets, policies, strict=True)),
+                meta["exits"],
+                dict(zip(budgets, meta["methods"], strict=True)),
+                dict(zip(budgets, meta["why"], strict=False)),
+                {
+                    name: dict(zip(budgets, found, strict=True))
+                    for name, found in meta["accuracies"].items()
+                },
+            )
+        except (KeyError, TypeError, ValueError, BudgetError) as error:
+            raise FileFormatError(f"{folder} is not a complete plan: {error}") from None
 
 
 def keep_exits(ledger: Ledger, exits: Sequence[int]) -> Ledger:

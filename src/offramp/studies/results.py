@@ -12,7 +12,7 @@ from offramp.errors import OfframpError
 from offramp.evaluation import Comparison
 from offramp.evaluation.references import heads_correct
 from offramp.ledger import Ledger, Partition
-from offramp.methods import Method
+from offramp.methods import METHODS, Method, Plan
 from offramp.report import SampleStrip
 from offramp.studies.context import Context
 from offramp.studies.settings import DataSettings
@@ -68,6 +68,13 @@ class ExperimentResult:
     comparison: Comparison
     methods: list[Method]
     context: Context
+
+    def plans(self, name: str) -> list[Plan]:
+        """The plans of a method, one per seed; made here where it was not compared."""
+        if name in self.comparison.plans:
+            return self.comparison.plans[name]
+        data = self.ledgers["held_out"], self.ledgers["val"]
+        return METHODS[name].plans(*data, self.comparison.budgets, seeds=1)
 
 
 def hopeless_rows(test: Ledger) -> torch.Tensor:

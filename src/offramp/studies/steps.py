@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from offramp.errors import ConfigError
 from offramp.evaluation import Comparison, compare
 from offramp.ledger import Ledger
-from offramp.methods import Method, find_methods
+from offramp.methods import Method, Plan, find_methods
 from offramp.networks import EarlyExitNetwork
 from offramp.progress import RunProgress
 from offramp.record import record
@@ -267,12 +267,22 @@ class CompareStep(Step):
         for method in result.methods:
             method.seconds = float("nan")
         write_text(place / "seconds.json", json.dumps(seconds, indent=1) + "\n")
-        return [write_text(place / "comparison.json", json.dumps(result.to_json()) + "\n")]
+        # Analyses look into the policies that were compared, instead of fitting them again.
+        for number, plans in enumerate(result.plans.values()):
+            for seed, plan in enumerate(plans):
+                plan.save(place / "plans" / f"{number}-{seed}")
+        text = json.dumps(result.to_json()) + "\n"
+        return [write_text(place / "comparison.json", text), place / "plans"]
 
     def load(self, context: Context) -> Comparison:
         """Read the comparison back."""
-        text = (self.place(context.cache) / "comparison.json").read_text(encoding="utf-8")
-        return Comparison.from_json(json.loads(text))
+        place = self.place(context.cache)
+        text = (place / "comparison.json").read_text(encoding="utf-8")
+        found = Comparison.from_json(json.loads(text))
+        for number, method in enumerate(found.methods):
+            folders = [place / "plans" / f"{number}-{seed}" for seed in range(len(method.curves))]
+            found.plans[method.name] = [Plan.load(folder) for folder in folders]
+        return found
 
 
 def chosen_methods(

@@ -72,12 +72,9 @@ def _table(result: ExperimentResult) -> ResultTable:
 
 
 def _measure(result: ExperimentResult, number: int, draws: Resamples) -> _Measured:
-    method, setting = result.methods[number], result.comparison.setting
-    policies = method.policy().fit_seeds(result.ledgers["held_out"], range(setting["seeds"]))
-    runs = []
-    for policy in policies:
-        policy.tune(result.ledgers["val"], method.thresholds)
-        runs.append(_measure_policy(result, policy, draws))
+    middle = result.comparison.budgets[len(result.comparison.budgets) // 2]
+    plans = result.plans(result.methods[number].name)
+    runs = [_measure_policy(result, plan[middle], draws) for plan in plans]
     means = {
         each.name: np.mean([getattr(run, each.name) for run in runs], axis=0)
         for each in fields(_Measured)
