@@ -132,13 +132,16 @@ def test_interrupted_while_it_starts_it_leaves_nothing_behind(tmp_path):
     first = psutil.Process(early.process.pid)
     deadline = time.monotonic() + 240
     while not first.children(recursive=True) and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.01)
     children = first.children(recursive=True)
     assert children and early.process.poll() is None
     early.process.send_signal(signal.SIGTERM)
-    assert early.process.wait(timeout=120) == 0
-    _, alive = psutil.wait_procs(children, timeout=60)
-    assert not alive
+    try:
+        assert early.process.wait(timeout=120) == 0
+        _, alive = psutil.wait_procs(children, timeout=60)
+        assert not alive
+    finally:
+        early.process.kill()
     assert "Traceback" not in early.said() and early.said().endswith("stopped\n"), early.said()
 
 

@@ -15,7 +15,7 @@ from offramp.serving.answers import Model
 from offramp.serving.requests import RequestParser, RequestSettings
 
 HOSTS = ("127.0.0.1", "0.0.0.0", "::")  # what LitServe can bind to
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)  # the alarm repeats the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +134,16 @@ def _interrupt_on_signals() -> Iterator[None]:
     own_id = os.getpid()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if os.getpid() == own_id:
-            # Once is enough: a second signal would cut short what the first has begun.
-            for each in SIGNALS:
-                signal.signal(each, signal.SIG_IGN)
-            raise KeyboardInterrupt
+        if os.getpid() != own_id:
+            return
+        if _is_starting_process(frame):
+            # Python drops an exception that is raised while it forks: try again in a moment.
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            return
+        # Once is enough: a second signal would cut short what the first has begun.
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
 
     before = {number: signal.signal(number, interrupt) for number in SIGNALS}
     try:
@@ -146,3 +151,12 @@ def _interrupt_on_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_starting_process(frame: FrameType | None) -> bool:
+    """Whether multiprocessing is just starting a process, somewhere below this frame."""
+    while frame is not None:
+        if frame.f_code.co_name == "_launch":
+            return True
+        frame = frame.f_back
+    return False
