@@ -154,7 +154,7 @@ def _interrupt_on_signals() -> Iterator[None]:
 
 
 def _is_starting_process(frame: FrameType | None) -> bool:
-    """Whether multiprocessing is just starting a process, somewhere below this frame."""
+    """Whether this frame, or one that called it, is multiprocessing starting a process."""
     while frame is not None:
         if frame.f_code.co_name == "_launch":
             return True
