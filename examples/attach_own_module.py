@@ -1,7 +1,7 @@
-"""Put exits on a module of your own, whose skip connection goes round an exit.
+"""Put exits on your own module, with a skip connection that bypasses an exit.
 
-torch.fx traces the module and cuts it after the named submodules. What skips over the cut is
-carried in the state, so that a batch can still shrink there. Saving needs no pickle: the file
+torch.fx traces the module and splits it after the named submodules. A tensor that skips over the
+split is carried in the state, so a batch can still shrink there. Saving needs no pickle: the file
 holds weights and names, and the module itself is passed in when loading.
 """
 
@@ -14,7 +14,7 @@ from offramp.networks import EarlyExitNetwork, attach, count_macs
 
 
 class LongSkip(nn.Module):
-    """Three convolutions; the first one's output is added again at the end."""
+    """Three convolutions; the output of the first is added again at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ network = attach(backbone, at=["stem", "middle"], example=images).eval()
 with torch.no_grad():
     assert torch.equal(network(images)[:, -1], backbone(images))
     state = network.advance(1, network.advance(0, network.begin(images)))
-print("carried over the exit after `middle`:", [tuple(part.shape) for part in state])
+print("carried past the exit after `middle`:", [tuple(each.shape) for each in state])
 print("MACs up to each exit:", [int(cost) for cost in count_macs(network).cumulative])
 
 with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
-"""Put exits on a text encoder; the attention mask travels in the state.
+"""Put exits on a text encoder; the attention mask is part of the state.
 
-The encoder is made from a small configuration, so that this runs offline within seconds. With a
-folder or a hub id instead, `attach("distilbert-base-uncased", num_classes=2)`, pretrained weights
-are kept and the exits get new heads.
+The encoder has a small configuration and random weights, so this runs offline within seconds. With
+a folder or a hub id instead, as in `attach("distilbert-base-uncased", num_classes=2)`, pretrained
+weights are kept and the exits get new heads.
 """
 
 import torch
@@ -21,7 +21,7 @@ config = BertConfig(
 backbone = BertForSequenceClassification(config).eval()
 network = attach(backbone, at=3).eval()
 
-# Two sentences, the second one padded, as a tokenizer would give them.
+# Two sentences, the second one padded, as a tokenizer returns them.
 batch = {
     "input_ids": torch.tensor([[2, 17, 23, 5, 9, 41, 3], [2, 17, 8, 3, 0, 0, 0]]),
     "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0]]),
@@ -30,7 +30,7 @@ with torch.no_grad():
     logits = network(batch)
     assert torch.equal(logits[:, -1], backbone(**batch).logits)
 
-    # The short sentence alone: what was padding does not matter, and can be cut.
+    # The short sentence alone: its padding does not matter and can be trimmed.
     state = network.advance(0, network.begin(batch))
     short = network.trim(take(state, torch.tensor([1])))
     print("state of both sentences:", tuple(state["hidden"].shape))

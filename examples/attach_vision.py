@@ -1,7 +1,7 @@
-"""Put exits on a vision model of transformers, and see what each exit costs.
+"""Put exits on a vision model from transformers, and print what each exit costs.
 
-The model is made from a small configuration, so that this runs offline within seconds. With a
-folder or a hub id instead, `attach("microsoft/resnet-50")`, pretrained weights are kept.
+The model has a small configuration and random weights, so this runs offline within seconds. With a
+folder or a hub id instead, as in `attach("microsoft/resnet-50")`, pretrained weights are kept.
 """
 
 import torch
@@ -16,7 +16,7 @@ config = ResNetConfig(
 config.num_labels = 10
 backbone = ResNetForImageClassification(config).eval()
 
-# Four exits, spread evenly in cost; the last one is the model's own classifier.
+# Four exits, evenly spaced in cost; the last one is the model's own classifier.
 network = attach(backbone, at=4).eval()
 images = torch.rand(8, 3, 64, 64)
 with torch.no_grad():
@@ -29,10 +29,10 @@ for name, cost, time in zip(network.exit_names, macs.cumulative, seconds.cumulat
     share = cost / macs.reference
     print(f"{name:32} {int(cost):12,} {share:13.0%} {time * 1e6:13.0f}")
 
-# The steps that a runtime loops over: here everyone whose first answer is sure leaves.
+# The steps that a runtime loops over: here the more confident half of the images leaves.
 with torch.no_grad():
     state = network.advance(0, network.begin(images))
     confidence = network.head(0, state).softmax(1).amax(1)
     staying = (confidence < confidence.median()).nonzero().flatten()
     state = network.advance(1, take(state, staying))
-print(f"\n{len(images)} images came in, {len(staying)} went on to the second stage")
+print(f"\n{len(images)} images entered, {len(staying)} continued to the second stage")

