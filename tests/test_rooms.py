@@ -91,14 +91,6 @@ def test_import_is_light():
     assert found.stdout.strip() == "[]"
 
 
-def test_theory_is_imported_only_when_asked_for():
-    code = "import sys, offramp; print(any(m.startswith('offramp.theory') for m in sys.modules))"
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == "False"
-
-
 PUBLIC = """
 Ledger Costs Policy Method Answer Scorer Corrector MaxProbability TemperatureScaling Guarantee
 evaluate compare auto advise certify attach build train TrainConfig record Runner OnnxRunner export
