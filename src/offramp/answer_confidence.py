@@ -57,11 +57,8 @@ class Confidence(Component):
     def fit(self, parts: Iterable[Part], labels: Tensor) -> Self:
         """Learn two logistic regressions per exit.
 
-        Args:
-            parts: Positions of some samples, their answers `[n, M, K]` and their scores
-                `[n, M-1]`, all samples in all; by an answer and a scorer that have not seen
-                their labels.
-            labels: `[N]`.
+        Each part holds positions of samples, their answers `[n, M, K]` and scores `[n, M-1]`, made
+        by an answer and a scorer that have not seen their labels; all parts cover `labels [N]`.
         """
         tables: list[tuple[Tensor | slice, Tensor, Tensor]] = []
         for rows, answers, scores in parts:
@@ -80,13 +77,9 @@ class Confidence(Component):
         return self
 
     def probability(self, answers: Tensor, exits: Tensor, scores: Tensor | None = None) -> Tensor:
-        """The probability that each answer is right, `[n]` float32.
+        """The probability that each answer `[n, K]` at its exit `[n]` is right: `[n]` float32.
 
-        Args:
-            answers: `[n, K]`, logits that were answered with.
-            exits: `[n]`, the exit of each.
-            scores: `[n]`, the stop score there; not finite where there is none, as at the last
-                exit.
+        Stop scores `[n]` are not finite where there are none, as at the last exit.
         """
         self.check_fitted()
         features, exits = _features(answers), exits.long()
@@ -105,11 +98,8 @@ def fit_confidence(
 ) -> Confidence:
     """Fit on answers and scores that have not seen the labels of the samples they are for.
 
-    Args:
-        answer: Its settings are used; it is fitted anew, fold by fold, if it learns.
-        scorer: Fitted; copies of it are, fold by fold, if it learns.
-        ledger: The held_out ledger.
-        history: All its exits with cross-fitted answers; needed where the scorer learns.
+    Answer and scorer are refitted fold by fold if they learn. `history` holds all exits of the
+    held_out ledger with cross-fitted answers; it is needed where the scorer learns.
     """
     parts: Iterator[Part]
     if history is None:
@@ -129,12 +119,6 @@ def crossfit_scores(scorer: Scorer, history: History, labels: Tensor, costs: Ten
 
     Copies that were fitted on fewer samples are less sure of themselves, or more. So the scores
     of each are brought to the mean and the spread that those of `scorer` itself have.
-
-    Args:
-        scorer: Fitted on all samples.
-        history: All exits of the held_out samples.
-        labels: `[N]`.
-        costs: `[M]`, cumulative.
     """
     own = _chunked_scores(scorer, history)
     scores = torch.empty_like(own)

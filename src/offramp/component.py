@@ -127,16 +127,7 @@ class Component:
 
 
 def check_kind(name: str, given: object, kind: type[Component]) -> None:
-    """Raise unless an argument is a component of a kind, and not its class or its name.
-
-    Args:
-        name: Of the argument, for the message.
-        given: What was given.
-        kind: `Scorer` or `Answer`.
-
-    Raises:
-        ConfigError: With what to give instead.
-    """
+    """Raise `ConfigError` unless an argument is a component of a kind, not a class or a name."""
     if isinstance(given, kind):
         return
     if isinstance(given, type) and issubclass(given, kind):

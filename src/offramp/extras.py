@@ -33,14 +33,7 @@ def install_command(extra: str) -> str:
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import an optional module, or say how to install it.
-
-    Args:
-        module: Dotted name of the module.
-        extra: The extra of `offramp` that brings it.
-
-    Raises:
-        MissingExtraError: The module is not installed.
+    """Import an optional module, or raise `MissingExtraError` with how to install its extra.
 
     Example:
         >>> require("json", extra="report").dumps([1])
@@ -53,7 +46,7 @@ def require(module: str, extra: str) -> ModuleType:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        # A module that is there but lacks one of its own dependencies is a different mishap.
+        # a module that is there but lacks one of its own dependencies is a different mishap.
         if error.name != module.partition(".")[0]:
             raise
         raise MissingExtraError(
@@ -64,17 +57,11 @@ def require(module: str, extra: str) -> ModuleType:
 
 @dataclass(frozen=True)
 class Extra:
-    """One extra, and what of it is installed.
-
-    Attributes:
-        name: Of the extra.
-        found: Versions of its packages that are installed, by name.
-        missing: Names of those that are not.
-    """
+    """One extra, and what of it is installed."""
 
     name: str
-    found: dict[str, str]
-    missing: tuple[str, ...]
+    found: dict[str, str]  # versions of its packages that are installed, by name
+    missing: tuple[str, ...]  # names of those that are not
 
 
 def installed_version(package: str) -> str | None:

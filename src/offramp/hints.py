@@ -7,18 +7,7 @@ from difflib import get_close_matches
 def close_names(
     name: object, known: Iterable[str], count: int = 1, cutoff: float = 0.6
 ) -> list[str]:
-    """Known names that look like this one, the closest first.
-
-    Args:
-        name: As the user wrote it.
-        known: Names that would have been right.
-        count: At most so many.
-        cutoff: How alike they must be, from 0 to 1.
-
-    Example:
-        >>> close_names("epoch", ["epochs", "seed"])
-        ['epochs']
-    """
+    """Known names that look like this one, the closest first; `cutoff` from 0 to 1."""
     candidates = list(known)
     begun = [each for each in candidates if str(name) and each.startswith(str(name))]
     return get_close_matches(str(name), candidates, count, cutoff) or begun[:count]
@@ -27,11 +16,7 @@ def close_names(
 def did_you_mean(name: object, known: Iterable[str], prefix: str = "", cutoff: float = 0.6) -> str:
     """The end of a message about an unknown name: the closest known one, or nothing.
 
-    Args:
-        name: As the user wrote it.
-        known: Names that would have been right.
-        prefix: Put before the suggestion, where the name is only a part of what was written.
-        cutoff: How alike they must be, from 0 to 1.
+    The prefix is put before the suggestion, where the name is only a part of what was written.
 
     Example:
         >>> did_you_mean("epoch", ["epochs", "seed"]), did_you_mean("x", ["epochs", "seed"])

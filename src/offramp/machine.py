@@ -16,12 +16,7 @@ SHOWN = ("avx2", "avx512_f", "sve", *BFLOAT16)
 
 
 def cpu_features() -> dict[str, bool]:
-    """The processor's instructions that matter for speed, and whether it has them.
-
-    Example:
-        >>> "avx512_bf16" in cpu_features()
-        True
-    """
+    """The processor's instructions that matter for speed, and whether it has them."""
     known = _capabilities()
     return {name: bool(known.get(name, False)) for name in SHOWN}
 
@@ -49,18 +44,7 @@ def has_fast_bfloat16() -> bool:
 
 
 def to_precision(name: str) -> Precision:
-    """A precision by name; `auto` is bfloat16 where the machine is fast at it, else float32.
-
-    Raises:
-        ConfigError: There is no such precision.
-
-    Example:
-        >>> to_precision("float32")
-        'float32'
-        >>> to_precision("half")
-        Traceback (most recent call last):
-        offramp.errors.ConfigError: --precision must be auto, float32 or bfloat16, got 'half'
-    """
+    """A precision by name; `auto` is bfloat16 where the machine is fast at it, else float32."""
     if name not in PRECISIONS:
         raise ConfigError(f"--precision must be auto, float32 or bfloat16, got {name!r}")
     if name == "auto":

@@ -22,16 +22,7 @@ console = Console(stderr=True, width=None if sys.stderr.isatty() else WIDTH, **P
 
 
 class RunProgress:
-    """Shows how far a run is.
-
-    Args:
-        shown: False shows nothing at all.
-
-    Example:
-        >>> with RunProgress(shown=False) as progress:
-        ...     progress.start("epoch 1/8", total=10)
-        ...     progress.advance()
-    """
+    """Shows how far a run is, unless `shown` is false."""
 
     def __init__(self, shown: bool = True) -> None:
         self.shown = shown

@@ -55,17 +55,10 @@ def write_folder(
     meta: Mapping[str, Any],
     tensors: dict[str, Tensor],
 ) -> Path:
-    """Write `meta` and `tensors` as a folder of the given kind.
+    """Write `meta` (plain JSON) and `tensors` as a folder of the given kind, and return its path.
 
-    Args:
-        folder: Created if needed; an older content of the same kind is replaced.
-        kind: `ledger`, `policy` or `network`; also the stem of the file names.
-        version: Version of the format of this kind.
-        meta: Plain JSON values.
-        tensors: What goes into the safetensors file; may be empty.
-
-    Returns:
-        The folder's path.
+    The kind (`ledger`, `policy`, `network`) is also the stem of the file names. An older content
+    of the same kind is replaced.
     """
     folder = Path(folder)
     check_target(folder, kind)
@@ -87,14 +80,9 @@ def write_description(folder: Path, kind: str, version: int, meta: Mapping[str, 
 
 
 def check_target(folder: str | Path, kind: str | None = None) -> None:
-    """Raise unless something of this kind can be written to the folder.
+    """Raise `FileFormatError` if a file, or a folder of another kind than `kind`, is in the way.
 
-    Args:
-        folder: Need not exist.
-        kind: What is to be written; None for files of no kind, such as tables.
-
-    Raises:
-        FileFormatError: There is a file in the way, or a folder of another kind.
+    None is for files of no kind, such as tables.
     """
     folder = Path(folder)
     for place in (folder, *folder.parents):
@@ -108,13 +96,10 @@ def check_target(folder: str | Path, kind: str | None = None) -> None:
 
 
 def check_fresh(folder: str | Path, kind: str) -> None:
-    """Raise unless a folder is new, empty, or holds an older one of this kind.
+    """Raise `FileFormatError` unless a folder is new, empty, or holds an older one of this kind.
 
     For commands, whose user may have named a folder by mistake: nobody wants a policy's files
     among their own.
-
-    Raises:
-        FileFormatError: It holds something else.
     """
     folder = Path(folder)
     check_target(folder, kind)
@@ -223,15 +208,10 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - JSON is recursive
 
 
 def restore(kind: Any, value: Any) -> Any:  # noqa: ANN401 - JSON is recursive
-    """Make a value of a dataclass, a container of them, an array or a number from plain values.
+    """Make a value of the annotated type `kind` from what `plain` made of it.
 
-    Args:
-        kind: The annotated type.
-        value: What `plain` made of it.
-
-    Raises:
-        KeyError: A field is missing.
-        TypeError: Something else is there than the type says.
+    Dataclasses, containers of them, arrays and numbers; a missing field is a `KeyError`, something
+    else than the type says a `TypeError`.
 
     Example:
         >>> restore(dict[str, list[float]], {"a": [1.0, None, "inf"]})

@@ -14,25 +14,15 @@ from offramp.methods import Method, Plan
 
 @dataclass(frozen=True)
 class BudgetAdvice:
-    """What a plan reaches on test at one budget.
+    """What a plan reaches on test at one budget."""
 
-    Attributes:
-        budget: As asked for.
-        accuracy: Of the plan's policy.
-        cost: Its mean cost, as a share of the network without exits.
-        fixed: The best fixed exit within the budget, chosen on val.
-        over_fixed: What the policy gains over it.
-        over_full: What the policy gains over the full network; mostly a loss.
-        why: How the policy was chosen.
-    """
-
-    budget: float
-    accuracy: float
-    cost: float
-    fixed: FixedExit
-    over_fixed: Interval
-    over_full: Interval
-    why: str
+    budget: float  # as asked for
+    accuracy: float  # of the plan's policy
+    cost: float  # its mean cost, as a share of the network without exits
+    fixed: FixedExit  # the best fixed exit within the budget, chosen on val
+    over_fixed: Interval  # what the policy gains over it
+    over_full: Interval  # what the policy gains over the full network; mostly a loss
+    why: str  # how the policy was chosen
 
 
 @dataclass(frozen=True)

@@ -25,26 +25,15 @@ CORE = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "rich", "typer
 
 @dataclass(frozen=True)
 class Item:
-    """One line of the diagnosis.
+    """One line of the diagnosis."""
 
-    Attributes:
-        name: What was looked at.
-        text: What was found.
-        good: Whether nothing is missing.
-    """
-
-    name: str
-    text: str
-    good: bool = True
+    name: str  # what was looked at
+    text: str  # what was found
+    good: bool = True  # whether nothing is missing
 
 
 def diagnosis() -> dict[str, list[Item]]:
-    """Everything that was found, by section; no optional library is imported.
-
-    Example:
-        >>> list(diagnosis())
-        ['versions', 'machine', 'data sets', 'features', 'methods of other packages']
-    """
+    """Everything that was found, by section; no optional library is imported."""
     return {
         "versions": _versions(),
         "machine": _machine(),

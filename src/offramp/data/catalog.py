@@ -23,26 +23,18 @@ EMBEDDED = ("cluttered-digits", "mixture")
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known about a data set.
+    """What is known about a data set."""
 
-    Attributes:
-        hub: Its name on the public hub.
-        columns: Where inputs and labels are.
-        image_size: Height and width in pixels that it is used at.
-        centre: Share of the shorter side that is kept when images are cropped to a square.
-        normalization: Of its pixels.
-        held_out, val: Samples taken from the official train set for each; None means a tenth.
-        source: The domain that all splits but test come from.
-    """
-
-    hub: str | None = None
-    columns: ColumnNames = field(default_factory=ColumnNames)
-    image_size: int | None = None
+    hub: str | None = None  # its name on the public hub
+    columns: ColumnNames = field(default_factory=ColumnNames)  # where inputs and labels are
+    image_size: int | None = None  # height and width in pixels that it is used at
+    # share of the shorter side that is kept when images are cropped to a square
     centre: float = 1.0
-    normalization: Normalization = field(default_factory=Normalization)
+    normalization: Normalization = field(default_factory=Normalization)  # of its pixels
+    # samples taken from the official train set for each; None means a tenth
     held_out: int | None = None
     val: int | None = None
-    source: str | None = None
+    source: str | None = None  # the domain that all splits but test come from
 
 
 CATALOG = {
@@ -77,10 +69,7 @@ def find_official(name: str) -> tuple[Entry, dict[str, OfficialSplit]]:
 
     Searched in this order: a folder of that path (unless the name is in the catalogue), a folder
     of that name below the one in `OFFRAMP_DATA`, and the hub, or its local cache if it cannot be
-    reached.
-
-    Raises:
-        DataError: It is in none of these places; the message says how to get it.
+    reached. The message of the `DataError` says how to get what is in none of these places.
     """
     entry = CATALOG.get(name, Entry())
     folder = located(name)

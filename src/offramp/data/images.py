@@ -39,16 +39,12 @@ class Normalization:
 
 @dataclass(frozen=True)
 class Decoder:
-    """From an encoded image to `[3, S, S]` pixels.
+    """From an encoded image to `[3, S, S]` pixels."""
 
-    Args:
-        image_size: S: the shorter side is resized to `S / centre` and the middle is cropped.
-            None takes images as they are.
-        centre: Share of the shorter side that is kept.
-    """
-
+    # S: the shorter side is resized to `S / centre` and the middle is cropped. None takes images
+    # as they are.
     image_size: int | None = None
-    centre: float = 1.0
+    centre: float = 1.0  # share of the shorter side that is kept
 
     def __call__(self, encoded: bytes) -> Tensor:
         """Uint8 `[3, H, W]`.
@@ -74,13 +70,7 @@ class Decoder:
 
 
 class Pixels:
-    """The pixels of one split, decoded on demand and kept where they fit into memory.
-
-    Args:
-        encoded: The encoded images.
-        rows: `[N]`, which of them.
-        decode: From bytes to uint8 `[3, H, W]`.
-    """
+    """The pixels of one split, `rows [N]` of `encoded`; kept where they fit into memory."""
 
     def __init__(self, encoded: RawInputs, rows: list[int], decode: Decoder) -> None:
         self._encoded = encoded
@@ -93,12 +83,7 @@ class Pixels:
         return len(self._is_kept)
 
     def __getitem__(self, index: Tensor) -> Tensor:
-        """Uint8 `[n, 3, H, W]` of the samples in `index [n]`.
-
-        Raises:
-            CorruptImageError: An image is broken.
-            DataError: The images differ in size.
-        """
+        """Uint8 `[n, 3, H, W]` of the samples in `index [n]`; broken images raise."""
         missing = index[~self._is_kept[index]].unique()
         if self._kept is not None and len(missing) == 0:
             return self._kept[index]

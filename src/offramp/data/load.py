@@ -263,19 +263,14 @@ SOURCE = "data.json"  # in the folder of a run
 class Source:
     """Which data a run uses; saved with it, and used again when the network is recorded.
 
-    Args:
-        data: Name of a data set, or a folder.
-        domain: Where `test` comes from, for data sets of several domains.
-        tokenizer: For text.
-
     Example:
         >>> Source("cluttered-digits").load().test.class_names[:3]
         ['0', '1', '2']
     """
 
-    data: str
-    domain: str | None = None
-    tokenizer: str | None = None
+    data: str  # name of a data set, or a folder
+    domain: str | None = None  # where `test` comes from, for data sets of several domains
+    tokenizer: str | None = None  # for text
 
     def load(self) -> Splits:
         """The four splits."""

@@ -100,23 +100,14 @@ def _encoded(cell: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class OfficialSplit:
-    """One official split.
+    """One official split."""
 
-    Attributes:
-        kind: `image` or `text`.
-        labels: int64 `[N]`.
-        ids: `[N]`, the same wherever the files are.
-        class_names: `[K]`, where they are known.
-        domains: `[N]` names, where the samples have a domain.
-        inputs: The texts, or the encoded images.
-    """
-
-    kind: str
-    labels: Tensor
-    ids: list[str]
-    class_names: list[str] | None
-    domains: list[str] | None
-    inputs: RawInputs
+    kind: str  # `image` or `text`
+    labels: Tensor  # int64 `[N]`
+    ids: list[str]  # `[N]`, the same wherever the files are
+    class_names: list[str] | None  # `[K]`, where they are known
+    domains: list[str] | None  # `[N]` names, where the samples have a domain
+    inputs: RawInputs  # the texts, or the encoded images
 
     @property
     def is_labelled(self) -> bool:

@@ -208,18 +208,9 @@ def with_default_sizes(
 
 
 def assign_splits(ids: Sequence[str], sizes: Mapping[str, int], seed: int) -> dict[str, list[int]]:
-    """Assign samples to splits: as many as asked for, and the rest to `train`.
+    """Assign samples to splits: as many as in `sizes`, in that order, and the rest to `train`.
 
-    Args:
-        ids: Distinct ids of all samples.
-        sizes: Samples of each split but `train`, in the order in which they are assigned.
-        seed: The same seed and ids give the same splits.
-
-    Returns:
-        Positions in `ids` for each split, in increasing order.
-
-    Raises:
-        SplitError: Nothing would be left for `train`.
+    Returns increasing positions in `ids`. The same distinct ids and seed give the same splits.
 
     Example:
         >>> assign_splits(["a", "b", "c", "d"], {"held_out": 1, "val": 1}, seed=0)

@@ -35,16 +35,11 @@ class Interval:
 def difference(
     value: float, resampled: Tensor, level: float = 0.95, negligible: float = NEGLIGIBLE
 ) -> Interval:
-    """The interval of a difference from its resampled values.
+    """The interval of a difference from its resampled values `[R]`.
 
     The resampled values are centred on the measured one first: resampling adds noise to the
-    samples, and a calibration error only grows by noise.
-
-    Args:
-        value: As measured.
-        resampled: `[R]`.
-        level: Of the interval.
-        negligible: An end this close to zero counts as zero.
+    samples, and a calibration error only grows by noise. An end within `negligible` of zero counts
+    as zero.
 
     Example:
         >>> difference(1.0, torch.tensor([4.0, 5.0, 6.0]), level=1.0)
@@ -58,13 +53,7 @@ def difference(
 
 
 class Resamples:
-    """R bootstrap resamples of N samples, as weights.
-
-    Args:
-        samples: N.
-        count: R.
-        seed: Of the draws.
-    """
+    """`count` (R) bootstrap resamples of `samples` (N) samples, as weights."""
 
     def __init__(self, samples: int, count: int = 1000, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)

@@ -26,47 +26,32 @@ def accuracy_key(budget: float) -> str:
 
 @dataclass
 class Figure:
-    """One number of a table.
+    """One number of a table."""
 
-    Attributes:
-        value: Mean over seeds.
-        spread: Standard deviation over seeds; None where the fit is not random.
-        cost: For an accuracy at a budget that the method does not reach: the nearest cost.
-        among_best: Whether it cannot be told from the best method's.
-    """
-
-    value: float
-    spread: float | None = None
+    value: float  # mean over seeds
+    spread: float | None = None  # standard deviation over seeds; None where the fit is not random
+    # for an accuracy at a budget that the method does not reach: the nearest cost
     cost: float | None = None
-    among_best: bool = False
+    among_best: bool = False  # whether it cannot be told from the best method's
 
 
 @dataclass
 class MethodResult:
-    """What one method reached.
+    """What one method reached."""
 
-    Attributes:
-        name: Of the method, for the command line and for files.
-        label: Of the method, for tables.
-        settings: Of its answer, scorer and thresholds.
-        figures: By column: `accuracy@0.5` for a budget, `ece`, `eefp` (means over all exits but
-            the last), and `ece_last`.
-        differences: By rival (`baseline`, `temperature`) and column.
-        exits: Per-exit scores, one entry per seed.
-        curves: Budget curve, one entry per seed.
-        diagnostics: Of the first seed.
-        seconds: Time to fit, tune and measure all seeds; methods that differ in their thresholds
-            only are fitted once, which counts for the first.
-    """
-
-    name: str
-    label: str
-    settings: dict[str, Any]
+    name: str  # of the method, for the command line and for files
+    label: str  # of the method, for tables
+    settings: dict[str, Any]  # of its answer, scorer and thresholds
+    # by column: `accuracy@0.5` for a budget, `ece`, `eefp` (means over all exits but the last),
+    # and `ece_last`
     figures: dict[str, Figure]
-    exits: list[ExitMetrics]
-    curves: list[Curve]
-    diagnostics: Diagnostics
+    exits: list[ExitMetrics]  # per-exit scores, one entry per seed
+    curves: list[Curve]  # budget curve, one entry per seed
+    diagnostics: Diagnostics  # of the first seed
+    # time to fit, tune and measure all seeds; methods that differ in their thresholds only are
+    # fitted once, which counts for the first
     seconds: float = float("nan")
+    # by rival (`baseline`, `temperature`) and column
     differences: dict[str, dict[str, Interval]] = field(default_factory=dict)
 
     def accuracy(self, budget: float) -> float:

@@ -21,28 +21,19 @@ class BudgetPoints:
     """What the policy does on test at each budget of a grid, as `policy.at(budget=...)` would.
 
     Below its range, the policy's cheapest point is taken.
-
-    Attributes:
-        budgets: `[G]`, as shares of the network without exits.
-        points: `[G]`, number of the operating point in `policy.points`.
-        val_costs: `[G]`, mean cost on val, by which the point was chosen.
-        costs: `[G]`, mean cost on test.
-        accuracies: `[G]`, on test.
-        shares: `[G, M]`, share of the test samples that leave at each exit.
-        thresholds: `[G, M-1]`, of the stop scores; `inf` closes an exit, `-inf` lets all leave.
-        stated: `[G, M-1]`, the thresholds as the scorer's probabilities; None where it has none.
-        hopeless_costs: `[G]`, mean cost on the test samples that no exit gets right; NaN where
-            there are none.
     """
 
-    budgets: Floats
-    points: Counts
-    val_costs: Floats
-    costs: Floats
-    accuracies: Floats
-    shares: Floats
+    budgets: Floats  # `[G]`, as shares of the network without exits
+    points: Counts  # `[G]`, number of the operating point in `policy.points`
+    val_costs: Floats  # `[G]`, mean cost on val, by which the point was chosen
+    costs: Floats  # `[G]`, mean cost on test
+    accuracies: Floats  # `[G]`, on test
+    shares: Floats  # `[G, M]`, share of the test samples that leave at each exit
+    # `[G, M-1]`, of the stop scores; `inf` closes an exit, `-inf` lets all leave
     thresholds: Floats
+    # `[G, M-1]`, the thresholds as the scorer's probabilities; None where it has none
     stated: Floats | None
+    # `[G]`, mean cost on the test samples that no exit gets right; NaN where there are none
     hopeless_costs: Floats
 
 
@@ -51,48 +42,30 @@ class Reliability:
     """Stated probability against how often the answer is right, in the bins of the ECE.
 
     At the last exit, where no scorer runs, the answer's max probability is what is stated.
-
-    Attributes:
-        stated: `[M, B]`, mean in each bin; NaN where it is empty, or nothing is stated.
-        right: `[M, B]`, share of right answers in each bin.
-        counts: `[M, B]`, samples in each bin.
     """
 
-    stated: Floats
-    right: Floats
-    counts: Counts
+    stated: Floats  # `[M, B]`, mean in each bin; NaN where it is empty, or nothing is stated
+    right: Floats  # `[M, B]`, share of right answers in each bin
+    counts: Counts  # `[M, B]`, samples in each bin
 
 
 @dataclass(frozen=True)
 class ScoreHistograms:
-    """Stop scores of the samples that should stop and of those that should go on.
+    """Stop scores of the samples that should stop and of those that should go on."""
 
-    Attributes:
-        edges: `[M-1, H+1]`; the outer bins also hold the half per cent beyond each end.
-        stop: `[M-1, H]`, samples that are right here, or hopeless from here on.
-        go: `[M-1, H]`, the others.
-    """
-
-    edges: Floats
-    stop: Counts
-    go: Counts
+    edges: Floats  # `[M-1, H+1]`; the outer bins also hold the half per cent beyond each end
+    stop: Counts  # `[M-1, H]`, samples that are right here, or hopeless from here on
+    go: Counts  # `[M-1, H]`, the others
 
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Of one fitted and tuned policy, on test.
+    """Of one fitted and tuned policy, on test."""
 
-    Attributes:
-        points: Along the budgets.
-        reliability: Per exit.
-        histograms: Per exit but the last.
-        hopeless_count: Test samples that no exit of the network gets right.
-    """
-
-    points: BudgetPoints
-    reliability: Reliability
-    histograms: ScoreHistograms
-    hopeless_count: int
+    points: BudgetPoints  # along the budgets
+    reliability: Reliability  # per exit
+    histograms: ScoreHistograms  # per exit but the last
+    hopeless_count: int  # test samples that no exit of the network gets right
 
 
 def diagnose(policy: Policy, replay: Replay) -> Diagnostics:
@@ -165,16 +138,9 @@ def _bin_means(
 def score_histograms(
     scores: Floats, targets: npt.NDArray[np.bool_], bins: int = 40
 ) -> ScoreHistograms:
-    """Histograms of scores `[N, M-1]` by stop target `[N, M-1]`.
-
-    Example:
-        >>> scores = np.linspace(0, 1, 10)[:, None]
-        >>> found = score_histograms(scores, scores > 0.45, bins=2)
-        >>> found.stop, found.go
-        (array([[0, 5]]), array([[5, 0]]))
-    """
+    """Histograms of scores `[N, M-1]` by stop target `[N, M-1]`."""
     ends = np.quantile(scores, [0.005, 0.995], axis=0).T
-    # A scorer that says the same of every sample still needs a bin that is not empty.
+    # a scorer that says the same of every sample still needs a bin that is not empty.
     edges = np.stack([np.linspace(low, max(high, low + 1e-6), bins + 1) for low, high in ends])
     inside = np.clip(scores, edges[:, 0], edges[:, -1])
 

@@ -16,23 +16,15 @@ from offramp.storage import plain
 
 @dataclass(frozen=True)
 class ExitMetrics:
-    """Scores of every exit, each `[M]`.
+    """Scores of every exit, each `[M]`."""
 
-    Attributes:
-        accuracy: Of the exit's answer.
-        ece: Calibration error of the scorer's `probability` for the answer being right; NaN
-            where the scorer has none. At the last exit, where no scorer runs, of the answer's
-            own max probability.
-        eefp: AUROC of the scores for the stop target; NaN at the last exit.
-        nll: Negative log-likelihood of the answer.
-        augrc: Of the scores for the answer being right; of the max probability at the last.
-    """
-
-    accuracy: Floats
+    accuracy: Floats  # of the exit's answer
+    # Calibration error of the scorer's `probability` for the answer being right; NaN where the
+    # scorer has none. At the last exit, where no scorer runs, of the answer's own max probability.
     ece: Floats
-    eefp: Floats
-    nll: Floats
-    augrc: Floats
+    eefp: Floats  # AUROC of the scores for the stop target; NaN at the last exit
+    nll: Floats  # negative log-likelihood of the answer
+    augrc: Floats  # of the scores for the answer being right; of the max probability at the last
 
 
 def exit_metrics(replay: Replay, scorer: Scorer) -> ExitMetrics:

@@ -13,17 +13,11 @@ from offramp.targets import correctness, hopeless, oracle_accuracies
 
 @dataclass(frozen=True)
 class FixedExit:
-    """A network that always answers at one exit, and has no other head.
+    """A network that always answers at one exit, and has no other head."""
 
-    Attributes:
-        exit_index: Counted from zero.
-        cost: As a share of the network without exits.
-        accuracy: On test.
-    """
-
-    exit_index: int
-    cost: float
-    accuracy: float
+    exit_index: int  # counted from zero
+    cost: float  # as a share of the network without exits
+    accuracy: float  # on test
 
 
 @dataclass(frozen=True)

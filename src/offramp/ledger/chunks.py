@@ -21,15 +21,7 @@ def row_slices(samples: int, numbers_per_sample: int) -> Iterator[slice]:
 
 
 def folds(samples: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut the samples into folds at random, always in the same way.
-
-    Yields:
-        For each fold, the indices of all other samples, and its own.
-
-    Example:
-        >>> [(len(rest), len(fold)) for rest, fold in folds(10, 3)]
-        [(6, 4), (7, 3), (7, 3)]
-    """
+    """Cut the samples into folds at random, always in the same way: the rest, and the fold."""
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(0))
     pieces = order.tensor_split(count)
     for number, fold in enumerate(pieces):

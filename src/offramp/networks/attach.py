@@ -141,13 +141,6 @@ def evenly_in_cost(costs: Sequence[float], count: int) -> list[int]:
     The cumulative costs at the chosen ends differ as little as possible, summed over the exits,
     from equal shares of the whole.
 
-    Args:
-        costs: Of each block.
-        count: How many ends to choose, at most as many as there are blocks.
-
-    Returns:
-        Positions of blocks, increasing.
-
     Example:
         >>> evenly_in_cost([8, 1, 1, 1, 1, 4], 2)
         [0, 5]

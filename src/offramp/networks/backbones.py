@@ -39,7 +39,7 @@ Builder: TypeAlias = Callable[..., nn.Module]
 def timm_model(model: str, pretrained: bool = False) -> nn.Module:
     """Make one of `timm.list_models()`, which may be named with a tag of its weights."""
     timm = require("timm", extra="timm")
-    # A name may also point to the hub and bring a configuration along; only timm's own are made.
+    # a name may also point to the hub and bring a configuration along; only timm's own are made.
     if model.split(".")[0] not in timm.list_models():
         raise NetworkError(f"timm has no model `{model}`; see timm.list_models()")
     result: nn.Module = timm.create_model(model, pretrained=pretrained)
@@ -114,17 +114,12 @@ def register_builder(name: str, builder: Builder) -> None:
 
 @dataclass(frozen=True)
 class Backbone:
-    """A backbone, and how a file can name it.
+    """A backbone, and how a file can name it."""
 
-    Args:
-        modules: A module or a list of stages.
-        builder: Name of a registered builder that makes such a backbone; None if there is none.
-        settings: The builder's arguments, JSON values.
-    """
-
-    modules: BackboneModules
+    modules: BackboneModules  # a module or a list of stages
+    # name of a registered builder that makes such a backbone; None if there is none
     builder: str | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)  # the builder's arguments, JSON values
 
     @classmethod
     def of(cls, modules: BackboneModules) -> "Backbone":
@@ -176,13 +171,8 @@ def find_layout(
 ) -> Layout:
     """Find the units of a backbone, in the first way that fits.
 
-    Args:
-        backbone: A module, or a list of stages.
-        names: The exits that are wanted, if the user named them: a traced module is cut there.
-        example: A batch; tracing needs it.
-
-    Raises:
-        NetworkError: This backbone cannot be cut; the message says what would help.
+    A traced module is cut at `names`, the exits that the user named, and tracing needs an example
+    batch. If the backbone cannot be cut, the message of the `NetworkError` says what would help.
     """
     if isinstance(backbone, nn.ModuleList | list | tuple):
         return stages_layout(list(backbone))

@@ -47,18 +47,9 @@ def choose_heads(
     num_classes: int,
     head: str | HeadMaker | None,
 ) -> list[nn.Module]:
-    """Run the stages once, and make a head for each state that comes out.
+    """Run the M stages once on a few samples, and make a head for each state that comes out.
 
-    Args:
-        layout: Of the backbone.
-        stages: M modules.
-        names: Of the exits.
-        state: What the first stage takes; a few samples.
-        num_classes: K.
-        head: What the user asked for, see `attach`.
-
-    Raises:
-        NetworkError: A state without a row per sample, or a head that does not fit its state.
+    Raises `NetworkError` at a state without a row per sample, or a head that does not fit.
     """
     rows = batch_size(state)
     own = layout.classifier if layout.num_classes in (None, num_classes) else None
@@ -94,12 +85,7 @@ def _choose_head(
 
 
 def _choose_pool(layout: Layout, state: State, head: str | None, name: str) -> Pool:
-    """The pool that fits the shape of the state at an exit.
-
-    Raises:
-        NetworkError: The state is nested and it is not known where the features are, or has a
-            shape that may mean several things.
-    """
+    """The pool that fits the shape of the state at an exit; raises where that is ambiguous."""
     leaf, channels = layout.leaves.get(name, ()), layout.channels.get(name)
     features = leaf_at(state, leaf)
     if not isinstance(features, Tensor):
@@ -149,15 +135,7 @@ def _check_classifier(classifier: nn.Module, state: State, shape: tuple[int, int
 def make_head(
     head: str, state: State, pool: Pool, num_classes: int, exit_index: int, norm: bool = False
 ) -> Head:
-    """Make a head of the named kind for this state.
-
-    Raises:
-        NetworkError: `head` is not one of `HEADS`, or does not fit the state.
-
-    Example:
-        >>> make_head("pooled-linear", torch.rand(2, 8, 4, 4), Pool("map"), 3, 0).settings
-        {'width': 8, 'num_classes': 3, 'norm': False}
-    """
+    """Make a head of one of the kinds in `HEADS` for this state."""
     if head not in HEADS:
         raise NetworkError(f"`head` must be one of {', '.join(HEADS)}, got {head!r}")
     tensor: Tensor = leaf_at(state, pool.leaf)

@@ -56,21 +56,12 @@ def _kinds_of_values(
     places: Sequence[str],
     example: Tensor,
 ) -> dict[fx.Node, Kind]:
-    """What the values that cross the cuts belong to.
+    """What the values in `states`, which cross the cuts at `places`, belong to.
 
     The module is run on batches of two sizes with different content. A value with a row per
     sample grows with the batch; one that is shared is the same in both runs; the number of rows
     can be read off any tensor after the cut. Nothing else can be carried over a cut, since a
-    batch may shrink there.
-
-    Args:
-        traced: The module.
-        states: The values that each cut carries, the exit's own first.
-        places: Names of the cuts, for messages.
-        example: A batch.
-
-    Raises:
-        NetworkError: A value is none of these; the message names it and the modules.
+    batch may shrink there: it raises `NetworkError`.
     """
     wanted = {node for state in states for node in state}
     small, large = (_run(traced, wanted, example, rows) for rows in _ROWS)
@@ -134,10 +125,8 @@ def _reader(node: fx.Node) -> str:
 class Segment(nn.Module):
     """A segment of a graph: from the state before it to the state after it.
 
-    Args:
-        graph: Takes the values of the state before, returns a tuple of those after.
-        shared: For each value that goes out, whether it is the same for all samples; None for
-            the logits, which are not part of a state.
+    `shared` says of each outgoing value whether it is the same for all samples; None for the
+    logits, which are not part of a state.
     """
 
     def __init__(self, graph: fx.GraphModule, shared: Sequence[bool] | None) -> None:
@@ -226,13 +215,10 @@ class Cuts:
         return [cut, *skipping]
 
     def check(self, name: str) -> None:
-        """Raise if a submodule lies inside a branch.
+        """Raise `NetworkError` if a submodule lies inside a branch.
 
         It does if a value bypasses it within one of the modules that contain it, or if layers
         that run later do not depend on it.
-
-        Raises:
-            NetworkError: It does; the message names the value, the modules and a better place.
         """
         cut = self.node_after(name)
         for skipping in self.live(cut)[1:]:
@@ -449,16 +435,10 @@ def traced_layout(
     names: Sequence[str] | None,
     example: Any = None,  # noqa: ANN401
 ) -> Layout:
-    """The layout of any module that `torch.fx` can trace.
+    """The layout of any module that `torch.fx` can trace, cut after `names` or the blocks found.
 
-    Args:
-        backbone: The module.
-        names: Submodules after which to cut; the blocks that can be found by default.
-        example: A batch. What skips over a cut is carried in the state, and running the module
-            on batches of two sizes shows what belongs to samples.
-
-    Raises:
-        NetworkError: The module cannot be traced or cut there; the message says what to do.
+    What skips over a cut is carried in the state, and running the module on batches of two sizes,
+    made from the example, shows what belongs to samples.
     """
     example = _default_example(backbone) if example is None else example
     if not isinstance(example, Tensor):

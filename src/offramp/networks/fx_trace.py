@@ -15,16 +15,11 @@ from offramp.networks.state import evaluating
 
 @dataclass(frozen=True)
 class TracedModule:
-    """What a module does, as a graph, in eval or in training mode.
-
-    Args:
-        root: The module.
-        graph: Its operations, in the order in which they run.
-        returned: What each submodule returned, once for every time that it was called.
-    """
+    """What a module does, as a graph, in eval or in training mode."""
 
     root: nn.Module
-    graph: fx.Graph
+    graph: fx.Graph  # its operations, in the order in which they run
+    # what each submodule returned, once for every time that it was called
     returned: dict[str, list[Any]]
 
     @property

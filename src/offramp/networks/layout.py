@@ -20,25 +20,16 @@ from offramp.networks.state import Path
 
 @dataclass(frozen=True)
 class Channels:
-    """What the last layer with weights says about the channels of its output.
+    """What the last layer with weights says about the channels of its output."""
 
-    Args:
-        count: How many there are.
-        first: Whether they come right after the samples, as after a convolution; or last, as
-            after a linear layer.
-    """
-
-    count: int
+    count: int  # how many there are
+    # whether they come right after the samples, as after a convolution; or last, as after a linear
+    # layer
     first: bool
 
     @classmethod
     def of(cls, module: nn.Module) -> "Channels | None":
-        """The channels of a layer's output; None if it does not say.
-
-        Example:
-            >>> Channels.of(nn.Conv2d(3, 8, 3))
-            Channels(count=8, first=True)
-        """
+        """The channels of a layer's output; None if it does not say."""
         names = {"out_channels": True, "num_features": True, "out_features": False}
         for name, first in names.items():
             if hasattr(module, name):
@@ -248,7 +239,7 @@ def is_composite(module: nn.Module) -> bool:
 
 
 def _has_weights(module: nn.Module) -> bool:
-    # A norm has weights as well, but is not worth an exit of its own.
+    # a norm has weights as well, but is not worth an exit of its own.
     return is_composite(module) or has_weight_matrix(module)
 
 

@@ -46,19 +46,14 @@ network = EarlyExitNetwork.from_pretrained("owner/name")
 
 @dataclass(frozen=True)
 class Origin:
-    """What a file says about where a network came from.
+    """What a file says about where a network came from."""
 
-    Args:
-        at: Names of the modules after which the exits before the last one are.
-        builder: Name of a registered builder of the backbone; None for a user's own.
-        settings: The builder's arguments, JSON values only.
-        backbone: Class name of the backbone, for messages.
-    """
-
-    at: tuple[str, ...]
+    at: tuple[str, ...]  # names of the modules after which the exits before the last one are
+    # name of a registered builder of the backbone; None for a user's own
     builder: str | None = None
+    # the builder's arguments, JSON values only
     settings: dict[str, Any] = field(default_factory=dict)
-    backbone: str = "nn.Module"
+    backbone: str = "nn.Module"  # class name of the backbone, for messages
 
 
 class EarlyExitNetwork(nn.Module):
@@ -358,7 +353,7 @@ def _load_tensors(
                 f"{list(tensor.shape)} in the file and {list(targets[name].shape)} in the network"
             )
     for name, tensor in tensors.items():
-        # A copy, since the file is only mapped into memory.
+        # a copy, since the file is only mapped into memory.
         targets[name].data = tensor.to(targets[name].device, copy=True)
 
 

@@ -73,12 +73,7 @@ def _take_rows(tensor: Tensor, rows: Tensor) -> Tensor:
 
 
 def map_leaves(function: Callable[[Tensor], Tensor], state: State) -> Any:  # noqa: ANN401
-    """Apply a function to every tensor that belongs to samples; `Shared` leaves stay.
-
-    Raises:
-        NetworkError: The state holds something else than tensors, `Shared`, lists, tuples and
-            dicts.
-    """
+    """Apply a function to every tensor that belongs to samples; `Shared` leaves stay."""
     if isinstance(state, Tensor):
         return function(state)
     if isinstance(state, Shared):
@@ -117,13 +112,7 @@ def named_leaves(state: State, path: Path = ()) -> Iterator[tuple[Path, Tensor |
 def join(states: Sequence[State]) -> Any:  # noqa: ANN401 - the structure of the states
     """Put the samples of several states into one, in order; the reverse of `take`.
 
-    Args:
-        states: At least one, all with the same `join_key`. The first state's `Shared` leaves are
-            kept.
-
-    Example:
-        >>> join([{"hidden": torch.zeros(2, 3)}, {"hidden": torch.ones(1, 3)}])["hidden"].shape
-        torch.Size([3, 3])
+    All have the same `join_key`; the first state's `Shared` leaves are kept.
     """
     if len(states) == 1:
         return states[0]
@@ -137,14 +126,7 @@ def _tensors(state: State) -> list[Tensor]:
 
 
 def join_key(state: State) -> tuple[Any, ...]:
-    """What two states must have in common to be joined: paths, shapes, types, shared values.
-
-    Example:
-        >>> join_key(torch.zeros(5, 3)) == join_key(torch.zeros(2, 3))
-        True
-        >>> join_key(torch.zeros(5, 3)) == join_key(torch.zeros(5, 4))
-        False
-    """
+    """What two states must have in common to be joined: paths, shapes, types, shared values."""
     return tuple((path, *_kind_of(leaf)) for path, leaf in named_leaves(state))
 
 

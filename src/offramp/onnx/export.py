@@ -115,17 +115,8 @@ def _manifest(
 class StageModule(nn.Module):
     """One stage with its head, answer, scorer and confidence: flat tensors in and out.
 
-    Args:
-        network: In eval mode.
-        policy: Fitted.
-        exit_index: m.
-        state: The state of an example before the stage.
-
-    Attributes:
-        after: The example's state after the stage.
-
-    Raises:
-        NetworkError: A part of the state that all samples share depends on the batch.
+    `state` is that of an example before the stage, `after` the one behind it. What all samples
+    share in a state must not depend on the batch.
     """
 
     def __init__(

@@ -16,20 +16,10 @@ AGREEMENT = 1e-3  # largest difference of outputs, relative to 1 + their size
 
 
 def open_graph(folder: Path, stage: StageFile, outputs: Sequence[str], threads: int = 0) -> Any:  # noqa: ANN401
-    """Open one graph of an export in ONNX Runtime.
+    """Open one graph of an export as an `onnxruntime.InferenceSession`; 0 threads: one per core.
 
-    Args:
-        folder: Folder of the export.
-        stage: What the description says about the graph.
-        outputs: Names of the graph's outputs.
-        threads: Threads per graph; 0 for one per core.
-
-    Returns:
-        An `onnxruntime.InferenceSession`.
-
-    Raises:
-        FileFormatError: The file is missing, is not the one that was written, refers to other
-            files, or has other inputs and outputs than described.
+    Raises `FileFormatError` if the file is missing, is not the one that was written, refers to
+    other files, or has other inputs and outputs than described.
     """
     path = folder / stage.file
     if not path.is_file():

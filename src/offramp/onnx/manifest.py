@@ -27,33 +27,22 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class GraphFile:
-    """The file of one graph.
+    """The file of one graph."""
 
-    Attributes:
-        file: Bare file name.
-        bytes: Size of the file.
-        sha256: Hash of its content.
-    """
-
-    file: str
-    bytes: int
-    sha256: str
+    file: str  # bare file name
+    bytes: int  # size of the file
+    sha256: str  # hash of its content
 
 
 @dataclass(frozen=True)
 class StageFile(GraphFile):
-    """The graph of a stage with its head, answer, scorer and confidence.
+    """The graph of a stage with its head, answer, scorer and confidence."""
 
-    Attributes:
-        state: The keys and positions that lead to each tensor of the incoming state; these
-            tensors are the graph's inputs `state_0`, `state_1`, ...
-        reads_logits: Whether `logits_so_far` `[n, m, K]` is an input.
-        reads_answers: Whether `answers_so_far` `[n, m, K]` is an input.
-    """
-
+    # the keys and positions that lead to each tensor of the incoming state; these tensors are the
+    # graph's inputs `state_0`, `state_1`, ...
     state: tuple[tuple[str | int, ...], ...]
-    reads_logits: bool
-    reads_answers: bool
+    reads_logits: bool  # whether `logits_so_far` `[n, m, K]` is an input
+    reads_answers: bool  # whether `answers_so_far` `[n, m, K]` is an input
 
     @property
     def input_names(self) -> list[str]:
@@ -65,35 +54,20 @@ class StageFile(GraphFile):
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """Everything about an export but the graphs themselves.
+    """Everything about an export but the graphs themselves."""
 
-    Attributes:
-        inputs: What a batch looks like.
-        num_classes: K.
-        exit_names: `[M]`.
-        costs: `[M]` float64, cumulative, as shares of the network without exits.
-        points: The policy's operating points.
-        selected: Index of the chosen point.
-        val_samples: Number of samples that the points were tuned on; 1 if unknown.
-        has_confidence: Whether the graphs return a confidence.
-        stages: `[M]`, in order.
-        network: Fingerprint of the network.
-        policy: Fingerprint of the policy.
-        single: The graph for one sample, if there is one.
-    """
-
-    inputs: Inputs
-    num_classes: int
-    exit_names: tuple[str, ...]
-    costs: Tensor
-    points: OperatingPoints
-    selected: int
-    val_samples: int
-    has_confidence: bool
-    stages: tuple[StageFile, ...]
-    network: str
-    policy: str
-    single: GraphFile | None = None
+    inputs: Inputs  # what a batch looks like
+    num_classes: int  # K
+    exit_names: tuple[str, ...]  # `[M]`
+    costs: Tensor  # `[M]` float64, cumulative, as shares of the network without exits
+    points: OperatingPoints  # the policy's operating points
+    selected: int  # index of the chosen point
+    val_samples: int  # number of samples that the points were tuned on; 1 if unknown
+    has_confidence: bool  # whether the graphs return a confidence
+    stages: tuple[StageFile, ...]  # `[M]`, in order
+    network: str  # fingerprint of the network
+    policy: str  # fingerprint of the policy
+    single: GraphFile | None = None  # the graph for one sample, if there is one
 
     def output_names(self, exit_index: int) -> list[str]:
         """Names of the outputs of one graph, in order.
@@ -170,18 +144,7 @@ class Manifest:
 
 
 def output_names(carried: int | None, has_confidence: bool) -> list[str]:
-    """Names of a graph's outputs, in order.
-
-    Args:
-        carried: Number of tensors in the state after the stage; None at the last exit.
-        has_confidence: Whether the graph returns a confidence.
-
-    Example:
-        >>> output_names(1, has_confidence=True)
-        ['next_0', 'logits', 'answer', 'score', 'confidence']
-        >>> output_names(None, has_confidence=False)
-        ['logits', 'answer']
-    """
+    """Names of a graph's outputs, in order; `carried` tensors of state, None at the last exit."""
     names = [f"next_{number}" for number in range(carried or 0)] + ["logits", "answer"]
     names += [] if carried is None else ["score"]
     return names + (["confidence"] if has_confidence else [])

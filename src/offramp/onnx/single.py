@@ -19,17 +19,11 @@ OUTPUTS = ("answer", "exit", "score", "confidence")
 def nested_graph(
     contents: Sequence[bytes], stages: Sequence[StageFile], limits: Tensor, has_confidence: bool
 ) -> bytes:
-    """Nest the graphs of an export.
+    """Nest the graphs of an export, given their bytes.
 
     The result takes `state_0`, ... of one sample as the first graph does, and `thresholds` `[M]`,
-    which have a default. It returns `answer` `[1, K]`, `exit` `[1]`, `score` `[1]` (infinite at
-    the last exit) and, if there is one, `confidence` `[1]`.
-
-    Args:
-        contents: The graph of each stage, as written.
-        stages: What the description says about them.
-        limits: `[M]` float32, the thresholds of the chosen operating point, rounded up.
-        has_confidence: Whether the graphs return a confidence.
+    whose default are `limits` (float32, rounded up). It returns `answer` `[1, K]`, `exit` `[1]`,
+    `score` `[1]` (infinite at the last exit) and, if there is one, `confidence` `[1]`.
     """
     onnx = require("onnx", extra="onnx")
     models = [onnx.load_model_from_string(content) for content in contents]

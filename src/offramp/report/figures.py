@@ -41,29 +41,15 @@ def look_of(number: int) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Band:
-    """A line with a band.
+    """A line with a band."""
 
-    Attributes:
-        x: `[P]`.
-        mean: `[P]`, over seeds.
-        spread: `[P]`, standard deviation over seeds; None where there is only one run.
-    """
-
-    x: Floats
-    mean: Floats
-    spread: Floats | None
+    x: Floats  # `[P]`
+    mean: Floats  # `[P]`, over seeds
+    spread: Floats | None  # `[P]`, standard deviation over seeds; None where there is only one run
 
 
 def curve_band(method: MethodResult, points: int = 200) -> Band:
-    """Accuracy over cost, on the costs that all seeds reach.
-
-    Example:
-        >>> from offramp import compare, synthetic
-        >>> table = compare(**synthetic.ledgers(samples=200), methods=["baseline"], resamples=10)
-        >>> band = curve_band(table["baseline"])
-        >>> band.mean.shape, band.spread
-        ((200,), None)
-    """
+    """Accuracy over cost, on the costs that all seeds reach."""
     low = max(float(curve.costs[0]) for curve in method.curves)
     high = min(float(curve.costs[-1]) for curve in method.curves)
     grid = np.linspace(low, high, points)

@@ -23,14 +23,7 @@ PLOTTED = ("ece", "eefp", "augrc")
 
 
 def page_data(comparison: Comparison) -> dict[str, Any]:
-    """The values of one comparison that the charts show, as plain values.
-
-    Example:
-        >>> from offramp import compare, synthetic
-        >>> table = compare(**synthetic.ledgers(samples=200), methods=["baseline"], resamples=10)
-        >>> page_data(table)["methods"][0]["points"]["budgets"][49]
-        0.5
-    """
+    """The values of one comparison that the charts show, as plain values."""
     first = comparison.methods[0].diagnostics
     data: dict[str, Any] = plain(
         {
@@ -61,12 +54,7 @@ def _method(number: int, method: MethodResult) -> dict[str, Any]:
 
 
 def embedded_json(value: Any) -> str:  # noqa: ANN401 - JSON is recursive
-    r"""JSON that stays data inside a script element, whatever its texts contain.
-
-    Example:
-        >>> print(embedded_json({"label": "</script><b>&\u2028"}))
-        {"label":"\u003c/script\u003e\u003cb\u003e\u0026\u2028"}
-    """
+    r"""JSON that stays data inside a script element, whatever its texts contain."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))  # escapes all but ASCII
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -52,15 +52,7 @@ class SampleStrip:
 
 
 def image_url(image: Images) -> str:
-    """A PNG of one image `[H, W, C]`, as a data URL.
-
-    Raises:
-        MissingExtraError: pillow, which comes with matplotlib, is not installed.
-
-    Example:
-        >>> image_url(np.zeros((2, 2, 1), np.uint8))[:22]
-        'data:image/png;base64,'
-    """
+    """A PNG of one image `[H, W, C]`, as a data URL."""
     pillow: Any = require("PIL.Image", extra="report")
     file = BytesIO()
     pillow.fromarray(image.squeeze(2) if image.shape[2] == 1 else image).save(file, "PNG")
@@ -91,12 +83,7 @@ Group = tuple[str, list[tuple[str, str]]]
 
 
 def groups_of(values: Mapping[str, Any]) -> list[Group]:
-    """Single values first, then one group per nested mapping.
-
-    Example:
-        >>> groups_of({"seed": 0, "data": {"name": "digits", "size": {"train": 10}}})
-        [('', [('seed', '0')]), ('data', [('name', 'digits'), ('size.train', '10')])]
-    """
+    """Single values first, then one group per nested mapping."""
     nested = {key: value for key, value in values.items() if isinstance(value, Mapping) and value}
     single = [(str(k), text_of(v)) for k, v in values.items() if k not in nested and v is not None]
     groups: list[Group] = [("", single)] if single else []
@@ -260,12 +247,7 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def view_of(number: int, section: Section) -> View:
-    r"""Prepare a section for the template.
-
-    Example:
-        >>> view_of(0, Section("Digits", note="One.\n\nTwo.")).paragraphs
-        ['One.', 'Two.']
-    """
+    r"""Prepare a section for the template."""
     strip = section.samples
     pictures = [] if strip is None else zip(strip.captions, strip.images, strict=True)
     return View(

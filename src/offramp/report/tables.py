@@ -28,12 +28,7 @@ class Cell:
 
 
 def cells(*values: object) -> list[Cell]:
-    """A row of cells; what is not a cell already becomes one, not bold.
-
-    Example:
-        >>> cells("a", 1)
-        [Cell(text='a', bold=False), Cell(text='1', bold=False)]
-    """
+    """A row of cells; what is not a cell already becomes one, not bold."""
     return [value if isinstance(value, Cell) else Cell(str(value)) for value in values]
 
 
@@ -275,12 +270,7 @@ def gap_share_cell(share: float) -> Cell:
 
 
 def gap_cell(gap: Interval | None, scale: float) -> Cell:
-    """A difference with its interval, or a dash; bold where the interval excludes zero.
-
-    Args:
-        gap: The difference.
-        scale: 100 for points.
-    """
+    """A difference with its interval, or a dash; bold where the interval excludes zero."""
     if gap is None:
         return Cell("-")
     digits = 2 if scale == 100 else 3
@@ -350,14 +340,7 @@ TIDY_COLUMNS = ["method", "label", "figure", "value", "spread", "cost", "among_b
 
 
 def tidy_csv(comparison: Comparison) -> str:
-    """One row per method or reference and figure; accuracies as shares, empty where unknown.
-
-    Example:
-        >>> from offramp import compare, synthetic
-        >>> table = compare(**synthetic.ledgers(samples=200), methods=["baseline"], resamples=10)
-        >>> print(tidy_csv(table).splitlines()[1].split(",")[:3])
-        ['baseline', 'Baseline', 'accuracy@0.25']
-    """
+    """One row per method or reference and figure; accuracies as shares, empty where unknown."""
     out = io.StringIO()
     gaps = [f"{end}_{rival}" for rival in RIVALS for end in ("minus", "low", "high")]
     writer = csv.DictWriter(out, [*TIDY_COLUMNS, *gaps], lineterminator="\n")

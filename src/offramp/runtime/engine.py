@@ -230,17 +230,12 @@ class StagedRunner(ABC):
 
 
 class _Stream:
-    """Keeps the stages busy with full batches.
+    """Keeps the stages busy with full batches, at one operating point.
 
     There is a queue before every stage. The deepest full queue runs first, which keeps few
     samples in flight; a new batch is read only when no queue is full. When `window` batches are
     in flight, all queues are emptied from the first to the last, so no sample waits for ever and
     memory is bounded.
-
-    Args:
-        runner: Runs the stages.
-        point: The operating point of the whole stream.
-        window: How many input batches are in flight at most.
     """
 
     def __init__(self, runner: StagedRunner, point: OperatingPoint, window: int) -> None:

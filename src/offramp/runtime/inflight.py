@@ -12,14 +12,11 @@ from offramp.runtime.operating_point import OperatingPoint
 
 @dataclass(frozen=True, eq=False)
 class HistoryBuffer:
-    """Logits and answers of the exits so far, as far as anything reads them.
+    """Logits and answers of the exits so far, as far as anything reads them."""
 
-    Attributes:
-        logits: `[n, M, K]`, filled up to the current exit; None if nothing looks back.
-        answers: The same for the answers; None if nothing looks back, or if they are the logits.
-    """
-
+    # `[n, M, K]`, filled up to the current exit; None if nothing looks back
     logits: Tensor | None = None
+    # the same for the answers; None if nothing looks back, or if they are the logits
     answers: Tensor | None = None
 
     @classmethod
@@ -27,7 +24,7 @@ class HistoryBuffer:
         """Before the first exit."""
         if not point.keeps_logits:
             return cls()
-        # A head that was skipped by mistake shows up as NaN, not as a plausible answer.
+        # a head that was skipped by mistake shows up as NaN, not as a plausible answer.
         logits = torch.full((samples, len(point.costs), num_classes), torch.nan)
         return cls(logits, torch.full_like(logits, torch.nan) if point.keeps_answers else None)
 
@@ -49,17 +46,11 @@ class HistoryBuffer:
 
 @dataclass(frozen=True, eq=False)
 class InFlightBatch:
-    """n samples between two stages.
+    """n samples between two stages."""
 
-    Attributes:
-        rows: `[n]` int64, the rows of the output that their answers go to.
-        state: What the next stage takes.
-        history: What the exits so far have returned.
-    """
-
-    rows: Tensor
-    state: State
-    history: HistoryBuffer
+    rows: Tensor  # `[n]` int64, the rows of the output that their answers go to
+    state: State  # what the next stage takes
+    history: HistoryBuffer  # what the exits so far have returned
 
     def __len__(self) -> int:
         return self.rows.shape[0]  # faster than len
@@ -79,12 +70,7 @@ class InFlightBatch:
 
 
 def join_batches(batches: Sequence[InFlightBatch], states: Sequence[State]) -> InFlightBatch:
-    """Merge batches that have reached the same stage.
-
-    Args:
-        batches: At least one.
-        states: Their states, brought to one layout.
-    """
+    """Merge batches that have reached the same stage, given their states in one layout."""
     if len(batches) == 1:
         return batches[0].with_state(states[0])
     history = HistoryBuffer(
@@ -104,7 +90,7 @@ def finite_samples(state: State) -> Tensor | None:
     finite: Tensor | None = None
     for _, leaf in named_leaves(state):
         if isinstance(leaf, Tensor) and leaf.is_floating_point():
-            # A single sum shows whether anything is wrong, which is rare.
+            # a single sum shows whether anything is wrong, which is rare.
             if leaf.sum().isfinite():
                 continue
             fine = leaf.flatten(1).isfinite().all(dim=1)

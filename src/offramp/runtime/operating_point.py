@@ -17,46 +17,23 @@ TOLERANCE = 1e-4  # of a score; changing the batch size in float32 changes far l
 
 @dataclass(frozen=True, eq=False)
 class OperatingPoint:
-    """One operating point, ready to run; it never changes, so threads can share it.
+    """One operating point, ready to run; it never changes, so threads can share it."""
 
-    Attributes:
-        limits: `[M]` float32, thresholds rounded up; `+inf` where an exit is closed.
-        needs_head: `[M]`, whether the head has to run: its exit is open, or something later
-            reads its logits.
-        keeps_logits: Whether anything reads the logits of earlier exits.
-        keeps_answers: Whether anything reads the answers at earlier exits, where these are not
-            the logits themselves.
-        costs: `[M]` float64, cumulative, as shares of the network without exits.
-        expected_cost: Mean cost on val.
-        expected_shares: `[M]`, the share of val samples that left at each exit.
-        val_samples: Number of those samples; 1 if unknown.
-    """
-
-    limits: Tensor
+    limits: Tensor  # `[M]` float32, thresholds rounded up; `+inf` where an exit is closed
+    # `[M]`, whether the head has to run: its exit is open, or something later reads its logits
     needs_head: tuple[bool, ...]
-    keeps_logits: bool
+    keeps_logits: bool  # whether anything reads the logits of earlier exits
+    # whether anything reads the answers at earlier exits, where these are not the logits
+    # themselves
     keeps_answers: bool
-    costs: Tensor
-    expected_cost: float
-    expected_shares: Tensor
-    val_samples: int
+    costs: Tensor  # `[M]` float64, cumulative, as shares of the network without exits
+    expected_cost: float  # mean cost on val
+    expected_shares: Tensor  # `[M]`, the share of val samples that left at each exit
+    val_samples: int  # number of those samples; 1 if unknown
 
     @classmethod
     def of(cls, policy: Policy, reads_logits: Sequence[bool]) -> "OperatingPoint":
-        """Work out what has to run.
-
-        Args:
-            policy: At a chosen operating point.
-            reads_logits: `[M]`, whether each head reads the logits before it.
-
-        Example:
-            >>> from offramp import MaxProbability, synthetic
-            >>> held_out, val, _ = synthetic.ledgers(seed=0).values()
-            >>> policy = Policy(MaxProbability()).fit(held_out).tune(val).at(budget=0.4)
-            >>> point = OperatingPoint.of(policy, [False] * 8)
-            >>> point.needs_head == point.is_open, point.keeps_logits
-            (True, False)
-        """
+        """Work out what has to run, given which heads `[M]` read the logits before them."""
         limits = rounded_up(policy.thresholds, torch.float32)
         keeps = policy.answer.reads_history or policy.scorer.reads_history or any(reads_logits)
         return cls(
@@ -110,21 +87,9 @@ def answer_and_score(
 ) -> tuple[Tensor, Tensor | None]:
     """Apply a policy's answer and scorer at one exit: tensors in, tensors out.
 
-    Args:
-        policy: Its answer and scorer are used.
-        logits: `[n, m+1, K]` float32, of the exits so far. Those of earlier exits may be
-            anything if nothing reads them.
-        earlier: `[n, m, K]`, the answers at earlier exits; None if nothing reads them.
-        score: Whether a score is wanted; never at the last exit.
-
-    Returns:
-        The logits to answer with `[n, K]`, and the stop scores `[n]` or None.
-
-    Example:
-        >>> from offramp import MaxProbability
-        >>> policy = Policy(MaxProbability())
-        >>> answer_and_score(policy, torch.tensor([[[0.0, 2.0]]]), earlier=None)
-        (tensor([[0., 2.]]), tensor([2.]))
+    Takes the logits `[n, m+1, K]` of the exits so far and the answers `[n, m, K]` before this one,
+    which may be anything and None if nothing reads them. Returns the logits to answer with
+    `[n, K]`, and the stop scores `[n]` or, at the last exit or if not wanted, None.
     """
     answer = policy.answer.answer_at(logits)
     if not score:

@@ -131,17 +131,11 @@ def _record(row: tuple[Any, ...], class_names: Sequence[str] | None) -> dict[str
 
 
 class ExitOutput(NamedTuple):
-    """What one exit returns for n samples.
+    """What one exit returns for n samples."""
 
-    Attributes:
-        answer: `[n, K]` float32, what they are answered with if they stop.
-        scores: `[n]` float32, the stop scores; None where none was computed.
-        confidence: `[n]`, the probability that each answer is right; None where it is computed
-            later.
-    """
-
-    answer: Tensor
-    scores: Tensor | None = None
+    answer: Tensor  # `[n, K]` float32, what they are answered with if they stop
+    scores: Tensor | None = None  # `[n]` float32, the stop scores; None where none was computed
+    # `[n]`, the probability that each answer is right; None where it is computed later
     confidence: Tensor | None = None
 
     def take(self, index: Tensor) -> "ExitOutput":
@@ -150,16 +144,7 @@ class ExitOutput(NamedTuple):
 
 
 class OutputBuffer:
-    """Where the answers to a batch are written, once per sample.
-
-    Args:
-        samples: N.
-        num_classes: K.
-        num_exits: M.
-
-    Attributes:
-        forced: bool `[N]`: answered because of a deadline.
-    """
+    """Where the answers to a batch are written, once per sample; `forced [N]`: by a deadline."""
 
     def __init__(self, samples: int, num_classes: int, num_exits: int) -> None:
         self.logits = torch.full((samples, num_classes), torch.nan)
@@ -185,9 +170,7 @@ class OutputBuffer:
     ) -> RunOutput:
         """Derive predictions and costs from what was written.
 
-        Args:
-            point: The operating point of the run.
-            confidence: Computes confidences when they are read; None if they were written.
+        `confidence` computes the confidences when they are read; None if they were written.
         """
         exits = self.exits
         failed = ~self.logits.isfinite().all(dim=1)

@@ -106,13 +106,7 @@ class DriftAlarm:
 def entropy_radius(cells: int, rate: float) -> float:
     """Bound on how far the shares of n samples lie from the truth: n times their relative entropy.
 
-    Args:
-        cells: Number of possible outcomes k.
-        rate: Largest probability of lying farther away, for every n.
-
-    Example:
-        >>> round(entropy_radius(cells=9, rate=0.005), 1)
-        21.0
+    With `cells` possible outcomes, the probability of lying farther away for any n is `rate`.
     """
     freedom = cells - 1
     if freedom < 1:
@@ -185,9 +179,7 @@ class RunStats:
 class StatsCollector:
     """Counts samples and exits; several threads may add to it.
 
-    Args:
-        point: The first operating point.
-        rate: Largest probability of a false alarm, over all operating points together.
+    `rate` bounds the probability of a false alarm, over all operating points together.
     """
 
     def __init__(self, point: OperatingPoint, rate: float) -> None:

@@ -118,12 +118,7 @@ def _read_names(path: Path) -> tuple[str, ...]:
 
 
 class Worker:
-    """Answers batches of parsed requests.
-
-    Args:
-        model: Loaded once, here.
-        precision: `float32` or `bfloat16`.
-    """
+    """Answers batches of parsed requests with a model that is loaded once, here."""
 
     def __init__(self, model: Model, precision: str = "float32") -> None:
         self._model = model
@@ -153,13 +148,7 @@ class Worker:
 
 
 def padded(texts: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """Texts of different lengths as one batch; the padding is masked out.
-
-    Args:
-        texts: Arrays `[length]` of each text: `input_ids`, `attention_mask`, and maybe others.
-
-    Returns:
-        Tensors `[n, longest]`.
+    """Texts of arrays `[length]` as one batch of tensors `[n, longest]`; padding is masked out.
 
     Example:
         >>> ones = np.ones(2, dtype=np.int64)

@@ -58,12 +58,6 @@ class ColumnReader:
     or encoded files (bytes, as `ray.data.read_binary_files` returns them); a file that cannot be
     decoded fails alone.
 
-    Args:
-        inputs: What the network takes.
-        images: How pixels are normalised and files decoded; None if the network takes no square
-            RGB images.
-        columns: Where the inputs are.
-
     Raises:
         ConfigError: The network does not know its inputs.
 
@@ -73,9 +67,10 @@ class ColumnReader:
         torch.Size([5, 3, 2, 2])
     """
 
-    inputs: Inputs
+    inputs: Inputs  # what the network takes
+    # how pixels are normalised and files decoded; None if the network takes no square RGB images
     images: ImageReader | None = None
-    columns: Columns = field(default_factory=Columns)
+    columns: Columns = field(default_factory=Columns)  # where the inputs are
 
     def __post_init__(self) -> None:
         if not isinstance(self.inputs, ImageInput | TensorInput | TextInput):
@@ -160,7 +155,7 @@ class ColumnReader:
                 f"the column {self.names[0]!r} holds files, but this network takes no square RGB "
                 "images: give numbers"
             )
-        # A missing file fails as an empty one does.
+        # a missing file fails as an empty one does.
         return torch.stack([self.images.inputs_from(value or b"") for value in values])
 
     def _rows(self, values: Array) -> Tensor:

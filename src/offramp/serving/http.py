@@ -75,10 +75,7 @@ def make_api(
 ) -> FastAPI:
     """An application with the routes `/predict` and `/health`, for a replica of Ray Serve.
 
-    Args:
-        answer: Answers one request; it may wait for others to share a batch.
-        parser: Checks requests.
-        metrics: Counts requests.
+    `answer` answers one request; it may wait for others to share a batch.
     """
 
     async def predict(query: Annotated[Query, Depends(read_query)]) -> Response:
@@ -135,17 +132,7 @@ class RequestMetrics:
 
 
 class PrometheusMetrics(RequestMetrics):
-    """Kept in this process, and shown as a page.
-
-    Args:
-        exits: M.
-
-    Example:
-        >>> metrics = PrometheusMetrics(exits=2)
-        >>> metrics.add(status=200, seconds=0.01, exit_index=0, cost=0.25)
-        >>> b'offramp_cost_saved_total 0.75' in metrics.page().body
-        True
-    """
+    """Kept in this process, and shown as a page."""
 
     def __init__(self, exits: int) -> None:
         self._client = client = require("prometheus_client", extra="serve")
@@ -204,14 +191,7 @@ class RayMetrics(RequestMetrics):
 
 
 class MetricsMiddleware:
-    """ASGI middleware that counts the requests to one path.
-
-    Args:
-        app: Answers them.
-        metrics: Counts them.
-        path: The path of the requests to count.
-        echo: Whether to return a request's id in a header.
-    """
+    """ASGI middleware that counts the requests to one path, and returns their ids if `echo`."""
 
     def __init__(
         self,

@@ -38,17 +38,11 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
 
 @dataclass(frozen=True)
 class ImageReader:
-    """Reads image files as a network takes them.
+    """Reads image files as a network takes them."""
 
-    Args:
-        size: Height and width S in pixels; other images are resized and cropped to the centre.
-        centre: Share of the shorter side that is kept.
-        normalization: The one used in training.
-    """
-
-    size: int
-    centre: float = 1.0
-    normalization: Normalization = field(default_factory=Normalization)
+    size: int  # height and width S in pixels; other images are resized and cropped to the centre
+    centre: float = 1.0  # share of the shorter side that is kept
+    normalization: Normalization = field(default_factory=Normalization)  # the one used in training
 
     def batches(self, files: Sequence[Path], batch_size: int) -> Iterator[Tensor]:
         """Float32 `[n, 3, S, S]`; NaN for files that cannot be read or decoded."""
@@ -87,22 +81,11 @@ def takes_image_files(inputs: Inputs) -> bool:
 def images_of_run(
     inputs: Inputs, run: str | Path, data: str | None = None, domain: str | None = None
 ) -> tuple[ImageReader, tuple[str, ...] | None]:
-    """The reader for images as a network was trained on them, and the names of their classes.
+    """The reader for images as a network was trained on them, and its class names `[K]` or None.
 
-    Args:
-        inputs: What the network takes.
-        run: Folder of the run, which knows its data set, or of the network.
-        data: The data set of the training, if the folder does not know it.
-        domain: Domain of the data set.
-
-    Returns:
-        The reader, and the names `[K]` or None if they are unknown.
-
-    Raises:
-        NetworkError: The network does not take square RGB images.
-
-    Warns:
-        OriginWarning: The data set is unknown; ImageNet's normalisation is used.
+    `run` is the folder of the run, which knows its data set, or of the network. Warns with
+    `OriginWarning` where the data set is unknown, and uses ImageNet's normalisation; raises
+    `NetworkError` if the network does not take square RGB images.
     """
     if not isinstance(inputs, ImageInput) or not takes_image_files(inputs):
         raise NetworkError(

@@ -25,15 +25,7 @@ def make_server(
     workers: int,
     request_timeout: float,
 ) -> LitServer:
-    """A server that is ready to run.
-
-    Args:
-        api: What its workers do.
-        parser: Checks requests.
-        about: Facts about the model for `GET /info`, among them the number of `exits`.
-        workers: Number of processes that each hold the network.
-        request_timeout: Seconds after which a waiting request is given up.
-    """
+    """A server that is ready to run; `about` has the facts for `GET /info`, `exits` among them."""
     metrics = PrometheusMetrics(about["exits"])
     server = PolicyServer(
         api,
@@ -51,13 +43,7 @@ def make_server(
 
 
 class PolicyAPI(LitAPI):  # type: ignore[misc]
-    """What each worker process does: parsed requests in, answers out.
-
-    Args:
-        model: Loaded once per worker.
-        settings: How requests are batched, and the precision.
-        threads: Threads of torch in each worker; None for torch's choice.
-    """
+    """What each worker process does: parsed requests in, answers out."""
 
     def __init__(self, model: Model, settings: RequestSettings, threads: int | None) -> None:
         super().__init__(

@@ -88,9 +88,6 @@ def for_workers(model: Model) -> Model:
 
     Relative paths are made absolute, unless Ray copies a `working_dir` to its workers: then they
     are relative to that.
-
-    Raises:
-        MissingExtraError: The extra `ray` is not installed.
     """
     ray = require("ray", extra="ray")
     if ray.is_initialized() and ray.get_runtime_context().runtime_env.get("working_dir"):
@@ -102,15 +99,6 @@ def for_workers(model: Model) -> Model:
 class AppConfig(RequestSettings):
     """What is served, and how; see `RequestSettings` for the other settings.
 
-    Args:
-        network: Folder of a run or of a saved network, which every machine has at that place.
-        policy: Folder of its policy, likewise.
-        budget: Budget of the operating point; None for the policy's own.
-        data: For images: the data set of the training, whose normalisation and class names are
-            used. Default: the run's.
-        domain: Domain of the data set.
-        class_names: Text file with one class name per line.
-
     Raises:
         ConfigError: A value is impossible.
 
@@ -120,12 +108,15 @@ class AppConfig(RequestSettings):
         offramp.errors.ConfigError: `max_batch` must be at least 1, got 0
     """
 
+    # folder of a run or of a saved network, which every machine has at that place
     network: str | Path
-    policy: str | Path
-    budget: float | None = None
+    policy: str | Path  # folder of its policy, likewise
+    budget: float | None = None  # budget of the operating point; None for the policy's own
+    # For images: the data set of the training, whose normalisation and class names are used.
+    # Default: the run's.
     data: str | None = None
-    domain: str | None = None
-    class_names: str | Path | None = None
+    domain: str | None = None  # domain of the data set
+    class_names: str | Path | None = None  # text file with one class name per line
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
@@ -151,13 +142,7 @@ class AppConfig(RequestSettings):
 def deployment(config: AppConfig) -> Any:  # noqa: ANN401 - a ray.serve.Deployment
     """Build the deployment, whose `options` are Ray's.
 
-    Args:
-        config: What is served; it is loaded here once, so mistakes show before anything is
-            deployed.
-
-    Raises:
-        FileFormatError, ConfigError, NetworkError, OriginError: The model cannot be loaded.
-        MissingExtraError: The extra `ray` is not installed.
+    The model is loaded here once, so mistakes show before anything is deployed.
     """
     serve = require("ray.serve", extra="ray")
     require("PIL.Image", extra="ray")
@@ -208,14 +193,7 @@ def _replica_api(model: Model, parser: RequestParser) -> Any:  # noqa: ANN401 - 
 def app(arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - a ray.serve.Application
     """Build the application, for `serve run` and for Ray's configuration file.
 
-    `POST /predict` and `GET /health` are those of `offramp serve`; the metrics are among Ray's
-    own. See docs/clusters.md.
-
-    Args:
-        arguments: Those of `AppConfig`, by name.
-
-    Raises:
-        FileFormatError, ConfigError, NetworkError, OriginError: The model cannot be loaded.
-        MissingExtraError: The extra `ray` is not installed.
+    The arguments are those of `AppConfig`, by name. `POST /predict` and `GET /health` are those of
+    `offramp serve`; the metrics are among Ray's own. See docs/clusters.md.
     """
     return deployment(AppConfig.parse(arguments)).bind()

@@ -34,27 +34,18 @@ LONGEST_WAIT = 30.0  # seconds
 class RequestSettings:
     """How any server limits and batches requests.
 
-    Args:
-        max_batch: Largest number of requests that are answered together.
-        batch_wait: Seconds that a request waits for others. While a batch runs, requests gather
-            anyway.
-        precision: `float32` or `bfloat16`.
-        max_bytes: Size limit of a body.
-        max_pixels: Size limit of an image as it is sent.
-        body_timeout: Seconds in which a body must arrive.
-        max_requests: Largest number of open requests; further ones get a 503.
-
     Raises:
         ConfigError: A value is impossible.
     """
 
-    max_batch: int = 32
+    max_batch: int = 32  # largest number of requests that are answered together
+    # Seconds that a request waits for others. While a batch runs, requests gather anyway.
     batch_wait: float = 0.002
-    precision: str = "float32"
-    max_bytes: int = 4 * 2**20
-    max_pixels: int = 16_000_000
-    body_timeout: float = 10.0
-    max_requests: int = 1000
+    precision: str = "float32"  # `float32` or `bfloat16`
+    max_bytes: int = 4 * 2**20  # size limit of a body
+    max_pixels: int = 16_000_000  # size limit of an image as it is sent
+    body_timeout: float = 10.0  # seconds in which a body must arrive
+    max_requests: int = 1000  # largest number of open requests; further ones get a 503
 
     def __post_init__(self) -> None:
         for name in ("max_batch", "max_bytes", "max_pixels", "max_requests"):
@@ -72,12 +63,7 @@ class RequestSettings:
 
 
 class RequestError(OfframpError):
-    """A request that cannot be answered, with the HTTP status that says why.
-
-    Args:
-        status: 400 to 499.
-        reason: For the client.
-    """
+    """A request that cannot be answered, with the HTTP status (400 to 499) that says why."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -86,25 +72,16 @@ class RequestError(OfframpError):
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """One sample to answer.
+    """One sample to answer."""
 
-    Attributes:
-        id: The client's name for it, returned with the answer.
-        arrays: Without a batch dimension: `pixels` (uint8), `inputs`, or those of a text.
-    """
-
-    id: str | int | None
+    id: str | int | None  # the client's name for it, returned with the answer
+    # without a batch dimension: `pixels` (uint8), `inputs`, or those of a text
     arrays: dict[str, Array]
 
 
 @dataclass(frozen=True)
 class RequestParser:
     """Turns requests into samples, or says what is wrong with them.
-
-    Args:
-        inputs: What the network takes.
-        images: How images are brought to its size; None if it takes no image files.
-        settings: The limits.
 
     Raises:
         ConfigError: The network does not know its inputs.
@@ -118,9 +95,10 @@ class RequestParser:
         offramp.serving.requests.RequestError: `inputs` must have the shape [2], got [3]
     """
 
-    inputs: Inputs
+    inputs: Inputs  # what the network takes
+    # how images are brought to its size; None if it takes no image files
     images: ImageReader | None = None
-    settings: RequestSettings = field(default_factory=RequestSettings)
+    settings: RequestSettings = field(default_factory=RequestSettings)  # the limits
 
     def __post_init__(self) -> None:
         if not isinstance(self.inputs, ImageInput | TensorInput | TextInput):
@@ -130,16 +108,7 @@ class RequestParser:
             )
 
     def parse(self, content_type: str, body: bytes, request_id: str | None = None) -> Query:
-        """Read the sample in a body.
-
-        Args:
-            content_type: As the client declares it.
-            body: At most `max_bytes`.
-            request_id: From a header; an `id` in JSON takes precedence.
-
-        Raises:
-            RequestError: It cannot be answered.
-        """
+        """Read the sample in a body; an `id` in JSON takes precedence over one from a header."""
         kind = content_type.partition(";")[0].strip().lower()
         if kind in IMAGE_TYPES:
             return Query(_checked_id(request_id), {"pixels": self._pixels(body)})

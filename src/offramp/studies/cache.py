@@ -27,12 +27,7 @@ _CHUNK = 1 << 22
 
 
 def digest(value: object) -> str:
-    """A short fingerprint of JSON values.
-
-    Example:
-        >>> digest({"a": 1, "b": [2.0]}) == digest({"b": [2.0], "a": 1})
-        True
-    """
+    """A short fingerprint of JSON values; the order of keys does not matter."""
     text = json.dumps(value, sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
@@ -91,11 +86,7 @@ def declare_done(
 ) -> None:
     """Declare a folder done, which is the last thing that a step does.
 
-    Args:
-        place: The folder.
-        files: What it must hold to be complete; folders stand for all files in them.
-        settings: What the result was made from.
-        seconds: How long that took.
+    Without `files` (folders stand for all files in them) it is not complete.
     """
     inside = [each for path in files for each in (path.rglob("*") if path.is_dir() else [path])]
     sizes = {str(f.relative_to(place)): f.stat().st_size for f in sorted(inside) if f.is_file()}

@@ -56,32 +56,20 @@ def find_study(name: str) -> Path:
 
 @dataclass(frozen=True)
 class ListedScale:
-    """A study at one scale.
+    """A study at one scale."""
 
-    Attributes:
-        scale: `small` or `paper`.
-        needs: Data and networks.
-        state: What of that is available here.
-    """
-
-    scale: str
-    needs: str
-    state: str
+    scale: str  # `small` or `paper`
+    needs: str  # data and networks
+    state: str  # what of that is available here
 
 
 @dataclass(frozen=True)
 class ListedStudy:
-    """One of the paper's experiments.
+    """One of the paper's experiments."""
 
-    Attributes:
-        name: For `offramp study NAME`.
-        about: What it measures.
-        scales: What each scale needs.
-    """
-
-    name: str
-    about: str
-    scales: tuple[ListedScale, ...]
+    name: str  # for `offramp study NAME`
+    about: str  # what it measures
+    scales: tuple[ListedScale, ...]  # what each scale needs
 
 
 def list_studies(cache: str | Path | None = None) -> list[ListedStudy]:

@@ -18,15 +18,10 @@ from offramp.studies.settings import DataSettings, NetworkSettings
 
 @dataclass
 class Context:
-    """The cache, whether progress is shown, and the data sets that are open.
+    """The cache, whether progress is shown, and the data sets that are open."""
 
-    Args:
-        cache: Holds the results of steps.
-        shown: Whether progress is shown on stderr.
-    """
-
-    cache: Cache
-    shown: bool = True
+    cache: Cache  # holds the results of steps
+    shown: bool = True  # whether progress is shown on stderr
     _open: dict[tuple[DataSettings, str | None], Splits] = field(default_factory=dict)
 
     def say(self, text: str) -> None:
@@ -99,12 +94,6 @@ class _First(Dataset[tuple[Any, int]]):
 
 
 def make_network(settings: NetworkSettings, samples: Data, seed: int) -> EarlyExitNetwork:
-    """Build a network for some data, or attach exits to a pretrained model.
-
-    Args:
-        settings: Which one.
-        samples: Determine the image size and the number of classes.
-        seed: Of the initial weights.
-    """
+    """Build a network for some data, or attach exits to a pretrained model."""
     at: Any = list(settings.exits) if isinstance(settings.exits, tuple) else settings.exits
     return build_for_data(settings.name, samples, seed, at, settings.head, **settings.settings)

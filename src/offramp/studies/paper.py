@@ -19,12 +19,7 @@ _ALIASES = {"eefp-top-5": "eefp", "ccct-top-5": "ccct"}
 
 @cache
 def paper_tables() -> dict[str, Any]:
-    """The tables of the paper by label, as printed.
-
-    Example:
-        >>> paper_tables()["tab:robustness"]["groups"]["Domain Sketch"]["baseline"]
-        ['9.27', '17.33', '22.50', '0.04', '0.58']
-    """
+    """The tables of the paper by label, as printed."""
     text = files("offramp").joinpath("studies/paper.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
@@ -49,12 +44,7 @@ def beside_paper(
 ) -> ResultTable | None:
     """A table with *paper* and *here* side by side, or None where the paper prints no numbers.
 
-    Args:
-        comparison: What was measured here.
-        label: Of the paper's table.
-        group: Heading within it.
-        name: Of the table, for its files.
-        title: Of the network here.
+    `label` and `group` find the paper's figures: its table, and the heading within it.
     """
     rows = paper_group(label, group)
     if rows is None:

@@ -94,17 +94,12 @@ class AnalysisStep(Step):
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The steps of a study.
-
-    Args:
-        study: Which one.
-        experiments: One per network and test domain, each with its comparison.
-        analyses: Of all experiments together.
-    """
+    """The steps of a study."""
 
     study: Study
+    # one per network and test domain, each with its comparison
     experiments: tuple[Experiment, ...]
-    analyses: tuple[AnalysisStep, ...]
+    analyses: tuple[AnalysisStep, ...]  # of all experiments together
 
     @property
     def steps(self) -> list[Step]:
@@ -133,9 +128,7 @@ class Pipeline:
     def check(self, context: Context) -> None:
         """Raise if anything is missing or impossible, before the first step runs.
 
-        Raises:
-            DataError: Data are missing; the message lists all of them and where to put them.
-            OfframpError: A network or a method is impossible.
+        The message of a `DataError` lists all data that are missing, and where to put them.
         """
         missing: dict[str, None] = {}
         for step in self.steps:
@@ -202,15 +195,7 @@ def _experiment(
 
 
 def stored_ledgers(settings: LedgerSettings, beside: Path) -> tuple[StoredLedger, ...]:
-    """Ledgers from the zoo or from a folder.
-
-    Args:
-        settings: Which.
-        beside: Folder of the study file.
-
-    Raises:
-        FileFormatError: They are missing; the message says where they were looked for.
-    """
+    """Ledgers from the zoo or from a folder, perhaps `beside` the study file."""
     if settings.zoo is not None:
         shipped = zoo.cifar100()
         return tuple(StoredLedger(shipped[s]) for s in ("held_out", "val", "test"))
@@ -219,7 +204,7 @@ def stored_ledgers(settings: LedgerSettings, beside: Path) -> tuple[StoredLedger
     places = [beside / settings.folder, *([Path(root) / settings.folder] if root else [])]
     for place in places:
         if place.exists():
-            # A plain .npz does not name its network; the folder's name has to do.
+            # a plain .npz does not name its network; the folder's name has to do.
             loaded = load_ledgers(place, network=place.resolve().name)
             return tuple(StoredLedger(ledger) for ledger in loaded.values())
     looked = " nor ".join(map(str, places))

@@ -25,25 +25,15 @@ PICTURES = 12  # of hopeless samples
 
 @dataclass(frozen=True)
 class Experiment:
-    """One network on one test set.
+    """One network on one test set."""
 
-    Args:
-        name: For folders and messages.
-        title: For the report.
-        paper: Heading in the paper's table whose figures are shown beside these.
-        note: For the report.
-        entry: The network.
-        target: The test domain, for data with domains.
-        comparison: The step that compares the methods.
-    """
-
-    name: str
-    title: str
-    paper: str | None
-    note: str
+    name: str  # for folders and messages
+    title: str  # for the report
+    paper: str | None  # heading in the paper's table whose figures are shown beside these
+    note: str  # for the report
     entry: NetworkEntry
-    target: str | None
-    comparison: CompareStep
+    target: str | None  # the test domain, for data with domains
+    comparison: CompareStep  # the step that compares the methods
 
     def ledgers(self, context: Context) -> dict[str, Ledger]:
         """The three ledgers by split."""
@@ -53,21 +43,13 @@ class Experiment:
 
 @dataclass(frozen=True)
 class ExperimentResult:
-    """What an analysis knows about an experiment.
-
-    Args:
-        experiment: Which one.
-        ledgers: By split.
-        comparison: Of its methods.
-        methods: The methods, unfitted.
-        context: Opens the data, where they are at hand.
-    """
+    """What an analysis knows about an experiment."""
 
     experiment: Experiment
-    ledgers: dict[str, Ledger]
-    comparison: Comparison
-    methods: list[Method]
-    context: Context
+    ledgers: dict[str, Ledger]  # by split
+    comparison: Comparison  # of its methods
+    methods: list[Method]  # unfitted
+    context: Context  # opens the data, where they are at hand
 
     def plans(self, name: str) -> list[Plan]:
         """The plans of a method, one per seed; made here where it was not compared."""

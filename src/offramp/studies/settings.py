@@ -17,33 +17,20 @@ ZOO = ("cifar100",)
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Section `[data]`: which data, and how they are split.
+    """Section `[data]`: which data, and how they are split."""
 
-    Args:
-        name: A data set of `offramp.data`, or a folder.
-        seed: Of the splits.
-        source: For data with domains: the domain of train, held_out and val.
-        targets: Test domains; default the source.
-        held_out: Number of samples.
-        val: Number of samples.
-        image_size: Height and width to resize images to.
-        mean: Subtracted from the pixels (0 to 1), per channel; default the data set's own.
-        std: Divides the pixels, per channel.
-        on_corrupt: What to do with images that cannot be decoded.
-        limit: Use only the first samples of each split, for a quick look.
-    """
-
-    name: str
-    seed: int = 0
-    source: str | None = None
-    targets: tuple[str, ...] = ()
-    held_out: int | None = None
-    val: int | None = None
-    image_size: int | None = None
+    name: str  # a data set of `offramp.data`, or a folder
+    seed: int = 0  # of the splits
+    source: str | None = None  # for data with domains: the domain of train, held_out and val
+    targets: tuple[str, ...] = ()  # test domains; default the source
+    held_out: int | None = None  # number of samples
+    val: int | None = None  # number of samples
+    image_size: int | None = None  # height and width to resize images to
+    # subtracted from the pixels (0 to 1), per channel; default the data set's own
     mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    on_corrupt: Literal["raise", "skip"] = "raise"
-    limit: int | None = None
+    std: tuple[float, ...] | None = None  # divides the pixels, per channel
+    on_corrupt: Literal["raise", "skip"] = "raise"  # what to do with images that cannot be decoded
+    limit: int | None = None  # use only the first samples of each split, for a quick look
 
     def __post_init__(self) -> None:
         if self.targets and self.source is None:
@@ -58,19 +45,15 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """Section `[network]`: what to build, or which pretrained model to attach exits to.
+    """Section `[network]`: what to build, or which pretrained model to attach exits to."""
 
-    Args:
-        name: A network that `offramp.build` knows, or a pretrained model that `offramp.attach`
-            takes: `timm/...`, `torchvision/...`, a folder, or `owner/name` on the hub.
-        exits: `every-block`, a number of exits, or names of modules.
-        head: Kind of head at all exits but the last.
-        settings: Of the architecture, such as `depth`; the table `[network.settings]`.
-    """
-
+    # a network that `offramp.build` knows, or a pretrained model that `offramp.attach` takes:
+    # `timm/...`, `torchvision/...`, a folder, or `owner/name` on the hub
     name: str
+    # `every-block`, a number of exits, or names of modules
     exits: str | int | tuple[str, ...] = "every-block"
-    head: str | None = None
+    head: str | None = None  # kind of head at all exits but the last
+    # of the architecture, such as `depth`; the table `[network.settings]`
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -94,18 +77,13 @@ class NetworkSettings:
 
 @dataclass(frozen=True)
 class TrainSettings(TrainConfig):
-    """Section `[train]`: the keys of `offramp.TrainConfig`, and other arguments of `train`.
+    """Section `[train]`: the keys of `offramp.TrainConfig`, and other arguments of `train`."""
 
-    Args:
-        objective: `joint`, `gradient-equilibrium`, `distillation` or `zero-time-waste`.
-        augment: `none`, `light` or `paper`.
-        freeze_backbone: Train the heads only.
-        settings: Of the objective; the table `[train.settings]`.
-    """
-
+    # `joint`, `gradient-equilibrium`, `distillation` or `zero-time-waste`
     objective: str = "joint"
-    augment: str = "none"
-    freeze_backbone: bool = False
+    augment: str = "none"  # `none`, `light` or `paper`
+    freeze_backbone: bool = False  # train the heads only
+    # of the objective; the table `[train.settings]`
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -125,15 +103,11 @@ class TrainSettings(TrainConfig):
 
 @dataclass(frozen=True)
 class LedgerSettings:
-    """Section `[ledgers]`: existing ledgers, instead of data, network and training.
+    """Section `[ledgers]`: existing ledgers, instead of data, network and training."""
 
-    Args:
-        folder: Holds `held_out`, `val` and `test`; beside the study file or below OFFRAMP_DATA.
-        zoo: Name of shipped ledgers: `cifar100`.
-    """
-
+    # holds `held_out`, `val` and `test`; beside the study file or below OFFRAMP_DATA
     folder: str | None = None
-    zoo: str | None = None
+    zoo: str | None = None  # name of shipped ledgers: `cifar100`
 
     def __post_init__(self) -> None:
         if (self.folder is None) == (self.zoo is None):
@@ -147,17 +121,12 @@ class LedgerSettings:
 
 @dataclass(frozen=True)
 class RecordSettings:
-    """Section `[record]`: how ledgers are recorded.
+    """Section `[record]`: how ledgers are recorded."""
 
-    Args:
-        dtype: Of the stored logits.
-        precision: `bfloat16` runs the network under autocast.
-        batch_size: Of each process.
-    """
-
-    dtype: Literal["float16", "float32"] = "float16"
+    dtype: Literal["float16", "float32"] = "float16"  # of the stored logits
+    # `bfloat16` runs the network under autocast
     precision: Literal["float32", "bfloat16"] = "float32"
-    batch_size: int = 256
+    batch_size: int = 256  # of each process
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -166,15 +135,10 @@ class RecordSettings:
 
 @dataclass(frozen=True)
 class CorrectorSettings:
-    """Section `[corrector]`: settings of all correctors among the methods.
-
-    Args:
-        hidden: Hidden units.
-        epochs: Minimum number of passes over held_out.
-    """
+    """Section `[corrector]`: settings of all correctors among the methods."""
 
     hidden: int = 128
-    epochs: int = 30
+    epochs: int = 30  # minimum number of passes over held_out
 
     def __post_init__(self) -> None:
         for name in ("hidden", "epochs"):
@@ -195,20 +159,15 @@ def _why_not(method: str, known: list[str]) -> str:
 
 @dataclass(frozen=True)
 class CompareSettings:
-    """Section `[compare]`: which methods, at which budgets.
+    """Section `[compare]`: which methods, at which budgets."""
 
-    Args:
-        methods: Names of methods or groups, optionally with thresholds after a colon
-            (`eefp:optimized`), or `auto`.
-        budgets: Mean costs as shares of the network without exits.
-        seeds: Number of seeds for methods whose fit is random.
-        resamples: Bootstrap resamples of the test samples, for intervals.
-    """
-
+    # names of methods or groups, optionally with thresholds after a colon (`eefp:optimized`), or
+    # `auto`
     methods: tuple[str, ...] = ("baseline", "temperature", "eefp")
+    # mean costs as shares of the network without exits
     budgets: tuple[float, ...] = (0.25, 0.5, 0.75)
-    seeds: int = 3
-    resamples: int = 1000
+    seeds: int = 3  # number of seeds for methods whose fit is random
+    resamples: int = 1000  # bootstrap resamples of the test samples, for intervals
 
     def __post_init__(self) -> None:
         known = [*GROUPS, *METHODS]
@@ -232,14 +191,9 @@ class CompareSettings:
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """Section `[report]`: what the page shows beside the comparisons.
+    """Section `[report]`: what the page shows beside the comparisons."""
 
-    Args:
-        analyses: `metric-validity`, `domain-shift`, `corrector-cost`, `futile-sample`, `gains`.
-        paper: Label of the paper's table or figure that this study repeats.
-        note: A sentence or two for the reader, at the top of the page.
-    """
-
+    # `metric-validity`, `domain-shift`, `corrector-cost`, `futile-sample`, `gains`
     analyses: tuple[str, ...] = ()
-    paper: str | None = None
-    note: str = ""
+    paper: str | None = None  # label of the paper's table or figure that this study repeats
+    note: str = ""  # a sentence or two for the reader, at the top of the page

@@ -33,14 +33,10 @@ from offramp.training import OBJECTIVES, train
 
 
 class Step(ABC):
-    """One piece of work, whose result is a folder of the cache.
+    """One piece of work, whose result is a folder of the cache."""
 
-    Attributes:
-        kind: Shown in plans, and the name of the folder in the cache.
-        version: Raised whenever the same settings give a different result than before.
-    """
-
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # shown in plans, and the name of the folder in the cache
+    # raised whenever the same settings give a different result than before
     version: ClassVar[int] = 1
 
     @property
@@ -290,10 +286,7 @@ def chosen_methods(
 ) -> list[Method]:
     """The methods of a study, with the study's settings for correctors.
 
-    Args:
-        settings: Which methods.
-        corrector: Settings for methods with a corrector.
-        num_classes: K; None keeps methods that look at more classes than there may be.
+    `num_classes` None keeps methods that look at more classes than there may be.
     """
     enough = 10**9 if num_classes is None else num_classes
     found = []

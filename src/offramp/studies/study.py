@@ -44,30 +44,20 @@ _TOP = ("title", "about", "networks", "scales", *_SHARED, *_SECTIONS)
 
 @dataclass(frozen=True)
 class NetworkEntry:
-    """One network of a study: how to train and record it, or where its ledgers are.
+    """One network of a study: how to train and record it, or where its ledgers are."""
 
-    Args:
-        name: For folders and messages.
-        title: For the report.
-        paper: Heading in the paper's table whose figures are shown beside this network's, by
-            test domain; under an empty name where there are no domains.
-        note: For the report.
-        data: Given together with `network`, `train` and `record`; None if there are `ledgers`.
-        network: What to build.
-        train: How to train it.
-        record: How to record it.
-        ledgers: Existing ledgers; None if they are recorded.
-    """
-
-    name: str
-    title: str
+    name: str  # for folders and messages
+    title: str  # for the report
+    # heading in the paper's table whose figures are shown beside this network's, by test domain;
+    # under an empty name where there are no domains
     paper: dict[str, str] = field(default_factory=dict)
-    note: str = ""
+    note: str = ""  # for the report
+    # given together with `network`, `train` and `record`; None if there are `ledgers`
     data: DataSettings | None = None
     network: NetworkSettings | None = None
     train: TrainSettings | None = None
     record: RecordSettings | None = None
-    ledgers: LedgerSettings | None = None
+    ledgers: LedgerSettings | None = None  # existing ledgers; None if they are recorded
 
 
 @dataclass(frozen=True)

@@ -22,17 +22,7 @@ _TYPE_NAMES = {
 
 
 class Mistakes:
-    """Collects mistakes, to report all of them at once.
-
-    Example:
-        >>> mistakes = Mistakes()
-        >>> with mistakes.noted():
-        ...     raise ConfigError("[train] has no key `epoch`")
-        >>> with mistakes.noted():
-        ...     raise ConfigError("[data] needs the key `name`")
-        >>> mistakes.texts
-        ['[train] has no key `epoch`', '[data] needs the key `name`']
-    """
+    """Collects mistakes, to report all of them at once."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -68,15 +58,7 @@ class _SeveralMistakesError(ConfigError):
 
 
 def filled(cls: type[T], table: object, place: str) -> T:
-    """Make a dataclass from a table, checking keys and types.
-
-    Args:
-        cls: A dataclass; its fields are the keys, and those without a default are required.
-        table: From the TOML file.
-        place: For messages, such as `[train]`.
-
-    Raises:
-        ConfigError: Unknown or missing keys, wrong types, or impossible values.
+    """Make a dataclass from a TOML table, checking keys and types; `place` is for messages.
 
     Example:
         >>> from offramp.training import TrainConfig

@@ -29,17 +29,12 @@ SHOWN = 48  # test samples that a component is run on
 
 @dataclass(frozen=True)
 class Promise(Generic[T]):
-    """Something that every answer, scorer or threshold method has to keep.
+    """Something that every answer, scorer or threshold method has to keep."""
 
-    Args:
-        text: The promise, as it appears in the error message.
-        check: Takes what is under test; raises through `expect` if the promise is broken.
-        basic: Whether the later ones are meaningless if this one is broken.
-    """
-
-    text: str
+    text: str  # the promise, as it appears in the error message
+    # takes what is under test; raises through `expect` if the promise is broken
     check: Callable[[T], None]
-    basic: bool = False
+    basic: bool = False  # whether the later ones are meaningless if this one is broken
 
 
 class _BrokenError(Exception):
@@ -47,28 +42,13 @@ class _BrokenError(Exception):
 
 
 def expect(kept: bool, expected: str, happened: str) -> None:
-    """Raise unless a promise is kept.
-
-    Args:
-        kept: Whether it is.
-        expected: What should have happened.
-        happened: What happened instead.
-    """
+    """Raise unless a promise is kept: what should have happened, and what did."""
     if not kept:
         raise _BrokenError(f"expected {expected}; {happened}")
 
 
 def check_promises(name: str, promises: Sequence[Promise[T]], tested: T) -> None:
-    """Raise unless every promise is kept.
-
-    Args:
-        name: Of the class or function, for messages.
-        promises: In order; a broken basic one ends the checks.
-        tested: What the checks take.
-
-    Raises:
-        PromiseError: With a sentence for each broken promise.
-    """
+    """Raise `PromiseError` with a sentence per broken promise; a basic one ends the checks."""
     broken: dict[str, str] = {}
     first: Exception | None = None
     for promise in promises:
@@ -113,19 +93,12 @@ def smallest_ledgers() -> dict[str, Ledger]:
 
 @dataclass(frozen=True)
 class FitRecord(Generic[C]):
-    """One fit and its side effects.
+    """One fit and its side effects."""
 
-    Attributes:
-        component: After the fit.
-        returned: By its `fit`.
-        settings: Before the fit.
-        data_kept: Whether logits and labels were left unchanged.
-    """
-
-    component: C
-    returned: object
-    settings: dict[str, Any]
-    data_kept: bool
+    component: C  # after the fit
+    returned: object  # by its `fit`
+    settings: dict[str, Any]  # before the fit
+    data_kept: bool  # whether logits and labels were left unchanged
 
 
 class ComponentUnderTest(ABC, Generic[C]):

@@ -217,17 +217,11 @@ _CAPTION = (
 
 
 class _Found(NamedTuple):
-    """What was found in several draws, bool `[...]` each.
+    """What was found in several draws, bool `[...]` each."""
 
-    Attributes:
-        valid: The claim is about this draw.
-        wanted: It breaks the claim clearly, or (not `breaking`) fulfils it.
-        finite: And both sides are finite, which is more informative.
-    """
-
-    valid: Bools
-    wanted: Bools
-    finite: Bools
+    valid: Bools  # the claim is about this draw
+    wanted: Bools  # it breaks the claim clearly, or (not `breaking`) fulfils it
+    finite: Bools  # and both sides are finite, which is more informative
 
 
 def _test(claim: Claim, free: Draw, breaking: bool) -> _Found:

@@ -44,37 +44,20 @@ class Draw:
 
     Small integers give small rational worlds, which a search can shrink; leading dimensions hold
     several draws.
-
-    Args:
-        points: `[..., N]`, positive weights of the points.
-        classes: `[..., N, K]`, weights of the classes at each point; all zero means uniform.
-        groups: `[..., M, N]`, the group of each point at each exit.
-        picks: `[..., M, N]`, the class that each exit predicts, for `confidence`.
-        noise: `[..., M, N, K]`, weights of the classes, for `mean` and `confidence`.
     """
 
-    points: Array
-    classes: Array
-    groups: npt.NDArray[np.int64]
+    points: Array  # `[..., N]`, positive weights of the points
+    classes: Array  # `[..., N, K]`, weights of the classes at each point; all zero means uniform
+    groups: npt.NDArray[np.int64]  # `[..., M, N]`, the group of each point at each exit
+    # `[..., M, N]`, the class that each exit predicts, for `confidence`
     picks: npt.NDArray[np.int64]
-    noise: Array
+    noise: Array  # `[..., M, N, K]`, weights of the classes, for `mean` and `confidence`
 
     @classmethod
     def random(
         cls, rng: np.random.Generator, count: int, size: Size, largest: int | None = None
     ) -> "Draw":
-        """Several random draws.
-
-        Args:
-            rng: The source of randomness.
-            count: How many.
-            size: Points, classes and exits.
-            largest: Draw integers up to this one, mostly small; floats by default.
-
-        Example:
-            >>> Draw.random(np.random.default_rng(0), 5, Size(3, 2, exits=4)).noise.shape
-            (5, 4, 3, 2)
-        """
+        """Several random draws, of integers up to `largest` (mostly small), or of floats."""
         N, K, M = size
 
         def weights(least: int, *shape: int) -> Array:
@@ -144,11 +127,9 @@ class Setting:
 
 
 def exits_from(free: Draw, setting: Setting) -> tuple[Exits, npt.NDArray[np.bool_]]:
-    """Build the exits of a setting from free numbers.
+    """Build the exits of a setting from free numbers, and say whether they fit it: bool `[...]`.
 
-    Returns:
-        The exits, and whether they fit the setting: bool `[...]`. Not every draw can be made to
-        fit; where it does not, ignore the exits.
+    Not every draw can be made to fit; where it does not, ignore the exits.
     """
     valid = np.asarray((free.points > 0).all(-1))
     points = np.where(valid[..., None], free.points, 1)  # placeholders where not valid

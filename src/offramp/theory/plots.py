@@ -33,12 +33,6 @@ def largest_excess(confidence: float, classes: int, epsilon: float) -> float:
     """The worst excess risk at a point whose most probable class has P(y|x) = confidence.
 
     The other classes are equally probable, and the predictor gives one of them epsilon if it can.
-
-    Example:
-        >>> round(largest_excess(0.4, classes=3, epsilon=1e-9), 3)  # a floor of 0.2 for each class
-        0.035
-        >>> round(largest_excess(0.6, classes=3, epsilon=1e-9), 3)
-        3.684
     """
     other = (1 - confidence) / (classes - 1)
     world = World([1.0], [[confidence, *[other] * (classes - 1)]])

@@ -114,15 +114,7 @@ class Relation:
 def later_exits_match_first(exits: Exits, operator: Operator = "==") -> Relation:
     """Every later exit predicts what the first one predicts ("trivial"; Proposition 3.2).
 
-    Args:
-        exits: At least two.
-        operator: With `!=`: some later exit predicts something else (Proposition 3.3).
-
-    Example:
-        >>> world = World([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]])
-        >>> exits = Exits.calibrated(world, [[0, 1], [0, 1]])
-        >>> later_exits_match_first(exits).holds, later_exits_match_first(exits, "!=").holds
-        (array(True), array(False))
+    With `!=`: some later exit predicts something else (Proposition 3.3).
     """
     later = exits.predictors[..., 1:, :, :]
     first = np.broadcast_to(exits.predictors[..., :1, :, :], later.shape)
@@ -132,18 +124,7 @@ def later_exits_match_first(exits: Exits, operator: Operator = "==") -> Relation
 def swap_keeps_calibration(exits: Exits, definition: Definition) -> Relation:
     """Exit 1, made by swapping two points of exit 0, is calibrated (proof of Proposition 3.3).
 
-    Args:
-        exits: The first two share a grouping.
-        definition: Of calibration.
-
-    Returns:
-        The violation of exit 1, and zero.
-
-    Example:
-        >>> from offramp.theory.generate import Setting, random_exits
-        >>> exits = random_exits(seed=0, setting=Setting("mean", "swap"))
-        >>> swap_keeps_calibration(exits, "mean").holds
-        array(True)
+    The first two exits share a grouping; compares the violation of exit 1 with zero.
     """
     grouping = None if definition == "confidence" else exits.grouping.exit(1)
     swapped = exits.predictors[..., 1, :, :]
@@ -152,13 +133,7 @@ def swap_keeps_calibration(exits: Exits, definition: Definition) -> Relation:
 
 
 def excess_risk_is_information(exits: Exits) -> Relation:
-    """Excess risk over a group = H[y|group] - E H[y|x] = I[y, x | group] (Proposition 3.6).
-
-    Example:
-        >>> world = World([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]])
-        >>> excess_risk_is_information(Exits.calibrated(world, [[0, 0], [0, 1]])).holds
-        array(True)
-    """
+    """Excess risk over a group = H[y|group] - E H[y|x] = I[y, x | group] (Proposition 3.6)."""
     world, grouping = exits.world.per_exit(), exits.grouping
     excess = group_mean(world.p_x, grouping, _excess(exits, "log"))
     noise = np.broadcast_to(bayes_risk(world), excess.shape)
@@ -172,14 +147,6 @@ def refinement_reduces_excess_risk(exits: Exits) -> Relation:
     """The excess risk that a later exit saves is I[y, later group | group] (Theorem 3.7).
 
     Both sides are means over the groups of the earlier exit, for every pair of exits.
-
-    Example:
-        >>> from offramp.theory.generate import Setting, random_exits
-        >>> [
-        ...     bool(refinement_reduces_excess_risk(random_exits(1, Setting("exact", kind))).holds)
-        ...     for kind in ("chain", "any")
-        ... ]
-        [True, False]
     """
     world, excess = exits.world, _excess(exits, "log")
     saved, information = [], []
@@ -197,30 +164,14 @@ def refinement_reduces_excess_risk(exits: Exits) -> Relation:
 def anytime(exits: Exits, loss: Loss = "log", pointwise: bool = False) -> Relation:
     """The next exit's excess risk is not higher, over every group of the exit before.
 
-    Args:
-        exits: At least two.
-        loss: Log or 0-1 loss.
-        pointwise: At every single point (Definition 3.5, made weak) instead of over groups, which
-            is what Theorem 3.7 gives.
-
-    Example:
-        >>> world = World([1 / 3] * 3, [[0.5, 0.5], [0.5, 0.5], [1.0, 0.0]])
-        >>> chain = Exits.calibrated(world, [[0, 0, 0], [0, 1, 1]])
-        >>> anytime(chain).holds, anytime(chain, pointwise=True).holds
-        (array(True), array(False))
+    Theorem 3.7 gives this; pointwise, it is Definition 3.5 made weak.
     """
     here, after = _neighbours(exits, _excess(exits, loss), pointwise)
     return Relation(after, here, "<=")
 
 
 def strictly_anytime(exits: Exits, loss: Loss = "log") -> Relation:
-    """The next exit's mean excess risk is strictly lower.
-
-    Example:
-        >>> alike = World([0.5, 0.5], [[0.3, 0.7], [0.3, 0.7]])
-        >>> strictly_anytime(Exits.calibrated(alike, [[0, 0], [0, 1]])).holds
-        array(False)
-    """
+    """The next exit's mean excess risk is strictly lower."""
     mean = exits.world.per_exit().mean(_excess(exits, loss))  # [..., M]
     return Relation(mean[..., 1:], mean[..., :-1], "<")
 
@@ -228,13 +179,7 @@ def strictly_anytime(exits: Exits, loss: Loss = "log") -> Relation:
 def anytime_needs_refinement(exits: Exits) -> Relation:
     """If excess risk falls over every group, and strictly on average, the groupings refine.
 
-    Returns:
-        Whether it falls, and whether they refine, as 0 or 1.
-
-    Example:
-        >>> world = World([1 / 3] * 3, [[0.0, 1.0], [0.5, 0.5], [0.5, 0.5]])
-        >>> anytime_needs_refinement(Exits.calibrated(world, [[0, 1, 0], [0, 1, 1]])).holds
-        array(False)
+    Compares whether it falls with whether they refine, as 0 or 1.
     """
     return _implies(anytime(exits).holds & strictly_anytime(exits).holds, exits.is_chain)
 
@@ -243,12 +188,6 @@ def zero_one_risk_is_controlled(exits: Exits) -> Relation:
     """0-1 excess risk at confidence c is E[max P(y|x)] - c (Lemma 3.9).
 
     Both sides are means over the points that share a largest probability.
-
-    Example:
-        >>> from offramp.theory.generate import Setting, random_exits
-        >>> exits = random_exits(seed=0, setting=Setting("confidence", "any"))
-        >>> zero_one_risk_is_controlled(exits).holds
-        array(True)
     """
     world = exits.world.per_exit()
     levels = Grouping.levels(exits.predictors)
@@ -260,19 +199,7 @@ def zero_one_risk_is_controlled(exits: Exits) -> Relation:
 
 
 def monotone_stopping(exits: Exits, reading: Reading, pointwise: bool = False) -> Relation:
-    """Stopping is at least as probable at the next exit, over every group (Prop. 4.1).
-
-    Args:
-        exits: At least two; the groups are those of the earlier exit.
-        reading: Of the stopping probability.
-        pointwise: At every single point instead.
-
-    Example:
-        >>> world = World([0.2, 0.4, 0.4], [[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
-        >>> chain = Exits.calibrated(world, [[0, 0, 0], [0, 1, 1], [0, 1, 2]])
-        >>> [bool(monotone_stopping(chain, "argmax", pointwise).holds) for pointwise in (0, 1)]
-        [True, False]
-    """
+    """Stopping is at least as probable at the next exit, over every group (Prop. 4.1) or point."""
     stops = stopping_probability(exits.world, exits.predictors, reading)
     return Relation(*_neighbours(exits, stops, pointwise), "<=")
 
@@ -281,15 +208,6 @@ def monotone_needs_refinement(exits: Exits, reading: Reading) -> Relation:
     """If stopping becomes more probable over every group, strictly on average, they refine.
 
     The last exit always stops, so the step to it means nothing; both sides leave it out.
-
-    Returns:
-        Whether stopping is monotone, and whether the groupings refine, as 0 or 1.
-
-    Example:
-        >>> coins = World([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]])
-        >>> coarser = Exits.calibrated(coins, [[0, 1], [0, 0], [0, 0]])
-        >>> monotone_needs_refinement(coarser, "sampled").holds
-        array(False)
     """
     stops = stopping_probability(exits.world, exits.predictors, reading)[..., :-1, :]
     mean = as_floats(exits.world.per_exit().mean(stops))  # [..., M-1]
@@ -300,19 +218,7 @@ def monotone_needs_refinement(exits: Exits, reading: Reading) -> Relation:
 
 
 def product_at_most_joint(exits: Exits, reverse: bool = False) -> Relation:
-    """The product over exits is not above the joint probability that it stands for.
-
-    Args:
-        exits: Any.
-        reverse: The product is not below it.
-
-    Example:
-        >>> coin, one_group = World([1.0], [[0.5, 0.5]]), Grouping([[0], [0]])
-        >>> alike = Exits(coin, one_group, np.array([[[1.0, 0.0]], [[1.0, 0.0]]]))
-        >>> opposite = Exits(coin, one_group, np.array([[[1.0, 0.0]], [[0.0, 1.0]]]))
-        >>> product_at_most_joint(opposite).holds, product_at_most_joint(alike, reverse=True).holds
-        (array(False), array(False))
-    """
+    """The product over exits is not above (`reverse`: below) the joint probability."""
     product, joint = (
         _flat(exits, stopping_probability(exits.world, exits.predictors, reading))
         for reading in ("product", "sampled")
@@ -331,16 +237,6 @@ def log_loss_is_unbounded(exits: Exits) -> Relation:
     Tried with 20 nats at point 0, where another class has a probability of at least 1/20, so
     floats can hold epsilon. The largest probability and its class do not change, so the predictor
     stays calibrated.
-
-    Returns:
-        The bound, and the excess risk of the worst predictor.
-
-    Example:
-        >>> for top in (0.6, 0.4):
-        ...     world = World([1.0], [[top, 0.3, 0.7 - top]])
-        ...     print(log_loss_is_unbounded(Exits.calibrated(world, [[0]])).holds)
-        True
-        False
     """
     probs = as_floats(exits.world.p_y_given_x)[..., 0, :]
     # Excess >= -share log(epsilon) - H, so this epsilon is small enough.
@@ -353,15 +249,7 @@ def log_loss_is_unbounded(exits: Exits) -> Relation:
 
 
 def excess_is_bounded(exits: Exits) -> Relation:
-    """Below c = 1/(K-1), excess risk at a point is at most -log(1 - (K-1) c).
-
-    Example:
-        >>> exits = Exits(
-        ...     World([1.0], [[0.4, 0.0, 0.6]]), Grouping([[0]]), np.array([[[0.4, 0.4, 0.2]]])
-        ... )
-        >>> excess_is_bounded(exits).holds
-        array(True)
-    """
+    """Below c = 1/(K-1), excess risk at a point is at most -log(1 - (K-1) c)."""
     floor = 1 - (exits.world.num_classes - 1) * _confidence(exits)
     excess = excess_risk(exits.world, exits.predictors[..., 0, :, :])[..., :1]
     return Relation(excess, -np.log(floor)[..., None], "<=")
@@ -373,19 +261,6 @@ def worsened(exits: Exits, epsilon: Any) -> Array:  # noqa: ANN401 - a number, o
     The proof of Proposition 3.8: that class (the most probable one except the predicted one) is
     set to epsilon, and the other classes share the rest. None of them may exceed the largest
     probability, so below c = 1/(K-1) the class keeps what they cannot take.
-
-    Args:
-        exits: K >= 3, with a confidence-calibrated exit 0.
-        epsilon: `[...]`, above 0.
-
-    Raises:
-        WorldError: Fewer than three classes.
-
-    Example:
-        >>> world = World([1.0], [[0.6, 0.3, 0.1]])
-        >>> exits = Exits.calibrated(world, [[0]])
-        >>> worsened(exits, epsilon=0.001)
-        array([[0.6  , 0.001, 0.399]])
     """
     predictor = exits.predictors[..., 0, :, :].copy()
     others = exits.world.num_classes - 2

@@ -38,27 +38,18 @@ NEIGHBOURS = 50  # samples that look most alike to the corrector
 
 @dataclass(frozen=True, eq=False)
 class ExitTruth:
-    """One exit on the test samples.
-
-    Attributes:
-        exit_index: Of this exit.
-        excess: Excess risk (log loss) from the known P(y|x).
-        measured_excess: The same from the labels alone, as it is measured in practice.
-        measured_error: Its standard error.
-        stop_frequency: How often the stop target is true.
-        truth: float64 `[N]`, P(stop | x) in the reading `argmax`.
-        seen: float64 `[N]`, its mean over the samples that look most alike to the corrector: the
-            best estimate possible from what it sees. NaN at the last exit.
-        estimate: float64 `[N]`, the corrector's estimate. NaN at the last exit, where none runs.
-    """
+    """One exit on the test samples."""
 
     exit_index: int
-    excess: float
-    measured_excess: float
-    measured_error: float
-    stop_frequency: float
-    truth: Floats
+    excess: float  # excess risk (log loss) from the known P(y|x)
+    measured_excess: float  # the same from the labels alone, as it is measured in practice
+    measured_error: float  # its standard error
+    stop_frequency: float  # how often the stop target is true
+    truth: Floats  # float64 `[N]`, P(stop | x) in the reading `argmax`
+    # float64 `[N]`, its mean over the samples that look most alike to the corrector: the best
+    # estimate possible from what it sees. NaN at the last exit.
     seen: Floats
+    # float64 `[N]`, the corrector's estimate. NaN at the last exit, where none runs.
     estimate: Floats
 
     @property

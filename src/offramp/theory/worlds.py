@@ -19,14 +19,7 @@ _fraction: Callable[[Any], Any] = np.frompyfunc(Fraction, 1, 1)
 
 
 def as_numbers(values: Any) -> Array:  # noqa: ANN401 - anything that numpy makes an array of
-    """The values as float64, or as `Fraction` if any of them is one.
-
-    Example:
-        >>> as_numbers([1, 2]).dtype.name
-        'float64'
-        >>> as_numbers([Fraction(1, 3), 1])
-        array([Fraction(1, 3), Fraction(1, 1)], dtype=object)
-    """
+    """The values as float64, or as `Fraction` if any of them is one."""
     array = np.asarray(values)
     if array.dtype != object:
         return array.astype(np.float64)
@@ -48,10 +41,6 @@ def modal_class(predictor: Array) -> npt.NDArray[np.intp]:
     """The most probable class at every point, the first one in case of a tie: `[..., N]`.
 
     Floats that differ only by rounding count as equal, so rational and float worlds agree.
-
-    Example:
-        >>> modal_class(np.array([[0.2, 0.4, 0.4 + 1e-16]]))
-        array([1])
     """
     rounded = predictor if is_rational(predictor) else predictor.round(DIGITS)
     result: npt.NDArray[np.intp] = rounded.argmax(-1)

@@ -35,13 +35,7 @@ def initialize_convolutions(network: nn.Module) -> None:
 
 
 class PooledClassifier(nn.Module):
-    """Mean over all positions, then a linear layer: how most image networks end.
-
-    Args:
-        width: Channels of the feature map.
-        num_classes: K.
-        dropout: Share of features dropped in training.
-    """
+    """Mean over all positions, then a linear layer: how most image networks end."""
 
     def __init__(self, width: int, num_classes: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -55,27 +49,18 @@ class PooledClassifier(nn.Module):
 
 
 class BlockNetwork(nn.Module):
-    """Parent of the networks built here; a subclass sets the attributes.
+    """Parent of the networks built here; a subclass sets the attributes."""
 
-    Attributes:
-        blocks: Run in order; an exit can come after each.
-        classifier: From the last state to logits; has a layer `linear`.
-        inputs: The images that the network is for.
-        before: Names of modules that run before the blocks.
-        after: Names of modules that run between the blocks and the classifier.
-        pool: How heads read the state.
-        norm: Whether heads before the last exit should normalise the features first.
-        default_head: Makes heads that are special to the network.
-    """
-
-    blocks: nn.ModuleList
-    classifier: nn.Module
-    inputs: ImageInput
-    before: ClassVar[tuple[str, ...]] = ()
+    blocks: nn.ModuleList  # run in order; an exit can come after each
+    classifier: nn.Module  # from the last state to logits; has a layer `linear`
+    inputs: ImageInput  # the images that the network is for
+    before: ClassVar[tuple[str, ...]] = ()  # names of modules that run before the blocks
+    # names of modules that run between the blocks and the classifier
     after: ClassVar[tuple[str, ...]] = ()
-    pool: ClassVar[Pool] = Pool("map")
+    pool: ClassVar[Pool] = Pool("map")  # how heads read the state
+    # whether heads before the last exit should normalise the features first
     norm: ClassVar[bool] = False
-    default_head: HeadMaker | None = None
+    default_head: HeadMaker | None = None  # makes heads that are special to the network
 
     def units(self) -> list[Unit]:
         """Everything but the classifier, in the order in which it runs."""

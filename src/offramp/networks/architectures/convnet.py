@@ -12,17 +12,7 @@ from offramp.networks.inputs import ImageInput
 class ConvNet(BlockNetwork):
     """Blocks of a 3x3 convolution, batch norm and ReLU; each but the first halves the image.
 
-    Args:
-        num_classes: K.
-        image_size: Height and width in pixels.
-        channels: Colour channels of the images.
-        width: Channels of the first block; they double with every block, up to eight times.
-        depth: Number of blocks.
-
-    Example:
-        >>> import torch
-        >>> ConvNet(num_classes=10, image_size=16)(torch.rand(2, 3, 16, 16)).shape
-        torch.Size([2, 10])
+    The first block has `width` channels; they double with every block, up to eight times.
     """
 
     def __init__(

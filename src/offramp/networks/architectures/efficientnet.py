@@ -115,16 +115,8 @@ def _convolution(
 class EfficientNet(BlockNetwork):
     """A stem, seven groups of inverted bottlenecks, a wide 1x1 convolution and a classifier.
 
-    The defaults are those of B0: sixteen blocks.
-
-    Args:
-        num_classes: K.
-        image_size: Height and width in pixels; the stem has stride 2 whatever the size.
-        width_factor: Of all channels.
-        depth_factor: Of the number of blocks in each group.
-        channels: Colour channels of the images.
-        dropout: Before the classifier.
-        drop_path: Probability of dropping the last block's branch; it grows linearly with depth.
+    The defaults are those of B0: sixteen blocks. The stem has stride 2 whatever the image size,
+    and the probability of dropping a block's branch grows linearly with depth, up to `drop_path`.
     """
 
     before = ("stem",)
@@ -178,14 +170,7 @@ efficientnet_b2 = partial(EfficientNet, width_factor=1.1, depth_factor=1.2, drop
 
 
 class Lite0(BlockNetwork):
-    """EfficientNet-Lite0 as blocks in a row; sixteen of them, so sixteen exits.
-
-    Args:
-        image_size: Height and width in pixels; it was trained at 224.
-
-    Raises:
-        MissingExtraError: The packages of the extra `lite0` are not installed.
-    """
+    """EfficientNet-Lite0 as sixteen blocks in a row, so sixteen exits; trained at 224 px."""
 
     before = ("stem",)
     after = ("top",)

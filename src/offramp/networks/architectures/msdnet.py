@@ -62,12 +62,8 @@ class FirstLayer(nn.Module):
 class DenseLayer(nn.Module):
     """Adds `growth` times the scale's factor channels to each remaining scale.
 
-    Args:
-        width: Channels before, in units of a scale's factor.
-        growth: Channels added, in the same units.
-        factors: Of the scales that come in, finest first.
-        drop: Number of finest scales that come in but do not go out.
-        bottleneck: Whether 1x1 convolutions come first.
+    `width` and `growth` count channels in units of a scale's factor. `factors` are those of the
+    incoming scales, finest first; the `drop` finest ones do not go out.
     """
 
     def __init__(
@@ -117,32 +113,22 @@ class Transition(nn.Module):
 class MSDNetShape:
     """The shape of an MSDNet; the defaults are the MSDNet paper's for CIFAR.
 
-    Args:
-        blocks: Number of blocks, and so of exits.
-        step_mode: `even`, every block after the first has `step` layers; or `lin_grow`, block i,
-            counted from 0, has `step` i + 1.
-        step: See `step_mode`.
-        base: Layers of the first block.
-        width: Channels of the finest scale.
-        growth: Channels that a layer adds at the finest scale.
-        factors: Of width, growth and bottlenecks, per scale, finest first.
-        bottleneck: Whether 1x1 convolutions come before the 3x3 ones.
-        reduction: Share of channels kept where a scale is dropped; 0 for no transition.
-
     Example:
         >>> MSDNetShape(blocks=4, step_mode="lin_grow").steps
         [1, 2, 3, 4]
     """
 
-    blocks: int = 5
+    blocks: int = 5  # number of blocks, and so of exits
+    # `even`, every block after the first has `step` layers; or `lin_grow`, block i, counted from
+    # 0, has `step` i + 1
     step_mode: StepMode = "lin_grow"
     step: int = 1
-    base: int = 1
-    width: int = 16
-    growth: int = 6
-    factors: Sequence[int] = (1, 2, 4)
-    bottleneck: bool = True
-    reduction: float = 0.5
+    base: int = 1  # layers of the first block
+    width: int = 16  # channels of the finest scale
+    growth: int = 6  # channels that a layer adds at the finest scale
+    factors: Sequence[int] = (1, 2, 4)  # of width, growth and bottlenecks, per scale, finest first
+    bottleneck: bool = True  # whether 1x1 convolutions come before the 3x3 ones
+    reduction: float = 0.5  # share of channels kept where a scale is dropped; 0 for no transition
 
     def __post_init__(self) -> None:
         if self.step_mode not in ("even", "lin_grow"):
@@ -168,14 +154,7 @@ class MSDNetShape:
 class MSDNet(BlockNetwork):
     """MSDNet: dense blocks over several scales, an exit after each block.
 
-    Args:
-        num_classes: K.
-        image_size: Height and width in pixels; above 64 it gets the ImageNet stem.
-        shape: Depth and widths.
-        channels: Colour channels of the images.
-
-    Raises:
-        NetworkError: Images whose size the scales do not divide.
+    Above 64 px it gets the ImageNet stem. The scales must divide the image size.
     """
 
     pool = Pool("map", leaf=(-1,))
@@ -249,12 +228,8 @@ def _scales_after(layers: int, scales: int) -> list[tuple[int, bool]]:
 def msdnet(num_classes: int, image_size: int, channels: int = 3, **shape: Any) -> MSDNet:  # noqa: ANN401
     """MSDNet in the paper's form for CIFAR, or above 64 px in its form for ImageNet.
 
-    Args:
-        num_classes: K.
-        image_size: Height and width in pixels.
-        channels: Colour channels of the images.
-        **shape: See `MSDNetShape`. For large images the defaults are four scales of the factors
-            1-2-4-4, 32 channels and growth 16.
+    `shape` sets fields of `MSDNetShape`. For large images the defaults are four scales of the
+    factors 1-2-4-4, 32 channels and growth 16.
     """
     large = {"width": 32, "growth": 16, "factors": (1, 2, 4, 4)}
     defaults = large if image_size > SMALL_IMAGE else {}

@@ -42,17 +42,7 @@ class BasicBlock(nn.Module):
 class ResNet(BlockNetwork):
     """A residual network of basic blocks in groups; each group but the first halves the image.
 
-    Args:
-        depths: Number of blocks in each group.
-        widths: Channels of each group.
-        num_classes: K.
-        image_size: Height and width in pixels. Up to 64 the stem is one 3x3 convolution without
-            a max-pool, above it is the usual 7x7 one.
-        channels: Colour channels of the images.
-
-    Example:
-        >>> ResNet((1, 1), (8, 16), num_classes=5, image_size=16)(torch.rand(2, 3, 16, 16)).shape
-        torch.Size([2, 5])
+    Up to 64 px the stem is one 3x3 convolution without a max-pool, above it is the usual 7x7 one.
     """
 
     before = ("stem",)
@@ -95,17 +85,8 @@ def thin_resnet(
 ) -> ResNet:
     """The thin ResNet for CIFAR (He et al. 2016, section 4.2): three groups of (depth - 2) / 6.
 
-    The shortcuts that change the size are 1x1 convolutions, not padded identities.
-
-    Args:
-        num_classes: K.
-        image_size: Height and width in pixels, at most 64.
-        channels: Colour channels of the images.
-        depth: Layers with weights on the main path: 20, 32, 44, 56, ...
-        width: Channels of the first group; the others have twice and four times as many.
-
-    Raises:
-        NetworkError: A depth that is not 6 n + 2, or large images.
+    The shortcuts that change the size are 1x1 convolutions, not padded identities. Images have at
+    most 64 px; the second and third groups have twice and four times `width` channels.
     """
     if depth < 8 or (depth - 2) % 6:
         raise NetworkError(f"`depth` must be 6 n + 2, such as 20, 32, 44 or 56, got {depth}")

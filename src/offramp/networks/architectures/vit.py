@@ -76,22 +76,9 @@ class TokenClassifier(nn.Module):
 
 
 class VisionTransformer(BlockNetwork):
-    """A pre-norm vision transformer (Dosovitskiy et al. 2021).
+    """A pre-norm vision transformer (Dosovitskiy et al. 2021) of tokens of size `width`.
 
-    Args:
-        num_classes: K.
-        image_size: Height and width in pixels; a multiple of the patch size.
-        width: Size of a token.
-        heads: Attention heads.
-        depth: Number of blocks.
-        patch_size: Height and width of a patch; fitted to the image size by default.
-        channels: Colour channels of the images.
-        dropout: Share dropped in training.
-
-    Example:
-        >>> vit = VisionTransformer(num_classes=5, image_size=16, width=16, heads=2, depth=2)
-        >>> vit(torch.rand(2, 3, 16, 16)).shape
-        torch.Size([2, 5])
+    The image size is a multiple of the patch size, which is fitted to it by default.
     """
 
     before = ("embedding",)
@@ -129,15 +116,7 @@ class VisionTransformer(BlockNetwork):
 
 
 def fitting_patch(image_size: int) -> int:
-    """The largest patch of 16, 8, 4, 2 or 1 px that leaves at least 8x8 whole patches.
-
-    Example:
-        >>> [fitting_patch(size) for size in (32, 64, 224)]
-        [4, 8, 16]
-
-    Raises:
-        NetworkError: The image is smaller than 8 px.
-    """
+    """The largest patch of 16, 8, 4, 2 or 1 px that leaves at least 8x8 whole patches."""
     for patch in (16, 8, 4, 2, 1):
         if image_size % patch == 0 and image_size // patch >= 8:
             return patch

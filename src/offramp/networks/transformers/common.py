@@ -17,12 +17,7 @@ def own_classes(model: Any, trunk: Any) -> int | None:  # noqa: ANN401
 
 
 def image_input(config: Any, fixed: bool) -> ImageInput:  # noqa: ANN401
-    """What an image model takes.
-
-    Args:
-        config: Of the model; the usual 224 px where it names no size.
-        fixed: Whether the model works for that size only.
-    """
+    """What an image model takes: 224 px if it names no size; `fixed` if it takes no other."""
     size = getattr(config, "image_size", None) or 224
     height, width = size if isinstance(size, list | tuple) else (size, size)
     return ImageInput(height, width, config.num_channels, fixed)

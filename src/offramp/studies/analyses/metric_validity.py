@@ -154,12 +154,7 @@ def _correlation(methods: Sequence[_Measured], metric: int, budget: int) -> Cell
 
 
 def spearman(first: Floats, second: Floats) -> Floats:
-    """Rank correlations of the rows of two arrays `[R, P]`: `[R]`; NaN where all are tied.
-
-    Example:
-        >>> spearman(np.array([[1.0, 2.0, 3.0]]), np.array([[10.0, 30.0, 20.0]]))
-        array([0.5])
-    """
+    """Rank correlations of the rows of two arrays `[R, P]`: `[R]`; NaN where all are tied."""
     ranks = [scipy.stats.rankdata(values, axis=1) for values in (first, second)]
     centred = [values - values.mean(axis=1, keepdims=True) for values in ranks]
     product = (centred[0] * centred[1]).sum(axis=1)
