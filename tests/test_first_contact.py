@@ -70,7 +70,7 @@ def test_doctor_says_what_is_there_and_what_is_missing(tmp_path):
 def test_doctor_imports_nothing_optional():
     heavy = "transformers datasets accelerate matplotlib plotly onnx onnxruntime litserve ray"
     code = (
-        "import sys; from offramp.cli.doctor import examine; examine(); "
+        "import sys; from offramp.cli.doctor import diagnosis; diagnosis(); "
         f"print([name for name in {heavy.split()!r} if name in sys.modules])"
     )
     found = subprocess.run(
@@ -82,9 +82,9 @@ def test_doctor_imports_nothing_optional():
 def test_doctor_names_the_command_for_what_is_missing(monkeypatch):
     lines = ["torch>=2", 'onnx>=1; extra == "onnx"', 'no-such-thing; extra == "onnx"']
     monkeypatch.setattr(extras, "requires", lambda _: lines)
-    (finding,) = [f for f in doctor.examine()["features"] if f.what.startswith("onnx")]
+    (finding,) = [f for f in doctor.diagnosis()["features"] if f.name.startswith("onnx")]
     assert not finding.good
-    assert finding.found == "lacks no-such-thing: pip install 'offramp[onnx]'"
+    assert finding.text == "lacks no-such-thing: pip install 'offramp[onnx]'"
 
 
 def test_doctor_works_where_the_package_is_not_installed(monkeypatch):
@@ -93,16 +93,16 @@ def test_doctor_works_where_the_package_is_not_installed(monkeypatch):
 
     monkeypatch.setattr(extras, "requires", missing)
     monkeypatch.setattr(extras, "version", missing)
-    sections = doctor.examine()
-    assert "not installed as a package" in sections["versions"][0].found
+    sections = doctor.diagnosis()
+    assert "not installed as a package" in sections["versions"][0].text
     assert all(not finding.good for finding in sections["features"])
 
 
 def test_doctor_names_the_variable_for_data(monkeypatch):
     monkeypatch.delenv("OFFRAMP_DATA", raising=False)
-    first = doctor.examine()["data sets"][0]
-    assert (first.what, first.good) == ("OFFRAMP_DATA", False)
-    assert "not set" in first.found
+    first = doctor.diagnosis()["data sets"][0]
+    assert (first.name, first.good) == ("OFFRAMP_DATA", False)
+    assert "not set" in first.text
 
 
 def test_every_extra_is_explained():

@@ -121,3 +121,10 @@ def test_values_that_json_lacks_are_kept():
     values = np.array([1.0, np.nan, np.inf, -np.inf])
     assert plain(values) == [1.0, None, "inf", "-inf"]
     np.testing.assert_array_equal(restore(np.ndarray, plain(values)), values)
+
+
+def test_histograms_part_the_samples_by_their_target():
+    scores = np.linspace(0, 1, 10)[:, None]
+    found = score_histograms(scores, scores > 0.45, bins=2)
+    assert found.stop.tolist() == [[0, 5]]
+    assert found.go.tolist() == [[5, 0]]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from offramp import Costs, Ledger
 from offramp.errors import FileFormatError, LedgerError, OriginError, OriginWarning, SplitError
+from offramp.ledger.chunks import folds
 from offramp.ledger.files import load_ledgers
 
 
@@ -451,3 +452,7 @@ def test_a_single_npz_is_partitioned(tmp_path, splits):
     found = load_ledgers(path)
     assert sum(len(part) for part in found.values()) == len(ledger)
     assert len({part.network for part in found.values()}) == 1
+
+
+def test_folds_are_as_equal_as_possible():
+    assert [(len(rest), len(fold)) for rest, fold in folds(10, 3)] == [(6, 4), (7, 3), (7, 3)]

@@ -7,7 +7,7 @@ from torch import nn
 from offramp.errors import NetworkError
 from offramp.networks import EarlyExitNetwork, attach, build, count_macs, time_exits
 from offramp.networks.heads import LinearHead, Pool
-from offramp.networks.macs import counting
+from offramp.networks.macs import counting, is_uncounted
 
 
 def test_msdnet_has_exactly_the_published_costs_and_parameters():
@@ -211,3 +211,8 @@ def test_common_layers_are_known_to_cost_next_to_nothing(layer):
     with torch.no_grad(), counting() as counter:
         layer.eval()(torch.rand(2, 4, 8, 8))
     assert counter.get_total_flops() == 0
+
+
+def test_only_convolutions_and_products_count():
+    assert is_uncounted(torch.ops.aten.relu.default)
+    assert not is_uncounted(torch.ops.aten.mm.default)

@@ -7,6 +7,11 @@ import torch
 from torch import nn
 
 from offramp.networks import EarlyExitNetwork, Shared, attach, count_macs, take
+from offramp.networks.architectures.resnet import ResNet
+from offramp.networks.architectures.vit import VisionTransformer, fitting_patch
+from offramp.networks.choose_heads import make_head
+from offramp.networks.heads import Pool
+from offramp.networks.layout import Channels
 from offramp.networks.state import batch_size, check_state, named_leaves
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
@@ -149,3 +154,27 @@ def test_stages_can_be_exported_for_a_batch_of_any_size(make, kind):
             if isinstance(ours, torch.Tensor):
                 torch.testing.assert_close(theirs, ours, **TOLERANCE)
         state = whole
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        ResNet((1, 1), (8, 16), num_classes=5, image_size=16),
+        VisionTransformer(num_classes=5, image_size=16, width=16, heads=2, depth=2),
+    ],
+)
+def test_architectures_classify_without_exits(network):
+    assert network(torch.rand(2, 3, 16, 16)).shape == (2, 5)
+
+
+def test_patches_fit_the_image():
+    assert [fitting_patch(size) for size in (32, 64, 224)] == [4, 8, 16]
+
+
+def test_a_head_by_name_fits_the_state():
+    head = make_head("pooled-linear", torch.rand(2, 8, 4, 4), Pool("map"), 3, 0)
+    assert head.settings == {"width": 8, "num_classes": 3, "norm": False}
+
+
+def test_a_convolution_says_where_its_channels_are():
+    assert Channels.of(nn.Conv2d(3, 8, 3)) == Channels(count=8, first=True)

@@ -14,7 +14,7 @@ from offramp import report
 from offramp.cli.app import app
 from offramp.errors import FileFormatError, NetworkError
 from offramp.onnx import OnnxRunner, export
-from offramp.onnx.manifest import Manifest
+from offramp.onnx.manifest import Manifest, output_names
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
@@ -181,3 +181,9 @@ def test_the_command_writes_an_export(tmp_path, monkeypatch):
     assert run.exit_code == 0, run.output
     assert "2 graphs and export.json written to export/" in run.output
     assert torch.equal(OnnxRunner("export").thresholds, policy.at(budget=0.9).thresholds)
+
+
+def test_the_last_graph_has_no_next_state_and_no_score():
+    names = ["next_0", "logits", "answer", "score", "confidence"]
+    assert output_names(1, has_confidence=True) == names
+    assert output_names(None, has_confidence=False) == ["logits", "answer"]

@@ -5,6 +5,7 @@ import warnings
 from dataclasses import dataclass
 from xml.dom import minidom
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,7 +14,9 @@ from offramp import attach, build, compare, extras, report
 from offramp.errors import ConfigError, FileFormatError, MissingExtraError
 from offramp.methods import METHODS, Method
 from offramp.networks import count_macs
-from offramp.report.tables import Cell, ResultTable
+from offramp.report.figures import curve_band
+from offramp.report.sections import image_url
+from offramp.report.tables import Cell, ResultTable, tidy_csv
 from offramp.scorers import Margin
 
 
@@ -236,3 +239,19 @@ def test_a_figure_of_many_methods_is_small_and_draws_six_of_them(splits, tmp_pat
     assert "6 of 25 methods" in text
     assert path.stat().st_size < 50_000
     minidom.parse(str(path))
+
+
+def test_a_method_without_randomness_has_a_line_without_a_band(table):
+    band = curve_band(table["baseline"])
+    assert band.mean.shape == (200,)
+    assert band.spread is None
+
+
+def test_the_first_row_of_the_tidy_table_is_the_first_accuracy(table):
+    row = tidy_csv(table).splitlines()[1].split(",")
+    assert row[0] == "baseline"
+    assert row[2].startswith("accuracy@")
+
+
+def test_images_are_embedded_as_png():
+    assert image_url(np.zeros((2, 2, 1), np.uint8)).startswith("data:image/png;base64,")

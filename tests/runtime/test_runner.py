@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import offramp
+from offramp import MaxProbability, Policy, synthetic
 from offramp.answer_confidence import Confidence
 from offramp.errors import (
     BudgetError,
@@ -503,3 +504,19 @@ def test_records_of_a_policy_without_confidence_have_none(world):
     assert [(record["confidence"], record["likely_wrong"]) for record in records] == [
         (None, False)
     ] * 3
+
+
+def test_only_open_exits_need_their_heads_where_nothing_looks_back():
+    held_out, val, _ = synthetic.ledgers(seed=0).values()
+    policy = Policy(MaxProbability()).fit(held_out).tune(val).at(budget=0.4)
+    point = OperatingPoint.of(policy, [False] * 8)
+    assert point.needs_head == point.is_open
+    assert not point.keeps_logits
+
+
+def test_a_policy_is_applied_to_the_logits_of_one_exit():
+    answer, score = answer_and_score(
+        Policy(MaxProbability()), torch.tensor([[[0.0, 2.0]]]), earlier=None
+    )
+    assert answer.tolist() == [[0.0, 2.0]]
+    assert score.tolist() == [2.0]

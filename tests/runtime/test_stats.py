@@ -123,3 +123,7 @@ def test_stats_before_the_first_sample(world):
     assert stats.expected_shares.sum().item() == pytest.approx(1)
     assert stats.expected_cost == pytest.approx(world.policy.points.budgets[world.policy.selected])
     assert isinstance(world.policy, offramp.Policy)
+
+
+def test_the_radius_of_nine_exits():
+    assert entropy_radius(cells=9, rate=0.005) == pytest.approx(21.0, abs=0.05)

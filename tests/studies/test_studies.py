@@ -168,3 +168,8 @@ def test_the_list_works_without_the_shipped_ledgers(tmp_path, monkeypatch):
 
     monkeypatch.setattr("offramp.zoo.cifar100", missing)
     assert "missing: the zoo's" in list_studies(tmp_path)[0].scales[0].state
+
+
+def test_the_paper_is_quoted_as_printed():
+    sketch = paper_tables()["tab:robustness"]["groups"]["Domain Sketch"]
+    assert sketch["baseline"] == ["9.27", "17.33", "22.50", "0.04", "0.58"]

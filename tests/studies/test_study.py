@@ -4,6 +4,7 @@ import pytest
 
 from offramp.errors import ConfigError, FileFormatError
 from offramp.studies import read_study
+from offramp.studies.toml import Mistakes
 
 
 def refused(path, text, match, error=ConfigError, **options):
@@ -229,3 +230,11 @@ def test_only_some_networks_can_be_asked_for(tmp_path):
     assert [each.name for each in study.only(["two"]).networks] == ["two"]
     with pytest.raises(ConfigError, match=r"a has no network `tow`; did you mean `two`\?"):
         study.only(["tow"])
+
+
+def test_all_mistakes_are_collected():
+    mistakes = Mistakes()
+    for text in ("[train] has no key `epoch`", "[data] needs the key `name`"):
+        with mistakes.noted():
+            raise ConfigError(text)
+    assert mistakes.texts == ["[train] has no key `epoch`", "[data] needs the key `name`"]

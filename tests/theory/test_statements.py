@@ -315,3 +315,87 @@ def test_a_relation_is_shown_where_it_is_violated_most():
     assert shown == "0.9 <= 0.3 is false"
     exact = Relation(np.array([Fraction(1, 3)]), np.array([Fraction(1, 2)]), "<=")
     assert str(exact) == "1/3 <= 1/2 is true"
+
+
+def test_later_exits_match_the_first_where_the_groups_are_the_same():
+    world = World([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]])
+    exits = Exits.calibrated(world, [[0, 1], [0, 1]])
+    assert statements.later_exits_match_first(exits).holds
+    assert not statements.later_exits_match_first(exits, "!=").holds
+
+
+def test_a_swap_keeps_calibration_of_the_mean():
+    exits = random_exits(seed=0, setting=Setting("mean", "swap"))
+    assert statements.swap_keeps_calibration(exits, "mean").holds
+
+
+@pytest.mark.parametrize(("kind", "holds"), [("chain", True), ("any", False)])
+def test_only_a_refinement_reduces_the_excess_risk_by_information(kind, holds):
+    exits = random_exits(1, Setting("exact", kind))
+    assert statements.refinement_reduces_excess_risk(exits).holds == holds
+
+
+def test_a_chain_is_anytime_over_groups_but_not_at_every_point():
+    world = World([1 / 3] * 3, [[0.5, 0.5], [0.5, 0.5], [1.0, 0.0]])
+    chain = Exits.calibrated(world, [[0, 0, 0], [0, 1, 1]])
+    assert statements.anytime(chain).holds
+    assert not statements.anytime(chain, pointwise=True).holds
+
+
+def test_a_split_of_points_that_are_alike_saves_no_risk():
+    alike = World([0.5, 0.5], [[0.3, 0.7], [0.3, 0.7]])
+    assert not statements.strictly_anytime(Exits.calibrated(alike, [[0, 0], [0, 1]])).holds
+
+
+def test_risk_can_fall_without_refinement():
+    world = World([1 / 3] * 3, [[0.0, 1.0], [0.5, 0.5], [0.5, 0.5]])
+    exits = Exits.calibrated(world, [[0, 1, 0], [0, 1, 1]])
+    assert not statements.anytime_needs_refinement(exits).holds
+
+
+def test_confidence_calibration_controls_the_zero_one_risk():
+    exits = random_exits(seed=0, setting=Setting("confidence", "any"))
+    assert statements.zero_one_risk_is_controlled(exits).holds
+
+
+def test_stopping_is_monotone_over_groups_but_not_at_every_point():
+    world = World([0.2, 0.4, 0.4], [[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    chain = Exits.calibrated(world, [[0, 0, 0], [0, 1, 1], [0, 1, 2]])
+    assert statements.monotone_stopping(chain, "argmax").holds
+    assert not statements.monotone_stopping(chain, "argmax", pointwise=True).holds
+
+
+def test_stopping_can_become_more_probable_without_refinement():
+    coins = World([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]])
+    coarser = Exits.calibrated(coins, [[0, 1], [0, 0], [0, 0]])
+    assert not statements.monotone_needs_refinement(coarser, "sampled").holds
+
+
+@pytest.mark.parametrize(("second", "reverse"), [([0.0, 1.0], False), ([1.0, 0.0], True)])
+def test_the_product_over_exits_can_lie_on_either_side_of_the_joint(second, reverse):
+    coin, one_group = World([1.0], [[0.5, 0.5]]), Grouping([[0], [0]])
+    exits = Exits(coin, one_group, np.array([[[1.0, 0.0]], [second]]))
+    assert not statements.product_at_most_joint(exits, reverse).holds
+
+
+@pytest.mark.parametrize(("top", "holds"), [(0.6, True), (0.4, False)])
+def test_log_loss_is_unbounded_above_the_bound_of_confidence_only(top, holds):
+    world = World([1.0], [[top, 0.3, 0.7 - top]])
+    assert statements.log_loss_is_unbounded(Exits.calibrated(world, [[0]])).holds == holds
+
+
+def test_excess_risk_is_bounded_at_a_low_confidence():
+    world = World([1.0], [[0.4, 0.0, 0.6]])
+    exits = Exits(world, Grouping([[0]]), np.array([[[0.4, 0.4, 0.2]]]))
+    assert statements.excess_is_bounded(exits).holds
+
+
+def test_the_worst_predictor_takes_from_the_rival_class():
+    exits = Exits.calibrated(World([1.0], [[0.6, 0.3, 0.1]]), [[0]])
+    assert worsened(exits, epsilon=0.001) == pytest.approx(np.array([[0.6, 0.001, 0.399]]))
+
+
+def test_the_worst_excess_at_a_point_jumps_with_the_confidence():
+    """At 0.4, the other classes can take 0.4 each, so the rival keeps a floor of 0.2."""
+    worst = [largest_excess(top, classes=3, epsilon=1e-9) for top in (0.4, 0.6)]
+    assert worst == pytest.approx([0.035, 3.684], abs=5e-4)

@@ -19,6 +19,7 @@ from offramp.theory import (
     is_calibrated,
     mean_calibrated,
 )
+from offramp.theory.worlds import as_numbers, modal_class
 
 HALF = Fraction(1, 2)
 labels = st.lists(st.integers(0, 3), min_size=4, max_size=4).map(Grouping)
@@ -229,3 +230,13 @@ def test_worlds_side_by_side_give_what_each_gives_alone():
     for index in range(5):
         alone = calibrated(World(p_x[index], table[index]), Grouping(groups[index]))
         np.testing.assert_allclose(together[index], alone)
+
+
+def test_numbers_are_floats_unless_one_of_them_is_a_fraction():
+    assert as_numbers([1, 2]).dtype == np.float64
+    mixed = as_numbers([Fraction(1, 3), 1])
+    assert all(isinstance(value, Fraction) for value in mixed)
+
+
+def test_a_tie_up_to_rounding_goes_to_the_first_class():
+    assert modal_class(np.array([[0.2, 0.4, 0.4 + 1e-16]])).tolist() == [1]
