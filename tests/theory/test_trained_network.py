@@ -60,6 +60,6 @@ def test_the_table_and_the_figures_show_every_exit(exits, tmp_path):
     path = truth_figure(exits, tmp_path / "new" / "truth.svg")
     text = path.read_text()
     for exit_index in range(3):
-        assert f"<!-- exit {exit_index} -->" in text
+        assert f">exit {exit_index}<" in text
     assert truth_figure(exits, tmp_path / "again.svg").read_text() == text
     assert [p.name for p in draw_figures(tmp_path)] == ["theory-floor.svg", "theory-worse.svg"]
