@@ -36,20 +36,8 @@ FOLDS = 2  # for scorers, whose fits take longer than those of answers
 class Confidence(Component):
     """The calibrated probability that an answer is right.
 
-    Attributes:
-        weights_: `[M, 4]` float64: of the log-odds, of minus the log-entropy, of the stop score,
-            and a constant.
-        plain_weights_: `[M, 3]` float64: the same without the score, for where there is none.
-
-    Example:
-        >>> from offramp import MaxProbability, synthetic
-        >>> from offramp.answers import CurrentExit
-        >>> ledger = synthetic.ledgers(seed=0)["held_out"]
-        >>> confidence = fit_confidence(CurrentExit(), MaxProbability(), ledger)
-        >>> stated = confidence.probability(ledger.logits[:, 2], torch.full((len(ledger),), 2))
-        >>> right = ledger.logits[:, 2].argmax(1) == ledger.labels
-        >>> bool((stated.mean() - right.double().mean()).abs() < 0.01)
-        True
+    `weights_` `[M, 4]` float64 are those of the log-odds, of minus the log-entropy, of the stop
+    score, and a constant; `plain_weights_` `[M, 3]` go without the score, where there is none.
     """
 
     learned = ("weights_", "plain_weights_")

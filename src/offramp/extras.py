@@ -23,12 +23,7 @@ FEATURES = {
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra.
-
-    Example:
-        >>> install_command("report")
-        "pip install 'offramp[report]'"
-    """
+    """The command that installs an extra: `pip install 'offramp[report]'`."""
     return f"pip install 'offramp[{extra}]'"
 
 
@@ -65,11 +60,7 @@ class Extra:
 
 
 def installed_version(package: str) -> str | None:
-    """Version of a package, or None where it is not installed; nothing is imported.
-
-    Example:
-        >>> installed_version("no-such-package")
-    """
+    """Version of a package, or None where it is not installed; nothing is imported."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -77,12 +68,7 @@ def installed_version(package: str) -> str | None:
 
 
 def extras() -> list[Extra]:
-    """Every extra in `FEATURES`, as the installed package declares it; nothing is imported.
-
-    Example:
-        >>> [extra.name for extra in extras()][:2]
-        ['train', 'report']
-    """
+    """Every extra in `FEATURES`, as the installed package declares it; nothing is imported."""
     try:
         lines = requires("offramp") or []
     except PackageNotFoundError:  # run from its folder, without having been installed
@@ -112,21 +98,12 @@ GROUP = "offramp.methods"
 
 
 def plugin_origins() -> dict[str, str]:
-    """Names of all registered methods, and the packages that they come from; nothing is imported.
-
-    Example:
-        >>> isinstance(plugin_origins(), dict)
-        True
-    """
+    """All registered methods, and the packages that they come from; nothing is imported."""
     return {name: " and ".join(map(_provider, found)) for name, found in _registered().items()}
 
 
 def load_plugin(name: str) -> object | None:
-    """What a package has registered under a name, or None where none has.
-
-    Raises:
-        PluginError: Two packages have, or the package's code cannot be imported.
-    """
+    """What a package has registered under a name, or None; two packages raise `PluginError`."""
     found = _registered().get(name, [])
     if not found:
         return None

@@ -27,9 +27,7 @@ EMPTY = 1e-300  # stands in for the logarithm of zero
 def hoeffding_bentkus(losses: Tensor, delta: float) -> Tensor:
     """The bound of Bates et al. (2021): the smaller of Hoeffding's and Bentkus's.
 
-    Args:
-        losses: `[N, P]` in [0, 1], samples drawn independently.
-        delta: Probability with which the bound may fail, for each of the P.
+    Of independent losses `[N, P]` in [0, 1]; it may fail with probability delta for each of the P.
 
     Example:
         >>> hoeffding_bentkus(torch.zeros(100, 1, dtype=torch.float64), delta=0.1)
@@ -70,10 +68,6 @@ def betting(losses: Tensor, delta: float) -> Tensor:
     The samples are bet on in a random order that is always the same: a file may be sorted. Early
     luck can exclude even the mean of the sample; the bound is not put below that.
 
-    Args:
-        losses: `[N, P]` in [0, 1], samples drawn independently.
-        delta: Probability with which the bound may fail, for each of the P.
-
     Example:
         >>> betting(torch.zeros(100, 1, dtype=torch.float64), delta=0.1)
         tensor([0.0238], dtype=torch.float64)
@@ -97,10 +91,7 @@ def conformal(losses: Tensor) -> Tensor:
 
     The first of many policies, ordered from the risky to the safe one, for which this is at most
     epsilon has a mean loss of at most epsilon on a new sample, on average over draws of the
-    samples. That holds for losses that never grow towards the safe end.
-
-    Args:
-        losses: `[N, P]` in [0, 1].
+    samples. That holds for losses `[N, P]` in [0, 1] that never grow towards the safe end.
 
     Example:
         >>> conformal(torch.zeros(99, 1, dtype=torch.float64))
@@ -203,14 +194,9 @@ class Guarantee:
 
 
 def upper_bounds(losses: Tensor, guarantee: Guarantee) -> Tensor:
-    """What can be said of the mean losses along a path from its safe end, `[P]`.
+    """What can be said of the mean losses `[N, P]` along a path from its safe end, float64 `[P]`.
 
-    Args:
-        losses: `[N, P]` in [0, 1], the safest policy first.
-        guarantee: Says with which confidence, and by which bound.
-
-    Returns:
-        float64 `[P]`, never falling: a policy is certified only if all safer ones are.
+    The bounds never fall: a policy is certified only if all safer ones are.
 
     Example:
         >>> losses = torch.zeros(200, 3)
@@ -229,10 +215,6 @@ def certified(bounds: Tensor, limit: float) -> int:
     """How many policies, from the safe end, are certified: the last is number count - 1.
 
     The scan ends before the first failure, and zero means that none is certified.
-
-    Args:
-        bounds: `[P]` from `upper_bounds`.
-        limit: Epsilon.
 
     Example:
         >>> certified(torch.tensor([0.01, 0.04, 0.06]), limit=0.05)

@@ -30,19 +30,12 @@ class AccuracyAt(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """All operating points of a policy on one ledger, sorted by realised cost.
+    """All operating points of a policy on one ledger, sorted by realised cost."""
 
-    Attributes:
-        costs: `[P]`, mean cost as a share of the network without exits.
-        accuracies: `[P]`.
-        shares: `[P, M]`, share of samples that left at each exit.
-        points: `[P]`, index of the operating point in `policy.points`.
-    """
-
-    costs: Tensor
-    accuracies: Tensor
-    shares: Tensor
-    points: Tensor
+    costs: Tensor  # `[P]`, mean cost as a share of the network without exits
+    accuracies: Tensor  # `[P]`
+    shares: Tensor  # `[P, M]`, share of samples that left at each exit
+    points: Tensor  # `[P]`, index of the operating point in `policy.points`
 
     def at(self, budget: float) -> AccuracyAt:
         """Linear interpolation between the neighbouring points; no envelope, no maximum."""
@@ -156,21 +149,7 @@ class Replay:
 
 
 def replay(answer: Answer, scorer: Scorer, ledger: Ledger) -> Replay:
-    """Run an answer and a scorer over a ledger, a few samples at a time.
-
-    Args:
-        answer: Fitted.
-        scorer: Fitted.
-        ledger: Any split.
-
-    Example:
-        >>> from offramp import synthetic
-        >>> from offramp.answers import CurrentExit
-        >>> from offramp.scorers import MaxProbability
-        >>> ledger = synthetic.ledgers(samples=100)["val"]
-        >>> replay(CurrentExit(), MaxProbability(), ledger).scores.shape
-        torch.Size([100, 8])
-    """
+    """Run a fitted answer and scorer over a ledger of any split, a few samples at a time."""
     answer.check_fitted()
     scorer.check_fitted()
     shape = len(ledger), ledger.num_exits
@@ -245,16 +224,10 @@ def _label_losses(history: History, labels: Tensor) -> Tensor:
 
 
 def accuracy_at(costs: Tensor, accuracies: Tensor, budgets: Tensor) -> tuple[Tensor, Tensor]:
-    """Interpolate many curves at once.
+    """Interpolate many curves `[R, P]`, in any order of costs, at budgets `[B]` at once.
 
-    Args:
-        costs: `[R, P]`, in any order.
-        accuracies: `[R, P]`.
-        budgets: `[B]`.
-
-    Returns:
-        Accuracies `[R, B]` and the costs they belong to `[R, B]`: the budget, or, where a curve
-        does not reach it, the cost of its nearest point.
+    Returns accuracies `[R, B]` and the costs they belong to `[R, B]`: the budget, or, where a
+    curve does not reach it, the cost of its nearest point.
 
     Example:
         >>> costs, accuracies = torch.tensor([[0.2, 0.6]]), torch.tensor([[0.5, 0.7]])

@@ -131,11 +131,7 @@ def kind_of(path: str | Path) -> str | None:
 def read_folder(
     folder: str | Path, kind: str, version: int
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read back what `write_folder` wrote; the tensors are memory-mapped, not copied.
-
-    Raises:
-        FileFormatError: The folder is missing, foreign, truncated or of an unknown version.
-    """
+    """Read back what `write_folder` wrote; the tensors are memory-mapped, not copied."""
     folder = Path(folder)
     meta = read_description(folder, kind, version)
     path = _tensor_path(folder, meta)
@@ -147,11 +143,7 @@ def read_folder(
 
 
 def read_description(folder: Path, kind: str, version: int) -> dict[str, Any]:
-    """Read what `write_description` wrote.
-
-    Raises:
-        FileFormatError: The file is missing, foreign, or of an unknown version.
-    """
+    """Read what `write_description` wrote."""
     path = folder / f"{kind}.json"
     if not path.is_file():
         found = kind_of(folder)

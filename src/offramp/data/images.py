@@ -47,11 +47,7 @@ class Decoder:
     centre: float = 1.0  # share of the shorter side that is kept
 
     def __call__(self, encoded: bytes) -> Tensor:
-        """Uint8 `[3, H, W]`.
-
-        Raises:
-            OSError, SyntaxError, ValueError: From Pillow, where the image is broken.
-        """
+        """Uint8 `[3, H, W]`; Pillow raises OSError, SyntaxError or ValueError at a broken one."""
         image_module = require("PIL.Image", extra="train")
         with image_module.open(io.BytesIO(encoded), formats=FORMATS) as image:
             picture = self._resized(image.convert("RGB"))

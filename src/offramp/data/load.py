@@ -261,12 +261,7 @@ SOURCE = "data.json"  # in the folder of a run
 
 @dataclass(frozen=True)
 class Source:
-    """Which data a run uses; saved with it, and used again when the network is recorded.
-
-    Example:
-        >>> Source("cluttered-digits").load().test.class_names[:3]
-        ['0', '1', '2']
-    """
+    """Which data a run uses; saved with it, and used again when the network is recorded."""
 
     data: str  # name of a data set, or a folder
     domain: str | None = None  # where `test` comes from, for data sets of several domains
@@ -289,11 +284,7 @@ class Source:
         domain: str | None = None,
         tokenizer: str | None = None,
     ) -> "Source | None":
-        """What is asked for here, completed by what the run was trained on.
-
-        Returns:
-            None if no data are named here and the run does not say what it was trained on.
-        """
+        """What is asked for here, completed by what the run was trained on; None if unknown."""
         path = _file(run)
         saved: dict[str, str | None] = {}
         if path is not None:

@@ -116,11 +116,7 @@ class OfficialSplit:
 
 
 def read_files(folder: Path, columns: ColumnNames) -> dict[str, OfficialSplit]:
-    """The Parquet or CSV files in a folder, by official split.
-
-    Raises:
-        DataError: There are none, or they lack a column.
-    """
+    """The Parquet or CSV files in a folder, by official split."""
     for kind in ("parquet", "csv"):
         files = _files_by_split(folder, kind)
         if files:
@@ -143,11 +139,7 @@ def read_files(folder: Path, columns: ColumnNames) -> dict[str, OfficialSplit]:
 
 
 def read_image_folder(folder: Path) -> dict[str, OfficialSplit]:
-    """Images in one folder per class, or in one such folder per official split.
-
-    Raises:
-        DataError: A split has classes that train lacks, or there are no images.
-    """
+    """Images in one folder per class, or in one such folder per official split."""
     folders = _split_folders(folder) or {"train": folder}
     classes = sorted(path.name for path in folders["train"].iterdir() if path.is_dir())
     return {split: _image_split(path, folder, classes) for split, path in folders.items()}
@@ -297,11 +289,7 @@ def why_unreachable(timeout: float = HUB_TIMEOUT) -> str | None:
 
 
 def read_hub(repository: str, columns: ColumnNames) -> dict[str, OfficialSplit]:
-    """A data set of the public hub, by official split; downloaded once and then cached.
-
-    Raises:
-        DataError: It cannot be reached, or lacks a column.
-    """
+    """A data set of the public hub, by official split; downloaded once and then cached."""
     with quiet_datasets() as datasets:
         try:
             found = datasets.load_dataset(repository)

@@ -181,11 +181,7 @@ class Splits(Mapping[str, Data]):
 
 
 def checked_sizes(held_out: int | None, val: int | None) -> dict[str, int]:
-    """The sizes that were asked for.
-
-    Raises:
-        ConfigError: A size below one.
-    """
+    """The sizes that were asked for; below one they raise `ConfigError`."""
     wanted = {"held_out": held_out, "val": val}
     for name, size in wanted.items():
         if size is not None and size < 1:
@@ -196,11 +192,7 @@ def checked_sizes(held_out: int | None, val: int | None) -> dict[str, int]:
 def with_default_sizes(
     sizes: Mapping[str, int] | None, default: Mapping[str, int]
 ) -> dict[str, int]:
-    """The sizes of all four splits.
-
-    Raises:
-        ConfigError: A size below one, or an unknown split.
-    """
+    """The sizes of all four splits; those below one, and unknown splits, raise `ConfigError`."""
     found = {**default, **(sizes or {})}
     if min(found.values()) < 1 or set(found) != set(SPLITS):
         raise ConfigError(f"`sizes` are at least 1 for each of {', '.join(SPLITS)}, got {found}")

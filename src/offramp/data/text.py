@@ -19,11 +19,7 @@ MAX_TOKENS = 128
 
 
 def find_tokenizer(tokenizer: Tokenizer | str) -> Tokenizer:
-    """A tokenizer as it is, or one of `transformers` by its folder or its name on the hub.
-
-    Raises:
-        DataError: There is none of that name; code from the hub is never run.
-    """
+    """A tokenizer as it is, or one of `transformers` by name; code of the hub is never run."""
     if not isinstance(tokenizer, str):
         return tokenizer
     transformers = require("transformers", extra="train")

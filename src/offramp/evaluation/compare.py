@@ -109,16 +109,7 @@ def _measure(
 
 
 class _Run:
-    """One plan on test: accuracies at every budget, the rest from the policy for the middle one.
-
-    Attributes:
-        policy: For the middle budget.
-        replay: Of that policy.
-        exits: Its metrics, exit by exit.
-        values: By column.
-        costs: By budget, the cost that was reached.
-        resampled: By column, `[R]`.
-    """
+    """One plan on test: accuracies at every budget, the rest at the middle one."""
 
     def __init__(self, plan: Plan, test: Ledger, draws: Resamples) -> None:
         budgets, test = list(plan), plan.view(test)
@@ -130,7 +121,7 @@ class _Run:
         self.policy = plan[budgets[len(budgets) // 2]]
         self.replay = replays[id(self.policy.points)]
         self.exits = exit_metrics(self.replay, self.policy.scorer)
-        self.values, self.costs, self.resampled = {}, {}, {}
+        self.values, self.costs, self.resampled = {}, {}, {}  # by column, budget, column [R]
         for number, budget in enumerate(budgets):
             key, column = id(plan[budget].points), accuracy_key(budget)
             self.values[column], self.costs[budget] = replays[key].curve.at(budget)

@@ -55,11 +55,7 @@ class MethodResult:
     differences: dict[str, dict[str, Interval]] = field(default_factory=dict)
 
     def accuracy(self, budget: float) -> float:
-        """Mean over seeds of the accuracy at one of the budgets that were compared.
-
-        Raises:
-            ConfigError: It was not compared at this budget.
-        """
+        """Mean over seeds of the accuracy at one of the budgets that were compared."""
         key = accuracy_key(budget)
         if key not in self.figures:
             known = [name.partition("@")[2] for name in self.figures if "@" in name]

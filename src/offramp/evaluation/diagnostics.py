@@ -69,16 +69,7 @@ class Diagnostics:
 
 
 def diagnose(policy: Policy, replay: Replay) -> Diagnostics:
-    """Look into a fitted and tuned policy, replayed on test.
-
-    Example:
-        >>> from offramp import MaxProbability, synthetic
-        >>> splits = synthetic.ledgers(seed=0, samples=300)
-        >>> policy = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"])
-        >>> points = diagnose(policy, policy.replay(splits["test"])).points
-        >>> bool((points.val_costs <= points.budgets)[points.budgets > 0.2].all())
-        True
-    """
+    """Look into a fitted and tuned policy, replayed on test."""
     return Diagnostics(
         _along_budgets(policy, replay),
         reliability(replay, policy.scorer),

@@ -17,11 +17,7 @@ KNOWN = ("logits", "labels", "costs", "stage_costs", "head_costs", *OPTIONAL)
 
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
-    """The arrays of an `.npz`, never unpickled.
-
-    Raises:
-        FileFormatError: The file is truncated, foreign, or has no logits or no labels.
-    """
+    """The arrays of an `.npz`, never unpickled."""
     if path.is_file() and not is_zipfile(path):
         raise FileFormatError(
             f"{path} is no whole .npz: it is cut off, or something else; write it with "
@@ -51,11 +47,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
 
 
 def npz_costs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> Costs:
-    """The costs in the arrays: stage and head costs apart, or plain cumulative ones.
-
-    Raises:
-        FileFormatError: There are none, or more than one account of them.
-    """
+    """The costs in the arrays: stage and head costs apart, or plain cumulative ones."""
     apart = [key for key in ("stage_costs", "head_costs") if key in arrays]
     if "costs" in arrays and apart:
         raise FileFormatError(f"{path} has both `costs` and `{apart[0]}`; leave one of them out")

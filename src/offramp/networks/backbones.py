@@ -139,11 +139,7 @@ class Backbone:
 
 
 def rebuild_backbone(builder: str | None, settings: dict[str, Any], class_name: str) -> nn.Module:
-    """Build what a file describes, without weights; `class_name` is for messages.
-
-    Raises:
-        FileFormatError: No registered builder makes it.
-    """
+    """Build what a file describes, without weights; `class_name` is for messages."""
     if builder is None:
         raise FileFormatError(
             f"this network was attached to a backbone of your own, a {class_name}: pass one as "

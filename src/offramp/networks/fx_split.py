@@ -183,11 +183,7 @@ class Cuts:
         self.from_input = dependents(self.nodes, self.nodes[0])
 
     def node_after(self, name: str) -> fx.Node:
-        """The value that a submodule returns.
-
-        Raises:
-            NetworkError: It is not called, called several times, or returns several values.
-        """
+        """The value that a submodule returns; it must be called once, and return one value."""
         returned = self.traced.returned.get(name, [])
         if len(returned) != 1:
             times = "never" if not returned else f"{len(returned)} times"
@@ -285,11 +281,7 @@ class Cuts:
         return sorted(good, key=lambda name: self.position[self.node_after(name)])
 
     def ordered(self, names: list[str]) -> list[str]:
-        """Check the names that a user gave, and that they are in the order they run.
-
-        Raises:
-            NetworkError: One lies inside a branch, or they are in another order.
-        """
+        """Check the names that a user gave, and that they are in the order they run."""
         for name in names:
             self.check(name)
         positions = [self.position[self.node_after(name)] for name in names]

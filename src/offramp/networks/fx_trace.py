@@ -78,11 +78,7 @@ class _Tracer(fx.Tracer):
 
 
 def trace_module(root: nn.Module, training: bool) -> TracedModule:
-    """Trace a module in one of its two modes.
-
-    Raises:
-        NetworkError: `torch.fx` cannot follow it; the message says why.
-    """
+    """Trace a module in one of its two modes; a `NetworkError` says why `torch.fx` cannot."""
     tracer = _Tracer(*_opaque(root))
     try:
         with evaluating(root):

@@ -257,11 +257,7 @@ class CascadeHead(Head):
 
 
 class BackboneHead(Head):
-    """The backbone's own classifier, untouched, as the last exit's head.
-
-    Args:
-        module: Takes the last state, returns logits `[N, K]`.
-    """
+    """The backbone's own classifier, untouched, as the last exit's head: last state to logits."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(Pool("whole"))

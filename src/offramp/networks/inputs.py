@@ -70,11 +70,7 @@ class AnyInput(Inputs):
         return state
 
     def example(self, batch: int = 1) -> Any:  # noqa: ANN401
-        """Unknown for such inputs.
-
-        Raises:
-            NetworkError: Always.
-        """
+        """Raise `NetworkError`: such inputs are unknown."""
         raise NetworkError("this network does not know its inputs: pass `example=`, a small batch")
 
 

@@ -164,11 +164,7 @@ class HasLayout(Protocol):
 
 
 def stages_layout(stages: Sequence[nn.Module]) -> Layout:
-    """The layout of a list of stages: each ends in an exit, and there is no classifier.
-
-    Raises:
-        NetworkError: The list is empty or holds something else than modules.
-    """
+    """The layout of a list of stages: each ends in an exit, and there is no classifier."""
     wrong = [type(stage).__name__ for stage in stages if not isinstance(stage, nn.Module)]
     if not stages or wrong:
         raise NetworkError(

@@ -120,14 +120,7 @@ class _CostCheck(TorchDispatchMode):
 def counting(
     formulas: Mapping[Any, Callable[..., int]] | None = None,
 ) -> Iterator[FlopCounterMode]:
-    """Count the FLOPs of what runs inside; unknown operations raise, unless in `formulas`.
-
-    Example:
-        >>> with torch.no_grad(), counting() as counter:
-        ...     _ = nn.Linear(4, 8)(torch.rand(1, 4))
-        >>> counter.get_total_flops()
-        64
-    """
+    """Count the FLOPs of what runs inside; unknown operations raise, unless in `formulas`."""
     counter = FlopCounterMode(display=False, custom_mapping={**_CORRECTED, **(formulas or {})})
     fast = torch.backends.mha.get_fastpath_enabled()
     # The fused path of nn.MultiheadAttention is one operation without a formula; the usual

@@ -146,11 +146,7 @@ def leaf_at(state: State, path: Path) -> Any:  # noqa: ANN401
 
 
 def batch_size(state: State) -> int:
-    """The number of samples in a state.
-
-    Raises:
-        NetworkError: No leaf belongs to samples.
-    """
+    """The number of samples in a state; raises `NetworkError` if no leaf belongs to samples."""
     tensors = _tensors(state)
     if not tensors:
         raise NetworkError("the state has no tensor that belongs to samples")
@@ -171,11 +167,7 @@ def move_beside(modules: Iterable[nn.Module], state: State) -> State:
 
 
 def check_state(state: State, rows: int, where: str) -> None:
-    """Raise unless every tensor has one row per sample; `where` names the stage before it.
-
-    Raises:
-        NetworkError: A leaf has another number of rows.
-    """
+    """Raise unless every tensor has one row per sample; `where` names the stage before it."""
     for path, leaf in named_leaves(state):
         if isinstance(leaf, Tensor) and (leaf.ndim == 0 or len(leaf) != rows):
             spot = "".join(f"[{key!r}]" for key in path)

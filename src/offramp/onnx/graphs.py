@@ -82,11 +82,7 @@ def run_graph(session: Any, tensors: Sequence[Tensor]) -> list[Tensor]:  # noqa:
 
 
 def check_graph(content: bytes, module: nn.Module, args: Sequence[Tensor], name: str) -> None:
-    """Check that a graph returns what the module returns, for all samples and for one.
-
-    Raises:
-        NetworkError: It does not; the message says by how much.
-    """
+    """Raise `NetworkError` unless a graph returns what the module does, for all and for one."""
     session = _session(content, name, threads=1)
     for rows in (slice(None), slice(1)):
         inputs = [each[rows].contiguous() for each in args]

@@ -117,11 +117,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: str | Path) -> "Manifest":
-        """Read and check a description; no other file is opened.
-
-        Raises:
-            FileFormatError: It is missing, foreign, of an unknown version, or inconsistent.
-        """
+        """Read and check a description; no other file is opened."""
         meta = _Fields(read_description(Path(folder), "export", VERSION), str(folder))
         exit_names = tuple(meta.items("exit_names", str))
         manifest = cls(

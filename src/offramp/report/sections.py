@@ -60,11 +60,7 @@ def image_url(image: Images) -> str:
 
 
 def svg_url(path: str | Path) -> str:
-    """An SVG file as a data URL: in an image, no script can run.
-
-    Raises:
-        FileFormatError: The file is missing or not an SVG.
-    """
+    """An SVG file as a data URL: in an image, no script can run."""
     path = Path(path)
     if not path.is_file():
         raise FileFormatError(f"there is no figure at {path}")

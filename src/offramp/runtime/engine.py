@@ -32,17 +32,8 @@ class StagedRunner(ABC):
     """Runs stages one after the other and removes the samples that stop from the batch.
 
     A subclass says how a batch begins, how a stage runs, what its exit returns, and how the
-    operating point for a budget is found.
-
-    Args:
-        point: The operating point to begin with.
-        num_classes: K.
-        confidence: Computes the confidence in answers; None if the exits return it.
-        false_alarm_rate: Probability of a false drift alarm in `stats`, over the whole stream.
-        clock: Seconds, for deadlines.
-
-    Raises:
-        ConfigError: The rate is not a probability.
+    operating point for a budget is found. `confidence` is None if the exits return it, and
+    `false_alarm_rate` is the probability of a false drift alarm in `stats`, over the whole stream.
     """
 
     def __init__(

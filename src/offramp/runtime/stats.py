@@ -23,25 +23,11 @@ STEP, GROWTH = 50, 1.02
 
 
 class DriftAlarm:
-    """Compares the exits of a stream with the shares seen on val.
+    """Compares the exits of a stream with the shares `[M]` seen on val.
 
-    Args:
-        shares: `[M]`, exit shares on val.
-        samples: Number of val samples that they come from.
-        rate: Largest probability of a false alarm over the whole stream.
-        is_open: `[M]`, exits at which a sample can stop; all by default.
-
-    Attributes:
-        alarm: Whether there was ever enough evidence; it stays on.
-
-    Example:
-        >>> alarm = DriftAlarm([0.5, 0.3, 0.2], samples=2000, rate=0.01)
-        >>> alarm.add([510, 290, 200])
-        >>> alarm.alarm
-        False
-        >>> alarm.add([200, 300, 500])
-        >>> alarm.alarm
-        True
+    The shares come from `samples` val samples. `rate` bounds the probability of a false alarm over
+    the whole stream; an `alarm` stays on. A sample can stop at the exits in `is_open`, by default
+    at all.
     """
 
     def __init__(

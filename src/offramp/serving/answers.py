@@ -125,11 +125,7 @@ class Worker:
         self._runner = model.runner(precision)
 
     def __call__(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
-        """Answer a batch; every sample leaves at its own exit.
-
-        Returns:
-            For each query its `id` and the fields of `RunOutput.records`.
-        """
+        """Answer a batch: for each query its `id` and the fields of `RunOutput.records`."""
         output = self._runner(self._collated([query.arrays for query in queries]))
         records = output.records(self._model.class_names)
         pairs = zip(queries, records, strict=True)
@@ -148,15 +144,7 @@ class Worker:
 
 
 def padded(texts: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """Texts of arrays `[length]` as one batch of tensors `[n, longest]`; padding is masked out.
-
-    Example:
-        >>> ones = np.ones(2, dtype=np.int64)
-        >>> texts = [{"input_ids": n * ones[:n], "attention_mask": ones[:n]} for n in (1, 2)]
-        >>> padded(texts)["attention_mask"]
-        tensor([[1, 0],
-                [1, 1]])
-    """
+    """Texts of arrays `[length]` as one batch of tensors `[n, longest]`; padding is masked out."""
     length = max(len(text["input_ids"]) for text in texts)
     # Texts without segments lie entirely in the first one.
     names = {name for text in texts for name in text}

@@ -57,14 +57,6 @@ class ColumnReader:
     Images may be pixels (uint8, normalised as in training), floats that are normalised already,
     or encoded files (bytes, as `ray.data.read_binary_files` returns them); a file that cannot be
     decoded fails alone.
-
-    Raises:
-        ConfigError: The network does not know its inputs.
-
-    Example:
-        >>> reader = ColumnReader(ImageInput(2, 2), ImageReader(2), Columns(layout="HWC"))
-        >>> reader({"image": np.zeros((5, 2, 2, 3), dtype=np.uint8)}).shape
-        torch.Size([5, 3, 2, 2])
     """
 
     inputs: Inputs  # what the network takes
@@ -89,11 +81,7 @@ class ColumnReader:
         )
 
     def check(self, present: Collection[str]) -> None:
-        """Check the names of columns before any of them is read.
-
-        Raises:
-            DataError: The column of the inputs is missing, or one has the name of a new column.
-        """
+        """Check the names of columns before any of them is read."""
         if self.names[0] not in present:
             raise DataError(
                 f"there is no column {self.names[0]!r} to predict from, only "
@@ -113,11 +101,7 @@ class ColumnReader:
         return [name for name in present if name not in dropped]
 
     def __call__(self, batch: Mapping[str, Array]) -> Any:  # noqa: ANN401
-        """The inputs in a batch of columns `[n, ...]`.
-
-        Raises:
-            DataError: As `check`, or the values of a column cannot be read.
-        """
+        """The inputs in a batch of columns `[n, ...]`."""
         self.check(batch)
         if isinstance(self.inputs, TextInput):
             return _texts(batch)

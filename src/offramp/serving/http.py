@@ -23,11 +23,7 @@ SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 
 
 async def read_query(request: Request) -> Query:
-    """Read a request and check it with the `parser` in the app's state.
-
-    Raises:
-        HTTPException: 4xx with the reason.
-    """
+    """Read a request and check it with the `parser` in the app's state; mistakes are a 4xx."""
     parser: RequestParser = request.app.state.parser
     timeout = parser.settings.body_timeout
     try:

@@ -17,11 +17,7 @@ from offramp.networks.inputs import ImageInput, Inputs
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
-    """The given files in their order, and all images in the given folders, sorted.
-
-    Raises:
-        DataError: A path does not exist, or a folder has no images.
-    """
+    """The given files in their order, and all images in the given folders, sorted."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():

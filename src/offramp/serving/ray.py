@@ -97,16 +97,7 @@ def for_workers(model: Model) -> Model:
 
 @dataclass(frozen=True)
 class AppConfig(RequestSettings):
-    """What is served, and how; see `RequestSettings` for the other settings.
-
-    Raises:
-        ConfigError: A value is impossible.
-
-    Example:
-        >>> AppConfig("runs/digits", "policy", max_batch=0)
-        Traceback (most recent call last):
-        offramp.errors.ConfigError: `max_batch` must be at least 1, got 0
-    """
+    """What is served, and how; see `RequestSettings` for the other settings."""
 
     # folder of a run or of a saved network, which every machine has at that place
     network: str | Path
@@ -122,11 +113,7 @@ class AppConfig(RequestSettings):
 
     @classmethod
     def parse(cls, arguments: dict[str, Any]) -> "AppConfig":
-        """From a command line or a file, where a number may be text.
-
-        Raises:
-            ConfigError: A name is unknown or missing, or a value is impossible.
-        """
+        """From a command line or a file, where a number may be text."""
         pydantic = require("pydantic", extra="ray")
         try:
             found: AppConfig = pydantic.TypeAdapter(cls).validate_python(arguments)

@@ -32,11 +32,7 @@ LONGEST_WAIT = 30.0  # seconds
 
 @dataclass(frozen=True, kw_only=True)
 class RequestSettings:
-    """How any server limits and batches requests.
-
-    Raises:
-        ConfigError: A value is impossible.
-    """
+    """How any server limits and batches requests; impossible values raise `ConfigError`."""
 
     max_batch: int = 32  # largest number of requests that are answered together
     # Seconds that a request waits for others. While a batch runs, requests gather anyway.
@@ -81,19 +77,7 @@ class Query:
 
 @dataclass(frozen=True)
 class RequestParser:
-    """Turns requests into samples, or says what is wrong with them.
-
-    Raises:
-        ConfigError: The network does not know its inputs.
-
-    Example:
-        >>> parser = RequestParser(TensorInput((2,)))
-        >>> parser.parse("application/json", b'{"id": 7, "inputs": [1, 2]}')
-        Query(id=7, arrays={'inputs': array([1., 2.], dtype=float32)})
-        >>> parser.parse("application/json", b'{"inputs": [1, 2, 3]}')
-        Traceback (most recent call last):
-        offramp.serving.requests.RequestError: `inputs` must have the shape [2], got [3]
-    """
+    """Turns requests into samples, or says what is wrong with them."""
 
     inputs: Inputs  # what the network takes
     # how images are brought to its size; None if it takes no image files

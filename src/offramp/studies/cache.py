@@ -44,11 +44,7 @@ def versions() -> dict[str, str]:
 
 
 class Cache:
-    """Results of steps, shared by all studies that use the same folder.
-
-    Args:
-        folder: Default: the environment variable `OFFRAMP_CACHE`, or `runs/cache`.
-    """
+    """Results of steps in a folder that studies share: `OFFRAMP_CACHE`, or `runs/cache`."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = Path(folder or os.environ.get(CACHE_VARIABLE) or DEFAULT_FOLDER)

@@ -25,11 +25,7 @@ def paper_tables() -> dict[str, Any]:
 
 
 def paper_group(label: str, group: str | None) -> dict[str, list[str]] | None:
-    """Rows of a table under one of its headings; None where the paper prints no numbers.
-
-    Raises:
-        ConfigError: The table has no such heading.
-    """
+    """Rows of a table under one of its headings; None where the paper prints no numbers."""
     table = paper_tables().get(label)
     if table is None or group is None:
         return None

@@ -151,11 +151,7 @@ def _inputs_first(step: Step | StoredLedger) -> Iterator[Step]:
 
 
 def make_pipeline(study: Study, context: Context) -> Pipeline:
-    """Lay out the steps of a study without running any.
-
-    Raises:
-        OfframpError: Stored ledgers are missing, or an analysis is unknown.
-    """
+    """Lay out the steps of a study without running any."""
     experiments = tuple(
         experiment
         for entry in study.networks

@@ -38,11 +38,7 @@ class Mistakes:
             self.texts.append(str(error))
 
     def check(self, place: str) -> None:
-        """Raise if there were any.
-
-        Args:
-            place: Where they are, for a message that lists several.
-        """
+        """Raise if there were any; `place` is where they are, for a message that lists several."""
         texts = list(dict.fromkeys(self.texts))
         if len(texts) == 1:
             raise ConfigError(texts[0])
@@ -58,15 +54,7 @@ class _SeveralMistakesError(ConfigError):
 
 
 def filled(cls: type[T], table: object, place: str) -> T:
-    """Make a dataclass from a TOML table, checking keys and types; `place` is for messages.
-
-    Example:
-        >>> from offramp.training import TrainConfig
-        >>> filled(TrainConfig, {"epochs": 3, "patience": "none"}, "[train]").patience
-        >>> filled(TrainConfig, {"epoch": 3}, "[train]")
-        Traceback (most recent call last):
-        offramp.errors.ConfigError: [train] has no key `epoch`; did you mean `epochs`?
-    """
+    """Make a dataclass from a TOML table, checking keys and types; `place` is for messages."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{place} must be a table, got {table!r}")
     known: dict[str, Field[Any]] = {each.name: each for each in fields(cls)}  # type: ignore[arg-type]

@@ -102,11 +102,7 @@ class FitRecord(Generic[C]):
 
 
 class ComponentUnderTest(ABC, Generic[C]):
-    """A component with its fits, which all checks share.
-
-    Args:
-        component: Of the user; it is copied, never fitted itself.
-    """
+    """A component with its fits, which all checks share; it is copied, never fitted itself."""
 
     base: type[Answer] | type[Scorer]
 
@@ -160,11 +156,7 @@ class ComponentUnderTest(ABC, Generic[C]):
 
     @abstractmethod
     def run_at(self, component: C, logits: Tensor, exit_index: int) -> Tensor:
-        """Run at one exit; the later exits of `logits` exist but are not passed on.
-
-        Returns:
-            `[n, K]` or `[n]`.
-        """
+        """Run at one exit, `[n, K]` or `[n]`; later exits of `logits` are not passed on."""
 
     @abstractmethod
     def policy(self, component: C) -> Policy:

@@ -21,11 +21,7 @@ BLUE, RED, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#7f7f7f"
 
 
 def draw_figures(folder: Path) -> list[Path]:
-    """Write the figures that need no training and return their paths.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Write the figures that need no training and return their paths."""
     return [_floor_figure(folder / "theory-floor.svg"), _worse_figure(folder / "theory-worse.svg")]
 
 
@@ -41,11 +37,7 @@ def largest_excess(confidence: float, classes: int, epsilon: float) -> float:
 
 
 def truth_figure(exits: Sequence[ExitTruth], path: Path) -> Path:
-    """Excess risk per exit, and the corrector's estimate against the true probability.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Excess risk per exit, and the corrector's estimate against the true probability."""
     figure, (risk, stop) = _figure(2, (9, 3.6))
     index = [each.exit_index for each in exits]
     risk.plot(index, [each.excess for each in exits], color=BLUE, label="known P(y|x)")

@@ -59,11 +59,7 @@ class SqueezeExcite(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Drops whole samples of a residual branch in training (stochastic depth).
-
-    Args:
-        rate: Probability that a sample's branch is dropped.
-    """
+    """Drops whole samples of a residual branch in training (stochastic depth), at a `rate`."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

@@ -29,11 +29,7 @@ COMPONENTS = {
 
 
 def method_gains(results: Sequence[ExperimentResult]) -> Section:
-    """The paper's method and `auto` on every network, then single components over all networks.
-
-    Raises:
-        ConfigError: The study does not compare the methods that this needs.
-    """
+    """The paper's method and `auto` on every network, then single components over all networks."""
     for name in ("baseline", *SHOWN):
         if name not in {method.name for method in results[0].comparison.methods}:
             raise ConfigError(f"[report] `analyses`: gains need {name!r} among the methods")
