@@ -47,10 +47,7 @@ def choose_heads(
     num_classes: int,
     head: str | HeadMaker | None,
 ) -> list[nn.Module]:
-    """Run the M stages once on a few samples, and make a head for each state that comes out.
-
-    Raises `NetworkError` at a state without a row per sample, or a head that does not fit.
-    """
+    """Run the M stages once on a few samples, and make a head for each state that comes out."""
     rows = batch_size(state)
     own = layout.classifier if layout.num_classes in (None, num_classes) else None
     heads: list[nn.Module] = []

@@ -110,10 +110,7 @@ def named_leaves(state: State, path: Path = ()) -> Iterator[tuple[Path, Tensor |
 
 
 def join(states: Sequence[State]) -> Any:  # noqa: ANN401 - the structure of the states
-    """Put the samples of several states into one, in order; the reverse of `take`.
-
-    All have the same `join_key`; the first state's `Shared` leaves are kept.
-    """
+    """Put the samples of states with one `join_key` into one, in order; the reverse of `take`."""
     if len(states) == 1:
         return states[0]
     leaves = [_tensors(state) for state in states]

@@ -168,10 +168,7 @@ class OutputBuffer:
     def finish(
         self, point: OperatingPoint, confidence: ConfidenceFunction | None = None
     ) -> RunOutput:
-        """Derive predictions and costs from what was written.
-
-        `confidence` computes the confidences when they are read; None if they were written.
-        """
+        """Derive predictions and costs; `confidence` computes confidences that are not written."""
         exits = self.exits
         failed = ~self.logits.isfinite().all(dim=1)
         output = RunOutput(

@@ -69,10 +69,7 @@ def make_api(
     parser: RequestParser,
     metrics: "RequestMetrics",
 ) -> FastAPI:
-    """An application with the routes `/predict` and `/health`, for a replica of Ray Serve.
-
-    `answer` answers one request; it may wait for others to share a batch.
-    """
+    """An application with `/predict` and `/health`, for Ray Serve; `answer` answers a request."""
 
     async def predict(query: Annotated[Query, Depends(read_query)]) -> Response:
         return to_response(await answer(query))

@@ -80,10 +80,7 @@ class Cache:
 def declare_done(
     place: Path, files: Iterable[Path], settings: Mapping[str, Any], seconds: float
 ) -> None:
-    """Declare a folder done, which is the last thing that a step does.
-
-    Without `files` (folders stand for all files in them) it is not complete.
-    """
+    """Declare a folder with all its `files` done, which is the last thing that a step does."""
     inside = [each for path in files for each in (path.rglob("*") if path.is_dir() else [path])]
     sizes = {str(f.relative_to(place)): f.stat().st_size for f in sorted(inside) if f.is_file()}
     content = {

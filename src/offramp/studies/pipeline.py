@@ -126,10 +126,7 @@ class Pipeline:
         )
 
     def check(self, context: Context) -> None:
-        """Raise if anything is missing or impossible, before the first step runs.
-
-        The message of a `DataError` lists all data that are missing, and where to put them.
-        """
+        """Raise if anything is missing or impossible, before the first step runs."""
         missing: dict[str, None] = {}
         for step in self.steps:
             if not step.is_done(context.cache):

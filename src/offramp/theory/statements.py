@@ -122,10 +122,7 @@ def later_exits_match_first(exits: Exits, operator: Operator = "==") -> Relation
 
 
 def swap_keeps_calibration(exits: Exits, definition: Definition) -> Relation:
-    """Exit 1, made by swapping two points of exit 0, is calibrated (proof of Proposition 3.3).
-
-    The first two exits share a grouping; compares the violation of exit 1 with zero.
-    """
+    """Exit 1, made by swapping two points of exit 0, is calibrated (proof of Proposition 3.3)."""
     grouping = None if definition == "confidence" else exits.grouping.exit(1)
     swapped = exits.predictors[..., 1, :, :]
     violation = calibration_violation(exits.world, swapped, grouping, definition)
@@ -177,10 +174,7 @@ def strictly_anytime(exits: Exits, loss: Loss = "log") -> Relation:
 
 
 def anytime_needs_refinement(exits: Exits) -> Relation:
-    """If excess risk falls over every group, and strictly on average, the groupings refine.
-
-    Compares whether it falls with whether they refine, as 0 or 1.
-    """
+    """If excess risk falls over every group, and strictly on average, the groupings refine."""
     return _implies(anytime(exits).holds & strictly_anytime(exits).holds, exits.is_chain)
 
 

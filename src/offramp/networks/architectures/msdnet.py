@@ -152,10 +152,7 @@ class MSDNetShape:
 
 
 class MSDNet(BlockNetwork):
-    """MSDNet: dense blocks over several scales, an exit after each block.
-
-    Above 64 px it gets the ImageNet stem. The scales must divide the image size.
-    """
+    """MSDNet: dense blocks over several scales, an exit after each; above 64 px a larger stem."""
 
     pool = Pool("map", leaf=(-1,))
 

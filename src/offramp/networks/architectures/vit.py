@@ -76,10 +76,7 @@ class TokenClassifier(nn.Module):
 
 
 class VisionTransformer(BlockNetwork):
-    """A pre-norm vision transformer (Dosovitskiy et al. 2021) of tokens of size `width`.
-
-    The image size is a multiple of the patch size, which is fitted to it by default.
-    """
+    """A pre-norm vision transformer (Dosovitskiy et al. 2021) whose patches fit the image."""
 
     before = ("embedding",)
     after = ("last_norm",)
