@@ -45,17 +45,16 @@ def diagnosis() -> dict[str, list[Item]]:
 
 def _versions() -> list[Item]:
     system = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
-    found = [Item("offramp", _offramp()), Item("python", f"{system}, {sys.executable}")]
+    offramp = installed_version("offramp")
+    found = [
+        Item("offramp", offramp or "not installed as a package: pip install . in its folder"),
+        Item("python", f"{system}, {sys.executable}"),
+    ]
     versions = {package: installed_version(package) for package in CORE}
     return found + [
         Item(package, each or f"missing: pip install {package}", each is not None)
         for package, each in versions.items()
     ]
-
-
-def _offramp() -> str:
-    version = installed_version("offramp")
-    return version or "not installed as a package: pip install . in its folder"
 
 
 def _machine() -> list[Item]:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -336,7 +336,7 @@ class Ledger:
                 tensors["labels"],
                 Costs(**meta["costs"]),
                 split=meta["split"],
-                sample_ids=None if ids is None else _ids_from_bytes(ids),
+                sample_ids=None if ids is None else list(json.loads(ids.numpy().tobytes())),
                 network=meta["network"],
                 class_names=meta["class_names"],
             )
@@ -375,7 +375,3 @@ def _digest(content: str | bytes) -> str:
 
 def _ids_to_bytes(ids: list[str] | list[int]) -> Tensor:
     return torch.frombuffer(bytearray(json.dumps(ids).encode()), dtype=torch.uint8)
-
-
-def _ids_from_bytes(tensor: Tensor) -> list[Any]:
-    return list(json.loads(tensor.numpy().tobytes()))

@@ -108,7 +108,9 @@ class Manifest:
             "has_confidence": self.has_confidence,
             "selected": self.selected,
             "val_samples": self.val_samples,
-            "stages": [_stage_to_json(stage) for stage in self.stages],
+            "stages": [
+                {**vars(stage), "state": list(map(list, stage.state))} for stage in self.stages
+            ],
             "points": points,
         }
         if self.single is not None:
@@ -156,10 +158,6 @@ def hex_floats(values: Tensor) -> list[Any]:
     if values.ndim > 1:
         return [hex_floats(row) for row in values]
     return [float(value).hex() for value in values.double()]
-
-
-def _stage_to_json(stage: StageFile) -> dict[str, Any]:
-    return {**vars(stage), "state": [list(path) for path in stage.state]}
 
 
 def _read_stage(entry: dict[str, Any], folder: str | Path) -> StageFile:

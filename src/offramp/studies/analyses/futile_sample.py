@@ -111,7 +111,8 @@ def _sample(
     rows = []
     for exit_index in range(test.num_exits - 1):
         rows.append(cells(exit_index, *(_decision(run, index, exit_index) for run in runs)))
-    label = _class(test, int(test.labels[row]))
+    number = int(test.labels[row])
+    label = f"class {number}" if test.class_names is None else test.class_names[number]
     sample = row if test.sample_ids is None else test.sample_ids[row]
     return ResultTable(
         f"{result.experiment.name}-futile-{name.replace(' ', '-')}",
@@ -130,7 +131,3 @@ def _decision(run: _Run, index: int, exit_index: int) -> Cell:
     value, limit = run.confidences[index, exit_index], run.thresholds[exit_index]
     word = "stop" if exit_index == left_at else "continue"
     return Cell(f"{float(value):.3f} ({float(limit):.3f}) {word}", bold=word == "stop")
-
-
-def _class(test: Ledger, label: int) -> str:
-    return test.class_names[label] if test.class_names is not None else f"class {label}"
