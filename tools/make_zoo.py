@@ -20,7 +20,7 @@ from offramp.ledger import Ledger
 from offramp.storage import write_text
 
 TARGET = Path(__file__).parents[1] / "src" / "offramp" / "zoo_data" / "cifar100"
-SIZES = {"held_out": 3_000, "val": 3_000, "test": 5_000}
+SIZES = {"held_out": 2_000, "val": 2_000, "test": 2_500}
 SEED = 0
 
 

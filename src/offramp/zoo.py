@@ -26,7 +26,7 @@ class Shipped(TypedDict):
 def cifar100() -> Shipped:
     """A thin ResNet-20 with nine exits, trained on CIFAR-100, and its ledgers.
 
-    The ledgers are float16, of 3,000 held_out, 3,000 val and 5,000 test images, drawn at random
+    The ledgers are float16, of 2,000 held_out, 2,000 val and 2,500 test images, drawn at random
     from the splits of `data.load("cifar100")`. How they were made: `about_cifar100()`.
 
     Returns:
@@ -38,7 +38,7 @@ def cifar100() -> Shipped:
     Example:
         >>> shipped = cifar100()
         >>> shipped["test"]
-        Ledger(split='test', 5,000 samples, 9 exits, 100 classes, macs costs)
+        Ledger(split='test', 2,500 samples, 9 exits, 100 classes, macs costs)
         >>> shipped["network"].num_classes
         100
     """
