@@ -1,6 +1,6 @@
-"""Cut the files that ship with the package from a training run and its full ledgers.
+"""Make the files that ship with the package from a training run and its ledgers.
 
-The whole way, with CIFAR-100 below the folder in OFFRAMP_DATA (the first command takes hours):
+All commands, with CIFAR-100 below the folder in OFFRAMP_DATA (the first takes hours):
 
     offramp train --data cifar100 --network thin-resnet --augment light --patience 0 ... --out RUN
     offramp record RUN --data cifar100
@@ -55,13 +55,13 @@ def main() -> None:
 
 
 def drawn(ledger: Ledger, size: int) -> Ledger:
-    """A random part of a ledger, in the ledger's order."""
+    """A random subset of a ledger, in the order of the ledger."""
     order = torch.randperm(len(ledger), generator=torch.Generator().manual_seed(SEED))
     return ledger.take(order[:size].sort().values)
 
 
 def accuracies(ledger: Ledger) -> list[Any]:
-    """Per exit `[M]`, in per cent."""
+    """Accuracy per exit `[M]`, in percent."""
     right = ledger.logits.argmax(2) == ledger.labels[:, None]
     return [round(100 * share, 2) for share in right.double().mean(0).tolist()]
 

@@ -49,14 +49,6 @@ class Cache:
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = Path(folder or os.environ.get(CACHE_VARIABLE) or DEFAULT_FOLDER)
 
-    def place(self, kind: str, fingerprint: str) -> Path:
-        """The folder of one step's result."""
-        return self.folder / kind / fingerprint
-
-    def has(self, kind: str, fingerprint: str) -> bool:
-        """Whether the step is done, and everything that it wrote is still there."""
-        return is_whole(self.place(kind, fingerprint))
-
     def content(self, path: Path) -> str:
         """Fingerprint of all files below a path, by name and content.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from offramp.data import EMBEDDED, ImageData
 from offramp.data.catalog import located
@@ -59,7 +60,7 @@ class ExperimentResult:
         return METHODS[name].plans(*data, self.comparison.budgets, seeds=1)
 
 
-def hopeless_rows(test: Ledger) -> torch.Tensor:
+def hopeless_rows(test: Ledger) -> Tensor:
     """Indices of the test samples that no exit gets right."""
     return hopeless(heads_correct(test)).nonzero().squeeze(1)
 
@@ -90,7 +91,7 @@ def sample_strip(
     names = test.class_names or images.class_names
     logits = torch.cat([logits for _, logits in test.take(list(rows)).chunks()])
     captions = [
-        f"{_name(names, int(test.labels[row]))}, predicted {_name(names, int(prediction))}"
+        f"{class_name(names, test.labels[row])}, predicted {class_name(names, prediction)}"
         for row, prediction in zip(rows, logits[:, -1].argmax(dim=1), strict=True)
     ]
     return SampleStrip(np.asarray(pixels.numpy(), dtype=np.uint8), captions, note)
@@ -111,5 +112,6 @@ def _images(experiment: Experiment, context: Context) -> ImageData | None:
     return inner if isinstance(inner, ImageData) else None
 
 
-def _name(names: Sequence[str] | None, label: int) -> str:
-    return str(label) if names is None else names[label]
+def class_name(names: Sequence[str] | None, label: Tensor) -> str:
+    """The name of a class, or its number."""
+    return str(int(label)) if names is None else names[int(label)]

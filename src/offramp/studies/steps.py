@@ -18,7 +18,7 @@ from offramp.progress import RunProgress
 from offramp.record import record
 from offramp.scorers import Corrector
 from offramp.storage import write_text
-from offramp.studies.cache import Cache, digest
+from offramp.studies.cache import Cache, digest, is_whole
 from offramp.studies.context import Context, make_network
 from offramp.studies.settings import (
     AUGMENTATIONS,
@@ -74,11 +74,11 @@ class Step(ABC):
 
     def place(self, cache: Cache) -> Path:
         """The folder of the result."""
-        return cache.place(self.kind, self.fingerprint)
+        return cache.folder / self.kind / self.fingerprint
 
     def is_done(self, cache: Cache) -> bool:
-        """Whether the result is there."""
-        return cache.has(self.kind, self.fingerprint)
+        """Whether the result is there and complete."""
+        return is_whole(self.place(cache))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from offramp.ledger import Ledger
 from offramp.policy import Policy
 from offramp.report import ResultTable, Section
 from offramp.report.tables import Cell, cells
-from offramp.studies.results import ExperimentResult, hopeless_rows, sample_strip
+from offramp.studies.results import ExperimentResult, class_name, hopeless_rows, sample_strip
 
 BUDGET = 0.5
 SHOWN = (("baseline", "raw"), ("temperature", "calibrated"), ("eefp", "corrected"))
@@ -33,7 +33,9 @@ def futile_sample(results: Sequence[ExperimentResult]) -> Section:
     for result in results:
         runs, lost = _runs(result)
         chosen = _chosen(runs)
-        tables += [_summary(result, runs), *_samples(result, runs, lost, chosen)]
+        tables.append(_summary(result, runs))
+        for index, (name, _) in zip(chosen, QUANTILES, strict=True):
+            tables.append(_sample(result, runs, lost, index, name))
         if strip is None:
             note = "The samples of the tables, in their order."
             rows, test = lost[chosen].tolist(), result.ledgers["test"]
@@ -95,15 +97,6 @@ def _summary(result: ExperimentResult, runs: Sequence[_Run]) -> ResultTable:
     )
 
 
-def _samples(
-    result: ExperimentResult, runs: Sequence[_Run], lost: Tensor, chosen: Sequence[int]
-) -> list[ResultTable]:
-    names = [name for name, _ in QUANTILES]
-    return [
-        _sample(result, runs, lost, index, name) for index, name in zip(chosen, names, strict=True)
-    ]
-
-
 def _sample(
     result: ExperimentResult, runs: Sequence[_Run], lost: Tensor, index: int, name: str
 ) -> ResultTable:
@@ -111,12 +104,11 @@ def _sample(
     rows = []
     for exit_index in range(test.num_exits - 1):
         rows.append(cells(exit_index, *(_decision(run, index, exit_index) for run in runs)))
-    number = int(test.labels[row])
-    label = f"class {number}" if test.class_names is None else test.class_names[number]
+    label = class_name(test.class_names, test.labels[row])
     sample = row if test.sample_ids is None else test.sample_ids[row]
     return ResultTable(
         f"{result.experiment.name}-futile-{name.replace(' ', '-')}",
-        f"{result.experiment.title}: sample {sample}, a {label} ({name})",
+        f"{result.experiment.title}: sample {sample}, class {label} ({name})",
         ["exit", *(run.word for run in runs)],
         rows,
         "Confidence, threshold (in brackets) and decision: a sample stops where its confidence "
