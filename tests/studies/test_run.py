@@ -255,7 +255,7 @@ def test_a_study_may_name_thresholds_and_auto(shipped, tmp_path, monkeypatch):
     result = run(path, tmp_path / "out", cache=tmp_path / "cache", progress=False)
     (comparison,) = result.comparisons.values()
     names = [method.name for method in comparison.methods]
-    assert names == ["baseline", "eefp", "baseline:optimized", "auto"]
+    assert names == ["baseline", "eefp", "auto", "baseline:optimized"]
     # A quarter is out of reach: the first exit alone costs a little more.
     assert comparison["auto"].figures["accuracy@0.25"].cost == pytest.approx(0.25, abs=2e-3)
     assert "Gains over the baseline" in result.report.read_text()
