@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from offramp.cli.console import err, out
 from offramp.cli.predict_bench import Budget, NetworkPath, PolicyPath, load_policy
 from offramp.cli.train_record import Domain, load_network
 from offramp.onnx import export
+from offramp.progress import RunProgress
 from offramp.serving import Model, ServeConfig, serve
 
 
@@ -31,14 +31,8 @@ def export_command(
     inputs and outputs for other languages. Needs pip install 'offramp[onnx]'.
     """
     loaded, chosen = load_network(network), load_policy(policy, budget)
-    columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as bar:
-        task = bar.add_task("starting", total=loaded.num_exits)
-
-        def update(done: int, total: int, text: str) -> None:
-            bar.update(task, completed=done, total=total, description=text)
-
-        export(loaded, chosen, folder, progress=update, single=single)
+    with RunProgress() as progress:
+        export(loaded, chosen, folder, progress=progress.step, single=single)
     graphs = f"{loaded.num_exits} graphs" + (", one of all stages" if single else "")
     out.print(f"{graphs} and export.json written to {folder}/", highlight=False)
 
