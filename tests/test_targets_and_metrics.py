@@ -8,7 +8,15 @@ from sklearn.metrics import log_loss
 
 from offramp import metrics
 from offramp.errors import ConfigError, LedgerError
-from offramp.targets import correctness, hopeless, oracle_accuracy, oracle_exits, stop_target
+from offramp.targets import (
+    correctness,
+    hopeless,
+    oracle_accuracy,
+    oracle_exits,
+    soft_correctness,
+    soft_stop_target,
+    stop_target,
+)
 
 SHAPES = st.tuples(st.integers(1, 12), st.integers(2, 5))
 
@@ -149,3 +157,17 @@ def test_a_perfect_ranking_has_the_smallest_areas():
 
 def test_accuracy_takes_tensors_and_arrays():
     assert metrics.accuracy(torch.tensor([1, 2]), np.array([1, 0])) == 0.5
+
+
+def test_the_soft_stop_target_is_the_mean_of_the_hard_one_over_labels():
+    generator = torch.Generator().manual_seed(0)
+    predictions = torch.randint(4, (50, 5), generator=generator)
+    probs = torch.rand(50, 4, generator=generator).double()
+    probs /= probs.sum(dim=1, keepdim=True)
+    mean = sum(
+        probs[:, label, None] * stop_target(predictions, torch.full((50,), label))
+        for label in range(4)
+    )
+    assert torch.allclose(soft_stop_target(predictions, probs), mean)
+    by_label = probs[torch.arange(50)[:, None], predictions]
+    assert torch.equal(soft_correctness(predictions, probs), by_label)

@@ -11,6 +11,8 @@ __all__ = [
     "oracle_accuracies",
     "oracle_accuracy",
     "oracle_exits",
+    "soft_correctness",
+    "soft_stop_target",
     "stop_target",
 ]
 
@@ -58,6 +60,50 @@ def stop_target(predictions: Tensor, labels: Tensor) -> Tensor:
     """
     correct = correctness(predictions, labels)
     return correct | ~_right_from_here_on(correct)
+
+
+def soft_correctness(predictions: Tensor, probs: Tensor) -> Tensor:
+    """The chance that each exit is right, by class probabilities from a better source.
+
+    Right or wrong is one noisy bit. The probability that the last exit, or an ensemble of all
+    exits, gives to an exit's answer has the same mean if it is calibrated, and far less noise.
+
+    Args:
+        predictions: `[N, M]`, the class that each exit would answer.
+        probs: `[N, K]`, the probability of each class.
+
+    Returns:
+        `[N, M]`, of the type of `probs`.
+
+    Example:
+        >>> soft_correctness(torch.tensor([[1, 0]]), torch.tensor([[0.7, 0.3]]))
+        tensor([[0.3000, 0.7000]])
+    """
+    return probs.gather(1, predictions)
+
+
+def soft_stop_target(predictions: Tensor, probs: Tensor) -> Tensor:
+    """The chance that stopping is right: that no later, different answer is right.
+
+    Args:
+        predictions: `[N, M]`, the class that each exit would answer.
+        probs: `[N, K]`, the probability of each class.
+
+    Returns:
+        `[N, M]`, of the type of `probs`; one at the last exit.
+
+    Example:
+        >>> soft_stop_target(torch.tensor([[0, 1, 1]]), torch.tensor([[0.1, 0.7, 0.2]]))
+        tensor([[0.3000, 1.0000, 1.0000]])
+    """
+    chances, exits = soft_correctness(predictions, probs), predictions.shape[1]
+    found = torch.ones_like(chances)
+    for exit_index in range(exits - 1):
+        for later in range(exit_index + 1, exits):
+            before = predictions[:, exit_index:later]
+            new = (before != predictions[:, later, None]).all(dim=1)
+            found[:, exit_index] -= torch.where(new, chances[:, later], 0)
+    return found.clamp(0, 1)
 
 
 def hopeless(correct: Tensor) -> Tensor:

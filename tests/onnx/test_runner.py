@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 import offramp
-from offramp.answers import ClassWiseEnsemble, StackingNetwork
+from offramp.answers import ClassWiseEnsemble, CurrentExit, ProductOfExperts, StackingNetwork
 from offramp.errors import BudgetError, ConfigError, MemoryLimitError, NetworkError
 from offramp.onnx import OnnxRunner, export
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
-from offramp.scorers import ExitUtility, ValueOfContinuing
+from offramp.scorers import BreakEven, ExitUtility, LogisticCorrector, ValueOfContinuing
 from offramp.thresholds.rule import exits_taken, rounded_up
 
 pytest.importorskip("onnxruntime")
@@ -127,10 +127,12 @@ ANSWERS = {
             ExitUtility(hidden=4, epochs=1),
             StackingNetwork(k=2, hidden=4),
         ),
+        (BreakEven(), ProductOfExperts()),
+        (LogisticCorrector(), CurrentExit()),
     ],
-    ids=["value", "utility"],
+    ids=["value", "utility", "break-even", "logistic"],
 )
-def test_small_networks_decide_alike_in_a_graph(make_once, tmp_path, scorer, answer):
+def test_learned_scorers_decide_alike_in_a_graph(make_once, tmp_path, scorer, answer):
     world = make_once("flat", scorer, answer, exits=3)
     exported = OnnxRunner(
         export(world.network, world.policy, tmp_path, world.inputs(3)), threads=1

@@ -20,10 +20,12 @@ from offramp.answers import (
 from offramp.component import current_exit_only
 from offramp.errors import PromiseError
 from offramp.scorers import (
+    BreakEven,
     Entropy,
     ExitUtility,
     Forecast,
     Gates,
+    LogisticCorrector,
     Margin,
     Patience,
     PerformanceControl,
@@ -44,7 +46,8 @@ SCORERS = [
     *(MaxProbability(), Entropy(), Margin(), Patience(), PerformanceControl()),
     *(Corrector(), Corrector(history=False, k="all", target="correctness", seed=3)),
     *(Gates(), Forecast(), ValueOfContinuing(), ValueOfContinuing(loss="regression")),
-    ExitUtility(),
+    *(ExitUtility(), BreakEven(), BreakEven(history=False, classes=False)),
+    *(LogisticCorrector(), LogisticCorrector(history=False)),
 ]
 
 

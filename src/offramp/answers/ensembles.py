@@ -1,10 +1,8 @@
 """Answers that use every exit so far: products and weighted geometric means."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-import scipy
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -67,9 +65,11 @@ class GeometricEnsemble(Answer):
         exits = range(ledger.num_exits)
         weights = torch.zeros(ledger.num_exits, ledger.num_exits)
         logits = ledger.logits
+        found = torch.empty(0)
         for exit_index in exits:
             so_far = logits[:, : exit_index + 1]
-            found = best_weights(so_far, ledger.labels, self.shrinkage)
+            start = torch.cat([0.5 * found, torch.tensor([0.5 if exit_index else 1.0])])
+            found = best_weights(so_far, ledger.labels, self.shrinkage, start)
             weights[exit_index, : exit_index + 1] = found
         self.weights_ = weights
 
@@ -89,31 +89,94 @@ def check_shrinkage(shrinkage: float) -> None:
         raise ConfigError(f"`shrinkage` must not be negative, got {shrinkage}")
 
 
-def best_weights(logits: Tensor, labels: Tensor, shrinkage: float = 0.0) -> Tensor:
-    """Non-negative weights `[m+1]` of the smallest loss on `[N, m+1, K]`, by bounded L-BFGS."""
-    start = np.zeros(logits.shape[1])
-    start[-1] = 1.0  # the current exit alone: the answer that an ensemble has to improve on
+STEPS = 50  # of Newton's method; about five are needed
+SMALL_STEP = 1e-6  # in the loss
+CHUNK = 1024  # samples at a time
+KEPT = 1 << 25  # logits that are held in float32, where there are no more of them
 
-    def loss_and_gradient(
-        weights: npt.NDArray[np.float64],
-    ) -> tuple[float, npt.NDArray[np.float64]]:
-        leaf = torch.tensor(weights, dtype=torch.float32, requires_grad=True)
-        total = 0.0
-        for rows, classes in zip(logits.split(4096), labels.split(4096), strict=True):
-            mixed = torch.einsum("nmk,m->nk", rows.float(), leaf)
-            loss = cross_entropy(mixed, classes, reduction="sum") / len(labels)
-            loss.backward()
-            total += loss.item()
-        assert leaf.grad is not None
-        away = weights - start
-        gradient = leaf.grad.double().numpy() + 2 * shrinkage * away
-        return total + shrinkage * float(away @ away), gradient
 
-    bounds = [(0.0, None)] * len(start)
-    found = scipy.optimize.minimize(
-        loss_and_gradient, start, jac=True, method="L-BFGS-B", bounds=bounds
-    )
-    return torch.tensor(found.x, dtype=torch.float32)
+def best_weights(
+    logits: Tensor, labels: Tensor, shrinkage: float = 0.0, start: Tensor | None = None
+) -> Tensor:
+    """Non-negative weights `[m+1]` of the smallest loss on `[N, m+1, K]`.
+
+    By Newton's method, where weights at zero that want to go below are held there.
+
+    Args:
+        logits: `[N, m+1, K]`.
+        labels: `[N]`.
+        shrinkage: See `GeometricEnsemble`.
+        start: `[m+1]`; the current exit alone where it is not given.
+    """
+    loss = _Loss(logits, labels, shrinkage)
+    weights = loss.alone if start is None else start.double()
+    now = loss.value(weights)
+    for _ in range(STEPS):
+        gradient, hessian = loss.derivatives(weights)
+        free = (weights > 0) | (gradient < 0)
+        step = torch.zeros_like(weights)
+        step[free] = torch.linalg.solve(hessian[free][:, free], gradient[free])
+        before = now
+        weights, now = loss.descend(weights, step, now)
+        if before - now < SMALL_STEP:
+            break
+    return weights.float()
+
+
+class _Loss:
+    """The mean loss of a weighted geometric mean, and the penalty on its weights."""
+
+    def __init__(self, logits: Tensor, labels: Tensor, shrinkage: float) -> None:
+        self.labels, self.shrinkage = labels, shrinkage
+        # The current exit alone is the answer that an ensemble has to improve on.
+        self.alone = torch.eye(logits.shape[1], dtype=torch.float64)[-1]
+        self.parts: Iterable[tuple[Tensor, Tensor]] = _Chunks(logits, labels)
+        if logits.numel() <= KEPT:
+            self.parts = list(self.parts)
+
+    def value(self, weights: Tensor) -> float:
+        total = sum(
+            cross_entropy(rows @ weights.float(), classes, reduction="sum").item()
+            for rows, classes in self.parts
+        )
+        away = weights - self.alone
+        return total / len(self.labels) + self.shrinkage * float(away @ away)
+
+    def derivatives(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradient `[m+1]` and Hessian `[m+1, m+1]`."""
+        eye = torch.eye(len(weights), dtype=torch.float64)
+        gradient, hessian = torch.zeros_like(weights), torch.zeros_like(eye)
+        for rows, classes in self.parts:
+            expected = rows * (rows @ weights.float()).softmax(dim=1)[..., None]  # [n, K, m+1]
+            means = expected.sum(dim=1)  # [n, m+1]
+            target = rows[torch.arange(len(rows)), classes]
+            gradient += (means - target).sum(dim=0)
+            hessian += expected.flatten(0, 1).T @ rows.flatten(0, 1) - means.T @ means
+        gradient = gradient / len(self.labels) + 2 * self.shrinkage * (weights - self.alone)
+        return gradient, hessian / len(self.labels) + (2 * self.shrinkage + 1e-6) * eye
+
+    def descend(self, weights: Tensor, step: Tensor, now: float) -> tuple[Tensor, float]:
+        """Weights and loss after a step, which is halved until the loss falls."""
+        for halvings in range(10):
+            new = (weights - step / 2**halvings).clamp_min(0)
+            value = self.value(new)
+            if value <= now:
+                return new, value
+        return weights, now
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """Logits as float32 `[n, K, m+1]`, with labels, a few samples at a time."""
+
+    logits: Tensor
+    labels: Tensor
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for rows, classes in zip(self.logits.split(CHUNK), self.labels.split(CHUNK), strict=True):
+            values = rows.float().mT.contiguous()
+            # No softmax sees a constant, and float32 sums are more exact without it.
+            yield values - values.mean(dim=1, keepdim=True), classes
 
 
 @dataclass

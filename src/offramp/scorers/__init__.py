@@ -5,14 +5,17 @@ from offramp.scorers.certainty import Entropy, Margin, MaxProbability, Patience
 from offramp.scorers.corrector import Corrector
 from offramp.scorers.cost_aware import Forecast, ValueOfContinuing
 from offramp.scorers.peers import ExitUtility, Gates, PerformanceControl
+from offramp.scorers.ridge import BreakEven, LogisticCorrector
 
 __all__ = [
+    "BreakEven",
     "Corrector",
     "Entropy",
     "ExitUtility",
     "Forecast",
     "Gates",
     "History",
+    "LogisticCorrector",
     "Margin",
     "MaxProbability",
     "Patience",

@@ -1,0 +1,362 @@
+"""Scorers for a few hundred samples: ridge regressions on log-probabilities, in closed form.
+
+Two ideas make few samples suffice. **Soft targets**: whether an answer is right is one noisy bit;
+the probability that a fitted ensemble of all exits gives to it has the same mean and a fraction
+of the noise. **Unequal penalties**: the answer's log-odds are nearly free, other features of the
+current exit cost a little, those of earlier exits more, and those of single classes most. So the
+history can help where there are enough samples, and does no harm where there are not.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from offramp.answers.ensembles import best_weights
+from offramp.errors import ConfigError
+from offramp.scorers.base import History, Scorer
+from offramp.scorers.certainty import log_odds
+from offramp.targets import soft_correctness, soft_stop_target, stop_target
+
+CURRENT, HISTORY, CLASSES = 15.0, 450.0, 4500.0
+"""Penalties on weights of standardised features, in samples."""
+
+LOG_ODDS = CURRENT / 100  # as good as free
+CONSTANT = 1e-5  # keeps the equations solvable where a feature never varies
+NOW, PAST = 7, 5  # features of the current exit, and of the earlier ones
+MOST_CLASSES = 1000  # with more, the log-probabilities of single classes are left out
+LIMIT = 5.0  # standard deviations; farther out, a feature says no more
+APART = 1e-5  # of the log-odds, so that samples beyond the limit do not share a score
+TEACHER_SHRINKAGE = 0.02
+
+
+@dataclass
+class RidgeScorer(Scorer):
+    """Parent of scorers that are linear in standardised features of the exits so far.
+
+    Args:
+        history: Also look at the earlier exits: how probable the two likeliest classes were, and
+            whether the predictions agree.
+        classes: Also look at the log-probability of every class, if there are at most 1,000.
+
+    Attributes:
+        means_: `[M-1, D]`, of the features.
+        scales_: `[M-1, D]`.
+        coefficients_: `[M-1, D+1, O]` float64 for O outputs, the constant last.
+    """
+
+    history: bool = True
+    classes: bool = True
+    learned = ("means_", "scales_", "coefficients_")
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether it was made to."""
+        return self.history
+
+    def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:
+        """Solve one regression per exit but the last, from the last one backwards."""
+        designs = self._designs(history)
+        penalties = self._penalties(history.answers.shape[2])
+        predictions = torch.cat([part.predictions for _, part in history.chunks()])
+        found = self._solve(designs, penalties, predictions, _Teacher.of(history, labels), costs)
+        self.coefficients_ = torch.stack(found)
+        return self
+
+    def macs(self, exit_index: int, num_classes: int) -> int:
+        """One product with the coefficients; per class, a softmax and a few comparisons."""
+        width = len(self._penalties(num_classes))
+        return width * self._num_outputs + 6 * num_classes + 2 * (exit_index + 1) * self.history
+
+    @property
+    def _num_outputs(self) -> int:
+        return 1
+
+    def _solve(
+        self,
+        designs: list[Tensor],
+        penalties: Tensor,
+        predictions: Tensor,
+        teacher: "_Teacher",
+        costs: Tensor,
+    ) -> list[Tensor]:
+        """Coefficients `[D+1, O]` of every exit but the last.
+
+        Args:
+            designs: By exit, standardised features and a constant, float64 `[N, D+1]`.
+            penalties: `[D+1]`.
+            predictions: `[N, M]`.
+            teacher: Knows labels and soft targets.
+            costs: `[M]`, cumulative.
+        """
+        raise NotImplementedError
+
+    def _outputs(self, history: History) -> Tensor:
+        """What the regressions of the current exit say, float64 `[n, O]`."""
+        self.check_fitted()
+        exit_index = history.exit_index
+        if exit_index >= len(self.coefficients_):
+            raise ConfigError(
+                f"there is no {type(self).__name__} at exit {exit_index}: it was fitted for a "
+                f"network of {len(self.coefficients_) + 1} exits, and the last one always stops"
+            )
+        weights = self.coefficients_[exit_index]
+        inputs = self._standardised(self._features(history), exit_index)
+        return inputs.double() @ weights[:-1] + weights[-1]
+
+    def _features(self, history: History) -> Tensor:
+        """Features of the exits so far, float32 `[n, D]`."""
+        # Without history, the earlier exits may never have been run.
+        log_prob = history.log_probs[:, -1] if self.history else history.log_prob
+        top, index = log_prob.topk(2, dim=-1)
+        probs = top.exp()
+        found = [
+            log_odds(history.answer)[:, None],
+            top[:, :1] - top[:, 1:],
+            -(log_prob.exp() * log_prob).sum(dim=1, keepdim=True),
+            top,
+            probs[:, :1],
+            probs[:, :1] - probs[:, 1:],
+        ]
+        if self.history:
+            found.append(_past(history, top, index))
+        if self._sees_classes(log_prob.shape[1]):
+            found.append(log_prob)
+        return torch.cat(found, dim=1)
+
+    def _standardised(self, features: Tensor, exit_index: int) -> Tensor:
+        scaled = (features - self.means_[exit_index]) / self.scales_[exit_index]
+        return scaled.clamp(-LIMIT, LIMIT)
+
+    def _sees_classes(self, num_classes: int) -> bool:
+        return self.classes and num_classes <= MOST_CLASSES
+
+    def _penalties(self, num_classes: int) -> Tensor:
+        """`[D+1]` float64."""
+        widths = (1, NOW - 1, PAST * self.history, num_classes * self._sees_classes(num_classes))
+        levels = LOG_ODDS, CURRENT, HISTORY, CLASSES
+        parts = [torch.full((n,), level) for n, level in zip(widths, levels, strict=True)]
+        return torch.cat([*parts, torch.zeros(1)]).double() + CONSTANT
+
+    def _designs(self, history: History) -> list[Tensor]:
+        """Learn means and scales; then, by exit, standardised features and a constant."""
+        tables: list[list[Tensor]] = [[] for _ in range(history.exit_index)]
+        for _, part in history.chunks():
+            _ = part.log_probs, part.predictions  # once for all exits: `until` hands them on
+            for exit_index, table in enumerate(tables):
+                table.append(self._features(part.until(exit_index)))
+        joined = [torch.cat(table) for table in tables]
+        self.means_ = torch.stack([table.mean(dim=0) for table in joined])
+        self.scales_ = torch.stack([self._scales(table) for table in joined])
+        constant = torch.ones(len(history), 1)
+        return [
+            torch.cat([self._standardised(table, exit_index), constant], dim=1).double()
+            for exit_index, table in enumerate(joined)
+        ]
+
+    def _scales(self, table: Tensor) -> Tensor:
+        """Standard deviations `[D]`; all classes share one, so that rare ones stay small."""
+        scales = table.std(dim=0, correction=0)
+        first = NOW + PAST * self.history
+        if len(scales) > first:
+            scales[first:] = table[:, first:].std(correction=0)
+        return scales.clamp_min(1e-3)
+
+
+def _past(history: History, top: Tensor, index: Tensor) -> Tensor:
+    """What the earlier exits say of the two likeliest classes, and how they agree, `[n, 5]`."""
+    count = max(history.exit_index, 1)  # exit 0 is its own past
+    rows = history.log_probs[:, :count]
+    seen = rows.gather(2, index[:, None].expand(-1, count, -1))  # [n, count, 2]
+    mean = seen.mean(dim=1)
+    same = (history.predictions[:, :count] == history.predictions[:, -1:]).float()
+    found = [
+        top[:, :1] - seen[:, -1, :1],
+        top[:, :1] - mean[:, :1],
+        mean[:, :1] - mean[:, 1:],
+        same.mean(dim=1, keepdim=True),
+        same[:, -1:],
+    ]
+    return torch.cat(found, dim=1)
+
+
+@dataclass(frozen=True)
+class _Teacher:
+    """Labels, and class probabilities by the likeliest ensemble of the answers of all exits.
+
+    Attributes:
+        labels: `[N]`.
+        probs: float64 `[N, K]`.
+    """
+
+    labels: Tensor
+    probs: Tensor
+
+    @classmethod
+    def of(cls, history: History, labels: Tensor) -> "_Teacher":
+        weights = best_weights(history.answers, labels, TEACHER_SHRINKAGE)
+        mixed = [
+            torch.einsum("nmk,m->nk", part.answers.float(), weights).double().softmax(dim=1)
+            for _, part in history.chunks()
+        ]
+        return cls(labels, torch.cat(mixed))
+
+
+PRICE_GRID = tuple(torch.logspace(-2.2, 0.8, 12, dtype=torch.float64).tolist())
+"""Accuracy for the cost of the whole network, from next to nothing to hardly affordable."""
+
+BEYOND = 5.0  # how fast the logarithm of the price moves with the gain beyond the grid
+
+
+@dataclass
+class BreakEven(RidgeScorer):
+    """Break-even prices of compute, by ridge regression backwards from the last exit.
+
+    For a sample at an exit there is a price of compute at which stopping and going on are worth
+    the same. For twelve prices at once, what stopping gains over going on is regressed on the
+    exits so far; the price at which that gain is zero is read off between them. Minus its
+    logarithm is the score. It means the same at every exit, so a single threshold serves them all
+    (`thresholds="shared"`), and that needs no labels of val.
+
+    Args:
+        history: Also look at the earlier exits.
+        classes: Also look at the log-probability of every class, if there are at most 1,000.
+
+    Attributes:
+        means_: `[M-1, D]`, of the features.
+        scales_: `[M-1, D]`.
+        coefficients_: `[M-1, D+1, 12]` float64, the constant last.
+
+    Example:
+        >>> from offramp import Policy, synthetic
+        >>> splits = synthetic.ledgers(seed=0, samples=300)
+        >>> policy = Policy(BreakEven()).fit(splits["held_out"]).tune(splits["val"], "shared")
+        >>> policy.at(budget=0.5).thresholds.unique().shape  # one, and -inf at the last exit
+        torch.Size([2])
+    """
+
+    def score_at(self, history: History) -> Tensor:
+        """Minus the logarithm of the break-even price, `[n]`."""
+        price = log_break_even(self._outputs(history))
+        return (APART * log_odds(history.answer) - price).float()
+
+    @property
+    def _num_outputs(self) -> int:
+        return len(PRICE_GRID)
+
+    def _solve(
+        self,
+        designs: list[Tensor],
+        penalties: Tensor,
+        predictions: Tensor,
+        teacher: _Teacher,
+        costs: Tensor,
+    ) -> list[Tensor]:
+        chances = soft_correctness(predictions, teacher.probs)
+        prices = torch.tensor(PRICE_GRID, dtype=torch.float64)
+        paid = (costs.double() / costs[-1])[:, None] * prices  # [M, P]
+        later = chances[:, -1:] - paid[-1]  # [N, P], worth of going on
+        found: list[Tensor] = []
+        for exit_index in reversed(range(len(designs))):
+            here, design = chances[:, exit_index, None] - paid[exit_index], designs[exit_index]
+            normal = design.T @ design + penalties.diag()
+            weights = torch.linalg.solve(normal, design.T @ (here - later))
+            gains = design @ weights
+            # Who goes on is worth half what happened to come of it, and half what was expected.
+            later = torch.where(gains >= 0, here, (later + here - gains) / 2)
+            found.insert(0, weights)
+        return found
+
+
+def log_break_even(gains: Tensor) -> Tensor:
+    """Logarithm of the price at which stopping begins to gain, `[n]` from gains `[n, 12]`.
+
+    Between the prices of the grid it is interpolated, and beyond them extrapolated.
+
+    Example:
+        >>> gains = torch.linspace(-1, 1, 12, dtype=torch.float64)[None]
+        >>> 10 ** (log_break_even(gains) / torch.tensor(10.0).log())  # the middle of the grid
+        tensor([0.1995], dtype=torch.float64)
+    """
+    grid = torch.tensor(PRICE_GRID, dtype=gains.dtype).log()
+    last = len(grid) - 1
+    # A running maximum, in operations that ONNX knows: a higher price never speaks for going on.
+    so_far = torch.ones(last + 1, last + 1, dtype=torch.bool).tril()
+    gains = torch.where(so_far, gains[:, None], -torch.inf).amax(dim=2)  # [n, P]
+    right = (gains < 0).sum(dim=1, keepdim=True)
+    low, high = (right - 1).clamp(0, last), right.clamp(0, last)
+    below, above = gains.gather(1, low), gains.gather(1, high)
+    share = (-below / (above - below).clamp_min(1e-12)).clamp(0, 1)
+    price = grid[low] + share * (grid[high] - grid[low])
+    price = torch.where(right == 0, grid[0] - BEYOND * gains[:, :1], price)
+    return torch.where(right > last, grid[last] - BEYOND * gains[:, last:], price).squeeze(1)
+
+
+SOFTNESS = 0.75  # weight of the soft target beside the hard one
+LOGISTIC = 15.0  # a sample tells a logistic regression less, so penalties are this much smaller
+NEWTON_STEPS = 12
+
+
+@dataclass
+class LogisticCorrector(RidgeScorer):
+    """Predicts the paper's stop target by a ridge logistic regression per exit.
+
+    Where `Corrector` needs thousands of samples to gain from the history, this one takes a few
+    hundred, a fraction of a second and no seed. Three quarters of its target are soft: the
+    probability that no later, different answer is right.
+
+    Args:
+        history: Also look at the earlier exits.
+        classes: Also look at the log-probability of every class, if there are at most 1,000.
+
+    Attributes:
+        means_: `[M-1, D]`, of the features.
+        scales_: `[M-1, D]`.
+        coefficients_: `[M-1, D+1, 1]` float64, the constant last.
+
+    Example:
+        >>> from offramp import Policy, synthetic
+        >>> splits = synthetic.ledgers(seed=0, samples=300)
+        >>> policy = Policy(LogisticCorrector()).fit(splits["held_out"]).tune(splits["val"])
+        >>> policy.at(budget=0.5).decide(splits["test"]).shape
+        torch.Size([300])
+    """
+
+    def score_at(self, history: History) -> Tensor:
+        """Log-odds of "right here, or hopeless from here on", `[n]`."""
+        return (self._outputs(history).squeeze(1) + APART * log_odds(history.answer)).float()
+
+    def probability(self, scores: Tensor) -> Tensor:
+        """The corrector's own output, in [0, 1]."""
+        return scores.sigmoid()
+
+    def _solve(
+        self,
+        designs: list[Tensor],
+        penalties: Tensor,
+        predictions: Tensor,
+        teacher: _Teacher,
+        costs: Tensor,
+    ) -> list[Tensor]:
+        hard = stop_target(predictions, teacher.labels).double()
+        target = torch.lerp(hard, soft_stop_target(predictions, teacher.probs), SOFTNESS)
+        return [
+            _logistic(design, target[:, exit_index], penalties / LOGISTIC)[:, None]
+            for exit_index, design in enumerate(designs)
+        ]
+
+
+def _logistic(design: Tensor, target: Tensor, penalties: Tensor) -> Tensor:
+    """Weights `[D+1]` of a ridge logistic regression, by Newton's method."""
+    weights = torch.zeros_like(penalties)
+    for _ in range(NEWTON_STEPS):
+        chance = (design @ weights).clamp(-30, 30).sigmoid()
+        curvature = (chance * (1 - chance)).clamp_min(1e-4)[:, None]
+        hessian = (design * curvature).T @ design + penalties.diag()
+        gradient = design.T @ (chance - target) + penalties * weights
+        step = torch.linalg.solve(hessian, gradient)
+        weights = weights - step
+        if step.abs().max() < 1e-4:
+            break
+    return weights

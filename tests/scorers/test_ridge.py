@@ -1,0 +1,94 @@
+"""Scorers in closed form: break-even prices, and a corrector for a few hundred samples."""
+
+import pytest
+import torch
+
+from offramp import MaxProbability, Policy, metrics
+from offramp.answers import GeometricEnsemble
+from offramp.errors import ConfigError, NotFittedError
+from offramp.scorers import BreakEven, History, LogisticCorrector
+from offramp.scorers.ridge import PRICE_GRID, log_break_even
+from offramp.zoo import cifar100
+
+BOTH = [BreakEven(), LogisticCorrector()]
+NAMES = {"ids": lambda scorer: type(scorer).__name__}
+
+
+def history_of(ledger, until=None):
+    history = History(ledger.logits, ledger.logits)
+    return history if until is None else history.until(until)
+
+
+def fit(scorer, ledger):
+    return scorer.clone().fit(history_of(ledger), ledger.labels, ledger.costs)
+
+
+@pytest.fixture(scope="module")
+def few():
+    """300 samples to fit on and 3,000 to measure on, of a real network."""
+    shipped = cifar100()
+    return shipped["held_out"].take(torch.arange(300)), shipped["val"]
+
+
+def eefp(scorer, held_out, val):
+    policy = Policy(scorer).fit_seeds(held_out, [0])[0]
+    found = policy.replay(val, "val")
+    return metrics.eefp(found.scores[:, :-1], found.stop_targets[:, :-1]).mean().item()
+
+
+def test_with_few_samples_the_logistic_corrector_beats_max_probability(few):
+    assert eefp(LogisticCorrector(), *few) > eefp(MaxProbability(), *few) + 0.005
+
+
+def test_with_few_samples_break_even_prices_beat_max_probability(few):
+    found = {}
+    for name, scorer, thresholds in (
+        ("baseline", MaxProbability(), "geometric"),
+        ("break-even", BreakEven(), "shared"),
+    ):
+        policy = Policy(scorer, GeometricEnsemble(shrinkage=0.02)).fit_seeds(few[0], [0])[0]
+        tuned = policy.tune(few[1].take(torch.arange(300)), thresholds)
+        curve = tuned.replay(few[1], "val", allow_split="val").curve
+        found[name] = sum(curve.at(budget).accuracy for budget in (0.25, 0.5, 0.75)) / 3
+    assert found["break-even"] > found["baseline"] + 0.01
+
+
+@pytest.mark.parametrize("scorer", BOTH, **NAMES)
+def test_saturated_samples_stay_apart(scorer, splits):
+    fitted = fit(scorer, splits["held_out"])
+    sure = torch.zeros(3, 1, splits["held_out"].num_classes)
+    sure[:, 0, 0] = torch.tensor([300.0, 301.0, 302.0])
+    scores = fitted.score_at(History(sure, sure))
+    assert len(scores.unique()) == 3
+
+
+@pytest.mark.parametrize("scorer", BOTH, **NAMES)
+def test_the_cost_is_that_of_the_features_and_the_coefficients(scorer):
+    plain = scorer.clone(history=False, classes=False)
+    outputs = 12 if isinstance(scorer, BreakEven) else 1
+    assert plain.macs(0, 10) == 8 * outputs + 60
+    assert scorer.macs(3, 10) == (8 + 5 + 10) * outputs + 60 + 8
+    assert scorer.macs(0, 2000) == (8 + 5) * outputs + 12000 + 2  # too many classes to look at
+
+
+@pytest.mark.parametrize("scorer", BOTH, **NAMES)
+def test_there_is_none_at_the_last_exit_and_none_before_the_fit(scorer, splits):
+    held_out = splits["held_out"]
+    with pytest.raises(NotFittedError):
+        scorer.clone().score_at(history_of(held_out, 0))
+    with pytest.raises(ConfigError, match=f"no {type(scorer).__name__} at exit 4: it was fitted"):
+        fit(scorer, held_out).score_at(history_of(held_out, 4))
+
+
+def test_the_break_even_price_lies_where_the_gain_is_zero():
+    prices = torch.tensor(PRICE_GRID, dtype=torch.float64).log()
+    wanted = torch.linspace(-4, 1, 7, dtype=torch.float64)
+    gains = (prices - wanted[:, None]) * torch.linspace(0.1, 2, 7, dtype=torch.float64)[:, None]
+    assert torch.allclose(log_break_even(gains), wanted)
+
+
+def test_break_even_prices_go_on_beyond_the_grid():
+    low, high = torch.tensor(PRICE_GRID, dtype=torch.float64).log()[[0, -1]].tolist()
+    always = torch.tensor([[0.1] * 12, [0.2] * 12], dtype=torch.float64)
+    assert log_break_even(always).tolist() == pytest.approx([low - 0.5, low - 1.0])
+    assert log_break_even(-always).tolist() == pytest.approx([high + 0.5, high + 1.0])
