@@ -25,11 +25,13 @@ from offramp.hints import did_you_mean, or_known
 from offramp.ledger import Ledger
 from offramp.policy import Policy
 from offramp.scorers import (
+    BreakEven,
     Corrector,
     Entropy,
     ExitUtility,
     Forecast,
     Gates,
+    LogisticCorrector,
     Margin,
     MaxProbability,
     Patience,
@@ -273,6 +275,14 @@ _PLAIN = [
         ClassWiseEnsemble(),
     ),
     Method("eefp-stacking", "EEFP on stacking network", Corrector(), StackingNetwork()),
+    Method("eefp-logistic", "EEFP, ridge logistic", LogisticCorrector(), thresholds="smooth"),
+    Method(
+        "break-even",
+        "Break-even prices",
+        BreakEven(),
+        GeometricEnsemble(shrinkage=0.02),
+        thresholds="shared",
+    ),
     Method("pcee", "PCEE", PerformanceControl(), thresholds="shared"),
     Method("eenet", "EENet, post hoc", ExitUtility(), thresholds="assigned"),
     Method("gates", "JEI-DNN gates, post hoc", Gates()),

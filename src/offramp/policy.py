@@ -150,8 +150,8 @@ class Policy:
         # What "no loss" is measured against: the network's own last exit, before any answer.
         full = found.network_correct[:, -1].double().mean()
         inputs = found.scores, found.correct, found.cost_shares
-        chosen = tune_points(*inputs, float(full), thresholds, points)
-        self._points = not_flattered(chosen, *inputs, thresholds)
+        chosen = tune_points(*inputs, float(full), thresholds, points, found.chances)
+        self._points = not_flattered(chosen, *inputs, thresholds, found.chances)
         self.selected = self.guarantee = None
         self.record("tune", val)
         return self

@@ -13,7 +13,7 @@ from offramp.costs import Costs
 from offramp.errors import LedgerError, NotFittedError
 from offramp.ledger import Ledger
 from offramp.scorers import History, Scorer
-from offramp.targets import correctness, hopeless, stop_target
+from offramp.targets import correctness, hopeless, soft_correctness, stop_target
 from offramp.thresholds.points import measure
 from offramp.thresholds.rule import exits_taken
 
@@ -56,6 +56,8 @@ class Replay:
         scores: `[N, M]` float32; `+inf` at the last exit, where no scorer is run.
         confidences: `[N, M]`, max probability of the answer.
         losses: `[N, M]`, negative log-likelihood of the label under the answer.
+        chances: `[N, M]`, probability that the last exit's answer gives to each exit's: a guess,
+            without labels, at whether it is right.
         cost_shares: `[M]` float64, cumulative, as shares of the network without exits.
         thresholds: `[P, M]`, of the policy's operating points; None before it is tuned.
         selected: The index of the chosen operating point, or None.
@@ -77,6 +79,7 @@ class Replay:
     scores: Tensor
     confidences: Tensor
     losses: Tensor
+    chances: Tensor
     cost_shares: Tensor
     thresholds: Tensor | None = None
     selected: int | None = None
@@ -87,7 +90,7 @@ class Replay:
     def take(self, index: Tensor) -> "Replay":
         """The same for some of the samples."""
         names = ("labels", "predictions", "network_predictions", "scores", "confidences", "losses")
-        return replace(self, **{name: getattr(self, name)[index] for name in names})
+        return replace(self, **{name: getattr(self, name)[index] for name in (*names, "chances")})
 
     @cached_property
     def correct(self) -> Tensor:
@@ -154,17 +157,19 @@ def replay(answer: Answer, scorer: Scorer, ledger: Ledger) -> Replay:
     scorer.check_fitted()
     shape = len(ledger), ledger.num_exits
     predictions, heads = (torch.empty(shape, dtype=torch.long) for _ in range(2))
-    scores, confidences, losses = (torch.empty(shape) for _ in range(3))
+    scores, confidences, losses, chances = (torch.empty(shape) for _ in range(4))
     with torch.inference_mode():
         for rows, logits in ledger.chunks():
             history = History(logits, answer.answers(logits))
             predictions[rows] = history.predictions
             heads[rows] = logits.argmax(dim=2)
             confidences[rows] = history.log_probs.amax(dim=2).exp()
+            last = history.log_probs[:, -1].exp()
+            chances[rows] = soft_correctness(history.predictions, last)
             losses[rows] = _label_losses(history, ledger.labels[rows])
             scores[rows] = exit_scores(scorer, history)
     shares = cost_shares(answer, scorer, ledger.cost_model, ledger.num_classes)
-    return Replay(ledger.labels, predictions, heads, scores, confidences, losses, shares)
+    return Replay(ledger.labels, predictions, heads, scores, confidences, losses, chances, shares)
 
 
 def cost_shares(answer: Answer, scorer: Scorer, costs: Costs, num_classes: int) -> Tensor:

@@ -16,7 +16,7 @@ from offramp.replay import replay
 from offramp.scorers import MaxProbability
 from offramp.thresholds import exits_taken, geometric, optimize
 from offramp.thresholds.geometric import geometric_sweep, shared_sweep
-from offramp.thresholds.optimized import Board, _Search, optimized_sweep
+from offramp.thresholds.optimized import SortedSamples, _Search, optimized_sweep
 from offramp.thresholds.points import measure, tune_points
 
 COSTS = torch.tensor([0.1, 0.4, 1.0], dtype=torch.float64)
@@ -172,13 +172,13 @@ def test_smoothing_keeps_a_lucky_handful_from_placing_a_cut():
 @given(WORLDS)
 def test_moves_say_what_changing_one_cut_gives(world):
     scores, correct = world
-    board = Board.of(scores, correct, COSTS)
-    cuts = board.cuts_of(exits_taken(scores, geometric(scores, torch.tensor([0.7, 1.5]))))
-    for m, right, spent in board.moves(cuts):
-        for cut in np.flatnonzero(board.allowed[m]):
+    table = SortedSamples.of(scores, correct, COSTS)
+    cuts = table.cuts_of(exits_taken(scores, geometric(scores, torch.tensor([0.7, 1.5]))))
+    for m, right, spent in table.moves(cuts):
+        for cut in np.flatnonzero(table.allowed[m]):
             moved = cuts.copy()
             moved[:, m] = cut
-            accuracy, cost = board.measure(moved)
+            accuracy, cost = table.measure(moved)
             assert right[:, cut] == pytest.approx(accuracy)
             assert spent[:, cut] == pytest.approx(cost)
 
@@ -189,7 +189,7 @@ def test_thresholds_of_cuts_decide_as_the_cuts(world):
     search = _Search.of(scores, correct, COSTS, 0)
     cuts = search.corners(3)
     assert np.array_equal(
-        exits_taken(scores, search.thresholds(cuts)).numpy(), search.board.exits_of(cuts)
+        exits_taken(scores, search.thresholds(cuts)).numpy(), search.table.exits_of(cuts)
     )
 
 
@@ -234,7 +234,9 @@ def test_impossible_requests_are_refused():
 
 
 def test_the_registry_knows_all_ways():
-    assert list(thresholds.THRESHOLD_METHODS) == ["geometric", "optimized", "shared", "assigned"]
+    assert list(thresholds.THRESHOLD_METHODS) == [
+        *("geometric", "optimized", "smooth", "shared", "assigned"),
+    ]
     assert METHODS["baseline"].thresholds == "geometric"
     assert optimized_sweep(torch.rand(50, 3), torch.rand(50, 3) > 0.5, COSTS, 5).shape[1] == 3
 

@@ -240,7 +240,7 @@ def test_an_accuracy_out_of_reach_says_what_is_possible():
 
 def test_unknown_methods_and_too_few_points_are_refused():
     scores = torch.rand(10, 4)
-    with pytest.raises(ConfigError, match="geometric, optimized, shared, assigned, got 'best'"):
+    with pytest.raises(ConfigError, match="optimized, smooth, shared, assigned, got 'best'"):
         tune_points(scores, scores > 0.5, COSTS, 0.5, method="best")
     with pytest.raises(ConfigError, match="`points` must be at least 2"):
         tune_points(scores, scores > 0.5, COSTS, 0.5, points=1)

@@ -81,7 +81,7 @@ def hits_on(policy: Policy, thresholds: str, val: Ledger, budgets: Sequence[floa
     for others, fold in folds(len(val), FOLDS):
         rest = replay.take(others)
         inputs = rest.scores, rest.correct, rest.cost_shares
-        points = tune_points(*inputs, 0.0, thresholds, POINTS)
+        points = tune_points(*inputs, 0.0, thresholds, POINTS, rest.chances)
         tuned = replace(replay.take(fold), thresholds=points.thresholds)
         hits[fold.numpy()] = _hits(tuned, budgets)
     return hits

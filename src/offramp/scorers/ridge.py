@@ -342,13 +342,19 @@ class LogisticCorrector(RidgeScorer):
         hard = stop_target(predictions, teacher.labels).double()
         target = torch.lerp(hard, soft_stop_target(predictions, teacher.probs), SOFTNESS)
         return [
-            _logistic(design, target[:, exit_index], penalties / LOGISTIC)[:, None]
+            fit_logistic(design, target[:, exit_index], penalties / LOGISTIC)[:, None]
             for exit_index, design in enumerate(designs)
         ]
 
 
-def _logistic(design: Tensor, target: Tensor, penalties: Tensor) -> Tensor:
-    """Weights `[D+1]` of a ridge logistic regression, by Newton's method."""
+def fit_logistic(design: Tensor, target: Tensor, penalties: Tensor) -> Tensor:
+    """Weights `[D]` of a ridge logistic regression, by Newton's method.
+
+    Args:
+        design: float64 `[N, D]`.
+        target: float64 `[N]` in [0, 1].
+        penalties: float64 `[D]`.
+    """
     weights = torch.zeros_like(penalties)
     for _ in range(NEWTON_STEPS):
         chance = (design @ weights).clamp(-30, 30).sigmoid()

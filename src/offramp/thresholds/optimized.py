@@ -226,7 +226,11 @@ class _Search:
     def of(cls, scores: Tensor, correct: Tensor, costs: Tensor, smoothing: float) -> "_Search":
         scores, correct = torch.as_tensor(scores), torch.as_tensor(correct)
         costs = torch.as_tensor(costs, dtype=torch.float64)
-        _check(scores, correct, costs, smoothing)
+        check_arrays(scores, correct, costs)
+        if not 0 <= smoothing < 1:
+            raise ConfigError(
+                f"`smoothing` must be a share of the samples in [0, 1), got {smoothing}"
+            )
         table = SortedSamples.of(scores, correct, costs)
         starts = geometric_sweep(scores, correct, costs, STARTS)
         cuts = table.cuts_of(exits_taken(scores, starts))
@@ -374,7 +378,12 @@ def _best_from(values: Floats) -> Cuts:
     return places
 
 
-def _check(scores: Tensor, correct: Tensor, costs: Tensor, smoothing: float) -> None:
+def check_arrays(scores: Tensor, correct: Tensor, costs: Tensor) -> None:
+    """Raise unless scores and correct are `[N, M]`, costs `[M]`, and scores finite.
+
+    Raises:
+        LedgerError: With the shapes, or the rule that is broken.
+    """
     if scores.ndim != 2 or correct.shape != scores.shape or costs.shape != scores.shape[1:]:
         raise LedgerError(
             "`scores` and `correct` must have the shape [N, M] and `costs` [M], got "
@@ -382,5 +391,3 @@ def _check(scores: Tensor, correct: Tensor, costs: Tensor, smoothing: float) -> 
         )
     if not scores[:, :-1].isfinite().all():
         raise LedgerError("`scores` must be finite at every exit but the last")
-    if not 0 <= smoothing < 1:
-        raise ConfigError(f"`smoothing` must be a share of the samples in [0, 1), got {smoothing}")

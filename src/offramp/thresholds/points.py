@@ -15,6 +15,7 @@ from offramp.thresholds.assigned import assigned_sweep
 from offramp.thresholds.geometric import geometric_sweep, shared_sweep
 from offramp.thresholds.optimized import optimized_sweep
 from offramp.thresholds.rule import exits_taken
+from offramp.thresholds.smooth import calibrated, smooth_sweep
 
 ThresholdMethod = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 """`(scores [N, M], correct [N, M], costs [M], points) -> thresholds [P, M]`, all on val."""
@@ -22,12 +23,16 @@ ThresholdMethod = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 THRESHOLD_METHODS: dict[str, ThresholdMethod] = {
     "geometric": geometric_sweep,
     "optimized": optimized_sweep,
+    "smooth": smooth_sweep,
     "shared": shared_sweep,
     "assigned": assigned_sweep,
 }
 
-BY_ACCURACY = ("optimized", "assigned")
+BY_ACCURACY = ("optimized", "smooth", "assigned")
 """Those that look at which answers are right."""
+
+BY_CHANCE = ("smooth",)
+"""Those that are better off with the chance that an answer is right, where it is known."""
 
 COARSE = 11  # operating points that are enough to see how much val flatters
 
@@ -115,6 +120,7 @@ def tune_points(
     full_accuracy: float,
     method: str = DEFAULT,
     points: int = 201,
+    chances: Tensor | None = None,
 ) -> OperatingPoints:
     """Choose thresholds on val by a named method and measure them there.
 
@@ -125,6 +131,7 @@ def tune_points(
         full_accuracy: Accuracy of the network's own last exit.
         method: A key of `THRESHOLD_METHODS`.
         points: How many operating points; methods may return fewer.
+        chances: `[N, M]`: of being right, from a source better than the exits (`Replay.chances`).
 
     Example:
         >>> scores = torch.linspace(0, 1, 40).reshape(10, 4)
@@ -139,8 +146,22 @@ def tune_points(
         )
     if points < 2:
         raise ConfigError(f"`points` must be at least 2, got {points}")
-    thresholds = THRESHOLD_METHODS[method](scores, correct, costs, points)
+    thresholds = _choose(method, scores, correct, costs, points, chances)
     return points_of(thresholds, scores, correct, costs, full_accuracy)
+
+
+def _choose(
+    method: str,
+    scores: Tensor,
+    correct: Tensor,
+    costs: Tensor,
+    points: int,
+    chances: Tensor | None,
+) -> Tensor:
+    """Thresholds `[P, M]` by a named method; from chances of being right where it takes them."""
+    if chances is not None and method in BY_CHANCE:
+        correct = calibrated(chances, correct)
+    return THRESHOLD_METHODS[method](scores, correct, costs, points)
 
 
 def points_of(
@@ -155,7 +176,12 @@ def points_of(
 
 
 def not_flattered(
-    points: OperatingPoints, scores: Tensor, correct: Tensor, costs: Tensor, method: str
+    points: OperatingPoints,
+    scores: Tensor,
+    correct: Tensor,
+    costs: Tensor,
+    method: str,
+    chances: Tensor | None = None,
 ) -> OperatingPoints:
     """The same points with the accuracies that samples like val can be expected to give.
 
@@ -169,6 +195,7 @@ def not_flattered(
         correct: bool `[N, M]`.
         costs: `[M]`, cumulative, as shares of the reference cost.
         method: A key of `THRESHOLD_METHODS`; those that do not look at `correct` flatter nobody.
+        chances: `[N, M]`, as for `tune_points`.
 
     Example:
         >>> torch.manual_seed(0)
@@ -184,8 +211,9 @@ def not_flattered(
         return points
     losses = np.zeros(len(points))
     for chosen_on, other in folds(len(scores), 2):
-        thresholds = THRESHOLD_METHODS[method](
-            scores[chosen_on], correct[chosen_on], costs, COARSE
+        half_chances = None if chances is None else chances[chosen_on]
+        thresholds = _choose(
+            method, scores[chosen_on], correct[chosen_on], costs, COARSE, half_chances
         )
         seen, unseen = (
             points_of(thresholds, scores[half], correct[half], costs, 0.0)

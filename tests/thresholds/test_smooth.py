@@ -1,0 +1,100 @@
+"""Smooth thresholds: for any score, from a few hundred samples."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offramp import MaxProbability, Policy
+from offramp.errors import LedgerError
+from offramp.thresholds import exits_taken
+from offramp.thresholds.points import measure, tune_points
+from offramp.thresholds.smooth import calibrated, smooth_sweep
+from offramp.zoo import cifar100
+
+COSTS = torch.tensor([0.1, 0.4, 0.7, 1.0], dtype=torch.float64)
+
+
+def world(samples, seed=0):
+    """Scores are log-odds of being right here; the later an exit, the more it gets right."""
+    generator = torch.Generator().manual_seed(seed)
+    ease = torch.randn(samples, 1, generator=generator)
+    scores = ease + 0.5 * torch.randn(samples, 4, generator=generator) + torch.arange(4) - 1.5
+    correct = torch.rand(samples, 4, generator=generator) < scores.sigmoid()
+    return scores, correct
+
+
+def value(thresholds, scores, correct, price=0.4):
+    """The best accuracy - price x cost that a row reaches."""
+    cost, accuracy, _ = measure(exits_taken(scores, thresholds), correct, COSTS)
+    return float((accuracy - price * cost).max())
+
+
+def test_there_is_a_point_for_every_cost():
+    scores, correct = world(500)
+    thresholds = smooth_sweep(scores, correct, COSTS, 51)
+    cost, _, _ = measure(exits_taken(scores, thresholds), correct, COSTS)
+    assert cost.min() == pytest.approx(0.1) and cost.max() == pytest.approx(1.0)
+    assert cost.sort().values.diff().max() < 0.05
+
+
+def test_from_few_samples_they_are_better_than_the_others_on_new_ones():
+    shipped = cifar100()
+    policy = Policy(MaxProbability()).fit_seeds(shipped["held_out"], [0])[0]
+    val, test = policy.replay(shipped["val"], "val"), policy.replay(shipped["test"])
+    found = dict.fromkeys(("geometric", "optimized", "smooth"), 0.0)
+    for start in range(0, 3000, 300):
+        few = val.take(torch.arange(start, start + 150))
+        inputs = few.scores, few.correct, few.cost_shares
+        for name in found:
+            points = tune_points(*inputs, 0.0, name, 101, few.chances)
+            curve = replace(test, thresholds=points.thresholds).curve
+            found[name] += sum(curve.at(budget).accuracy for budget in (0.25, 0.5, 0.75)) / 30
+    assert found["smooth"] > max(found["geometric"], found["optimized"]) + 0.003
+
+
+def test_chances_of_being_right_serve_instead_of_labels():
+    new, (scores, correct) = world(20_000, seed=99), world(300)
+    hard = value(smooth_sweep(scores, correct, COSTS, 101), *new)
+    soft = value(smooth_sweep(scores, scores.sigmoid(), COSTS, 101), *new)
+    assert soft > hard - 0.002
+
+
+@given(st.integers(0, 1000), st.integers(0, 3))
+def test_tied_scores_stay_together(seed, decimals):
+    scores, correct = world(60, seed)
+    thresholds = smooth_sweep(scores.round(decimals=decimals), correct, COSTS, 21)
+    for exit_index in range(3):
+        column = scores[:, exit_index].round(decimals=decimals).double()
+        assert not torch.isin(thresholds[:, exit_index], column).any()
+    assert not thresholds.isnan().any()
+
+
+@pytest.mark.parametrize("slope", [0.3, 1.0, 4.0])
+def test_chances_that_are_too_sure_or_not_sure_enough_are_calibrated(slope):
+    scores, correct = world(4000)
+    found = calibrated((slope * scores).sigmoid(), correct)
+    assert torch.allclose(found, scores.double().sigmoid(), atol=0.05)
+
+
+def test_a_policy_takes_the_chances_that_its_last_exit_gives(monkeypatch):
+    given_to = []
+    monkeypatch.setitem(
+        tune_points.__globals__["THRESHOLD_METHODS"],
+        "smooth",
+        lambda scores, correct, costs, points: (
+            given_to.append(correct) or smooth_sweep(scores, correct, costs, points)
+        ),
+    )
+    shipped = cifar100()
+    policy = Policy(MaxProbability()).fit(shipped["held_out"])
+    policy.tune(shipped["val"].take(torch.arange(200)), "smooth")
+    assert given_to[0].is_floating_point() and len(given_to[0]) == 200
+    assert 0.48 < policy.points.budgets[policy.at(budget=0.5).selected] <= 0.5
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    with pytest.raises(LedgerError, match=r"`costs` \[M\], got \[5, 4\], \[5, 3\] and \[4\]"):
+        smooth_sweep(torch.zeros(5, 4), torch.zeros(5, 3), COSTS, 5)
