@@ -13,6 +13,7 @@ from offramp.networks import (
     EarlyExitNetwork,
     LinearHead,
     MLPHead,
+    SeparableHead,
     TwoConvHead,
     attach,
     build,
@@ -79,6 +80,7 @@ def test_new_number_of_classes_gives_the_last_exit_a_new_head():
         ("pooled-linear", LinearHead),
         ("pooled-mlp", MLPHead),
         ("two-conv", TwoConvHead),
+        ("separable", SeparableHead),
         ("cascade", CascadeHead),
     ],
 )

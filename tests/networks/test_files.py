@@ -55,7 +55,7 @@ def test_precision_is_kept(tmp_path):
     assert loaded.fingerprint() == network.fingerprint()
 
 
-@pytest.mark.parametrize("head", ["pooled-mlp", "two-conv", "cascade"])
+@pytest.mark.parametrize("head", ["pooled-mlp", "two-conv", "separable", "cascade"])
 def test_heads_are_kept(head, tmp_path):
     network = build("convnet", num_classes=3, image_size=16, head=head).eval()
     network.save(tmp_path)

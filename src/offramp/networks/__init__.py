@@ -9,6 +9,7 @@ from offramp.networks.heads import (
     LinearHead,
     MLPHead,
     Pool,
+    SeparableHead,
     TwoConvHead,
 )
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
@@ -29,6 +30,7 @@ __all__ = [
     "LinearHead",
     "MLPHead",
     "Pool",
+    "SeparableHead",
     "Shared",
     "State",
     "TensorInput",

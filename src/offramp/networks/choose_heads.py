@@ -30,12 +30,25 @@ from offramp.networks.heads import (
     MLPHead,
     Pool,
     PoolKind,
+    SeparableHead,
     TwoConvHead,
 )
 from offramp.networks.layout import Channels, Layout
 from offramp.networks.state import State, batch_size, check_state, evaluating, leaf_at
 
-HEADS = ("pooled-linear", "pooled-mlp", "two-conv", "cls-token", "mean-token", "cascade")
+HEADS = (
+    "pooled-linear",
+    "pooled-mlp",
+    "two-conv",
+    "separable",
+    "cls-token",
+    "mean-token",
+    "cascade",
+)
+_MAPS: dict[str, type[TwoConvHead | SeparableHead]] = {
+    "two-conv": TwoConvHead,
+    "separable": SeparableHead,
+}
 _TOKENS: dict[str, PoolKind] = {"cls-token": "first", "mean-token": "mean"}
 
 
@@ -75,9 +88,12 @@ def _choose_head(
     chosen = layout.default_head if head is None else head
     if callable(chosen):
         return chosen(state, num_classes, exit_index)
+    is_last = exit_index == len(names) - 1
+    if is_last and chosen == "separable":
+        chosen = "pooled-linear"  # the backbone has done what those convolutions would do
     pool = layout.pool or _choose_pool(layout, state, chosen, names[exit_index])
     # The last state has passed the backbone's own last norm, if it has one.
-    norm = layout.norm and exit_index < len(names) - 1
+    norm = layout.norm and not is_last
     return make_head(chosen or "pooled-linear", state, pool, num_classes, exit_index, norm)
 
 
@@ -136,8 +152,8 @@ def make_head(
     if head not in HEADS:
         raise NetworkError(f"`head` must be one of {', '.join(HEADS)}, got {head!r}")
     tensor: Tensor = leaf_at(state, pool.leaf)
-    if head == "two-conv" and tensor.ndim == 4:
-        return TwoConvHead(replace(pool, kind="whole"), tensor.shape[1], num_classes)
+    if head in _MAPS and tensor.ndim == 4:
+        return _MAPS[head](replace(pool, kind="whole"), tensor.shape[1], num_classes)
     _check_fit(head, tensor)
     if tensor.ndim == 2:
         pool = Pool("flat", pool.leaf)
@@ -154,9 +170,9 @@ def make_head(
 
 def _check_fit(head: str, tensor: Tensor) -> None:
     # Any head can read a flat state, which is pooled already.
-    wanted = {"two-conv": (4, 2), "cls-token": (3, 2), "mean-token": (3, 2)}.get(head)
+    wanted = {**dict.fromkeys(_MAPS, (4, 2)), **dict.fromkeys(_TOKENS, (3, 2))}.get(head)
     if wanted and tensor.ndim not in wanted:
-        kind = "feature maps [N, C, H, W]" if head == "two-conv" else "tokens [N, T, C]"
+        kind = "feature maps [N, C, H, W]" if head in _MAPS else "tokens [N, T, C]"
         raise NetworkError(
             f"the head `{head}` reads {kind}, and the state is {list(tensor.shape)}; choose "
             "another head, such as `pooled-linear`"

@@ -210,6 +210,43 @@ def _strided(width: int, hidden: int) -> tuple[nn.Module, ...]:
     return convolution, nn.BatchNorm2d(hidden), nn.ReLU(inplace=True)
 
 
+class SeparableHead(Head):
+    """Two depthwise separable convolutions of stride 2, the mean, one linear layer.
+
+    It sees more than the mean of an early feature map, at about a tenth of the price of
+    `TwoConvHead`.
+
+    Args:
+        pool: Where in the state the feature map is; the head pools by itself.
+        width: Channels of the feature map.
+        num_classes: K.
+        hidden: Channels after each of the two.
+
+    Example:
+        >>> SeparableHead(Pool("whole"), width=8, num_classes=3)(torch.rand(2, 8, 4, 4)).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(self, pool: Pool, width: int, num_classes: int, hidden: int = 192) -> None:
+        super().__init__(pool, width=width, num_classes=num_classes, hidden=hidden)
+        self.convolutions = nn.Sequential(*_separable(width, hidden), *_separable(hidden, hidden))
+        self.linear = nn.Linear(hidden, num_classes)
+
+    def classify(self, features: Tensor, logits_so_far: Tensor | None = None) -> Tensor:
+        """Logits `[N, K]` from a feature map `[N, C, H, W]`."""
+        logits: Tensor = self.linear(self.convolutions(features).mean((2, 3)))
+        return logits
+
+
+def _separable(width: int, hidden: int) -> tuple[nn.Module, ...]:
+    depthwise = nn.Conv2d(width, width, 3, stride=2, padding=1, groups=width, bias=False)
+    pointwise = nn.Conv2d(width, hidden, 1, bias=False)
+    for convolution in (depthwise, pointwise):
+        nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    norms = nn.BatchNorm2d(width), nn.BatchNorm2d(hidden)
+    return depthwise, norms[0], pointwise, norms[1], nn.ReLU(inplace=True)
+
+
 class CascadeHead(Head):
     """A linear head that also reads the logits of the exit before it (zero time waste).
 

@@ -180,7 +180,9 @@ class Lite0(BlockNetwork):
         self.top = nn.Sequential(model._conv_head, model._bn1, activation)
         self.classifier = PooledClassifier(model._fc.in_features, model._fc.out_features)
         self.classifier.linear = model._fc
-        self.inputs = ImageInput(image_size, image_size, 3)
+        # Other sizes run too, such as small ones in the first epochs of training. The padding is
+        # right for those that differ by a multiple of 32.
+        self.inputs = ImageInput(image_size, image_size, 3, fixed=False)
 
 
 def _pretrained(image_size: int) -> Any:  # noqa: ANN401 - the package has no types
