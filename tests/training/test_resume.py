@@ -78,12 +78,15 @@ def with_dropout():
     return network
 
 
+@pytest.mark.parametrize("averaging", [0.0, 0.9])
 @pytest.mark.parametrize("freeze", [False, True])
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_goes_on_from_every_checkpoint(
-    objective, freeze, data, tmp_path, monkeypatch
+    objective, freeze, averaging, data, tmp_path, monkeypatch
 ):
     config = TrainConfig(
+        averaging=averaging,
+        head_rate=2.0,
         epochs=3,
         batch_size=20,
         learning_rate=0.01,

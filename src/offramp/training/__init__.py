@@ -12,16 +12,19 @@ from offramp.training.objectives import (
     ZeroTimeWaste,
     exit_losses,
 )
+from offramp.training.recipes import RECIPES, Recipe
 from offramp.training.train import OBJECTIVES, train
 
 __all__ = [
     "OBJECTIVES",
+    "RECIPES",
     "Distillation",
     "GradientEquilibrium",
     "Joint",
     "LastExit",
     "Objective",
     "Phase",
+    "Recipe",
     "TrainConfig",
     "TrainHistory",
     "ZeroTimeWaste",

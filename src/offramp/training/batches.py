@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.utils.data import (
     DataLoader,
     IterableDataset,
@@ -158,6 +159,30 @@ def moved(inputs: Any, device: torch.device, channels_last: bool = False) -> Any
         return leaf
 
     return map_leaves(move, inputs)
+
+
+def resized(inputs: Any, size: int | None) -> Any:  # noqa: ANN401
+    """Images `[n, C, H, W]` with H and W of `size` pixels; None leaves them as they are."""
+    if size is None:
+        return inputs
+
+    def resize(leaf: Tensor) -> Tensor:
+        if leaf.ndim != 4 or leaf.shape[2:] == (size, size):
+            return leaf
+        return functional.interpolate(
+            leaf, (size, size), mode="bilinear", align_corners=False, antialias=True
+        )
+
+    return map_leaves(resize, inputs)
+
+
+def smoothed(targets: Tensor, num_classes: int, share: float) -> Tensor:
+    """Targets, classes `[n]` or probabilities `[n, K]`, with a share spread over all classes."""
+    if not share:
+        return targets
+    if targets.ndim == 1:
+        targets = functional.one_hot(targets, num_classes).to(torch.float32)
+    return targets * (1 - share) + share / num_classes
 
 
 Compute: TypeAlias = Callable[[Batch], Sequence[Tensor]]

@@ -20,11 +20,20 @@ class TrainConfig:
         epochs: The most epochs in each phase of the objective.
         batch_size: Over all processes together.
         learning_rate: At the top of the schedule.
+        head_rate: Factor on the learning rate for the heads, which are new where the backbone is
+            pretrained. The backbone's own classifier is part of the backbone.
         weight_decay: Of AdamW, on tensors with two dimensions or more; not on biases and norms.
         warmup_epochs: Over which the learning rate rises linearly; at most a fifth of `epochs`.
         restart_epochs: Length of the first cosine cycle; each next one is twice as long. All are
             stretched so that training ends with the end of a cycle.
         clip_norm: Gradients are scaled down to this norm; None for no clipping.
+        averaging: Decay per step of an exponential moving average of the weights, such as 0.999.
+            The average is evaluated and returned. 0: no average.
+        label_smoothing: Share of a target that is spread over all classes. It often raises the
+            accuracy, but confidences then separate right from wrong answers less well.
+        image_sizes: Training images are resized to these sizes in turn, each for an equal share
+            of the epochs; small images cost less. The last should be the size of the data, at
+            which the network is evaluated. Empty: images are not resized.
         patience: Stop after this many epochs without a better accuracy (mean over the exits) on
             the stopping slice, and take the best epoch's weights. None: no slice is held back,
             all epochs are run, and the last weights are taken.
@@ -49,10 +58,14 @@ class TrainConfig:
     epochs: int = 1000
     batch_size: int = 128
     learning_rate: float = 1e-3
+    head_rate: float = 1.0
     weight_decay: float = 0.05
     warmup_epochs: float = 5.0
     restart_epochs: float = 50.0
     clip_norm: float | None = 1.0
+    averaging: float = 0.0
+    label_smoothing: float = 0.0
+    image_sizes: tuple[int, ...] = ()
     patience: int | None = 30
     stopping_share: float = 0.1
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -68,21 +81,31 @@ class TrainConfig:
             self._check_whole(name, least)
         if self.patience is not None:
             self._check_whole("patience", 1)
-        for name in ("learning_rate", "restart_epochs"):
+        self._check_numbers()
+        if any(size < 1 for size in self.image_sizes):
+            raise ConfigError(
+                f"`image_sizes` must be numbers of pixels, at least 1, got {self.image_sizes}"
+            )
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ConfigError(f"`clip_norm` must be above 0, or None, got {self.clip_norm}")
+        if self.precision not in ("float32", "bfloat16"):
+            raise ConfigError(f"`precision` must be float32 or bfloat16, got {self.precision!r}")
+
+    def _check_numbers(self) -> None:
+        for name in ("learning_rate", "head_rate", "restart_epochs"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"`{name}` must be above 0, got {getattr(self, name)}")
         for name in ("weight_decay", "warmup_epochs", "checkpoint_seconds"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"`{name}` must be at least 0, got {getattr(self, name)}")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ConfigError(f"`clip_norm` must be above 0, or None, got {self.clip_norm}")
+        for name in ("averaging", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"`{name}` must lie in [0, 1), got {getattr(self, name)}")
         if not 0 < self.stopping_share < 1:
             raise ConfigError(
                 f"`stopping_share` must lie in (0, 1), got {self.stopping_share}; to train on all "
                 "data, without early stopping, say patience=None"
             )
-        if self.precision not in ("float32", "bfloat16"):
-            raise ConfigError(f"`precision` must be float32 or bfloat16, got {self.precision!r}")
 
     def _check_whole(self, name: str, least: int) -> None:
         value = getattr(self, name)
@@ -90,6 +113,17 @@ class TrainConfig:
             raise ConfigError(
                 f"`{name}` must be a whole number of at least {least}, got {value!r}"
             )
+
+    def image_size(self, epoch: int) -> int | None:
+        """The size of images in an epoch, counted from 0; None: as they are.
+
+        Example:
+            >>> config = TrainConfig(epochs=4, image_sizes=(64, 96))
+            >>> [config.image_size(epoch) for epoch in range(4)]
+            [64, 64, 96, 96]
+        """
+        sizes = self.image_sizes
+        return sizes[epoch * len(sizes) // self.epochs] if sizes else None
 
     def decisive(self) -> dict[str, Any]:
         """The settings that the resulting weights depend on."""

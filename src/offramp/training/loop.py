@@ -14,7 +14,14 @@ from torch.nn.utils import clip_grad_norm_
 from offramp.errors import ConfigError
 from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import RunProgress
-from offramp.training.batches import Batch, Samples, check_targets, moved
+from offramp.training.batches import (
+    Batch,
+    Samples,
+    check_targets,
+    moved,
+    resized,
+    smoothed,
+)
 from offramp.training.checkpoint import (
     Checkpoints,
     Place,
@@ -31,6 +38,8 @@ from offramp.training.distributed import Processes
 from offramp.training.frozen import cache_features, can_split, training_mode
 from offramp.training.history import HistoryWriter, TrainHistory
 from offramp.training.objectives import Objective, Phase, exit_losses
+from offramp.training.optimizer import WeightAverage, make_optimizer
+from offramp.training.precision import bfloat16_autocast
 
 _LEAST = 0.01  # of the full learning rate, at the end of a cycle
 _GROWTH = 2  # of each cycle over the one before
@@ -113,7 +122,7 @@ class Run:
         """The precision in which the network runs."""
         if self.config.precision == "float32":
             return nullcontext()
-        return torch.autocast(self.processes.device.type, torch.bfloat16)
+        return bfloat16_autocast(self.processes.device)
 
     def slices(self) -> tuple[Tensor, Tensor]:
         """Positions of the samples to train on, and of those that decide on stopping.
@@ -154,7 +163,7 @@ class PhaseRun:
         run: What the phases share.
         phase: What is trained, and with which objective.
         place: Where to begin.
-        tensors: The optimiser's and the best weights, if the phase was begun before.
+        tensors: The optimiser's, the averaged and the best weights, if the phase was begun before.
     """
 
     def __init__(
@@ -165,7 +174,8 @@ class PhaseRun:
         self.train_index, self.stop_index = run.slices()
         self.samples = run.samples
         self.module: nn.Module = _Pass(run.network, phase.objective)
-        if run.augment is None and can_split(run.network, phase):
+        changing = run.augment is not None or run.config.image_sizes
+        if not changing and can_split(run.network, phase):
             self._use_features()
         self.wrapped = self.processes.wrap(self.module)
         self.schedule = Schedule(
@@ -173,7 +183,10 @@ class PhaseRun:
         )
         self.names = {id(p): name for name, p in self.network.named_parameters()}
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
-        self.optimizer = _optimizer(self.parameters, self.config)
+        self.optimizer = make_optimizer(self.network, self.config)
+        self.average: WeightAverage | None = None
+        if self.config.averaging:
+            self.average = WeightAverage(self.network, self.config.averaging, tensors)
         self.best: dict[str, Tensor] = {}
         if tensors:
             restore_optimizer(self.optimizer, self.names, tensors)
@@ -189,6 +202,8 @@ class PhaseRun:
         while self.place.epoch < self.config.epochs and reason == "epochs":
             self._epoch()
             reason = "patience" if self._is_out_of_patience() else "epochs"
+        if self.average is not None:
+            self.average.put()
         self.processes.align(self.network)
         if self.best:
             fill(self.network, self.best, "best.")
@@ -202,6 +217,7 @@ class PhaseRun:
         tensors = {
             **weights(self.network, "network."),
             **optimizer_tensors(self.optimizer, self.names),
+            **(self.average.tensors if self.average is not None else {}),
             **self.best,
         }
         history = {
@@ -233,15 +249,18 @@ class PhaseRun:
     def _step(self, batch: Batch, steps: int) -> None:
         inputs, targets = batch
         check_targets(targets, self.network.num_classes)
+        inputs = resized(inputs, self.config.image_size(self.place.epoch))
         if self.run.augment is not None:
             generator = generator_at(*self._here("augment"), self.processes.rank)
             inputs, targets = self.run.augment(
                 inputs, targets, self.network.num_classes, generator
             )
             check_targets(targets, self.network.num_classes)
-        epoch = self.place.epoch + (self.place.step + 1) / steps
+        targets = smoothed(targets, self.network.num_classes, self.config.label_smoothing)
+        done = self.place.epoch * steps + self.place.step + 1
+        rate = self.config.learning_rate * self.schedule.factor(done / steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config.learning_rate * self.schedule.factor(epoch)
+            group["lr"] = rate * group["times"]
         logits = self._forward(inputs)
         targets = targets.to(logits.device)
         loss = self.phase.objective(logits, targets)
@@ -251,6 +270,8 @@ class PhaseRun:
         if self.config.clip_norm is not None:
             clip_grad_norm_(self.parameters, self.config.clip_norm)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update(done)
         self._count(loss.detach(), logits.detach(), targets)
 
     def _forward(self, inputs: Any) -> Tensor:  # noqa: ANN401
@@ -278,13 +299,15 @@ class PhaseRun:
             "phase": self.phase.name,
             "epoch": self.place.epoch,
             "loss": loss / samples,
-            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "learning_rate": self.config.learning_rate
+            * self.schedule.factor(self.place.epoch + 1),
             "train_accuracy": [each / samples for each in correct],
             "seconds": round(self.place.seconds, 3),
         }
         if len(self.stop_index):
-            record.update(self._evaluate())
-            self._keep_if_best(sum(record["accuracy"]) / len(record["accuracy"]))
+            with self.average.in_place() if self.average is not None else nullcontext():
+                record.update(self._evaluate())
+                self._keep_if_best(sum(record["accuracy"]) / len(record["accuracy"]))
         self.run.history.records.append(record)
         if self.processes.is_main:
             self.run.writer.epoch(self.run.history)
@@ -336,10 +359,8 @@ class PhaseRun:
 
     def _batches(self, epoch: int) -> list[Tensor]:
         """This process's share of every batch of an epoch; a last, smaller batch is left out."""
-        place = (self.config.seed, "order", self.place.phase, epoch)
-        order = self.train_index[
-            torch.randperm(len(self.train_index), generator=generator_at(*place))
-        ]
+        generator = generator_at(self.config.seed, "order", self.place.phase, epoch)
+        order = self.train_index[torch.randperm(len(self.train_index), generator=generator)]
         world = self.processes.world
         size = min(self.config.batch_size, len(order) // world * world)
         if size % world or not size:
@@ -347,10 +368,8 @@ class PhaseRun:
                 f"`batch_size` must be a multiple of the {world} processes, and no larger than "
                 f"the data, got {self.config.batch_size} for {len(order)} samples"
             )
-        return [
-            each[self.processes.rank :: world]
-            for each in order[: len(order) // size * size].split(size)
-        ]
+        order = order[: len(order) // size * size]
+        return [each[self.processes.rank :: world] for each in order.split(size)]
 
     def _read(self, batches: list[Tensor]) -> Iterator[Batch]:
         return self.samples.batches(batches, seed_at(*self._here("read"), self.processes.rank))
@@ -382,11 +401,3 @@ def _num_correct(logits: Tensor, targets: Tensor) -> list[float]:
     labels = targets.argmax(1) if targets.ndim == 2 else targets
     correct: list[float] = (logits.argmax(2) == labels.unsqueeze(1)).sum(0).tolist()
     return correct
-
-
-def _optimizer(parameters: list[nn.Parameter], config: TrainConfig) -> torch.optim.AdamW:
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], config.learning_rate)

@@ -275,6 +275,7 @@ class Distillation(Objective):
         confidence: Above which the temperature grows, in (0, 1].
         growth: Factor per step, at least 1.
         temperature: To begin with.
+        weights: `[M]`, how much each exit's loss counts; all alike by default.
 
     Attributes:
         temperature_: The current T.
@@ -291,6 +292,7 @@ class Distillation(Objective):
     confidence: float = 0.5
     growth: float = 1.05
     temperature: float = 1.0
+    weights: Sequence[float] | None = None
     name: ClassVar[str] = "distillation"
 
     def __post_init__(self) -> None:
@@ -302,6 +304,7 @@ class Distillation(Objective):
             raise ConfigError(f"`growth` must be at least 1, got {self.growth}")
         if not self.temperature > 0:
             raise ConfigError(f"`temperature` must be above 0, got {self.temperature}")
+        self.weights = checked_weights(self.weights)
         self.temperature_ = self.temperature
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -313,7 +316,8 @@ class Distillation(Objective):
         warm = self.temperature_
         taught = exit_losses(logits[:, :-1] / warm, (teacher / warm).softmax(-1))  # [M - 1]
         earlier = (1 - self.share) * labelled[:-1] + self.share * warm**2 * taught
-        return earlier.sum() + labelled[-1]
+        losses = torch.cat([earlier, labelled[-1:]])
+        return weighted_sum(losses, checked_weights(self.weights))
 
     def _grow(self, teacher: Tensor) -> None:
         surest = (teacher / self.temperature_).softmax(-1).amax(-1).mean()

@@ -1,0 +1,136 @@
+"""Fine-tuning: rates of heads, averaged weights, smoothed targets, sizes of images, recipes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from offramp.errors import ConfigError
+from offramp.networks import build
+from offramp.training import Distillation, TrainConfig, train
+from offramp.training.batches import smoothed
+from offramp.training.optimizer import WeightAverage, make_optimizer
+from offramp.training.precision import bfloat16_autocast
+from offramp.training.recipes import RECIPES, find_recipe
+
+
+def test_the_average_is_that_of_the_weights_after_each_step():
+    network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    average = WeightAverage(network, decay=0.5)
+    expected = network[0].weight.detach().clone()
+    for step in range(1, 30):
+        nn.init.normal_(network[0].weight)
+        network(torch.rand(4, 2))
+        average.update(step)
+        decay = min(0.5, step / (step + 9))
+        expected = decay * expected + (1 - decay) * network[0].weight.detach()
+    torch.testing.assert_close(average.tensors["average.0.weight"], expected)
+    assert average.tensors["average.1.num_batches_tracked"] == 29
+
+
+def test_what_is_left_in_the_end_is_the_average(data, quick):
+    def trained(averaging):
+        torch.manual_seed(3)
+        network = build("convnet", num_classes=3, image_size=8, width=4)
+        train(network, data, config=replace(quick, patience=None, averaging=averaging))
+        return network.state_dict()["heads.0.linear.weight"]
+
+    plain, short, long = trained(0.0), trained(1e-9), trained(0.999)
+    torch.testing.assert_close(short, plain)  # an average that remembers nothing
+    assert not torch.allclose(long, plain)
+
+
+def test_stopping_looks_at_the_average_and_training_goes_on_without_it(convnet, data, quick):
+    config = replace(quick, averaging=0.9, epochs=4)
+    history = train(convnet, data, config=config)
+    torch.manual_seed(3)
+    plain = build("convnet", num_classes=3, image_size=8, width=4)
+    other = train(plain, data, config=replace(config, averaging=0.0))
+    assert [r["loss"] for r in history] == [r["loss"] for r in other]
+    assert [r["exit_losses"] for r in history] != [r["exit_losses"] for r in other]
+
+
+def test_heads_learn_at_their_own_rate(convnet):
+    groups = make_optimizer(convnet, TrainConfig(head_rate=4.0)).param_groups
+    times = {id(p): group["times"] for group in groups for p in group["params"]}
+    assert {times[id(p)] for head in convnet.heads[:-1] for p in head.parameters()} == {4.0}
+    # The last head is the backbone's own classifier.
+    others = [*convnet.stages.parameters(), *convnet.heads[-1].parameters()]
+    assert {times[id(p)] for p in others} == {1.0}
+    assert len(times) == len(list(convnet.parameters()))
+
+
+def test_smoothed_targets_sum_to_one_and_keep_their_order():
+    targets = smoothed(torch.tensor([2, 0]), 4, 0.2)
+    torch.testing.assert_close(
+        targets, torch.tensor([[0.05, 0.05, 0.85, 0.05], [0.85, 0.05, 0.05, 0.05]])
+    )
+    torch.testing.assert_close(smoothed(targets, 4, 0.2).sum(1), torch.ones(2))
+    labels = torch.tensor([2, 0])
+    assert smoothed(labels, 4, 0.0) is labels
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_images_grow_while_training_and_are_evaluated_as_they_are(data, quick, freeze):
+    seen = []
+    network = build("convnet", num_classes=3, image_size=8, width=4)
+    network.inputs = replace(network.inputs, fixed=False)
+    network.stages[0].register_forward_pre_hook(
+        lambda module, args: seen.append((network.stages[0].training, args[0].shape[2]))
+    )
+    config = replace(quick, epochs=4, batch_size=58, image_sizes=(4, 6))
+    train(network, data, config=config, freeze_backbone=freeze)
+    sizes = [size for _, size in seen]
+    assert sizes == [4, 8, 4, 8, 6, 8, 6, 8]  # one step and one look at the stopping slice each
+
+
+def test_weights_scale_the_exits_of_distillation():
+    logits, labels = torch.randn(8, 3, 5), torch.arange(8) % 5
+    first, last, both = (
+        Distillation(weights=weights)(logits, labels)
+        for weights in ([1, 1, 0], [0, 0, 1], [0.5, 0.5, 2])
+    )
+    torch.testing.assert_close(both, 0.5 * first + 2 * last)
+    with pytest.raises(ConfigError, match="one number for each of the 3 exits, got 2"):
+        Distillation(weights=[1, 1])(logits, labels)
+
+
+def test_convolutions_with_groups_train_in_float32_and_others_in_bfloat16():
+    plain, grouped = nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3, groups=4)
+    x = torch.rand(2, 4, 6, 6)
+    with bfloat16_autocast(torch.device("cpu")):
+        assert plain(x).dtype == torch.bfloat16
+        out = grouped(plain(x))
+    assert out.dtype == torch.float32
+    out.sum().backward()
+    assert plain.weight.grad is not None
+    with torch.no_grad(), bfloat16_autocast(torch.device("cpu")):
+        assert grouped(x).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_learns(name, convnet, data):
+    recipe = find_recipe(name)
+    config = replace(recipe.config, epochs=15, batch_size=8, learning_rate=0.02, progress=False)
+    history = train(convnet, data, recipe.objective, config)
+    assert history.last["train_accuracy"][-1] >= 0.8
+
+
+def test_an_unknown_recipe_names_the_known_ones():
+    with pytest.raises(ConfigError, match="must be one of paper, finetune, got 'secret'"):
+        find_recipe("secret")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"head_rate": 0}, "`head_rate` must be above 0, got 0"),
+        ({"averaging": 1.0}, r"`averaging` must lie in \[0, 1\), got 1.0"),
+        ({"label_smoothing": -0.1}, r"`label_smoothing` must lie in \[0, 1\), got -0.1"),
+        ({"image_sizes": (0, 8)}, r"`image_sizes` must be numbers of pixels, at least 1"),
+    ],
+)
+def test_impossible_settings_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(**settings)
