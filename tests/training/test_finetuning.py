@@ -9,7 +9,7 @@ from torch import nn
 from offramp.errors import ConfigError
 from offramp.networks import build
 from offramp.training import Distillation, TrainConfig, train
-from offramp.training.batches import smoothed
+from offramp.training.batches import grouped_by_length, smoothed
 from offramp.training.optimizer import WeightAverage, make_optimizer
 from offramp.training.precision import bfloat16_autocast
 from offramp.training.recipes import RECIPES, find_recipe
@@ -83,6 +83,20 @@ def test_images_grow_while_training_and_are_evaluated_as_they_are(data, quick, f
     train(network, data, config=config, freeze_backbone=freeze)
     sizes = [size for _, size in seen]
     assert sizes == [4, 8, 4, 8, 6, 8, 6, 8]  # one step and one look at the stopping slice each
+
+
+def test_a_batch_has_samples_of_similar_length_and_every_sample_comes_once():
+    lengths = torch.randint(1, 100, (640,), generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(640, generator=torch.Generator().manual_seed(1))
+    found = grouped_by_length(order, lengths, 16, torch.Generator().manual_seed(2))
+    assert found.sort().values.tolist() == list(range(640))
+
+    def padded(numbers):
+        return int(lengths[numbers].view(-1, 16).amax(1).sum()) * 16
+
+    assert padded(found) < 1.1 * int(lengths.sum()) < padded(order)
+    firsts = lengths[found].view(-1, 16)[:, 0]
+    assert not torch.equal(firsts, firsts.sort().values)  # short ones do not all come first
 
 
 def test_weights_scale_the_exits_of_distillation():

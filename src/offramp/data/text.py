@@ -68,6 +68,11 @@ class TextData(LabelledData):
         texts = [self.texts[position] for position in index.tolist()]
         return self._tokens(texts, padding="longest"), self.labels[index]
 
+    @property
+    def lengths(self) -> Tensor:
+        """Characters of each text, int64 `[N]`; training puts texts of similar length together."""
+        return torch.tensor([len(text) for text in self.texts])
+
     def _tokens(self, texts: list[str], padding: str) -> dict[str, Tensor]:
         tokens = self.tokenizer(
             texts, padding=padding, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"

@@ -81,6 +81,11 @@ class Samples:
         """What the data set says it is: `train`, `held_out`, `val` or `test`; or None."""
         return getattr(self.dataset, "split", None)
 
+    @property
+    def lengths(self) -> Tensor | None:
+        """How long each sample is, int64 `[N]`, where the data set has samples of all lengths."""
+        return getattr(self.dataset, "lengths", None)
+
     def batches(self, indices: Sequence[Tensor], seed: int = 0) -> Iterator[Batch]:
         """Read batches one after the other, each when it is asked for.
 
@@ -159,6 +164,24 @@ def moved(inputs: Any, device: torch.device, channels_last: bool = False) -> Any
         return leaf
 
     return map_leaves(move, inputs)
+
+
+def grouped_by_length(
+    order: Tensor, lengths: Tensor, batch_size: int, generator: torch.Generator
+) -> Tensor:
+    """A random order in which the samples of a batch are of similar length, so little is padding.
+
+    Args:
+        order: Positions of samples in a random order, for whole batches, int64 `[n]`.
+        lengths: Of all samples, int64 `[N]`.
+        batch_size: Samples in a batch.
+        generator: The source of randomness.
+    """
+    # Sorted within stretches of 32 batches, which are shuffled again.
+    stretches = order.split(32 * batch_size)
+    order = torch.cat([each[lengths[each].argsort(stable=True)] for each in stretches])
+    batches = order.view(-1, batch_size)
+    return batches[torch.randperm(len(batches), generator=generator)].flatten()
 
 
 def resized(inputs: Any, size: int | None) -> Any:  # noqa: ANN401

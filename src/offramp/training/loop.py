@@ -18,6 +18,7 @@ from offramp.training.batches import (
     Batch,
     Samples,
     check_targets,
+    grouped_by_length,
     moved,
     resized,
     smoothed,
@@ -369,6 +370,8 @@ class PhaseRun:
                 f"the data, got {self.config.batch_size} for {len(order)} samples"
             )
         order = order[: len(order) // size * size]
+        if self.samples.lengths is not None:
+            order = grouped_by_length(order, self.samples.lengths, size, generator)
         return [each[self.processes.rank :: world] for each in order.split(size)]
 
     def _read(self, batches: list[Tensor]) -> Iterator[Batch]:
