@@ -12,8 +12,10 @@ from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
 from offramp.cli import train_record
+from offramp.cli.train_record import load_network
 from offramp.errors import ConfigError
 from offramp.ledger import Ledger
+from offramp.networks import SeparableHead
 
 # The function of the same name hides the module.
 source = import_module("offramp.data.load")
@@ -107,6 +109,60 @@ def test_augmentation_by_name_is_kept_with_the_run(app, tmp_path, name, found):
     assert said is None if found is None else found in said
 
 
+def test_options_override_a_recipe(app, tmp_path):
+    text = f"train --data x --network convnet --epochs 1 --out {tmp_path}"
+    call(app, f"{text}/a --recipe finetune")
+    call(
+        app,
+        f"{text}/b --recipe finetune --objective joint --averaging 0 --patience 5 --augment none",
+    )
+    call(app, f"{text}/c --label-smoothing 0.1 --head-rate 3 --batch-size 16")
+    one, other, plain = (json.loads((tmp_path / run / "train.json").read_text()) for run in "abc")
+    assert one["objective"]["name"] == "distillation"
+    assert "flip=0.5" in one["augment"]
+    assert (one["averaging"], one["head_rate"], one["patience"]) == (0.999, 4.0, None)
+    assert other["objective"]["name"] == "joint"
+    assert (other["averaging"], other["head_rate"], other["patience"]) == (0.0, 4.0, 5)
+    assert other["augment"] is None
+    assert (plain["label_smoothing"], plain["head_rate"], plain["patience"]) == (0.1, 3.0, 30)
+
+
+def test_exits_heads_and_their_weights_are_options(app, tmp_path):
+    text = f"train --data x --network convnet --epochs 1 --out {tmp_path}"
+    call(app, f"{text}/a --exits blocks.0,blocks.2 --head separable --exit-weights 0.5,1,2")
+    call(app, f"{text}/b --exits 2")
+    names = [load_network(tmp_path / run).exit_names for run in "ab"]
+    assert names[0] == ("blocks.0", "blocks.2", "last")
+    assert len(names[1]) == 2
+    assert isinstance(load_network(tmp_path / "a").heads[0], SeparableHead)
+    said = json.loads((tmp_path / "a" / "train.json").read_text())
+    assert said["objective"]["weights"] == [0.5, 1, 2]
+
+
+def test_a_saved_network_is_trained_further(app, tmp_path):
+    text = f"train --data x --epochs 1 --out {tmp_path}"
+    call(app, f"{text}/a --network convnet --exits 2")
+    call(app, f"{text}/b --network {tmp_path}/a --learning-rate 1e-9 --averaging 0.5")
+    first, second = (load_network(tmp_path / run) for run in "ab")
+    assert first.exit_names == second.exit_names
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+    with pytest.raises(ConfigError, match="has its exits: leave --exits and --head out"):
+        call(app, f"{text}/c --network {tmp_path}/a/network --exits 3")
+
+
+def test_the_size_of_images_is_kept_for_recording(app, tmp_path, monkeypatch):
+    asked = []
+    splits = source.load("x")
+    monkeypatch.setattr(source, "load", lambda name, **options: asked.append(options) or splits)
+    call(app, f"train --data x --network convnet --epochs 1 --image-size 8 --out {tmp_path}")
+    call(app, f"record {tmp_path}")
+    further = tmp_path / "further"
+    call(app, f"train --data x --network {tmp_path} --epochs 1 --out {further}")
+    assert asked == [{"image_size": 8}] * 3
+    assert json.loads((tmp_path / "train.json").read_text())["image_sizes"] == []
+
+
 def test_an_interruption_says_how_to_go_on(app, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -125,6 +181,14 @@ def test_wrong_options_are_named(app, tmp_path):
         call(app, f"{text} --precision int8")
     with pytest.raises(ConfigError, match="--augment must be none, light or paper, got 'heavy'"):
         call(app, f"{text} --augment heavy")
+    with pytest.raises(ConfigError, match="`recipe` must be one of paper, finetune, got 'fast'"):
+        call(app, f"{text} --recipe fast")
+    with pytest.raises(
+        ConfigError, match="--image-size must be whole numbers of pixels, got '8,'"
+    ):
+        call(app, f"{text} --image-size 8,")
+    with pytest.raises(ConfigError, match=r"--exit-weights do not go with .* zero-time-waste"):
+        call(app, f"{text} --objective zero-time-waste --exit-weights 1,1,1,1")
     with pytest.raises(ConfigError, match="no network `convnt`; did you mean `convnet`"):
         call(app, text.replace("convnet", "convnt"))
     call(app, f"{text} --epochs 1")

@@ -1,16 +1,20 @@
 """The sub-commands `train` and `record`: parse, and one public call."""
 
+import inspect
 import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from torch import Tensor
 
 from offramp.cli.console import err
+from offramp.cli.options import numbers
 from offramp.data import Augmentation
 from offramp.data.load import Source
 from offramp.errors import ConfigError
@@ -18,9 +22,15 @@ from offramp.hints import did_you_mean
 from offramp.machine import to_precision
 from offramp.networks import ARCHITECTURES, EarlyExitNetwork, build_for_data
 from offramp.networks.backbones import BUILDERS
+from offramp.networks.choose_heads import HEADS
 from offramp.record import record
 from offramp.serving.answers import network_folder
-from offramp.training import OBJECTIVES, TrainConfig, train
+from offramp.training import OBJECTIVES, Objective, train
+from offramp.training.recipes import RECIPES, find_recipe
+from offramp.training.train import find_objective
+
+_BY_RECIPE = "Default: as the recipe says."
+_CASCADE = "zero-time-waste"  # needs heads that read logits
 
 Domain = Annotated[
     str | None, typer.Option(help="The domain of test, for data sets with several domains.")
@@ -41,7 +51,8 @@ def train_command(
     network: Annotated[
         str,
         typer.Option(
-            help=f"One of {', '.join(ARCHITECTURES)}; or a pretrained model, as attach takes it."
+            help=f"One of {', '.join(ARCHITECTURES)}; a pretrained model, as attach takes it; or "
+            "the folder of a run or of a saved network, which is trained further."
         ),
     ],
     folder: Annotated[
@@ -50,9 +61,37 @@ def train_command(
             "--out", help="Folder of the run; if it has one already, that run is resumed."
         ),
     ],
-    objective: Annotated[str, typer.Option(help=f"One of {', '.join(OBJECTIVES)}.")] = "joint",
-    epochs: Annotated[int, typer.Option(help="The most epochs in each phase.")] = 1000,
-    batch_size: Annotated[int, typer.Option(help="Over all processes together.")] = 128,
+    recipe: Annotated[
+        str,
+        typer.Option(
+            help=f"A set of defaults, one of {', '.join(RECIPES)}; other options override it. "
+            "finetune is for pretrained networks: few epochs, a higher learning rate for the "
+            "heads, averaged weights, distillation from the last exit."
+        ),
+    ] = "paper",
+    objective: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(OBJECTIVES)}. {_BY_RECIPE}")
+    ] = None,
+    exit_weights: Annotated[
+        str | None,
+        typer.Option(help="Weight of each exit's loss, comma-separated. Default: all 1."),
+    ] = None,
+    exits: Annotated[
+        str,
+        typer.Option(
+            help="Where the exits go: every-block, a number, or comma-separated names of modules."
+        ),
+    ] = "every-block",
+    head: Annotated[
+        str | None,
+        typer.Option(help=f"One of {', '.join(HEADS)}. Default: what fits the network."),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help=f"The most epochs in each phase. {_BY_RECIPE}")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help=f"Over all processes together. {_BY_RECIPE}")
+    ] = None,
     learning_rate: Annotated[
         float | None,
         typer.Option(
@@ -60,17 +99,37 @@ def train_command(
             "from scratch, 0.001 for all others."
         ),
     ] = None,
+    head_rate: Annotated[
+        float | None, typer.Option(help=f"Factor on it for the heads. {_BY_RECIPE}")
+    ] = None,
+    averaging: Annotated[
+        float | None,
+        typer.Option(help=f"Decay of the moving average of the weights; 0: none. {_BY_RECIPE}"),
+    ] = None,
+    label_smoothing: Annotated[
+        float | None, typer.Option(help="Share of a target that is spread over all classes.")
+    ] = None,
     patience: Annotated[
-        int, typer.Option(help="Epochs without progress before stopping; 0: never stop early.")
-    ] = 30,
+        int | None,
+        typer.Option(
+            help=f"Epochs without progress before stopping; 0: never stop early. {_BY_RECIPE}"
+        ),
+    ] = None,
     freeze_backbone: Annotated[bool, typer.Option(help="Train the heads only.")] = False,
     augment: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Of images: none; light, which is shifts and flips, for small networks; or "
-            "paper, all that the paper does, including Mixup and CutMix."
+            f"paper, all that the paper does, including Mixup and CutMix. {_BY_RECIPE}"
         ),
-    ] = "none",
+    ] = None,
+    image_size: Annotated[
+        str | None,
+        typer.Option(
+            help="Size of the images in pixels. Several, comma-separated: in turn, each for an "
+            "equal share of the epochs; the network is built for the last."
+        ),
+    ] = None,
     domain: Domain = None,
     tokenizer: TokenizerName = None,
     precision: Precision = "auto",
@@ -84,39 +143,56 @@ def train_command(
     The checkpoint, the history and the trained network (OUT/network) are written to the folder.
     Under torchrun or accelerate launch, the processes share the work.
     """
-    config = TrainConfig(
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate or _learning_rate(network),
-        patience=patience or None,
+    chosen = find_recipe(recipe)
+    goal = _objective(objective or chosen.objective, exit_weights)
+    sizes = _sizes(image_size)
+    saved = _is_saved(network)
+    if network not in BUILDERS and not saved:
+        _check_name(network)
+        tokenizer = tokenizer or network
+    source = Source.find(Path(network), data, domain, tokenizer) if saved else None
+    source = source or Source(data, domain, tokenizer)
+    source = replace(source, image_size=sizes[-1] if sizes else source.image_size)
+    samples = source.load().train
+    is_image = isinstance(samples[0][0], Tensor)
+    config = replace(
+        chosen.config_with(
+            epochs=epochs,
+            batch_size=batch_size,
+            head_rate=head_rate,
+            averaging=averaging,
+            label_smoothing=label_smoothing,
+        ),
+        learning_rate=learning_rate or _learning_rate(network, is_image or freeze_backbone),
+        image_sizes=sizes if len(sizes) > 1 else (),
+        patience=chosen.config.patience if patience is None else patience or None,
         precision=to_precision(precision),
         channels_last=True,
         workers=workers,
         seed=seed,
     )
-    if network not in BUILDERS:
-        _check_name(network)
-        tokenizer = tokenizer or network
-    source = Source(data, domain, tokenizer)
-    samples = source.load().train
-    head = "cascade" if objective == "zero-time-waste" else None
-    made = build_for_data(network, samples, seed, head=head)
+    if saved:
+        _check_unchanged(exits, head)
+        made = load_network(Path(network))
+    else:
+        head = head or ("cascade" if goal.name == _CASCADE else None)
+        made = build_for_data(network, samples, seed, _where(exits), head)
     with _explaining_how_to_resume(folder):
         source.save(folder)
         history = train(
             made,
             samples,
-            objective,
+            goal,
             config,
-            augment=_augmentation(augment),
+            augment=_augmentation(augment or (chosen.augment if is_image else "none")),
             folder=folder,
             freeze_backbone=freeze_backbone,
         )
     made.save(folder / "network")
-    chosen = history.chosen
-    accuracy = chosen.get("accuracy", chosen["train_accuracy"])
+    taken = history.chosen
+    accuracy = taken.get("accuracy", taken["train_accuracy"])
     shown = " ".join(f"{100 * share:.1f}" for share in accuracy)
-    text = f"weights of epoch {chosen['epoch'] + 1}, accuracy at the exits: {shown} %"
+    text = f"weights of epoch {taken['epoch'] + 1}, accuracy at the exits: {shown} %"
     err.print(text, highlight=False)
     err.print(f"written to {folder}/: network, history.jsonl, train.json", highlight=False)
 
@@ -165,11 +241,45 @@ def load_network(run: Path) -> EarlyExitNetwork:
     return EarlyExitNetwork.load(network_folder(run))
 
 
+def _is_saved(network: str) -> bool:
+    """Whether it is the folder of a run or of a saved network, not of a pretrained model."""
+    return (network_folder(Path(network)) / "network.json").is_file()
+
+
+def _check_unchanged(exits: str, head: str | None) -> None:
+    if exits != "every-block" or head is not None:
+        raise ConfigError("a saved network has its exits: leave --exits and --head out")
+
+
 def _check_name(network: str) -> None:
     """Refuse a misspelt name at once: asking the hub for it would take long."""
     hint = "" if Path(network).exists() else did_you_mean(network, ARCHITECTURES, cutoff=0.8)
     if hint:
         raise ConfigError(f"there is no network `{network}`{hint}")
+
+
+def _objective(name: str, weights: str | None) -> Objective:
+    if weights is None:
+        return find_objective(name)
+    maker: Any = type(find_objective(name))
+    if "weights" not in inspect.signature(maker).parameters:
+        raise ConfigError(f"--exit-weights do not go with the objective {name}, which has none")
+    made: Objective = maker(weights=numbers("--exit-weights", weights))
+    return made
+
+
+def _sizes(text: str | None) -> tuple[int, ...]:
+    parts = [] if text is None else [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() for part in parts):
+        raise ConfigError(f"--image-size must be whole numbers of pixels, got {text!r}")
+    return tuple(int(part) for part in parts)
+
+
+def _where(exits: str) -> str | int | list[str]:
+    """Where exits go, as `attach` takes it."""
+    if exits == "every-block":
+        return exits
+    return int(exits) if exits.isdigit() else [name.strip() for name in exits.split(",")]
 
 
 def _augmentation(name: str) -> Augmentation | None:
@@ -179,8 +289,15 @@ def _augmentation(name: str) -> Augmentation | None:
     return known[name]
 
 
-def _learning_rate(network: str) -> float:
-    """Networks with batch norm take, and short runs need, a higher rate than others."""
+def _learning_rate(network: str, robust: bool) -> float:
+    """Networks with batch norm take a higher rate than others, pretrained text encoders a lower.
+
+    Args:
+        network: Name of the network.
+        robust: False if the layers of a text encoder are trained.
+    """
+    if not robust:
+        return 0.0001
     return 0.01 if network in ARCHITECTURES and not network.startswith("vit") else 0.001
 
 

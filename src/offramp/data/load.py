@@ -266,11 +266,13 @@ class Source:
     data: str  # name of a data set, or a folder
     domain: str | None = None  # where `test` comes from, for data sets of several domains
     tokenizer: str | None = None  # for text
+    image_size: int | None = None  # the usual size of the data set by default
 
     def load(self) -> Splits:
         """The four splits."""
-        given: dict[str, Any] = {"domain": self.domain, "tokenizer": self.tokenizer}
-        return load(self.data, **{name: value for name, value in given.items() if value})
+        given: dict[str, Any] = asdict(self)
+        name = given.pop("data")
+        return load(name, **{option: value for option, value in given.items() if value})
 
     def save(self, run: Path) -> None:
         """Write it into the folder of a run."""
@@ -286,7 +288,7 @@ class Source:
     ) -> "Source | None":
         """What is asked for here, completed by what the run was trained on; None if unknown."""
         path = _file(run)
-        saved: dict[str, str | None] = {}
+        saved: dict[str, Any] = {}
         if path is not None:
             saved = json.loads(path.read_text(encoding="utf-8"))
         name = data or saved.get("data")
@@ -297,6 +299,7 @@ class Source:
             name,
             domain or (saved.get("domain") if same else None),
             tokenizer or saved.get("tokenizer"),
+            saved.get("image_size"),  # the network was made for it, whatever the data
         )
 
 
