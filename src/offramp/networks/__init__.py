@@ -1,7 +1,8 @@
 """Networks with exits: attach them to any backbone, or build the paper's; count what they cost."""
 
+from offramp.networks.architectures import ARCHITECTURES
 from offramp.networks.attach import attach
-from offramp.networks.backbones import ARCHITECTURES, register_builder
+from offramp.networks.backbones import register_builder
 from offramp.networks.build import build, build_for_data
 from offramp.networks.heads import (
     CascadeHead,

@@ -8,15 +8,9 @@ from torch import nn
 
 from offramp.errors import FileFormatError, NetworkError
 from offramp.extras import require
-from offramp.networks.architectures.convnet import ConvNet
-from offramp.networks.architectures.efficientnet import (
-    EfficientNet,
-    efficientnet_b2,
-    efficientnet_lite0,
-)
-from offramp.networks.architectures.msdnet import msdnet
-from offramp.networks.architectures.resnet import resnet18, resnet34, thin_resnet
-from offramp.networks.architectures.vit import VisionTransformer, vit_small, vit_tiny
+from offramp.networks.architectures import ARCHITECTURES
+from offramp.networks.architectures.efficientnet import efficientnet_lite0
+from offramp.networks.architectures.vit import VisionTransformer
 from offramp.networks.fx_split import traced_layout
 from offramp.networks.layout import (
     HasLayout,
@@ -61,24 +55,9 @@ def torchvision_model(model: str, pretrained: bool = False) -> nn.Module:
     return result
 
 
-_ARCHITECTURES: dict[str, Builder] = {
-    "resnet34": resnet34,
-    "resnet18": resnet18,
-    "vit-tiny": vit_tiny,
-    "vit-small": vit_small,
-    "efficientnet-b0": EfficientNet,
-    "efficientnet-b2": efficientnet_b2,
-    "msdnet": msdnet,
-    "thin-resnet": thin_resnet,
-    "convnet": ConvNet,
-}
-
-ARCHITECTURES: tuple[str, ...] = tuple(_ARCHITECTURES)
-"""Names of the networks that `build` makes from a number of classes and an image size alone."""
-
 # A file names its backbone's builder by a key of this table, and nothing else can be run.
 BUILDERS: dict[str, Builder] = {
-    **_ARCHITECTURES,
+    **ARCHITECTURES,
     "vit": VisionTransformer,  # of any width, depth and number of heads
     "efficientnet-lite0": efficientnet_lite0,  # pretrained, from the extra `lite0`
     "transformers": model_from_config,

@@ -10,8 +10,9 @@ from torch import Tensor
 from offramp.data.splits import Data
 from offramp.errors import ConfigError, NetworkError
 from offramp.hints import or_known
+from offramp.networks.architectures import ARCHITECTURES
 from offramp.networks.attach import attach, attach_to
-from offramp.networks.backbones import ARCHITECTURES, BUILDERS, Backbone
+from offramp.networks.backbones import BUILDERS, Backbone
 from offramp.networks.heads import HeadMaker
 from offramp.networks.network import EarlyExitNetwork
 
