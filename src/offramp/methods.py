@@ -222,18 +222,22 @@ class Method:
         Returns:
             One plan per seed, or one in all where nothing is random.
         """
-        fits = {} if fits is None else fits
-        settings = [self.scorer.settings(), self.answer.settings()]
-        key = type(self.scorer), type(self.answer), json.dumps(settings, default=repr)
-        if key not in fits:
-            fits[key] = self.policy().fit_seeds(held_out, range(seeds))
+        fitted = self.fitted(held_out, seeds, {} if fits is None else fits)
         # Copies, since tuning changes a policy.
-        tuned = [copy(policy).tune(val, self.thresholds) for policy in fits[key]]
+        tuned = [copy(policy).tune(val, self.thresholds) for policy in fitted]
         exits, names = list(range(val.num_exits)), dict.fromkeys(budgets, self.name)
         return [
             Plan({b: policy.at_point(policy.points.nearest(b)) for b in budgets}, exits, names)
             for policy in tuned
         ]
+
+    def fitted(self, held_out: Ledger, seeds: int, fits: Fits) -> list[Policy]:
+        """Policies fitted on held_out, one per seed; those among the fits are not fitted again."""
+        settings = [self.scorer.settings(), self.answer.settings()]
+        key = type(self.scorer), type(self.answer), json.dumps(settings, default=repr)
+        if key not in fits:
+            fits[key] = self.policy().fit_seeds(held_out, range(seeds))
+        return fits[key]
 
 
 def _correctors() -> list[Method]:

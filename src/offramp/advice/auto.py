@@ -34,7 +34,8 @@ def choose_exits(ledger: Ledger, rate: Rate) -> list[int]:
         Indices of the exits to keep, ascending.
 
     Example:
-        >>>         >>> from offramp import Costs
+        >>> import torch
+        >>> from offramp import Costs
         >>> costs = Costs(stages=(1, 1, 1), heads=(1, 1, 1))
         >>> ledger = Ledger(torch.randn(4, 3, 2), [0, 1, 0, 1], costs, split="val")
         >>> choose_exits(ledger, lambda exits: -float(0 in exits))
@@ -64,12 +65,25 @@ FOLDS = 2
 POINTS = 41  # operating points while methods are only compared
 
 
-def hits_of(method: Method, held_out: Ledger, val: Ledger, budgets: Sequence[float]) -> Hits:
-    """Hits of a method on all samples of held_out and val, `[N, B]`."""
-    turns = (held_out, val), (val.as_split("held_out"), held_out.as_split("val"))
+def hits_of(
+    method: Method,
+    held_out: Ledger,
+    val: Ledger,
+    budgets: Sequence[float],
+    fits: Fits | None = None,
+) -> Hits:
+    """Hits of a method on all samples of held_out and val, `[N, B]`.
+
+    Fits on held_out that are not random are taken from `fits`, and left there.
+    """
+    known: Fits = {} if fits is None or "seed" in method.scorer.settings() else fits
+    turns = (
+        (held_out, val, known),
+        (val.as_split("held_out"), held_out.as_split("val"), Fits()),
+    )
     found = []
-    for fitted_on, rated_on in turns:
-        (policy,) = method.policy().fit_seeds(fitted_on, [0])
+    for fitted_on, rated_on, kept in turns:
+        policy, *_ = method.fitted(fitted_on, 1, kept)
         found.append(hits_on(policy, method.thresholds, rated_on, budgets))
     return np.concatenate(found)
 
@@ -133,11 +147,11 @@ def pick(hits: dict[str, Hits], number: int) -> str:
     return max(close, key=lambda name: hits[name].mean())
 
 
-CANDIDATES = (
-    *("baseline", "baseline:optimized", "margin:optimized"),
-    *("eefp:optimized", "eefp-no-history:optimized", "eefp-no-history-class-ensemble:optimized"),
-)
-"""Methods that `auto` chooses from; the first is what the others are held against."""
+CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even")
+"""Methods that `auto` chooses from; the first is what the others are held against.
+
+All of them are fitted in closed form, and need a few hundred samples.
+"""
 
 POOLED = (0.25, 0.5, 0.75)
 """Budgets that methods are rated at, besides those that are asked for."""
@@ -227,7 +241,8 @@ class Auto(Method):
         fits: Fits | None = None,
     ) -> list[Plan]:
         """Choose a method for each budget, and make plans of it as that method would."""
-        choice = _choose(held_out, val, budgets, self.candidates)
+        fits = {} if fits is None else fits
+        choice = _choose(held_out, val, budgets, self.candidates, fits)
         views = keep_exits(held_out, choice.exits), keep_exits(val, choice.exits)
         # Fits of all exits are no use for fewer of them.
         shared = fits if views[0] is held_out else {}
@@ -273,7 +288,11 @@ class _Choice:
 
 
 def _choose(
-    held_out: Ledger, val: Ledger, budgets: Sequence[float], methods: Sequence[str | Method]
+    held_out: Ledger,
+    val: Ledger,
+    budgets: Sequence[float],
+    methods: Sequence[str | Method],
+    fits: Fits,
 ) -> _Choice:
     """Choose exits and, for each budget, a method."""
     if not budgets or len(set(budgets)) < len(budgets):
@@ -282,7 +301,8 @@ def _choose(
     chosen = find_methods(methods, held_out.num_classes)
     exits = choose_exits(val, lambda kept: _rate(kept, chosen[0], held_out, val, rated_at))
     views = keep_exits(held_out, exits), keep_exits(val, exits)
-    hits = {method.name: hits_of(method, *views, rated_at) for method in chosen}
+    shared = fits if views[0] is held_out else {}
+    hits = {method.name: hits_of(method, *views, rated_at, shared) for method in chosen}
     by_name = {method.name: method for method in chosen}
     picked = {b: by_name[pick(hits, number)] for number, b in enumerate(budgets)}
     why = {
@@ -304,8 +324,8 @@ def _rate(
     budgets: Sequence[float],
 ) -> float:
     """How good a set of exits is for the simplest method, with thresholds that fit it."""
-    policy = method.policy().fit(held_out.keep_exits(kept))
-    return float(hits_on(policy, "optimized", val.keep_exits(kept), budgets).mean())
+    (policy,) = method.policy().fit_seeds(held_out.keep_exits(kept), [0])
+    return float(hits_on(policy, "smooth", val.keep_exits(kept), budgets).mean())
 
 
 def _reason(

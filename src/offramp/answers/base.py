@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -18,7 +18,12 @@ class Answer(Component):
 
     An own answer is a dataclass that overrides `answer_at`, and `_fit` with `learned` if there
     is something to learn. It is fitted on held_out and sees only the exits so far.
+
+    Attributes:
+        folds: Into how many folds held_out is cut for cross-fitting.
     """
+
+    folds: ClassVar[int] = 5
 
     @property
     def reads_history(self) -> bool:
@@ -74,9 +79,6 @@ class CurrentExit(Answer):
         return logits if type(self) is CurrentExit else super().answers(logits)
 
 
-FOLDS = 5
-
-
 def crossfit_answers(answer: Answer, ledger: Ledger) -> Tensor:
     """Answers of every sample by a copy of `answer` that was fitted without it, `[N, M, K]`.
 
@@ -101,9 +103,11 @@ def crossfit_chunks(answer: Answer, ledger: Ledger) -> Iterator[tuple[Tensor | s
     if not answer.learns:
         yield from ((rows, answer.answers(logits)) for rows, logits in ledger.chunks())
         return
-    if len(ledger) < FOLDS:
-        raise LedgerError(f"cross-fitting needs at least {FOLDS} samples, got {len(ledger)}")
-    for rest, fold in folds(len(ledger), FOLDS):
+    if len(ledger) < answer.folds:
+        raise LedgerError(
+            f"cross-fitting needs at least {answer.folds} samples, got {len(ledger)}"
+        )
+    for rest, fold in folds(len(ledger), answer.folds):
         fitted = answer.clone().fit(ledger.take(rest))
         for rows, logits in ledger.take(fold).chunks():
             yield fold[rows], fitted.answers(logits)
