@@ -105,7 +105,11 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     options = parser.parse_args()
     for name, ledgers in networks():
+        pool = len(ledgers["held_out"]) + len(ledgers["val"])
         for size in map(int, options.sizes.split(",")):
+            if 2 * size > pool:
+                print(f"\n{name}, {size} + {size}: there are only {pool} samples")
+                continue
             table(name, ledgers, size, options.resplits, options.methods)
 
 

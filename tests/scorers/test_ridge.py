@@ -25,7 +25,7 @@ def fit(scorer, ledger):
 
 @pytest.fixture(scope="module")
 def few():
-    """300 samples to fit on and 3,000 to measure on, of a real network."""
+    """300 samples to fit on and 2,000 to measure on, of a real network."""
     shipped = cifar100()
     return shipped["held_out"].take(torch.arange(300)), shipped["val"]
 

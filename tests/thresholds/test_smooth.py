@@ -45,7 +45,7 @@ def test_from_few_samples_they_are_better_than_the_others_on_new_ones():
     policy = Policy(MaxProbability()).fit_seeds(shipped["held_out"], [0])[0]
     val, test = policy.replay(shipped["val"], "val"), policy.replay(shipped["test"])
     found = dict.fromkeys(("geometric", "optimized", "smooth"), 0.0)
-    for start in range(0, 3000, 300):
+    for start in range(0, 2000, 200):
         few = val.take(torch.arange(start, start + 150))
         inputs = few.scores, few.correct, few.cost_shares
         for name in found:
