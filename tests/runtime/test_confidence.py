@@ -44,7 +44,7 @@ def test_confidence_is_far_better_calibrated_than_the_score_and_the_softmax(spli
     output = answered(policy, splits["test"])
     right = (output.predictions == splits["test"].labels).numpy()
     softmax = output.logits.softmax(1).amax(1)
-    scores = policy.trace(splits["test"], "test").scores.sigmoid()
+    scores = policy.replay(splits["test"]).scores.sigmoid()
     stop = scores.gather(1, output.exits[:, None]).squeeze(1)
     error = ece(output.confidence, right)
     assert error < 0.1

@@ -3,6 +3,7 @@
 import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass
 
 import pytest
@@ -53,9 +54,9 @@ def watched(world):
 
 def unsigned(policy):
     """The policy for a network that is the same but has other names for its weights."""
-    copy = policy._copy()
-    copy.network = None
-    return copy
+    copied = copy(policy)
+    copied.network = None
+    return copied
 
 
 def with_thresholds(policy, thresholds):
@@ -348,7 +349,7 @@ def test_an_unknown_origin_warns(make):
 
 def test_a_policy_needs_an_operating_point(make):
     world = make("flat")
-    untold = world.policy._copy()
+    untold = copy(world.policy)
     untold.selected = None
     with pytest.raises(NotFittedError, match="no operating point yet"):
         Runner(world.network, untold)
@@ -498,7 +499,7 @@ def test_records_and_columns_say_the_same_and_failures_have_no_answer(world):
 
 
 def test_records_of_a_policy_without_confidence_have_none(world):
-    policy = world.policy._copy()
+    policy = copy(world.policy)
     policy.confidence = None
     records = Runner(world.network, policy)(world.inputs(3)).records()
     assert [(record["confidence"], record["likely_wrong"]) for record in records] == [

@@ -211,7 +211,7 @@ def test_thresholds_are_named_after_a_colon():
     (method,) = find_methods(["eefp:optimized"], num_classes=10)
     assert (method.thresholds, method.label) == ("optimized", "EEFP (paper), optimized")
     assert len(find_methods(["beyond"], num_classes=10)) == 39
-    with pytest.raises(ConfigError, match="one of geometric, optimized, shared"):
+    with pytest.raises(ConfigError, match="one of geometric, optimized, smooth, shared"):
         find_methods(["eefp:best"], num_classes=10)
     with pytest.raises(ConfigError, match="did you mean `eefp`"):
         find_methods(["eef:optimized"], num_classes=10)

@@ -256,5 +256,5 @@ def test_there_is_no_corrector_at_the_last_exit(splits):
 def test_history_shares_what_is_computed():
     history = history_of(torch.randn(6, 3, 4))
     whole = history.log_probs
-    assert torch.equal(history.until(1).__dict__["log_probs"], whole[:, :2])
-    assert torch.equal(history.take(torch.tensor([4, 0])).__dict__["log_probs"], whole[[4, 0]])
+    assert torch.equal(history.until(1)._log_probs, whole[:, :2])
+    assert torch.equal(history.take(torch.tensor([4, 0]))._log_probs, whole[[4, 0]])

@@ -23,7 +23,7 @@ ZOO = '[ledgers]\nzoo = "cifar100"\n'
         (MADE + "[train]\nepoch = 3", r"\[train\] has no key `epoch`; did you mean `epochs`\?"),
         (MADE + "[trian]\nepochs = 3", r"study.toml has no key `trian`; did you mean `train`\?"),
         (MADE + "[train]\nstop = 3", r"has no key `stop`; did you mean `stopping_share`\?"),
-        (MADE + "[train]\nzzz = 3", r"\[train\] has no key `zzz`; known are augment, batch_size"),
+        (MADE + "[train]\nzzz = 3", r"\[train\] has no key `zzz`; known are augment, averaging"),
         (MADE + '[train]\nepochs = "3"', r"\[train\] `epochs` must be a whole number, got '3'"),
         (MADE + "[train]\nepochs = true", r"\[train\] `epochs` must be a whole number, got True"),
         (MADE + "[train]\nepochs = 0", r"\[train\] `epochs` must be a whole number of at least 1"),
