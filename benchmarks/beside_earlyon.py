@@ -1,4 +1,4 @@
-"""Our runner beside earlyon, whose batches leave together: same network, same decisions.
+"""The runner compared with earlyon, whose batches leave together: same network and decisions.
 
 Run, in an environment of its own (earlyon needs torchvision, which breaks other packages):
 
@@ -6,14 +6,14 @@ Run, in an environment of its own (earlyon needs torchvision, which breaks other
   earlyon-venv/bin/pip install -c constraints.txt . earlyon torch
   earlyon-venv/bin/python benchmarks/beside_earlyon.py [--network thin-resnet] [--clock cpu]
 
-torchvision's wheel does not import beside a CPU build of torch, since its own operators are
-missing there (`operator torchvision::nms does not exist`). earlyon needs none of them, so that two
+torchvision's wheel cannot be imported with a CPU build of torch, because its own operators are
+missing there (`operator torchvision::nms does not exist`). earlyon needs none of them, so two
 empty ones are defined first.
 
-The stages and heads of one network with random weights are wrapped by earlyon as they are, with
-the thresholds of our policy as its confidences. earlyon answers samples one by one, each at its
-own exit, and batches at the first exit at which every sample is sure enough; ours takes samples
-out of the batch. All run by turns, and the best of several rounds counts.
+earlyon wraps the stages and heads of one network with random weights as they are, with the
+policy's thresholds as its confidences. It answers single samples at their own exit, and batches at
+the first exit at which every sample is sure enough; the runner removes samples from the batch.
+All take turns, and the best of several rounds counts.
 """
 
 import argparse
@@ -36,7 +36,7 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 class Single(nn.Module):
-    """A head of ours, as earlyon calls one."""
+    """A head as earlyon calls it."""
 
     def __init__(self, head: nn.Module) -> None:
         super().__init__()
@@ -49,15 +49,15 @@ class Single(nn.Module):
 
 
 def earlyon_wrapper(network: EarlyExitNetwork, image_size: int) -> Any:  # noqa: ANN401
-    """The same stages and heads in the hands of earlyon."""
+    """The same stages and heads, wrapped by earlyon."""
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     from earlyon.models import custom_ee
 
-    parts = {f"stage{m}": stage for m, stage in enumerate(network.stages)}
-    names = list(parts)[:-1]
-    backbone = nn.Sequential(OrderedDict(**parts, head=Single(network.heads[-1])))
+    stages = {f"stage{number}": stage for number, stage in enumerate(network.stages)}
+    names = list(stages)[:-1]
+    backbone = nn.Sequential(OrderedDict(**stages, head=Single(network.heads[-1])))
     shape = (1, 3, image_size, image_size)
     wrapper = custom_ee(backbone, names, network.num_classes, input_shape=shape)
     for point, head in zip(wrapper.config.exit_points, network.heads, strict=False):
@@ -88,7 +88,7 @@ def best_seconds(
     rounds: int,
     clock: Callable[[], float],
 ) -> dict[str, float]:
-    """How long all batches take, by turns."""
+    """Seconds for all batches, taking turns."""
     best = dict.fromkeys(jobs, math.inf)
     for _ in range(rounds):
         for name, job in jobs.items():

@@ -3,11 +3,11 @@
 Run: python benchmarks/serving.py [--seconds 60] [--clients 64] [--workers 1]
 
 `offramp serve` runs in processes of its own with a small untrained network at 32 px. Every client
-sends one image after another, as PNG or as JSON, each with an id; the id, the class and the exit
-that come back are compared with what a runner in this process says. Beside them, one client in
-eight misbehaves: malformed bodies, bodies that are too large, images that are none, and bodies
-that never arrive whole. All clients are threads of this one process, so that the latencies
-include their waiting for each other.
+sends one image after another, as PNG or as JSON, each with an id; the returned id, class and exit
+are compared with those of a runner in this process. For every eight clients there is one that
+misbehaves: malformed bodies, bodies that are too large, files that are not images, and bodies that
+never arrive completely. All clients are threads of this one process, so the latencies include the
+time they wait for each other.
 """
 
 import argparse
@@ -39,7 +39,7 @@ BAD = (b"{", b'{"inputs": [1]}', b"x" * (2**20 + 1), b"[" * 9000)
 
 
 @dataclass
-class Tally:
+class Results:
     """What all clients have seen."""
 
     seconds: list[float] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Tally:
             if problem is not None:
                 self.wrong[problem] += 1
 
-    def turned_away(self, status: int) -> None:
+    def refused_with(self, status: int) -> None:
         """Count a bad request."""
         with self.lock:
             self.refused[status] += 1
@@ -136,7 +136,7 @@ class Client(threading.Thread):
             except OSError as error:
                 problem = f"lost: {type(error).__name__}"
                 connection.close()
-            self.world.tally.answered(time.perf_counter() - began, problem)
+            self.world.results.answered(time.perf_counter() - began, problem)
 
     def _problem(self, row: int, name: str, status: int, text: bytes) -> str | None:
         if status != 200:
@@ -149,15 +149,15 @@ class Client(threading.Thread):
         return None if same else "another class or exit"
 
 
-class Nuisance(threading.Thread):
-    """Sends what cannot be answered, and bodies that do not end."""
+class BadClient(threading.Thread):
+    """Sends requests that cannot be answered, and bodies that do not end."""
 
     def __init__(self, number: int, port: int, until: float, world: "World") -> None:
         super().__init__()
         self.number, self.port, self.until, self.world = number, port, until, world
 
     def run(self) -> None:
-        """One mischief after another."""
+        """One bad request after another."""
         for turn in itertools.count(self.number):
             if time.monotonic() >= self.until:
                 return
@@ -168,9 +168,9 @@ class Nuisance(threading.Thread):
             try:
                 kind = {"Content-Type": "image/png" if turn % 3 == 0 else "application/json"}
                 connection.request("POST", "/predict", BAD[turn % len(BAD)], kind)
-                self.world.tally.turned_away(connection.getresponse().status)
+                self.world.results.refused_with(connection.getresponse().status)
             except OSError:
-                self.world.tally.turned_away(0)  # cut off while sending too much
+                self.world.results.refused_with(0)  # cut off while sending too much
             finally:
                 connection.close()
             time.sleep(0.02)
@@ -180,7 +180,7 @@ class Nuisance(threading.Thread):
             head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             client.sendall(head + b"Content-Length: 100\r\n\r\n{")
             status = client.recv(100).split(b" ")
-            self.world.tally.turned_away(int(status[1]) if len(status) > 1 else 0)
+            self.world.results.refused_with(int(status[1]) if len(status) > 1 else 0)
 
 
 @dataclass
@@ -189,7 +189,7 @@ class World:
 
     bodies: list[tuple[bytes, str]]
     expected: offramp.runtime.RunOutput
-    tally: Tally = field(default_factory=Tally)
+    results: Results = field(default_factory=Results)
 
 
 def memory(process: psutil.Process) -> float:
@@ -199,17 +199,17 @@ def memory(process: psutil.Process) -> float:
 
 
 def load(world: World, port: int, clients: int, seconds: float) -> None:
-    """Let all clients loose."""
+    """Start all clients, and wait for them."""
     until = time.monotonic() + seconds
     good = [Client(number, port, until, world) for number in range(clients)]
-    bad = [Nuisance(number, port, until, world) for number in range(clients // 8)]
+    bad = [BadClient(number, port, until, world) for number in range(clients // 8)]
     for thread in (*good, *bad):
         thread.start()
     for thread in (*good, *bad):
         thread.join()
 
 
-class Watch(threading.Thread):
+class MemoryMonitor(threading.Thread):
     """Looks at the server's memory every second."""
 
     def __init__(self, process: psutil.Process) -> None:
@@ -217,7 +217,7 @@ class Watch(threading.Thread):
         self.process, self.seen, self.done = process, [memory(process)], threading.Event()
 
     def run(self) -> None:
-        """Until told to be done."""
+        """Until it is stopped."""
         while not self.done.wait(1):
             self.seen.append(memory(self.process))
 
@@ -229,9 +229,9 @@ class Watch(threading.Thread):
         return f"{' / '.join(shown)}, at most {max(self.seen):.0f}"
 
 
-def report(tally: Tally, seconds: float, watch: Watch) -> None:
+def report(results: Results, seconds: float, monitor: MemoryMonitor) -> None:
     """Print what was seen."""
-    times = torch.tensor(sorted(tally.seconds))
+    times = torch.tensor(sorted(results.seconds))
     quantiles = torch.tensor([0.5, 0.9, 0.99, 0.999])
     shown = (f"{1000 * value:.0f}" for value in torch.quantile(times, quantiles).tolist())
     print(f"answers            {len(times)} ({len(times) / seconds:.0f} per second)")
@@ -239,9 +239,9 @@ def report(tally: Tally, seconds: float, watch: Watch) -> None:
         f"latency ms         p50 / p90 / p99 / p99.9 / max: {' / '.join(shown)} / "
         f"{1000 * float(times[-1]):.0f}"
     )
-    print(f"lost or mixed up   {sum(tally.wrong.values())} {dict(tally.wrong) or ''}")
-    print(f"turned away        {dict(sorted(tally.refused.items()))} (by status; 0: cut off)")
-    print(f"server memory MB   at 0 / 25 / 50 / 75 / 100 % of the time: {watch.quarters()}")
+    print(f"lost or mixed up   {sum(results.wrong.values())} {dict(results.wrong) or ''}")
+    print(f"refused            {dict(sorted(results.refused.items()))} (by status; 0: cut off)")
+    print(f"server memory MB   at 0 / 25 / 50 / 75 / 100 % of the time: {monitor.quarters()}")
 
 
 def main() -> None:
@@ -256,10 +256,10 @@ def main() -> None:
         process, port = start(Path(folder), asked.workers)
         try:
             load(World(bodies, expected), port, asked.clients, asked.seconds / 5)  # warm up
-            world, watch = World(bodies, expected), Watch(psutil.Process(process.pid))
-            watch.start()
+            world, monitor = World(bodies, expected), MemoryMonitor(psutil.Process(process.pid))
+            monitor.start()
             load(world, port, asked.clients, asked.seconds)
-            report(world.tally, asked.seconds, watch)
+            report(world.results, asked.seconds, monitor)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)

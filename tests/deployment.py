@@ -74,22 +74,25 @@ def flat_network(exits: int, classes: int, cascade: bool = False) -> EarlyExitNe
     stages = [nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(exits)]
     make = CascadeHead if cascade else LinearHead
     heads = [
-        make(Pool("flat"), 6, classes, **({"first": m == 0} if cascade else {}))
-        for m in range(exits)
+        make(Pool("flat"), 6, classes, **({"first": exit_index == 0} if cascade else {}))
+        for exit_index in range(exits)
     ]
     return EarlyExitNetwork(stages, heads, classes)
 
 
 def nested_network(exits: int, classes: int) -> EarlyExitNetwork:
-    stages = [NestedStage(6, m == 0) for m in range(exits)]
+    stages = [NestedStage(6, exit_index == 0) for exit_index in range(exits)]
     heads = [LinearHead(Pool("flat", leaf=("pair", 0)), 6, classes) for _ in range(exits)]
     return EarlyExitNetwork(stages, heads, classes)
 
 
 def conv_network(exits: int, classes: int) -> EarlyExitNetwork:
-    widths = [3, *(4 + 2 * m for m in range(exits))]
-    stages = [ConvStage(widths[m], widths[m + 1], 1 + m % 2) for m in range(exits)]
-    heads = [LinearHead(Pool("map"), widths[m + 1], classes) for m in range(exits)]
+    widths = range(4, 4 + 2 * exits, 2)
+    stages = [
+        ConvStage(before, after, 1 + exit_index % 2)
+        for exit_index, (before, after) in enumerate(zip((3, *widths), widths, strict=False))
+    ]
+    heads = [LinearHead(Pool("map"), width, classes) for width in widths]
     return EarlyExitNetwork(stages, heads, classes)
 
 
@@ -127,6 +130,34 @@ def inputs_for(kind: str, samples: int, seed: int) -> Any:
         mask = (torch.arange(12) < lengths).long()
         return {"input_ids": ids.masked_fill(mask == 0, 1), "attention_mask": mask}
     return torch.randn(samples, 6, generator=generator)
+
+
+def split_batch(inputs: Any, size: int) -> Any:
+    """The same samples in batches of `size`."""
+    if isinstance(inputs, dict):
+        columns = [value.split(size) for value in inputs.values()]
+        return [dict(zip(inputs, each, strict=True)) for each in zip(*columns, strict=True)]
+    return inputs.split(size)
+
+
+def joined_outputs(outputs: Any) -> offramp.runtime.RunOutput:
+    """One output for several batches."""
+    outputs = list(outputs)
+    names = ("logits", "exits", "scores", "costs", "predictions", "stopped")
+    tensors = {name: torch.cat([getattr(each, name) for each in outputs]) for name in names}
+    confidence = torch.cat([each.confidence for each in outputs])
+    return offramp.runtime.RunOutput(**tensors, confidence_source=confidence)
+
+
+class Clock:
+    """Each look at it takes a second."""
+
+    def __init__(self):
+        self.now = -1.0
+
+    def __call__(self):
+        self.now += 1.0
+        return self.now
 
 
 @dataclass
@@ -248,3 +279,15 @@ def exported(make_once, tmp_path_factory):
         return made[kind]
 
     return of
+
+
+def bad_requests(max_bytes: int) -> list[tuple[Any, str, int, str]]:
+    """Bodies and content types that every server refuses, with the status and the reason."""
+    return [
+        (b"{", "application/json", 400, "not valid JSON"),
+        ({"inputs": [1]}, "application/json", 422, "must have the shape"),
+        ({"path": "/etc/passwd"}, "application/json", 422, "got the fields path"),
+        (b"\x89PNG\r\n\x1a\n", "image/png", 422, "not a readable PNG or JPEG"),
+        (b"hello", "text/plain", 415, "the content type must be"),
+        (b"x" * (max_bytes + 1), "application/json", 413, f"may have {max_bytes:,} bytes"),
+    ]

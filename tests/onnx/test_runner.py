@@ -18,6 +18,8 @@ from offramp.runtime import Runner, near_threshold
 from offramp.scorers import BreakEven, ExitUtility, LogisticCorrector, ValueOfContinuing
 from offramp.thresholds.rule import exits_taken, rounded_up
 
+from ..deployment import Clock, joined_outputs, split_batch
+
 pytest.importorskip("onnxruntime")
 
 KINDS = ("cascade", "conv", "nested", "text")
@@ -51,21 +53,6 @@ def agreement(one, other, unsure):
     return int(differs.sum())
 
 
-def parts_of(inputs, size):
-    if isinstance(inputs, dict):
-        parts = [value.split(size) for value in inputs.values()]
-        return [dict(zip(inputs, each, strict=True)) for each in zip(*parts, strict=True)]
-    return inputs.split(size)
-
-
-def joined(outputs):
-    outputs = list(outputs)
-    names = ("logits", "exits", "scores", "costs", "predictions", "stopped")
-    parts = {name: torch.cat([getattr(each, name) for each in outputs]) for name in names}
-    confidence = torch.cat([each.confidence for each in outputs])
-    return offramp.runtime.RunOutput(**parts, confidence_source=confidence)
-
-
 def check_all_ways(world, runner, policy, inputs):
     """In a batch, alone and in a stream; returns how many were unsure, and how many changed."""
     unsure, simulated = near(world, policy, inputs)
@@ -73,8 +60,8 @@ def check_all_ways(world, runner, policy, inputs):
     assert not ((expected.exits != simulated) & ~unsure).any()
     ways = (
         runner(inputs),
-        joined(runner(one) for one in parts_of(inputs, 1)),
-        joined(runner.stream(parts_of(inputs, 5), window=3)),
+        joined_outputs(runner(one) for one in split_batch(inputs, 1)),
+        joined_outputs(runner.stream(split_batch(inputs, 5), window=3)),
     )
     changed = [agreement(way, expected, unsure) for way in ways]
     return len(ways) * int(unsure.sum()), sum(changed), set(expected.exits.tolist())
@@ -210,17 +197,6 @@ def test_a_broken_sample_fails_alone(exported):
 def test_nothing_is_an_empty_answer(exported):
     output = exported("conv").runner(torch.zeros(0, 3, 8, 8))
     assert len(output) == 0 and output.logits.shape == (0, 3)
-
-
-class Clock:
-    """Each look at it takes a second."""
-
-    def __init__(self):
-        self.now = -1.0
-
-    def __call__(self):
-        self.now += 1.0
-        return self.now
 
 
 @pytest.mark.parametrize("deadline", [0.5, 1.5, 99])
@@ -418,7 +394,7 @@ def test_the_graph_of_all_stages_decides_alike_for_one_sample(exported, kind):
 
 def singles(runner, inputs):
     """Arrays of each sample, as the first graph takes them."""
-    for one in parts_of(inputs, 1):
+    for one in split_batch(inputs, 1):
         state = runner._begin(one)["carried"]
         yield [leaf.numpy() for leaf in state.values()]
 

@@ -13,6 +13,8 @@ from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
 from offramp.thresholds.rule import exits_taken
 
+from ..deployment import joined_outputs, split_batch
+
 SCORERS = {
     "max": offramp.MaxProbability(),
     "entropy": offramp.scorers.Entropy(),
@@ -73,28 +75,13 @@ class Count:
         )
 
 
-def joined(outputs):
-    outputs = list(outputs)
-    names = ("logits", "exits", "scores", "costs", "predictions", "stopped")
-    parts = {name: torch.cat([getattr(each, name) for each in outputs]) for name in names}
-    confidence = torch.cat([each.confidence for each in outputs])
-    return offramp.runtime.RunOutput(**parts, confidence_source=confidence)
-
-
-def split(inputs, sizes):
-    if isinstance(inputs, dict):
-        parts = [value.split(sizes) for value in inputs.values()]
-        return [dict(zip(inputs, each, strict=True)) for each in zip(*parts, strict=True)]
-    return inputs.split(sizes)
-
-
 def check_all_ways(world, policy, samples, count, window=3):
     inputs = world.inputs(samples)
     expected = Simulated.of(world, policy, inputs)
     runner = Runner(world.network, policy)
     count.check(expected, runner(inputs))
-    count.check(expected, joined(runner(one) for one in split(inputs, 1)))
-    count.check(expected, joined(runner.stream(split(inputs, 5), window)))
+    count.check(expected, joined_outputs(runner(one) for one in split_batch(inputs, 1)))
+    count.check(expected, joined_outputs(runner.stream(split_batch(inputs, 5), window)))
 
 
 def test_random_networks_policies_and_batches_decide_alike_in_every_way(make):

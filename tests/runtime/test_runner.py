@@ -26,6 +26,8 @@ from offramp.runtime import Runner, measure_speed
 from offramp.runtime.operating_point import OperatingPoint, answer_and_score
 from offramp.runtime.output import OUTPUT_COLUMNS, RECORD_FIELDS, OutputBuffer
 
+from ..deployment import Clock
+
 
 class Recorder(nn.Module):
     """Notes the number of samples that a stage or a head sees."""
@@ -54,9 +56,9 @@ def watched(world):
 
 def unsigned(policy):
     """The policy for a network that is the same but has other names for its weights."""
-    copied = copy(policy)
-    copied.network = None
-    return copied
+    other = copy(policy)
+    other.network = None
+    return other
 
 
 def with_thresholds(policy, thresholds):
@@ -64,9 +66,9 @@ def with_thresholds(policy, thresholds):
     points = policy.points
     rows = torch.tensor([thresholds], dtype=torch.float64)
     own = type(points)(rows, points.budgets[:1], points.accuracies[:1], points.shares[:1], 0.5)
-    copy = unsigned(policy)
-    copy._points, copy.selected = own, 0
-    return copy
+    other = unsigned(policy)
+    other._points, other.selected = own, 0
+    return other
 
 
 INF = float("inf")
@@ -209,17 +211,6 @@ def test_a_batch_of_failing_samples_and_an_empty_batch_have_outputs(world):
     assert runner.stats.samples == 0
 
 
-class Clock:
-    """Each look at it takes a second."""
-
-    def __init__(self):
-        self.now = -1.0
-
-    def __call__(self):
-        self.now += 1.0
-        return self.now
-
-
 @pytest.mark.parametrize(("deadline", "deepest"), [(0.5, 0), (1.5, 1), (2.5, 2), (99, 3)])
 def test_a_deadline_answers_everything_with_the_exit_reached(world, deadline, deepest):
     inputs = world.inputs(40)
@@ -349,10 +340,10 @@ def test_an_unknown_origin_warns(make):
 
 def test_a_policy_needs_an_operating_point(make):
     world = make("flat")
-    untold = copy(world.policy)
-    untold.selected = None
+    undecided = copy(world.policy)
+    undecided.selected = None
     with pytest.raises(NotFittedError, match="no operating point yet"):
-        Runner(world.network, untold)
+        Runner(world.network, undecided)
 
 
 def test_settings_are_checked(world):

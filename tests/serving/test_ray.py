@@ -26,6 +26,8 @@ from offramp.runtime import near_threshold
 from offramp.serving import Columns, Model, PolicyPredictor, predict_dataset
 from offramp.serving.ray import AppConfig, app, deployment, for_workers
 
+from ..deployment import bad_requests
+
 pytest.importorskip("ray")
 
 SIZE, BATCH = 20, 8
@@ -224,17 +226,7 @@ class TestServing:
         assert answer["name"] == str(answer["class"])
         assert answer["confidence"] == pytest.approx(float(expected.confidence[0]), abs=1e-4)
 
-    @pytest.mark.parametrize(
-        ("body", "kind", "status", "reason"),
-        [
-            (b"{", "application/json", 400, "not valid JSON"),
-            ({"inputs": [1]}, "application/json", 422, "must have the shape"),
-            ({"path": "/etc/passwd"}, "application/json", 422, "got the fields path"),
-            (b"\x89PNG\r\n\x1a\n", "image/png", 422, "not a readable PNG or JPEG"),
-            (b"hello", "text/plain", 415, "the content type must be"),
-            (b"x" * (MAX_BYTES + 1), "application/json", 413, "may have 40,000 bytes"),
-        ],
-    )
+    @pytest.mark.parametrize(("body", "kind", "status", "reason"), bad_requests(MAX_BYTES))
     def test_bad_requests_get_the_reason_that_the_other_server_gives(
         self, served, body, kind, status, reason
     ):

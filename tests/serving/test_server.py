@@ -22,6 +22,8 @@ from torch.utils.data import TensorDataset
 import offramp
 from offramp.data.images import Normalization
 
+from ..deployment import bad_requests
+
 pytest.importorskip("litserve")
 pytest.importorskip("prometheus_client")
 Image = pytest.importorskip("PIL.Image")
@@ -70,9 +72,9 @@ class Server:
                     return self
             except OSError:
                 time.sleep(0.1)
-        raise AssertionError(f"the server did not start: {self.said()}")
+        raise AssertionError(f"the server did not start: {self.printed()}")
 
-    def said(self):
+    def printed(self):
         """Everything that its processes have printed."""
         self.log.seek(0)
         return self.log.read()
@@ -121,9 +123,9 @@ def stops_cleanly(server):
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", server.port))
-    said = server.said()
-    assert said.endswith("stopped\n"), said
-    assert "Traceback" not in said and "ERROR" not in said, said
+    printed = server.printed()
+    assert printed.endswith("stopped\n"), printed
+    assert "Traceback" not in printed and "ERROR" not in printed, printed
 
 
 def test_interrupted_while_it_starts_it_leaves_nothing_behind(tmp_path):
@@ -142,7 +144,9 @@ def test_interrupted_while_it_starts_it_leaves_nothing_behind(tmp_path):
         assert not alive
     finally:
         early.process.kill()
-    assert "Traceback" not in early.said() and early.said().endswith("stopped\n"), early.said()
+    assert "Traceback" not in early.printed() and early.printed().endswith("stopped\n"), (
+        early.printed()
+    )
 
 
 def png(seed, kind="PNG"):
@@ -210,17 +214,7 @@ def test_images_are_answered_like_their_pixels(server, kind):
     assert answer["confidence"] == pytest.approx(float(expected.confidence[0]), abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("body", "kind", "status", "reason"),
-    [
-        (b"{", "application/json", 400, "not valid JSON"),
-        ({"inputs": [1]}, "application/json", 422, "must have the shape"),
-        ({"path": "/etc/passwd"}, "application/json", 422, "got the fields path"),
-        (b"\x89PNG\r\n\x1a\n", "image/png", 422, "not a readable PNG or JPEG"),
-        (b"hello", "text/plain", 415, "the content type must be"),
-        (b"x" * (MAX_BYTES + 1), "application/json", 413, "may have 20,000 bytes"),
-    ],
-)
+@pytest.mark.parametrize(("body", "kind", "status", "reason"), bad_requests(MAX_BYTES))
 def test_bad_requests_get_a_reason_as_json(server, body, kind, status, reason):
     found, text, _ = server.post(body, kind)
     assert found == status and reason in json.loads(text)["detail"]

@@ -140,10 +140,10 @@ class StageModule(nn.Module):
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Run the stage; `output_names` says in which order the outputs come."""
-        parts = iter(tensors)
-        state: State = self.stage(map_leaves(lambda _: next(parts), self.template))
-        before = next(parts) if self.reads_logits else None
-        earlier = next(parts) if self.reads_answers else None
+        inputs = iter(tensors)
+        state: State = self.stage(map_leaves(lambda _: next(inputs), self.template))
+        before = next(inputs) if self.reads_logits else None
+        earlier = next(inputs) if self.reads_answers else None
         logits = self.head(state, before if self._head_reads else None).float()
         now = logits.unsqueeze(1)
         # If nothing looks back, the new logits stand in for the earlier ones.
@@ -287,13 +287,13 @@ def _quietly() -> Iterator[None]:
 def _fingerprint(policy: Policy) -> str:
     """A hash of everything that the policy has learned, and of its operating points."""
     digest = hashlib.sha256()
-    parts: dict[str, Any] = {"answer": policy.answer, "scorer": policy.scorer}
+    components: dict[str, Any] = {"answer": policy.answer, "scorer": policy.scorer}
     if policy.confidence is not None:
-        parts["confidence"] = policy.confidence
+        components["confidence"] = policy.confidence
     tensors = {f"points.{key}": value for key, value in policy.points.tensors().items()}
-    for name, part in parts.items():
-        digest.update(json.dumps(part.describe(), sort_keys=True, default=str).encode())
-        tensors |= {f"{name}.{key}": value for key, value in part.state().items()}
+    for name, component in components.items():
+        digest.update(json.dumps(component.describe(), sort_keys=True, default=str).encode())
+        tensors |= {f"{name}.{key}": value for key, value in component.state().items()}
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
         digest.update(tensor.contiguous().numpy().data)

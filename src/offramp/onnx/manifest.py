@@ -127,7 +127,7 @@ class Manifest:
             num_classes=meta.value("num_classes", int, lambda k: k > 0, "positive"),
             exit_names=exit_names,
             costs=meta.floats("costs", (len(exit_names),)),
-            points=_read_points(meta.part("points"), len(exit_names)),
+            points=_read_points(meta.nested("points"), len(exit_names)),
             selected=meta.value("selected", int),
             # Missing in the first exports, which therefore raise no drift alarm.
             val_samples=meta.value("val_samples", int, lambda n: n > 0, "positive", default=1),
@@ -176,7 +176,7 @@ def _read_stage(entry: dict[str, Any], folder: str | Path) -> StageFile:
 def _read_single(meta: "_Fields") -> GraphFile | None:
     if "single" not in meta.meta:
         return None
-    return GraphFile(*_read_file(meta.part("single")))
+    return GraphFile(*_read_file(meta.nested("single")))
 
 
 def _read_file(meta: "_Fields") -> tuple[str, int, str]:
@@ -240,7 +240,7 @@ class _Fields:
             raise self.wrong(name, meaning or f"a {kind.__name__}", found)
         return found
 
-    def part(self, name: str) -> "_Fields":
+    def nested(self, name: str) -> "_Fields":
         return _Fields(self.value(name, dict), f"{self.where}: {name}")
 
     def items(self, name: str, kind: type) -> list[Any]:

@@ -63,11 +63,8 @@ class _NestedStages:
     ) -> None:
         self.stages, self.outputs = stages, outputs
         self._onnx, self._node = onnx, onnx.helper.make_node
-        compose = require("onnx.compose", extra="onnx")
-        self._graphs = [
-            compose.add_prefix(model, f"{exit_index}/").graph
-            for exit_index, model in enumerate(models)
-        ]
+        prefixed = require("onnx.compose", extra="onnx").add_prefix
+        self._graphs = [prefixed(model, f"{number}/").graph for number, model in enumerate(models)]
         # They belong to the outermost graph, where all nested ones see them.
         self.initializers = [each for graph in self._graphs for each in graph.initializer]
 
@@ -75,46 +72,35 @@ class _NestedStages:
         """The nodes of a stage and of all stages after it."""
         inside = [*self._inputs(exit_index), *self._graphs[exit_index].node]
         if exit_index == len(self._graphs) - 1:
-            return [*inside, *self._leaving(exit_index, "out")]
+            return [*inside, *self._results(exit_index, "out")]
+        number, threshold, stop = (f"{exit_index}/{x}" for x in ("number", "threshold", "stop"))
         graph = self._onnx.helper.make_graph
-        stay = graph(
-            self._leaving(exit_index, "stop"),
-            f"stop.{exit_index}",
-            [],
-            self.typed(exit_index, "stop"),
-        )
-        on = graph(
-            self.nodes(exit_index + 1), f"stage.{exit_index + 1}", [], self.typed(exit_index + 1)
-        )
+        results, outputs = self._results(exit_index, "stop"), self.typed(exit_index, "stop")
+        stopping = graph(results, f"stop.{exit_index}", [], outputs)
+        deeper, outputs = self.nodes(exit_index + 1), self.typed(exit_index + 1)
+        going_on = graph(deeper, f"stage.{exit_index + 1}", [], outputs)
         return [
             *inside,
-            self._node("Constant", [], [f"{exit_index}/number"], value_int=exit_index),
-            self._node(
-                "Gather", ["thresholds", f"{exit_index}/number"], [f"{exit_index}/threshold"]
-            ),
-            self._node(
-                "GreaterOrEqual",
-                [f"{exit_index}/score", f"{exit_index}/threshold"],
-                [f"{exit_index}/stop"],
-            ),
+            self._node("Constant", [], [number], value_int=exit_index),
+            self._node("Gather", ["thresholds", number], [threshold]),
+            self._node("GreaterOrEqual", [f"{exit_index}/score", threshold], [stop]),
             self._node(
                 "If",
-                [f"{exit_index}/stop"],
+                [stop],
                 [self._name(exit_index, "out", output) for output in self.outputs],
-                then_branch=stay,
-                else_branch=on,
+                then_branch=stopping,
+                else_branch=going_on,
             ),
         ]
 
     def typed(self, exit_index: int, where: str = "out") -> list[Any]:
         """Names and types of the outputs of a stage and of those nested in it."""
         kinds, make = self._onnx.TensorProto, self._onnx.helper.make_tensor_value_info
-        shapes = {"answer": [1, None]}
         return [
             make(
                 self._name(exit_index, where, output),
                 kinds.INT64 if output == "exit" else kinds.FLOAT,
-                shapes.get(output, [1]),
+                [1, None] if output == "answer" else [1],
             )
             for output in self.outputs
         ]
@@ -124,11 +110,11 @@ class _NestedStages:
 
     def _inputs(self, exit_index: int) -> list[Any]:
         """Connect the inputs of a stage to the stages around it."""
-        stage, count = self.stages[exit_index], len(self.stages[exit_index].state)
+        stage = self.stages[exit_index]
         before = "state_{}" if exit_index == 0 else f"{exit_index - 1}/next_{{}}"
         nodes = [
             self._node("Identity", [before.format(number)], [f"{exit_index}/state_{number}"])
-            for number in range(count)
+            for number in range(len(stage.state))
         ]
         if stage.reads_logits:
             nodes += self._history(exit_index, "logits", "logits_so_far")
@@ -145,14 +131,12 @@ class _NestedStages:
         ]
         return [*widen, self._node("Concat", rows, [f"{exit_index}/{name}"], axis=1)]
 
-    def _leaving(self, exit_index: int, where: str) -> list[Any]:
+    def _results(self, exit_index: int, where: str) -> list[Any]:
         """The outputs for a sample that stops after a stage."""
-        named = {name: self._name(exit_index, where, name) for name in self.outputs}
+        named = {output: self._name(exit_index, where, output) for output in self.outputs}
         nodes = [self._node("Constant", [], [named.pop("exit")], value_ints=[exit_index])]
         if exit_index == len(self._graphs) - 1:  # which needs no score
             infinite = [float("inf")]
             nodes.append(self._node("Constant", [], [named.pop("score")], value_floats=infinite))
-        copied = [
-            self._node("Identity", [f"{exit_index}/{name}"], [to]) for name, to in named.items()
-        ]
-        return nodes + copied
+        own = f"{exit_index}/"
+        return nodes + [self._node("Identity", [own + name], [to]) for name, to in named.items()]

@@ -96,8 +96,8 @@ class RunOutput:
         return len(self.predictions)
 
     def __getitem__(self, rows: slice | Tensor) -> "RunOutput":
-        parts = {item.name: getattr(self, item.name) for item in fields(self)}
-        tensors = {name: part[rows] for name, part in parts.items() if isinstance(part, Tensor)}
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        tensors = {name: each[rows] for name, each in values.items() if isinstance(each, Tensor)}
         return replace(self, **tensors)
 
     def __reduce__(self) -> tuple[type, tuple[Tensor, ...]]:
