@@ -212,7 +212,7 @@ def test_an_unknown_name_is_told_from_those_of_packages(installed):
 def test_a_study_file_cannot_name_a_package(installed, tmp_path):
     path = tmp_path / "study.toml"
     path.write_text("[ledgers]\nzoo = 'cifar100'\n[compare]\nmethods = ['logit-margin']\n")
-    message = "it is a method of the package offramp-margins 2.1, and a file does not"
+    message = "it is a method of the package offramp-margins 2.1, which study files do not import"
     with pytest.raises(ConfigError, match=message):
         read_study(path)
     assert "offramp_margins" not in sys.modules
