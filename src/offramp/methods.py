@@ -363,7 +363,7 @@ def find_methods(names: str | Sequence[str | Method], num_classes: int) -> list[
         else:
             found[name] = _named(name)
     if not found:
-        raise ConfigError("no method was asked for")
+        raise ConfigError("`methods` must name at least one method")
     return list(found.values())
 
 

@@ -220,12 +220,13 @@ class Policy:
     @property
     def thresholds(self) -> Tensor:
         """`[M]` float64, of the chosen operating point."""
+        points = self.points  # raises where there are none to choose from
         if self.selected is None:
             raise NotFittedError(
                 "this policy has no operating point yet; choose one, for instance with "
                 "policy.at(budget=0.5)"
             )
-        return self.points.thresholds[self.selected]
+        return points.thresholds[self.selected]
 
     def decide(self, ledger: Ledger) -> Tensor:
         """The exit at which each sample stops, `[N]`; any split may be asked about."""

@@ -115,12 +115,13 @@ class Replay:
     @cached_property
     def exits(self) -> Tensor:
         """`[N]`: the exit that each sample takes at the chosen operating point."""
+        thresholds = self._thresholds  # raises where there are no points to choose from
         if self.selected is None:
             raise NotFittedError(
                 "this policy has no operating point yet; choose one, for instance with "
                 "policy.at(budget=0.5)"
             )
-        return exits_taken(self.scores, self._thresholds[self.selected]).long()
+        return exits_taken(self.scores, thresholds[self.selected]).long()
 
     @property
     def right(self) -> Tensor:

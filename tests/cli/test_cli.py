@@ -165,7 +165,7 @@ def test_wrong_paths_and_settings_give_one_clear_line(here, folder, tmp_path):
 def test_broken_files_give_one_clear_line(here, tmp_path):
     bad = tmp_path / "bad.npz"
     bad.write_bytes(b"nonsense")
-    assert_refused(here("compare", bad), "is no whole .npz: it is cut off")
+    assert_refused(here("compare", bad), "is not a complete .npz file: it is truncated")
     np.savez(bad, logits=np.full((9, 2, 3), np.nan), labels=np.zeros(9, int), costs=[1.0, 2.0])
     assert_refused(here("inspect", bad), "sample 0, exit 0")
     (tmp_path / "comparison.json").write_text("{}")

@@ -219,7 +219,7 @@ def test_an_own_method_joins_the_comparison(splits):
     ("changes", "message"),
     [
         ({"methods": ["bseline"]}, "no method 'bseline'; did you mean `baseline`"),
-        ({"methods": []}, "no method was asked for"),
+        ({"methods": []}, "`methods` must name at least one method"),
         ({"methods": ["eefp-top-10"], "few": 8}, None),
         ({"budgets": [0.5, 1.5]}, r"`budgets` must lie in \(0, 1\], got 1.5"),
         ({"budgets": []}, "at least one budget"),

@@ -344,7 +344,7 @@ def test_pickled_objects_are_never_read(tmp_path):
 def test_foreign_and_truncated_npz_are_refused(tmp_path, content):
     path = tmp_path / "a.npz"
     path.write_bytes(content)
-    with pytest.raises(FileFormatError, match=r"is no whole \.npz"):
+    with pytest.raises(FileFormatError, match=r"is not a complete \.npz"):
         Ledger.load(path, split="test")
 
 

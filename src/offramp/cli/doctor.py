@@ -90,7 +90,7 @@ def _data() -> list[Item]:
     made = [Item(name, "comes with offramp") for name in EMBEDDED]
     for name, entry in CATALOG.items():
         place = located(name)
-        get = f"hf download {entry.hub} --repo-type dataset --local-dir ${VARIABLE}/{name}"
+        get = f"hf download {entry.hub} --repo-type dataset --local-dir <folder>/{name}"
         found = f"not here: taken from the hub; to download it: {get}"
         made.append(Item(name, found if place is None else str(place), place is not None))
     return [where, *made]

@@ -29,7 +29,10 @@ def compare_command(
     path: LedgersPath,
     methods: Annotated[
         str,
-        typer.Option(help="Comma-separated methods or groups. " + _known),
+        typer.Option(
+            help="Comma-separated methods or groups. Thresholds are geometric, as in the paper, "
+            "unless the name says otherwise, as in eefp:optimized. " + _known
+        ),
     ] = "standard",
     budgets: Annotated[
         str, typer.Option(help="Comma-separated mean costs, as shares of the full network.")
@@ -78,8 +81,8 @@ def fit_command(
     method: Annotated[
         str,
         typer.Option(
-            help="Thresholds are optimised, unless the name says otherwise, as in eefp:geometric. "
-            + _methods
+            help="Its thresholds are `optimized`, unless the name says otherwise, as in "
+            "eefp:geometric. " + _methods
         ),
     ] = "eefp",
     folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),

@@ -20,8 +20,8 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     """The arrays of an `.npz`, never unpickled."""
     if path.is_file() and not is_zipfile(path):
         raise FileFormatError(
-            f"{path} is no whole .npz: it is cut off, or something else; write it with "
-            "numpy.savez(path, logits=..., labels=..., costs=...)"
+            f"{path} is not a complete .npz file: it is truncated, or not an .npz at all; write it "
+            "with numpy.savez(path, logits=..., labels=..., costs=...)"
         )
     try:
         # Never with pickle: an object array in a file can run code when it is read.

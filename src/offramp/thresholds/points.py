@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from offramp.errors import BudgetError, ConfigError
+from offramp.hints import did_you_mean
 from offramp.ledger.chunks import folds
 from offramp.thresholds.assigned import assigned_sweep
 from offramp.thresholds.geometric import geometric_sweep, shared_sweep
@@ -143,6 +144,7 @@ def tune_points(
     if method not in THRESHOLD_METHODS:
         raise ConfigError(
             f"`thresholds` must be one of {', '.join(THRESHOLD_METHODS)}, got {method!r}"
+            f"{did_you_mean(method, THRESHOLD_METHODS)}"
         )
     if points < 2:
         raise ConfigError(f"`points` must be at least 2, got {points}")
