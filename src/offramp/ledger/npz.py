@@ -20,7 +20,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     """The arrays of an `.npz`, never unpickled."""
     if path.is_file() and not is_zipfile(path):
         raise FileFormatError(
-            f"{path} is not a complete .npz file: it is truncated, or not an .npz at all; write it "
+            f"{path} is not a complete .npz file: it is truncated, or no .npz at all; write it "
             "with numpy.savez(path, logits=..., labels=..., costs=...)"
         )
     try:

@@ -80,6 +80,7 @@ def register_builder(name: str, builder: Builder) -> None:
 
     Example:
         >>> from offramp.networks import build
+        >>> from offramp.networks.architectures.convnet import ConvNet
         >>> def narrow(num_classes, image_size):
         ...     return ConvNet(num_classes, image_size, width=4)
         >>> register_builder("narrow-convnet", narrow)
