@@ -127,5 +127,6 @@ def test_the_search_finds_a_word_of_the_library(chromium, address):
     page.goto(address)
     page.locator(".md-search__input").click()  # loads the index
     page.locator(".md-search__input").fill("hopeless")
-    page.wait_for_selector(".md-search-result__item")
+    # The index is built in a worker, which takes its time where the machine is busy.
+    page.wait_for_selector(".md-search-result__item", timeout=120_000)
     page.close()
