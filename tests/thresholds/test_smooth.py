@@ -11,7 +11,7 @@ from offramp import MaxProbability, Policy
 from offramp.errors import LedgerError
 from offramp.thresholds import exits_taken
 from offramp.thresholds.points import measure, tune_points
-from offramp.thresholds.smooth import calibrated, smooth_sweep
+from offramp.thresholds.smooth import smooth_sweep
 from offramp.zoo import cifar100
 
 COSTS = torch.tensor([0.1, 0.4, 0.7, 1.0], dtype=torch.float64)
@@ -75,7 +75,7 @@ def test_tied_scores_stay_together(seed, decimals):
 @pytest.mark.parametrize("slope", [0.3, 1.0, 4.0])
 def test_chances_that_are_too_sure_or_not_sure_enough_are_calibrated(slope):
     scores, correct = world(4000)
-    found = calibrated((slope * scores).sigmoid(), correct)
+    found = calibrated_chances((slope * scores).sigmoid(), correct)
     assert torch.allclose(found, scores.double().sigmoid(), atol=0.05)
 
 

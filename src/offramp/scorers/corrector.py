@@ -30,7 +30,7 @@ from offramp.scorers.exit_networks import (
     check_k,
     initial_parameters,
     run_networks,
-    train,
+    train_networks,
 )
 from offramp.targets import correctness, stop_target
 
@@ -123,7 +123,7 @@ class Corrector(Scorer):
         for block in blocks:
             features = Features(self.view, history, block, inputs[block[-1]])
             loss = _loss(targets[block.start : block.stop])
-            train(parameters.block(block, features.width), features, loss, self.epochs)
+            train_networks(parameters.block(block, features.width), features, loss, self.epochs)
         return parameters
 
     def _targets(self, history: History, labels: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from offramp.scorers.exit_networks import (
     check_k,
     initial_parameters,
     run_networks,
-    train,
+    train_networks,
 )
 
 
@@ -198,7 +198,7 @@ class Forecast(CostAware):
             return (loss * ahead).sum()
 
         features = Features(self.view, history, exits, inputs[-1])
-        train(parameters.block(exits, features.width), features, loss_of, self.epochs)
+        train_networks(parameters.block(exits, features.width), features, loss_of, self.epochs)
         return parameters
 
 
@@ -251,7 +251,7 @@ class ValueOfContinuing(Priced):
             only = range(exit_index, exit_index + 1)
             features = Features(self.view, history, only, inputs[exit_index])
             part = parameters.block(only, features.width)
-            train(part, features, self._loss_of(here - later), self.epochs)
+            train_networks(part, features, self._loss_of(here - later), self.epochs)
             with torch.no_grad():
                 rows = torch.arange(len(correct))
                 stop = part.logits(features.batch(rows), features.log_odds)[0] >= 0

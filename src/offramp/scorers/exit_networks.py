@@ -209,7 +209,7 @@ def initial_parameters(inputs: Sequence[int], hidden: int, seeds: Sequence[int])
     )
 
 
-def train(parameters: Parameters, features: Features, loss_of: Loss, epochs: int) -> None:
+def train_networks(parameters: Parameters, features: Features, loss_of: Loss, epochs: int) -> None:
     """Minimise a loss of every exit and seed; the data order is fixed.
 
     Args:

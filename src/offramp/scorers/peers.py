@@ -36,7 +36,7 @@ from offramp.scorers.exit_networks import (
     initial_parameters,
     respond,
     run_networks,
-    train,
+    train_networks,
 )
 from offramp.targets import correctness
 
@@ -73,7 +73,7 @@ class Gates(Priced):
             return (leaving(odds) * lost).sum()
 
         features = Features(self.view, history, exits, inputs[-1])
-        train(parameters.block(exits, features.width), features, loss_of, self.epochs)
+        train_networks(parameters.block(exits, features.width), features, loss_of, self.epochs)
         return parameters
 
 
@@ -225,7 +225,7 @@ class ExitUtility(Scorer):
                     logits[0, :, 0], wanted[rows], reduction="sum"
                 )
 
-            train(block, features, loss_of, self.epochs)
+            train_networks(block, features, loss_of, self.epochs)
         for name in self.learned:
             setattr(self, name, getattr(self, name).clone())
         return self

@@ -16,7 +16,7 @@ from offramp.thresholds.assigned import assigned_sweep
 from offramp.thresholds.geometric import geometric_sweep, shared_sweep
 from offramp.thresholds.optimized import optimized_sweep
 from offramp.thresholds.rule import exits_taken
-from offramp.thresholds.smooth import calibrated, smooth_sweep
+from offramp.thresholds.smooth import calibrated_chances, smooth_sweep
 
 ThresholdMethod = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 """`(scores [N, M], correct [N, M], costs [M], points) -> thresholds [P, M]`, all on val."""
@@ -162,7 +162,7 @@ def _choose(
 ) -> Tensor:
     """Thresholds `[P, M]` by a named method; from chances of being right where it takes them."""
     if chances is not None and method in BY_CHANCE:
-        correct = calibrated(chances, correct)
+        correct = calibrated_chances(chances, correct)
     return THRESHOLD_METHODS[method](scores, correct, costs, points)
 
 

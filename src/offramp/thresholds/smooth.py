@@ -60,7 +60,7 @@ def smooth_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) ->
     return different
 
 
-def calibrated(chances: Tensor, correct: Tensor) -> Tensor:
+def calibrated_chances(chances: Tensor, correct: Tensor) -> Tensor:
     """Chances of being right, made to agree with what was right: float64 `[N, M]`.
 
     A network's probabilities may be too sure. Two numbers for all exits, a slope and an offset of
@@ -72,7 +72,8 @@ def calibrated(chances: Tensor, correct: Tensor) -> Tensor:
 
     Example:
         >>> chances = torch.tensor([[0.999], [0.999], [0.999], [0.999]])
-        >>> calibrated(chances, torch.tensor([[True], [True], [True], [False]])).round(decimals=1)
+        >>> correct = torch.tensor([[True], [True], [True], [False]])
+        >>> calibrated_chances(chances, correct).round(decimals=1)
         tensor([[0.7000],
                 [0.7000],
                 [0.7000],
