@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 import offramp
 from offramp.answers import ClassWiseEnsemble, CurrentExit, ProductOfExperts, StackingNetwork
 from offramp.errors import BudgetError, ConfigError, MemoryLimitError, NetworkError
+from offramp.machine import physical_cores
 from offramp.onnx import OnnxRunner, export
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
@@ -181,6 +182,29 @@ def test_arrays_are_taken_like_tensors(exported):
     made = exported("conv")
     inputs = made.world.inputs(5)
     assert torch.equal(made.runner(inputs.numpy()).logits, made.runner(inputs).logits)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_network_without_exits_is_there_for_comparison(exported, kind):
+    made = exported(kind)
+    inputs = made.world.inputs(5)
+    wanted = Runner(made.world.network, made.world.policy).full(inputs)
+    torch.testing.assert_close(made.runner.full(inputs), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_an_export_can_do_without_the_network_without_exits(make, tmp_path):
+    world = make("flat", exits=2)
+    folder = export(world.network, world.policy, tmp_path, world.inputs(3), full=False)
+    with pytest.raises(ConfigError, match="export again with full=True"):
+        OnnxRunner(folder, threads=1).full(world.inputs(3))
+
+
+def test_threads_are_the_cores_of_the_process_unless_given(exported):
+    made = exported("conv")
+    assert made.fresh().threads == 1
+    assert OnnxRunner(made.folder).threads == physical_cores()
+    with pytest.raises(ConfigError, match="`threads` must be at least 1, got 0"):
+        OnnxRunner(made.folder, threads=0)
 
 
 def test_a_broken_sample_fails_alone(exported):

@@ -39,6 +39,7 @@ def export(
     example: Any = None,  # noqa: ANN401 - a batch as the network takes it
     progress: Callable[[int, int, str], None] = lambda done, total, text: None,
     single: bool = False,
+    full: bool = True,
 ) -> Path:
     """Write a network and its policy as ONNX graphs, for `OnnxRunner` or any other program.
 
@@ -53,6 +54,7 @@ def export(
         example: A batch of at least two samples, if the network does not know its inputs.
         progress: Called with the number of finished graphs, their total, and what comes next.
         single: Also write one graph for single samples, in which the stages are nested.
+        full: Also write the network without exits, for comparison: `OnnxRunner.full`.
 
     Returns:
         The folder's path.
@@ -71,7 +73,8 @@ def export(
     plain = copy.deepcopy(network).cpu().float().eval()
     inputs, state = _first_state(plain, example)
     files: list[StageFile] = []
-    extra: GraphFile | None = None
+    extra: list[GraphFile] = []
+    begin = state
     try:
         for exit_index, name in enumerate(network.exit_names):
             progress(exit_index, network.num_exits, name)
@@ -81,11 +84,14 @@ def export(
         progress(network.num_exits, network.num_exits, "done")
         manifest = _manifest(network, policy, inputs, files)
         if single:
-            extra = _write_single(manifest, folder)
-        replace(manifest, single=extra).write(folder)
+            extra.append(_write_single(manifest, folder))
+            manifest = replace(manifest, single=extra[-1])
+        if full:
+            extra.append(_write_full(plain, begin, folder, isinstance(inputs, TextInput)))
+            manifest = replace(manifest, full=extra[-1])
+        manifest.write(folder)
     except BaseException:
-        written: list[GraphFile] = [*files, *([] if extra is None else [extra])]
-        stale = [folder / each.file for each in written]  # half an export is useless
+        stale = [folder / each.file for each in (*files, *extra)]  # half an export is useless
         raise
     finally:
         for path in stale:
@@ -192,6 +198,27 @@ class StageModule(nn.Module):
         return tuple(path for path, leaf in leaves if isinstance(leaf, Tensor))
 
 
+class FullModule(nn.Module):
+    """The network without exits: all stages and the last head, flat tensors in, logits out."""
+
+    def __init__(self, network: EarlyExitNetwork, state: State) -> None:
+        super().__init__()
+        self.network, self.template = network, state
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        """Logits `[n, K]` of the last exit; earlier heads run only if later ones read them."""
+        inputs, logits = iter(tensors), list[Tensor]()
+        state: State = map_leaves(lambda _: next(inputs), self.template)
+        heads = self.network.heads
+        reads = any(getattr(head, "reads_logits", True) for head in list(heads)[1:])
+        for exit_index in range(self.network.num_exits):
+            state = self.network.advance(exit_index, state)
+            if reads or exit_index == len(heads) - 1:
+                so_far = torch.stack(logits, 1) if logits else None
+                logits.append(self.network.head(exit_index, state, so_far).float())
+        return logits[-1]
+
+
 def _tensors(state: State) -> list[Tensor]:
     return [leaf for _, leaf in named_leaves(state) if isinstance(leaf, Tensor)]
 
@@ -215,7 +242,35 @@ def _first_state(network: EarlyExitNetwork, example: Any) -> tuple[Inputs, State
 def _write_graph(module: StageModule, name: str, folder: Path, is_text: bool) -> StageFile:
     file = f"stage-{module.exit_index}-{secrets.token_hex(4)}.onnx"
     graph = StageFile(file, 1, "0" * 64, module.paths(), module.reads_logits, module.reads_answers)
-    args = module.example()
+    content = _content(
+        module,
+        module.example(),
+        (graph.input_names, module.output_names()),
+        f"exit {module.exit_index} ({name})",
+        is_text,
+    )
+    written = _written(folder / file, content)
+    return StageFile(*written, graph.state, graph.reads_logits, graph.reads_answers)
+
+
+def _write_full(network: EarlyExitNetwork, state: State, folder: Path, is_text: bool) -> GraphFile:
+    example = tuple(_tensors(state))
+    names = [f"state_{number}" for number in range(len(example))], ["logits"]
+    content = _content(
+        FullModule(network, state), example, names, "the network without exits", is_text
+    )
+    return GraphFile(*_written(folder / f"full-{secrets.token_hex(4)}.onnx", content))
+
+
+def _content(
+    module: nn.Module,
+    args: tuple[Tensor, ...],
+    names: tuple[list[str], list[str]],
+    what: str,
+    is_text: bool,
+) -> bytes:
+    """A module as a checked graph; `names` are those of its inputs and of its outputs."""
+    leaves = sum(name.startswith("state_") for name in names[0])
     try:
         with _quietly(), torch.no_grad():
             program = torch.onnx.export(
@@ -223,21 +278,19 @@ def _write_graph(module: StageModule, name: str, folder: Path, is_text: bool) ->
                 args,
                 dynamo=True,
                 opset_version=OPSET,
-                input_names=graph.input_names,
-                output_names=module.output_names(),
-                dynamic_shapes=[_dynamic(args, len(graph.state), is_text)],
+                input_names=names[0],
+                output_names=names[1],
+                dynamic_shapes=[_dynamic(args, leaves, is_text)],
                 verbose=False,
             )
     except (torch.onnx.errors.OnnxExporterError, RuntimeError, ValueError, TypeError) as error:
         raise NetworkError(
-            f"exit {module.exit_index} ({name}) cannot be written as an ONNX graph: "
-            f"{_reason(error)}"
+            f"{what} cannot be written as an ONNX graph: {_reason(error)}"
         ) from error
     assert program is not None, "dynamo=True returns a program"
-    content = program.model_proto.SerializeToString()
-    check_graph(content, module, args, f"exit {module.exit_index} ({name})")
-    written = _written(folder / file, content)
-    return StageFile(*written, graph.state, graph.reads_logits, graph.reads_answers)
+    content: bytes = program.model_proto.SerializeToString()
+    check_graph(content, module, args, what)
+    return content
 
 
 def _write_single(manifest: Manifest, folder: Path) -> GraphFile:
@@ -304,8 +357,8 @@ def _own_files(folder: Path) -> list[Path]:
     """The graphs of an older export: those that its description names."""
     try:
         older = read_description(folder, "export", VERSION)
-        single = [older["single"]] if "single" in older else []
-        names = [graph["file"] for graph in (*older["stages"], *single)]
+        extra = [older[name] for name in ("single", "full") if name in older]
+        names = [graph["file"] for graph in (*older["stages"], *extra)]
         return [folder / name for name in names if Path(name).name == name]
     except (FileFormatError, KeyError, TypeError):
         return []

@@ -10,28 +10,30 @@ from torch import Tensor, nn
 
 from offramp.errors import FileFormatError, NetworkError
 from offramp.extras import require
-from offramp.onnx.manifest import StageFile
+from offramp.onnx.manifest import GraphFile
 
 AGREEMENT = 1e-3  # largest difference of outputs, relative to 1 + their size
 
 
-def open_graph(folder: Path, stage: StageFile, outputs: Sequence[str], threads: int = 0) -> Any:  # noqa: ANN401
-    """Open one graph of an export as an `onnxruntime.InferenceSession`; 0 threads: one per core.
+def open_graph(
+    folder: Path, graph: GraphFile, inputs: Sequence[str], outputs: Sequence[str], threads: int
+) -> Any:  # noqa: ANN401
+    """Open one graph of an export as an `onnxruntime.InferenceSession`.
 
     Raises `FileFormatError` if the file is missing, is not the one that was written, refers to
     other files, or has other inputs and outputs than described.
     """
-    path = folder / stage.file
+    path = folder / graph.file
     if not path.is_file():
         raise FileFormatError(f"{path} is missing, though the description names it")
     content = path.read_bytes()
-    if len(content) != stage.bytes or hashlib.sha256(content).hexdigest() != stage.sha256:
+    if len(content) != graph.bytes or hashlib.sha256(content).hexdigest() != graph.sha256:
         raise FileFormatError(
             f"{path} is truncated or was replaced: its size or hash is not the described one; "
             "export again"
         )
     session = _session(content, str(path), threads)
-    _check_names(path, "inputs", [each.name for each in session.get_inputs()], stage.input_names)
+    _check_names(path, "inputs", [each.name for each in session.get_inputs()], inputs)
     _check_names(path, "outputs", [each.name for each in session.get_outputs()], outputs)
     return session
 
@@ -54,7 +56,9 @@ def _session(content: bytes, name: str, threads: int) -> Any:  # noqa: ANN401
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
             raise FileFormatError(f"{name} refers to data in another file, which is never opened")
     options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads
+    # Explicit numbers: left to itself, ONNX Runtime ties its threads to cores, whatever else runs.
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.execution_mode = runtime.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 3
     try:
         return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
@@ -87,7 +91,8 @@ def check_graph(content: bytes, module: nn.Module, args: Sequence[Tensor], name:
     for rows in (slice(None), slice(1)):
         inputs = [each[rows].contiguous() for each in args]
         with torch.inference_mode():
-            wanted = module(*inputs)
+            returned = module(*inputs)
+        wanted = (returned,) if isinstance(returned, Tensor) else returned
         pairs = zip(run_graph(session, inputs), wanted, strict=True)
         for number, (one, other) in enumerate(pairs):
             off = ((one - other).abs() / (1 + other.abs())).max() if one.numel() else 0.0

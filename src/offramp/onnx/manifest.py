@@ -68,6 +68,7 @@ class Manifest:
     network: str  # fingerprint of the network
     policy: str  # fingerprint of the policy
     single: GraphFile | None = None  # the graph for one sample, if there is one
+    full: GraphFile | None = None  # the graph of the network without exits, if there is one
 
     def output_names(self, exit_index: int) -> list[str]:
         """Names of the outputs of one graph, in order.
@@ -113,8 +114,9 @@ class Manifest:
             ],
             "points": points,
         }
-        if self.single is not None:
-            meta["single"] = vars(self.single)
+        for name, graph in (("single", self.single), ("full", self.full)):
+            if graph is not None:
+                meta[name] = vars(graph)
         return write_description(folder, "export", VERSION, meta)
 
     @classmethod
@@ -135,7 +137,8 @@ class Manifest:
             stages=tuple(_read_stage(each, folder) for each in meta.items("stages", dict)),
             network=meta.value("network", str),
             policy=meta.value("policy", str),
-            single=_read_single(meta),
+            single=_read_extra(meta, "single"),
+            full=_read_extra(meta, "full"),
         )
         _check(manifest, str(folder))
         return manifest
@@ -173,10 +176,8 @@ def _read_stage(entry: dict[str, Any], folder: str | Path) -> StageFile:
     )
 
 
-def _read_single(meta: "_Fields") -> GraphFile | None:
-    if "single" not in meta.meta:
-        return None
-    return GraphFile(*_read_file(meta.nested("single")))
+def _read_extra(meta: "_Fields", name: str) -> GraphFile | None:
+    return GraphFile(*_read_file(meta.nested(name))) if name in meta.meta else None
 
 
 def _read_file(meta: "_Fields") -> tuple[str, int, str]:

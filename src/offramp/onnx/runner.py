@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from offramp.errors import NetworkError
+from offramp.errors import ConfigError, NetworkError
+from offramp.machine import physical_cores
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
 from offramp.networks.state import State, leaf_at
 from offramp.onnx.graphs import open_graph, run_graph
@@ -29,14 +31,17 @@ class OnnxRunner(StagedRunner):
 
     Args:
         folder: Folder that `export` wrote.
-        threads: Threads of ONNX Runtime; 0 for one per core.
+        threads: Threads of ONNX Runtime; by default one per physical core that the process may
+            use, by its affinity and the quota of its container.
         false_alarm_rate: Probability of a false drift alarm in `stats`, over the whole stream.
         clock: Seconds, for deadlines.
 
     Attributes:
         manifest: The description of the export.
+        threads: Threads of ONNX Runtime.
 
     Raises:
+        ConfigError: `threads` is not positive.
         FileFormatError: The folder is foreign or damaged, or refers to files outside of it.
         MissingExtraError: The extra `onnx` is not installed.
     """
@@ -44,22 +49,27 @@ class OnnxRunner(StagedRunner):
     def __init__(
         self,
         folder: str | Path,
-        threads: int = 0,
+        threads: int | None = None,
         *,
         false_alarm_rate: float = 0.01,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        if threads is not None and threads < 1:
+            raise ConfigError(f"`threads` must be at least 1, got {threads}")
         manifest = Manifest.read(folder)
         self.manifest = manifest
+        self.threads = threads or physical_cores()
         super().__init__(
             manifest.operating_point(manifest.selected),
             manifest.num_classes,
             false_alarm_rate=false_alarm_rate,
             clock=clock,
         )
+        self._folder = folder = Path(folder)
+        names = [manifest.output_names(exit_index) for exit_index in range(len(manifest.stages))]
         self._sessions = [
-            open_graph(Path(folder), stage, manifest.output_names(exit_index), threads)
-            for exit_index, stage in enumerate(manifest.stages)
+            open_graph(folder, stage, stage.input_names, outputs, self.threads)
+            for stage, outputs in zip(manifest.stages, names, strict=True)
         ]
         self._selected = manifest.selected
 
@@ -67,6 +77,29 @@ class OnnxRunner(StagedRunner):
     def thresholds(self) -> Tensor:
         """`[M]` float64, at the present operating point."""
         return self.manifest.points.thresholds[self._selected]
+
+    def full(self, x: Any) -> Tensor:  # noqa: ANN401 - a batch as the network takes it
+        """The network without exits in ONNX Runtime, `[N, K]` float32, for comparison.
+
+        Raises:
+            ConfigError: The export was made without it, by `export(..., full=False)`.
+        """
+        carried: Any = leaf_at(self._begin(x), ("carried",))
+        leaves = list(carried.values())
+        with self._running(len(leaves[0])):
+            (logits,) = run_graph(self._full, leaves)
+        return logits
+
+    @cached_property
+    def _full(self) -> Any:  # noqa: ANN401 - opened when it is first asked for: it has all weights again
+        graph = self.manifest.full
+        if graph is None:
+            raise ConfigError(
+                f"{self._folder} was exported without the network without exits: export again "
+                "with full=True"
+            )
+        inputs = self.manifest.stages[0].input_names
+        return open_graph(self._folder, graph, inputs, ["logits"], self.threads)
 
     def _point_at(self, budget: float) -> OperatingPoint:
         self._selected = self.manifest.points.for_budget(budget)
