@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from offramp.networks.network import EarlyExitNetwork, fingerprint
 from offramp.networks.state import evaluating
 from offramp.progress import RunProgress
 from offramp.training.batches import Batch, Samples, check_targets, compute_rows, moved
+from offramp.training.checkpoint import kept_randomness
 from offramp.training.distributed import Processes
 
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
@@ -44,8 +45,8 @@ def record(
         network: An `EarlyExitNetwork`; or any module that returns a list of M logits `[n, K]`, or
             a tensor `[n, M, K]`, with `costs` given. A wrapper that exits early by default and
             runs all exits with `mode="training"`, such as earlyon's, is called with that.
-        data: A data set of `(inputs, label)`, or a `DataLoader` of one. Its `sample_ids` and
-            `class_names` are kept in the ledger if it has them.
+        data: A data set of `(inputs, label)`, or a `DataLoader` of one, whose workers then read
+            it. Its `sample_ids` and `class_names` are kept in the ledger if it has them.
         split: `train`, `held_out`, `val`, `test` or `all`; the data's own by default.
         costs: `Costs`, or cumulative costs `[M]`; MACs are counted by default.
         dtype: How logits are stored.
@@ -85,7 +86,7 @@ def record(
         _check_labels(batch[1], logits.shape[2])
         return [logits.to(_DTYPES[dtype]), batch[1]]
 
-    with torch.no_grad(), evaluating(network):
+    with torch.no_grad(), evaluating(network), kept_randomness(), closing(samples):
         costs = _counted(network, samples, processes) if costs is None else costs
         with RunProgress(progress and processes.is_main) as shown:
             total = -(-len(samples) // processes.world)

@@ -2,16 +2,20 @@
 
 import json
 import os
+import random
 import runpy
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import Dataset, TensorDataset
 
 from offramp.errors import ConfigError, FileFormatError
 from offramp.networks import build
@@ -119,6 +123,79 @@ def test_every_objective_goes_on_from_every_checkpoint(
         break
     assert history.resumed
     assert network.fingerprint() == whole.fingerprint()
+
+
+class Jittered(Dataset):
+    """Images that are read with noise, from all sources of randomness that there are."""
+
+    def __init__(self, data):
+        self.images, self.labels = data.tensors
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, position):
+        noise = torch.rand(()) + random.random() + float(np.random.rand())
+        return self.images[position] + 0.1 * noise, self.labels[position]
+
+
+class Listed(TensorDataset):
+    """The positions that were asked for, in batches."""
+
+    def __init__(self, *tensors):
+        super().__init__(*tensors)
+        self.asked = []
+
+    def batch(self, index):
+        self.asked += index.tolist()
+        return self[index]
+
+
+def test_a_run_goes_on_with_any_number_of_workers(data, tmp_path, monkeypatch):
+    config = TrainConfig(
+        epochs=2, batch_size=8, checkpoint_seconds=0, progress=False, tensorboard=False
+    )
+    data, whole = Jittered(data), with_dropout()
+    train(whole, data, config=config)
+    deaths = iter([3, 9, 1])  # in the middle of epochs
+    save, steps = Checkpoints.save, 0
+
+    def save_and_die(self, *content):
+        nonlocal steps
+        save(self, *content)
+        steps -= 1
+        if not steps:
+            raise Killed
+
+    monkeypatch.setattr(Checkpoints, "save", save_and_die)
+    for workers in (2, 0, 1):
+        steps = next(deaths)
+        with pytest.raises(Killed):
+            train(with_dropout(), data, config=replace(config, workers=workers), folder=tmp_path)
+        assert place(tmp_path)["step"] > 0
+    steps, network = 0, with_dropout()
+    history = train(network, data, config=replace(config, workers=2), folder=tmp_path)
+    assert history.resumed
+    assert network.fingerprint() == whole.fingerprint()
+
+
+def test_what_was_trained_on_before_is_not_read_again(data, tmp_path, monkeypatch):
+    config = TrainConfig(
+        epochs=1, batch_size=8, patience=None, checkpoint_seconds=0, progress=False
+    )
+    listed = Listed(*data.tensors)
+    save = Checkpoints.save
+
+    def save_and_die(self, where, *content):
+        save(self, where, *content)
+        if where.step == 3 and len(listed.asked) == 24:
+            raise Killed
+
+    monkeypatch.setattr(Checkpoints, "save", save_and_die)
+    with pytest.raises(Killed):
+        train(with_dropout(), listed, config=config, folder=tmp_path)
+    train(with_dropout(), listed, config=config, folder=tmp_path)
+    assert sorted(listed.asked) == list(range(64))
 
 
 def test_a_finished_run_is_not_run_again(convnet, data, quick, tmp_path):

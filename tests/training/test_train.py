@@ -18,7 +18,7 @@ from torch.utils.data import (
 from offramp.errors import ConfigError, LedgerError, MissingExtraError, SplitError
 from offramp.networks import EarlyExitNetwork, attach, build
 from offramp.training import OBJECTIVES, TrainConfig, TrainHistory, frozen, train
-from offramp.training.loop import Schedule
+from offramp.training.loop import PhaseRun, Schedule
 
 
 def weights(network):
@@ -139,6 +139,34 @@ def test_early_stopping_ends_and_takes_the_best_epoch(convnet, data):
     assert history.stopped == {"network": "patience"}
     assert len(history) == best + 3
     assert history.chosen["epoch"] == best
+
+
+def accuracies_with_restarts(epoch, better):
+    """Of cycles of 4, 8 and 17 epochs: low after a restart, and recovered at the end."""
+    starts = (0, 4, 12)
+    cycle = sum(epoch >= start for start in starts) - 1
+    share = (epoch + 1 - starts[cycle]) / (4.3, 8.6, 17.1)[cycle]
+    return [0.5 + better * cycle - 0.3 * (1 - min(share, 1.0))]
+
+
+@pytest.mark.parametrize(
+    ("better", "reason", "epochs", "chosen"),
+    [(0.1, "epochs", 30, 29), (-0.1, "patience", 12, 3)],
+)
+def test_patience_is_counted_at_the_ends_of_cycles(
+    better, reason, epochs, chosen, convnet, data, monkeypatch
+):
+    def evaluate(self):
+        return {"accuracy": accuracies_with_restarts(self.place.epoch, better)}
+
+    monkeypatch.setattr(PhaseRun, "_evaluate", evaluate)
+    config = TrainConfig(
+        epochs=30, restart_epochs=4, warmup_epochs=0, patience=3, batch_size=32, progress=False
+    )
+    history = train(convnet, data, config=config)
+    assert history.stopped == {"network": reason}
+    assert len(history) == epochs
+    assert history.chosen["epoch"] == chosen
 
 
 def test_soft_targets_of_an_augmentation_reach_every_exit(convnet, data, quick):

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from offramp.cli.console import err
 from offramp.cli.options import numbers
@@ -41,6 +42,9 @@ TokenizerName = Annotated[
 ]
 Precision = Annotated[
     str, typer.Option(help="float32, bfloat16, or auto: bfloat16 where the machine is fast at it.")
+]
+Workers = Annotated[
+    int, typer.Option(min=0, help="Processes that read the data ahead; 0 reads them in this one.")
 ]
 
 
@@ -133,7 +137,7 @@ def train_command(
     domain: Domain = None,
     tokenizer: TokenizerName = None,
     precision: Precision = "auto",
-    workers: Annotated[int, typer.Option(help="Processes that read the data.")] = 0,
+    workers: Workers = 0,
     seed: Annotated[
         int, typer.Option(help="Of the weights, the order and all other randomness.")
     ] = 0,
@@ -213,6 +217,7 @@ def record_command(
     tokenizer: TokenizerName = None,
     precision: Precision = "float32",
     batch_size: Annotated[int, typer.Option(help="Of each process.")] = 256,
+    workers: Workers = 0,
 ) -> None:
     """Run a trained network over held_out, val and test, and save a ledger of each."""
     network = load_network(run)
@@ -226,7 +231,7 @@ def record_command(
             raise ConfigError(f"--splits must name splits of the data, got {split!r}")
         ledger = record(
             network,
-            getattr(loaded, split),
+            DataLoader(getattr(loaded, split), num_workers=workers),
             split,
             dtype=_dtype(dtype),
             precision=to_precision(precision),

@@ -1,9 +1,11 @@
 """Images: decoded when they are first asked for, kept as bytes, normalised a batch at a time."""
 
 import io
+import mmap
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -65,15 +67,28 @@ class Decoder:
         return picture.resize((size, size), bilinear, box=box)
 
 
+def _shared_zeros(*shape: int) -> Tensor:
+    """Uint8 zeros in memory that processes forked later read and write together with this one.
+
+    Not in `/dev/shm`, as `Tensor.share_memory_` would have it: it is small in many containers.
+    """
+    memory = mmap.mmap(-1, max(1, prod(shape)))
+    return torch.frombuffer(memory, dtype=torch.uint8)[: prod(shape)].view(shape)
+
+
 class Pixels:
-    """The pixels of one split, `rows [N]` of `encoded`; kept where they fit into memory."""
+    """The pixels of one split, `rows [N]` of `encoded`; kept where they fit into memory.
+
+    What a worker of a loader has decoded is there for all of them, and for this process, if the
+    first image was read before they were started.
+    """
 
     def __init__(self, encoded: RawInputs, rows: list[int], decode: Decoder) -> None:
         self._encoded = encoded
         self._rows = rows
         self._decode = decode
         self._kept: Tensor | None = None
-        self._is_kept = torch.zeros(len(rows), dtype=torch.bool)
+        self._is_kept = _shared_zeros(len(rows)).view(torch.bool)
 
     def __len__(self) -> int:
         return len(self._is_kept)
@@ -87,7 +102,7 @@ class Pixels:
         if len(self) * decoded[0].numel() > IN_MEMORY:
             return decoded[torch.searchsorted(missing, index)]
         if self._kept is None:
-            self._kept = torch.empty(len(self), *decoded.shape[1:], dtype=torch.uint8)
+            self._kept = _shared_zeros(len(self), *decoded.shape[1:])
         self._check_size(decoded[0], self._kept.shape[1:], int(missing[0]))
         self._kept[missing] = decoded
         self._is_kept[missing] = True

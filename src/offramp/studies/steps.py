@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torch.utils.data import DataLoader
+
 from offramp.errors import ConfigError
 from offramp.evaluation import Comparison, compare
 from offramp.ledger import Ledger
@@ -160,9 +162,10 @@ class RecordStep(Step):
     def run(self, context: Context, place: Path) -> list[Path]:
         """Record one split."""
         network = EarlyExitNetwork.load(self.trained.place(context.cache) / "network")
+        samples: Any = context.splits(self.trained.data, self.target)[self.split]
         ledger = record(
             network,
-            context.splits(self.trained.data, self.target)[self.split],
+            DataLoader(samples, num_workers=self.trained.train.workers),
             self.split,
             dtype=self.record.dtype,
             precision=self.record.precision,

@@ -1,6 +1,6 @@
 """`Samples`: any data set of (inputs, labels), read in batches of chosen samples."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import (
     DataLoader,
+    Dataset,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
@@ -15,8 +16,9 @@ from torch.utils.data import (
     default_collate,
 )
 
-from offramp.errors import ConfigError, LedgerError
+from offramp.errors import ConfigError, DataError, LedgerError, OfframpError
 from offramp.networks.state import map_leaves
+from offramp.training.checkpoint import seed_at, seed_everything
 from offramp.training.distributed import Processes
 
 Batch: TypeAlias = tuple[Any, Tensor]
@@ -25,11 +27,16 @@ Batch: TypeAlias = tuple[Any, Tensor]
 class Samples:
     """Data that can be read in any order, from a data set or a loader.
 
+    What is read depends on the positions and the seeds alone, not on who reads it: workers change
+    the speed, and nothing else.
+
     Args:
         dataset: A map-style data set of `(inputs, label)`, inputs a tensor or a dict of tensors.
             If it has a method `batch(index) -> (inputs, labels)`, that is used.
         collate: Joins samples to a batch.
-        workers: Processes that read.
+        workers: Processes that read ahead; 0 reads in this process. Tensors in memory are always
+            read in this process, which is faster than to send them.
+        options: More arguments for the `DataLoader` that runs the workers.
 
     Example:
         >>> data = TensorDataset(torch.arange(6.0).view(3, 2), torch.tensor([0, 1, 0]))
@@ -43,10 +50,14 @@ class Samples:
         dataset: Any,  # noqa: ANN401 - data sets have no common parent
         collate: Callable[[list[Any]], Any] | None = None,
         workers: int = 0,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self.dataset = dataset
-        self.collate = collate or default_collate
         self.workers = workers
+        self._reader = _Reader(dataset, collate or default_collate)
+        self._options = dict(options or {})
+        self._orders: list[_Order] = []  # what the workers read next
+        self._loader: DataLoader[Any] | None = None
 
     @classmethod
     def of(cls, data: Any, workers: int = 0) -> "Samples":  # noqa: ANN401
@@ -71,7 +82,8 @@ class Samples:
                 "Subset of it"
             )
         collate = data.collate_fn if data.batch_size is not None else None
-        return cls(_checked(data.dataset), collate, data.num_workers or workers)
+        options = {name: getattr(data, name) for name in _KEPT_OPTIONS}
+        return cls(_checked(data.dataset), collate, data.num_workers or workers, options)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -86,27 +98,99 @@ class Samples:
         """How long each sample is, int64 `[N]`, where the data set has samples of all lengths."""
         return getattr(self.dataset, "lengths", None)
 
-    def batches(self, indices: Sequence[Tensor], seed: int = 0) -> Iterator[Batch]:
-        """Read batches one after the other, each when it is asked for.
+    def batches(
+        self, indices: Sequence[Tensor], seeds: Sequence[int] | None = None
+    ) -> Iterator[Batch]:
+        """Read batches one after the other.
 
         Args:
             indices: For each batch the positions of its samples, int64 `[n]`.
-            seed: Of the workers, if there are any.
+            seeds: For each batch what `torch`, `numpy` and `random` are seeded with before it is
+                read, for data sets that draw from them; None leaves them alone.
         """
-        if hasattr(self.dataset, "batch"):
-            yield from (_pair(self.dataset.batch(index)) for index in indices)
-        elif isinstance(self.dataset, TensorDataset) and self.collate is default_collate:
-            # One indexing of the tensors instead of one per sample.
-            yield from (_pair(self.dataset[index]) for index in indices)
+        known: Sequence[int | None] = seeds if seeds is not None else [None] * len(indices)
+        orders = list(zip(indices, known, strict=True))
+        # Workers are not started for a single batch: nothing is read ahead.
+        if not self.workers or self._reader.is_in_memory or len(orders) < 2:
+            read: Iterator[Batch | OfframpError] = map(self._reader.__getitem__, orders)
         else:
-            loader: DataLoader[Any] = DataLoader(
-                self.dataset,
-                batch_sampler=[index.tolist() for index in indices],
-                collate_fn=self.collate,
+            read = self._read_by_workers(orders)
+        for batch in read:
+            if isinstance(batch, OfframpError):
+                raise batch
+            yield batch
+
+    def close(self) -> None:
+        """End the workers."""
+        self._loader = None
+
+    def _read_by_workers(self, orders: "list[_Order]") -> Iterator[Batch | OfframpError]:
+        self._orders[:] = orders
+        if self._loader is None:
+            if hasattr(self.dataset, "batch"):
+                # Memory in which our data sets keep what they have decoded is reserved with the
+                # first sample, and shared with workers that are started afterwards.
+                self._reader[orders[0][0][:1], None]
+            self._loader = DataLoader(
+                self._reader,
+                batch_size=None,
+                sampler=self._orders,
+                collate_fn=_as_it_is,
                 num_workers=self.workers,
-                generator=torch.Generator().manual_seed(seed),
+                persistent_workers=True,
+                generator=torch.Generator(),  # not the global one, which has the step's seed
+                **self._options,
             )
-            yield from (_pair(batch) for batch in loader)
+        try:
+            yield from self._loader
+        except RuntimeError as error:
+            if "exited unexpectedly" not in str(error) and "killed by signal" not in str(error):
+                raise
+            raise DataError(
+                f"a process that reads the data has died ({error}); if memory was short, use "
+                "fewer workers or a smaller batch size"
+            ) from None
+
+
+_KEPT_OPTIONS = ("worker_init_fn", "multiprocessing_context", "prefetch_factor", "timeout")
+_Order: TypeAlias = tuple[Tensor, int | None]  # positions of the samples of a batch, and a seed
+
+
+def _as_it_is(batch: Any) -> Any:  # noqa: ANN401 - as the loader's types have it
+    return batch
+
+
+class _Reader(Dataset[Any]):
+    """Reads the samples of a batch and joins them, in this process or in a worker."""
+
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any]) -> None:  # noqa: ANN401
+        self.dataset = dataset
+        self.collate = collate
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether a batch is one indexing of tensors."""
+        return isinstance(self.dataset, TensorDataset) and self.collate is default_collate
+
+    def __getitem__(self, order: _Order) -> Batch | OfframpError:
+        """The batch; or what is wrong with it, since workers would bury an error in its trace."""
+        index, seed = order
+        if seed is not None:
+            seed_everything(seed)
+        try:
+            return _pair(self._read(index))
+        except OfframpError as error:
+            return error
+
+    def _read(self, index: Tensor) -> Any:  # noqa: ANN401
+        if hasattr(self.dataset, "batch"):
+            return self.dataset.batch(index)
+        if self.is_in_memory:
+            return self.dataset[index]
+        positions = index.tolist()
+        if hasattr(self.dataset, "__getitems__"):
+            return self.collate(self.dataset.__getitems__(positions))
+        return self.collate([self.dataset[position] for position in positions])
 
 
 def _checked(dataset: Any) -> Any:  # noqa: ANN401
@@ -252,7 +336,8 @@ def compute_rows(
     done = 0
     # A process without a batch of its own runs one to know the shapes, and keeps no row of it.
     read = mine or shares[0][:1]
-    for index, batch in zip(read, samples.batches(read), strict=True):
+    seeds = [seed_at("row", int(index[0])) for index in read]
+    for index, batch in zip(read, samples.batches(read, seeds), strict=True):
         rows = [each.cpu() for each in compute(batch)]
         if not results:
             size = sum(map(len, mine))

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from offramp.errors import ConfigError, FileFormatError
 from offramp.networks.network import distinct_tensors
 from offramp.storage import read_folder, write_folder
+from offramp.training.config import HARMLESS
 
 
 def seed_at(*place: int | str) -> int:
@@ -40,12 +41,11 @@ def generator_at(*place: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(seed_at(*place))
 
 
-def seed_everything(*place: int | str) -> None:
-    """Seed torch, numpy and `random` for a place: dropout and data sets may draw from them."""
-    number = seed_at(*place)
-    torch.manual_seed(number)
-    random.seed(number)
-    np.random.seed(number % 2**32)
+def seed_everything(seed: int) -> None:
+    """Seed torch, numpy and `random`: dropout and data sets may draw from them."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
 
 
 @contextmanager
@@ -124,7 +124,7 @@ class Checkpoints:
             ) from None
 
     def _check_command(self, before: Mapping[str, Any]) -> None:
-        for name in self.command.keys() | before.keys():
+        for name in self.command.keys() | (before.keys() - HARMLESS):
             there, here = before.get(name), self.command.get(name)
             if there != here:
                 raise ConfigError(

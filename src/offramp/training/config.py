@@ -6,7 +6,7 @@ from typing import Any, Literal
 from offramp.errors import ConfigError
 
 # What may differ between the two halves of an interrupted run without changing its result.
-_HARMLESS = ("checkpoint_seconds", "progress", "tensorboard")
+HARMLESS = ("checkpoint_seconds", "progress", "tensorboard", "workers")
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,16 @@ class TrainConfig:
             of the epochs; small images cost less. The last should be the size of the data, at
             which the network is evaluated. Empty: images are not resized.
         patience: Stop after this many epochs without a better accuracy (mean over the exits) on
-            the stopping slice, and take the best epoch's weights. None: no slice is held back,
-            all epochs are run, and the last weights are taken.
+            the stopping slice, and take the best epoch's weights. Where there are restarts, this
+            is asked at the end of each cycle only, since accuracy falls after a restart and
+            recovers late in the cycle. None: no slice is held back, all epochs are run, and the
+            last weights are taken.
         stopping_share: The share of the training data that is held back to decide on stopping.
         precision: `bfloat16` runs the network under autocast; weights and losses stay float32.
         channels_last: Whether images are stored with the channels last; faster on many CPUs and
             GPUs.
-        workers: Processes that read the data; with any, checkpoints are written after epochs only.
+        workers: Processes that read the data ahead of the network; 0 reads them in this one. The
+            weights do not depend on it.
         seed: Of the data's order, the augmentation, dropout and the stopping slice.
         checkpoint_seconds: The time between checkpoints: the most work lost if a run is killed.
         progress: Whether progress is shown, on stderr.
@@ -127,4 +130,4 @@ class TrainConfig:
 
     def decisive(self) -> dict[str, Any]:
         """The settings that the resulting weights depend on."""
-        return {name: value for name, value in asdict(self).items() if name not in _HARMLESS}
+        return {name: value for name, value in asdict(self).items() if name not in HARMLESS}

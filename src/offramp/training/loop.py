@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import cos, pi
 from typing import Any, TypeAlias
 
@@ -83,6 +84,17 @@ class Schedule:
         while sum(lengths) + lengths[-1] * _GROWTH <= room:
             lengths.append(lengths[-1] * _GROWTH)
         return [length * room / sum(lengths) for length in lengths]
+
+    def restarts(self) -> list[int]:
+        """The numbers of whole epochs after which a cycle ends and another one begins.
+
+        Example:
+            >>> Schedule(epochs=1000, warmup=5, cycle=50).restarts()
+            [71, 204, 469]
+        """
+        ends = accumulate(self.cycles()[:-1], initial=self.warmup_epochs)
+        # A cycle that ends within an epoch is over before it: after it, the rate is high again.
+        return [int(end + 1e-9) for end in ends][1:]
 
     def factor(self, epoch: float) -> float:
         """The factor after `epoch` epochs, which need not be whole."""
@@ -233,15 +245,14 @@ class PhaseRun:
         place, started = self.place, time.monotonic() - self.place.seconds
         batches = self._batches(place.epoch)
         training_mode(self.network, self.phase.trains)
-        reader = self._read(batches[place.step :])
-        while place.step < len(batches):
-            seed_everything(*self._here("step"), self.processes.rank)
-            self._step(next(reader), len(batches))
+        # The sampler is set to the step: what was trained on before is not read again.
+        for batch in self._read("read", batches, place.step):
+            seed_everything(seed_at(*self._here("step"), self.processes.rank))
+            self._step(batch, len(batches))
             place.step += 1
             place.seconds = time.monotonic() - started
             self.run.progress.advance()
-            # Workers read ahead, and other processes have sums of their own.
-            if not self.config.workers and self.processes.world == 1:
+            if self.processes.world == 1:  # others have sums of their own
                 self.checkpoint()
         self._end_epoch()
         place.epoch, place.step, place.sums, place.seconds = place.epoch + 1, 0, [], 0.0
@@ -322,6 +333,9 @@ class PhaseRun:
     def _is_out_of_patience(self) -> bool:
         if self.config.patience is None or not self.place.best:
             return False
+        restarts = self.schedule.restarts()
+        if restarts and self.place.epoch not in restarts:
+            return False  # accuracy falls after a restart, and recovers as the cycle ends
         return self.place.epoch - 1 - self.place.best[1] >= self.config.patience
 
     @torch.no_grad()
@@ -332,7 +346,7 @@ class PhaseRun:
         batches = list(self.stop_index.split(self.config.batch_size))
         mine = batches[self.processes.rank :: self.processes.world]
         sums: list[float] = []
-        for inputs, targets in self.samples.batches(mine):
+        for inputs, targets in self._read("evaluate", mine):
             # Not through the wrapper: processes may have different numbers of batches here.
             with self.run.autocast():
                 logits = self.module(
@@ -374,8 +388,11 @@ class PhaseRun:
             order = grouped_by_length(order, self.samples.lengths, size, generator)
         return [each[self.processes.rank :: world] for each in order.split(size)]
 
-    def _read(self, batches: list[Tensor]) -> Iterator[Batch]:
-        return self.samples.batches(batches, seed_at(*self._here("read"), self.processes.rank))
+    def _read(self, purpose: str, batches: list[Tensor], begin: int = 0) -> Iterator[Batch]:
+        """Batches of this epoch from number `begin` on, each read with a seed of its own."""
+        place = (self.config.seed, purpose, self.place.phase, self.place.epoch)
+        seeds = [seed_at(*place, step, self.processes.rank) for step in range(begin, len(batches))]
+        return self.samples.batches(batches[begin:], seeds)
 
     def _here(self, purpose: str) -> tuple[int | str, ...]:
         place = self.place

@@ -126,6 +126,7 @@ def train(
         try:
             _run_phases(run, phases)
         finally:
+            samples.close()
             writer.close()
     return run.history
 
