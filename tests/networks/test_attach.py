@@ -81,13 +81,44 @@ def test_new_number_of_classes_gives_the_last_exit_a_new_head():
         ("pooled-mlp", MLPHead),
         ("two-conv", TwoConvHead),
         ("separable", SeparableHead),
+        ("mixed-pool", LinearHead),
         ("cascade", CascadeHead),
+        ("mixed-cascade", CascadeHead),
     ],
 )
 def test_head_by_name(head, kind):
     network = build("convnet", num_classes=3, image_size=16, head=head)
     assert all(isinstance(each, kind) for each in list(network.heads)[:-1])
     assert network(torch.rand(2, 3, 16, 16)).shape == (2, 4, 3)
+
+
+def test_mixed_pooling_sees_maxima_and_means_in_four_by_four_cells():
+    network = build("convnet", num_classes=3, image_size=16, head="mixed-pool")
+    head, state = network.heads[0], torch.rand(2, 16, 8, 8)
+    cells = state.unfold(2, 2, 2).unfold(3, 2, 2).flatten(4)  # [2, 16, 4, 4, 4]
+    expected = 0.3 * cells.amax(4) + 0.7 * cells.mean(4)
+    with torch.no_grad():
+        head.mix.weight.fill_(0.3)
+        torch.testing.assert_close(head(state), head.linear(expected.flatten(1)))
+
+
+@pytest.mark.parametrize("size", [(8, 8), (14, 9), (3, 2)])
+def test_cells_are_those_of_adaptive_pooling(size):
+    state = torch.rand(2, 5, *size)
+    maxima, means = Pool("max-mean")(state).unbind(1)
+    assert torch.equal(maxima, nn.functional.adaptive_max_pool2d(state, 4).flatten(1))
+    assert torch.equal(means, nn.functional.adaptive_avg_pool2d(state, 4).flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("head", "new"), [("mixed-pool", LinearHead), ("mixed-cascade", CascadeHead)]
+)
+def test_a_new_last_head_pools_to_one_cell(head, new):
+    stages = [nn.Conv2d(3, 4, 3), nn.Conv2d(4, 8, 3)]
+    network = attach(stages, num_classes=7, head=head, example=torch.rand(2, 3, 12, 12))
+    assert [each.pool.kind for each in network.heads] == ["max-mean", "map"]
+    assert isinstance(network.heads[-1], new)
+    assert network(torch.rand(2, 3, 12, 12)).shape == (2, 2, 7)
 
 
 @pytest.mark.parametrize(("head", "pool"), [("cls-token", "first"), ("mean-token", "mean")])

@@ -75,7 +75,9 @@ def test_int8_is_a_quarter_of_the_size_and_within_half_a_step(tmp_path):
     assert EarlyExitNetwork.load(tmp_path / "again").fingerprint() == loaded.fingerprint()
 
 
-@pytest.mark.parametrize("head", ["pooled-mlp", "two-conv", "separable", "cascade"])
+@pytest.mark.parametrize(
+    "head", ["pooled-mlp", "two-conv", "separable", "mixed-pool", "mixed-cascade"]
+)
 def test_heads_are_kept(head, tmp_path):
     network = build("convnet", num_classes=3, image_size=16, head=head).eval()
     network.save(tmp_path)

@@ -49,6 +49,15 @@ def test_padding_of_all_who_stay_can_be_cut(text_case):
     assert network.trim(state) is state
 
 
+@pytest.mark.parametrize(("stated", "meant"), [(0.99, 0.01), (0.1, 0.1)])
+def test_batch_norms_of_efficientnet_keep_their_statistics(stated, meant, make):
+    config = make("EfficientNetForImageClassification").backbone.config
+    config.batch_norm_momentum = stated  # TensorFlow's convention, above one half
+    network = attach(transformers.EfficientNetForImageClassification(config))
+    momenta = {m.momentum for m in network.modules() if isinstance(m, torch.nn.BatchNorm2d)}
+    assert list(momenta) == pytest.approx([meant])
+
+
 def test_mask_may_be_left_out(make):
     case = make("BertForSequenceClassification")
     whole = {key: value[:1] for key, value in case.batch.items()}

@@ -14,10 +14,11 @@ from offramp.evaluation.bootstrap import Resamples
 from offramp.evaluation.comparison import accuracy_key
 from offramp.evaluation.outcome import exit_metrics
 from offramp.methods import find_methods
+from offramp.networks import count_macs
 from offramp.report import ResultTable, SampleStrip, Section
 from offramp.report.tables import cells
 from offramp.studies.analyses import ANALYSES
-from offramp.studies.analyses.corrector_cost import corrector_cost
+from offramp.studies.analyses.corrector_cost import corrector_cost, paper_count, paper_network
 from offramp.studies.analyses.domain_shift import domain_shift
 from offramp.studies.analyses.futile_sample import futile_sample
 from offramp.studies.analyses.method_gains import method_gains
@@ -89,14 +90,23 @@ def test_resampled_augrc_lies_around_the_measured_one(shipped):
 
 
 def test_corrector_cost_is_that_of_the_formula(result):
-    totals, exits, paper = corrector_cost([result]).tables
+    totals, exits, paper, correctors = corrector_cost([result]).tables
     extra = sum(640 * m + 128 for m in (1, 2, 3))
     by_name = {row[0].text: [cell.text for cell in row] for row in totals.rows}
     assert by_name["No correctors"][1] == "16,004,000"
     assert by_name["EEFP (paper)"][1:3] == [f"{16_004_000 + extra:,}", f"{extra:,}"]
     assert [row[2].text for row in exits.rows] == ["768", "1,408", "2,048", "0"]
-    assert paper.rows[0][1].text == "4,653,372,423"
-    assert "16 blocks" in paper.caption
+    assert [row[1].text for row in paper.rows[-2:]] == ["4,653,372,423"] * 2
+    assert [row[1].text for row in correctors.rows] == ["61,212", "24,064", "18,816"]
+
+
+def test_the_paper_s_resnet34_has_exactly_the_operations_that_the_paper_counts():
+    network = paper_network()
+    counted = paper_count(network)
+    assert list(counted.values()) == [4_641_583_104, 8_192_000, 1_802_240, 32_768, 1_762_311]
+    assert sum(counted.values()) == 4_653_372_423
+    assert network.num_exits == 8
+    assert count_macs(network).cumulative[-1] == 4_641_583_104, "MACs mean what they always do"
 
 
 def test_corrector_cost_wants_macs(result):

@@ -111,10 +111,11 @@ def test_networks_of_the_paper_scale_can_be_made(entry):
             network.name,
             classes.get(entry.data.name, 100),
             size,
-            head=network.head,
+            network.exits,
+            network.head,
             **network.settings,
         )
-    assert made.num_exits == {"resnet34": 16, "vit-tiny": 12, "msdnet": 5}[network.name]
+    assert made.num_exits == {"resnet34": 8, "vit-tiny": 12, "msdnet": 5}[network.name]
 
 
 def test_the_pretrained_architectures_of_the_paper_scale_can_be_cut(monkeypatch):

@@ -58,7 +58,7 @@ def test_a_function_of_logits_and_targets_is_an_objective(convnet, data, quick):
     assert "stages.0.0.0.weight" in found
 
 
-@pytest.mark.parametrize("head", ["pooled-linear", "two-conv", "separable", "cascade"])
+@pytest.mark.parametrize("head", ["pooled-linear", "two-conv", "mixed-pool", "mixed-cascade"])
 def test_cached_features_give_the_same_heads_as_the_plain_way(head, data, quick, monkeypatch):
     results = []
     for limit in (frozen.LIMIT, 0):

@@ -36,9 +36,10 @@ def attach(
             as closely as the blocks allow. The end of the backbone always is the last exit.
         num_classes: Classes of the heads; the backbone's own by default. If it is another
             number, the last exit gets a new head as well.
-        head: `pooled-linear`, `pooled-mlp`, `two-conv`, `separable`, `cls-token`, `mean-token`
-            or `cascade`; by default what fits the state, see `offramp.networks.choose_heads`. Or
-            a function of `(state, num_classes, exit_index)` that returns a module.
+        head: `pooled-linear`, `pooled-mlp`, `two-conv`, `separable`, `mixed-pool`, `cls-token`,
+            `mean-token`, `cascade` or `mixed-cascade`; by default what fits the state, see
+            `offramp.networks.choose_heads`. Or a function of `(state, num_classes, exit_index)`
+            that returns a module.
         example: A batch of at least one sample; needed where the backbone does not say what it
             takes.
 

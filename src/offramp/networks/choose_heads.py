@@ -41,15 +41,24 @@ HEADS = (
     "pooled-mlp",
     "two-conv",
     "separable",
+    "mixed-pool",
     "cls-token",
     "mean-token",
     "cascade",
+    "mixed-cascade",
 )
 _MAPS: dict[str, type[TwoConvHead | SeparableHead]] = {
     "two-conv": TwoConvHead,
     "separable": SeparableHead,
 }
+_MIXED = ("mixed-pool", "mixed-cascade")
 _TOKENS: dict[str, PoolKind] = {"cls-token": "first", "mean-token": "mean"}
+# The backbone has done by its end what the convolutions or the cells of these would do.
+_AT_THE_END = {
+    "separable": "pooled-linear",
+    "mixed-pool": "pooled-linear",
+    "mixed-cascade": "cascade",
+}
 
 
 def choose_heads(
@@ -89,8 +98,8 @@ def _choose_head(
     if callable(chosen):
         return chosen(state, num_classes, exit_index)
     is_last = exit_index == len(names) - 1
-    if is_last and chosen == "separable":
-        chosen = "pooled-linear"  # the backbone has done what those convolutions would do
+    if is_last and chosen is not None:
+        chosen = _AT_THE_END.get(chosen, chosen)
     pool = layout.pool or _choose_pool(layout, state, chosen, names[exit_index])
     # The last state has passed the backbone's own last norm, if it has one.
     norm = layout.norm and not is_last
@@ -161,18 +170,21 @@ def make_head(
         pool = replace(pool, kind=_TOKENS.get(head, pool.kind))
     with torch.no_grad():
         width = pool(state).shape[1]
+    if head in _MIXED and tensor.ndim == 4:
+        pool, width = replace(pool, kind="max-mean"), tensor.shape[1]
     if head == "pooled-mlp":
         return MLPHead(pool, width, num_classes, norm=norm)
-    if head == "cascade":
+    if head in ("cascade", "mixed-cascade"):
         return CascadeHead(pool, width, num_classes, first=exit_index == 0, norm=norm)
     return LinearHead(pool, width, num_classes, norm=norm)
 
 
 def _check_fit(head: str, tensor: Tensor) -> None:
     # Any head can read a flat state, which is pooled already.
-    wanted = {**dict.fromkeys(_MAPS, (4, 2)), **dict.fromkeys(_TOKENS, (3, 2))}.get(head)
+    maps, tokens = ((*_MAPS, *_MIXED), (4, 2)), (_TOKENS, (3, 2))
+    wanted = next((dims for heads, dims in (maps, tokens) if head in heads), None)
     if wanted and tensor.ndim not in wanted:
-        kind = "feature maps [N, C, H, W]" if head in _MAPS else "tokens [N, T, C]"
+        kind = "tokens [N, T, C]" if head in _TOKENS else "feature maps [N, C, H, W]"
         raise NetworkError(
             f"the head `{head}` reads {kind}, and the state is {list(tensor.shape)}; choose "
             "another head, such as `pooled-linear`"

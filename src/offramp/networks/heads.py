@@ -12,12 +12,14 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d, adaptive_max_pool2d
 
 from offramp.errors import FileFormatError, NetworkError
 from offramp.networks.state import Path, State, leaf_at
 
 HeadMaker: TypeAlias = Callable[[State, int, int], nn.Module]
-PoolKind = Literal["whole", "flat", "map", "first", "mean"]
+PoolKind = Literal["whole", "flat", "map", "max-mean", "first", "mean"]
+GRID = 4  # cells in each direction that `max-mean` pools to
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,9 @@ class Pool:
 
     Args:
         kind: `map` averages `[N, C, ...]` over all positions, `mean` does so for `[N, ..., C]`,
-            such as tokens; `first` takes the first token of `[N, T, C]`, `flat` takes `[N, C]`
-            as it is, and `whole` returns the tensor unpooled.
+            such as tokens; `max-mean` takes the maxima and the means of `[N, C, H, W]` in 4 x 4
+            cells; `first` takes the first token of `[N, T, C]`, `flat` takes `[N, C]` as it is,
+            and `whole` returns the tensor unpooled.
         leaf: Where in the state the tensor is.
         mask: Where in the state the mask `[N, T]` of the tokens is, if there is one.
 
@@ -41,10 +44,13 @@ class Pool:
     mask: Path | None = None
 
     def __call__(self, state: State) -> Tensor:
-        """Features `[N, C]`, or the tensor itself for `whole`."""
+        """Features `[N, C]`; `[N, 2, 16 C]` for `max-mean`, the tensor itself for `whole`."""
         tensor: Tensor = leaf_at(state, self.leaf)
         if self.kind == "map":
             return tensor.flatten(2).mean(2)
+        if self.kind == "max-mean":
+            pooled = _cell_maxima(tensor), adaptive_avg_pool2d(tensor, GRID)
+            return torch.stack([each.flatten(1) for each in pooled], dim=1)
         if self.kind == "first":
             return tensor[:, 0]
         if self.kind == "mean":
@@ -64,6 +70,18 @@ class Pool:
         return cls(
             settings["kind"], tuple(settings["leaf"]), None if mask is None else tuple(mask)
         )
+
+
+def _cell_maxima(maps: Tensor) -> Tensor:
+    """`adaptive_max_pool2d` to the grid; ONNX has it only where the cells are of equal size."""
+    if maps.shape[2] % GRID == 0 and maps.shape[3] % GRID == 0:
+        return adaptive_max_pool2d(maps, GRID)
+    for dim in (2, 3):
+        size = maps.shape[dim]
+        cells = [(size * i // GRID, -(-size * (i + 1) // GRID)) for i in range(GRID)]
+        parts = [maps.narrow(dim, start, end - start).amax(dim) for start, end in cells]
+        maps = torch.stack(parts, dim)
+    return maps
 
 
 class Head(nn.Module):
@@ -132,11 +150,37 @@ class Head(nn.Module):
             raise FileFormatError(f"the file's settings do not fit {name}: {error}") from None
 
 
+class MaxMeanMix(nn.Module):
+    """A learned mixture of maxima and means, `w * maxima + (1 - w) * means` with one number w.
+
+    Shallow-deep networks pool so (Kaya et al. 2019): to 4 x 4 cells, so that the linear layer
+    still sees where in the image something is.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """`[N, 2, F]` to `[N, F]`."""
+        maxima, means = features.unbind(1)
+        mixed: Tensor = self.weight * maxima + (1 - self.weight) * means
+        return mixed
+
+
+def _first_layers(pool: Pool, width: int, norm: bool) -> tuple[nn.Module, nn.Module, int]:
+    """What mixes and what normalises pooled features, and how many there are then."""
+    is_mixed = pool.kind == "max-mean"
+    width = GRID * GRID * width if is_mixed else width
+    mix = MaxMeanMix() if is_mixed else nn.Identity()
+    return mix, nn.LayerNorm(width) if norm else nn.Identity(), width
+
+
 class LinearHead(Head):
     """Pooled features, an optional layer norm, and one linear layer.
 
     Args:
-        pool: How features are read from the state.
+        pool: How features are read from the state; those of `max-mean` are mixed.
         width: Number of features C.
         num_classes: K.
         norm: Whether a layer norm comes first; states inside a pre-norm transformer need it.
@@ -144,16 +188,18 @@ class LinearHead(Head):
     Example:
         >>> LinearHead(Pool("map"), width=8, num_classes=3)(torch.rand(2, 8, 4, 4)).shape
         torch.Size([2, 3])
+        >>> LinearHead(Pool("max-mean"), width=8, num_classes=3).linear.in_features
+        128
     """
 
     def __init__(self, pool: Pool, width: int, num_classes: int, norm: bool = False) -> None:
         super().__init__(pool, width=width, num_classes=num_classes, norm=norm)
-        self.norm = nn.LayerNorm(width) if norm else nn.Identity()
-        self.linear = nn.Linear(width, num_classes)
+        self.mix, self.norm, inputs = _first_layers(pool, width, norm)
+        self.linear = nn.Linear(inputs, num_classes)
 
     def classify(self, features: Tensor, logits_so_far: Tensor | None = None) -> Tensor:
-        """Logits `[N, K]` from features `[N, C]`."""
-        logits: Tensor = self.linear(self.norm(features))
+        """Logits `[N, K]` from features `[N, C]`, or `[N, 2, 16 C]` of `max-mean`."""
+        logits: Tensor = self.linear(self.norm(self.mix(features)))
         return logits
 
 
@@ -253,7 +299,7 @@ class CascadeHead(Head):
     The logits are detached: an exit is not trained through the next one.
 
     Args:
-        pool: How features are read from the state.
+        pool: How features are read from the state; those of `max-mean` are mixed.
         width: Number of features C.
         num_classes: K.
         first: Whether this is the first exit, which has nothing before it.
@@ -272,16 +318,16 @@ class CascadeHead(Head):
     ) -> None:
         super().__init__(pool, width=width, num_classes=num_classes, first=first, norm=norm)
         self.first = first
-        self.norm = nn.LayerNorm(width) if norm else nn.Identity()
-        self.linear = nn.Linear(width if first else width + num_classes, num_classes)
+        self.mix, self.norm, inputs = _first_layers(pool, width, norm)
+        self.linear = nn.Linear(inputs if first else inputs + num_classes, num_classes)
 
     def classify(self, features: Tensor, logits_so_far: Tensor | None = None) -> Tensor:
-        """Logits `[N, K]` from features `[N, C]` and the earlier logits `[N, m, K]`.
+        """Logits `[N, K]` from features of `pool` and the earlier logits `[N, m, K]`.
 
         Raises:
             NetworkError: The earlier logits are missing.
         """
-        features = self.norm(features)
+        features = self.norm(self.mix(features))
         if not self.first:
             if logits_so_far is None or logits_so_far.shape[1] == 0:
                 raise NetworkError(

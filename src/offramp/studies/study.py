@@ -293,15 +293,19 @@ def _paper(value: object, place: str) -> dict[str, str]:
     return headings
 
 
+_CASCADES = {None: "cascade", "mixed-pool": "mixed-cascade"}  # forms that read logits
+
+
 def _with_cascade(entry: NetworkEntry, place: str) -> NetworkEntry:
-    """Zero time waste needs cascade heads, and gets them unless the file names other heads."""
+    """Zero time waste needs heads that read logits, and gets those unless the file names them."""
     train, network = entry.train, entry.network
     if train is None or network is None or train.objective != "zero-time-waste":
         return entry
-    if network.head not in (None, "cascade"):
+    head = _CASCADES.get(network.head, network.head)
+    if head not in _CASCADES.values():
         raise ConfigError(
             f'[{place}train] objective = "zero-time-waste" needs heads that see the logits of the '
-            f'exit before: [{place}network] head must be "cascade" or left out, got '
-            f"{network.head!r}"
+            f'exit before: [{place}network] head must be "cascade", "mixed-cascade" or left out, '
+            f"got {network.head!r}"
         )
-    return replace(entry, network=replace(network, head="cascade"))
+    return replace(entry, network=replace(network, head=head))

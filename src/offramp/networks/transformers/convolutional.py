@@ -84,10 +84,25 @@ class PooledDropoutClassifier(nn.Module):
         return logits
 
 
+def _correct_momentum(trunk: nn.Module, stated: float) -> None:
+    """Let batch norms keep most of their running statistics, not forget them.
+
+    The configurations state TensorFlow's momentum, 0.99: how much of the old statistics is kept.
+    `transformers` hands it to PyTorch, where it is how much of the new batch is taken.
+    """
+    for module in trunk.modules():
+        if isinstance(module, nn.BatchNorm2d) and stated > 0.5:
+            module.momentum = 1 - stated
+
+
 def efficientnet_layout(model: Any) -> Layout:  # noqa: ANN401 - EfficientNetModel, with or without classifier
-    """The stem, one unit per block, and the wide convolution on top."""
+    """The stem, one unit per block, and the wide convolution on top.
+
+    The momentum of its batch norms is put right, in the model itself.
+    """
     trunk, prefix = trunk_of(model, "efficientnet")
     encoder = trunk.encoder
+    _correct_momentum(trunk, model.config.batch_norm_momentum)
     blocks = [
         Unit(f"{prefix}encoder.blocks.{index}", block)
         for index, block in enumerate(encoder.blocks)
