@@ -7,7 +7,7 @@ import torch
 
 from offramp import Corrector, MaxProbability, Policy, TemperatureScaling, evaluate
 from offramp.errors import NotFittedError, SplitError
-from offramp.replay import cost_shares
+from offramp.replay import Price
 from offramp.thresholds import exits_taken
 
 
@@ -82,5 +82,5 @@ def test_cost_shares_charge_answer_and_scorer_in_macs_only(splits):
     free = splits["test"].costs / splits["test"].reference_cost
     assert (charged > free).all()
     timed = replace(splits["test"].cost_model, unit="seconds")
-    without = cost_shares(policy.answer, policy.scorer, timed, 10)
+    without = Price(policy.answer, policy.scorer, timed, 10).shares
     assert torch.equal(without, free)

@@ -31,8 +31,8 @@ CORE = [
 ]
 NETWORK = ["data", "networks", "training"]
 MEETING = [
-    *("record", "zoo", "runtime", "onnx", "serving", "report", "studies", "theory", "cli"),
-    "__main__",
+    *("record", "zoo", "runtime", "onnx", "profile", "serving", "report", "studies", "theory"),
+    *("cli", "__main__"),
 ]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]
 
@@ -94,7 +94,7 @@ def test_import_is_light():
 PUBLIC = """
 Ledger Costs Policy Method Answer Scorer Corrector MaxProbability TemperatureScaling Guarantee
 evaluate compare auto advise certify attach build train TrainConfig record Runner OnnxRunner export
-run OfframpError
+profile run OfframpError
 answers data evaluation metrics networks runtime scorers studies synthetic targets testing theory
 thresholds training zoo
 """

@@ -37,6 +37,7 @@ from offramp.methods import Method
 from offramp.networks import attach, build
 from offramp.onnx import OnnxRunner, export
 from offramp.policy import Policy
+from offramp.profile import profile
 from offramp.record import record
 from offramp.runtime import Runner
 from offramp.scorers import Corrector, MaxProbability, Scorer
@@ -76,6 +77,7 @@ __all__ = [
     "export",
     "metrics",
     "networks",
+    "profile",
     "record",
     "run",
     "runtime",

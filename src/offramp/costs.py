@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from offramp.errors import LedgerError
 
 UNITS = ("macs", "seconds", "relative")
+
+OCCUPANCY = (*(2.0**-power for power in range(10, -1, -1)),)
+"""Shares of a batch that is still there, at which the costs of shrinking batches are known."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,10 @@ class Costs:
         reference: Cost of the network without exits, to which budgets are relative. The default
             is all stages and the last head.
         unit: `macs`, `seconds` or `relative`.
+        shrinking: What stages and heads cost per sample of the *whole* batch when only a share of
+            it is left, `[2, M, G]` at the shares `OCCUPANCY`; the last column is `stages` and
+            `heads`. A stage on a quarter of a batch takes more than a quarter of the time.
+            Empty where costs are proportional, as MACs and single samples are.
 
     Example:
         >>> costs = Costs(stages=(40, 60), heads=(5, 10))
@@ -36,6 +44,7 @@ class Costs:
     heads: tuple[float, ...]
     reference: float = field(default=0.0)
     unit: str = "macs"
+    shrinking: tuple[tuple[tuple[float, ...], ...], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", _floats("stage costs", self.stages))
@@ -59,6 +68,7 @@ class Costs:
             object.__setattr__(self, "reference", sum(self.stages) + self.heads[-1])
         if not 0 < self.reference < float("inf"):
             raise LedgerError(f"the reference cost must be positive, got {self.reference!r}")
+        object.__setattr__(self, "shrinking", _curves(self.shrinking, len(self.stages)))
 
     @classmethod
     def from_cumulative(
@@ -104,12 +114,51 @@ class Costs:
         stages = torch.tensor(self.stages, dtype=torch.float64).cumsum(0)
         return stages + torch.tensor(self.heads, dtype=torch.float64)
 
+    def cumulative_at(self, left: Tensor, looked_at: Tensor) -> Tensor:
+        """What a sample pays for answering at each exit, when batches shrink: `[P, M]` float64.
+
+        A stage's cost for what is left of a batch is paid in equal parts by the samples that are
+        left, so the mean over samples is what a batch really costs.
+
+        Args:
+            left: `[P, M]`, the share of the samples that reach each exit.
+            looked_at: bool `[P, M]`, the exits whose heads run; others cost nothing.
+
+        Example:
+            >>> costs = Costs(stages=(40, 60), heads=(5, 10))
+            >>> looks = torch.tensor([[False, True]])
+            >>> costs.cumulative_at(torch.tensor([[1.0, 0.5]]), looks)
+            tensor([[ 40., 110.]], dtype=torch.float64)
+        """
+        stages, heads = (self._per_sample(part, left) for part in (0, 1))
+        return (stages + heads * looked_at).cumsum(1)
+
+    def _per_sample(self, part: int, left: Tensor) -> Tensor:
+        """`[P, M]`: the cost of stages (0) or heads (1) for each sample that is left."""
+        if not self.shrinking:
+            plain = torch.tensor((self.stages, self.heads)[part], dtype=torch.float64)
+            return plain.expand(left.shape)
+        # Where nobody is left nobody pays; the smallest share stands for the limit.
+        share = left.double().clamp_min(OCCUPANCY[0]).numpy()
+        columns = [
+            np.interp(share[:, m], OCCUPANCY, curve) / share[:, m]
+            for m, curve in enumerate(self.shrinking[part])
+        ]
+        return torch.from_numpy(np.stack(columns, axis=1))
+
     def keep(self, exits: Sequence[int]) -> "Costs":
         """Keep these exits: dropped heads cost nothing, their stages join the next kept exit."""
         bounds = [0, *(exit_index + 1 for exit_index in exits)]
         stages = tuple(sum(self.stages[a:b]) for a, b in pairwise(bounds))
         heads = tuple(self.heads[exit_index] for exit_index in exits)
-        return Costs(stages, heads, self.reference, self.unit)
+        curves: tuple[tuple[tuple[float, ...], ...], ...] = ()
+        if self.shrinking:
+            together, looks = self.shrinking
+            joined = [
+                tuple(map(sum, zip(*together[a:b], strict=True))) for a, b in pairwise(bounds)
+            ]
+            curves = (tuple(joined), tuple(looks[exit_index] for exit_index in exits))
+        return Costs(stages, heads, self.reference, self.unit, curves)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""
@@ -118,7 +167,22 @@ class Costs:
             "heads": list(self.heads),
             "reference": self.reference,
             "unit": self.unit,
+            **({"shrinking": self.shrinking} if self.shrinking else {}),
         }
+
+
+def _curves(values: Any, exits: int) -> tuple[tuple[tuple[float, ...], ...], ...]:  # noqa: ANN401
+    """`[2, M, G]` as nested tuples; an empty one stays empty."""
+    if not values:
+        return ()
+    curves = tuple(tuple(_floats("shrinking", curve) for curve in part) for part in values)
+    sizes = [len(curve) for part in curves for curve in part]
+    if [len(part) for part in curves] != [exits, exits] or set(sizes) != {len(OCCUPANCY)}:
+        raise LedgerError(
+            f"`shrinking` must have the shape [2, {exits}, {len(OCCUPANCY)}]: stages and heads at "
+            "the shares of a batch in offramp.costs.OCCUPANCY"
+        )
+    return curves
 
 
 def _floats(name: str, values: Any) -> tuple[float, ...]:  # noqa: ANN401 - checked here

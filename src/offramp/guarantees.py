@@ -311,9 +311,10 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
     replay = policy.replay(val, "val")
     _check_unseen(policy, val)
     exits = replay.exits_by_point.T.long()  # [N, P], cheapest first
-    losses, costs = _losses(replay, exits, guarantee.loss), replay.cost_shares
+    losses = _losses(replay, exits, guarantee.loss)
+    costs = replay.point_costs.gather(1, exits.T).T  # [N, P]
     loss_bounds = _loss_bounds(losses, guarantee)
-    cost_bounds = _cost_bounds(costs, exits, guarantee)
+    cost_bounds = _cost_bounds(costs, replay.point_costs, guarantee)
     point = _choose(loss_bounds, cost_bounds, guarantee)
     chosen = policy.uncertified().at_point(point)
     chosen.record("certify", val)
@@ -323,7 +324,7 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
         len(val),
         float(losses[:, point].mean()),
         None if loss_bounds is None else float(loss_bounds[point]),
-        float(costs[exits[:, point]].mean()),
+        float(costs[:, point].mean()),
         None if cost_bounds is None else float(cost_bounds[point]),
     )
     chosen.guarantee = str(certificate)
@@ -356,14 +357,13 @@ def _loss_bounds(losses: Tensor, guarantee: Guarantee) -> Tensor | None:
     return upper_bounds(losses.flip(1), guarantee).flip(0)
 
 
-def _cost_bounds(costs: Tensor, exits: Tensor, guarantee: Guarantee) -> Tensor | None:
-    """`[P]`, cheapest first, which is the safe end."""
+def _cost_bounds(costs: Tensor, possible: Tensor, guarantee: Guarantee) -> Tensor | None:
+    """`[P]`, cheapest first, which is the safe end; `possible` costs are those of all exits."""
     if guarantee.budget is None:
         return None
     # The range is that of the network's exits, and not that of the sample.
-    cheapest, span = costs[0], costs[-1] - costs[0]
-    losses = ((costs - cheapest) / span)[exits]
-    return cheapest + upper_bounds(losses, guarantee) * span
+    cheapest, span = possible.min(), possible.max() - possible.min()
+    return cheapest + upper_bounds((costs - cheapest) / span, guarantee) * span
 
 
 def _choose(loss_bounds: Tensor | None, cost_bounds: Tensor | None, wanted: Guarantee) -> int:

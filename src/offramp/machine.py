@@ -2,6 +2,7 @@
 
 import math
 import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -90,3 +91,13 @@ def _quota(root: Path = Path("/sys/fs/cgroup")) -> float:
         except (OSError, ValueError, ZeroDivisionError):  # not there, or "max"
             continue
     return math.inf
+
+
+def machine_name() -> str:
+    """The processor's name, or what the system calls it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())

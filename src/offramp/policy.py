@@ -24,7 +24,7 @@ from offramp.errors import (
     SplitError,
 )
 from offramp.ledger import Ledger
-from offramp.replay import Replay, cost_shares, replay
+from offramp.replay import Price, Replay, replay
 from offramp.scorers import History, Scorer
 from offramp.storage import read_folder, write_folder
 from offramp.thresholds.points import DEFAULT, OperatingPoints, not_flattered, tune_points
@@ -55,6 +55,7 @@ class Policy:
         confidence: Says how probable it is that an answer is right; set by `fit`, and None where
             a policy comes from `fit_seeds` or from an older file.
         guarantee: What `certify` promises of the chosen operating point, or None.
+        exits: The exits of the network that it decides at; the others are left out.
         uses: Every use of a split so far.
 
     Example:
@@ -78,6 +79,7 @@ class Policy:
         self.network: str | None = None
         self.cost_model: Costs | None = None
         self.num_classes: int | None = None
+        self.exits: tuple[int, ...] = ()
         self.confidence: Confidence | None = None
         self._seen: dict[str, Tensor] = {}  # step -> hashes of the samples it has used
 
@@ -151,10 +153,18 @@ class Policy:
         full = found.network_correct[:, -1].double().mean()
         inputs = found.scores, found.correct, found.cost_shares
         chosen = tune_points(*inputs, float(full), thresholds, points, found.chances)
-        self._points = not_flattered(chosen, *inputs, thresholds, found.chances)
+        chosen = not_flattered(chosen, *inputs, thresholds, found.chances)
+        prices = found.price.at(chosen.thresholds, chosen.shares)
+        self._points = chosen.priced((prices * chosen.shares).sum(dim=1))
         self.selected = self.guarantee = None
         self.record("tune", val)
         return self
+
+    def with_points(self, points: OperatingPoints) -> "Policy":
+        """This policy with operating points that were found elsewhere, and none of them chosen."""
+        view = copy(self)
+        view._points, view.selected, view.guarantee = points, None, None
+        return view
 
     def at(self, budget: float | None = None, max_drop: float | None = None) -> "Policy":
         """This policy at one of its operating points.
@@ -230,7 +240,7 @@ class Policy:
 
     def decide(self, ledger: Ledger) -> Tensor:
         """The exit at which each sample stops, `[N]`; any split may be asked about."""
-        self._check_partner(ledger)
+        ledger = self._check_partner(ledger)
         thresholds = self.thresholds
         return exits_taken(replay(self.answer, self.scorer, ledger).scores, thresholds)
 
@@ -246,7 +256,7 @@ class Policy:
                 the policy has already used are accepted too.
         """
         ledger.require_split(split, allow_split)
-        self._check_partner(ledger)
+        ledger = self._check_partner(ledger)
         if allow_split is None:
             self.check_unseen(ledger, step="tune" if split == "val" else "measure")
         thresholds = None if self._points is None else self._points.thresholds
@@ -255,10 +265,17 @@ class Policy:
 
     @property
     def cost_shares(self) -> Tensor:
-        """`[M]` float64: costs with those of answer and scorer, as shares of the full network."""
+        """`[M]` float64: costs with those of answer and scorer, as shares of the full network.
+
+        Seconds depend on where samples leave, and are those of the chosen operating point.
+        """
         if self.cost_model is None or self.num_classes is None:
             raise NotFittedError("this policy is not fitted; call fit(held_out) first")
-        return cost_shares(self.answer, self.scorer, self.cost_model, self.num_classes)
+        price = Price(self.answer, self.scorer, self.cost_model, self.num_classes)
+        if self.selected is None:
+            return price.shares
+        chosen = slice(self.selected, self.selected + 1)
+        return price.at(self.points.thresholds[chosen], self.points.shares[chosen])[0]
 
     def save(self, folder: str | Path) -> Path:
         """Write the policy as a folder, atomically; return its path."""
@@ -273,6 +290,7 @@ class Policy:
             "network": self.network,
             "costs": self.cost_model.to_json(),
             "num_classes": self.num_classes,
+            "exits": self.exits,
             "selected": self.selected,
             "guarantee": self.guarantee,
             "uses": [asdict(use) for use in self.uses],
@@ -307,6 +325,7 @@ class Policy:
                 Answer.restore(meta["answer"], parts["answer"]),
             )
             policy.cost_model, policy.num_classes = Costs(**meta["costs"]), meta["num_classes"]
+            policy.exits = tuple(meta.get("exits", range(len(policy.cost_model.stages))))
             policy._seen = parts["seen"]
             if meta.get("confidence") is not None:
                 policy.confidence = Confidence.restore(meta["confidence"], parts["confidence"])
@@ -337,6 +356,7 @@ class Policy:
         """Become the policy of this fitted answer and scorer; what was tuned before is gone."""
         self.answer, self.scorer, self.network = answer, scorer, held_out.network
         self.cost_model, self.num_classes = held_out.cost_model, held_out.num_classes
+        self.exits = held_out.exits
         self._points = self.selected = self.guarantee = self.confidence = None
         self.uses, self._seen = [], {}
         self.record("fit", held_out)
@@ -348,10 +368,12 @@ class Policy:
         # A copy: two steps may share a ledger, and a file must not hold one tensor twice.
         self._seen = {**self._seen, step: ledger.sample_hashes().clone()}
 
-    def _check_partner(self, ledger: Ledger) -> None:
-        """The ledger must be of this policy's network, with its exits and their costs."""
+    def _check_partner(self, ledger: Ledger) -> Ledger:
+        """The ledger with this policy's exits; it must be of its network and have its costs."""
         if self.cost_model is None:
             raise NotFittedError("this policy is not fitted; call fit(held_out) first")
+        if ledger.exits != self.exits and set(self.exits) <= set(ledger.exits):
+            ledger = ledger.keep_exits([ledger.exits.index(kept) for kept in self.exits])
         exits = len(self.cost_model.stages)
         if (exits, self.num_classes) != (ledger.num_exits, ledger.num_classes):
             raise LedgerError(
@@ -365,6 +387,7 @@ class Policy:
                 "costs and unit"
             )
         ledger.require_network(self.network)
+        return ledger
 
     def check_unseen(self, ledger: Ledger, step: str) -> None:
         """Raise if other steps have used samples of this ledger.

@@ -58,7 +58,7 @@ class Replay:
         losses: `[N, M]`, negative log-likelihood of the label under the answer.
         chances: `[N, M]`, probability that the last exit's answer gives to each exit's: a guess,
             without labels, at whether it is right.
-        cost_shares: `[M]` float64, cumulative, as shares of the network without exits.
+        price: What each exit costs, and what it costs at an operating point.
         thresholds: `[P, M]`, of the policy's operating points; None before it is tuned.
         selected: The index of the chosen operating point, or None.
 
@@ -80,7 +80,7 @@ class Replay:
     confidences: Tensor
     losses: Tensor
     chances: Tensor
-    cost_shares: Tensor
+    price: "Price"
     thresholds: Tensor | None = None
     selected: int | None = None
 
@@ -129,9 +129,25 @@ class Replay:
         return self.correct.gather(1, self.exits[:, None]).squeeze(1)
 
     @property
+    def cost_shares(self) -> Tensor:
+        """`[M]` float64, cumulative, as shares of the network without exits; see `Price`."""
+        return self.price.shares
+
+    @property
     def costs(self) -> Tensor:
         """`[N]` float64: the cost of each sample, as a share of the network without exits."""
-        return self.cost_shares[self.exits]
+        exits = self.exits  # raises where there is no operating point
+        assert self.selected is not None
+        thresholds = self._thresholds[self.selected]
+        return self.price.at(thresholds[None], _exit_shares(exits[None], len(thresholds)))[0][
+            exits
+        ]
+
+    @cached_property
+    def point_costs(self) -> Tensor:
+        """`[P, M]` float64: what each exit costs at every operating point, with its shares."""
+        shares = _exit_shares(self.exits_by_point, self.scores.shape[1])
+        return self.price.at(self._thresholds, shares)
 
     @cached_property
     def exits_by_point(self) -> Tensor:
@@ -141,7 +157,8 @@ class Replay:
     @cached_property
     def curve(self) -> Curve:
         """Accuracy and cost at every operating point."""
-        means, accuracies, shares = measure(self.exits_by_point, self.correct, self.cost_shares)
+        _, accuracies, shares = measure(self.exits_by_point, self.correct, self.cost_shares)
+        means = (self.point_costs * shares).sum(dim=1)
         order = means.argsort(stable=True)
         return Curve(means[order], accuracies[order], shares[order], order)
 
@@ -169,23 +186,75 @@ def replay(answer: Answer, scorer: Scorer, ledger: Ledger) -> Replay:
             chances[rows] = soft_correctness(history.predictions, last)
             losses[rows] = _label_losses(history, ledger.labels[rows])
             scores[rows] = exit_scores(scorer, history)
-    shares = cost_shares(answer, scorer, ledger.cost_model, ledger.num_classes)
-    return Replay(ledger.labels, predictions, heads, scores, confidences, losses, chances, shares)
+    price = Price(answer, scorer, ledger.cost_model, ledger.num_classes)
+    return Replay(ledger.labels, predictions, heads, scores, confidences, losses, chances, price)
 
 
-def cost_shares(answer: Answer, scorer: Scorer, costs: Costs, num_classes: int) -> Tensor:
-    """`[M]` float64: what each exit costs with its answer and scorer, as shares.
+@dataclass(frozen=True)
+class Price:
+    """What the exits cost with an answer and a scorer, as shares of the network without exits.
 
-    Answers and scorers are counted in MACs and therefore added to MACs only; no scorer is run, or
-    charged, at the last exit. A share of 1 is the network without exits.
+    MACs are the same wherever samples leave, and every head on the way counts, that of a closed
+    exit too. Seconds are those of a runner: a closed exit costs nothing unless a later one reads
+    its logits, and a stage on what is left of a batch costs what `Costs.shrinking` says.
     """
-    total = costs.cumulative
-    if costs.unit == "macs":
-        exits = range(len(total))
-        extra = torch.tensor([float(answer.macs(index, num_classes)) for index in exits]).double()
-        extra[:-1] += torch.tensor([scorer.macs(index, num_classes) for index in exits[:-1]])
-        total = total + extra.cumsum(0)
-    return total / costs.reference
+
+    answer: Answer
+    scorer: Scorer
+    costs: Costs
+    num_classes: int
+
+    @cached_property
+    def shares(self) -> Tensor:
+        """`[M]` float64, cumulative: what each exit costs where all are open and batches full.
+
+        Answers and scorers are counted in MACs and therefore added to MACs only; no scorer is
+        run, or charged, at the last exit.
+        """
+        costs, total = self.costs, self.costs.cumulative
+        if costs.unit == "macs":
+            exits, classes = range(len(total)), self.num_classes
+            extra = torch.tensor([float(self.answer.macs(m, classes)) for m in exits]).double()
+            extra[:-1] += torch.tensor([self.scorer.macs(m, classes) for m in exits[:-1]])
+            total = total + extra.cumsum(0)
+        return total / costs.reference
+
+    def at(self, thresholds: Tensor, shares: Tensor) -> Tensor:
+        """`[P, M]` float64, cumulative: what each exit costs at operating points.
+
+        Args:
+            thresholds: `[P, M]`.
+            shares: `[P, M]`, of the samples that leave at each exit.
+        """
+        if self.costs.unit != "seconds":
+            return self.shares.expand(shares.shape)
+        left = shares.flip(1).cumsum(1).flip(1)
+        looks = needed_heads(thresholds, self.scorer.reads_history, self.answer.reads_history)
+        return self.costs.cumulative_at(left, looks) / self.costs.reference
+
+
+def needed_heads(thresholds: Tensor, scorer_looks_back: bool, answer_looks_back: bool) -> Tensor:
+    """Whether each head has to run, bool `[P, M]`: its exit is open, or a later one reads it.
+
+    Example:
+        >>> thresholds = torch.tensor([[torch.inf, 0.5, torch.inf, 0.0]])
+        >>> needed_heads(thresholds, False, False), needed_heads(thresholds, True, False)
+        (tensor([[False,  True, False,  True]]), tensor([[ True,  True, False,  True]]))
+    """
+    is_open = thresholds < torch.inf
+    is_open[:, -1] = True  # the last exit always stops
+    if answer_looks_back:
+        return torch.ones_like(is_open)
+    if not scorer_looks_back:
+        return is_open
+    scored = is_open.clone()
+    scored[:, -1] = False  # where no scorer runs
+    return is_open | (scored.flip(1).cumsum(1).flip(1) > 0)
+
+
+def _exit_shares(exits: Tensor, count: int) -> Tensor:
+    """`[P, M]` float64: the share of the samples that take each exit, from exits `[P, N]`."""
+    return torch.stack([(exits == m).double().mean(dim=1) for m in range(count)], dim=1)
 
 
 def exit_scores(scorer: Scorer, history: History) -> Tensor:

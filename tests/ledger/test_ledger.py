@@ -133,9 +133,13 @@ def test_impossible_exits_are_refused(exits):
         small().keep_exits(exits)
 
 
-def test_a_single_exit_is_not_a_choice():
-    with pytest.raises(LedgerError, match="at least two exits"):
-        small().keep_exits([1])
+def test_kept_exits_are_those_of_the_network(tmp_path):
+    kept = small().keep_exits([1, 2])
+    assert (kept.exits, kept.keep_exits([1]).exits) == ((1, 2), (2,))
+    kept.save(tmp_path)
+    assert Ledger.load(tmp_path).exits == (1, 2)
+    with pytest.raises(LedgerError, match="these costs are of 2 exits, and the ledger has 3"):
+        small().with_costs(Costs((1, 1), (0, 0)))
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True), st.booleans())

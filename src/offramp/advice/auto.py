@@ -109,7 +109,7 @@ def _hits(replay: Replay, budgets: Sequence[float]) -> Hits:
     spent = curve.costs.numpy()
     columns = []
     for budget in budgets:
-        if replay.cost_shares[0] > budget + 1e-9:
+        if replay.point_costs.min() > budget + 1e-9:
             # A policy that cannot be that cheap must not be rated at the cost that it can have.
             columns.append(np.zeros(len(right)))
             continue

@@ -70,7 +70,7 @@ class Resamples:
         """Resampled accuracies at the budgets, `[R, B]`: each resample has its own curve."""
         exits = replay.exits_by_point.T.long()  # [N, P]
         right = self.means(replay.correct.gather(1, exits))
-        spent = self.means(replay.cost_shares.float()[exits])
+        spent = self.means(replay.point_costs.gather(1, exits.T).T)
         return accuracy_at(spent, right, budgets.float())[0].double()
 
     def ece(self, replay: Replay, scorer: Scorer, bins: int = 15) -> Tensor | None:

@@ -94,7 +94,7 @@ def _along_budgets(policy: Policy, replay: Replay) -> BudgetPoints:
         shares=curve.shares[place].numpy(),
         thresholds=thresholds[:, :-1].numpy(),
         stated=None if stated is None else stated.double().numpy(),
-        hopeless_costs=replay.cost_shares[taken.long()].mean(dim=1).numpy(),
+        hopeless_costs=replay.point_costs[chosen].gather(1, taken.long()).mean(dim=1).numpy(),
     )
 
 

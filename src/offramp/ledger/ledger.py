@@ -84,6 +84,7 @@ class Ledger:
         self._rows: Tensor | None = None
         self._hashes: Tensor | None = None
         self._exits: Tensor | None = None
+        self.exits = tuple(range(self._logits.shape[1]))
         if len(self.cost_model.stages) != self._logits.shape[1]:
             raise LedgerError(
                 f"there must be one cost per exit: the logits have {self._logits.shape[1]} exits, "
@@ -175,19 +176,45 @@ class Ledger:
         """The same ledger with these exits only, ascending; the logits are not copied.
 
         Heads of dropped exits cost nothing any more, and their stages count towards the next
-        kept exit. The reference cost stays, so budgets mean the same.
+        kept exit. The reference cost stays, so budgets mean the same. A policy that is fitted on
+        what is kept knows these exits, and runs on the whole network without the others.
         """
         kept = [int(exit_index) for exit_index in exits]
         if kept != sorted(set(kept)) or not kept or kept[0] < 0 or kept[-1] >= self.num_exits:
             raise LedgerError(
                 f"`exits` must be ascending numbers in 0..{self.num_exits - 1}, got {kept}"
             )
-        if len(kept) < 2:
-            raise LedgerError(f"at least two exits must be kept, got {kept}")
+        if len(kept) == self.num_exits:
+            return self
         part = copy(self)
         index = torch.tensor(kept)
         part._exits = index if self._exits is None else self._exits[index]
+        part.exits = tuple(self.exits[exit_index] for exit_index in kept)
         part.cost_model = self.cost_model.keep(kept)
+        return part
+
+    def with_costs(self, costs: Costs) -> Self:
+        """The same logits with other costs, such as the seconds of `Profile.costs`.
+
+        Args:
+            costs: Of the exits of this ledger, or of all exits of its network.
+
+        Example:
+            >>> from offramp import synthetic
+            >>> val = synthetic.ledgers(seed=0, exits=4)["val"]
+            >>> val.with_costs(Costs((0.2, 0.2, 0.3, 0.3), (0.1,) * 4, unit="seconds")).unit
+            'seconds'
+        """
+        exits = len(costs.stages)
+        if exits > self.num_exits and exits > self.exits[-1]:
+            costs = costs.keep(self.exits)
+        if len(costs.stages) != self.num_exits:
+            raise LedgerError(
+                f"these costs are of {exits} exits, and the ledger has {self.num_exits}: measure "
+                "the network that the ledger was recorded from"
+            )
+        part = copy(self)
+        part.cost_model = costs
         return part
 
     def partition(
@@ -288,6 +315,7 @@ class Ledger:
             "network": self.network,
             "data_fingerprint": self.data_fingerprint,
             "class_names": self.class_names,
+            "exits": self.exits,
         }
         return write_folder(folder, "ledger", VERSION, meta, tensors)
 
@@ -340,6 +368,7 @@ class Ledger:
                 network=meta["network"],
                 class_names=meta["class_names"],
             )
+            ledger.exits = tuple(meta.get("exits", ledger.exits))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise FileFormatError(f"{folder} is not a complete ledger: {error}") from None
         if split is not None:

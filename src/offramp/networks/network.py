@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -159,6 +160,47 @@ class EarlyExitNetwork(nn.Module):
             logits.append(self.head(exit_index, state, so_far))
         return torch.stack(logits, 1)
 
+    def keep_exits(self, exits: Sequence[int]) -> "EarlyExitNetwork":
+        """This network with some of its exits; the modules are shared, not copied.
+
+        The stages between two kept exits become one, and nothing after the last kept exit is
+        left. It cannot be saved: save the whole network, and let a policy name its exits.
+
+        Args:
+            exits: Ascending numbers of exits.
+
+        Raises:
+            NetworkError: There is no such exit, or a kept head reads the logits of a dropped one.
+
+        Example:
+            >>> from offramp.networks import build
+            >>> network = build("convnet", num_classes=4, image_size=8).eval()
+            >>> x = torch.rand(2, 3, 8, 8)
+            >>> bool((network.keep_exits([1, 3])(x) == network(x)[:, [1, 3]]).all())
+            True
+        """
+        kept = [int(exit_index) for exit_index in exits]
+        if not kept or kept != sorted(set(kept)) or kept[0] < 0 or kept[-1] >= self.num_exits:
+            raise NetworkError(
+                f"`exits` must be ascending numbers in 0..{self.num_exits - 1}, got {kept}"
+            )
+        for position, exit_index in enumerate(kept):
+            reads = exit_index and getattr(self.heads[exit_index], "reads_logits", True)
+            if reads and kept[:position] != list(range(exit_index)):
+                raise NetworkError(
+                    f"the head of exit {exit_index} reads the logits of all exits before it, so "
+                    "none of them can be dropped (a head that does not read them says "
+                    "`reads_logits = False`)"
+                )
+        bounds = [0, *(exit_index + 1 for exit_index in kept)]
+        return EarlyExitNetwork(
+            [_joined(list(self.stages)[start:end]) for start, end in pairwise(bounds)],
+            [self.heads[exit_index] for exit_index in kept],
+            self.num_classes,
+            self.inputs,
+            [self.exit_names[exit_index] for exit_index in kept],
+        ).train(self.training)
+
     def trim(self, state: State) -> State:
         """Cut what no remaining sample needs, such as columns that are padding for all."""
         return self.inputs.trim(state)
@@ -281,6 +323,11 @@ class EarlyExitNetwork(nn.Module):
     def extra_repr(self) -> str:
         """The exits' names and the number of classes, for `print`."""
         return f"num_classes={self.num_classes}, exit_names={list(self.exit_names)}"
+
+
+def _joined(stages: Sequence[nn.Module]) -> nn.Module:
+    """Stages that run one after the other, as one."""
+    return stages[0] if len(stages) == 1 else nn.Sequential(*stages)
 
 
 def fingerprint(module: nn.Module) -> str:

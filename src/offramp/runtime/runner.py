@@ -28,7 +28,8 @@ class Runner(StagedRunner):
 
     Args:
         network: Runs on the device it is on.
-        policy: A policy of this network at an operating point: `policy.at(budget=...)`.
+        policy: A policy of this network at an operating point: `policy.at(budget=...)`. Exits
+            that it leaves out are dropped from the network.
         precision: `bfloat16` runs stages and heads under autocast; decisions near a threshold
             may change.
         channels_last: Store images and weights with the channels last, which is faster for
@@ -71,7 +72,7 @@ class Runner(StagedRunner):
     ) -> None:
         if precision not in ("float32", "bfloat16"):
             raise ConfigError(f"`precision` must be float32 or bfloat16, got {precision!r}")
-        _check_partners(network, policy)
+        network = network_of(policy, network)
         self._reads_logits = [bool(getattr(h, "reads_logits", True)) for h in network.heads]
         self._reads_logits[0] = False  # there is nothing before it
         point = OperatingPoint.of(policy, self._reads_logits)
@@ -166,15 +167,16 @@ def _compiled(network: EarlyExitNetwork, backend: bool | str) -> list[Callable[[
     return [torch.compile(stage, dynamic=True, backend=chosen) for stage in stages]
 
 
-def _check_partners(network: EarlyExitNetwork, policy: Policy) -> None:
-    """Raise unless the policy was fitted for this very network."""
+def network_of(policy: Policy, network: EarlyExitNetwork) -> EarlyExitNetwork:
+    """The network with the exits of a policy, which must have been fitted for this very one."""
     if not isinstance(network, EarlyExitNetwork):
         raise NetworkError(
             f"a runner needs an EarlyExitNetwork, got {type(network).__name__}: put exits on it "
             "with offramp.attach"
         )
     exits, classes = len(policy.thresholds), policy.num_classes
-    if (exits, classes) != (network.num_exits, network.num_classes):
+    is_own = policy.network == network.fingerprint()  # then its exits are exits of this one
+    if (exits != network.num_exits and not is_own) or classes != network.num_classes:
         raise NetworkError(
             f"this policy is for {exits} exits and {classes} classes, and the network has "
             f"{network.num_exits} and {network.num_classes}: fit the policy on ledgers of this "
@@ -187,9 +189,10 @@ def _check_partners(network: EarlyExitNetwork, policy: Policy) -> None:
             OriginWarning,
             stacklevel=3,
         )
-    elif policy.network != network.fingerprint():
+    elif not is_own:
         raise OriginError(
             f"this policy is for the network {policy.network[:16]!r}, and this one is "
             f"{network.fingerprint()[:16]!r}: record this network and fit the policy again, or "
             "load the weights that it was fitted on"
         )
+    return network if len(policy.exits) == network.num_exits else network.keep_exits(policy.exits)

@@ -68,6 +68,17 @@ class OperatingPoints:
         named = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: value for name, value in named.items() if isinstance(value, Tensor)}
 
+    def priced(self, budgets: Tensor) -> "OperatingPoints":
+        """The same points with other mean costs `[P]`, cheapest first again."""
+        order = budgets.argsort(stable=True)
+        return OperatingPoints(
+            self.thresholds[order],
+            budgets[order],
+            self.accuracies[order],
+            self.shares[order],
+            self.full_accuracy,
+        )
+
     def for_budget(self, budget: float) -> int:
         """The point with the highest val cost that is not above the budget.
 
@@ -171,10 +182,7 @@ def points_of(
 ) -> OperatingPoints:
     """Measure thresholds `[P, M]` on the samples that they were chosen on, cheapest first."""
     means, accuracies, shares = measure(exits_taken(scores, thresholds), correct, costs)
-    order = means.argsort(stable=True)
-    return OperatingPoints(
-        thresholds[order], means[order], accuracies[order], shares[order], full_accuracy
-    )
+    return OperatingPoints(thresholds, means, accuracies, shares, full_accuracy).priced(means)
 
 
 def not_flattered(

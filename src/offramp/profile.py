@@ -1,0 +1,504 @@
+"""`Profile`: the seconds of a network's stages and exits on one machine, as a runner runs them."""
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from offramp.costs import OCCUPANCY, Costs
+from offramp.errors import ConfigError, FileFormatError, OriginError
+from offramp.ledger import Ledger
+from offramp.machine import machine_name
+from offramp.networks import EarlyExitNetwork
+from offramp.networks.state import batch_size as rows_of
+from offramp.networks.state import evaluating, take
+from offramp.onnx import OnnxRunner, export
+from offramp.policy import Policy
+from offramp.replay import Price, exit_scores
+from offramp.runtime import Runner
+from offramp.runtime.output import RunOutput
+from offramp.scorers import History, MaxProbability
+from offramp.storage import read_description, restore, write_description
+from offramp.thresholds.points import OperatingPoints
+from offramp.training.batches import moved
+
+VERSION = 1
+RUNTIMES = ("torch", "onnx")
+
+Floats = npt.NDArray[np.float64]
+
+NEVER = 1e30  # a threshold that no score reaches; the exit stays open, so its head and scorer run
+LONG = 1e9  # a deadline that never comes: with one, a runner reads its clock before every stage
+TURNS = 3  # of every probe at least
+DRAWS = 16  # samples per turn, as several batches where these are small: texts differ in length
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Seconds of every stage and of every look at an exit, in one runtime on one machine.
+
+    They are those of whole batches, at several sizes, because a stage on 12 of 64 rows does not
+    take 12/64 of the time. Each figure is the best of several turns, which other work on the
+    machine disturbs least.
+
+    Attributes:
+        runtime: `torch` or `onnx`.
+        threads: That the runtime used.
+        device: Where the network ran.
+        machine: Name of the processor.
+        network: Fingerprint of the network.
+        exits: The exits that it was measured with, `[M]`; all of them unless a policy has fewer.
+        decided_by: The answer and the scorer whose seconds are part of `looks`.
+        sizes: `[S]` rows of a batch, ascending.
+        full: `[S]` seconds of the network without exits.
+        stages: `[S, M]` seconds of each stage. The first one includes the fixed cost of a call.
+        looks: `[S, M]` seconds of each look: head, answer, scorer, and taking out those who stop.
+        call: `[S]` the fixed cost of a call, which is in the first stage.
+        spread: `[S]` how much longer than the best the median turn took, as a share.
+    """
+
+    runtime: str
+    threads: int
+    device: str
+    machine: str
+    network: str
+    exits: list[int]
+    decided_by: str
+    sizes: list[int]
+    full: list[float]
+    stages: list[list[float]]
+    looks: list[list[float]]
+    call: list[float]
+    spread: list[float]
+
+    @property
+    def num_exits(self) -> int:
+        """M."""
+        return len(self.stages[0])
+
+    def costs(self, batch_size: int) -> Costs:
+        """Seconds per sample in batches of this size, for `ledger.with_costs`.
+
+        Budgets are then shares of the seconds of the network without exits in this runtime. What
+        is left of a batch is counted as it falls when samples arrive at random.
+
+        Args:
+            batch_size: At most the largest that was measured.
+        """
+        if not 1 <= batch_size <= self.sizes[-1]:
+            raise ConfigError(
+                f"this profile was measured for batches of 1 to {self.sizes[-1]}, got "
+                f"{batch_size}: measure again with that batch size"
+            )
+        parts = [
+            _expected(self.sizes, np.array(part), batch_size) for part in (self.stages, self.looks)
+        ]
+        stages, heads = (tuple(part[-1]) for part in parts)
+        # One sample is all of its batch or nothing of it: costs are proportional.
+        curves = () if batch_size == 1 else tuple(tuple(map(tuple, part.T)) for part in parts)
+        full = float(np.interp(batch_size, self.sizes, self.full)) / batch_size
+        return Costs(stages, heads, full, "seconds", curves)
+
+    def timed(self, ledger: Ledger, batch_size: int) -> Ledger:
+        """A ledger of this network with its costs in seconds.
+
+        Raises:
+            OriginError: The ledger is of another network.
+        """
+        if ledger.network is not None and ledger.network != self.network:
+            raise OriginError(
+                f"this profile is of the network {self.network[:16]!r}, and the {ledger.split} "
+                f"ledger of {ledger.network[:16]!r}: profile the network that was recorded"
+            )
+        if list(ledger.exits) != self.exits and set(self.exits) < set(ledger.exits):
+            ledger = ledger.keep_exits([ledger.exits.index(kept) for kept in self.exits])
+        return ledger.with_costs(self.costs(batch_size))
+
+    def promise(self, policy: Policy, batch_size: int) -> float:
+        """The seconds of a policy at its operating point, as a share of the full network's.
+
+        They are the mean over samples that leave where the val samples did.
+        """
+        assert policy.num_classes is not None, "a policy with thresholds is fitted"
+        costs = self.costs(batch_size).keep([self.exits.index(each) for each in policy.exits])
+        price = Price(policy.answer, policy.scorer, costs, policy.num_classes)
+        thresholds, shares = policy.thresholds[None], policy.points.shares[policy.selected][None]
+        return float((price.at(thresholds, shares) * shares).sum())
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the profile as JSON, and return the folder."""
+        write_description(Path(folder), "profile", VERSION, asdict(self))
+        return Path(folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Profile":
+        """Read a profile that `save` wrote.
+
+        Raises:
+            FileFormatError: The folder is foreign or damaged.
+        """
+        meta = read_description(Path(folder), "profile", VERSION)
+        try:
+            profile: Profile = restore(cls, meta)
+            rows = len(profile.sizes)
+            parts = (profile.full, profile.call, profile.spread, profile.stages, profile.looks)
+            complete = rows and all(len(part) == rows for part in parts)
+            exits = {len(row) for part in (profile.stages, profile.looks) for row in part}
+            if not complete or len(exits) != 1 or profile.sizes != sorted(set(profile.sizes)):
+                raise ValueError("its parts do not have the same sizes and exits")
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(f"{folder} is not a complete profile: {error}") from None
+        return profile
+
+    def __str__(self) -> str:
+        where = f"{self.runtime}, {self.threads} threads, {self.device}, {self.machine}"
+        lines = [f"milliseconds per sample, {where}", f"looks: {self.decided_by}"]
+        for row, size in enumerate(self.sizes):
+            stages, looks = (
+                " ".join(f"{1e3 * value / size:.3f}" for value in part[row])
+                for part in (self.stages, self.looks)
+            )
+            full = 1e3 * self.full[row] / size
+            lines.append(f"batch {size}: full {full:.3f}, stages {stages}, looks {looks}")
+        return "\n".join(lines)
+
+
+def _expected(sizes: Sequence[int], seconds: Floats, batch: int) -> Floats:
+    """`[G, M]`: expected seconds per row of the batch, when each row is left with chance p.
+
+    Seconds are `[S, M]` at the sizes; what nobody reaches takes no time.
+    """
+    rows = np.arange(batch + 1)
+    per_rows = np.stack(
+        [np.interp(rows, [0, *sizes], [0.0, *column]) for column in seconds.T], axis=1
+    )  # [batch + 1, M]
+    mean: Floats = np.stack([_binomial(batch, share) @ per_rows for share in OCCUPANCY]) / batch
+    return mean
+
+
+def _binomial(count: int, share: float) -> Floats:
+    """`[count + 1]`: the chance that so many of them are left."""
+    k = np.arange(count + 1)
+    if share == 1:
+        return np.where(k == count, 1.0, 0.0)
+    log = np.array([math.lgamma(each + 1) for each in k])
+    chance: Floats = np.exp(
+        log[-1] - log - log[::-1] + k * math.log(share) + (count - k) * math.log1p(-share)
+    )
+    return chance
+
+
+class Ticks:
+    """A clock that keeps what it showed: runners read theirs before every stage."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.read: list[float] = []
+
+    def __call__(self) -> float:
+        """The time."""
+        now = self.clock()
+        self.read.append(now)
+        return now
+
+
+class Timed(Protocol):
+    """A runner, as far as it is measured."""
+
+    def __call__(self, x: Any, deadline: float | None = None) -> RunOutput: ...  # noqa: ANN401, D102
+
+    def full(self, x: Any) -> Tensor: ...  # noqa: ANN401, D102
+
+    def set_budget(self, budget: float) -> None: ...  # noqa: D102
+
+
+def profile(
+    network: EarlyExitNetwork,
+    policy: Policy | None = None,
+    runtime: str = "torch",
+    batch_size: int | Sequence[int] = (1, 32, 256),
+    threads: int | None = None,
+    inputs: Any = None,  # noqa: ANN401 - a batch as the network takes it
+    seconds: float = 10.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Profile:
+    """Measure the seconds of every stage and of every look at an exit, as they really run.
+
+    A real runner is made and its batches are sent through all exits, past all of them, out at
+    the first, and out one by one; it reads its clock before every stage. All of this takes turns
+    with the network without exits in the same runtime.
+
+    Args:
+        network: On the device where it will run.
+        policy: Whose answer and scorer look at the exits; the max probability by default, which
+            takes about as long as other scorers without history.
+        runtime: `torch` or `onnx`.
+        batch_size: Of the batches to come; one or several. Smaller ones are measured too.
+        threads: Of the runtime; what it uses now by default.
+        inputs: Real samples, which matters for texts; made-up ones by default.
+        seconds: Approximate time to spend. Every size is measured at least three times.
+        clock: Seconds; `time.process_time` on a machine that others use, with one thread.
+
+    Example:
+        >>> from offramp.networks import build
+        >>> network = build("convnet", num_classes=4, image_size=8)
+        >>> found = profile(network, batch_size=[1, 4], seconds=0)
+        >>> found.sizes, found.costs(batch_size=4).unit
+        ([1, 2, 4], 'seconds')
+    """
+    if runtime not in RUNTIMES:
+        raise ConfigError(f"`runtime` must be torch or onnx, got {runtime!r}")
+    largest = [batch_size] if isinstance(batch_size, int) else list(batch_size)
+    if not largest or min(largest) < 1:
+        raise ConfigError(f"`batch_size` must be at least 1, got {batch_size}")
+    sizes = _sizes(largest)
+    batch = network.example(sizes[-1]) if inputs is None else inputs
+    policy = _default_policy(network) if policy is None else policy
+    probes, ticks = Probes(network, policy, batch, sizes), Ticks(clock)
+    with _runners(probes, runtime, threads, ticks) as (runner, closed, used):
+        turns = _take_turns(probes, runner, closed, ticks, seconds)
+    found = _summary(probes, turns)
+    where = next((p.device for p in network.parameters()), torch.device("cpu"))
+    return Profile(
+        runtime=runtime,
+        threads=used,
+        device=str(where) if runtime == "torch" else "cpu",
+        machine=machine_name(),
+        network=network.fingerprint(),
+        exits=list(policy.exits),
+        decided_by=f"{policy.answer}, {policy.scorer}",
+        sizes=sizes,
+        **found,
+    )
+
+
+def _sizes(largest: Sequence[int]) -> list[int]:
+    """Sizes to measure: those asked for, and smaller ones, more of them where they matter."""
+    smaller = (1, 2, 4, 8, 16, *(4**power for power in range(3, 8)))
+    return sorted({*largest, *(size for size in smaller if size < max(largest))})
+
+
+def _default_policy(network: EarlyExitNetwork, exits: Sequence[int] | None = None) -> Policy:
+    """Max probability, fitted to no more than the shape of the network's logits."""
+    logits = torch.zeros(4, network.num_exits, network.num_classes)
+    costs = Costs((1.0,) * network.num_exits, (0.0,) * network.num_exits, unit="relative")
+    name = network.fingerprint()
+    ledger = Ledger(logits, [0, 1, 0, 1], costs, split="held_out", network=name)
+    kept = ledger if exits is None else ledger.keep_exits(exits)
+    (policy,) = Policy(MaxProbability()).fit_seeds(kept, [0])
+    return policy
+
+
+class Probes:
+    """Batches of every size, and operating points that send them where they are to be timed.
+
+    At `open` no sample stops before the last exit, though all are looked at; at `first` all stop
+    at the first exit. At the point named after a size one sample of its first batch stops at every
+    exit, so that the batch shrinks each time.
+    """
+
+    def __init__(
+        self,
+        network: EarlyExitNetwork,
+        policy: Policy,
+        inputs: Any,  # noqa: ANN401 - a batch as the network takes it
+        sizes: list[int],
+    ) -> None:
+        self.network, self.sizes = network, sizes
+        samples = rows_of(inputs)
+
+        def rows(start: int, size: int) -> Any:  # noqa: ANN401
+            return take(inputs, torch.arange(start, start + size) % samples)
+
+        self.batches = {
+            size: [rows(start, size) for start in range(0, max(size, DRAWS), size)]
+            for size in sizes
+        }
+        scores = _scores(network, policy, rows(0, sizes[-1]))
+        never = torch.full((len(policy.exits),), NEVER, dtype=torch.float64)
+        paths = {str(size): _leaving(scores[:size]) for size in sizes}
+        thresholds = {"open": never, "first": -never, **paths}
+        self.names = list(thresholds)
+        self.policy = policy.with_points(_points(list(thresholds.values()))).at_point(0)
+
+    def budget(self, name: str) -> float:
+        """The budget that selects an operating point."""
+        return (self.names.index(name) + 1) / len(self.names)
+
+
+def _scores(network: EarlyExitNetwork, policy: Policy, inputs: Any) -> Tensor:  # noqa: ANN401
+    """Stop scores `[n, M]` of all exits that the policy decides at."""
+    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    parts = []
+    with torch.inference_mode(), evaluating(network):
+        for index in torch.arange(rows_of(inputs)).split(32):
+            logits = network(moved(take(inputs, index), device))[:, list(policy.exits)]
+            logits = logits.float().cpu()
+            parts.append(
+                exit_scores(policy.scorer, History(logits, policy.answer.answers(logits)))
+            )
+    return torch.cat(parts)
+
+
+def _leaving(scores: Tensor) -> Tensor:
+    """Thresholds `[M]` at which one sample stops at every exit, as long as two are left."""
+    thresholds = torch.full(scores.shape[1:], NEVER, dtype=torch.float64)
+    for exit_index in range(scores.shape[1] - 1):
+        if len(scores) < 2:
+            break
+        (first, second), (leaves, _) = scores[:, exit_index].double().topk(2)
+        # Between the two, since another runtime rounds otherwise.
+        thresholds[exit_index] = (first + second) / 2
+        scores = torch.cat([scores[:leaves], scores[leaves + 1 :]])
+    return thresholds
+
+
+def _points(thresholds: Sequence[Tensor]) -> OperatingPoints:
+    """Operating points that are told apart by their budgets alone."""
+    count, exits = len(thresholds), len(thresholds[0])
+    budgets = torch.arange(1, count + 1, dtype=torch.float64) / count
+    nothing = torch.zeros(count, dtype=torch.float64)
+    return OperatingPoints(
+        torch.stack(list(thresholds)), budgets, nothing, torch.zeros(count, exits).double(), 0.0
+    )
+
+
+@contextmanager
+def _runners(
+    probes: Probes, runtime: str, threads: int | None, ticks: Ticks
+) -> Iterator[tuple[Timed, Timed | None, int]]:
+    """The runner to measure, one whose exits are all closed if there is one, and its threads."""
+    network, policy = probes.network, probes.policy
+    if runtime == "onnx":
+        # In a graph that goes past closed exits there is no place to read a clock.
+        with tempfile.TemporaryDirectory() as folder:
+            onnx = OnnxRunner(export(network, policy, folder), threads, clock=ticks)
+            yield onnx, None, onnx.threads
+        return
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads or before)
+        closed = torch.full((1, len(policy.exits)), torch.inf, dtype=torch.float64)
+        plain = _default_policy(network, policy.exits).with_points(_points(list(closed)))
+        yield (
+            Runner(network, policy, clock=ticks),
+            Runner(network, plain.at_point(0), clock=ticks),
+            threads or before,
+        )
+    finally:
+        torch.set_num_threads(before)
+
+
+Turns = dict[tuple[int, str], list[list[Floats]]]
+"""By size and probe, for every batch, the seconds of its pieces in every turn."""
+
+
+def _take_turns(
+    probes: Probes, runner: Timed, closed: Timed | None, ticks: Ticks, seconds: float
+) -> Turns:
+    """Time all probes again and again, a size at a time, so that every size gets its share."""
+    turns: Turns = {}
+    spent = dict.fromkeys(probes.sizes, 0.0)
+    taken = dict.fromkeys(probes.sizes, -1)  # the first turn only warms up
+    while min(taken.values()) < TURNS or sum(spent.values()) < seconds:
+        waiting = [size for size in probes.sizes if taken[size] < TURNS] or probes.sizes
+        size = min(waiting, key=lambda each: spent[each])
+        start = time.perf_counter()
+        for name, draw, pieces in _turn(probes, runner, closed, ticks, size):
+            if taken[size] >= 0:
+                draws = turns.setdefault((size, name), [])
+                draws.extend([] for _ in range(draw + 1 - len(draws)))
+                draws[draw].append(pieces)
+        spent[size] += time.perf_counter() - start
+        taken[size] += 1
+    return turns
+
+
+def _turn(
+    probes: Probes, runner: Timed, closed: Timed | None, ticks: Ticks, size: int
+) -> Iterator[tuple[str, int, Floats]]:
+    """Time every probe once on every batch of a size: its name, the batch, seconds of pieces."""
+    for name in ("full", "closed", "open", "first", str(size)):
+        if name in probes.names:
+            runner.set_budget(probes.budget(name))
+        by = closed if name == "closed" else runner
+        if by is None:
+            continue
+        run: Callable[[Any], Any] = by.full if name == "full" else partial(by, deadline=LONG)
+        batches = probes.batches[size][: 1 if name == str(size) else None]
+        for draw, batch in enumerate(batches):
+            yield name, draw, _pieces(run, batch, ticks)
+
+
+def _pieces(run: Callable[[Any], Any], batch: Any, ticks: Ticks) -> Floats:  # noqa: ANN401
+    """Seconds between the start, the beginnings of later stages, and the end."""
+    ticks.read.clear()
+    start = ticks.clock()
+    run(batch)
+    end = ticks.clock()
+    return np.diff([start, *ticks.read[1:], end])
+
+
+def _best(draws: Sequence[Sequence[Floats]]) -> Floats:
+    """Seconds of the pieces in the best turn, mean over batches.
+
+    Pieces are short and easily undisturbed together with none of their neighbours, so they are
+    scaled to the best of the whole calls.
+    """
+    rows = []
+    for turns in draws:
+        pieces = np.array(turns).min(axis=0)
+        rows.append(pieces * np.array(turns).sum(axis=1).min() / pieces.sum())
+    best: Floats = np.mean(rows, axis=0)
+    return best
+
+
+def _summary(probes: Probes, turns: Turns) -> dict[str, Any]:
+    """The figures of a profile, from what was timed."""
+    sizes, found = probes.sizes, {}
+    opened = np.array([_best(turns[size, "open"]) for size in sizes])  # [S, M]
+    full = np.array([_best(turns[size, "full"])[0] for size in sizes])
+    first = np.array([_best(turns[size, "first"])[0] for size in sizes])
+    # What comes after the exit of the last sample is paid by those who leave early, too.
+    call = (first - opened[:, 0]).clip(0, 0.9 * opened[:, -1])
+    if (sizes[0], "closed") in turns:
+        looks = opened - np.array([_best(turns[size, "closed"]) for size in sizes])
+    else:
+        looks = np.repeat((opened.sum(1) - full - call)[:, None], opened.shape[1], axis=1)
+        looks /= max(1, opened.shape[1] - 1)
+    looks = looks.clip(0, 0.9 * opened)
+    looks[:, -1] = 0  # the last head is part of the last stage: it runs without exits, too
+    stages = opened - looks
+    stages[:, 0] += call
+    stages[:, -1] -= call
+    leaving = {size: _best(turns[size, str(size)]) for size in sizes}
+    found["looks"] = (looks + _shrinking(sizes, opened, leaving)).tolist()
+    totals = [np.array(turns[size, "open"][0]).sum(axis=1) for size in sizes]
+    found["spread"] = [float(np.median(each) / each.min() - 1) for each in totals]
+    return {"full": full.tolist(), "stages": stages.tolist(), "call": call.tolist(), **found}
+
+
+def _shrinking(sizes: Sequence[int], opened: Floats, leaving: dict[int, Floats]) -> Floats:
+    """`[S, M]`: seconds to take those who stop out of a batch, where one stops at every exit."""
+    result = np.zeros_like(opened)
+    exits = opened.shape[1]
+    for row, size in enumerate(sizes):
+        left = size - np.arange(exits)  # rows before each exit
+        shrinks = (left > 1) & (np.arange(exits) < exits - 1)
+        if not shrinks.any():
+            continue
+        whole = [np.interp(n, sizes, opened[:, m]) for m, n in enumerate(left)]
+        more = (leaving[size] - whole).clip(0)
+        result[row] = np.where(shrinks, more, more[shrinks].mean())
+        result[row, -1] = 0
+    return result

@@ -1,0 +1,176 @@
+"""A profile measures what a runner really does, and its costs are what batches really take."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import offramp
+from offramp.costs import Costs
+from offramp.errors import ConfigError, FileFormatError, NetworkError, OriginError
+from offramp.networks import EarlyExitNetwork
+from offramp.networks.heads import LinearHead, Pool
+from offramp.profile import Profile, profile
+from offramp.runtime import Runner
+
+SECONDS = {"stage": (1.0, 0.5), "head": (0.25, 0.125)}  # per call, per row
+
+
+class Clock:
+    """A clock that moves when something runs."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Slow(nn.Module):
+    def __init__(self, inner, clock, kind):
+        super().__init__()
+        self.inner, self.clock, self.seconds = inner, clock, SECONDS[kind]
+        self.reads_logits = False
+
+    def forward(self, x, *before):
+        self.clock.now += self.seconds[0] + self.seconds[1] * len(x)
+        return self.inner(x, *before)
+
+
+def slow_network(clock, exits=3):
+    torch.manual_seed(0)
+    stages = [Slow(nn.Linear(4, 4), clock, "stage") for _ in range(exits)]
+    heads = [Slow(LinearHead(Pool("flat"), 4, 3), clock, "head") for _ in range(exits)]
+    return EarlyExitNetwork(stages, heads, 3, offramp.networks.inputs.TensorInput((4,)))
+
+
+def made(stages=((1.0, 2.0), (3.0, 4.0)), looks=((0.2, 0.0), (0.4, 0.0)), sizes=(1, 4)):
+    return Profile(
+        "torch", 1, "cpu", "a machine", "n", [0, 1], "", list(sizes), [2.5, 6.0],
+        [list(row) for row in stages], [list(row) for row in looks], [0.0] * 2, [0.0] * 2,
+    )  # fmt: skip
+
+
+def test_a_profile_has_the_seconds_of_stages_and_looks():
+    clock = Clock()
+    network = slow_network(clock)
+    found = profile(network, batch_size=[1, 8], seconds=0, clock=clock)
+    assert found.sizes == [1, 2, 4, 8]
+    stage, head = SECONDS["stage"], SECONDS["head"]
+    for row, size in enumerate(found.sizes):
+        one, look = stage[0] + stage[1] * size, head[0] + head[1] * size
+        # The last head runs without exits, too, and belongs to the last stage.
+        assert found.stages[row] == pytest.approx([one, one, one + look])
+        assert found.looks[row] == pytest.approx([look, look, 0])
+        assert found.full[row] == pytest.approx(3 * one + look)
+
+
+def test_a_budget_in_seconds_is_what_batches_take():
+    clock = Clock()
+    network = slow_network(clock)
+    data = torch.utils.data.TensorDataset(torch.randn(600, 4), torch.arange(600) % 3)
+    ledger = offramp.record(network, data, "all", progress=False)
+    found = profile(network, batch_size=8, seconds=0, clock=clock)
+    held_out, val, _ = found.timed(ledger, 8).partition()
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
+    for budget in (0.5, 0.7, 0.9):
+        chosen = policy.at(budget=budget)
+        promised = float(policy.points.budgets[chosen.selected])
+        assert found.promise(chosen, 8) == pytest.approx(promised)
+        runner, spent, full = Runner(network, chosen), 0.0, 0.0
+        for rows in torch.randperm(600)[:592].split(8):
+            start = clock()
+            runner(data.tensors[0][rows])
+            middle = clock()
+            runner.full(data.tensors[0][rows])
+            spent, full = spent + middle - start, full + clock() - middle
+        assert spent / full == pytest.approx(promised, rel=0.06)  # other samples than val's
+
+
+def test_costs_of_single_samples_are_proportional_and_of_batches_are_not():
+    found = made()
+    assert found.costs(1) == Costs((1.0, 2.0), (0.2, 0.0), 2.5, "seconds")
+    costs = found.costs(4)
+    assert costs.stages == pytest.approx((0.75, 1.0))
+    assert costs.reference == pytest.approx(1.5)
+    # One of four rows is left at the second exit, on average: what that takes is the mean over
+    # how many are left, none of them included.
+    left, looks = torch.tensor([[1.0, 0.25]]), torch.ones(1, 2, dtype=torch.bool)
+    per_sample = costs.cumulative_at(left, looks)[0]
+    rows = np.random.default_rng(0).binomial(4, 0.25, 200_000)
+    second = np.interp(rows, [0, 1, 4], [0, 2.0, 4.0]).mean() / 4
+    assert float(per_sample[1] - per_sample[0]) * 0.25 == pytest.approx(second, rel=0.01)
+
+
+def test_kept_exits_cost_their_joined_stages():
+    costs = made().costs(4)
+    kept = costs.keep([1])
+    assert kept.stages == pytest.approx((sum(costs.stages),))
+    whole = torch.ones(1, 1)
+    assert float(kept.cumulative_at(whole, whole.bool())) == pytest.approx(sum(costs.stages))
+
+
+def test_a_closed_exit_costs_no_look():
+    splits = offramp.synthetic.ledgers(seed=0, samples=200, exits=4)
+    costs = Costs((1.0,) * 4, (0.5, 0.5, 0.5, 0.0), unit="seconds")
+    timed = {split: ledger.with_costs(costs) for split, ledger in splits.items()}
+    policy = offramp.Policy(offramp.MaxProbability()).fit(timed["held_out"])
+    policy = policy.tune(timed["val"], "geometric")
+    closed = torch.tensor([[torch.inf, torch.inf, torch.inf, 0.0]], dtype=torch.float64)
+    last = torch.tensor([[0.0, 0.0, 0.0, 1.0]])
+    replay = policy.replay(timed["test"])
+    assert float(replay.price.at(closed, last)[0, -1]) == 1.0
+    assert float(replay.price.at(closed.zero_(), last)[0, -1]) == 1.375
+
+
+def test_profiles_are_files(tmp_path):
+    found = made()
+    assert Profile.load(found.save(tmp_path / "profile")) == found
+    replace(found, full=[1.0]).save(tmp_path / "short")
+    with pytest.raises(FileFormatError, match="do not have the same sizes"):
+        Profile.load(tmp_path / "short")
+    with pytest.raises(FileFormatError, match="no profile at"):
+        Profile.load(tmp_path)
+
+
+def test_wrong_uses_are_refused():
+    network = slow_network(Clock())
+    with pytest.raises(ConfigError, match="`runtime` must be torch or onnx, got 'tpu'"):
+        profile(network, runtime="tpu")
+    with pytest.raises(ConfigError, match="`batch_size` must be at least 1"):
+        profile(network, batch_size=0)
+    with pytest.raises(ConfigError, match="batches of 1 to 4, got 8: measure again"):
+        made().costs(8)
+    splits = offramp.synthetic.ledgers(seed=0, samples=50, exits=2)
+    with pytest.raises(OriginError, match="profile the network that was recorded"):
+        made().timed(splits["val"], 1)
+
+
+def test_a_policy_of_some_exits_runs_on_the_whole_network():
+    torch.manual_seed(0)
+    network = offramp.build("convnet", num_classes=3, image_size=8)
+    data = torch.utils.data.TensorDataset(torch.rand(90, 3, 8, 8), torch.arange(90) % 3)
+    held_out, val, test = offramp.record(network, data, "all", progress=False).partition()
+    few = held_out.keep_exits([1, 3])
+    policy = offramp.Policy(offramp.MaxProbability()).fit(few)
+    policy = policy.tune(val.keep_exits([1, 3]), "geometric").at_point(100)
+    assert policy.exits == (1, 3)
+    # A ledger with all exits is looked at with those of the policy.
+    exits = policy.decide(test)
+    assert torch.equal(exits, policy.decide(test.keep_exits([1, 3])))
+    rows = torch.tensor(test.sample_ids)
+    output = Runner(network, policy)(data.tensors[0][rows])
+    assert torch.equal(output.exits, exits.long())
+    found = profile(network, policy, batch_size=2, seconds=0)
+    assert (found.exits, found.timed(test, 2).exits) == ([1, 3], (1, 3))
+
+
+def test_a_head_that_reads_earlier_logits_keeps_their_exits():
+    network = offramp.build("convnet", num_classes=3, image_size=8, head="cascade")
+    assert network.keep_exits([0, 1]).num_exits == 2
+    with pytest.raises(NetworkError, match="head of exit 3 reads the logits of all exits before"):
+        network.keep_exits([1, 3])
+    with pytest.raises(NetworkError, match=r"ascending numbers in 0\.\.3, got \[4\]"):
+        network.keep_exits([4])
