@@ -17,6 +17,7 @@ __all__ = [
     "OriginError",
     "OriginWarning",
     "PluginError",
+    "ProcessError",
     "PromiseError",
     "SplitError",
     "WorldError",
@@ -85,6 +86,10 @@ class MissingExtraError(OfframpError, ImportError):
 
 class PluginError(OfframpError, ImportError):
     """A method of an installed package that cannot be loaded; the message names the package."""
+
+
+class ProcessError(OfframpError, RuntimeError):
+    """Another one of the processes that share a task has failed or died."""
 
 
 class PromiseError(OfframpError, AssertionError):

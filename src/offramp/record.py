@@ -86,7 +86,13 @@ def record(
         _check_labels(batch[1], logits.shape[2])
         return [logits.to(_DTYPES[dtype]), batch[1]]
 
-    with torch.no_grad(), evaluating(network), kept_randomness(), closing(samples):
+    with (
+        processes.together(),
+        torch.no_grad(),
+        evaluating(network),
+        kept_randomness(),
+        closing(samples),
+    ):
         costs = _counted(network, samples, processes) if costs is None else costs
         with RunProgress(progress and processes.is_main) as shown:
             total = -(-len(samples) // processes.world)

@@ -1,9 +1,12 @@
 """A training run in a process of its own, to be killed; or in two processes.
 
-Usage: run_training.py FOLDER MODE, with MODE `interrupted` or `shared`.
+Usage: run_training.py FOLDER MODE, with MODE `interrupted`, `shared`, or the name of a signal by
+which the second of two processes ends.
 """
 
 import json
+import os
+import signal
 import sys
 import time
 from dataclasses import replace
@@ -13,9 +16,10 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from offramp.errors import ConfigError, OfframpError
 from offramp.networks import attach
 from offramp.record import record
-from offramp.training import TrainConfig, train
+from offramp.training import TrainConfig, distributed, train
 
 torch.set_num_threads(1)
 
@@ -70,11 +74,35 @@ def shared(folder):
     return {"whole": whole, "frozen": frozen, "again": again}
 
 
+def ended_by(name, folder):
+    """First a mistake of the first process alone; then the second stops in mid-training."""
+    distributed.BEAT, distributed.SILENCE, distributed.GRACE = 0.2, 3.0, 1.0
+
+    def fail():
+        raise ConfigError("nothing can be written")
+
+    try:
+        distributed.Processes.here().first(fail)
+    except OfframpError as error:
+        text = f"{type(error).__name__}: {error}"
+        (folder / f"error-{rank()}.txt").write_text(text)
+
+    def end(inputs, labels, num_classes, generator):
+        if rank() == 1:
+            os.kill(os.getpid(), getattr(signal, name))
+        return inputs, labels
+
+    config = TrainConfig(epochs=1, batch_size=32, patience=None, progress=False)
+    train(make_network(dropout=False), make_data(), config=config, augment=end)
+
+
 def rank():
     return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
 
 
 def main(folder, mode):
+    if mode.startswith("SIG"):
+        ended_by(mode, folder)
     networks = interrupted(folder) if mode == "interrupted" else shared(folder)
     result = {
         name: {

@@ -12,6 +12,7 @@ from offramp.errors import ConfigError
 from offramp.report import comparison_tables, verdicts
 from offramp.studies import PlannedStep, RunResult, plan_run, run
 from offramp.studies.catalogue import list_studies
+from offramp.training.distributed import Processes
 
 Out = Annotated[
     Path | None, typer.Option("--out", help="Folder for the results. Default: runs/NAME.")
@@ -120,8 +121,10 @@ def _run(
     }
     if dry_run:
         _show_plan(plan_run(study, folder, **chosen))
-    else:
-        _show(run(study, folder, **chosen))
+        return
+    result = run(study, folder, **chosen)
+    if Processes.here().is_main:
+        _show(result)
 
 
 def _change(text: str) -> tuple[str, Any]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,13 +21,15 @@ from offramp.data import Augmentation
 from offramp.data.load import Source
 from offramp.errors import ConfigError
 from offramp.hints import did_you_mean
+from offramp.ledger import Ledger
 from offramp.machine import to_precision
 from offramp.networks import ARCHITECTURES, EarlyExitNetwork, build_for_data
 from offramp.networks.backbones import BUILDERS
 from offramp.networks.choose_heads import HEADS
 from offramp.record import record
 from offramp.serving.answers import network_folder
-from offramp.training import OBJECTIVES, Objective, train
+from offramp.training import OBJECTIVES, Objective, TrainHistory, train
+from offramp.training.distributed import Processes
 from offramp.training.recipes import RECIPES, find_recipe
 from offramp.training.train import find_objective
 
@@ -181,8 +184,9 @@ def train_command(
     else:
         head = head or ("cascade" if goal.name == _CASCADE else None)
         made = build_for_data(network, samples, seed, _where(exits), head)
-    with _explaining_how_to_resume(folder):
-        source.save(folder)
+    processes = Processes.here()
+    with _explaining_how_to_resume(folder), processes.together():
+        processes.first(lambda: source.save(folder))
         history = train(
             made,
             samples,
@@ -192,7 +196,12 @@ def train_command(
             folder=folder,
             freeze_backbone=freeze_backbone,
         )
-    made.save(folder / "network")
+        processes.first(lambda: str(made.save(folder / "network")))
+    if processes.is_main:
+        _show_end(history, folder)
+
+
+def _show_end(history: TrainHistory, folder: Path) -> None:
     taken = history.chosen
     accuracy = taken.get("accuracy", taken["train_accuracy"])
     shown = " ".join(f"{100 * share:.1f}" for share in accuracy)
@@ -225,7 +234,7 @@ def record_command(
     if source is None:
         raise ConfigError(f"{run} does not say what it was trained on: give --data")
     loaded = source.load()
-    target = folder or run / "ledgers"
+    target, processes = folder or run / "ledgers", Processes.here()
     for split in (part.strip() for part in splits.split(",")):
         if not hasattr(loaded, split):
             raise ConfigError(f"--splits must name splits of the data, got {split!r}")
@@ -237,8 +246,13 @@ def record_command(
             precision=to_precision(precision),
             batch_size=batch_size,
         )
-        ledger.save(target / split)
-        err.print(f"{target / split}: {ledger}", markup=False, highlight=False)
+        processes.first(partial(_save, ledger, target / split))
+        if processes.is_main:
+            err.print(f"{target / split}: {ledger}", markup=False, highlight=False)
+
+
+def _save(ledger: Ledger, folder: Path) -> None:
+    ledger.save(folder)
 
 
 def load_network(run: Path) -> EarlyExitNetwork:

@@ -14,6 +14,7 @@ from offramp.networks import EarlyExitNetwork, build_for_data
 from offramp.progress import console
 from offramp.studies.cache import Cache
 from offramp.studies.settings import DataSettings, NetworkSettings
+from offramp.training.distributed import ALONE, Processes
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Context:
 
     cache: Cache  # holds the results of steps
     shown: bool = True  # whether progress is shown on stderr
+    processes: Processes = ALONE  # that share the work
     _open: dict[tuple[DataSettings, str | None], Splits] = field(default_factory=dict)
 
     def say(self, text: str) -> None:
@@ -41,7 +43,9 @@ class Context:
         if data.name in EMBEDDED:
             return f"embedded {data.name}"
         place = located(data.name)
-        return f"hub {data.name}" if place is None else f"files {self.cache.content(place)}"
+        if place is None:
+            return f"hub {data.name}"
+        return f"files {self.processes.first(lambda: self.cache.content(place))}"
 
 
 def _load(data: DataSettings, target: str | None) -> Splits:

@@ -4,7 +4,9 @@ import json
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from offramp.studies.pipeline import Pipeline, make_pipeline
 from offramp.studies.results import Experiment, hopeless_strip
 from offramp.studies.steps import RecordStep, Step
 from offramp.studies.study import Study, read_study
+from offramp.training.distributed import Processes
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,9 @@ def run(
 
     The result of every step is cached under a fingerprint of its inputs and settings: a second
     run does nothing, and a changed setting repeats only the steps that depend on it. A run that
-    was killed is resumed by the same call and ends with the same result.
+    was killed is resumed by the same call and ends with the same result. Under `torchrun` or
+    `accelerate launch` the processes share training and recording. All else is done by the first
+    of them, which alone takes locks and writes.
 
     Args:
         study: Path of a TOML file, or a `Study` that was read before.
@@ -89,16 +94,21 @@ def run(
     Raises:
         ConfigError: A mistake in the file; the message names it.
         DataError: Data are missing; raised before anything is trained.
+        ProcessError: Another process failed or died.
     """
-    pipeline, context = _prepare(study, scale, changes, only, cache, progress)
-    folder = _folder(pipeline.study, out)
-    check_target(folder)
-    done: list[str] = []
-    if _is_reported(pipeline, folder, context.cache):
-        context.say("everything is there already; nothing was done")
-    else:
-        pipeline.check(context)
-        done = [*_do_steps(pipeline, context), *_report(pipeline, context, folder)]
+    processes = Processes.here()
+    with processes.together():
+        context = Context(Cache(cache), progress and processes.is_main, processes)
+        pipeline = _pipeline(study, scale, changes, only, context)
+        folder = _folder(pipeline.study, out)
+        check_target(folder)
+        done: list[str] = []
+        if processes.first(lambda: _is_reported(pipeline, folder, context.cache)):
+            context.say("everything is there already; nothing was done")
+        else:
+            processes.first(lambda: pipeline.check(context))
+            done = _do_steps(pipeline, context)
+            done += processes.first(lambda: _report(pipeline, context, folder))
     comparisons = {each.name: each.comparison.load(context) for each in pipeline.experiments}
     tables = {each.name: _beside_paper(pipeline, each, context) for each in pipeline.experiments}
     tables |= {step.name: list(step.load(context).tables) for step in pipeline.analyses}
@@ -115,7 +125,8 @@ def plan_run(
     cache: str | Path | None = None,
 ) -> list[PlannedStep]:
     """The steps that `run` would take with the same arguments; nothing is run or written."""
-    pipeline, context = _prepare(study, scale, changes, only, cache, progress=False)
+    context = Context(Cache(cache), shown=False)
+    pipeline = _pipeline(study, scale, changes, only, context)
     folder, kept = _folder(pipeline.study, out), context.cache
     steps = [
         PlannedStep(step.kind, step.title, step.is_done(kept), step.place(kept), step.writes)
@@ -126,18 +137,15 @@ def plan_run(
     return [*steps, PlannedStep("report", pipeline.study.title, is_done, folder, writes)]
 
 
-def _prepare(
+def _pipeline(
     study: str | Path | Study,
     scale: str | None,
     changes: Mapping[str, Any] | None,
     only: Sequence[str],
-    cache: str | Path | None,
-    progress: bool,
-) -> tuple[Pipeline, Context]:
+    context: Context,
+) -> Pipeline:
     read = study if isinstance(study, Study) else read_study(study, scale, changes)
-    read = read.only(only) if only else read
-    context = Context(Cache(cache), progress)
-    return make_pipeline(read, context), context
+    return make_pipeline(read.only(only) if only else read, context)
 
 
 def _folder(study: Study, out: str | Path | None) -> Path:
@@ -159,7 +167,7 @@ def _do_steps(pipeline: Pipeline, context: Context) -> list[str]:
     steps = pipeline.steps
     for number, step in enumerate(steps, start=1):
         name = f"{step.kind}: {step.title}"
-        is_done = step.is_done(context.cache)
+        is_done = context.processes.first(partial(step.is_done, context.cache))
         context.say(f"[{number}/{len(steps) + 1}] {name}{' (done already)' * is_done}")
         if not is_done and _do(step, context):
             done.append(name)
@@ -167,14 +175,20 @@ def _do_steps(pipeline: Pipeline, context: Context) -> list[str]:
 
 
 def _do(step: Step, context: Context) -> bool:
-    """Do one step; False if another process has done it in the meantime."""
-    place = step.place(context.cache)
-    with alone_in(place, context.say):
-        if step.is_done(context.cache):
+    """Do one step; False if another run has done it in the meantime."""
+    place, processes = step.place(context.cache), context.processes
+    with ExitStack() as lock:
+
+        def is_done() -> bool:
+            lock.enter_context(alone_in(place, context.say))
+            return step.is_done(context.cache)
+
+        if processes.first(is_done):
             return False
         start = time.perf_counter()
-        kept = step.run(context, place)
-        declare_done(place, kept, step.settings(), time.perf_counter() - start)
+        files = step.run(context, place) if step.is_shared or processes.is_main else []
+        seconds = time.perf_counter() - start
+        processes.first(lambda: declare_done(place, files, step.settings(), seconds))
     return True
 
 

@@ -40,6 +40,8 @@ class Step(ABC):
     kind: ClassVar[str]  # shown in plans, and the name of the folder in the cache
     # raised whenever the same settings give a different result than before
     version: ClassVar[int] = 1
+    # whether all processes run the step; else the first one does, and the others wait for it
+    is_shared: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -92,6 +94,7 @@ class TrainStep(Step):
     network: NetworkSettings
     train: TrainSettings
     kind = "network"
+    is_shared = True
     writes = "network/, history.jsonl, train.json"
 
     @property
@@ -125,7 +128,8 @@ class TrainStep(Step):
             folder=place,
             freeze_backbone=self.train.freeze_backbone,
         )
-        return [network.save(place / "network"), place / "history.jsonl", place / "train.json"]
+        context.processes.first(lambda: str(network.save(place / "network")))
+        return [place / name for name in ("network", "history.jsonl", "train.json")]
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,7 @@ class RecordStep(Step):
     target: str | None
     record: RecordSettings
     kind = "ledger"
+    is_shared = True
     writes = "ledger/"
 
     @property
@@ -172,7 +177,8 @@ class RecordStep(Step):
             batch_size=self.record.batch_size,
             progress=context.shown,
         )
-        return [ledger.save(place / "ledger")]
+        context.processes.first(lambda: str(ledger.save(place / "ledger")))
+        return [place / "ledger"]
 
     def load(self, context: Context) -> Ledger:
         """The ledger, memory-mapped."""

@@ -71,7 +71,7 @@ def train(
 
     With a `folder`, checkpoints are written there, and the same call resumes an interrupted run,
     to bitwise the same weights on the same machine. Under `torchrun` or `accelerate launch`, the
-    processes share the work.
+    processes share the work, and stop if one of them dies.
 
     Args:
         network: Trained in place.
@@ -95,6 +95,7 @@ def train(
         ConfigError: Settings, data and network do not go together; or the folder holds a run with
             other settings.
         SplitError: The data say that they are not for training.
+        ProcessError: Another process failed or died.
 
     Example:
         >>> from torch.utils.data import TensorDataset
@@ -116,7 +117,8 @@ def train(
     command |= {"augment": _name(augment), "freeze_backbone": freeze_backbone}
     command["processes"] = processes.world
     where = None if folder is None else Path(folder)
-    with kept_randomness(), RunProgress(config.progress and processes.is_main) as progress:
+    shown = RunProgress(config.progress and processes.is_main)
+    with processes.together(), kept_randomness(), shown as progress:
         network.to(processes.device)
         if config.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
