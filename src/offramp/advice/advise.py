@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from offramp.advice.auto import CANDIDATES, auto
-from offramp.evaluation.bootstrap import Interval, Resamples, difference
+from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen_variance
 from offramp.evaluation.references import FixedExit, heads_correct, references
 from offramp.ledger import Ledger
 from offramp.methods import Method, Plan
@@ -109,7 +109,8 @@ def _measure(
 def _gap(one: Tensor, other: Tensor, draws: Resamples) -> Interval:
     """The difference of two accuracies on the same samples, `[N]` each."""
     gaps = one - other
-    return difference(float(gaps.mean()), draws.means(gaps[:, None]).squeeze(1))
+    resampled = draws.means(gaps[:, None]).squeeze(1)
+    return difference(float(gaps.mean()), resampled, unseen=unseen_variance(len(gaps)))
 
 
 def _verdict(

@@ -11,6 +11,7 @@ from offramp.metrics import ece_bins
 from offramp.replay import Replay, accuracy_at
 from offramp.scorers import Scorer
 
+QUANTILE = 1.959964  # of the normal distribution, for two-sided intervals of 95 %
 NEGLIGIBLE = 5e-5  # half of the last digit of an accuracy in percent
 
 
@@ -33,23 +34,43 @@ class Interval:
 
 
 def difference(
-    value: float, resampled: Tensor, level: float = 0.95, negligible: float = NEGLIGIBLE
+    value: float, resampled: Tensor, negligible: float = NEGLIGIBLE, unseen: float = 0.0
 ) -> Interval:
-    """The interval of a difference from its resampled values `[R]`.
+    """The 95 % interval of a difference, from its standard error over resamples `[R]`.
 
-    The resampled values are centred on the measured one first: resampling adds noise to the
-    samples, and a calibration error only grows by noise. An end within `negligible` of zero counts
-    as zero.
+    Only their spread is used, not where they lie: resampling adds noise to the samples, and a
+    calibration error only grows by noise.
+
+    Args:
+        value: As measured.
+        resampled: The difference in every resample.
+        negligible: An end this close to zero counts as zero.
+        unseen: Added to the variance; `unseen_variance` for a difference of accuracies.
 
     Example:
-        >>> difference(1.0, torch.tensor([4.0, 5.0, 6.0]), level=1.0)
-        Interval(value=1.0, low=0.0, high=2.0, is_clear=False)
+        >>> found = difference(0.5, torch.tensor([0.4, 0.5, 0.6]))
+        >>> round(found.low, 3), round(found.high, 3), found.is_clear
+        (0.304, 0.696, True)
     """
-    centred = resampled.double() - resampled.double().mean()
-    tail = (1 - level) / 2
-    ends = torch.tensor([tail, 1 - tail], dtype=torch.float64)
-    low, high = (value + torch.quantile(centred, ends)).tolist()
+    reach = QUANTILE * (float(resampled.double().var()) + unseen) ** 0.5
+    low, high = value - reach, value + reach
     return Interval(value, low, high, low > negligible or high < -negligible)
+
+
+def unseen_variance(samples: int) -> float:
+    """What the variance of a difference of accuracies is raised by: one more sample for each side.
+
+    Resamples of samples on which two policies hardly differ hardly differ either, and say that
+    the difference is known exactly. It is not: with none of N samples on which only one policy
+    is right, such samples may still be three in N. Bonett and Price (2012) count one more of
+    them for each policy, which adds `2 / N²`. Then it takes six such samples, all for the same
+    policy, to call it better, as in the exact test of McNemar.
+
+    Example:
+        >>> unseen_variance(100)
+        0.0002
+    """
+    return 2 / samples**2
 
 
 class Resamples:
@@ -108,7 +129,10 @@ class Resamples:
 
 
 def auroc_shares(scores: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
-    """The AUROC, and how much each sample pulls it up or down, `[N]` with mean zero."""
+    """The AUROC, and how much each sample pulls it up or down, `[N]` with mean zero.
+
+    Their variance is DeLong's, who divides by one sample less in each class.
+    """
     ranks = scipy.stats.rankdata(scores)
     placed = np.empty(len(scores))
     for positive, others in ((True, (~targets).sum()), (False, targets.sum())):
@@ -116,5 +140,6 @@ def auroc_shares(scores: np.ndarray, targets: np.ndarray) -> tuple[float, np.nda
         placed[mine] = (ranks[mine] - scipy.stats.rankdata(scores[mine])) / others
     placed[~targets] = 1 - placed[~targets]
     area = float(placed[targets].mean())
-    weight = np.where(targets, 1 / targets.mean(), 1 / (1 - targets.mean()))
+    count = np.where(targets, targets.sum(), (~targets).sum())
+    weight = len(targets) / np.sqrt(count * np.maximum(count - 1, 1))
     return area, weight * (placed - area)
