@@ -223,18 +223,17 @@ def profiled(runner: Runner) -> Iterator[dict[str, float]]:
 
         return run
 
-    stages, take = runner._stages, InFlightBatch.take
-    runner._stages = [watched("stages", stage) for stage in runner._stages]
-    runner.network.head = watched("heads", runner.network.head)  # type: ignore[method-assign]
+    stages, heads, take = runner._stages, runner._heads, InFlightBatch.take
+    runner._stages = [watched("stages", stage) for stage in stages]
+    runner._heads = [watched("heads", head) for head in heads]
     setattr(runner_module, "answer_and_score", watched("decisions", answer_and_score))  # noqa: B010
     InFlightBatch.take = watched("shrinking", take)  # type: ignore[method-assign]
     try:
         yield spent
     finally:
-        runner._stages = stages
+        runner._stages, runner._heads = stages, heads
         InFlightBatch.take = take  # type: ignore[method-assign]
         setattr(runner_module, "answer_and_score", answer_and_score)  # noqa: B010
-        del runner.network.head
 
 
 def print_profile(runner: Runner, batches: Sequence[Tensor], rounds: int) -> None:

@@ -29,7 +29,7 @@ def answered(policy, ledger):
     exits = policy.decide(ledger).long()
     answers = policy.answer.answers(ledger.logits.float())[torch.arange(len(exits)), exits]
     scores = replay(policy.answer, policy.scorer, ledger).scores
-    buffer = OutputBuffer(len(exits), ledger.num_classes, ledger.num_exits)
+    buffer = OutputBuffer(len(exits), ledger.num_classes)
     for exit_index in range(ledger.num_exits):
         rows = (exits == exit_index).nonzero().squeeze(1)
         buffer.write(rows, exit_index, ExitOutput(answers[rows], scores[rows, exit_index]))

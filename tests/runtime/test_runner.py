@@ -94,9 +94,9 @@ def test_every_answer_is_written_once(world, monkeypatch):
     written = []
     write = OutputBuffer.write
 
-    def noting(self, rows, *rest):
+    def noting(self, rows, *rest, **options):
         written.extend(rows.tolist())
-        write(self, rows, *rest)
+        write(self, rows, *rest, **options)
 
     monkeypatch.setattr(OutputBuffer, "write", noting)
     for deadline in (None, 1.5):

@@ -1,6 +1,5 @@
 """How any runner answers batches and streams: stage by stage, in batches that shrink."""
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -68,7 +67,7 @@ class StagedRunner(ABC):
             NetworkError: The batch is not what the network takes.
             MemoryLimitError: The batch does not fit into memory.
         """
-        until = self._clock() + _checked_deadline(deadline)
+        until = None if deadline is None else self._clock() + _checked_deadline(deadline)
         point = self._point
         state = self._begin(x)
         samples = batch_size(state)
@@ -78,7 +77,7 @@ class StagedRunner(ABC):
             for exit_index in range(len(point.costs)):
                 if not len(batch):
                     break
-                if exit_index and self._clock() >= until:
+                if until is not None and exit_index and self._clock() >= until:
                     self._force(point, exit_index - 1, batch, buffer)
                     break
                 batch = self._run_stage(point, exit_index, batch, buffer.write)
@@ -107,7 +106,7 @@ class StagedRunner(ABC):
             return batch.none_left()
         if output.scores is None:
             return batch
-        stop = stops(output.scores, point.limits[exit_index])
+        stop = stops(output.scores, point.limit_at[exit_index])
         count = int(stop.count_nonzero())
         if not count:
             return batch  # as it is: nothing is copied
@@ -123,14 +122,13 @@ class StagedRunner(ABC):
     ) -> None:
         """Answer all remaining samples at the exit they have reached."""
         output = self._exit(exit_index, batch, score=point.is_open[exit_index])
-        buffer.write(batch.rows, exit_index, output)
-        buffer.forced[batch.rows] = True
+        buffer.write(batch.rows, exit_index, output, forced=True)
 
     def _trimmed(self, batch: InFlightBatch) -> InFlightBatch:
         return batch.with_state(self._trim(batch.state)) if len(batch) else batch
 
     def _buffer(self, samples: int) -> OutputBuffer:
-        return OutputBuffer(samples, self.num_classes, len(self._point.costs))
+        return OutputBuffer(samples, self.num_classes)
 
     def _finish(self, point: OperatingPoint, buffer: OutputBuffer) -> RunOutput:
         output = buffer.finish(point, self._confidence)
@@ -306,12 +304,12 @@ class _OutputQueue:
         """Make room for a batch, of which `expected` samples will be answered."""
         self._buffers.append((self.next_row, buffer))
         self._missing[self.next_row] = expected
-        self.next_row += max(len(buffer.exits), 1)  # an empty batch has a row of its own, too
+        self.next_row += max(buffer.samples, 1)  # an empty batch has a row of its own, too
 
     def write(self, rows: Tensor, exit_index: int, output: ExitOutput) -> None:
         """Pass answers on to the batches that they belong to."""
         for first, buffer in self._buffers:
-            own = ((rows >= first) & (rows < first + len(buffer.exits))).nonzero().squeeze(1)
+            own = ((rows >= first) & (rows < first + buffer.samples)).nonzero().squeeze(1)
             if len(own):
                 buffer.write(rows[own] - first, exit_index, output.take(own))
                 self._missing[first] -= len(own)
@@ -324,10 +322,7 @@ class _OutputQueue:
             yield buffer
 
 
-def _checked_deadline(deadline: float | None) -> float:
-    """Seconds; infinite for None."""
-    if deadline is None:
-        return math.inf
+def _checked_deadline(deadline: float) -> float:
     if not deadline > 0:
         raise ConfigError(f"`deadline` must be a positive number of seconds, got {deadline}")
     return deadline

@@ -48,6 +48,11 @@ class OperatingPoint:
         )
 
     @cached_property
+    def limit_at(self) -> tuple[Tensor, ...]:
+        """The limit of each exit by itself; taking it from a tensor would cost time every time."""
+        return self.limits.unbind()
+
+    @cached_property
     def is_open(self) -> tuple[bool, ...]:
         """`[M]`, whether a sample can stop there; always true at the last exit."""
         return open_exits(self.limits)

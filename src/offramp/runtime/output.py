@@ -144,43 +144,87 @@ class ExitOutput(NamedTuple):
 
 
 class OutputBuffer:
-    """Where the answers to a batch are written, once per sample; `forced [N]`: by a deadline."""
+    """Collects the answers to a batch of `samples` as they leave, each of them once.
 
-    def __init__(self, samples: int, num_classes: int, num_exits: int) -> None:
-        self.logits = torch.full((samples, num_classes), torch.nan)
-        self.exits = torch.full((samples,), -1)
-        self.scores = torch.full((samples,), torch.nan)
-        self.confidence = torch.full((samples,), torch.nan)
-        self.forced = torch.zeros(samples, dtype=torch.bool)
-        self._last = num_exits - 1
+    `forced` counts those that a deadline cut short.
+    """
 
-    def write(self, rows: Tensor, exit_index: int, output: ExitOutput) -> None:
-        """Write the answers of the samples in `rows [n]`, which leave at one exit."""
-        self.logits[rows] = output.answer
-        self.exits[rows] = exit_index
-        if exit_index == self._last:
-            self.scores[rows] = math.inf
-        elif output.scores is not None:
-            self.scores[rows] = output.scores
-        if output.confidence is not None:
-            self.confidence[rows] = output.confidence
+    def __init__(self, samples: int, num_classes: int) -> None:
+        self.samples = samples
+        self.forced = 0
+        self._num_classes = num_classes
+        self._parts: list[_Part] = []
+
+    def write(
+        self, rows: Tensor, exit_index: int, output: ExitOutput, forced: bool = False
+    ) -> None:
+        """Add the answers of the samples in `rows [n]`, which leave at one exit."""
+        self._parts.append(_Part(rows, exit_index, output, forced))
+        self.forced += forced * len(rows)
 
     def finish(
         self, point: OperatingPoint, confidence: ConfidenceFunction | None = None
     ) -> RunOutput:
-        """Derive predictions and costs; `confidence` computes confidences that are not written."""
-        exits = self.exits
-        failed = ~self.logits.isfinite().all(dim=1)
+        """Put the answers in order; `confidence` computes confidences that are not written."""
+        parts, last = self._all_parts(), len(point.costs) - 1
+        # A batch that leaves together is in order already.
+        order = torch.cat([part.rows for part in parts]).argsort() if len(parts) > 1 else None
+        logits = _ordered([part.output.answer for part in parts], order)
+        exits = _ordered([part.filled(part.exit_index) for part in parts], order)
         output = RunOutput(
-            self.logits,
-            self.logits.argmax(dim=1),
+            logits,
+            logits.argmax(dim=1),
             exits,
-            self.scores,
-            costs=point.costs[exits.clamp_min(0)],
-            stopped=(exits < self._last) & ~self.forced,
-            confidence_source=confidence or self.confidence,
+            _ordered([part.scores(last) for part in parts], order),
+            costs=point.costs[exits],
+            stopped=_ordered([part.filled(part.stopped(last)) for part in parts], order),
+            confidence_source=confidence or _ordered([p.confidence() for p in parts], order),
         )
-        return _without(output, failed) if failed.any() else output
+        # A single sum shows whether anything is wrong, which is rare.
+        if math.isfinite(logits.sum().item()):
+            return output
+        return _without(output, ~logits.isfinite().all(dim=1))
+
+    def _all_parts(self) -> list["_Part"]:
+        """What was written and, where samples never reached an exit, a part without answers."""
+        if self._parts and sum(len(part.rows) for part in self._parts) == self.samples:
+            return self._parts
+        missing = torch.ones(self.samples, dtype=torch.bool)
+        for part in self._parts:
+            missing[part.rows] = False
+        rows = missing.nonzero().squeeze(1)
+        nothing = torch.full((len(rows), self._num_classes), torch.nan)
+        return [*self._parts, _Part(rows, -1, ExitOutput(nothing), forced=False)]
+
+
+class _Part(NamedTuple):
+    """The answers of n samples that left at one exit; -1 if they never reached one."""
+
+    rows: Tensor  # `[n]`
+    exit_index: int
+    output: ExitOutput
+    forced: bool
+
+    def filled(self, value: float) -> Tensor:
+        """The same value for each of them, `[n]`."""
+        return torch.full((len(self.rows),), value)
+
+    def scores(self, last: int) -> Tensor:
+        if self.exit_index == last:
+            return self.filled(math.inf)
+        return self.filled(math.nan) if self.output.scores is None else self.output.scores
+
+    def stopped(self, last: int) -> bool:
+        return self.exit_index < last and not self.forced
+
+    def confidence(self) -> Tensor:
+        found = self.output.confidence
+        return self.filled(math.nan) if found is None else found
+
+
+def _ordered(parts: Sequence[Tensor], order: Tensor | None) -> Tensor:
+    """The parts in the order of the input, as a tensor that may be changed."""
+    return parts[0].clone() if order is None else torch.cat(list(parts))[order]
 
 
 def _without(output: RunOutput, failed: Tensor) -> RunOutput:

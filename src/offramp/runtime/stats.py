@@ -193,16 +193,21 @@ class StatsCollector:
         shares = point.expected_shares.numpy()
         self._alarm = DriftAlarm(shares, point.val_samples, rate, point.is_open)
         self._exits = np.zeros(len(point.costs), dtype=np.int64)
-        self._failed = self._forced = 0
+        self._unseen = np.zeros_like(self._exits)  # what the alarm has not seen yet
+        self._failed = self._forced = self._waiting = 0
 
     def _is_drifting(self) -> bool:
+        self._show_alarm()
         return self._drifted or self._alarm.check()
 
-    def add(self, point: OperatingPoint, output: RunOutput, forced: Tensor) -> None:
-        """Count one batch.
+    def _show_alarm(self) -> None:
+        self._alarm.add(self._unseen)
+        self._unseen[:] = self._waiting = 0
 
-        The drift alarm ignores a batch that a deadline cut short: the samples that left in time
-        are not a fair sample.
+    def add(self, point: OperatingPoint, output: RunOutput, forced: int) -> None:
+        """Count one batch, of which a deadline cut `forced` samples short.
+
+        The drift alarm ignores such a batch: the samples that left in time are not a fair sample.
         """
         # numpy: for a single sample, every torch operation takes longer than all the rest here.
         answered = output.exits.numpy()[output.predictions.numpy() >= 0]
@@ -212,15 +217,18 @@ class StatsCollector:
                 return  # the budget was changed while this batch ran
             self._exits += counts
             self._failed += len(output) - len(answered)
-            cut = int(forced.sum())
-            self._forced += cut
-            if not cut:
-                self._alarm.add(counts)
+            self._forced += forced
+            if forced:
+                return
+            self._unseen += counts
+            self._waiting += len(answered)
+            if self._waiting >= STEP:
+                self._show_alarm()
 
     def snapshot(self) -> RunStats:
         """Everything so far."""
         with self._lock:
-            samples = int(self._exits.sum())
+            drift, samples = self._is_drifting(), int(self._exits.sum())
             shares = torch.from_numpy(self._exits / max(samples, 1))
             return RunStats(
                 samples=samples,
@@ -230,7 +238,7 @@ class StatsCollector:
                 exit_shares=shares,
                 expected_cost=self._point.expected_cost,
                 expected_shares=self._point.expected_shares,
-                drift=self._is_drifting(),
+                drift=drift,
                 log_evidence=self._alarm.log_evidence,
                 false_alarm_rate=self._rate,
             )
