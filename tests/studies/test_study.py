@@ -211,6 +211,30 @@ def test_networks_share_what_stands_at_the_top(tmp_path):
     assert a.network.head is None
 
 
+def test_a_change_reaches_every_network_whatever_its_own_section_says(tmp_path):
+    (tmp_path / "first.toml").write_text(MADE + "[networks.b.train]\nepochs = 5\n")
+    path = tmp_path / "a.toml"
+    path.write_text(
+        MADE
+        + "[networks.a.train]\nepochs = 1\n[networks.b]\nfrom = 'first'\n"
+        + "[networks.c]\nledgers = {zoo = 'cifar100'}\n"
+    )
+    changes = {"train.epochs": 7, "networks.b.train.epochs": 9, "data.limit": 3}
+    a, b, c = read_study(path, changes=changes).networks
+    assert (a.train.epochs, b.train.epochs) == (7, 9)
+    assert (a.data.limit, b.data.limit) == (3, 3)
+    assert c.train is None and c.ledgers.zoo == "cifar100"
+
+
+def test_a_change_without_effect_is_refused(tmp_path):
+    text = "[networks.a]\nledgers = {zoo = 'cifar100'}\n"
+    message = "`train.epochs` would change nothing: the networks of a.toml have existing ledgers"
+    refused(tmp_path / "a.toml", text, message, changes={"train.epochs": 7})
+    text = MADE + "[networks.a.train]\nepochs = 1\n"
+    changes = {"ledgers.zoo": "cifar100"}
+    refused(tmp_path / "a.toml", text, "`ledgers.zoo` would change nothing", changes=changes)
+
+
 def test_a_network_can_come_from_another_study(tmp_path):
     (tmp_path / "first.toml").write_text(
         MADE + "[networks.a]\ntitle = 'The first'\ntrain = {epochs = 5}\n"

@@ -32,7 +32,10 @@ DryRun = Annotated[
 Changes = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change a value of the file, such as train.epochs=2."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a value of the file, such as train.epochs=2 for all networks, or "
+        "networks.NAME.train.epochs=2 for one.",
     ),
 ]
 Only = Annotated[str, typer.Option(help="Comma-separated networks of the study; default all.")]

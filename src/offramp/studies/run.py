@@ -85,7 +85,8 @@ def run(
         study: Path of a TOML file, or a `Study` that was read before.
         out: Folder for the results; default `runs/NAME`.
         scale: Which of the file's scales.
-        changes: Values in place of those in the file, by dotted key: `{"train.epochs": 2}`.
+        changes: Values in place of those in the file, by dotted key: `{"train.epochs": 2}` for all
+            networks, `networks.NAME.train.epochs` for one.
         only: Names of the networks to run; default all of the study's.
         cache: Folder of the cache; default the environment variable `OFFRAMP_CACHE`, or
             `runs/cache`.

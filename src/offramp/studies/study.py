@@ -109,7 +109,8 @@ def read_study(
     Args:
         path: Of the TOML file.
         scale: Which of its `[scales]`; required if there are any.
-        changes: Values that replace those in the file, by dotted key: `train.epochs`.
+        changes: Values that replace those in the file, by dotted key: `train.epochs` for all
+            networks, `networks.NAME.train.epochs` for one.
 
     Raises:
         ConfigError: Unknown keys, wrong types or impossible combinations; the message lists all
@@ -135,7 +136,8 @@ def read_study(
         with mistakes.noted():
             made[key] = _text(table, key, default)
     with mistakes.noted():
-        made["networks"] = _Networks(path, scale).networks(table, made.get("title", path.stem))
+        networks = _Networks(path, scale, changes or {})
+        made["networks"] = networks.networks(table, made.get("title", path.stem))
     for key, cls in _SHARED.items():
         with mistakes.noted():
             made[key] = filled(cls, table.get(key, {}), f"[{key}]")
@@ -198,6 +200,7 @@ class _Networks:
 
     path: Path
     scale: str | None
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     def networks(self, table: dict[str, Any], title: str) -> tuple[NetworkEntry, ...]:
         shared = {key: table[key] for key in _SECTIONS if key in table}
@@ -210,10 +213,30 @@ class _Networks:
         for key, own in networks.items():
             with mistakes.noted():
                 _check_keys(own, f"[networks.{key}]")
-                whole = _inherited(shared, self._with_origin(key, own))
+                whole = self._changed(key, _inherited(shared, self._with_origin(key, own)))
                 found.append(_network_entry(key, whole, f"networks.{key}."))
         mistakes.check(self.path.name)
+        self._check_effect(found)
         return tuple(found)
+
+    def _changed(self, key: str, whole: dict[str, Any]) -> dict[str, Any]:
+        """The entry of a network, with the changes above all that files say."""
+        kind = ("ledgers",) if "ledgers" in whole else tuple(_TRAINED)
+        for dotted, value in self.changes.items():
+            own = dotted.removeprefix(f"networks.{key}.")
+            if own.partition(".")[0] in kind:
+                _put(whole, own, value)
+        return whole
+
+    def _check_effect(self, networks: Sequence[NetworkEntry]) -> None:
+        for dotted in self.changes:
+            section = dotted.partition(".")[0]
+            if section in _SECTIONS and all(getattr(each, section) is None for each in networks):
+                why = "are trained" if section == "ledgers" else "have existing ledgers"
+                raise ConfigError(
+                    f"`{dotted}` would change nothing: the networks of {self.path.name}"
+                    f"{f' at the scale {self.scale}' if self.scale else ''} {why}"
+                )
 
     def _with_origin(self, key: str, own: dict[str, Any]) -> dict[str, Any]:
         """The entry of a network, merged over that of the study in `from`."""
