@@ -267,3 +267,28 @@ def test_a_stacking_network_costs_what_its_products_cost():
     assert answer.macs(3, num_classes=6) == 6 * (4 * 16 + 16 + 4)
     with pytest.raises(ConfigError, match="`hidden` must be a whole number of at least 1, got 0"):
         StackingNetwork(hidden=0)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "printed", "order"),
+    [
+        (1.0, [0.450, 0.400, 0.380], [0, 1, 2]),
+        (0.3, [0.594, 0.771, 0.575], [1, 0, 2]),
+        (3.0, [0.328, 0.296, 0.299], [0, 2, 1]),
+    ],
+)
+def test_temperature_scaling_reorders_samples_as_in_the_papers_toy_example(
+    temperature, printed, order
+):
+    logits = torch.tensor(
+        [
+            [-0.7985, -0.9163, -2.3026, -2.9957],
+            [-1.6094, -1.6094, -0.9163, -1.6094],
+            [-1.2040, -0.9676, -1.3471, -2.8134],
+        ]
+    )[:, None]
+    scaling = TemperatureScaling()
+    scaling.temperatures_ = torch.tensor([temperature])
+    confidences = scaling.answer_at(logits).softmax(1).amax(1)
+    assert confidences.tolist() == pytest.approx(printed, abs=5e-4)
+    assert confidences.argsort(descending=True).tolist() == order

@@ -117,8 +117,9 @@ ANSWERS = {
         ),
         (BreakEven(), ProductOfExperts()),
         (LogisticCorrector(), CurrentExit()),
+        (offramp.Corrector(hidden=16, log_odds=False), CurrentExit()),
     ],
-    ids=["value", "utility", "break-even", "logistic"],
+    ids=["value", "utility", "break-even", "logistic", "paper"],
 )
 def test_learned_scorers_decide_alike_in_a_graph(make_once, tmp_path, scorer, answer):
     world = make_once("flat", scorer, answer, exits=3)

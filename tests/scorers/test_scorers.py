@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.stats import spearmanr
 
-from offramp import Corrector, MaxProbability, synthetic
+from offramp import Corrector, MaxProbability, Scorer, synthetic
 from offramp.answers import CurrentExit
 from offramp.errors import ConfigError, NotFittedError
 from offramp.metrics import eefp
@@ -79,6 +79,30 @@ def test_corrector_keeps_saturated_samples_apart(splits):
     logits[:, 0, 0] = torch.linspace(20, 100, 200)
     scores = fitted.score_at(history_of(logits))
     assert len(scores.unique()) == 200
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_without_log_odds_the_corrector_is_two_layers_on_probabilities(splits, wide, monkeypatch):
+    if wide:
+        monkeypatch.setattr("offramp.scorers.corrector.WIDE", 0)  # each exit is trained by itself
+    fitted = fit(Corrector(log_odds=False, epochs=2), splits["held_out"])
+    logits = splits["test"].logits[:, :2].float()
+    probs = logits.softmax(2)
+    index = probs[:, -1].topk(5).indices[:, None].expand(-1, 2, -1)
+    inputs = probs.gather(2, index).flatten(1)
+    hidden = (inputs @ fitted.hidden_weights_[1, :10] + fitted.hidden_biases_[1]).relu()
+    expected = hidden @ fitted.output_weights_[1] + fitted.output_biases_[1]
+    torch.testing.assert_close(fitted.score_at(history_of(logits)), expected, atol=1e-4, rtol=1e-4)
+    assert not fitted.log_odds_weights_.any()
+
+
+def test_a_corrector_saved_before_there_was_a_choice_adds_log_odds(splits):
+    fitted = fit(Corrector(epochs=1), splits["held_out"])
+    described = fitted.describe()
+    del described["settings"]["log_odds"]
+    restored = Scorer.restore(described, fitted.state())
+    assert restored.log_odds and fitted.log_odds_weights_.all()
+    assert not Scorer.restore(Corrector(log_odds=False).describe(), fitted.state()).log_odds
 
 
 @pytest.mark.parametrize("history", [True, False])
@@ -225,6 +249,7 @@ def test_the_papers_cost_of_a_corrector():
     [
         ({"target": "stop"}, "`target` must be one of eefp, correctness, got 'stop'"),
         ({"k": 0}, "`k` must be a positive number, 'all' or None, got 0"),
+        ({"log_odds": "no"}, "`log_odds` must be True or False, got 'no'"),
         ({"k": "most"}, "`k` must be a positive number"),
         ({"k": True}, "`k` must be a positive number"),
         ({"hidden": 0}, "`hidden` must be a whole number of at least 1, got 0"),

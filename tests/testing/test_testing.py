@@ -45,6 +45,7 @@ ANSWERS = [
 SCORERS = [
     *(MaxProbability(), Entropy(), Margin(), Patience(), PerformanceControl()),
     *(Corrector(), Corrector(history=False, k="all", target="correctness", seed=3)),
+    Corrector(log_odds=False),
     *(Gates(), Forecast(), ValueOfContinuing(), ValueOfContinuing(loss="regression")),
     *(ExitUtility(), BreakEven(), BreakEven(history=False, classes=False)),
     *(LogisticCorrector(), LogisticCorrector(history=False)),

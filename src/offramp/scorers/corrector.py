@@ -7,7 +7,7 @@ length were chosen by the loss on the val split of a nine-exit CIFAR-100 network
 One addition is ours. Probabilities near one are all alike in float32, so that a network that sees
 nothing else scrambles the most confident samples. A learned multiple of the answer's log-odds is
 added to its output, which keeps them in order: one parameter per exit. On that CIFAR-100 network
-it changes nothing; on overconfident ones it repairs the scores.
+it changes nothing; on overconfident ones it repairs the scores. `log_odds=False` leaves it out.
 """
 
 from collections.abc import Sequence
@@ -52,13 +52,15 @@ class Corrector(Scorer):
         hidden: Hidden units.
         epochs: Passes over held_out, at least; a small one is gone through more often.
         seed: Of the initial weights; the order of the samples is always the same.
+        log_odds: Whether a learned multiple of the answer's log-odds is added; without it, the
+            network is the paper's to the letter.
 
     Attributes:
         hidden_weights_: `[M-1, D, hidden]`; D is k x (M-1) with history, zero-padded, else k.
         hidden_biases_: `[M-1, hidden]`.
         output_weights_: `[M-1, hidden]`.
         output_biases_: `[M-1]`.
-        log_odds_weights_: `[M-1]`, how much of the answer's log-odds is added.
+        log_odds_weights_: `[M-1]`, how much of the answer's log-odds is added; zeros if none.
 
     Example:
         >>> Corrector(k=5).macs(exit_index=9, num_classes=200)  # 640 (m+1) + 128
@@ -71,6 +73,7 @@ class Corrector(Scorer):
     hidden: int = 128
     epochs: int = 30
     seed: int = 0
+    log_odds: bool = True
     learned = PARAMETERS
 
     def __post_init__(self) -> None:
@@ -78,6 +81,8 @@ class Corrector(Scorer):
             raise ConfigError(f"`target` must be one of {', '.join(TARGETS)}, got {self.target!r}")
         check_k(self.k)
         check_counts(hidden=self.hidden, epochs=self.epochs)
+        if not isinstance(self.log_odds, bool):
+            raise ConfigError(f"`log_odds` must be True or False, got {self.log_odds!r}")
 
     @property
     def view(self) -> TopView:
@@ -116,12 +121,16 @@ class Corrector(Scorer):
         exits = range(history.exit_index)  # correctors are for exits 0..M-2
         inputs = [self.view.width(exit_index, history.answers.shape[2]) for exit_index in exits]
         parameters = initial_parameters(inputs, self.hidden, seeds)
+        if not self.log_odds:
+            parameters.log_odds_weights.zero_()
         targets = self._targets(history, labels)
         # Narrow inputs of all exits are padded to one product; wide ones would waste half of it.
         apart = [range(exit_index, exit_index + 1) for exit_index in exits]
         blocks = [exits] if inputs[-1] <= WIDE else apart
         for block in blocks:
             features = Features(self.view, history, block, inputs[block[-1]])
+            if not self.log_odds:
+                features.log_odds.zero_()  # without a gradient, the weights stay zero
             loss = _loss(targets[block.start : block.stop])
             train_networks(parameters.block(block, features.width), features, loss, self.epochs)
         return parameters

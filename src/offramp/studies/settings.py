@@ -139,6 +139,7 @@ class CorrectorSettings:
 
     hidden: int = 128
     epochs: int = 30  # minimum number of passes over held_out
+    log_odds: bool = True  # false leaves out the one term that the paper's corrector does not have
 
     def __post_init__(self) -> None:
         for name in ("hidden", "epochs"):

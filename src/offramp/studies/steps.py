@@ -301,8 +301,7 @@ def chosen_methods(
     found = []
     for method in find_methods(settings.methods, enough):
         if isinstance(method.scorer, Corrector):
-            scorer = method.scorer.clone(hidden=corrector.hidden, epochs=corrector.epochs)
-            method = replace(method, scorer=scorer)
+            method = replace(method, scorer=method.scorer.clone(**asdict(corrector)))
         found.append(method)
     return found
 
