@@ -9,6 +9,7 @@ from offramp.errors import ConfigError, LedgerError, NotFittedError
 from offramp.methods import find_methods
 from offramp.scorers import Forecast, Gates, History, PerformanceControl, ValueOfContinuing
 from offramp.scorers.cost_aware import PRICES
+from offramp.scorers.exit_networks import networks_at
 from offramp.scorers.peers import leaving
 from offramp.targets import correctness
 
@@ -163,7 +164,7 @@ def test_costs_are_those_of_two_small_layers(quick):
 
 def test_regression_learns_the_gain_itself(fitted):
     ledger, kind = world_of_three_kinds()
-    gains = fitted["regression"].outputs(history_of(ledger, 0))
+    gains = networks_at(fitted["regression"], 0, ledger.num_classes)(history_of(ledger, 0))
     price = torch.tensor(PRICES)
     # Who is right at once loses nothing by stopping, and saves what going on would have cost.
     assert gains[kind == 1].mean(0)[0].item() == pytest.approx(-1 + 0.25 * PRICES[0], abs=0.15)

@@ -72,7 +72,7 @@ class CurrentExit(Answer):
     @current_exit_only
     def answer_at(self, logits: Tensor) -> Tensor:
         """The last of the exits so far, `[n, m+1, K]` -> `[n, K]`."""
-        return logits[:, -1]
+        return logits.select(1, -1)
 
     def answers(self, logits: Tensor) -> Tensor:
         """The logits themselves: nothing is copied."""

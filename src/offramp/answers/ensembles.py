@@ -77,7 +77,7 @@ class GeometricEnsemble(Answer):
     def answer_at(self, logits: Tensor) -> Tensor:
         """The weighted sum of the exits so far, `[n, m+1, K]` -> `[n, K]`."""
         exit_index = logits.shape[1] - 1
-        return torch.einsum("nmk,m->nk", logits, self.weights_[exit_index, : exit_index + 1])
+        return (logits * self.weights_[exit_index, : exit_index + 1, None]).sum(dim=1)
 
     def macs(self, exit_index: int, num_classes: int) -> int:
         """One multiply-accumulate per class and exit so far."""

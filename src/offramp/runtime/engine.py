@@ -106,11 +106,15 @@ class StagedRunner(ABC):
             return batch.none_left()
         if output.scores is None:
             return batch
-        stop = stops(output.scores, point.limit_at[exit_index])
-        count = int(stop.count_nonzero())
+        limit, samples = point.limit_at[exit_index], len(batch)
+        if samples == 1:  # as numbers, which takes a tenth of the time
+            count = int(stops(output.scores.item(), limit))
+        else:
+            stop = stops(output.scores, limit)
+            count = int(stop.count_nonzero())
         if not count:
             return batch  # as it is: nothing is copied
-        if count == len(batch):
+        if count == samples:
             write(batch.rows, exit_index, output)
             return batch.none_left()
         leaving = stop.nonzero().squeeze(1)

@@ -36,8 +36,8 @@ class HistoryBuffer:
         """
         if self.logits is None:
             return logits.unsqueeze(1).expand(-1, exit_index + 1, -1)
-        self.logits[:, exit_index] = logits
-        return self.logits[:, : exit_index + 1]
+        self.logits.select(1, exit_index).copy_(logits)
+        return self.logits.narrow(1, 0, exit_index + 1)
 
     def take(self, index: Tensor) -> "HistoryBuffer":
         """Keep some of the samples."""

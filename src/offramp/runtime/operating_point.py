@@ -1,13 +1,13 @@
 """One operating point of a policy, as every runner needs it: what has to run, and who stops."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from offramp.answers import CurrentExit
+from offramp.answers import Answer, CurrentExit
 from offramp.policy import Policy
 from offramp.scorers import History
 from offramp.thresholds.rule import exits_taken, rounded_up
@@ -48,9 +48,9 @@ class OperatingPoint:
         )
 
     @cached_property
-    def limit_at(self) -> tuple[Tensor, ...]:
-        """The limit of each exit by itself; taking it from a tensor would cost time every time."""
-        return self.limits.unbind()
+    def limit_at(self) -> tuple[float, ...]:
+        """The limits as numbers: taking one from a tensor costs time at every exit."""
+        return tuple(self.limits.tolist())
 
     @cached_property
     def is_open(self) -> tuple[bool, ...]:
@@ -96,23 +96,24 @@ def answer_and_score(
     which may be anything and None if nothing reads them. Returns the logits to answer with
     `[n, K]`, and the stop scores `[n]` or, at the last exit or if not wanted, None.
     """
-    answer = policy.answer.answer_at(logits)
-    if not score:
-        return answer, None
-    history = History(logits, _answers_so_far(policy, logits, answer, earlier))
-    return answer, policy.scorer.score_at(history).float()
+    return decide(policy.answer, policy.scorer.score_at if score else None, logits, earlier)
 
 
-def _answers_so_far(
-    policy: Policy, logits: Tensor, answer: Tensor, earlier: Tensor | None
-) -> Tensor:
-    """`[n, m+1, K]`, without a copy where possible."""
-    if type(policy.answer) is CurrentExit:
-        return logits
-    now = answer.unsqueeze(1)
-    if earlier is None:
-        return now.expand(-1, logits.shape[1], -1)
-    return torch.cat([earlier, now], dim=1)
+def decide(
+    answer: Answer,
+    score: Callable[[History], Tensor] | None,
+    logits: Tensor,
+    earlier: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """The same with a scorer that may have been prepared for its exit; None for no scores."""
+    answered = answer.answer_at(logits)
+    if score is None:
+        return answered, None
+    answers = logits
+    if type(answer) is not CurrentExit:
+        now = answered.unsqueeze(1)
+        answers = now.expand_as(logits) if earlier is None else torch.cat([earlier, now], dim=1)
+    return answered, score(History(logits, answers)).float()
 
 
 def near_threshold(scores: Tensor, thresholds: Tensor, tolerance: float = TOLERANCE) -> Tensor:

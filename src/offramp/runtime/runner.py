@@ -15,7 +15,7 @@ from offramp.networks.state import State, batch_size, map_leaves
 from offramp.policy import Policy
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.inflight import InFlightBatch
-from offramp.runtime.operating_point import OperatingPoint, answer_and_score
+from offramp.runtime.operating_point import OperatingPoint, decide
 from offramp.runtime.output import ExitOutput
 
 
@@ -80,6 +80,10 @@ class Runner(StagedRunner):
         super().__init__(point, network.num_classes, confidence, false_alarm_rate, clock)
         self.network = network.eval()
         self._policy = policy
+        self._scorers = [
+            policy.scorer.at_exit(exit_index, network.num_classes)
+            for exit_index in range(network.num_exits - 1)
+        ]
         self._modules = tuple(network.modules())
         self._heads: list[Callable[..., Tensor]] = list(network.heads)  # faster than a module list
         self._device = next((p.device for p in network.parameters()), torch.device("cpu"))
@@ -148,7 +152,8 @@ class Runner(StagedRunner):
         # Decisions are made in float32 on the CPU, where the policy is, whatever the precision.
         half = self._precision == "bfloat16"
         with torch.autocast("cpu", enabled=False) if half else nullcontext():
-            answer, scores = answer_and_score(self._policy, so_far, earlier, score)
+            scorer = self._scorers[exit_index] if score else None
+            answer, scores = decide(self._policy.answer, scorer, so_far, earlier)
         if history.answers is not None:
             history.answers[:, exit_index] = answer
         return ExitOutput(answer, scores)

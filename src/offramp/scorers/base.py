@@ -1,7 +1,7 @@
 """What a scorer is, and what it may see: the exits so far."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Self
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -40,9 +40,14 @@ class History:
         return self.logits.shape[1] - 1
 
     @property
+    def num_classes(self) -> int:
+        """K."""
+        return self.answers.shape[2]
+
+    @property
     def answer(self) -> Tensor:
         """`[n, K]`: what would be answered now."""
-        return self.answers[:, -1]
+        return self.answers.select(1, -1)
 
     @property
     def log_probs(self) -> Tensor:
@@ -55,7 +60,7 @@ class History:
     def log_prob(self) -> Tensor:
         """`[n, K]` float32: log-probabilities of what would be answered now."""
         if self._log_probs is not None:
-            return self._log_probs[:, -1]
+            return self._log_probs.select(1, -1)
         return self.answer.float().log_softmax(dim=-1)
 
     @property
@@ -98,6 +103,11 @@ class Scorer(Component):
     probabilities; `probability` turns them into one where the scorer has one.
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init_subclass__(**kwargs)
+        if "score_at" in cls.__dict__ and "at_exit" not in cls.__dict__:
+            cls.at_exit = Scorer.at_exit  # type: ignore[method-assign]  # not that of its parent
+
     @property
     def learns(self) -> bool:
         """Whether there is anything to fit."""
@@ -132,6 +142,14 @@ class Scorer(Component):
         Scores are kept in float32: differences that only float64 can hold are lost.
         """
         raise NotImplementedError(f"{type(self).__name__} must define score_at")
+
+    def at_exit(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
+        """`score_at` at one exit, with what is the same for all samples worked out beforehand.
+
+        A runner asks for it once per exit: to look up the weights of an exit takes as long as
+        to score a sample. An own scorer need not define it.
+        """
+        return self.score_at
 
     def probability(self, scores: Tensor) -> Tensor | None:
         """The value in [0, 1] that calibration is about, or None where the scorer has none."""

@@ -10,7 +10,7 @@ added to its output, which keeps them in order: one parameter per exit. On that 
 it changes nothing; on overconfident ones it repairs the scores. `log_odds=False` leaves it out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -29,7 +29,7 @@ from offramp.scorers.exit_networks import (
     check_counts,
     check_k,
     initial_parameters,
-    run_networks,
+    networks_at,
     train_networks,
 )
 from offramp.targets import correctness, stop_target
@@ -107,7 +107,11 @@ class Corrector(Scorer):
 
     def score_at(self, history: History) -> Tensor:
         """Log-odds of "right here, or hopeless from here on", `[n]`."""
-        return run_networks(self, history).squeeze(1)
+        return self.at_exit(history.exit_index, history.num_classes)(history)
+
+    def at_exit(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
+        """`score_at` with the exit's network looked up."""
+        return networks_at(self, exit_index, num_classes)
 
     def probability(self, scores: Tensor) -> Tensor:
         """The corrector's own output, in [0, 1]."""

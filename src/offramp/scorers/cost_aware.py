@@ -7,7 +7,7 @@ every price, and a threshold *is* a price: with -0.5 at all exits, whatever brin
 a point of accuracy per percent of the compute is not bought.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -26,7 +26,7 @@ from offramp.scorers.exit_networks import (
     check_counts,
     check_k,
     initial_parameters,
-    run_networks,
+    networks_at,
     train_networks,
 )
 
@@ -88,9 +88,13 @@ class CostAware(Scorer):
         width = self.view.width(exit_index, num_classes)
         return (width + 1) * self.hidden * self._num_outputs(exit_index)
 
-    def outputs(self, history: History) -> Tensor:
-        """What the networks of the current exit say, `[n, O]`."""
-        return run_networks(self, history)
+    def score_at(self, history: History) -> Tensor:
+        """Minus the break-even price, or what grows with that, `[n]`."""
+        return self.at_exit(history.exit_index, history.num_classes)(history)
+
+    def at_exit(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
+        """`score_at` with the exit's networks looked up."""
+        raise NotImplementedError
 
     def _num_outputs(self, exit_index: int) -> int:
         """How many networks are run at an exit."""
@@ -139,9 +143,10 @@ class Priced(CostAware):
     so that outputs that do not grow with the price are no problem.
     """
 
-    def score_at(self, history: History) -> Tensor:
+    def at_exit(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
         """At how many of the prices to stop, counted softly, `[n]`."""
-        return (self._sharpness * self.outputs(history)).sigmoid().sum(dim=1)
+        outputs, sharpness = networks_at(self, exit_index, num_classes), self._sharpness
+        return lambda history: (sharpness * outputs(history)).sigmoid().sum(dim=1)
 
     @property
     def _sharpness(self) -> float:
@@ -171,14 +176,22 @@ class Forecast(CostAware):
 
     def probabilities(self, history: History) -> Tensor:
         """Of being right at the current exit and at each later one, `[n, M - m]`."""
-        return self.outputs(history)[:, history.exit_index :].double().sigmoid()
+        return self._chances_at(history.exit_index, history.num_classes)(history)
 
-    def score_at(self, history: History) -> Tensor:
+    def at_exit(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
         """Minus the break-even price, `[n]`."""
-        chances = self.probabilities(history)
-        gains = chances[:, 1:] - chances[:, :1]
-        extra = self.costs_[history.exit_index + 1 :] - self.costs_[history.exit_index]
-        return -(gains / extra).amax(dim=1).float()
+        chances_of = self._chances_at(exit_index, num_classes)
+        extra = self.costs_[exit_index + 1 :] - self.costs_[exit_index]
+
+        def score(history: History) -> Tensor:
+            chances = chances_of(history)
+            return -((chances[:, 1:] - chances[:, :1]) / extra).amax(dim=1).float()
+
+        return score
+
+    def _chances_at(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
+        outputs = networks_at(self, exit_index, num_classes)
+        return lambda history: outputs(history)[:, exit_index:].double().sigmoid()
 
     def _num_outputs(self, exit_index: int) -> int:
         return len(self.costs_) - exit_index

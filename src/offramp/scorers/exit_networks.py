@@ -71,12 +71,9 @@ class TopView:
     def inputs(self, history: History) -> Tensor:
         """The probabilities that are seen at the last of the exits so far, `[n, inputs]`."""
         # Without history, the earlier exits may never have been run.
-        current = history.log_probs[:, -1] if self.history else history.log_prob
-        top, index = current.topk(self.top_k(history.answers.shape[2]), dim=-1)
-        if not self.history:
-            return top.exp()
-        index = index[:, None].expand(-1, history.exit_index + 1, -1)
-        return history.log_probs.gather(2, index).exp().flatten(1)
+        seen = history.log_probs if self.history else history.log_prob.unsqueeze(1)
+        index = seen.select(1, -1).topk(self.top_k(seen.shape[2]), dim=-1).indices
+        return seen.gather(2, index.unsqueeze(1).expand(-1, seen.shape[1], -1)).exp().flatten(1)
 
 
 class SmallNetworks(Protocol):
@@ -104,30 +101,53 @@ class SmallNetworks(Protocol):
         """Raise unless the networks are there."""
 
 
-def run_networks(scorer: SmallNetworks, history: History) -> Tensor:
-    """What the networks of the current exit say, `[n, O]`.
+def networks_at(
+    scorer: SmallNetworks, exit_index: int, num_classes: int
+) -> Callable[[History], Tensor]:
+    """The networks of one exit: from the exits so far to what they say, `[n, O]` or `[n]`.
 
     Raises:
+        NotFittedError: The scorer is not fitted.
         ConfigError: There are no networks at this exit.
     """
     scorer.check_fitted()
-    exit_index = history.exit_index
     if exit_index >= len(scorer.hidden_weights_):
         raise ConfigError(
             f"there is no {type(scorer).__name__} at exit {exit_index}: it was fitted for a "
             f"network of {len(scorer.hidden_weights_) + 1} exits, and the last one always stops"
         )
-    return respond(scorer, exit_index, scorer.view.inputs(history), log_odds(history.answer))
+    networks, view = ExitNetworks.of(scorer, exit_index, num_classes), scorer.view
+
+    def outputs(history: History) -> Tensor:
+        return networks.respond(view.inputs(history), log_odds(history.answer))
+
+    return outputs
 
 
-def respond(networks: SmallNetworks, exit_index: int, inputs: Tensor, odds: Tensor) -> Tensor:
-    """What the networks of an exit say to inputs `[n, D]` and log-odds `[n]`: `[n, O]`."""
-    weights = networks.hidden_weights_[exit_index, : inputs.shape[1]]
-    hidden = torch.addmm(networks.hidden_biases_[exit_index], inputs, weights).relu()
-    outputs = networks.output_weights_[exit_index]
-    apart = hidden.unflatten(1, (-1, outputs.shape[-1]))  # [n, O, H]; n may differ in a graph
-    logits: Tensor = (apart * outputs).sum(dim=2) + networks.output_biases_[exit_index]
-    return logits + networks.log_odds_weights_[exit_index] * odds[:, None]
+class ExitNetworks(NamedTuple):
+    """The networks of one exit; a single one where the outputs have no dimension."""
+
+    hidden_weights: Tensor  # [D, O x H]
+    hidden_biases: Tensor  # [O x H]
+    output_weights: Tensor  # [O, H] or [H]
+    output_biases: Tensor  # [O] or []
+    log_odds_weights: Tensor  # [O] or []
+
+    @classmethod
+    def of(cls, scorer: SmallNetworks, exit_index: int, num_classes: int) -> "ExitNetworks":
+        """Look them up, without the padding."""
+        weights, *rest = (getattr(scorer, name)[exit_index] for name in PARAMETERS)
+        return cls(weights[: scorer.view.width(exit_index, num_classes)], *rest)
+
+    def respond(self, inputs: Tensor, odds: Tensor) -> Tensor:
+        """What they say to inputs `[n, D]` and log-odds `[n]`: `[n, O]`, or `[n]` if O is 1."""
+        hidden = torch.addmm(self.hidden_biases, inputs, self.hidden_weights).relu()
+        if self.output_weights.ndim == 1:
+            added = torch.addcmul(self.output_biases, self.log_odds_weights, odds)
+            return torch.addmv(added, hidden, self.output_weights)
+        apart = hidden.view(-1, *self.output_weights.shape)  # [n, O, H]
+        added = torch.addcmul(self.output_biases, self.log_odds_weights, odds.unsqueeze(1))
+        return (apart * self.output_weights).sum(dim=2) + added
 
 
 class Features:

@@ -12,7 +12,7 @@ budget (the original is trained together with the assignment of one budget, and 
 it); form and training are those of the correctors, with their multiple of the log-odds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Literal, Self
@@ -27,6 +27,7 @@ from offramp.scorers.certainty import log_odds
 from offramp.scorers.cost_aware import PRICES, Priced, seeds_of
 from offramp.scorers.exit_networks import (
     PARAMETERS,
+    ExitNetworks,
     Features,
     Parameters,
     SmallNetworks,
@@ -34,8 +35,7 @@ from offramp.scorers.exit_networks import (
     check_counts,
     check_k,
     initial_parameters,
-    respond,
-    run_networks,
+    networks_at,
     train_networks,
 )
 from offramp.targets import correctness
@@ -232,7 +232,11 @@ class ExitUtility(Scorer):
 
     def score_at(self, history: History) -> Tensor:
         """Log-odds of being right, `[n]`."""
-        return run_networks(self, history).squeeze(1)
+        return self.at_exit(history.exit_index, history.num_classes)(history)
+
+    def at_exit(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
+        """`score_at` with the exit's network looked up."""
+        return networks_at(self, exit_index, num_classes)
 
     def probability(self, scores: Tensor) -> Tensor:
         """The probability of being right."""
@@ -261,8 +265,9 @@ class _UtilityView(TopView):
         for exit_index in range(history.exit_index):
             so_far = history.until(exit_index)
             seen = torch.cat([self._measures(so_far), *scores], dim=1)
-            logits = respond(self.networks, exit_index, seen, log_odds(so_far.answer))
-            scores.append(logits.sigmoid())
+            network = ExitNetworks.of(self.networks, exit_index, history.num_classes)
+            logits = network.respond(seen, log_odds(so_far.answer))
+            scores.append(logits.sigmoid().unsqueeze(1))
         return torch.cat([self._measures(history), *scores], dim=1)
 
     def _measures(self, history: History) -> Tensor:

@@ -7,6 +7,7 @@ current exit cost a little, those of earlier exits more, and those of single cla
 history can help where there are enough samples, and does no harm where there are not.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -92,42 +93,63 @@ class RidgeScorer(Scorer):
         """
         raise NotImplementedError
 
-    def _outputs(self, history: History) -> Tensor:
-        """What the regressions of the current exit say, float64 `[n, O]`."""
+    def score_at(self, history: History) -> Tensor:
+        """Higher = better to stop, `[n]`."""
+        return self.at_exit(history.exit_index, history.num_classes)(history)
+
+    def at_exit(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
+        """`score_at` with the exit's regression looked up."""
+        outputs = self._regressions_at(exit_index)
+
+        def score(history: History) -> Tensor:
+            features = self._features(history)
+            # A little of the log-odds, the first feature.
+            return self._score(outputs(features)).add(features.select(1, 0), alpha=APART).float()
+
+        return score
+
+    def _score(self, outputs: Tensor) -> Tensor:
+        """The score `[n]` that outputs `[n, O]` come to."""
+        raise NotImplementedError
+
+    def _regressions_at(self, exit_index: int) -> Callable[[Tensor], Tensor]:
+        """The regressions of an exit: from features `[n, D]` to outputs, float64 `[n, O]`."""
         self.check_fitted()
-        exit_index = history.exit_index
         if exit_index >= len(self.coefficients_):
             raise ConfigError(
                 f"there is no {type(self).__name__} at exit {exit_index}: it was fitted for a "
                 f"network of {len(self.coefficients_) + 1} exits, and the last one always stops"
             )
-        weights = self.coefficients_[exit_index]
-        inputs = self._standardised(self._features(history), exit_index)
-        return inputs.double() @ weights[:-1] + weights[-1]
+        weights, constant = self.coefficients_[exit_index].split([len(self.means_[0]), 1])
+        mean, scale = self.means_[exit_index], self.scales_[exit_index]
+
+        def outputs(features: Tensor) -> Tensor:
+            return torch.addmm(constant, _standardised(features, mean, scale).double(), weights)
+
+        return outputs
 
     def _features(self, history: History) -> Tensor:
         """Features of the exits so far, float32 `[n, D]`."""
         # Without history, the earlier exits may never have been run.
-        log_prob = history.log_probs[:, -1] if self.history else history.log_prob
+        log_prob = history.log_probs.select(1, -1) if self.history else history.log_prob
         top, index = log_prob.topk(2, dim=-1)
-        probs = top.exp()
+        first, second = top.unbind(1)
+        prob, other = top.exp().unbind(1)
+        entropy = -(log_prob.exp() * log_prob).sum(dim=1)
         found = [
-            log_odds(history.answer)[:, None],
-            top[:, :1] - top[:, 1:],
-            -(log_prob.exp() * log_prob).sum(dim=1, keepdim=True),
-            top,
-            probs[:, :1],
-            probs[:, :1] - probs[:, 1:],
+            log_odds(history.answer),
+            first - second,
+            entropy,
+            first,
+            second,
+            prob,
+            prob - other,
         ]
         if self.history:
-            found.append(_past(history, top, index))
-        if self._sees_classes(log_prob.shape[1]):
-            found.append(log_prob)
-        return torch.cat(found, dim=1)
-
-    def _standardised(self, features: Tensor, exit_index: int) -> Tensor:
-        scaled = (features - self.means_[exit_index]) / self.scales_[exit_index]
-        return scaled.clamp(-LIMIT, LIMIT)
+            found += _past(history, first, index)
+        features = torch.stack(found, dim=1)
+        sees_classes = self._sees_classes(log_prob.shape[1])
+        return torch.cat([features, log_prob], dim=1) if sees_classes else features
 
     def _sees_classes(self, num_classes: int) -> bool:
         return self.classes and num_classes <= MOST_CLASSES
@@ -151,8 +173,8 @@ class RidgeScorer(Scorer):
         self.scales_ = torch.stack([self._scales(table) for table in joined])
         constant = torch.ones(len(history), 1)
         return [
-            torch.cat([self._standardised(table, exit_index), constant], dim=1).double()
-            for exit_index, table in enumerate(joined)
+            torch.cat([_standardised(table, mean, scale), constant], dim=1).double()
+            for table, mean, scale in zip(joined, self.means_, self.scales_, strict=True)
         ]
 
     def _scales(self, table: Tensor) -> Tensor:
@@ -164,21 +186,20 @@ class RidgeScorer(Scorer):
         return scales.clamp_min(1e-3)
 
 
-def _past(history: History, top: Tensor, index: Tensor) -> Tensor:
-    """What the earlier exits say of the two likeliest classes, and how they agree, `[n, 5]`."""
+def _standardised(features: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    return ((features - mean) / scale).clamp(-LIMIT, LIMIT)
+
+
+def _past(history: History, first: Tensor, index: Tensor) -> list[Tensor]:
+    """What the earlier exits say of the two likeliest classes, and how they agree, `[n]` each."""
     count = max(history.exit_index, 1)  # exit 0 is its own past
-    rows = history.log_probs[:, :count]
-    seen = rows.gather(2, index[:, None].expand(-1, count, -1))  # [n, count, 2]
-    mean = seen.mean(dim=1)
-    same = (history.predictions[:, :count] == history.predictions[:, -1:]).float()
-    found = [
-        top[:, :1] - seen[:, -1, :1],
-        top[:, :1] - mean[:, :1],
-        mean[:, :1] - mean[:, 1:],
-        same.mean(dim=1, keepdim=True),
-        same[:, -1:],
-    ]
-    return torch.cat(found, dim=1)
+    rows = history.log_probs.narrow(1, 0, count)
+    seen = rows.gather(2, index.unsqueeze(1).expand(-1, count, -1))  # [n, count, 2]
+    mean, other = seen.mean(dim=1).unbind(1)
+    predictions = history.predictions
+    same = (predictions.narrow(1, 0, count) == predictions[:, -1:]).float()
+    before = seen.select(1, -1).select(1, 0)
+    return [first - before, first - mean, mean - other, same.mean(dim=1), same.select(1, -1)]
 
 
 @dataclass(frozen=True)
@@ -206,6 +227,10 @@ class _Teacher:
 PRICE_GRID = tuple(torch.logspace(-2.2, 0.8, 12, dtype=torch.float64).tolist())
 """Accuracy for the cost of the whole network, from next to nothing to hardly affordable."""
 
+_LOG_PRICES = torch.tensor(PRICE_GRID, dtype=torch.float64).log()
+_STEPS = _LOG_PRICES.diff()
+# Added to the gains at all prices, it leaves those up to each of them: `[12, 12]`.
+_LATER = torch.full((len(PRICE_GRID),) * 2, -torch.inf, dtype=torch.float64).triu(1)
 BEYOND = 5.0  # how fast the logarithm of the price moves with the gain beyond the grid
 
 
@@ -236,10 +261,9 @@ class BreakEven(RidgeScorer):
         torch.Size([2])
     """
 
-    def score_at(self, history: History) -> Tensor:
-        """Minus the logarithm of the break-even price, `[n]`."""
-        price = log_break_even(self._outputs(history))
-        return (APART * log_odds(history.answer) - price).float()
+    def _score(self, outputs: Tensor) -> Tensor:
+        """Minus the logarithm of the break-even price."""
+        return -log_break_even(outputs)
 
     @property
     def _num_outputs(self) -> int:
@@ -279,18 +303,13 @@ def log_break_even(gains: Tensor) -> Tensor:
         >>> 10 ** (log_break_even(gains) / torch.tensor(10.0).log())  # the middle of the grid
         tensor([0.1995], dtype=torch.float64)
     """
-    grid = torch.tensor(PRICE_GRID, dtype=gains.dtype).log()
-    last = len(grid) - 1
     # A running maximum, in operations that ONNX knows: a higher price never speaks for going on.
-    so_far = torch.ones(last + 1, last + 1, dtype=torch.bool).tril()
-    gains = torch.where(so_far, gains[:, None], -torch.inf).amax(dim=2)  # [n, P]
-    right = (gains < 0).sum(dim=1, keepdim=True)
-    low, high = (right - 1).clamp(0, last), right.clamp(0, last)
-    below, above = gains.gather(1, low), gains.gather(1, high)
-    share = (-below / (above - below).clamp_min(1e-12)).clamp(0, 1)
-    price = grid[low] + share * (grid[high] - grid[low])
-    price = torch.where(right == 0, grid[0] - BEYOND * gains[:, :1], price)
-    return torch.where(right > last, grid[last] - BEYOND * gains[:, last:], price).squeeze(1)
+    gains = (gains.unsqueeze(1) + _LATER).amax(dim=2)  # [n, P]
+    low, high = gains[:, :-1], gains[:, 1:]
+    # How much of each step of the grid lies below the price at which the gain is zero.
+    shares = (-low / (high - low).clamp_min(1e-12)).clamp(0, 1)
+    beyond = low.select(1, 0).clamp_min(0) + high.select(1, -1).clamp_max(0)
+    return (shares * _STEPS).sum(dim=1) + _LOG_PRICES[0] - BEYOND * beyond
 
 
 SOFTNESS = 0.75  # weight of the soft target beside the hard one
@@ -323,9 +342,9 @@ class LogisticCorrector(RidgeScorer):
         torch.Size([300])
     """
 
-    def score_at(self, history: History) -> Tensor:
-        """Log-odds of "right here, or hopeless from here on", `[n]`."""
-        return (self._outputs(history).squeeze(1) + APART * log_odds(history.answer)).float()
+    def _score(self, outputs: Tensor) -> Tensor:
+        """Log-odds of "right here, or hopeless from here on"."""
+        return outputs.squeeze(1)
 
     def probability(self, scores: Tensor) -> Tensor:
         """The corrector's own output, in [0, 1]."""

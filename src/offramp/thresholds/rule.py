@@ -8,10 +8,10 @@ from torch import Tensor
 
 from offramp.errors import LedgerError
 
-Array = TypeVar("Array", Tensor, np.ndarray[Any, Any])
+Array = TypeVar("Array", Tensor, np.ndarray[Any, Any], float)
 
 
-def stops(scores: Array, threshold: Array) -> Array:
+def stops(scores: Array, threshold: Array | float) -> Array:
     """Whether to stop: the score reaches the threshold. A NaN score never stops.
 
     Args:
