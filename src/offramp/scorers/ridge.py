@@ -7,6 +7,7 @@ current exit cost a little, those of earlier exits more, and those of single cla
 history can help where there are enough samples, and does no harm where there are not.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
@@ -227,8 +228,8 @@ class _Teacher:
 PRICE_GRID = tuple(torch.logspace(-2.2, 0.8, 12, dtype=torch.float64).tolist())
 """Accuracy for the cost of the whole network, from next to nothing to hardly affordable."""
 
-_LOG_PRICES = torch.tensor(PRICE_GRID, dtype=torch.float64).log()
-_STEPS = _LOG_PRICES.diff()
+_LOWEST = math.log(PRICE_GRID[0])
+_STEPS = torch.tensor(PRICE_GRID, dtype=torch.float64).log().diff()
 # Added to the gains at all prices, it leaves those up to each of them: `[12, 12]`.
 _LATER = torch.full((len(PRICE_GRID),) * 2, -torch.inf, dtype=torch.float64).triu(1)
 BEYOND = 5.0  # how fast the logarithm of the price moves with the gain beyond the grid
@@ -309,7 +310,7 @@ def log_break_even(gains: Tensor) -> Tensor:
     # How much of each step of the grid lies below the price at which the gain is zero.
     shares = (-low / (high - low).clamp_min(1e-12)).clamp(0, 1)
     beyond = low.select(1, 0).clamp_min(0) + high.select(1, -1).clamp_max(0)
-    return (shares * _STEPS).sum(dim=1) + _LOG_PRICES[0] - BEYOND * beyond
+    return ((shares * _STEPS).sum(dim=1) + _LOWEST).sub(beyond, alpha=BEYOND)
 
 
 SOFTNESS = 0.75  # weight of the soft target beside the hard one
