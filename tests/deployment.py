@@ -274,7 +274,7 @@ def exported(make_once, tmp_path_factory):
             example = None if kind == "text" else world.inputs(3)
             folder = tmp_path_factory.mktemp(kind) / "export"
             made[kind] = Exported(
-                world, export(world.network, world.policy, folder, example, single=True)
+                world, export(world.network, world.policy, folder, example, points="all")
             )
         return made[kind]
 

@@ -14,7 +14,7 @@ from offramp import report
 from offramp.cli.app import app
 from offramp.errors import FileFormatError, NetworkError
 from offramp.onnx import OnnxRunner, export
-from offramp.onnx.manifest import Manifest, output_names
+from offramp.onnx.manifest import Manifest
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
@@ -37,7 +37,7 @@ def test_an_export_replaces_the_older_one_and_nothing_else(exported, tmp_path):
     old = {path.name for path in folder.glob("*.onnx")}
     export(made.world.network, made.world.policy, folder, made.world.inputs(3))
     new = {path.name for path in folder.glob("*.onnx")}
-    assert len(new) == 3 and not new & old
+    assert len(new) == 6 and not new & old
     assert (folder / "notes.txt").read_text() == "mine"
 
 
@@ -63,14 +63,14 @@ def test_an_export_does_not_overwrite_a_policy(make, tmp_path):
 
 
 CORRUPTIONS = {
-    "../stage.onnx": ("stages.0.file", "`file` must be a bare name"),
-    "/etc/passwd.onnx": ("stages.0.file", "`file` must be a bare name"),
-    "a\\b.onnx": ("stages.0.file", "`file` must be a bare name"),
-    "..onnx": ("stages.0.file", "`file` must be a bare name"),
-    "stage-0.pkl": ("stages.0.file", "`file` must be a bare name"),
-    "missing.onnx": ("stages.0.file", "is missing, though the description names it"),
-    "0" * 64: ("stages.0.sha256", "is truncated or was replaced"),
-    "beef": ("stages.0.sha256", "`sha256` must be 64 hexadecimal digits, got 'beef'"),
+    "../stage.onnx": ("segments.0.stages.file", "`file` must be a bare name"),
+    "/etc/passwd.onnx": ("segments.0.stages.file", "`file` must be a bare name"),
+    "a\\b.onnx": ("segments.0.stages.file", "`file` must be a bare name"),
+    "..onnx": ("segments.0.stages.file", "`file` must be a bare name"),
+    "stage-0.pkl": ("segments.0.stages.file", "`file` must be a bare name"),
+    "missing.onnx": ("segments.0.stages.file", "is missing, though the description names it"),
+    "0" * 64: ("segments.0.exit.sha256", "is truncated or was replaced"),
+    "beef": ("segments.0.exit.sha256", "`sha256` must be 64 hexadecimal digits, got 'beef'"),
 }
 
 
@@ -96,9 +96,9 @@ def test_files_that_are_not_the_exports_own_are_refused(exported, tmp_path, valu
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ("stages", [], "`stages` must be a non-empty list of dict"),
-        ("stages.0.bytes", True, "`bytes` must be positive, got True"),
-        ("stages.0.state", [[None]], "`state` must be lists of names and positions"),
+        ("segments", [], "`segments` must be a non-empty list of dict"),
+        ("segments.0.stages.bytes", True, "`bytes` must be positive, got True"),
+        ("segments.0.state", [[None]], "`state` must be lists of names and positions"),
         ("num_classes", "3", "`num_classes` must be positive, got '3'"),
         ("exit_names", ["only"], r"`costs` must be numbers of shape \[1\]"),
         ("selected", 9999, "`selected` must be one of the 201 operating points, got 9999"),
@@ -109,7 +109,7 @@ def test_files_that_are_not_the_exports_own_are_refused(exported, tmp_path, valu
         ("points.thresholds.0.0", "nan", "`thresholds` must be numbers, got"),
         ("points.thresholds.0.0", "0x1p+99999", "`thresholds` must be hexadecimal floats"),
         ("inputs", {"kind": "os.system"}, "unknown inputs"),
-        ("version", 99, "has format version 99, and this offramp reads version 1"),
+        ("version", 99, "has format version 99, and this offramp reads version 2"),
         ("format", "offramp-policy", "was not written by offramp as a export"),
     ],
 )
@@ -127,15 +127,15 @@ def test_a_folder_that_is_no_export_is_refused(tmp_path):
 
 def replaced(folder, content):
     """Put another graph in the place of the first, with a description that vouches for it."""
-    stage = json.loads((folder / "export.json").read_text())["stages"][0]
+    stage = json.loads((folder / "export.json").read_text())["segments"][0]["stages"]
     (folder / stage["file"]).write_bytes(content)
-    corrupted(folder, "stages.0.bytes", len(content))
-    corrupted(folder, "stages.0.sha256", hashlib.sha256(content).hexdigest())
+    corrupted(folder, "segments.0.stages.bytes", len(content))
+    corrupted(folder, "segments.0.stages.sha256", hashlib.sha256(content).hexdigest())
 
 
 def test_a_graph_that_asks_for_other_files_is_refused(exported, tmp_path):
     folder = shutil.copytree(exported("conv").folder, tmp_path / "export")
-    stage = Manifest.read(folder).stages[0]
+    stage = Manifest.read(folder).segments[0].stages
     model = onnx.load_model(folder / stage.file)
     tensor = model.graph.initializer[0]
     onnx.external_data_helper.set_external_data(tensor, "../../../../etc/passwd")
@@ -156,9 +156,9 @@ def test_a_file_that_is_no_graph_is_refused(exported, tmp_path):
 def test_a_graph_of_another_stage_is_refused(exported, tmp_path):
     made = exported("conv")
     folder = shutil.copytree(made.folder, tmp_path / "export")
-    last = Manifest.read(folder).stages[-1]
+    last = Manifest.read(folder).segments[-1].exit
     replaced(folder, (folder / last.file).read_bytes())
-    with pytest.raises(FileFormatError, match="must have the inputs state_0, got state_0, logits"):
+    with pytest.raises(FileFormatError, match="must have the outputs next_0, got logits"):
         OnnxRunner(folder)
 
 
@@ -181,9 +181,3 @@ def test_the_command_writes_an_export(tmp_path, monkeypatch):
     assert run.exit_code == 0, run.output
     assert "2 graphs and export.json written to export/" in run.output
     assert torch.equal(OnnxRunner("export").thresholds, policy.at(budget=0.9).thresholds)
-
-
-def test_the_last_graph_has_no_next_state_and_no_score():
-    names = ["next_0", "logits", "answer", "score", "confidence"]
-    assert output_names(1, has_confidence=True) == names
-    assert output_names(None, has_confidence=False) == ["logits", "answer"]

@@ -1,8 +1,5 @@
 """An export at work decides as the network and the policy that it was made from."""
 
-import json
-import shutil
-
 import hypothesis
 import pytest
 import torch
@@ -17,7 +14,7 @@ from offramp.onnx import OnnxRunner, export
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
 from offramp.scorers import BreakEven, ExitUtility, LogisticCorrector, ValueOfContinuing
-from offramp.thresholds.rule import exits_taken, rounded_up
+from offramp.thresholds.rule import exits_taken
 
 from ..deployment import Clock, joined_outputs, split_batch
 
@@ -286,18 +283,6 @@ def test_drift_raises_the_alarm_and_stays_on(exported):
         made.fresh(false_alarm_rate=2)
 
 
-def test_an_older_export_that_does_not_know_its_val_raises_no_alarm(exported, tmp_path):
-    made = exported("conv")
-    folder = shutil.copytree(made.folder, tmp_path / "export")
-    description = json.loads((folder / "export.json").read_text())
-    assert description.pop("val_samples") == 90
-    (folder / "export.json").write_text(json.dumps(description))
-    own = OnnxRunner(folder, threads=1)
-    own.set_budget(0.8)
-    own(one_sided(made, 0.8))
-    assert own.stats.samples == 500 and not own.stats.drift
-
-
 def test_broken_samples_do_not_hold_up_a_stream(exported):
     made = exported("conv")
     inputs = made.world.inputs(30)
@@ -319,7 +304,7 @@ class Hungry:
         graph = make.make_graph([node], "hungry", inputs, output)
         opset = [make.make_opsetid("", 18)]
         model = make.make_model(graph, opset_imports=opset, ir_version=9)
-        self.session, self.get_inputs = session, session.get_inputs
+        self.session = session
         self.hungry = runtime.InferenceSession(model.SerializeToString())
 
     def run(self, names, feeds):
@@ -331,7 +316,8 @@ class Hungry:
 def test_out_of_memory_suggests_a_batch_size(exported):
     made = exported("conv")
     own = made.fresh()
-    own._sessions[0] = Hungry(own._sessions[0])
+    graph = own._segments[0].graph
+    graph._session = Hungry(graph._session)
     with pytest.raises(MemoryLimitError, match="a batch of 20 samples: pass at most 8 at a time"):
         own(made.world.inputs(20))
     assert len(list(own.stream(made.world.inputs(20).split(8), window=1))) == 3
@@ -376,69 +362,3 @@ def test_the_papers_networks_decide_alike_in_onnx(name, tmp_path):
     scores = replay(policy.answer, policy.scorer, ledger).scores
     unsure = near_threshold(scores, policy.thresholds)
     agreement(runner(images), Runner(network, policy)(images), unsure)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_graph_of_all_stages_decides_alike_for_one_sample(exported, kind):
-    """With the budget of the export, and with thresholds of another one."""
-    made = exported(kind)
-    runtime = pytest.importorskip("onnxruntime")
-    session = runtime.InferenceSession(made.folder / made.runner.manifest.single.file)
-    inputs = made.world.inputs(48)
-    names = [each.name for each in session.get_inputs()]
-    assert [each.name for each in session.get_overridable_initializers()] == ["thresholds"]
-    changed = unsure = 0
-    leaving = set()
-    for budget in (None, 0.8):
-        own = made.fresh()
-        fed = {}
-        if budget is not None:
-            own.set_budget(budget)
-            fed = {"thresholds": rounded_up(own.thresholds, torch.float32).numpy()}
-        outputs = [
-            session.run(None, dict(zip(names, numbers, strict=True)) | fed)
-            for numbers in singles(own, inputs)
-        ]
-        answers, exits, scores, confidence = (
-            torch.cat([torch.from_numpy(each) for each in part])
-            for part in zip(*outputs, strict=True)
-        )
-        expected = own(inputs)
-        near_by, _ = near(made.world, policy_at(made.world, own), inputs)
-        same = exits == expected.exits
-        assert (same | near_by).all()
-        changed, unsure = changed + int((~same).sum()), unsure + int(near_by.sum())
-        torch.testing.assert_close(answers[same], expected.logits[same], rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(scores[same], expected.scores[same], rtol=1e-3, atol=1e-3)
-        close = {"rtol": 0, "atol": 1e-3}
-        torch.testing.assert_close(confidence[same], expected.confidence[same], **close)
-        leaving |= set(exits.tolist())
-    report(f"{kind}, one graph", 2 * 48, unsure, changed)
-    assert len(leaving) > 1
-
-
-def singles(runner, inputs):
-    """Arrays of each sample, as the first graph takes them."""
-    for one in split_batch(inputs, 1):
-        state = runner._begin(one)["carried"]
-        yield [leaf.numpy() for leaf in state.values()]
-
-
-def policy_at(world, runner):
-    """The policy at the operating point of a runner."""
-    return world.policy.at_point(runner._selected)
-
-
-def test_a_stage_that_is_not_needed_is_not_run_in_the_graph_of_all_stages(exported):
-    """Every stage after the first is inside a branch: the outermost graph has one `If`, last."""
-    onnx = pytest.importorskip("onnx")
-    made = exported("conv")
-    graph = onnx.load_model(made.folder / made.runner.manifest.single.file).graph
-    depth = 0
-    while graph.node[-1].op_type == "If":
-        assert sum(node.op_type == "If" for node in graph.node) == 1
-        assert sum(node.op_type == "Conv" for node in graph.node) == 1
-        branches = {each.name: each.g for each in graph.node[-1].attribute}
-        assert len(branches["then_branch"].node) == 4  # answer, exit, score and confidence
-        graph, depth = branches["else_branch"], depth + 1
-    assert depth == made.world.network.num_exits - 1

@@ -6,7 +6,7 @@ bit by bit. Files are named without a path: a description cannot point outside i
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from offramp.storage import read_description, write_description
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import rounded_up
 
-VERSION = 1
-_BARE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.onnx")
+VERSION = 2
+BARE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.onnx")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+SO_FAR = ("logits_so_far", "answers_so_far")
 
 
 @dataclass(frozen=True)
@@ -32,24 +33,34 @@ class GraphFile:
     file: str  # bare file name
     bytes: int  # size of the file
     sha256: str  # hash of its content
+    inputs: tuple[str, ...]  # names, in order
+    outputs: tuple[str, ...]  # names, in order
+
+    @property
+    def reads_logits(self) -> bool:
+        """Whether the logits `[n, m, K]` of the m exits before are an input."""
+        return SO_FAR[0] in self.inputs
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether the answers `[n, m, K]` at the m exits before are an input."""
+        return SO_FAR[1] in self.inputs
 
 
 @dataclass(frozen=True)
-class StageFile(GraphFile):
-    """The graph of a stage with its head, answer, scorer and confidence."""
+class Segment:
+    """The way from one exit of an export to the next: one graph of stages, and one of the exit.
 
+    Exits that are closed have no segment of their own; where something later reads their logits,
+    the graph of the stages returns them.
+    """
+
+    exit_index: int  # the exit that it ends with
     # the keys and positions that lead to each tensor of the incoming state; these tensors are the
-    # graph's inputs `state_0`, `state_1`, ...
+    # inputs `state_0`, `state_1`, ... of `stages`
     state: tuple[tuple[str | int, ...], ...]
-    reads_logits: bool  # whether `logits_so_far` `[n, m, K]` is an input
-    reads_answers: bool  # whether `answers_so_far` `[n, m, K]` is an input
-
-    @property
-    def input_names(self) -> list[str]:
-        """Names of the graph's inputs, in order."""
-        names = [f"state_{number}" for number in range(len(self.state))]
-        names += ["logits_so_far"] if self.reads_logits else []
-        return names + (["answers_so_far"] if self.reads_answers else [])
+    stages: GraphFile
+    exit: GraphFile  # head, answer and scorer
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,42 +74,54 @@ class Manifest:
     points: OperatingPoints  # the policy's operating points
     selected: int  # index of the chosen point
     val_samples: int  # number of samples that the points were tuned on; 1 if unknown
-    has_confidence: bool  # whether the graphs return a confidence
-    stages: tuple[StageFile, ...]  # `[M]`, in order
+    segments: tuple[Segment, ...]  # in order; the last one ends with the last exit
     network: str  # fingerprint of the network
     policy: str  # fingerprint of the policy
-    single: GraphFile | None = None  # the graph for one sample, if there is one
-    full: GraphFile | None = None  # the graph of the network without exits, if there is one
+    confidence: GraphFile | None = None  # the probability that answers are right, if known
+    full: GraphFile | None = None  # the network without exits, if there is one
 
-    def output_names(self, exit_index: int) -> list[str]:
-        """Names of the outputs of one graph, in order.
+    @property
+    def graphs(self) -> list[GraphFile]:
+        """All graphs of the export."""
+        own = [graph for each in self.segments for graph in (each.stages, each.exit)]
+        return own + [graph for graph in (self.confidence, self.full) if graph is not None]
 
-        The state after the stage comes first, except for the last stage; then `logits` of the
-        head, `answer`, `score` (not at the last exit), and `confidence` if there is one.
-        """
-        if exit_index == len(self.stages) - 1:
-            return output_names(None, self.has_confidence)
-        return output_names(len(self.stages[exit_index + 1].state), self.has_confidence)
+    def missing_exits(self, selected: int) -> list[int]:
+        """The exits that are open at an operating point, and that the graphs do not have."""
+        present = {segment.exit_index for segment in self.segments}
+        is_open = open_exits(self.points.thresholds[selected])
+        return [index for index, each in enumerate(is_open) if each and index not in present]
 
     def operating_point(self, selected: int) -> OperatingPoint:
         """The operating point with this index, ready to run."""
         limits = rounded_up(self.points.thresholds[selected], torch.float32)
         return OperatingPoint(
             limits=limits,
-            needs_head=open_exits(limits),  # the heads of closed exits run, but nobody looks
-            keeps_logits=any(stage.reads_logits for stage in self.stages),
-            keeps_answers=any(stage.reads_answers for stage in self.stages),
+            needs_head=self._needed_heads(open_exits(limits)),
+            keeps_logits=any(graph.reads_logits for graph in self.graphs),
+            keeps_answers=any(graph.reads_answers for graph in self.graphs),
             costs=self.costs,
             expected_cost=float(self.points.budgets[selected]),
             expected_shares=self.points.shares[selected],
             val_samples=self.val_samples,
         )
 
+    def _needed_heads(self, is_open: Sequence[bool]) -> tuple[bool, ...]:
+        """Whether the graph of each exit has to run: it is open, or something later looks back."""
+        needed, looks_back = set[int](), False
+        for segment in reversed(self.segments):
+            if is_open[segment.exit_index] or looks_back:
+                needed.add(segment.exit_index)
+                looks_back |= segment.exit.reads_logits
+            looks_back |= segment.stages.reads_logits
+        return tuple(exit_index in needed for exit_index in range(len(is_open)))
+
     def write(self, folder: Path) -> Path:
         """Write the description into the folder, which completes the export."""
         tensors = self.points.tensors()
         points: dict[str, Any] = {name: hex_floats(value) for name, value in tensors.items()}
         points["full_accuracy"] = self.points.full_accuracy.hex()
+        extra = {"confidence": self.confidence, "full": self.full}
         meta = {
             "network": self.network,
             "policy": self.policy,
@@ -106,17 +129,12 @@ class Manifest:
             "num_classes": self.num_classes,
             "exit_names": list(self.exit_names),
             "costs": hex_floats(self.costs),
-            "has_confidence": self.has_confidence,
             "selected": self.selected,
             "val_samples": self.val_samples,
-            "stages": [
-                {**vars(stage), "state": list(map(list, stage.state))} for stage in self.stages
-            ],
+            "segments": [asdict(segment) for segment in self.segments],
+            **{name: asdict(graph) for name, graph in extra.items() if graph is not None},
             "points": points,
         }
-        for name, graph in (("single", self.single), ("full", self.full)):
-            if graph is not None:
-                meta[name] = vars(graph)
         return write_description(folder, "export", VERSION, meta)
 
     @classmethod
@@ -131,24 +149,15 @@ class Manifest:
             costs=meta.floats("costs", (len(exit_names),)),
             points=_read_points(meta.nested("points"), len(exit_names)),
             selected=meta.value("selected", int),
-            # Missing in the first exports, which therefore raise no drift alarm.
-            val_samples=meta.value("val_samples", int, lambda n: n > 0, "positive", default=1),
-            has_confidence=meta.value("has_confidence", bool),
-            stages=tuple(_read_stage(each, folder) for each in meta.items("stages", dict)),
+            val_samples=meta.value("val_samples", int, lambda n: n > 0, "positive"),
+            segments=tuple(_read_segment(each, folder) for each in meta.items("segments", dict)),
             network=meta.value("network", str),
             policy=meta.value("policy", str),
-            single=_read_extra(meta, "single"),
-            full=_read_extra(meta, "full"),
+            confidence=_read_graph(meta, "confidence") if "confidence" in meta.meta else None,
+            full=_read_graph(meta, "full") if "full" in meta.meta else None,
         )
         _check(manifest, str(folder))
         return manifest
-
-
-def output_names(carried: int | None, has_confidence: bool) -> list[str]:
-    """Names of a graph's outputs, in order; `carried` tensors of state, None at the last exit."""
-    names = [f"next_{number}" for number in range(carried or 0)] + ["logits", "answer"]
-    names += [] if carried is None else ["score"]
-    return names + (["confidence"] if has_confidence else [])
 
 
 def hex_floats(values: Tensor) -> list[Any]:
@@ -163,29 +172,27 @@ def hex_floats(values: Tensor) -> list[Any]:
     return [float(value).hex() for value in values.double()]
 
 
-def _read_stage(entry: dict[str, Any], folder: str | Path) -> StageFile:
-    meta = _Fields(entry, f"{folder}: a stage")
+def _read_segment(entry: dict[str, Any], folder: str | Path) -> Segment:
+    meta = _Fields(entry, f"{folder}: a segment")
     state = meta.items("state", list)
     if not all(isinstance(key, str | int) for path in state for key in path):
         raise meta.wrong("state", "lists of names and positions", state)
-    return StageFile(
-        *_read_file(meta),
+    return Segment(
+        meta.value("exit_index", int),
         tuple(tuple(path) for path in state),
-        meta.value("reads_logits", bool),
-        meta.value("reads_answers", bool),
+        _read_graph(meta, "stages"),
+        _read_graph(meta, "exit"),
     )
 
 
-def _read_extra(meta: "_Fields", name: str) -> GraphFile | None:
-    return GraphFile(*_read_file(meta.nested(name))) if name in meta.meta else None
-
-
-def _read_file(meta: "_Fields") -> tuple[str, int, str]:
-    """Name, size and hash of a graph."""
-    return (
-        meta.value("file", str, lambda n: bool(_BARE.fullmatch(n)), "a bare name like a.onnx"),
+def _read_graph(parent: "_Fields", name: str) -> GraphFile:
+    meta = parent.nested(name)
+    return GraphFile(
+        meta.value("file", str, lambda n: bool(BARE.fullmatch(n)), "a bare name like a.onnx"),
         meta.value("bytes", int, lambda size: size > 0, "positive"),
         meta.value("sha256", str, lambda d: bool(_DIGEST.fullmatch(d)), "64 hexadecimal digits"),
+        tuple(meta.items("inputs", str)),
+        tuple(meta.items("outputs", str)),
     )
 
 
@@ -200,17 +207,54 @@ def _read_points(meta: "_Fields", exits: int) -> OperatingPoints:
     )
 
 
+def names(prefix: str, count: int) -> tuple[str, ...]:
+    """Names of the tensors of a state.
+
+    Example:
+        >>> names("state", 2)
+        ('state_0', 'state_1')
+    """
+    return tuple(f"{prefix}_{number}" for number in range(count))
+
+
+def _fits(segment: Segment, after: Segment | None) -> bool:
+    """Whether inputs and outputs have the right names, and lead on to the next segment."""
+    stages, leaving = segment.stages, segment.exit
+    carried = sum(name.startswith("next_") for name in stages.outputs)
+    return (
+        stages.inputs == (*names("state", len(segment.state)), *SO_FAR[: stages.reads_logits])
+        and stages.outputs[:carried] == names("next", carried)
+        and set(stages.outputs[carried:]) <= {"logits", "answers"}
+        and leaving.inputs[:carried] == names("state", carried)
+        and set(leaving.inputs[carried:]) <= set(SO_FAR)
+        and leaving.outputs == ("logits", "answer", "score")[: 2 if after is None else 3]
+        and (after is None or len(after.state) == carried)
+    )
+
+
 def _check(manifest: Manifest, folder: str) -> None:
     exits, points = len(manifest.exit_names), len(manifest.points)
-    if len(manifest.stages) != exits:
+    ends = [segment.exit_index for segment in manifest.segments]
+    if ends != sorted(set(ends) & set(range(exits))) or ends[-1] != exits - 1:
         raise FileFormatError(
-            f"{folder} must describe one graph per exit, got {len(manifest.stages)} graphs for "
-            f"{exits} exits"
+            f"{folder}: the segments must end with exits in order, and with the last of the "
+            f"{exits}, got {ends}"
         )
+    for segment, after in zip(manifest.segments, (*manifest.segments[1:], None), strict=True):
+        if not _fits(segment, after):
+            raise FileFormatError(
+                f"{folder}: the graphs of exit {segment.exit_index} do not fit together; export "
+                "again"
+            )
     if not 0 <= manifest.selected < points:
         raise FileFormatError(
             f"{folder}: `selected` must be one of the {points} operating points, got "
             f"{manifest.selected}"
+        )
+    if missing := manifest.missing_exits(manifest.selected):
+        raise FileFormatError(
+            f"{folder} has no graphs of the exits {missing}, which are open at the chosen point; "
+            "export again"
         )
     if not (manifest.costs > 0).all() or not (manifest.costs.diff() > 0).all():
         raise FileFormatError(
@@ -232,9 +276,8 @@ class _Fields:
         kind: type,
         holds: Callable[[Any], bool] = lambda _: True,
         meaning: str = "",
-        default: Any = None,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401 - of `kind`
-        found = self.meta.get(name, default)
+        found = self.meta.get(name)
         # To Python a bool is an int, but here it is never a count.
         right = isinstance(found, kind) and isinstance(found, bool) == (kind is bool)
         if not right or not holds(found):

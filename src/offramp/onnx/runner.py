@@ -1,33 +1,34 @@
 """`OnnxRunner`: an export at work in ONNX Runtime, deciding as `Runner` does."""
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from offramp.errors import ConfigError, NetworkError
+from offramp.errors import BudgetError, ConfigError, NetworkError
 from offramp.machine import physical_cores
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
 from offramp.networks.state import State, leaf_at
-from offramp.onnx.graphs import open_graph, run_graph
-from offramp.onnx.manifest import Manifest
+from offramp.onnx.graphs import Graph, open_graph
+from offramp.onnx.manifest import SO_FAR, Manifest, Segment, names
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.inflight import InFlightBatch
 from offramp.runtime.operating_point import OperatingPoint
-from offramp.runtime.output import ExitOutput
+from offramp.runtime.output import ExitOutput, OutputBuffer
 
 
 class OnnxRunner(StagedRunner):
-    """Runs the graphs of an export stage by stage and removes the samples that stop.
+    """Runs the graphs of an export exit by exit and removes the samples that stop.
 
     It needs neither the network nor the policy and is used as a `Runner` is: with `stream`,
     `stats`, deadlines and `set_budget`. Its decisions are the same up to rounding: only a sample
-    whose score lies within rounding of a threshold can leave at another exit. The heads of
-    closed exits run as well, because they are part of the graphs.
+    whose score lies within rounding of a threshold can leave at another exit. A deadline is
+    looked at between graphs, and so can be overrun by all stages up to the next exit.
 
     Args:
         folder: Folder that `export` wrote.
@@ -59,19 +60,39 @@ class OnnxRunner(StagedRunner):
         manifest = Manifest.read(folder)
         self.manifest = manifest
         self.threads = threads or physical_cores()
+        self._folder = Path(folder)
+        stated = manifest.confidence and open_graph(self._folder, manifest.confidence, threads=1)
         super().__init__(
             manifest.operating_point(manifest.selected),
             manifest.num_classes,
+            None if stated is None else lambda *given: stated.run(given)[0],
             false_alarm_rate=false_alarm_rate,
             clock=clock,
         )
-        self._folder = folder = Path(folder)
-        names = [manifest.output_names(exit_index) for exit_index in range(len(manifest.stages))]
-        self._sessions = [
-            open_graph(folder, stage, stage.input_names, outputs, self.threads)
-            for stage, outputs in zip(manifest.stages, names, strict=True)
-        ]
+        self._segments = self._open_segments()
+        self._ends = sorted(segment.exit_index for segment in manifest.segments)
+        self._exits = {
+            each.exit_index: open_graph(self._folder, each.exit, threads=1)  # too small for more
+            for each in manifest.segments
+        }
         self._selected = manifest.selected
+
+    def _open_segments(self) -> dict[int, "_Stages"]:
+        """The graphs of stages, by the index of their first stage."""
+        segments, first, opened = self.manifest.segments, 0, {}
+        for segment, after in zip(segments, (*segments[1:], None), strict=True):
+            graph = open_graph(self._folder, segment.stages, self.threads)
+            carried = sum(name.startswith("next_") for name in graph.outputs)
+            following = names("state", carried) if after is None else self._state_names(after)
+            opened[first] = _Stages(graph, following, segment.stages.reads_logits)
+            first = segment.exit_index + 1
+        return opened
+
+    def _state_names(self, segment: Segment) -> tuple[str, ...]:
+        """Names of the state before a segment. Texts keep theirs, by which padding is found."""
+        if isinstance(self.manifest.inputs, TextInput):
+            return tuple(str(path[0]) for path in segment.state)
+        return names("state", len(segment.state))
 
     @property
     def thresholds(self) -> Tensor:
@@ -84,76 +105,96 @@ class OnnxRunner(StagedRunner):
         Raises:
             ConfigError: The export was made without it, by `export(..., full=False)`.
         """
-        carried: Any = leaf_at(self._begin(x), ("carried",))
-        leaves = list(carried.values())
+        leaves = list(self._begin(x).values())
         with self._running(len(leaves[0])):
-            (logits,) = run_graph(self._full, leaves)
+            (logits,) = self._full.run(leaves)
         return logits
 
     @cached_property
-    def _full(self) -> Any:  # noqa: ANN401 - opened when it is first asked for: it has all weights again
+    def _full(self) -> Graph:
+        """Opened when it is first asked for: it has all weights once more."""
         graph = self.manifest.full
         if graph is None:
             raise ConfigError(
                 f"{self._folder} was exported without the network without exits: export again "
                 "with full=True"
             )
-        inputs = self.manifest.stages[0].input_names
-        return open_graph(self._folder, graph, inputs, ["logits"], self.threads)
+        return open_graph(self._folder, graph, self.threads)
 
     def _point_at(self, budget: float) -> OperatingPoint:
-        self._selected = self.manifest.points.for_budget(budget)
-        return self.manifest.operating_point(self._selected)
+        selected = self.manifest.points.for_budget(budget)
+        if missing := self.manifest.missing_exits(selected):
+            shown = ", ".join(self.manifest.exit_names[exit_index] for exit_index in missing)
+            raise BudgetError(
+                f"the budget {budget} needs exits that are not in this export ({shown}): export "
+                "again at that budget, or with points='all'"
+            )
+        self._selected = selected
+        return self.manifest.operating_point(selected)
 
-    def _begin(self, x: Any) -> State:  # noqa: ANN401
+    def _begin(self, x: Any) -> dict[str, Tensor]:  # noqa: ANN401
         """The tensors that the first graph takes, by name."""
-        inputs = self.manifest.inputs
+        inputs, first = self.manifest.inputs, self.manifest.segments[0]
         state = inputs.begin(_as_tensors(x))
         _check_shape(inputs, state)
-        leaves = [leaf_at(state, path) for path in self.manifest.stages[0].state]
-        return {"carried": self._named(0, [leaf.detach().cpu() for leaf in leaves])}
-
-    def _named(self, exit_index: int, leaves: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The state that a graph takes. Texts keep their names, by which padding is found."""
-        stage = self.manifest.stages[exit_index]
-        is_text = isinstance(self.manifest.inputs, TextInput)
-        names = [str(path[0]) for path in stage.state] if is_text else stage.input_names
-        return dict(zip(names, leaves, strict=False))
+        leaves = [leaf_at(state, path).detach().cpu() for path in first.state]
+        return dict(zip(self._state_names(first), leaves, strict=True))
 
     def _advance(self, exit_index: int, batch: InFlightBatch) -> InFlightBatch:
-        """Run a graph. What its exit returns travels with the samples, in their state."""
-        stage, history = self.manifest.stages[exit_index], batch.history
-        carried = list(leaf_at(batch.state, ("carried",)).values())
-        earlier = ((history.logits, stage.reads_logits), (history.answers, stage.reads_answers))
-        read = [part[:, :exit_index] for part, reads in earlier if reads and part is not None]
-        outputs = run_graph(self._sessions[exit_index], [*carried, *read])
-        by_name = dict(zip(self.manifest.output_names(exit_index), outputs, strict=True))
-        for kept, name in ((history.logits, "logits"), (history.answers, "answer")):
+        """Run all stages up to the next exit, with the first of them."""
+        stages = self._segments.get(exit_index)
+        if stages is None:
+            return batch
+        history, leaves = batch.history, _leaves(batch.state)
+        if stages.reads_logits and history.logits is not None:
+            leaves.append(history.logits[:, :exit_index])
+        outputs = stages.graph.run(leaves)
+        carried = len(stages.following)
+        # What closed exits on the way have returned, for those that look back.
+        for kept, part in zip((history.logits, history.answers), outputs[carried:], strict=False):
             if kept is not None:
-                kept[:, exit_index] = by_name[name]
-        after = [by_name.pop(name) for name in list(by_name) if name.startswith("next_")]
-        following = self._named(exit_index + 1, after) if after else {}
-        del by_name["logits"]
-        return batch.with_state({"carried": following, **by_name})
+                kept[:, exit_index : exit_index + part.shape[1]] = part
+        return batch.with_state(dict(zip(stages.following, outputs, strict=False)))
 
     def _exit(self, exit_index: int, batch: InFlightBatch, score: bool) -> ExitOutput:
-        returned: Any = batch.state
-        scores = returned["score"] if score else None
-        return ExitOutput(returned["answer"], scores, returned.get("confidence"))
+        graph, history = self._exits[exit_index], batch.history
+        leaves = _leaves(batch.state)
+        for name, kept in zip(SO_FAR, (history.logits, history.answers), strict=True):
+            if name in graph.inputs and kept is not None:
+                leaves.append(kept[:, :exit_index])
+        logits, answer, *scores = graph.run(leaves)
+        for kept, part in ((history.logits, logits), (history.answers, answer)):
+            if kept is not None:
+                kept[:, exit_index] = part
+        return ExitOutput(answer, scores[0] if score and scores else None)
+
+    def _force(
+        self, point: OperatingPoint, exit_index: int, batch: InFlightBatch, buffer: OutputBuffer
+    ) -> None:
+        """Answer at the exit that the last graph has reached: closed exits are not there."""
+        reached = self._ends[bisect_left(self._ends, exit_index)]
+        if reached == self._ends[-1]:  # nothing is cut short
+            self._run_stage(point, reached, batch, buffer.write)
+        else:
+            super()._force(point, reached, batch, buffer)
 
     def _trim(self, state: State) -> State:
-        (trimmed,) = self._each([state], lambda carried: [self.manifest.inputs.trim(carried[0])])
-        return trimmed
+        return self.manifest.inputs.trim(state)
 
     def _align(self, states: Sequence[State]) -> list[State]:
-        return self._each(states, self.manifest.inputs.align)
+        return self.manifest.inputs.align(states)
 
-    def _each(
-        self, states: Sequence[Any], change: Callable[[list[State]], list[State]]
-    ) -> list[State]:
-        """Change what the graphs carry; what their exits returned stays as it is."""
-        changed = change([state["carried"] for state in states])
-        return [{**state, "carried": new} for state, new in zip(states, changed, strict=True)]
+
+class _Stages(NamedTuple):
+    """The stages of one segment."""
+
+    graph: Graph
+    following: tuple[str, ...]  # names of the state behind them
+    reads_logits: bool
+
+
+def _leaves(state: Any) -> list[Tensor]:  # noqa: ANN401 - a dict, as `_begin` makes it
+    return list(state.values())
 
 
 def _as_tensors(x: Any) -> Any:  # noqa: ANN401

@@ -38,7 +38,7 @@ class OperatingPoint:
         keeps = policy.answer.reads_history or policy.scorer.reads_history or any(reads_logits)
         return cls(
             limits=limits,
-            needs_head=_needed_heads(policy, open_exits(limits), reads_logits),
+            needs_head=needed_heads(policy, open_exits(limits), reads_logits),
             keeps_logits=keeps,
             keeps_answers=keeps and type(policy.answer) is not CurrentExit,
             costs=policy.cost_shares,
@@ -74,9 +74,10 @@ def val_samples(policy: Policy) -> int:
     return samples[-1] if samples else 1
 
 
-def _needed_heads(
+def needed_heads(
     policy: Policy, is_open: Sequence[bool], reads_logits: Sequence[bool]
 ) -> tuple[bool, ...]:
+    """Whether each head `[M]` has to run: its exit is open, or something later reads its logits."""
     last = len(is_open) - 1
     # The last exit from which something looks back: the very last one for an answer, and the
     # last open one before it for a scorer.
