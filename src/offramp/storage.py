@@ -158,7 +158,7 @@ def read_description(folder: Path, kind: str, version: int) -> dict[str, Any]:
     if meta.get("version") != version:
         raise FileFormatError(
             f"{path} has format version {meta.get('version')!r}, and this offramp reads version "
-            f"{version}; install the offramp that wrote it, or write it again"
+            f"{version}; make the {kind} again, or install the offramp that wrote it"
         )
     return meta
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import offramp
 from offramp import report
 from offramp.cli.app import app
-from offramp.errors import FileFormatError, NetworkError
+from offramp.errors import ConfigError, FileFormatError, NetworkError
 from offramp.onnx import OnnxRunner, export
 from offramp.onnx.manifest import Manifest
 
@@ -34,6 +34,7 @@ def test_an_export_replaces_the_older_one_and_nothing_else(exported, tmp_path):
     made = exported("nested")
     folder = shutil.copytree(made.folder, tmp_path / "export")
     (folder / "notes.txt").write_text("mine")
+    corrupted(folder, "version", 1)  # an export that can no longer be read is replaced, too
     old = {path.name for path in folder.glob("*.onnx")}
     export(made.world.network, made.world.policy, folder, made.world.inputs(3))
     new = {path.name for path in folder.glob("*.onnx")}
@@ -99,6 +100,10 @@ def test_files_that_are_not_the_exports_own_are_refused(exported, tmp_path, valu
         ("segments", [], "`segments` must be a non-empty list of dict"),
         ("segments.0.stages.bytes", True, "`bytes` must be positive, got True"),
         ("segments.0.state", [[None]], "`state` must be lists of names and positions"),
+        ("segments.0.exit_index", 9, r"must end with exits in order, .* got \[9, 1, 2\]"),
+        ("segments.2.exit_index", 1, r"must end with exits in order, .* got \[0, 1, 1\]"),
+        ("segments.0.exit.outputs", ["logits"], "the graphs of exit 0 do not fit together"),
+        ("segments.1.stages.inputs", ["state_0", "x"], "graphs of exit 1 do not fit together"),
         ("num_classes", "3", "`num_classes` must be positive, got '3'"),
         ("exit_names", ["only"], r"`costs` must be numbers of shape \[1\]"),
         ("selected", 9999, "`selected` must be one of the 201 operating points, got 9999"),
@@ -109,7 +114,7 @@ def test_files_that_are_not_the_exports_own_are_refused(exported, tmp_path, valu
         ("points.thresholds.0.0", "nan", "`thresholds` must be numbers, got"),
         ("points.thresholds.0.0", "0x1p+99999", "`thresholds` must be hexadecimal floats"),
         ("inputs", {"kind": "os.system"}, "unknown inputs"),
-        ("version", 99, "has format version 99, and this offramp reads version 2"),
+        ("version", 1, "has format version 1, .* reads version 2; make the export again"),
         ("format", "offramp-policy", "was not written by offramp as a export"),
     ],
 )
@@ -146,6 +151,22 @@ def test_a_graph_that_asks_for_other_files_is_refused(exported, tmp_path):
         OnnxRunner(folder)
 
 
+def test_a_graph_that_is_a_link_is_refused(exported, tmp_path):
+    folder = shutil.copytree(exported("conv").folder, tmp_path / "export")
+    path = folder / Manifest.read(folder).segments[0].exit.file
+    path.rename(tmp_path / "elsewhere.onnx")
+    path.symlink_to(tmp_path / "elsewhere.onnx")
+    with pytest.raises(FileFormatError, match="is a link, and an export holds its graphs itself"):
+        OnnxRunner(folder)
+
+
+def test_points_are_checked_before_anything_is_written(make, tmp_path):
+    world = make("flat", exits=2)
+    with pytest.raises(ConfigError, match="`points` must be selected or all, got 'some'"):
+        export(world.network, world.policy, tmp_path / "out", world.inputs(3), points="some")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_file_that_is_no_graph_is_refused(exported, tmp_path):
     folder = shutil.copytree(exported("conv").folder, tmp_path / "export")
     replaced(folder, b"import os")
@@ -158,7 +179,7 @@ def test_a_graph_of_another_stage_is_refused(exported, tmp_path):
     folder = shutil.copytree(made.folder, tmp_path / "export")
     last = Manifest.read(folder).segments[-1].exit
     replaced(folder, (folder / last.file).read_bytes())
-    with pytest.raises(FileFormatError, match="must have the outputs next_0, got logits"):
+    with pytest.raises(FileFormatError, match="must have the inputs state_0, got state_0, logits"):
         OnnxRunner(folder)
 
 
@@ -179,5 +200,5 @@ def test_the_command_writes_an_export(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = CliRunner().invoke(app, ["export", "network", "policy", "--budget", "0.9"])
     assert run.exit_code == 0, run.output
-    assert "2 graphs and export.json written to export/" in run.output
+    assert "6 graphs and export.json written to export/" in run.output
     assert torch.equal(OnnxRunner("export").thresholds, policy.at(budget=0.9).thresholds)

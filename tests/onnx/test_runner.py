@@ -7,13 +7,20 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 import offramp
-from offramp.answers import ClassWiseEnsemble, CurrentExit, ProductOfExperts, StackingNetwork
+from offramp.answers import (
+    ClassWiseEnsemble,
+    CurrentExit,
+    GeometricEnsemble,
+    ProductOfExperts,
+    StackingNetwork,
+)
 from offramp.errors import BudgetError, ConfigError, MemoryLimitError, NetworkError
 from offramp.machine import physical_cores
 from offramp.onnx import OnnxRunner, export
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
 from offramp.scorers import BreakEven, ExitUtility, LogisticCorrector, ValueOfContinuing
+from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import exits_taken
 
 from ..deployment import Clock, joined_outputs, split_batch
@@ -120,14 +127,56 @@ ANSWERS = {
 )
 def test_learned_scorers_decide_alike_in_a_graph(make_once, tmp_path, scorer, answer):
     world = make_once("flat", scorer, answer, exits=3)
-    exported = OnnxRunner(
-        export(world.network, world.policy, tmp_path, world.inputs(3)), threads=1
-    )
+    folder = export(world.network, world.policy, tmp_path, world.inputs(3), full=False)
+    exported = OnnxRunner(folder, threads=1)
     inputs = world.inputs(40)
     unsure, _ = near(world, world.policy, inputs)
     output = exported(inputs)
     agreement(output, Runner(world.network, world.policy)(inputs), unsure)
     assert len(set(output.exits.tolist())) > 1  # or nothing was tested
+
+
+def own_points(policy, *thresholds):
+    """The policy with operating points of our own, the cheapest first, at the first of them."""
+    count, exits = len(thresholds), len(thresholds[0])
+    budgets = torch.arange(1, count + 1, dtype=torch.float64) / count
+    shares = torch.full((count, exits), 1 / exits, dtype=torch.float64)
+    rows = torch.tensor(thresholds, dtype=torch.float64)
+    points = OperatingPoints(rows, budgets, torch.zeros_like(budgets), shares, 0.5)
+    return policy.with_points(points).at_point(0)
+
+
+INF = float("inf")
+CLOSED = {  # and whether the closed heads have to run
+    "nothing looks back": ("flat", offramp.MaxProbability(), None, False),
+    "heads and scores": ("cascade", offramp.scorers.Patience(), None, True),
+    "answers": ("flat", offramp.Corrector(hidden=4, epochs=1), GeometricEnsemble(), True),
+}
+
+
+@pytest.mark.parametrize("case", CLOSED)
+def test_closed_exits_disappear_and_nothing_else_changes(make_once, tmp_path, case):
+    kind, scorer, answer, runs = CLOSED[case]
+    world = make_once(kind, scorer, answer, exits=4)
+    scores = replay(world.policy.answer, world.policy.scorer, world.val).scores[:, 1]
+    some = scores.double().mean().item()
+    policy = own_points(world.policy, *[[INF, x, INF, 0.0] for x in (some, INF)], [0.0] * 4)
+    folder = export(world.network, policy, tmp_path, world.inputs(3), full=False)
+    runner, inputs = OnnxRunner(folder, threads=1, clock=Clock()), world.inputs(40)
+    assert [segment.exit_index for segment in runner.manifest.segments] == [1, 3]
+    *_, exits = check_all_ways(world, runner, policy, inputs)
+    assert exits == {1, 3}, "or nothing was tested"
+    for deadline, forced in ((0.5, 40), (2.5, 0)):  # before the first exit; on the way to the last
+        before = runner.stats.forced
+        runner(inputs, deadline)
+        assert runner.stats.forced == before + forced
+    runner.set_budget(2 / 3)  # at which the first exit of the export is closed, too
+    if not runs:
+        del runner._exits[1]
+    nobody = torch.zeros(40, dtype=torch.bool)
+    agreement(runner(inputs), Runner(world.network, policy.at_point(1))(inputs), nobody)
+    with pytest.raises(BudgetError, match=r"not in this export \(stages.0, stages.2\): export"):
+        runner.set_budget(1)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """The sub-commands `export` and `serve`: parse, and one public call."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,23 +18,31 @@ def export_command(
     policy: PolicyPath,
     folder: Annotated[Path, typer.Option("--out", help="Where to write.")] = Path("export"),
     budget: Budget = None,
-    single: Annotated[
+    all_points: Annotated[
         bool,
-        typer.Option("--single", help="Also write one graph of all stages, for single samples."),
+        typer.Option(
+            "--all-points",
+            help="Keep the exits that are open at any budget, so that it can be changed later.",
+        ),
     ] = False,
+    full: Annotated[
+        bool, typer.Option(help="Also write the network without exits, for comparison.")
+    ] = True,
 ) -> None:
-    """Write a network and its policy as ONNX graphs, one per stage.
+    """Write a network and its policy as ONNX graphs, from one open exit to the next.
 
-    Each graph holds a stage with its head, answer, scorer and confidence, and takes any batch
-    size. export.json lists them, with the thresholds of all budgets. In Python,
-    offramp.OnnxRunner(FOLDER) runs them without the PyTorch network; docs/serving.md describes
-    inputs and outputs for other languages. Needs pip install 'offramp[onnx]'.
+    The stages up to an exit are one graph, and the exit (head, answer and scorer) is another;
+    exits that are closed at the budget disappear. Any batch size is taken. export.json lists the
+    graphs, with the thresholds. In Python, offramp.OnnxRunner(FOLDER) runs them without the
+    PyTorch network; docs/serving.md describes inputs and outputs for other languages. Needs
+    pip install 'offramp[onnx]'.
     """
     loaded, chosen = load_network(network), load_policy(policy, budget)
     with RunProgress() as progress:
-        export(loaded, chosen, folder, progress=progress.step, single=single)
-    graphs = f"{loaded.num_exits} graphs" + (", one of all stages" if single else "")
-    out.print(f"{graphs} and export.json written to {folder}/", highlight=False)
+        points: Literal["selected", "all"] = "all" if all_points else "selected"
+        export(loaded, chosen, folder, progress=progress.step, points=points, full=full)
+    graphs = len(list(folder.glob("*.onnx")))
+    out.print(f"{graphs} graphs and export.json written to {folder}/", highlight=False)
 
 
 def serve_command(

@@ -31,7 +31,7 @@ from offramp.onnx.modules import (
 )
 from offramp.policy import Policy
 from offramp.runtime.operating_point import open_exits, val_samples
-from offramp.runtime.runner import Runner
+from offramp.runtime.runner import network_of
 from offramp.storage import atomic_path, check_target
 
 OPSET = 20
@@ -81,9 +81,8 @@ def export(
         require(needed, extra="onnx")
     folder = Path(folder)
     check_target(folder, "export")
-    Runner(network, policy)  # raises unless they belong together
     stale = _own_files(folder)
-    plain = copy.deepcopy(network).cpu().float().eval()
+    plain = copy.deepcopy(network_of(policy, network)).cpu().float().eval()
     inputs, state = _first_state(plain, example)
     exported = ExportedNetwork(plain, policy, _kept_exits(policy, points))
     total = 2 * len(exported.kept) + (policy.confidence is not None) + full
@@ -92,7 +91,7 @@ def export(
         manifest = Manifest(
             inputs=inputs,
             num_classes=network.num_classes,
-            exit_names=network.exit_names,
+            exit_names=plain.exit_names,
             costs=policy.cost_shares,
             points=policy.points,
             selected=_selected(policy),

@@ -19,7 +19,7 @@ from offramp.onnx.manifest import SO_FAR, Manifest, Segment, names
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.inflight import InFlightBatch
 from offramp.runtime.operating_point import OperatingPoint
-from offramp.runtime.output import ExitOutput, OutputBuffer
+from offramp.runtime.output import ConfidenceFunction, ExitOutput, OutputBuffer
 
 
 class OnnxRunner(StagedRunner):
@@ -61,11 +61,10 @@ class OnnxRunner(StagedRunner):
         self.manifest = manifest
         self.threads = threads or physical_cores()
         self._folder = Path(folder)
-        stated = manifest.confidence and open_graph(self._folder, manifest.confidence, threads=1)
         super().__init__(
             manifest.operating_point(manifest.selected),
             manifest.num_classes,
-            None if stated is None else lambda *given: stated.run(given)[0],
+            _confidence_of(self._folder, manifest),
             false_alarm_rate=false_alarm_rate,
             clock=clock,
         )
@@ -183,6 +182,13 @@ class OnnxRunner(StagedRunner):
 
     def _align(self, states: Sequence[State]) -> list[State]:
         return self.manifest.inputs.align(states)
+
+
+def _confidence_of(folder: Path, manifest: Manifest) -> ConfidenceFunction | None:
+    if manifest.confidence is None:
+        return None
+    graph = open_graph(folder, manifest.confidence, threads=1)
+    return lambda answers, exits, scores: graph.run([answers, exits, scores])[0]
 
 
 class _Stages(NamedTuple):

@@ -158,12 +158,17 @@ def _export(path: Path) -> list[ResultTable]:
     }
     thresholds = manifest.points.thresholds[manifest.selected]
     rows = [
-        cells(name, stage.file, f"{stage.bytes:,}", f"{float(cost):.1%}", f"{float(limit):.6g}")
-        for name, stage, cost, limit in zip(
-            manifest.exit_names, manifest.stages, manifest.costs, thresholds, strict=True
+        cells(
+            manifest.exit_names[segment.exit_index],
+            segment.stages.file,
+            segment.exit.file,
+            f"{segment.stages.bytes + segment.exit.bytes:,}",
+            f"{float(manifest.costs[segment.exit_index]):.1%}",
+            f"{float(thresholds[segment.exit_index]):.6g}",
         )
+        for segment in manifest.segments
     ]
-    columns = ["exit", "file", "bytes", "share", "threshold"]
+    columns = ["exit", "stages", "exit graph", "bytes", "share", "threshold"]
     budget = float(manifest.points.budgets[manifest.selected])
     caption = f"At the chosen point the mean cost on val is {budget:.1%} of the full network's."
     return [_facts(f"Export {path}", facts), ResultTable("exits", "Exits", columns, rows, caption)]

@@ -77,7 +77,7 @@ def val_samples(policy: Policy) -> int:
 def needed_heads(
     policy: Policy, is_open: Sequence[bool], reads_logits: Sequence[bool]
 ) -> tuple[bool, ...]:
-    """Whether each head `[M]` has to run: its exit is open, or something later reads its logits."""
+    """Whether each head `[M]` has to run: its exit is open, or something later reads it."""
     last = len(is_open) - 1
     # The last exit from which something looks back: the very last one for an answer, and the
     # last open one before it for a scorer.
