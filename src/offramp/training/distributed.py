@@ -122,7 +122,7 @@ class Peers:
         while not condition():
             found = self._failure or self._reported(self._store)
             if found:
-                raise ProcessError(found)
+                raise ProcessError(f"{found}; {_ADVICE}")
             time.sleep(pause)
             pause = min(2 * pause, _PAUSE)
 
@@ -130,14 +130,13 @@ class Peers:
         """Tell the others why this process fails; where another one is to blame, say so here."""
         try:
             found = self._failure or self._reported(self._store)
-            if found is None and not isinstance(error, ProcessError):
-                text = f"{type(error).__name__}: {error}".strip()
-                self._store.set(self._failed, f"process {self.rank} failed with {text}")
+            if found is None:
+                text = f"process {self.rank} failed with {type(error).__name__}: {error}"
+                self._store.set(self._failed, _DIED if _is_lost_connection(error) else text)
         except RuntimeError:
             found = _LOST
         if _is_lost_connection(error):
-            found = found or "the connection to another process is lost, which may have died"
-            raise ProcessError(f"{found}; {_ADVICE}") from error
+            raise ProcessError(f"{found or _DIED}; {_ADVICE}") from error
 
     @property
     def _failed(self) -> str:
@@ -145,7 +144,7 @@ class Peers:
 
     def _reported(self, store: "_Store") -> str | None:
         key = self._failed
-        return f"{store.get(key).decode()}; {_ADVICE}" if store.check([key]) else None
+        return str(store.get(key).decode()) if store.check([key]) else None
 
     def _watch(self) -> None:
         store = self._store.clone()
@@ -157,7 +156,7 @@ class Peers:
                 store.add(f"beat {self.rank}", 1)
                 trouble = self._reported(store) or self._silent(store, heard)
             except RuntimeError:
-                trouble = f"{_LOST}; {_ADVICE}"
+                trouble = _LOST
             if trouble is None or not self._depth:
                 continue
             self._failure = trouble
@@ -165,7 +164,7 @@ class Peers:
                 since = task, time.monotonic()
             elif time.monotonic() - since[1] >= GRACE:
                 # The main thread hangs in a collective operation, which nothing else can end.
-                os.write(2, f"offramp: {trouble}\n".encode())
+                os.write(2, f"offramp: {trouble}; {_ADVICE}\n".encode())
                 os._exit(1)
 
     def _silent(self, store: "_Store", heard: dict[int, tuple[int, float]]) -> str | None:
@@ -177,7 +176,7 @@ class Peers:
             elif now - heard[rank][1] > SILENCE:
                 text = f"process {rank} gave no sign of life for {SILENCE:.0f} seconds"
                 store.set(self._failed, text)
-                return f"{text}; {_ADVICE}"
+                return text
         return None
 
     def _end(self) -> None:
@@ -185,6 +184,7 @@ class Peers:
         self._thread.join(timeout=2 * BEAT)
 
 
+_DIED = "the connection to another process is lost, which may have died"
 _LOST = "the connection to the first process, or to the launcher, is lost"
 _ADVICE = "this process stops, too, and the same command resumes the run"
 
