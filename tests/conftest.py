@@ -18,6 +18,13 @@ hypothesis.settings.register_profile("offramp", deadline=None, max_examples=40)
 hypothesis.settings.load_profile("offramp")
 
 
+def pytest_configure(config):
+    """Hide GPUs, also from processes that tests start, unless tests on a GPU are asked for."""
+    if "gpu" not in config.option.markexpr.replace("not gpu", ""):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        torch.backends.mps.is_available = lambda: False
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seed():
     torch.manual_seed(0)

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 import offramp
-from offramp import extras, machine
+from offramp import extras
 from offramp.cli import doctor
-from offramp.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -152,47 +151,3 @@ def test_the_version_is_in_one_place():
     assert PYPROJECT["dynamic"] == ["version"]
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {offramp.__version__}\n" in citation
-
-
-@pytest.mark.parametrize(
-    ("features", "fast"),
-    [
-        ({}, False),
-        ({"avx2": True, "avx512_f": True}, False),
-        ({"avx512_bf16": True}, True),
-        ({"amx_bf16": True}, True),
-        ({"bf16": True}, True),
-    ],
-)
-def test_auto_takes_bfloat16_only_where_the_processor_has_it(monkeypatch, features, fast):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features, raising=False)
-    assert machine.has_fast_bfloat16() is fast
-    assert machine.to_precision("auto") == ("bfloat16" if fast else "float32")
-    assert machine.to_precision("bfloat16") == "bfloat16", "what is asked for is taken"
-
-
-@pytest.mark.parametrize("native", [True, False])
-def test_auto_takes_bfloat16_only_where_the_gpu_does_not_emulate_it(monkeypatch, native):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(
-        torch.cuda,
-        "is_bf16_supported",
-        lambda including_emulation=True: native or including_emulation,
-    )
-    assert machine.to_precision("auto") == ("bfloat16" if native else "float32")
-
-
-def test_older_versions_of_torch_are_asked_in_their_own_way(monkeypatch):
-    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    for name in ("avx2", "avx512", "avx512_bf16", "amx_tile"):
-        has_it = name == "avx512_bf16"
-        monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda has_it=has_it: has_it)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert machine.cpu_features()["avx512_bf16"]
-    assert machine.has_fast_bfloat16()
-
-
-def test_an_unknown_precision_is_refused():
-    with pytest.raises(ConfigError, match="--precision must be auto, float32 or bfloat16, got 'h"):
-        machine.to_precision("half")

@@ -1,22 +1,117 @@
-"""What this machine has: precisions that it computes fast in, and cores for this process."""
+"""What this machine has: devices, the precisions they are fast in, and cores."""
 
 import math
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
+from torch import nn
 
 from offramp.errors import ConfigError
 
-Precision = Literal["float32", "bfloat16"]
-PRECISIONS = ("auto", "float32", "bfloat16")
+Precision = Literal["float32", "bfloat16", "float16"]
+AutoPrecision = Literal["auto", "float32", "bfloat16", "float16"]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 # Instructions that multiply in bfloat16: Intel and AMD, Intel's tiles, ARM.
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
 SHOWN = ("avx2", "avx512_f", "sve", *BFLOAT16)
+
+
+def devices() -> list[str]:
+    """The devices that torch can use here, best first.
+
+    Example:
+        >>> devices()[-1]
+        'cpu'
+    """
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return [*gpus, *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
+
+
+def find_device(name: str | torch.device = "auto") -> torch.device:
+    """A device by name; `auto` is the first CUDA GPU, else Apple's GPU, else the CPU.
+
+    Raises:
+        ConfigError: It is not there.
+
+    Example:
+        >>> find_device("cpu")
+        device(type='cpu')
+    """
+    if name == "auto":
+        name = devices()[0]
+    try:
+        device = torch.device(name)
+        if device.type == "cpu":
+            return torch.device("cpu")
+        module: Any = torch.get_device_module(device)
+        count = module.device_count() if module.is_available() else 0
+    except (RuntimeError, AttributeError):  # a word that is no device, or one without arithmetic
+        device, module, count = torch.device("cpu"), None, 0
+    if (device.index or 0) >= count:
+        raise ConfigError(
+            f"`device` must be auto or one of {', '.join(devices())} on this machine, got "
+            f"{str(name)!r}; offramp doctor says which GPUs torch can use"
+        )
+    if device.index is None:  # tensors have the number of their GPU, and devices are compared
+        device = torch.device(device.type, getattr(module, "current_device", lambda: 0)())
+    return device
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where a module is: its first parameter's or buffer's device, the CPU without any.
+
+    Example:
+        >>> device_of(nn.Linear(2, 2))
+        device(type='cpu')
+    """
+    tensors = (*module.parameters(), *module.buffers())
+    return tensors[0].device if tensors else torch.device("cpu")
+
+
+def device_for(module: nn.Module, name: str | torch.device | None) -> torch.device:
+    """Where a module shall compute; it is not moved.
+
+    Args:
+        module: The module.
+        name: Of a device. None: where the module is. `auto`: where it is if that is a GPU, and
+            `find_device("auto")` otherwise.
+
+    Raises:
+        ConfigError: There is no such device.
+
+    Example:
+        >>> device_for(nn.Linear(2, 2), None)
+        device(type='cpu')
+    """
+    present = device_of(module)
+    if name is None or (name == "auto" and present.type != "cpu"):
+        return present
+    return find_device(name)
+
+
+def describe_device(device: torch.device) -> str:
+    """A device and the name of its hardware, such as `cuda:0 (NVIDIA A100)`.
+
+    Example:
+        >>> describe_device(torch.device("cpu"))
+        'cpu'
+    """
+    if device.type == "cpu":
+        return "cpu"
+    name = getattr(torch.get_device_module(device), "get_device_name", lambda _: "")(device)
+    return f"{device} ({name})" if name else str(device)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has done all its work: calls return before it has, except on a CPU."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def cpu_features() -> dict[str, bool]:
@@ -36,24 +131,49 @@ def _capabilities() -> Mapping[str, Any]:
     }
 
 
-def has_fast_bfloat16() -> bool:
-    """Whether the GPU, or without one the processor, has instructions for bfloat16.
+def fast_precision(device: torch.device) -> Precision:
+    """The precision that a device is fastest in, without loss of range where that is possible.
 
-    Otherwise bfloat16 is emulated, which is ten times slower than float32 on a processor.
+    bfloat16 where the hardware has it, since elsewhere it is emulated, ten times slower than
+    float32 on a processor. Otherwise float16 on GPUs with fast instructions for it (from Volta on,
+    and Apple's), and else float32.
     """
-    if torch.cuda.is_available():
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            if torch.cuda.is_bf16_supported(including_emulation=False):
+                return "bfloat16"
+        return "float16" if torch.cuda.get_device_capability(device) >= (7, 0) else "float32"
+    if device.type == "mps":
+        return "float16"
     features = cpu_features()
-    return any(features[name] for name in BFLOAT16)
+    is_fast = device.type == "cpu" and any(features[name] for name in BFLOAT16)
+    return "bfloat16" if is_fast else "float32"
 
 
-def to_precision(name: str) -> Precision:
-    """A precision by name; `auto` is bfloat16 where the machine is fast at it, else float32."""
-    if name not in PRECISIONS:
-        raise ConfigError(f"--precision must be auto, float32 or bfloat16, got {name!r}")
+def to_precision(name: str, device: torch.device) -> Precision:
+    """A precision by name; `auto` is the one that the device is fastest in.
+
+    Raises:
+        ConfigError: An unknown name.
+    """
     if name == "auto":
-        name = "bfloat16" if has_fast_bfloat16() else "float32"
+        return fast_precision(device)
+    if name not in DTYPES:
+        raise ConfigError(f"`precision` must be auto, {', '.join(DTYPES)}, got {name!r}")
     return cast(Precision, name)
+
+
+def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
+    """Run in a precision what keeps its accuracy in it, such as matrix products.
+
+    Example:
+        >>> with autocast(torch.device("cpu"), "bfloat16"):
+        ...     nn.Linear(2, 2)(torch.rand(1, 2)).dtype
+        torch.bfloat16
+    """
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, DTYPES[precision])
 
 
 def physical_cores() -> int:

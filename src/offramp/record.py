@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from functools import partial
 from typing import Any, Literal
 
@@ -12,6 +12,14 @@ from torch import Tensor, nn
 from offramp.costs import Costs
 from offramp.errors import ConfigError, LedgerError, NetworkError, SplitError
 from offramp.ledger import Ledger
+from offramp.machine import (
+    AutoPrecision,
+    autocast,
+    describe_device,
+    device_for,
+    device_of,
+    to_precision,
+)
 from offramp.networks.inputs import AnyInput
 from offramp.networks.macs import count_macs
 from offramp.networks.network import EarlyExitNetwork, fingerprint
@@ -24,14 +32,15 @@ from offramp.training.distributed import Processes
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
-def record(
+def record(  # noqa: PLR0913 - all but the first three by name
     network: nn.Module,
     data: Any,  # noqa: ANN401 - any data set or loader, checked
     split: str | None = None,
     *,
     costs: Costs | Sequence[float] | None = None,
     dtype: Literal["float16", "float32"] = "float32",
-    precision: Literal["float32", "bfloat16"] = "float32",
+    device: str = "auto",
+    precision: AutoPrecision = "float32",
     batch_size: int = 256,
     progress: bool = True,
 ) -> Ledger:
@@ -50,12 +59,16 @@ def record(
         split: `train`, `held_out`, `val`, `test` or `all`; the data's own by default.
         costs: `Costs`, or cumulative costs `[M]`; MACs are counted by default.
         dtype: How logits are stored.
-        precision: `bfloat16` runs the network under autocast.
+        device: Where to run the network: `cpu`, `cuda`, `cuda:1`, `mps`, ... `auto`: where it is
+            if that is a GPU; else on the first CUDA GPU, Apple's GPU or the CPU, whichever is
+            there. The network is moved and stays there.
+        precision: `bfloat16` and `float16` run the network under autocast; `auto`: what the device
+            is fastest in.
         batch_size: Of each process.
         progress: Whether progress is shown, on stderr.
 
     Returns:
-        A ledger with the network's fingerprint.
+        A ledger with the network's fingerprint; `recorded_on` says where and in which precision.
 
     Raises:
         SplitError: The split is not known, or not what the data say.
@@ -70,22 +83,24 @@ def record(
         >>> record(network, data, split="val", progress=False)
         Ledger(split='val', 20 samples, 4 exits, 10 classes, macs costs)
     """
-    _check_settings(dtype, precision, batch_size)
+    _check_settings(dtype, batch_size)
     samples = Samples.of(data)
     split = _split(samples, split)
-    device = next((p.device for p in network.parameters()), torch.device("cpu"))
-    processes = Processes.here(device)
+    processes = Processes.here(device_for(network, device))
+    chosen = to_precision(precision, processes.device)
+    where = f"{describe_device(processes.device)}, {chosen}"
+    moves = "" if device_of(network) == processes.device else "; the network is moved there"
     network.to(processes.device)
     all_exits = _with_all_exits(network)
 
     def compute(batch: Batch) -> list[Tensor]:
-        inputs = moved(batch[0], processes.device)
-        half = torch.autocast(processes.device.type, torch.bfloat16)
-        with half if precision == "bfloat16" else nullcontext():
-            logits = _stacked(all_exits(inputs), len(batch[1]))
+        with autocast(processes.device, chosen):
+            logits = _stacked(all_exits(batch[0]), len(batch[1]))
         _check_labels(batch[1], logits.shape[2])
         return [logits.to(_DTYPES[dtype]), batch[1]]
 
+    shown = RunProgress(progress and processes.is_main)
+    shown.say(f"recording {split} on {where}{moves}")
     with (
         processes.together(),
         torch.no_grad(),
@@ -94,7 +109,7 @@ def record(
         closing(samples),
     ):
         costs = _counted(network, samples, processes) if costs is None else costs
-        with RunProgress(progress and processes.is_main) as shown:
+        with shown:
             total = -(-len(samples) // processes.world)
             shown.start(f"recording {split}", total=total)
             logits, labels = compute_rows(samples, batch_size, processes, compute, shown.advance)
@@ -106,14 +121,13 @@ def record(
         sample_ids=getattr(samples.dataset, "sample_ids", None),
         network=fingerprint(network),
         class_names=getattr(samples.dataset, "class_names", None),
+        recorded_on=where,
     )
 
 
-def _check_settings(dtype: str, precision: str, batch_size: int) -> None:
+def _check_settings(dtype: str, batch_size: int) -> None:
     if dtype not in _DTYPES:
         raise ConfigError(f"`dtype` must be float16 or float32, got {dtype!r}")
-    if precision not in ("float32", "bfloat16"):
-        raise ConfigError(f"`precision` must be float32 or bfloat16, got {precision!r}")
     if batch_size < 1:
         raise ConfigError(f"`batch_size` must be at least 1, got {batch_size}")
 

@@ -65,7 +65,8 @@ def write_folder(
     stale = _named_file(folder / f"{kind}.json")
     name = f"{kind}-{secrets.token_hex(4)}.safetensors"
     with atomic_path(folder / name) as temporary:
-        save_file({key: value.detach().contiguous() for key, value in tensors.items()}, temporary)
+        plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+        save_file(plain, temporary)
     tensor_file = {"file": name, "bytes": (folder / name).stat().st_size}
     write_description(folder, kind, version, {"tensors": tensor_file, **meta})
     if stale is not None:

@@ -177,7 +177,7 @@ def test_an_interruption_says_how_to_go_on(app, tmp_path, monkeypatch):
 
 def test_wrong_options_are_named(app, tmp_path):
     text = f"train --data x --network convnet --out {tmp_path}"
-    with pytest.raises(ConfigError, match="--precision must be auto, float32 or bfloat16"):
+    with pytest.raises(ConfigError, match="`precision` must be auto, float32, bfloat16"):
         call(app, f"{text} --precision int8")
     with pytest.raises(ConfigError, match="--augment must be none, light or paper, got 'heavy'"):
         call(app, f"{text} --augment heavy")

@@ -11,7 +11,7 @@ from offramp.networks import build
 from offramp.training import Distillation, TrainConfig, train
 from offramp.training.batches import grouped_by_length, smoothed
 from offramp.training.optimizer import WeightAverage, make_optimizer
-from offramp.training.precision import bfloat16_autocast
+from offramp.training.precision import training_autocast
 from offramp.training.recipes import RECIPES, find_recipe
 
 
@@ -113,13 +113,13 @@ def test_weights_scale_the_exits_of_distillation():
 def test_convolutions_with_groups_train_in_float32_and_others_in_bfloat16():
     plain, grouped = nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3, groups=4)
     x = torch.rand(2, 4, 6, 6)
-    with bfloat16_autocast(torch.device("cpu")):
+    with training_autocast(torch.device("cpu"), "bfloat16"):
         assert plain(x).dtype == torch.bfloat16
         out = grouped(plain(x))
     assert out.dtype == torch.float32
     out.sum().backward()
     assert plain.weight.grad is not None
-    with torch.no_grad(), bfloat16_autocast(torch.device("cpu")):
+    with torch.no_grad(), training_autocast(torch.device("cpu"), "bfloat16"):
         assert grouped(x).dtype == torch.bfloat16
 
 

@@ -18,7 +18,7 @@ from offramp.extras import (
     installed_version,
     plugin_origins,
 )
-from offramp.machine import cpu_features, has_fast_bfloat16
+from offramp.machine import cpu_features, describe_device, devices, fast_precision, find_device
 
 CORE = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "rich", "typer")
 
@@ -65,19 +65,30 @@ def _machine() -> list[Item]:
     )
     set_to = os.environ.get("OMP_NUM_THREADS")
     threads = f"torch uses {torch.get_num_threads()} of {os.cpu_count()} cores"
-    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    fast = has_fast_bfloat16()
+    found = [find_device(name) for name in devices()]
+    used, fast = describe_device(found[0]), fast_precision(found[0])
     return [
-        Item("devices", ", ".join(gpus) or "the processor only, no GPU"),
+        Item("devices", ", ".join(describe_device(each) for each in found) + _no_gpu()),
+        Item("used", f"{used}, unless --device names another one"),
         Item("threads", threads + (f" (OMP_NUM_THREADS={set_to})" if set_to else "")),
         Item("instructions", has),
-        Item(
-            "bfloat16",
-            "fast here; --precision auto uses it"
-            if fast
-            else "emulated here, and slow; --precision auto uses float32",
-        ),
+        Item("precision", f"--precision auto is {fast} on {found[0]}{_WHY[fast]}"),
     ]
+
+
+_WHY = {
+    "bfloat16": ", which has instructions for it",
+    "float16": ", since bfloat16 would be emulated; gradients are scaled",
+    "float32": ", since bfloat16 would be emulated, and slow",
+}
+
+
+def _no_gpu() -> str:
+    """Why there is no GPU among the devices, where that can be told."""
+    if len(devices()) > 1:
+        return ""
+    built = torch.version.cuda or torch.version.hip
+    return "; torch finds no GPU" if built else "; this build of torch knows no CUDA GPUs"
 
 
 def _data() -> list[Item]:

@@ -6,8 +6,10 @@ from typing import Annotated, Literal
 import typer
 
 from offramp.cli.console import err, out
+from offramp.cli.options import Device, Precision
 from offramp.cli.predict_bench import Budget, NetworkPath, PolicyPath, load_policy
 from offramp.cli.train_record import Domain, load_network
+from offramp.machine import describe_device, find_device, to_precision
 from offramp.onnx import export
 from offramp.progress import RunProgress
 from offramp.serving import Model, ServeConfig, serve
@@ -76,7 +78,8 @@ def serve_command(
     threads: Annotated[
         int | None, typer.Option(help="Threads of torch in each worker.")
     ] = ServeConfig.threads,
-    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = ServeConfig.precision,
+    device: Device = ServeConfig.device,
+    precision: Precision = ServeConfig.precision,
     max_bytes: Annotated[
         int, typer.Option(help="Size limit of a request's body.")
     ] = ServeConfig.max_bytes,
@@ -110,6 +113,7 @@ def serve_command(
         batch_wait=batch_wait,
         workers=workers,
         threads=threads,
+        device=device,
         precision=precision,
         max_bytes=max_bytes,
         max_pixels=max_pixels,
@@ -119,6 +123,11 @@ def serve_command(
     model = Model.of_run(
         network, policy, budget, data=data, domain=domain, class_names=class_names
     )
-    err.print(f"serving at http://{host}:{port}/predict; stop with Ctrl-C", highlight=False)
+    place = find_device(device)
+    err.print(
+        f"serving on {describe_device(place)}, {to_precision(precision, place)}, at "
+        f"http://{host}:{port}/predict; stop with Ctrl-C",
+        soft_wrap=True,
+    )
     serve(model, config)
     err.print("stopped", highlight=False)

@@ -10,6 +10,19 @@ from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 from offramp.storage import kind_of
 
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device", help="cpu, cuda, cuda:1, mps, ...; auto: a GPU if there is one, else the CPU."
+    ),
+]
+Precision = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        help="float32, bfloat16, float16, or auto: what the device is fastest in.",
+    ),
+]
 LedgersPath = Annotated[
     Path,
     typer.Argument(

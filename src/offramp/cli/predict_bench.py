@@ -13,11 +13,13 @@ import typer
 from rich.table import Table
 
 from offramp.cli.console import err, out
+from offramp.cli.options import Device, Precision
 from offramp.cli.train_record import Domain, TokenizerName, load_network
 from offramp.data import Data
 from offramp.data.load import Source
 from offramp.errors import ConfigError
-from offramp.machine import to_precision
+from offramp.machine import describe_device, find_device, to_precision
+from offramp.networks import EarlyExitNetwork
 from offramp.policy import Policy
 from offramp.runtime import Runner, measure_speed
 from offramp.runtime.output import RECORD_FIELDS
@@ -34,7 +36,6 @@ Budget = Annotated[
     float | None,
     typer.Option(help="Mean cost, as a share of the full network. Default: the policy's own."),
 ]
-Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto.")]
 ChannelsLast = Annotated[
     bool, typer.Option(help="Store images with the channels last: faster for convolutions.")
 ]
@@ -65,6 +66,7 @@ def predict_command(
     domain: Domain = None,
     tokenizer: TokenizerName = None,
     batch_size: Annotated[int, typer.Option(help="Samples read at a time.")] = 32,
+    device: Device = "auto",
     precision: Precision = "float32",
 ) -> None:
     """Predict class, confidence, exit and cost of images; each stops at its own exit.
@@ -78,7 +80,7 @@ def predict_command(
     if batch_size < 1:
         raise ConfigError(f"--batch-size must be at least 1, got {batch_size}")
     made = load_network(network)
-    runner = Runner(made, load_policy(policy, budget), precision=to_precision(precision))
+    runner = _runner(made, load_policy(policy, budget), device, precision)
     batches: Iterable[Any]
     class_names: Sequence[str] | None
     if inputs:
@@ -131,6 +133,7 @@ def bench_command(
     budget: Budget = None,
     domain: Domain = None,
     tokenizer: TokenizerName = None,
+    device: Device = "auto",
     precision: Precision = "float32",
     channels_last: ChannelsLast = False,
     threads: Annotated[int | None, typer.Option(help="Threads of torch.")] = None,
@@ -144,7 +147,7 @@ def bench_command(
         torch.set_num_threads(threads)
     made = load_network(network)
     chosen = load_policy(policy, budget)
-    runner = Runner(made, chosen, precision=to_precision(precision), channels_last=channels_last)
+    runner = _runner(made, chosen, device, precision, channels_last)
     source = Source.find(network, data, domain, tokenizer)
     if source is None:
         err.print("note: noise as input; give --data for the exits of real samples")
@@ -154,13 +157,28 @@ def bench_command(
         batch, _ = samples.batch(torch.arange(min(len(samples), max(256, *sizes))))
     with err.status("measuring"):
         speeds = measure_speed(runner, batch, sizes, seconds)
-    table = Table(title=f"samples per second, {torch.get_num_threads()} threads, {precision}")
+    where = f"{describe_device(runner.device)}, {runner.precision}"
+    table = Table(title=f"samples per second, {torch.get_num_threads()} threads, {where}")
     for heading in ("batch", "with exits", "without", "times faster", "mean cost"):
         table.add_column(heading, justify="right")
     for speed in speeds:
         cells = f"{speed.batch_size} {speed.with_exits:.0f} {speed.without_exits:.0f}"
         table.add_row(*cells.split(), f"{speed.speedup:.2f}", f"{speed.mean_cost:.3f}")
     out.print(table)
+
+
+def _runner(
+    network: EarlyExitNetwork,
+    policy: Policy,
+    device: str,
+    precision: str,
+    channels_last: bool = False,
+) -> Runner:
+    """A runner on a device, which is said first."""
+    place = find_device(device)
+    chosen = to_precision(precision, place)
+    _note(f"running on {describe_device(place)}, {chosen}")
+    return Runner(network, policy, device=place, precision=chosen, channels_last=channels_last)
 
 
 def load_policy(folder: Path, budget: float | None) -> Policy:

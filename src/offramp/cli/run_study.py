@@ -8,7 +8,9 @@ import typer
 
 from offramp import studies
 from offramp.cli.console import out
+from offramp.cli.options import Device
 from offramp.errors import ConfigError
+from offramp.machine import find_device
 from offramp.report import comparison_tables, verdicts
 from offramp.studies import PlannedStep, RunResult, plan_run, run
 from offramp.studies.catalogue import list_studies
@@ -48,6 +50,7 @@ def run_command(
     changes: Changes = None,
     only: Only = "",
     cache: CacheFolder = None,
+    device: Device = "auto",
     dry_run: DryRun = False,
 ) -> None:
     """Run a study: data, network, training, ledgers, policies, evaluation, report.
@@ -56,7 +59,7 @@ def run_command(
     run does nothing, and a changed setting repeats only the steps that depend on it. A run that
     was killed is resumed by the same command. docs/studies.md lists the keys of a study file.
     """
-    _run(study, folder, scale, changes, only, cache, dry_run)
+    _run(study, folder, scale, changes, only, cache, device, dry_run)
 
 
 def study_command(
@@ -69,10 +72,11 @@ def study_command(
     changes: Changes = None,
     only: Only = "",
     cache: CacheFolder = None,
+    device: Device = "auto",
     dry_run: DryRun = False,
 ) -> None:
     """Run one of the paper's experiments by name; the report shows the paper's figures beside."""
-    _run(studies.find_study(name), folder, scale, changes, only, cache, dry_run)
+    _run(studies.find_study(name), folder, scale, changes, only, cache, device, dry_run)
 
 
 def studies_command(cache: CacheFolder = None) -> None:
@@ -97,6 +101,7 @@ def demo_command(
     changes: Changes = None,
     only: Only = "",
     cache: CacheFolder = None,
+    device: Device = "auto",
     dry_run: DryRun = False,
 ) -> None:
     """Train a small network with exits, and compare exit methods on it and on a real network.
@@ -104,7 +109,7 @@ def demo_command(
     The small network is trained on generated images; the logits of the real one, a CIFAR-100
     network with nine exits, come with the package. The demo is a study: see studies/demo.toml.
     """
-    _run(studies.find_study("demo"), folder, None, changes, only, cache, dry_run)
+    _run(studies.find_study("demo"), folder, None, changes, only, cache, device, dry_run)
 
 
 def _run(
@@ -114,6 +119,7 @@ def _run(
     changes: list[str] | None,
     only: str,
     cache: Path | None,
+    device: str,
     dry_run: bool,
 ) -> None:
     chosen: dict[str, Any] = {
@@ -125,8 +131,8 @@ def _run(
     if dry_run:
         _show_plan(plan_run(study, folder, **chosen))
         return
-    result = run(study, folder, **chosen)
-    if Processes.here().is_main:
+    result = run(study, folder, device=device, **chosen)
+    if Processes.here(find_device(device)).is_main:
         _show(result)
 
 

@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from offramp.cli.console import err
-from offramp.cli.options import numbers
+from offramp.cli.options import Device, Precision, numbers
 from offramp.data import Augmentation
 from offramp.data.load import Source
 from offramp.errors import ConfigError
 from offramp.hints import did_you_mean
 from offramp.ledger import Ledger
-from offramp.machine import to_precision
+from offramp.machine import find_device, to_precision
 from offramp.networks import ARCHITECTURES, EarlyExitNetwork, build_for_data
 from offramp.networks.backbones import BUILDERS
 from offramp.networks.choose_heads import HEADS
@@ -42,9 +42,6 @@ Domain = Annotated[
 TokenizerName = Annotated[
     str | None,
     typer.Option("--tokenizer", help="For text: a folder or a hub id. Default: the network's."),
-]
-Precision = Annotated[
-    str, typer.Option(help="float32, bfloat16, or auto: bfloat16 where the machine is fast at it.")
 ]
 Workers = Annotated[
     int, typer.Option(min=0, help="Processes that read the data ahead; 0 reads them in this one.")
@@ -139,6 +136,7 @@ def train_command(
     ] = None,
     domain: Domain = None,
     tokenizer: TokenizerName = None,
+    device: Device = "auto",
     precision: Precision = "auto",
     workers: Workers = 0,
     seed: Annotated[
@@ -173,7 +171,8 @@ def train_command(
         learning_rate=learning_rate or _learning_rate(network, is_image or freeze_backbone),
         image_sizes=sizes if len(sizes) > 1 else (),
         patience=chosen.config.patience if patience is None else patience or None,
-        precision=to_precision(precision),
+        device=device,
+        precision=to_precision(precision, find_device(device)),
         channels_last=True,
         workers=workers,
         seed=seed,
@@ -184,7 +183,7 @@ def train_command(
     else:
         head = head or ("cascade" if goal.name == _CASCADE else None)
         made = build_for_data(network, samples, seed, _where(exits), head)
-    processes = Processes.here()
+    processes = Processes.here(find_device(device))
     with _explaining_how_to_resume(folder), processes.together():
         processes.first(lambda: source.save(folder))
         history = train(
@@ -224,6 +223,7 @@ def record_command(
     dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
     domain: Domain = None,
     tokenizer: TokenizerName = None,
+    device: Device = "auto",
     precision: Precision = "float32",
     batch_size: Annotated[int, typer.Option(help="Of each process.")] = 256,
     workers: Workers = 0,
@@ -234,7 +234,8 @@ def record_command(
     if source is None:
         raise ConfigError(f"{run} does not say what it was trained on: give --data")
     loaded = source.load()
-    target, processes = folder or run / "ledgers", Processes.here()
+    target = folder or run / "ledgers"
+    processes = Processes.here(find_device(device))
     for split in (part.strip() for part in splits.split(",")):
         if not hasattr(loaded, split):
             raise ConfigError(f"--splits must name splits of the data, got {split!r}")
@@ -243,7 +244,8 @@ def record_command(
             DataLoader(getattr(loaded, split), num_workers=workers),
             split,
             dtype=_dtype(dtype),
-            precision=to_precision(precision),
+            device=device,
+            precision=to_precision(precision, find_device(device)),
             batch_size=batch_size,
         )
         processes.first(partial(_save, ledger, target / split))

@@ -50,6 +50,7 @@ class Ledger:
         network: Fingerprint (any text) of the network that made the logits; with it, ledgers and
             policies of different networks cannot be mixed.
         class_names: `[K]` names for reports.
+        recorded_on: Device and precision that the network ran on, for reports.
 
     Example:
         >>> ledger = Ledger(torch.randn(8, 3, 4), [0, 1, 2, 3] * 2, [0.2, 0.5, 1.0], split="val")
@@ -69,11 +70,13 @@ class Ledger:
         sample_ids: SampleIds | None = None,
         network: str | None = None,
         class_names: Sequence[str] | None = None,
+        recorded_on: str | None = None,
     ) -> None:
         if split not in SPLITS:
             raise LedgerError(f"`split` must be one of {', '.join(SPLITS)}, got {split!r}")
         self.split = split
         self.network = network
+        self.recorded_on = recorded_on
         self.cost_model = costs if isinstance(costs, Costs) else Costs.from_cumulative(costs)
         self._logits = checked_logits(logits)
         self.labels = checked_labels(labels, *self._logits.shape[::2])
@@ -316,6 +319,7 @@ class Ledger:
             "data_fingerprint": self.data_fingerprint,
             "class_names": self.class_names,
             "exits": self.exits,
+            "recorded_on": self.recorded_on,
         }
         return write_folder(folder, "ledger", VERSION, meta, tensors)
 
@@ -367,6 +371,7 @@ class Ledger:
                 sample_ids=None if ids is None else list(json.loads(ids.numpy().tobytes())),
                 network=meta["network"],
                 class_names=meta["class_names"],
+                recorded_on=meta.get("recorded_on"),  # older files do not say it
             )
             ledger.exits = tuple(meta.get("exits", ledger.exits))
         except (KeyError, TypeError, json.JSONDecodeError) as error:

@@ -29,8 +29,8 @@ _batch_norm_no_update _batch_norm_with_update _fused_rms_norm _native_batch_norm
 _native_batch_norm_legit_functional _native_batch_norm_legit_no_training cudnn_batch_norm
 miopen_batch_norm native_batch_norm native_group_norm native_layer_norm
 
-_log_softmax _prelu_kernel _softmax glu hardswish log_sigmoid_forward native_dropout
-rrelu_with_noise
+_log_softmax _prelu_kernel _safe_softmax _softmax glu hardswish log_sigmoid_forward
+native_dropout rrelu_with_noise
 
 _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_max_pool2d avg_pool1d
 avg_pool2d avg_pool3d max_pool2d_with_indices max_pool3d_with_indices
@@ -87,6 +87,7 @@ def _added_matrix_vector(_: Any, matrix: Sequence[int], *__: Any, **___: Any) ->
 _CORRECTED: dict[Any, Callable[..., int]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     _aten._scaled_dot_product_fused_attention_overrideable: _attention,
+    _aten._scaled_dot_product_attention_math_for_mps: _attention,
     _aten.mv: _matrix_vector,
     _aten.dot: _matrix_vector,
     _aten.addmv: _added_matrix_vector,

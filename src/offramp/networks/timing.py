@@ -10,6 +10,7 @@ from torch import Tensor
 
 from offramp.costs import Costs
 from offramp.errors import NetworkError
+from offramp.machine import device_of, synchronize
 from offramp.networks.macs import first_state
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, batch_size, evaluating
@@ -57,29 +58,28 @@ def time_exits(
 
 def _one_run(network: EarlyExitNetwork, state: State) -> tuple[list[float], list[float]]:
     stages, heads = [], []
+    device = device_of(network)
     logits: Tensor | None = None
     for exit_index in range(network.num_exits):
-        seconds, state = _timed(network.advance, exit_index, state)
+        seconds, state = _timed(device, network.advance, exit_index, state)
         stages.append(seconds)
-        seconds, new = _timed(network.head, exit_index, state, logits)
+        seconds, new = _timed(device, network.head, exit_index, state, logits)
         heads.append(seconds)
         new = new.unsqueeze(1)
         logits = new if logits is None else torch.cat([logits, new], dim=1)
     return stages, heads
 
 
-def _timed(step: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:  # noqa: ANN401
-    _wait()
+def _timed(
+    device: torch.device,
+    step: Callable[..., Any],
+    *arguments: Any,  # noqa: ANN401
+) -> tuple[float, Any]:
+    synchronize(device)
     start = time.perf_counter()
     result = step(*arguments)
-    _wait()
+    synchronize(device)
     return time.perf_counter() - start, result
-
-
-def _wait() -> None:
-    # Kernels on an accelerator return before they have run.
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def _medians(runs: tuple[list[float], ...], rows: int) -> tuple[float, ...]:

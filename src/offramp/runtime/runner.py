@@ -4,12 +4,13 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from offramp.errors import ConfigError, NetworkError, OriginError, OriginWarning
+from offramp.errors import NetworkError, OriginError, OriginWarning
+from offramp.machine import AutoPrecision, autocast, device_for, to_precision
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, batch_size, map_leaves
 from offramp.policy import Policy
@@ -27,11 +28,13 @@ class Runner(StagedRunner):
     there. Several threads may call one runner.
 
     Args:
-        network: Runs on the device it is on.
+        network: Runs where it is, unless `device` says otherwise.
         policy: A policy of this network at an operating point: `policy.at(budget=...)`. Exits
             that it leaves out are dropped from the network.
-        precision: `bfloat16` runs stages and heads under autocast; decisions near a threshold
-            may change.
+        device: Where to run: `cpu`, `cuda`, `cuda:1`, `mps`, ..., or `auto` for a GPU if there is
+            one. The network is moved there, and stays. Decisions are made on the CPU.
+        precision: `bfloat16` and `float16` run stages and heads under autocast; decisions near a
+            threshold may change. `auto`: what the device is fastest in.
         channels_last: Store images and weights with the channels last, which is faster for
             convolutions on most processors.
         compile: Compile each stage with `torch.compile`, for any batch size; a string names
@@ -64,21 +67,22 @@ class Runner(StagedRunner):
         network: EarlyExitNetwork,
         policy: Policy,
         *,
-        precision: Literal["float32", "bfloat16"] = "float32",
+        device: str | torch.device | None = None,
+        precision: AutoPrecision = "float32",
         channels_last: bool = False,
         compile: bool | str = False,
         false_alarm_rate: float = 0.01,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        if precision not in ("float32", "bfloat16"):
-            raise ConfigError(f"`precision` must be float32 or bfloat16, got {precision!r}")
         network = network_of(policy, network)
+        self.device = device_for(network, device)
+        self.precision = to_precision(precision, self.device)
         self._reads_logits = [bool(getattr(h, "reads_logits", True)) for h in network.heads]
         self._reads_logits[0] = False  # there is nothing before it
         point = OperatingPoint.of(policy, self._reads_logits)
         confidence = None if policy.confidence is None else policy.confidence.probability
         super().__init__(point, network.num_classes, confidence, false_alarm_rate, clock)
-        self.network = network.eval()
+        self.network = network.to(self.device).eval()
         self._policy = policy
         self._scorers = [
             policy.scorer.at_exit(exit_index, network.num_classes)
@@ -86,8 +90,6 @@ class Runner(StagedRunner):
         ]
         self._modules = tuple(network.modules())
         self._heads: list[Callable[..., Tensor]] = list(network.heads)  # faster than a module list
-        self._device = next((p.device for p in network.parameters()), torch.device("cpu"))
-        self._precision = precision
         self._channels_last = channels_last
         if channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -125,7 +127,7 @@ class Runner(StagedRunner):
                 break
 
         def place(leaf: Tensor) -> Tensor:
-            leaf = leaf.to(self._device)
+            leaf = leaf.to(self.device)
             if self._channels_last and leaf.ndim == 4:
                 leaf = leaf.contiguous(memory_format=torch.channels_last)
             return leaf
@@ -134,9 +136,7 @@ class Runner(StagedRunner):
         return state
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        if self._precision == "bfloat16":
-            return torch.autocast(self._device.type, torch.bfloat16)
-        return nullcontext()
+        return autocast(self.device, self.precision)
 
     def _advance(self, exit_index: int, batch: InFlightBatch) -> InFlightBatch:
         return batch.with_state(self._stages[exit_index](batch.state))
@@ -145,12 +145,12 @@ class Runner(StagedRunner):
         history = batch.history
         before = None
         if self._reads_logits[exit_index] and history.logits is not None:
-            before = history.logits[:, :exit_index].to(self._device)
+            before = history.logits[:, :exit_index].to(self.device)
         logits = self._heads[exit_index](batch.state, before).float().cpu()
         so_far = history.append(exit_index, logits)
         earlier = None if history.answers is None else history.answers[:, :exit_index]
         # Decisions are made in float32 on the CPU, where the policy is, whatever the precision.
-        half = self._precision == "bfloat16"
+        half = self.precision != "float32"
         with torch.autocast("cpu", enabled=False) if half else nullcontext():
             scorer = self._scorers[exit_index] if score else None
             answer, scores = decide(self._policy.answer, scorer, so_far, earlier)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from offramp.errors import ConfigError
+from offramp.machine import synchronize
 from offramp.networks.state import batch_size, take
 from offramp.runtime.runner import Runner
 
@@ -94,13 +95,15 @@ def _measure_at(
     while rounds < 3 or time.perf_counter() - began < seconds:
         rounds += 1
         for name, run in (("with", runner), ("without", runner.full)):
-            best[name] = min(best[name], _seconds(run, batches))
+            best[name] = min(best[name], _seconds(run, batches, runner.device))
     count = size * len(batches)
     return Speed(size, count / best["with"], count / best["without"], float(costs.mean()))
 
 
-def _seconds(run: Callable[[Any], Any], batches: Sequence[Any]) -> float:
+def _seconds(run: Callable[[Any], Any], batches: Sequence[Any], device: torch.device) -> float:
+    synchronize(device)
     start = time.perf_counter()
     for batch in batches:
         run(batch)
+    synchronize(device)
     return time.perf_counter() - start

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from offramp.errors import ConfigError, FileFormatError
+from offramp.machine import find_device, to_precision
 from offramp.networks.network import EarlyExitNetwork
 from offramp.policy import Policy
 from offramp.runtime.runner import Runner
@@ -80,8 +81,12 @@ class Model:
             names = _read_names(Path(class_names))
         return cls(model.network, model.policy, budget, names, images)
 
-    def runner(self, precision: str = "float32") -> Runner:
+    def runner(self, device: str = "auto", precision: str = "float32") -> Runner:
         """Load the network and the policy, and check that they belong together.
+
+        Args:
+            device: Where to run, see `Runner`.
+            precision: In which precision.
 
         Raises:
             FileFormatError: A folder is not on this machine, or is foreign or damaged.
@@ -95,7 +100,8 @@ class Model:
                 f"there must be a name for each of the {network.num_classes} classes, got "
                 f"{len(names)}"
             )
-        return Runner(network, policy, precision=precision)  # type: ignore[arg-type]
+        place = find_device(device)
+        return Runner(network, policy, device=place, precision=to_precision(precision, place))
 
     def _load_network(self) -> EarlyExitNetwork:
         return EarlyExitNetwork.load(_existing(self.network))
@@ -120,9 +126,9 @@ def _read_names(path: Path) -> tuple[str, ...]:
 class Worker:
     """Answers batches of parsed requests with a model that is loaded once, here."""
 
-    def __init__(self, model: Model, precision: str = "float32") -> None:
+    def __init__(self, model: Model, device: str = "auto", precision: str = "float32") -> None:
         self._model = model
-        self._runner = model.runner(precision)
+        self._runner = model.runner(device, precision)
 
     def __call__(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
         """Answer a batch: for each query its `id` and the fields of `RunOutput.records`."""

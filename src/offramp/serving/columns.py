@@ -187,7 +187,9 @@ class PolicyPredictor:
     Args:
         model: Folders of the network and the policy, which every machine has.
         columns: Which columns are read and returned.
-        precision: `float32` or `bfloat16`.
+        device: Where each worker runs, see `Runner`; Ray gives a worker the GPUs that it was
+            started with (`num_gpus`).
+        precision: `float32`, `bfloat16`, `float16`, or `auto` for what the device is fastest in.
 
     Raises:
         FileFormatError, ConfigError, NetworkError, OriginError: As `Model.runner`.
@@ -212,9 +214,13 @@ class PolicyPredictor:
     """
 
     def __init__(
-        self, model: Model, columns: Columns | None = None, precision: str = "float32"
+        self,
+        model: Model,
+        columns: Columns | None = None,
+        device: str = "auto",
+        precision: str = "float32",
     ) -> None:
-        self._runner = model.runner(precision)
+        self._runner = model.runner(device, precision)
         inputs = self._runner.network.inputs
         self._reader = ColumnReader(inputs, model.images, columns or Columns())
 

@@ -51,13 +51,13 @@ class PolicyAPI(LitAPI):  # type: ignore[misc]
             batch_timeout=settings.batch_wait,
             loop=BlockingBatchedLoop(),
         )
-        self.model, self.precision, self.threads = model, settings.precision, threads
+        self.model, self.settings, self.threads = model, settings, threads
 
     def setup(self, device: str) -> None:
-        """Load the network and the policy, once per worker."""
+        """Load the network and the policy, once per worker; `device` is LitServe's, not ours."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        self.worker = Worker(self.model, self.precision)
+        self.worker = Worker(self.model, self.settings.device, self.settings.precision)
 
     def decode_request(self, request: Annotated[Query, Depends(read_query)]) -> Query:
         """Do nothing: `read_query` has run already, in the process that speaks HTTP."""

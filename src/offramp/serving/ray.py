@@ -58,7 +58,7 @@ def predict_dataset(
     columns = columns or Columns()
     _check_amounts(workers, batch_size)
     model = Model.of_run(network, policy, budget, data=data)
-    inputs = model.runner().network.inputs  # mistakes show here, before a cluster works
+    inputs = model.runner("cpu").network.inputs  # mistakes show here, before a cluster works
     known = dataset.columns(fetch_if_missing=False)
     if known is not None:
         ColumnReader(inputs, columns=columns).check(known)
@@ -141,7 +141,7 @@ def deployment(config: AppConfig) -> Any:  # noqa: ANN401 - a ray.serve.Deployme
         domain=config.domain,
         class_names=config.class_names,
     )
-    inputs = model.runner(config.precision).network.inputs
+    inputs = model.runner("cpu").network.inputs
     parser = RequestParser(inputs, model.images, config)
     model = for_workers(model)
 
@@ -165,7 +165,7 @@ def _replica_api(model: Model, parser: RequestParser) -> Any:  # noqa: ANN401 - 
     from offramp.serving.http import RayMetrics, make_api  # needs fastapi, too
 
     settings = parser.settings
-    worker = Worker(model, settings.precision)
+    worker = Worker(model, settings.device, settings.precision)
 
     async def answer_all(queries: list[Query]) -> list[dict[str, Any]]:
         # In a thread: meanwhile further requests are read, and gather.

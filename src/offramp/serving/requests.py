@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import torch
 
 from offramp.errors import ConfigError, NetworkError, OfframpError
 from offramp.extras import require
-from offramp.machine import Precision
+from offramp.machine import to_precision
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
 from offramp.serving.images import ImageReader
 
@@ -37,7 +37,8 @@ class RequestSettings:
     max_batch: int = 32  # largest number of requests that are answered together
     # Seconds that a request waits for others. While a batch runs, requests gather anyway.
     batch_wait: float = 0.002
-    precision: str = "float32"  # `float32` or `bfloat16`
+    device: str = "auto"  # where networks run; `auto`: on a GPU if there is one
+    precision: str = "float32"  # `float32`, `bfloat16`, `float16` or `auto`
     max_bytes: int = 4 * 2**20  # size limit of a body
     max_pixels: int = 16_000_000  # size limit of an image as it is sent
     body_timeout: float = 10.0  # seconds in which a body must arrive
@@ -53,9 +54,7 @@ class RequestSettings:
             raise ConfigError(
                 f"`batch_wait` must lie in 0..{LONGEST_WAIT:g}, got {self.batch_wait}"
             )
-        if self.precision not in get_args(Precision):
-            known = " or ".join(get_args(Precision))
-            raise ConfigError(f"`precision` must be {known}, got {self.precision!r}")
+        to_precision(self.precision, torch.device("cpu"))  # raises if it is unknown
 
 
 class RequestError(OfframpError):

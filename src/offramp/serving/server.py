@@ -11,6 +11,7 @@ from types import FrameType
 
 from offramp.errors import ConfigError
 from offramp.extras import require
+from offramp.machine import find_device
 from offramp.serving.answers import Model
 from offramp.serving.requests import RequestParser, RequestSettings
 
@@ -81,7 +82,8 @@ def serve(model: Model, config: ServeConfig | None = None) -> None:
 
     config = config or ServeConfig()
     _check_port(config)
-    network = model.runner(config.precision).network
+    find_device(config.device)  # raises if it is not there
+    network = model.runner("cpu").network
     parser = RequestParser(network.inputs, model.images, config)
     about = {
         "exits": network.num_exits,

@@ -13,7 +13,7 @@ from offramp.errors import ConfigError
 from offramp.networks import EarlyExitNetwork, build_for_data
 from offramp.progress import console
 from offramp.studies.cache import Cache
-from offramp.studies.settings import DataSettings, NetworkSettings
+from offramp.studies.settings import DataSettings, NetworkSettings, TrainSettings
 from offramp.training.distributed import ALONE, Processes
 
 
@@ -24,12 +24,17 @@ class Context:
     cache: Cache  # holds the results of steps
     shown: bool = True  # whether progress is shown on stderr
     processes: Processes = ALONE  # that share the work
+    device: str = "auto"  # where networks are trained and recorded; `auto`: as the study says
     _open: dict[tuple[DataSettings, str | None], Splits] = field(default_factory=dict)
 
     def say(self, text: str) -> None:
         """Print one line, if progress is shown."""
         if self.shown:
             console.print(text, soft_wrap=True)
+
+    def device_for(self, train: TrainSettings) -> str:
+        """Name of the device for a network that is trained like this."""
+        return train.device if self.device == "auto" else self.device
 
     def splits(self, data: DataSettings, target: str | None = None) -> Splits:
         """The four splits; with domains, test comes from the target domain."""

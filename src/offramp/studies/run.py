@@ -3,7 +3,7 @@
 import json
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from offramp.evaluation import Comparison
+from offramp.machine import describe_device, find_device
 from offramp.report import ResultTable, Section, write_comparison, write_page
 from offramp.storage import check_target, write_text
 from offramp.studies.cache import Cache, alone_in, declare_done, is_whole, read_done, versions
@@ -19,7 +20,7 @@ from offramp.studies.context import Context
 from offramp.studies.paper import beside_paper, paper_tables
 from offramp.studies.pipeline import Pipeline, make_pipeline
 from offramp.studies.results import Experiment, hopeless_strip
-from offramp.studies.steps import RecordStep, Step
+from offramp.studies.steps import RecordStep, Step, TrainStep
 from offramp.studies.study import Study, read_study
 from offramp.training.distributed import Processes
 
@@ -71,6 +72,7 @@ def run(
     changes: Mapping[str, Any] | None = None,
     only: Sequence[str] = (),
     cache: str | Path | None = None,
+    device: str = "auto",
     progress: bool = True,
 ) -> RunResult:
     """Run a study: data, networks, training, ledgers, methods, evaluation, report.
@@ -90,6 +92,9 @@ def run(
         only: Names of the networks to run; default all of the study's.
         cache: Folder of the cache; default the environment variable `OFFRAMP_CACHE`, or
             `runs/cache`.
+        device: Where networks are trained and recorded: `cpu`, `cuda`, `cuda:1`, `mps`, ...
+            `auto`: what the file says under `train.device`, by default a GPU if there is one. A
+            cached result is taken wherever it was computed.
         progress: Whether to show progress on stderr.
 
     Raises:
@@ -97,10 +102,11 @@ def run(
         DataError: Data are missing; raised before anything is trained.
         ProcessError: Another process failed or died.
     """
-    processes = Processes.here()
+    processes = Processes.here(find_device(device))
     with processes.together():
-        context = Context(Cache(cache), progress and processes.is_main, processes)
+        context = Context(Cache(cache), progress and processes.is_main, processes, device)
         pipeline = _pipeline(study, scale, changes, only, context)
+        context.say(f"running {pipeline.study.name} on {_device(pipeline.study, context)}")
         folder = _folder(pipeline.study, out)
         check_target(folder)
         done: list[str] = []
@@ -147,6 +153,13 @@ def _pipeline(
 ) -> Pipeline:
     read = study if isinstance(study, Study) else read_study(study, scale, changes)
     return make_pipeline(read.only(only) if only else read, context)
+
+
+def _device(study: Study, context: Context) -> str:
+    """Where the networks of a study are trained; raises if there is no such device."""
+    names = {context.device_for(each.train) for each in study.networks if each.train is not None}
+    found = {describe_device(find_device(name)) for name in names or {"cpu"}}
+    return ", ".join(sorted(found))
 
 
 def _folder(study: Study, out: str | Path | None) -> Path:
@@ -219,7 +232,7 @@ def _write_results(pipeline: Pipeline, context: Context, folder: Path) -> list[P
         section = step.load(context)
         written += _write_tables(section.tables, folder / step.name, step.name)
         sections.append(section)
-    about = _provenance(pipeline)
+    about = _provenance(pipeline, context)
     written.append(write_text(folder / "study.json", json.dumps(about, indent=1) + "\n"))
     title = study.title if study.scale is None else f"{study.title} ({study.scale} scale)"
     return [write_page(folder / "report.html", title, sections, about), *written]
@@ -284,8 +297,8 @@ def _configuration(study: Study) -> dict[str, Any]:
     return dict(json.loads(json.dumps(configuration)))
 
 
-def _provenance(pipeline: Pipeline) -> dict[str, Any]:
-    """What was run: command, configuration, seeds, versions and fingerprints."""
+def _provenance(pipeline: Pipeline, context: Context) -> dict[str, Any]:
+    """What was run: command, configuration, seeds, versions, devices and fingerprints."""
     study = pipeline.study
     seeds = {
         entry.name: {"data": entry.data.seed, "train": entry.train.seed}
@@ -297,9 +310,22 @@ def _provenance(pipeline: Pipeline) -> dict[str, Any]:
         "configuration": _configuration(study),
         "seeds": {**seeds, "correctors": list(range(study.compare.seeds)), "resampling": 0},
         "versions": versions(),
+        "devices": dict(_devices(pipeline, context)),
         "steps": {f"{step.kind}: {step.title}": step.fingerprint for step in pipeline.steps},
         "timings": "in timings.json, beside this page",
     }
+
+
+def _devices(pipeline: Pipeline, context: Context) -> Iterator[tuple[str, str]]:
+    """Where and in which precision each network was trained and recorded."""
+    for step in pipeline.steps:
+        if isinstance(step, TrainStep):
+            file = step.place(context.cache) / "train.json"
+            found = json.loads(file.read_text(encoding="utf-8"))
+            # Older runs in the cache do not say it.
+            yield f"network: {step.title}", f"{found.get('device')}, {found['precision']}"
+        elif isinstance(step, RecordStep):
+            yield f"ledger: {step.title}", str(step.load(context).recorded_on)
 
 
 def _command(study: Study) -> str:

@@ -7,6 +7,7 @@ from offramp.data import Augmentation
 from offramp.errors import ConfigError
 from offramp.extras import plugin_origins
 from offramp.hints import did_you_mean, or_known
+from offramp.machine import AutoPrecision
 from offramp.methods import GROUPS, METHODS, find_methods
 from offramp.networks.backbones import BUILDERS
 from offramp.training import OBJECTIVES, TrainConfig
@@ -124,8 +125,8 @@ class RecordSettings:
     """Section `[record]`: how ledgers are recorded."""
 
     dtype: Literal["float16", "float32"] = "float16"  # of the stored logits
-    # `bfloat16` runs the network under autocast
-    precision: Literal["float32", "bfloat16"] = "float32"
+    # `bfloat16` and `float16` run the network under autocast; `auto`: what the device is fast in
+    precision: AutoPrecision = "float32"
     batch_size: int = 256  # of each process
 
     def __post_init__(self) -> None:

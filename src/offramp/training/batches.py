@@ -250,6 +250,30 @@ def moved(inputs: Any, device: torch.device, channels_last: bool = False) -> Any
     return map_leaves(move, inputs)
 
 
+def sent(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """The same batches with their inputs on a device; labels stay where they are.
+
+    To a CUDA GPU, inputs are copied from pinned memory in a stream of their own, while the GPU
+    still computes on the batch before.
+    """
+    if device.type != "cuda":
+        yield from ((moved(inputs, device), targets) for inputs, targets in batches)
+        return
+    copies = torch.cuda.Stream(device)
+
+    def copied(leaf: Tensor) -> Tensor:
+        with torch.cuda.stream(copies):
+            leaf = (leaf.pin_memory() if leaf.is_cpu else leaf).to(device, non_blocking=True)
+        # Its memory must not be used again before what reads it now has run.
+        leaf.record_stream(torch.cuda.current_stream(device))
+        return leaf
+
+    for inputs, targets in batches:
+        inputs = map_leaves(copied, inputs)
+        torch.cuda.current_stream(device).wait_stream(copies)
+        yield inputs, targets
+
+
 def grouped_by_length(
     order: Tensor, lengths: Tensor, batch_size: int, generator: torch.Generator
 ) -> Tensor:
@@ -321,7 +345,7 @@ def compute_rows(
         samples: N of them.
         batch_size: Of each process.
         processes: Share the batches.
-        compute: From a batch to tensors `[n, ...]`.
+        compute: From a batch, whose inputs are on the processes' device, to tensors `[n, ...]`.
         advance: Called with the number of samples after each batch of this process.
 
     Returns:
@@ -332,22 +356,39 @@ def compute_rows(
         for rank in range(processes.world)
     ]
     mine = shares[processes.rank]
-    results: list[Tensor] = []
-    done = 0
+    results = _Rows(sum(map(len, mine)))
     # A process without a batch of its own runs one to know the shapes, and keeps no row of it.
     read = mine or shares[0][:1]
     seeds = [seed_at("row", int(index[0])) for index in read]
-    for index, batch in zip(read, samples.batches(read, seeds), strict=True):
-        rows = [each.cpu() for each in compute(batch)]
-        if not results:
-            size = sum(map(len, mine))
-            results = [each.new_empty((size, *each.shape[1:])) for each in rows]
-        for result, each in zip(results, rows, strict=True):
-            result[done : done + len(index)] = each[: len(result)]
-        done += len(index)
+    batches = sent(samples.batches(read, seeds), processes.device)
+    for index, batch in zip(read, batches, strict=True):
+        results.collect()  # only now: the GPU has computed while this batch was read
+        results.computed = compute(batch)
         if advance is not None:
             advance(len(index))
-    return [_joined(each, shares, processes) for each in results]
+    results.collect()
+    return [_joined(each, shares, processes) for each in results.tensors]
+
+
+class _Rows:
+    """Tensors of `size` rows each, filled batch by batch."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.done = size, 0
+        self.tensors: list[Tensor] = []
+        self.computed: Sequence[Tensor] = ()  # of the last batch, perhaps still on its way
+
+    def collect(self) -> None:
+        """Wait for the last batch, and keep what was computed."""
+        if not self.computed:
+            return
+        rows = [each.cpu() for each in self.computed]
+        if not self.tensors:
+            self.tensors = [each.new_empty((self.size, *each.shape[1:])) for each in rows]
+        for tensor, each in zip(self.tensors, rows, strict=True):
+            tensor[self.done : self.done + len(each)] = each[: self.size]
+        self.done += len(rows[0])
+        self.computed = ()
 
 
 def _joined(rows: Tensor, shares: list[list[Tensor]], processes: Processes) -> Tensor:

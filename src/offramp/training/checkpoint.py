@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from offramp.errors import ConfigError, FileFormatError
@@ -52,16 +53,19 @@ def seed_everything(seed: int) -> None:
 def kept_randomness() -> Iterator[None]:
     """Restore the caller's random states afterwards."""
     numpy_state, python_state = np.random.get_state(), random.getstate()
-    devices = range(torch.cuda.device_count())
-    with torch.random.fork_rng(devices):
+    apple = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
         try:
             yield
         finally:
+            if apple is not None:
+                torch.mps.set_rng_state(apple)
             np.random.set_state(numpy_state)
             random.setstate(python_state)
 
 
 _VERSION = 1
+_SCALER = ("scale", "_growth_tracker")  # what changes in a GradScaler's state
 
 
 @dataclass
@@ -162,6 +166,19 @@ def optimizer_tensors(optimizer: Optimizer, names: Mapping[int, str]) -> dict[st
         for parameter, state in optimizer.state.items()
         for key, value in state.items()
     }
+
+
+def scaler_tensors(scaler: GradScaler) -> dict[str, Tensor]:
+    """The factor on the losses, and since how many steps it holds; nothing without a factor."""
+    state = scaler.state_dict()
+    return {f"scaler.{key}": torch.tensor(state[key]) for key in _SCALER if key in state}
+
+
+def restore_scaler(scaler: GradScaler, tensors: Mapping[str, Tensor]) -> None:
+    """Restore what `scaler_tensors` returned."""
+    found = {key: tensors[name].item() for key in _SCALER if (name := f"scaler.{key}") in tensors}
+    if found:
+        scaler.load_state_dict({**scaler.state_dict(), **found})
 
 
 def restore_optimizer(

@@ -1,12 +1,15 @@
 """`TrainConfig`: how to train, apart from the network, the data and the objective."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
+
+import torch
 
 from offramp.errors import ConfigError
+from offramp.machine import AutoPrecision, to_precision
 
 # What may differ between the two halves of an interrupted run without changing its result.
-HARMLESS = ("checkpoint_seconds", "progress", "tensorboard", "workers")
+HARMLESS = ("checkpoint_seconds", "device", "progress", "tensorboard", "workers")
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,13 @@ class TrainConfig:
             recovers late in the cycle. None: no slice is held back, all epochs are run, and the
             last weights are taken.
         stopping_share: The share of the training data that is held back to decide on stopping.
-        precision: `bfloat16` runs the network under autocast; weights and losses stay float32.
+        device: Where to train: `cpu`, `cuda`, `cuda:1`, `mps`, ... `auto`: where the network is if
+            that is a GPU; else on the first CUDA GPU, Apple's GPU or the CPU, whichever is there.
+            The network is moved and stays there. Under `torchrun`, each process has a GPU of its
+            own.
+        precision: `bfloat16` and `float16` run the network under autocast; weights and losses stay
+            float32. With `float16`, losses are scaled so that small gradients do not vanish.
+            `auto`: what the device is fastest in.
         channels_last: Whether images are stored with the channels last; faster on many CPUs and
             GPUs.
         workers: Processes that read the data ahead of the network; 0 reads them in this one. The
@@ -71,7 +80,8 @@ class TrainConfig:
     image_sizes: tuple[int, ...] = ()
     patience: int | None = 30
     stopping_share: float = 0.1
-    precision: Literal["float32", "bfloat16"] = "float32"
+    device: str = "auto"
+    precision: AutoPrecision = "float32"
     channels_last: bool = False
     workers: int = 0
     seed: int = 0
@@ -91,8 +101,7 @@ class TrainConfig:
             )
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ConfigError(f"`clip_norm` must be above 0, or None, got {self.clip_norm}")
-        if self.precision not in ("float32", "bfloat16"):
-            raise ConfigError(f"`precision` must be float32 or bfloat16, got {self.precision!r}")
+        to_precision(self.precision, torch.device("cpu"))  # raises if it is unknown
 
     def _check_numbers(self) -> None:
         for name in ("learning_rate", "head_rate", "restart_epochs"):

@@ -18,8 +18,9 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from offramp.errors import OfframpError, ProcessError
+from offramp.errors import ConfigError, OfframpError, ProcessError
 from offramp.extras import require
+from offramp.machine import find_device
 
 T = TypeVar("T")
 _distributed: Any = torch.distributed  # which does not declare all that it documents
@@ -223,20 +224,26 @@ class Processes:
     peers: Peers | None = None
 
     @classmethod
-    def here(cls, device: torch.device = _CPU) -> "Processes":
+    def here(cls, device: torch.device | None = None) -> "Processes":
         """The processes that `accelerate launch` or `torchrun` started; one without them.
 
         Args:
-            device: Where to compute in a single process.
+            device: Where to compute in a single process. Several processes have a GPU each if
+                it is a CUDA one, and else share the CPU.
         """
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            return cls(0, 1, device)
+            return cls(0, 1, device or _CPU)
+        device = device or find_device()
+        _check_gpus(device)
         accelerate = require("accelerate", extra="train")
         # Not every parameter takes part in every phase, nor in every user's forward pass.
         unused = accelerate.DistributedDataParallelKwargs(find_unused_parameters=True)
-        accelerator = accelerate.Accelerator(
-            cpu=not torch.cuda.is_available(), kwargs_handlers=[unused]
-        )
+        accelerator = accelerate.Accelerator(cpu=device.type != "cuda", kwargs_handlers=[unused])
+        if (accelerator.device.type == "cuda") != (device.type == "cuda"):
+            raise ConfigError(
+                f"the processes compute on {accelerator.device} already, and {device} is asked "
+                "for: name one device in all calls"
+            )
         rank, world = accelerator.process_index, accelerator.num_processes
         return cls(rank, world, accelerator.device, accelerator, _peers(rank, world))
 
@@ -321,3 +328,13 @@ class Processes:
 
 
 ALONE = Processes(0, 1, _CPU)
+
+
+def _check_gpus(device: torch.device) -> None:
+    """Raise if the processes on this machine would have to share GPUs."""
+    processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if device.type == "cuda" and processes > gpus:
+        raise ConfigError(
+            f"every process needs a GPU of its own, and there are {processes} processes and {gpus} "
+            "GPUs on this machine: start fewer processes, or say --device cpu"
+        )

@@ -17,7 +17,8 @@ class TrainHistory:
 
     Args:
         records: Dicts with `phase`, `epoch`, `loss`, `learning_rate`, `train_accuracy` per
-            exit, `seconds`, and with early stopping `accuracy` per exit on the stopping slice.
+            exit, `seconds`, `device`, `precision`, and with early stopping `accuracy` per exit on
+            the stopping slice.
         stopped: For each phase, why it ended: `epochs` or `patience`.
         resumed: Whether an interrupted run was resumed.
 

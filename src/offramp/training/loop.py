@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
-from math import cos, pi
+from math import cos, isfinite, pi
 from typing import Any, TypeAlias
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from offramp.errors import ConfigError
+from offramp.machine import describe_device, to_precision
 from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import RunProgress
 from offramp.training.batches import (
@@ -22,6 +23,7 @@ from offramp.training.batches import (
     grouped_by_length,
     moved,
     resized,
+    sent,
     smoothed,
 )
 from offramp.training.checkpoint import (
@@ -31,6 +33,8 @@ from offramp.training.checkpoint import (
     generator_at,
     optimizer_tensors,
     restore_optimizer,
+    restore_scaler,
+    scaler_tensors,
     seed_at,
     seed_everything,
     weights,
@@ -41,7 +45,7 @@ from offramp.training.frozen import cache_features, can_split, training_mode
 from offramp.training.history import HistoryWriter, TrainHistory
 from offramp.training.objectives import Objective, Phase, exit_losses
 from offramp.training.optimizer import WeightAverage, make_optimizer
-from offramp.training.precision import bfloat16_autocast
+from offramp.training.precision import training_autocast
 
 _LEAST = 0.01  # of the full learning rate, at the end of a cycle
 _GROWTH = 2  # of each cycle over the one before
@@ -133,9 +137,8 @@ class Run:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision in which the network runs."""
-        if self.config.precision == "float32":
-            return nullcontext()
-        return bfloat16_autocast(self.processes.device)
+        device = self.processes.device
+        return training_autocast(device, to_precision(self.config.precision, device))
 
     def slices(self) -> tuple[Tensor, Tensor]:
         """Positions of the samples to train on, and of those that decide on stopping.
@@ -176,7 +179,8 @@ class PhaseRun:
         run: What the phases share.
         phase: What is trained, and with which objective.
         place: Where to begin.
-        tensors: The optimiser's, the averaged and the best weights, if the phase was begun before.
+        tensors: The optimiser's, the averaged and the best weights and the scale of the losses, if
+            the phase was begun before.
     """
 
     def __init__(
@@ -200,9 +204,14 @@ class PhaseRun:
         self.average: WeightAverage | None = None
         if self.config.averaging:
             self.average = WeightAverage(self.network, self.config.averaging, tensors)
+        # Small gradients would be zero in float16; the scaler finds a factor that prevents it.
+        is_scaled = self.config.precision == "float16"
+        self.scaler = torch.amp.GradScaler(self.processes.device.type, enabled=is_scaled)
+        self.uncounted: tuple[int, Tensor] | None = None  # of the last step, see `_count`
         self.best: dict[str, Tensor] = {}
         if tensors:
             restore_optimizer(self.optimizer, self.names, tensors)
+            restore_scaler(self.scaler, tensors)
             self.best = {k: v.clone() for k, v in tensors.items() if k.startswith("best.")}
 
     def train(self) -> str:
@@ -227,9 +236,11 @@ class PhaseRun:
         due = time.monotonic() - self.run.saved_at >= self.config.checkpoint_seconds
         if not self.processes.is_main or (if_due and not due):
             return
+        self._count()
         tensors = {
             **weights(self.network, "network."),
             **optimizer_tensors(self.optimizer, self.names),
+            **scaler_tensors(self.scaler),
             **(self.average.tensors if self.average is not None else {}),
             **self.best,
         }
@@ -247,6 +258,7 @@ class PhaseRun:
         training_mode(self.network, self.phase.trains)
         # The sampler is set to the step: what was trained on before is not read again.
         for batch in self._read("read", batches, place.step):
+            self._count()  # only now: the device has computed while this batch was read
             seed_everything(seed_at(*self._here("step"), self.processes.rank))
             self._step(batch, len(batches))
             place.step += 1
@@ -254,6 +266,8 @@ class PhaseRun:
             self.run.progress.advance()
             if self.processes.world == 1:  # others have sums of their own
                 self.checkpoint()
+        self._count()
+        place.seconds = time.monotonic() - started
         self._end_epoch()
         place.epoch, place.step, place.sums, place.seconds = place.epoch + 1, 0, [], 0.0
         self.checkpoint()
@@ -261,6 +275,7 @@ class PhaseRun:
     def _step(self, batch: Batch, steps: int) -> None:
         inputs, targets = batch
         check_targets(targets, self.network.num_classes)
+        targets = targets.to(self.processes.device)
         inputs = resized(inputs, self.config.image_size(self.place.epoch))
         if self.run.augment is not None:
             generator = generator_at(*self._here("augment"), self.processes.rank)
@@ -274,17 +289,23 @@ class PhaseRun:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["times"]
         logits = self._forward(inputs)
-        targets = targets.to(logits.device)
+        targets = targets.to(logits.device)  # what an augmentation returned may be elsewhere
         loss = self.phase.objective(logits, targets)
-        self._check_finite(loss)
-        self.optimizer.zero_grad()
-        loss.backward()
-        if self.config.clip_norm is not None:
-            clip_grad_norm_(self.parameters, self.config.clip_norm)
-        self.optimizer.step()
+        self._update(loss)
         if self.average is not None:
             self.average.update(done)
-        self._count(loss.detach(), logits.detach(), targets)
+        loss = loss.detach()
+        correct = _num_correct(logits.detach(), targets).to(loss.dtype)
+        self.uncounted = len(targets), torch.cat([loss.view(1), correct])
+
+    def _update(self, loss: Tensor) -> None:
+        self.optimizer.zero_grad()
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        if self.config.clip_norm is not None:
+            clip_grad_norm_(self.parameters, self.config.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 
     def _forward(self, inputs: Any) -> Tensor:  # noqa: ANN401
         inputs = moved(inputs, self.processes.device, self.config.channels_last)
@@ -292,16 +313,22 @@ class PhaseRun:
             logits: Tensor = self.wrapped(inputs)
         return logits.float()
 
-    def _check_finite(self, loss: Tensor) -> None:
-        if not bool(loss.isfinite()):
+    def _count(self) -> None:
+        """Add the loss and the correct answers of the last step to the sums of the epoch.
+
+        This waits for the device, so it is done as late as possible.
+        """
+        if self.uncounted is None:
+            return
+        samples, (loss, *correct) = self.uncounted[0], self.uncounted[1].tolist()
+        self.uncounted = None
+        if not isfinite(loss):
             raise ConfigError(
-                f"the loss became {loss.item()} in epoch {self.place.epoch} of the phase "
+                f"the loss became {loss} in epoch {self.place.epoch} of the phase "
                 f"{self.phase.name!r}: lower `learning_rate` or `clip_norm`, or look for NaN "
                 "inputs"
             )
-
-    def _count(self, loss: Tensor, logits: Tensor, targets: Tensor) -> None:
-        new = [len(targets), float(loss) * len(targets), *_num_correct(logits, targets)]
+        new = [samples, loss * samples, *correct]
         old = self.place.sums or [0.0] * len(new)
         self.place.sums = [a + b for a, b in zip(old, new, strict=True)]
 
@@ -315,6 +342,8 @@ class PhaseRun:
             * self.schedule.factor(self.place.epoch + 1),
             "train_accuracy": [each / samples for each in correct],
             "seconds": round(self.place.seconds, 3),
+            "device": describe_device(self.processes.device),
+            "precision": self.config.precision,
         }
         if len(self.stop_index):
             with self.average.in_place() if self.average is not None else nullcontext():
@@ -354,7 +383,7 @@ class PhaseRun:
                 )
             targets = targets.to(logits.device)
             losses = exit_losses(logits, targets) * len(targets)
-            new = [*_num_correct(logits, targets), *losses.tolist()]
+            new = [*_num_correct(logits, targets).tolist(), *losses.tolist()]
             sums = [a + b for a, b in zip(sums or [0.0] * len(new), new, strict=True)]
         sums = self._totals(sums)
         exits, samples = len(sums) // 2, len(self.stop_index)
@@ -389,10 +418,10 @@ class PhaseRun:
         return [each[self.processes.rank :: world] for each in order.split(size)]
 
     def _read(self, purpose: str, batches: list[Tensor], begin: int = 0) -> Iterator[Batch]:
-        """Batches of this epoch from number `begin` on, each read with a seed of its own."""
+        """Batches of this epoch from number `begin` on, on the device; each has its own seed."""
         place = (self.config.seed, purpose, self.place.phase, self.place.epoch)
         seeds = [seed_at(*place, step, self.processes.rank) for step in range(begin, len(batches))]
-        return self.samples.batches(batches[begin:], seeds)
+        return sent(self.samples.batches(batches[begin:], seeds), self.processes.device)
 
     def _here(self, purpose: str) -> tuple[int | str, ...]:
         place = self.place
@@ -416,8 +445,7 @@ class PhaseRun:
         self.module, self.samples = found[0], Samples(found[1])
 
 
-def _num_correct(logits: Tensor, targets: Tensor) -> list[float]:
-    """The number of correct answers at each of the M exits."""
+def _num_correct(logits: Tensor, targets: Tensor) -> Tensor:
+    """The number of correct answers at each of the M exits, int64 `[M]`."""
     labels = targets.argmax(1) if targets.ndim == 2 else targets
-    correct: list[float] = (logits.argmax(2) == labels.unsqueeze(1)).sum(0).tolist()
-    return correct
+    return (logits.argmax(2) == labels.unsqueeze(1)).sum(0)

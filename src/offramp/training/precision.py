@@ -7,14 +7,16 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from offramp.machine import Precision, autocast
+
 _GROUPS = 6  # position of `groups` among the arguments of conv2d
 
 
 class _GroupsInFloat32(TorchFunctionMode):
     """Convolutions with groups in float32, all else as it is.
 
-    The backward pass of depthwise convolutions in bfloat16 is five times slower than in float32
-    on a CPU, and would take most of the time of a network that has them.
+    The backward pass of depthwise convolutions in half precision is five times slower than in
+    float32 on a CPU, and would take most of the time of a network that has them.
     """
 
     def __torch_function__(
@@ -31,20 +33,21 @@ class _GroupsInFloat32(TorchFunctionMode):
 
 
 @contextmanager
-def bfloat16_autocast(device: torch.device) -> Iterator[None]:
-    """Autocast to bfloat16, without what is slow in it.
+def training_autocast(device: torch.device, precision: Precision) -> Iterator[None]:
+    """Autocast to a precision, without what is slow in it.
 
     Args:
         device: Where the network is.
+        precision: `float32` changes nothing.
 
     Example:
         >>> layer = torch.nn.Conv2d(8, 8, 3, groups=8)
-        >>> with bfloat16_autocast(torch.device("cpu")):
+        >>> with training_autocast(torch.device("cpu"), "bfloat16"):
         ...     layer(torch.rand(1, 8, 4, 4)).dtype
         torch.float32
     """
-    with torch.autocast(device.type, torch.bfloat16):
-        if device.type != "cpu" or not torch.is_grad_enabled():
+    with autocast(device, precision):
+        if precision == "float32" or device.type != "cpu" or not torch.is_grad_enabled():
             yield
         else:
             with _GroupsInFloat32():

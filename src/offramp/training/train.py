@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from offramp.errors import ConfigError, SplitError
+from offramp.machine import describe_device, device_for, device_of, to_precision
 from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import RunProgress
 from offramp.storage import write_text
@@ -74,14 +76,15 @@ def train(
     processes share the work, and stop if one of them dies.
 
     Args:
-        network: Trained in place.
+        network: Trained in place, on the device that `config` says; it stays there.
         data: A data set of `(inputs, label)`, inputs a tensor or a dict of tensors; or a
             `DataLoader` of one. Early stopping holds a slice of it back, and needs nothing else.
         objective: `joint`, `gradient-equilibrium`, `distillation`, `zero-time-waste`, an
             `Objective` with settings, or your own function of `(logits, targets)`.
         config: How to train.
         augment: A function of `(inputs [n, ...], labels [n], num_classes, generator)` that returns
-            inputs and targets `[n, K]` (or `[n]`). It is applied to training batches only.
+            inputs and targets `[n, K]` (or `[n]`). It is applied to training batches only, on the
+            device that is trained on; the generator is on the CPU.
         folder: Where the checkpoint, `history.jsonl`, `train.json` and TensorBoard's files go.
         freeze_backbone: Train the heads only, with the backbone in eval mode. The backbone's own
             classifier, as the last exit, is frozen too. Without augmentation, the features that
@@ -112,13 +115,17 @@ def train(
     _check_split(samples, allow_split)
     chosen = find_objective(objective)
     phases = only_heads(network, chosen) if freeze_backbone else chosen.phases(network)
-    processes = Processes.here(_device(network))
+    processes = Processes.here(device_for(network, config.device))
+    precision = to_precision(config.precision, processes.device)
+    config = replace(config, precision=precision)
     command = _command(network, samples, chosen, config)
     command |= {"augment": _name(augment), "freeze_backbone": freeze_backbone}
     command["processes"] = processes.world
     where = None if folder is None else Path(folder)
     shown = RunProgress(config.progress and processes.is_main)
     with processes.together(), kept_randomness(), shown as progress:
+        moves = "" if device_of(network) == processes.device else "; the network is moved there"
+        progress.say(f"training on {describe_device(processes.device)}, {precision}{moves}")
         network.to(processes.device)
         if config.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -147,7 +154,7 @@ def _run_phases(run: Run, phases: tuple[Phase, ...]) -> None:
             phases[place.phase].objective.load_state(history["objective"])
             run.progress.say(f"resuming {phases[place.phase].name}, epoch {place.epoch + 1}")
     elif run.processes.is_main and run.checkpoints.folder is not None:
-        _write_command(run.checkpoints)
+        _write_command(run)
     while not place.finished:
         phase = phases[place.phase]
         with training_only(run.network, phase.trains):
@@ -168,11 +175,6 @@ def _checkpoint_between(run: Run, phases: tuple[Phase, ...], place: Place) -> No
     if run.processes.is_main:
         run.checkpoints.save(place, history, weights(run.network, "network."))
     run.processes.wait()
-
-
-def _device(network: EarlyExitNetwork) -> torch.device:
-    parameter = next(network.parameters(), None)
-    return torch.device("cpu") if parameter is None else parameter.device
 
 
 def _check_split(samples: Samples, allow_split: str | None) -> None:
@@ -212,8 +214,13 @@ def _name(augment: AugmentFunction | None) -> str | None:
     return str(plain) if " at 0x" in text else text
 
 
-def _write_command(checkpoints: Checkpoints) -> None:
-    assert checkpoints.folder is not None
-    versions = {"torch": torch.__version__, "threads": torch.get_num_threads()}
-    text = json.dumps({**checkpoints.command, **versions}, indent=1)
-    write_text(checkpoints.folder / "train.json", text + "\n")
+def _write_command(run: Run) -> None:
+    folder = run.checkpoints.folder
+    assert folder is not None
+    machine = {
+        "device": describe_device(run.processes.device),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+    text = json.dumps({**run.checkpoints.command, **machine}, indent=1)
+    write_text(folder / "train.json", text + "\n")

@@ -1,0 +1,339 @@
+"""What is computed elsewhere than on the CPU: everything reaches the device, and nothing is mixed.
+
+Every test runs on a device that pretends, where results must be the CPU's to the last bit, and
+with `pytest -m gpu` on a real GPU, where they must be close.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from copy import deepcopy
+from dataclasses import dataclass
+from importlib import import_module
+from typing import ClassVar
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+from typer.testing import CliRunner
+
+import offramp
+from offramp import machine
+from offramp.cli.app import app
+from offramp.data import Augmentation
+from offramp.errors import ConfigError
+from offramp.networks.timing import time_exits
+from offramp.runtime import Runner, measure_speed
+from offramp.storage import read_folder
+from offramp.training import TrainConfig
+
+from .cli.test_predict_bench import SPLITS
+from .deployment import _short_fits, joined_outputs, make_world, split_batch  # noqa: F401
+from .pretend import PretendTensor, registered
+from .studies.conftest import TINY
+
+# The function of the same name hides the module.
+load_module = import_module("offramp.data.load")
+ATTENTION = 1e-5  # error where attention is one operation on the CPU, and several elsewhere
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device, and how far results on it may be from the CPU's."""
+
+    name: str
+    error: float = 0.0
+
+    def check_close(self, found, expected, least=0.0):
+        error = max(self.error, least)
+        torch.testing.assert_close(found.cpu(), expected, rtol=error, atol=error)
+
+    def check_network(self, network):
+        assert {str(each.device) for each in network.state_dict().values()} == {self.name}
+
+
+def real_gpu():
+    found = machine.devices()[0]
+    if found == "cpu":
+        pytest.skip("no GPU that torch can use")
+    return Place(str(machine.find_device(found)), error=2e-3)
+
+
+@pytest.fixture(params=["pretend", pytest.param("gpu", marks=pytest.mark.gpu)])
+def place(request, monkeypatch):
+    if request.param == "gpu":
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+        return real_gpu()
+    registered()
+    # PyTorch cannot ask a device that is written in Python to wait, nor use it in that mode.
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch, "inference_mode", torch.no_grad)
+    return Place("pretend:0")
+
+
+@pytest.fixture
+def images():
+    labels = torch.arange(48) % 3
+    return TensorDataset(torch.rand(48, 3, 8, 8) + 0.5 * labels.view(-1, 1, 1, 1), labels)
+
+
+def network(name="convnet", **settings):
+    torch.manual_seed(3)
+    return offramp.build(name, num_classes=3, image_size=8, **settings)
+
+
+def test_the_pretended_device_refuses_tensors_of_the_cpu():
+    registered()
+    x = torch.rand(3).to("pretend")
+    assert isinstance(x, PretendTensor) and x.device.type == "pretend"
+    torch.testing.assert_close((x * 2 + torch.tensor(1.0)).cpu(), x.cpu() * 2 + 1)
+    for mixed in (
+        lambda: x + torch.rand(3),
+        lambda: torch.rand(3) * x,
+        lambda: x[torch.arange(2)],
+    ):
+        with pytest.raises(RuntimeError, match="mixes devices: a tensor"):
+            mixed()
+
+
+TRAININGS = {
+    "joint": {"augment": Augmentation(flip=0.5)},
+    "gradient-equilibrium": {},
+    "distillation": {"freeze_backbone": True},
+    "zero-time-waste": {},
+}
+SETTINGS = {
+    "averaging": 0.9,
+    "label_smoothing": 0.1,
+    "image_sizes": (8, 8),
+    "channels_last": True,
+}
+
+
+@pytest.mark.parametrize("objective", TRAININGS)
+def test_training_on_a_device_ends_with_the_weights_of_the_cpu(place, images, objective, tmp_path):
+    settings = SETTINGS if objective == "joint" else {}
+    options = {"epochs": 2, "batch_size": 16, "progress": False, "tensorboard": False, **settings}
+    head = "cascade" if objective == "zero-time-waste" else None
+    here, there = network(head=head), network(head=head)
+    chosen = TRAININGS[objective]
+    offramp.train(here, images, objective, TrainConfig(device="cpu", **options), **chosen)
+    config = TrainConfig(device=place.name, **options)
+    history = offramp.train(there, images, objective, config, folder=tmp_path, **chosen)
+    place.check_network(there)
+    for name, weight in there.state_dict().items():
+        place.check_close(weight, here.state_dict()[name])
+    written = json.loads((tmp_path / "train.json").read_text())
+    assert written["device"] == history.last["device"] == machine.describe_device(there_is(place))
+    assert written["precision"] == history.last["precision"] == "float32"
+
+
+def there_is(place):
+    return torch.device(place.name)
+
+
+class KilledError(Exception):
+    pass
+
+
+@dataclass(frozen=True)
+class KillsItself(Augmentation):
+    """An augmentation that ends the process after some steps; it is told from none by its name."""
+
+    steps: ClassVar[list[int]] = []
+
+    def __call__(self, *arguments):
+        self.steps.append(1)
+        if len(self.steps) == 4:
+            raise KilledError
+        return super().__call__(*arguments)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_killed_run_on_a_device_ends_with_the_same_weights(place, images, precision, tmp_path):
+    config = TrainConfig(
+        epochs=2,
+        batch_size=16,
+        device=place.name,
+        precision=precision,
+        checkpoint_seconds=0,
+        progress=False,
+        tensorboard=False,
+    )
+    straight, resumed = network(), network()
+    KillsItself.steps[:] = range(4)
+    offramp.train(straight, images, config=config, augment=KillsItself())
+    KillsItself.steps.clear()
+    with pytest.raises(KilledError):
+        offramp.train(resumed, images, config=config, augment=KillsItself(), folder=tmp_path)
+    _, tensors = read_folder(tmp_path / "checkpoint", "checkpoint", 1)
+    assert ("scaler.scale" in tensors) == (precision == "float16")
+    history = offramp.train(resumed, images, config=config, augment=KillsItself(), folder=tmp_path)
+    assert history.resumed and len(history) == 2
+    for name, weight in resumed.state_dict().items():
+        place.check_close(weight, straight.state_dict()[name].cpu())
+
+
+NETWORKS = {
+    "convnet": {},
+    "thin-resnet": {"depth": 8},
+    "msdnet": {},
+    "vit": {"width": 8, "depth": 2, "heads": 2, "patch_size": 4},
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_ledger_does_not_depend_on_the_device(place, images, name):
+    made = network(name, **NETWORKS[name])
+    expected = offramp.record(made, images, "val", device="cpu", batch_size=20, progress=False)
+    found = offramp.record(made, images, "val", device=place.name, batch_size=20, progress=False)
+    place.check_network(made)
+    place.check_close(found.logits, expected.logits, ATTENTION if name == "vit" else 0)
+    assert torch.equal(found.costs, expected.costs)
+    assert found.recorded_on == f"{machine.describe_device(there_is(place))}, float32"
+    assert expected.recorded_on == "cpu, float32"
+
+
+def test_a_network_on_a_device_stays_there_unless_told_otherwise(place, images):
+    made = network().to(place.name)
+    ledger = offramp.record(made, images, "val", progress=False)
+    assert ledger.recorded_on.startswith(place.name)
+    offramp.train(made, images, config=TrainConfig(epochs=1, progress=False))
+    place.check_network(made)
+    offramp.record(made, images, "val", device="cpu", progress=False)
+    Place("cpu").check_network(made)
+
+
+@pytest.mark.parametrize("kind", ["flat", "cascade", "nested", "conv", "text"])
+def test_a_runner_decides_on_a_device_as_on_the_cpu(place, kind):
+    world = make_world(kind, offramp.Corrector(hidden=4, epochs=1))
+    inputs = world.inputs(21)
+    here = Runner(world.network, world.policy)
+    expected, full = here(inputs), here.full(inputs)
+    runner = Runner(deepcopy(world.network), world.policy, device=place.name)
+    place.check_network(runner.network)
+    assert str(runner.device) == place.name
+    streamed = joined_outputs(runner.stream(split_batch(inputs, 5)))
+    for output in (runner(inputs), streamed):
+        assert torch.equal(output.exits, expected.exits)
+        torch.testing.assert_close(output.logits, expected.logits, rtol=1e-3, atol=1e-3)
+    place.check_close(runner.full(inputs), full, ATTENTION if kind == "text" else 0)
+    assert runner(inputs, deadline=1e-9).exits.max() == 0
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_runs_on_a_device(place, precision, world_of_images):
+    world = world_of_images
+    runner = Runner(deepcopy(world.network), world.policy, device=place.name, precision=precision)
+    output = runner(world.inputs(9))
+    assert output.logits.dtype == torch.float32
+    exact = Runner(world.network, world.policy)(world.inputs(9))
+    torch.testing.assert_close(output.logits, exact.logits, rtol=0.1, atol=0.3)
+
+
+@pytest.fixture(scope="module")
+def world_of_images():
+    return make_world("conv")
+
+
+def test_whatever_is_timed_is_waited_for(place, monkeypatch, world_of_images):
+    world, waits = world_of_images, []
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: waits.append(str(device)))
+    runner = Runner(deepcopy(world.network), world.policy, device=place.name)
+    measure_speed(runner, world.inputs(8), [4], seconds=0)
+    assert set(waits) == {place.name}
+    waits.clear()
+    exits = runner.network.num_exits
+    time_exits(runner.network, world.inputs(4).to(place.name), repeats=1, warmup=0)
+    assert waits == [place.name] * 4 * exits  # before and after each stage and each head
+
+
+def call(*words):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0
+    return result
+
+
+def test_every_command_computes_on_the_device_and_says_so_first(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(load_module, "load", lambda name, **options: SPLITS)
+    run, policy, used = tmp_path / "run", tmp_path / "policy", f"on {place.name} ("
+    data = ["--data", "x", "--batch-size", 16, "--device"]
+
+    command = ("train", "--network", "convnet", "--epochs", 1, "--out", run, *data, place.name)
+    found = call(*command, "--precision", "float32")
+    assert found.stderr.startswith(f"training {used}")
+    found = call("record", run, "--device", place.name)
+    assert found.stderr.startswith(f"recording held_out {used}")
+    call("fit", run / "ledgers", "--method", "baseline", "--budget", 0.6, "--out", policy)
+    found = call("predict", run, policy, "--device", place.name, "--limit", 5)
+    assert found.stderr.startswith(f"running {used}")
+    found = call("bench", run, policy, "--device", place.name, "--seconds", 0)
+    assert f"{place.name} (" in found.stdout and "float32" in found.stdout
+
+
+def test_a_study_computes_on_the_device_and_its_report_says_so(place, tmp_path, capfd):
+    (tmp_path / "tiny.toml").write_text(TINY)
+    options = {"cache": tmp_path / "cache", "changes": {"compare.methods": ["baseline"]}}
+    result = offramp.run(tmp_path / "tiny.toml", tmp_path / "out", device=place.name, **options)
+    assert capfd.readouterr().err.startswith(f"running tiny on {place.name} (")
+    devices = json.loads((result.folder / "study.json").read_text())["devices"]
+    assert len(devices) == 4
+    assert all(each.startswith(place.name) for each in devices.values())
+
+
+@pytest.mark.gpu
+def test_a_server_answers_from_a_gpu(tmp_path):
+    """Not on the pretended device, which the server's processes do not know."""
+    place = real_gpu()
+    made = network()
+    data = TensorDataset(torch.rand(60, 3, 8, 8), torch.arange(60) % 3)
+    held_out, val, _ = offramp.record(made, data, "all", device="cpu", progress=False).partition()
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
+    made.save(tmp_path / "network")
+    policy.at(budget=0.7).save(tmp_path / "policy")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = f"-m offramp serve {tmp_path}/network {tmp_path}/policy --port {port}"
+    process = subprocess.Popen(
+        [sys.executable, *command.split(), "--device", place.name], stderr=subprocess.PIPE
+    )
+    try:
+        body = json.dumps({"inputs": data[0][0].tolist()}).encode()
+        answer = ask(f"http://127.0.0.1:{port}/predict", body, process)
+        expected = Runner(made, policy.at(budget=0.7))(data[0][0][None])
+        assert answer["class"] == int(expected.predictions[0])
+    finally:
+        os.kill(process.pid, signal.SIGTERM)
+        _, printed = process.communicate(timeout=60)
+    assert f"serving on {place.name}" in printed.decode()
+
+
+def ask(address, body, process):
+    until = time.monotonic() + 240
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+            return json.load(urllib.request.urlopen(request))
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError("the server did not answer")
+
+
+def test_a_device_that_is_not_there_is_refused(images):
+    for name in ("cuda:99", "gpu", "meta", "cpu:x", ""):
+        with pytest.raises(
+            ConfigError, match=r"`device` must be auto or one of .*cpu on this mach"
+        ):
+            machine.find_device(name)
+    with pytest.raises(ConfigError, match="got 'cuda:99'; offramp doctor says which GPUs"):
+        offramp.record(network(), images, "val", device="cuda:99", progress=False)
+    with pytest.raises(ConfigError, match="got 'cuda:99'"):
+        offramp.train(network(), images, config=TrainConfig(device="cuda:99"))
