@@ -6,8 +6,6 @@ devices raises as it would on a GPU. Only copies may cross, and numbers (tensors
 dimensions) may stay on the CPU, as PyTorch allows.
 """
 
-from functools import cache
-
 import torch
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import return_and_correct_aliasing
@@ -19,33 +17,33 @@ CROSSING = (aten.copy_.default, aten._to_copy.default)
 
 class PretendTensor(torch.Tensor):
     @staticmethod
-    def __new__(cls, inner):
+    def __new__(cls, held):
         return torch.Tensor._make_wrapper_subclass(
             cls,
-            inner.size(),
-            strides=inner.stride(),
-            storage_offset=inner.storage_offset(),
-            dtype=inner.dtype,
+            held.size(),
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
             device=torch.device("pretend", 0),
         )
 
-    def __init__(self, inner):
-        self.inner = inner
+    def __init__(self, held):
+        self.held = held
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     def tolist(self):  # PyTorch does not ask subclasses for their values
-        return self.inner.tolist()
+        return self.held.tolist()
 
     def __repr__(self):
-        return f"PretendTensor({self.inner})"
+        return f"PretendTensor({self.held})"
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         if func not in CROSSING:
             check_devices(func, tree_leaves((args, kwargs)))
-        inner, options = tree_map_only(cls, lambda each: each.inner, (args, kwargs))
+        inner, options = tree_map_only(cls, lambda each: each.held, (args, kwargs))
         target = options.get("device")
         if target is not None:
             options["device"] = torch.device("cpu")
@@ -82,6 +80,12 @@ def empty_strided(size, stride, dtype=None, layout=None, device=None, pin_memory
     return PretendTensor(torch.empty_strided(size, stride, dtype=dtype))
 
 
+def copy_from(source, target, non_blocking=False):
+    """Copies that PyTorch makes by itself, as for an index that is a list."""
+    source, target = (getattr(each, "held", each) for each in (source, target))
+    return target.copy_(source)
+
+
 def halved(name):
     """An operation in the precision of autocast."""
     operation = getattr(aten, name)
@@ -95,15 +99,18 @@ def halved(name):
     return run
 
 
-@cache
-def registered():
-    """Register the device for the rest of the process; returns what keeps it registered."""
+LIBRARIES = []  # what keeps the device registered
+
+
+def register():
+    """Register the device for the rest of the process."""
     backend_registration._setup_privateuseone_for_python_backend("pretend", Backend())
     library = torch.library.Library("aten", "IMPL")
     library.impl("empty.memory_format", empty, "PrivateUse1")
     library.impl("empty_strided", empty_strided, "PrivateUse1")
+    library.impl("_copy_from", copy_from, "PrivateUse1")
     for name in ("conv2d", "linear", "matmul"):
         library.impl(name, halved(name), "AutocastPrivateUse1")
     others = torch.library.Library("_", "IMPL")
     others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    return library, others
+    LIBRARIES.extend([library, others])

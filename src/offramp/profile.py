@@ -18,7 +18,7 @@ from torch import Tensor
 from offramp.costs import OCCUPANCY, Costs
 from offramp.errors import ConfigError, FileFormatError, OriginError
 from offramp.ledger import Ledger
-from offramp.machine import machine_name
+from offramp.machine import describe_device, device_of, machine_name, synchronize
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.state import batch_size as rows_of
 from offramp.networks.state import evaluating, take
@@ -201,15 +201,20 @@ def _binomial(count: int, share: float) -> Floats:
 class Ticks:
     """A clock that keeps what it showed: runners read theirs before every stage."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], device: torch.device) -> None:
         self.clock = clock
+        self.device = device
         self.read: list[float] = []
 
+    def now(self) -> float:
+        """The time at which the device has done everything so far."""
+        synchronize(self.device)
+        return self.clock()
+
     def __call__(self) -> float:
-        """The time."""
-        now = self.clock()
-        self.read.append(now)
-        return now
+        """The same, kept."""
+        self.read.append(self.now())
+        return self.read[-1]
 
 
 class Timed(Protocol):
@@ -264,15 +269,15 @@ def profile(
     sizes = _sizes(largest)
     batch = network.example(sizes[-1]) if inputs is None else inputs
     policy = _default_policy(network) if policy is None else policy
-    probes, ticks = Probes(network, policy, batch, sizes), Ticks(clock)
+    where = device_of(network) if runtime == "torch" else torch.device("cpu")
+    probes, ticks = Probes(network, policy, batch, sizes), Ticks(clock, where)
     with _runners(probes, runtime, threads, ticks) as (runner, closed, used):
         turns = _take_turns(probes, runner, closed, ticks, seconds)
     found = _summary(probes, turns)
-    where = next((p.device for p in network.parameters()), torch.device("cpu"))
     return Profile(
         runtime=runtime,
         threads=used,
-        device=str(where) if runtime == "torch" else "cpu",
+        device=describe_device(where),
         machine=machine_name(),
         network=network.fingerprint(),
         exits=list(policy.exits),
@@ -338,7 +343,7 @@ class Probes:
 
 def _scores(network: EarlyExitNetwork, policy: Policy, inputs: Any) -> Tensor:  # noqa: ANN401
     """Stop scores `[n, M]` of all exits that the policy decides at."""
-    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    device = device_of(network)
     parts = []
     with torch.inference_mode(), evaluating(network):
         for index in torch.arange(rows_of(inputs)).split(32):
@@ -443,9 +448,9 @@ def _turn(
 def _pieces(run: Callable[[Any], Any], batch: Any, ticks: Ticks) -> Floats:  # noqa: ANN401
     """Seconds between the start, the beginnings of later stages, and the end."""
     ticks.read.clear()
-    start = ticks.clock()
+    start = ticks.now()
     run(batch)
-    end = ticks.clock()
+    end = ticks.now()
     return np.diff([start, *ticks.read[1:], end])
 
 

@@ -155,7 +155,10 @@ def test_a_network_that_does_not_know_its_inputs_is_not_served():
         ({"max_batch": 0}, "`max_batch` must be at least 1, got 0"),
         ({"max_bytes": 0}, "`max_bytes` must be at least 1, got 0"),
         ({"workers": 0}, "`workers` must be at least 1, got 0"),
-        ({"precision": "half"}, "`precision` must be float32 or bfloat16, got 'half'"),
+        (
+            {"precision": "half"},
+            r"`precision` must be auto, .*float16, got 'half'",
+        ),
         ({"request_timeout": 0}, r"`request_timeout` must be longer than `batch_wait` .*got 0"),
         ({"body_timeout": 0}, "`body_timeout` must be positive, got 0"),
         ({"batch_wait": 40}, r"`batch_wait` must lie in 0\.\.30, got 40"),

@@ -122,7 +122,7 @@ def test_impossible_requests_are_named(convnet, data):
     for error, settings, message in (
         (SplitError, {}, "the data do not say which split they are"),
         (ConfigError, {"split": "val", "dtype": "int8"}, "`dtype` must be float16 or float32"),
-        (ConfigError, {"split": "val", "precision": "int8"}, "`precision` must be float32 or"),
+        (ConfigError, {"split": "val", "precision": "int8"}, "`precision` must be auto, float32"),
         (ConfigError, {"split": "val", "batch_size": 0}, "`batch_size` must be at least 1"),
     ):
         with pytest.raises(error, match=message):

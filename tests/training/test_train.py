@@ -288,7 +288,7 @@ def test_schedule_ends_low_and_restarts_high():
         ({"weight_decay": -1}, "`weight_decay` must be at least 0"),
         ({"clip_norm": 0}, "`clip_norm` must be above 0, or None"),
         ({"stopping_share": 1}, "say patience=None"),
-        ({"precision": "float16"}, "`precision` must be float32 or bfloat16"),
+        ({"precision": "int8"}, "`precision` must be auto, float32, bfloat16, float16, got"),
     ],
 )
 def test_impossible_settings_are_named(settings, message):
