@@ -335,6 +335,6 @@ def _check_gpus(device: torch.device) -> None:
     processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
     if device.type == "cuda" and processes > gpus:
         raise ConfigError(
-            f"every process needs a GPU of its own, and there are {processes} processes and {gpus} "
-            "GPUs on this machine: start fewer processes, or say --device cpu"
+            f"every process needs a GPU of its own, and this machine has {gpus} for {processes} "
+            "processes: start fewer processes, or say --device cpu"
         )
