@@ -69,6 +69,7 @@ class OnnxRunner(StagedRunner):
             clock=clock,
         )
         self._segments = self._open_segments()
+        self._first_names = self._state_names(manifest.segments[0])
         self._ends = sorted(segment.exit_index for segment in manifest.segments)
         self._exits = {
             each.exit_index: open_graph(self._folder, each.exit, threads=1)  # too small for more
@@ -137,7 +138,7 @@ class OnnxRunner(StagedRunner):
         state = inputs.begin(_as_tensors(x))
         _check_shape(inputs, state)
         leaves = [leaf_at(state, path).detach().cpu() for path in first.state]
-        return dict(zip(self._state_names(first), leaves, strict=True))
+        return dict(zip(self._first_names, leaves, strict=True))
 
     def _advance(self, exit_index: int, batch: InFlightBatch) -> InFlightBatch:
         """Run all stages up to the next exit, with the first of them."""
