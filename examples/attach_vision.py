@@ -7,7 +7,8 @@ folder or a hub id instead, as in `attach("microsoft/resnet-50")`, pretrained we
 import torch
 from transformers import ResNetConfig, ResNetForImageClassification
 
-from offramp.networks import attach, count_macs, take, time_exits
+import offramp
+from offramp.networks import attach, count_macs, take
 
 torch.manual_seed(0)
 config = ResNetConfig(
@@ -23,7 +24,7 @@ with torch.no_grad():
     assert torch.equal(network(images)[:, -1], backbone(images).logits)
 
 macs = count_macs(network, images)
-seconds = time_exits(network, images, repeats=5)
+seconds = offramp.profile(network, batch_size=8, inputs=images, seconds=1).costs(batch_size=8)
 print(f"{'exit':32} {'MACs':>12} {'of the whole':>13} {'microseconds':>13}")
 for name, cost, time in zip(network.exit_names, macs.cumulative, seconds.cumulative, strict=True):
     share = cost / macs.reference

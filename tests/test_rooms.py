@@ -31,8 +31,8 @@ CORE = [
 ]
 NETWORK = ["data", "networks", "training"]
 MEETING = [
-    *("record", "zoo", "runtime", "onnx", "profile", "serving", "report", "studies", "theory"),
-    *("cli", "__main__"),
+    *("record", "zoo", "runtime", "onnx", "profile", "bench", "serving", "report", "studies"),
+    *("theory", "cli", "__main__"),
 ]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]
 

@@ -238,6 +238,12 @@ class Policy:
             )
         return points.thresholds[self.selected]
 
+    def view(self, ledger: Ledger) -> Ledger:
+        """A ledger with the exits that this policy decides at, if it has more of them."""
+        if ledger.exits == self.exits or not set(self.exits) <= set(ledger.exits):
+            return ledger
+        return ledger.keep_exits([ledger.exits.index(kept) for kept in self.exits])
+
     def decide(self, ledger: Ledger) -> Tensor:
         """The exit at which each sample stops, `[N]`; any split may be asked about."""
         ledger = self._check_partner(ledger)
@@ -372,8 +378,7 @@ class Policy:
         """The ledger with this policy's exits; it must be of its network and have its costs."""
         if self.cost_model is None:
             raise NotFittedError("this policy is not fitted; call fit(held_out) first")
-        if ledger.exits != self.exits and set(self.exits) <= set(ledger.exits):
-            ledger = ledger.keep_exits([ledger.exits.index(kept) for kept in self.exits])
+        ledger = self.view(ledger)
         exits = len(self.cost_model.stages)
         if (exits, self.num_classes) != (ledger.num_exits, ledger.num_classes):
             raise LedgerError(

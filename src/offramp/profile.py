@@ -27,6 +27,7 @@ from offramp.policy import Policy
 from offramp.replay import Price, exit_scores
 from offramp.runtime import Runner
 from offramp.runtime.output import RunOutput
+from offramp.runtime.runner import network_of
 from offramp.scorers import History, MaxProbability
 from offramp.storage import read_description, restore, write_description
 from offramp.thresholds.points import OperatingPoints
@@ -268,11 +269,12 @@ def profile(
         raise ConfigError(f"`batch_size` must be at least 1, got {batch_size}")
     sizes = _sizes(largest)
     batch = network.example(sizes[-1]) if inputs is None else inputs
-    policy = _default_policy(network) if policy is None else policy
+    policy = plain_policy(network) if policy is None else policy
     where = device_of(network) if runtime == "torch" else torch.device("cpu")
     probes, ticks = Probes(network, policy, batch, sizes), Ticks(clock, where)
-    with _runners(probes, runtime, threads, ticks) as (runner, closed, used):
-        turns = _take_turns(probes, runner, closed, ticks, seconds)
+    with runner_of(network, probes.policy, runtime, threads, ticks) as runner:
+        used = getattr(runner, "threads", torch.get_num_threads())
+        turns = _take_turns(probes, runner, ticks, seconds)
     found = _summary(probes, turns)
     return Profile(
         runtime=runtime,
@@ -293,23 +295,27 @@ def _sizes(largest: Sequence[int]) -> list[int]:
     return sorted({*largest, *(size for size in smaller if size < max(largest))})
 
 
-def _default_policy(network: EarlyExitNetwork, exits: Sequence[int] | None = None) -> Policy:
-    """Max probability, fitted to no more than the shape of the network's logits."""
+def plain_policy(network: EarlyExitNetwork, exits: Sequence[int] | None = None) -> Policy:
+    """Max probability, fitted to no more than the shape of the network's logits.
+
+    With a single exit it is for the network that is cut there, and has no others.
+    """
     logits = torch.zeros(4, network.num_exits, network.num_classes)
     costs = Costs((1.0,) * network.num_exits, (0.0,) * network.num_exits, unit="relative")
     name = network.fingerprint()
     ledger = Ledger(logits, [0, 1, 0, 1], costs, split="held_out", network=name)
     kept = ledger if exits is None else ledger.keep_exits(exits)
     (policy,) = Policy(MaxProbability()).fit_seeds(kept, [0])
-    return policy
+    never = torch.full((kept.num_exits,), NEVER, dtype=torch.float64)
+    return policy.with_points(_points([never])).at_point(0)
 
 
 class Probes:
     """Batches of every size, and operating points that send them where they are to be timed.
 
-    At `open` no sample stops before the last exit, though all are looked at; at `first` all stop
-    at the first exit. At the point named after a size one sample of its first batch stops at every
-    exit, so that the batch shrinks each time.
+    At `open` no sample stops before the last exit, though all are looked at; at `closed` none is
+    looked at; at `first` all stop at the first exit. At the point named after a size one sample of
+    its first batch stops at every exit, so that the batch shrinks each time.
     """
 
     def __init__(
@@ -320,6 +326,10 @@ class Probes:
         sizes: list[int],
     ) -> None:
         self.network, self.sizes = network, sizes
+        never = torch.full((len(policy.exits),), NEVER, dtype=torch.float64)
+        network_of(
+            policy.with_points(_points([never])).at_point(0), network
+        )  # raises if another's
         samples = rows_of(inputs)
 
         def rows(start: int, size: int) -> Any:  # noqa: ANN401
@@ -330,9 +340,8 @@ class Probes:
             for size in sizes
         }
         scores = _scores(network, policy, rows(0, sizes[-1]))
-        never = torch.full((len(policy.exits),), NEVER, dtype=torch.float64)
         paths = {str(size): _leaving(scores[:size]) for size in sizes}
-        thresholds = {"open": never, "first": -never, **paths}
+        thresholds = {"open": never, "closed": never + torch.inf, "first": -never, **paths}
         self.names = list(thresholds)
         self.policy = policy.with_points(_points(list(thresholds.values()))).at_point(0)
 
@@ -379,27 +388,22 @@ def _points(thresholds: Sequence[Tensor]) -> OperatingPoints:
 
 
 @contextmanager
-def _runners(
-    probes: Probes, runtime: str, threads: int | None, ticks: Ticks
-) -> Iterator[tuple[Timed, Timed | None, int]]:
-    """The runner to measure, one whose exits are all closed if there is one, and its threads."""
-    network, policy = probes.network, probes.policy
+def runner_of(
+    network: EarlyExitNetwork,
+    policy: Policy,
+    runtime: str = "torch",
+    threads: int | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[Timed]:
+    """A runner of either runtime; PyTorch has its number of threads, and its own back later."""
     if runtime == "onnx":
-        # In a graph that goes past closed exits there is no place to read a clock.
         with tempfile.TemporaryDirectory() as folder:
-            onnx = OnnxRunner(export(network, policy, folder), threads, clock=ticks)
-            yield onnx, None, onnx.threads
+            yield OnnxRunner(export(network, policy, folder), threads, clock=clock)
         return
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads or before)
-        closed = torch.full((1, len(policy.exits)), torch.inf, dtype=torch.float64)
-        plain = _default_policy(network, policy.exits).with_points(_points(list(closed)))
-        yield (
-            Runner(network, policy, clock=ticks),
-            Runner(network, plain.at_point(0), clock=ticks),
-            threads or before,
-        )
+        yield Runner(network, policy, clock=clock)
     finally:
         torch.set_num_threads(before)
 
@@ -408,9 +412,7 @@ Turns = dict[tuple[int, str], list[list[Floats]]]
 """By size and probe, for every batch, the seconds of its pieces in every turn."""
 
 
-def _take_turns(
-    probes: Probes, runner: Timed, closed: Timed | None, ticks: Ticks, seconds: float
-) -> Turns:
+def _take_turns(probes: Probes, runner: Timed, ticks: Ticks, seconds: float) -> Turns:
     """Time all probes again and again, a size at a time, so that every size gets its share."""
     turns: Turns = {}
     spent = dict.fromkeys(probes.sizes, 0.0)
@@ -419,7 +421,7 @@ def _take_turns(
         waiting = [size for size in probes.sizes if taken[size] < TURNS] or probes.sizes
         size = min(waiting, key=lambda each: spent[each])
         start = time.perf_counter()
-        for name, draw, pieces in _turn(probes, runner, closed, ticks, size):
+        for name, draw, pieces in _turn(probes, runner, ticks, size):
             if taken[size] >= 0:
                 draws = turns.setdefault((size, name), [])
                 draws.extend([] for _ in range(draw + 1 - len(draws)))
@@ -430,16 +432,14 @@ def _take_turns(
 
 
 def _turn(
-    probes: Probes, runner: Timed, closed: Timed | None, ticks: Ticks, size: int
+    probes: Probes, runner: Timed, ticks: Ticks, size: int
 ) -> Iterator[tuple[str, int, Floats]]:
     """Time every probe once on every batch of a size: its name, the batch, seconds of pieces."""
     for name in ("full", "closed", "open", "first", str(size)):
         if name in probes.names:
             runner.set_budget(probes.budget(name))
-        by = closed if name == "closed" else runner
-        if by is None:
-            continue
-        run: Callable[[Any], Any] = by.full if name == "full" else partial(by, deadline=LONG)
+        run: Callable[[Any], Any] = partial(runner, deadline=LONG)
+        run = runner.full if name == "full" else run
         batches = probes.batches[size][: 1 if name == str(size) else None]
         for draw, batch in enumerate(batches):
             yield name, draw, _pieces(run, batch, ticks)
@@ -476,11 +476,10 @@ def _summary(probes: Probes, turns: Turns) -> dict[str, Any]:
     first = np.array([_best(turns[size, "first"])[0] for size in sizes])
     # What comes after the exit of the last sample is paid by those who leave early, too.
     call = (first - opened[:, 0]).clip(0, 0.9 * opened[:, -1])
-    if (sizes[0], "closed") in turns:
-        looks = opened - np.array([_best(turns[size, "closed"]) for size in sizes])
-    else:
-        looks = np.repeat((opened.sum(1) - full - call)[:, None], opened.shape[1], axis=1)
-        looks /= max(1, opened.shape[1] - 1)
+    looks = opened - np.array([_best(turns[size, "closed"]) for size in sizes])
+    if probes.policy.answer.reads_history:
+        # Then all heads run, whether exits are open or not, and only their sum is known.
+        looks[:] = ((opened.sum(1) - full - call) / max(1, opened.shape[1] - 1))[:, None]
     looks = looks.clip(0, 0.9 * opened)
     looks[:, -1] = 0  # the last head is part of the last stage: it runs without exits, too
     stages = opened - looks

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from offramp.errors import FileFormatError
 
-KINDS = ("ledger", "policy", "network", "export")
+KINDS = ("ledger", "policy", "network", "export", "profile")
 
 
 @contextmanager

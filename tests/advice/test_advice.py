@@ -281,3 +281,27 @@ def test_on_a_real_network_auto_gains_over_the_baseline(real_splits):
     )
     assert advice.verdict == "exits"
     assert all("EEFP, no history" in row.why for row in advice.budgets)
+
+
+def test_where_exits_do_not_pay_the_plan_is_the_full_network():
+    splits = synthetic.ledgers(seed=0, samples=300, exits=4)
+    # A look takes as long as the network without exits.
+    dear = Costs((0.25,) * 4, (1.0, 1.0, 1.0, 0.0), reference=1.0, unit="seconds")
+    timed = {name: ledger.with_costs(dear) for name, ledger in splits.items()}
+    plan = auto(timed["held_out"], timed["val"], [0.5, 1.0], ["baseline"])
+    for budget, policy in plan.items():
+        assert policy.exits == (3,)
+        assert "do not use exits on this machine" in plan.why[budget]
+        outcome = evaluate(policy, timed["test"])
+        assert (outcome.mean_cost, outcome.accuracy) == (1.0, outcome.full_accuracy)
+    advice = advise(**timed, budgets=[0.5], methods=["baseline"])
+    assert advice.text.startswith("Do not use exits on this machine at this batch size.")
+
+
+def test_exits_whose_look_costs_more_than_it_saves_are_dropped():
+    splits = synthetic.ledgers(seed=0, samples=300, exits=4)
+    looks = (0.02, 0.6, 0.02, 0.0)
+    costs = Costs((0.25,) * 4, looks, reference=1.0, unit="seconds")
+    timed = {name: ledger.with_costs(costs) for name, ledger in splits.items()}
+    plan = auto(timed["held_out"], timed["val"], [0.5, 0.7], ["baseline"])
+    assert all(1 not in policy.exits and len(policy.exits) > 1 for policy in plan.values())

@@ -166,11 +166,31 @@ def test_a_budget_can_be_given(places):
     assert len(dear) == 60 and sum(cheap) < 0.7 * sum(dear)
 
 
-def test_bench_prints_both_speeds(places):
-    text = f"bench {places}/network {places}/policy --batch-sizes 2,4 --seconds 0"
-    with_data = call(f"{text} --data x --channels-last")
-    assert "with exits" in with_data.stdout and "mean cost" in with_data.stdout
-    assert "noise as input" in call(text).stderr
+def test_bench_races_what_a_user_could_run(places, tmp_path):
+    text = f"bench {places}/network {places}/policy --runtime torch --batch 2,4 --seconds 0.1"
+    result = call(f"{text} --data x --rival {places}/network --out {tmp_path}/bench")
+    for name in ("with exits", "without exits", "exit 0 alone", "network", "promised"):
+        assert name in result.stdout
+    rows = json.loads((tmp_path / "bench" / "bench.json").read_text())
+    assert {row["batch_size"] for row in rows} == {2, 4}
+    assert all(0 <= row["accuracy"] <= 1 for row in rows)
+    assert (tmp_path / "bench" / "bench.svg").is_file()
+    assert "noise as input" in call(f"{text} --no-cuts").stderr
+
+
+def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
+    folder = tmp_path / "profile"
+    call(f"profile {places}/network --batch 1,4 --seconds 0 --data x --out {folder}")
+    assert "exit 0" in call(f"inspect {folder}").stdout
+    ledgers = tmp_path / "ledgers"
+    network = offramp.networks.EarlyExitNetwork.load(places / "network")
+    for split in ("held_out", "val", "test"):
+        offramp.record(network, SPLITS[split], progress=False).save(ledgers / split)
+    made = f"auto {ledgers} --methods baseline --profile {folder} --batch 4 --budget 0.95"
+    call(f"{made} --out {tmp_path}/policy")
+    assert offramp.Policy.load(tmp_path / "policy").cost_model.unit == "seconds"
+    with pytest.raises(ConfigError, match="give --profile as well"):
+        call(f"auto {ledgers} --batch 4 --out {tmp_path}/other")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +216,9 @@ def test_bench_prints_both_speeds(places):
             ConfigError,
             "at least 1",
         ),
-        ("bench {p}/network {p}/policy --batch-sizes a", ConfigError, "comma-separated numbers"),
+        ("bench {p}/network {p}/policy --batch a", ConfigError, "comma-separated numbers"),
+        ("bench {p}/network {p}/policy --batch 0", ConfigError, "whole numbers from 1 on"),
+        ("bench {p}/network {p}/policy --runtime tpu", ConfigError, "must be torch, onnx or"),
         ("bench {p}/other {p}/policy", OriginError, "record this network and fit"),
         ("bench {p}/fewer {p}/policy", NetworkError, "policy is for 4 exits and 3 classes"),
         ("predict {p}/gray {p}/graypolicy {p}/x.png", NetworkError, "takes square RGB images"),

@@ -357,3 +357,18 @@ def test_unknown_model_of_a_library_is_told(fake_libraries, library):
 def test_msdnet_with_fewer_exits_has_heads_that_fit_where_they_are():
     network = build("msdnet", num_classes=5, image_size=16, at=3)
     assert network(torch.rand(2, 3, 16, 16)).shape == (2, 3, 5)
+
+
+def test_few_exits_are_placed_by_the_seconds_of_the_blocks(monkeypatch):
+    seconds = [5.0, 1.0, 1.0, 1.0, 1.0, 1.0, 5.0, 5.0]
+    module = sys.modules["offramp.networks.attach"]
+    monkeypatch.setattr(module, "stage_seconds", lambda stages, state: seconds)
+    blocks = [nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in seconds]
+    network = attach(nn.Sequential(*blocks, nn.Linear(4, 3)), "auto", example=torch.rand(2, 4))
+    assert network.num_exits == 4
+    assert network.exit_names == ("0.1", "5.1", "6.1", "last")  # after 5, 10 and 15 of 20
+
+
+def test_seconds_are_measured_block_by_block():
+    network = build("convnet", num_classes=3, image_size=8, at="auto")
+    assert network.num_exits == 4

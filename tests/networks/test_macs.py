@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from offramp.errors import NetworkError
-from offramp.networks import EarlyExitNetwork, attach, build, count_macs, time_exits
+from offramp.networks import EarlyExitNetwork, attach, build, count_macs
 from offramp.networks.heads import LinearHead, Pool
 from offramp.networks.macs import counting, is_uncounted
 
@@ -144,25 +144,10 @@ def test_impossible_number_of_exits_is_refused(at):
         build("resnet18", num_classes=10, image_size=16, at=at)
 
 
-def test_measured_time_is_a_cost_axis_in_seconds():
-    network = build("convnet", num_classes=10, image_size=16)
-    costs = time_exits(network, torch.rand(4, 3, 16, 16), repeats=3)
-    assert costs.unit == "seconds"
-    assert len(costs.stages) == len(costs.heads) == 4
-    assert (costs.cumulative > 0).all()
-    assert network.training
-
-
 def test_made_up_example_has_the_precision_of_the_network():
     network = build("convnet", num_classes=10, image_size=16)
     costs = count_macs(network)
     assert count_macs(network.to(torch.bfloat16)) == costs
-    assert time_exits(network, repeats=1).unit == "seconds"
-
-
-def test_measuring_nothing_is_refused():
-    with pytest.raises(NetworkError, match="`repeats` must be at least 1, got 0"):
-        time_exits(build("convnet", num_classes=10, image_size=16), repeats=0)
 
 
 ACTIVATIONS = [

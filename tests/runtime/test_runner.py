@@ -22,7 +22,7 @@ from offramp.errors import (
     OriginError,
     OriginWarning,
 )
-from offramp.runtime import Runner, measure_speed
+from offramp.runtime import Runner
 from offramp.runtime.operating_point import OperatingPoint, answer_and_score
 from offramp.runtime.output import OUTPUT_COLUMNS, RECORD_FIELDS, OutputBuffer
 
@@ -419,17 +419,6 @@ def test_several_threads_may_share_a_runner(world):
         found = [output.exits for output in threads.map(runner, batches)]
     assert all(torch.equal(one, two) for one, two in zip(expected, found, strict=True))
     assert runner.stats.samples == 2 * 24 * 20
-
-
-def test_speed_is_measured_at_each_batch_size(world):
-    runner = Runner(world.network, world.policy)
-    speeds = measure_speed(runner, world.inputs(10), [1, 25], seconds=0)
-    assert [speed.batch_size for speed in speeds] == [1, 25]
-    for speed in speeds:
-        assert speed.speedup == pytest.approx(speed.with_exits / speed.without_exits)
-        assert 0 < speed.mean_cost <= 1.2
-    with pytest.raises(ConfigError, match="batch sizes of at least 1, got 10 samples"):
-        measure_speed(runner, world.inputs(10), [0])
 
 
 def test_parts_of_an_output_are_outputs(world):

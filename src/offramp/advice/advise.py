@@ -57,7 +57,8 @@ def advise(
 
     Early exits are worth it if, at some budget, the policy is clearly more accurate than the best
     fixed exit within that budget. Otherwise a fixed exit suffices if one that costs less than the
-    full network is not clearly worse than it. Otherwise, the full network it is.
+    full network is not clearly worse than it. Otherwise, the full network it is. With costs in
+    seconds that holds for one machine and batch size.
 
     Args:
         held_out: To fit answers and scorers.
@@ -87,13 +88,17 @@ def advise(
         for exit_row in rows.fixed[:-1]
     ]
     verdict, text = _verdict(found, cheaper)
+    if test.unit == "seconds":
+        text = text.replace("of the compute", "of the time")
+        if all(len(policy.exits) == 1 for policy in plan.values()):
+            text = f"Do not use exits on this machine at this batch size. {text}"
     return Advice(verdict, text, found, plan)
 
 
 def _measure(
     plan: Plan, test: Ledger, budget: float, fixed: FixedExit, right: Tensor, draws: Resamples
 ) -> BudgetAdvice:
-    replay = plan[budget].replay(plan.view(test))
+    replay = plan[budget].replay(test)
     answered = replay.right.double()
     return BudgetAdvice(
         budget,
@@ -139,7 +144,7 @@ def _verdict(
 
 def _line(row: BudgetAdvice) -> str:
     return (
-        f"at {row.budget:.0%}: {row.accuracy:.2%} for {row.cost:.1%} of the compute, "
+        f"at {row.budget:.0%}: {row.accuracy:.2%} for {row.cost:.1%} of the cost, "
         f"{_points(row.over_fixed)} over exit {row.fixed.exit_index} alone, "
         f"{_points(row.over_full)} against the full network. Chosen: {row.why}."
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from offramp.errors import ConfigError
 from offramp.ledger import Ledger
@@ -13,7 +14,8 @@ from offramp.ledger.chunks import folds
 from offramp.methods import Fits, Method, Plan, find_methods, keep_exits, register
 from offramp.policy import Policy
 from offramp.replay import Replay
-from offramp.thresholds.points import tune_points
+from offramp.scorers import MaxProbability
+from offramp.thresholds.points import OperatingPoints, tune_points
 
 Rate = Callable[[Sequence[int]], float]
 
@@ -170,6 +172,9 @@ def auto(
     told from the best at a budget, the one that is best over all budgets is taken. It is fitted
     on held_out; val is held back for its final thresholds. Test is not touched.
 
+    With costs in seconds (`Profile.timed`) a budget that no exit can keep is given the network
+    without exits, and the plan says so: exits do not pay there.
+
     Args:
         held_out: To choose by, and to fit answers and scorers.
         val: To choose by, and to tune the thresholds of what is chosen.
@@ -177,7 +182,7 @@ def auto(
         methods: To choose from; the first is what gains are measured against.
 
     Raises:
-        BudgetError: A budget is below the cost of the first exit.
+        BudgetError: A budget is below the cost of the first exit, in another unit than seconds.
 
     Example:
         >>> from offramp import evaluate, synthetic
@@ -187,16 +192,53 @@ def auto(
         0.5
     """
     (plan,) = Auto(candidates=tuple(methods)).plans(held_out, val, budgets, seeds=1)
+    if held_out.unit == "seconds":
+        plan = _where_exits_pay(plan, held_out, val)
     for budget, policy in plan.items():
-        policy.points.for_budget(budget)  # raises where a budget is out of reach
+        if len(policy.exits) > 1:
+            policy.points.for_budget(budget)  # raises where a budget is out of reach
     fitted = {id(policy.scorer): policy for policy in plan.values()}
     confidences = {
-        key: policy.fit_confidence(plan.view(held_out)).confidence
+        key: policy.fit_confidence(policy.view(held_out)).confidence
         for key, policy in fitted.items()
     }
     for policy in plan.values():
         policy.confidence = confidences[id(policy.scorer)]
     return plan
+
+
+def _where_exits_pay(plan: Plan, held_out: Ledger, val: Ledger) -> Plan:
+    """The plan with the network without exits at budgets where exits take longer, or lose."""
+    policies, why = dict(plan.policies), dict(plan.why)
+    full = full_network(held_out, val)
+    for budget, policy in plan.items():
+        points, index = policy.points, policy.points.nearest(budget)
+        least = float(points.budgets[0])
+        if least > budget + 1e-9:
+            found = f"the least that they take is {least:.0%}"
+        elif budget >= 1 and points.accuracies[index] <= points.full_accuracy:
+            found = "they are no more accurate, and there is time for all of it"
+        else:
+            continue
+        policies[budget] = full
+        why[budget] = (
+            f"do not use exits on this machine at this batch size for {budget:.0%} of the time of "
+            f"the full network: {found}"
+        )
+    return replace(plan, policies=policies, why=why)
+
+
+def full_network(held_out: Ledger, val: Ledger) -> Policy:
+    """The network without exits as a policy: everything leaves at the last one."""
+    last = held_out.keep_exits([held_out.num_exits - 1])
+    (policy,) = Policy(MaxProbability()).fit_seeds(last, [0])
+    replay = policy.replay(val, "val")
+    always, accuracy = torch.ones(1, 1).double(), replay.network_correct.double().mean()
+    cost = replay.price.at(always, always)[0]
+    points = OperatingPoints(-always, cost, accuracy[None], always, float(accuracy))
+    policy = policy.with_points(points).at_point(0)
+    policy.record("tune", val)
+    return policy
 
 
 @dataclass(frozen=True)
@@ -305,8 +347,9 @@ def _choose(
     hits = {method.name: hits_of(method, *views, rated_at, shared) for method in chosen}
     by_name = {method.name: method for method in chosen}
     picked = {b: by_name[pick(hits, number)] for number, b in enumerate(budgets)}
+    spent = "time" if val.unit == "seconds" else "compute"
     why = {
-        budget: _reason(picked[budget], chosen, hits, number, budget)
+        budget: _reason(picked[budget], chosen, hits, number, f"{budget:.0%} of the {spent}")
         for number, budget in enumerate(budgets)
     }
     accuracies = {
@@ -329,14 +372,14 @@ def _rate(
 
 
 def _reason(
-    best: Method, methods: Sequence[Method], hits: dict[str, Hits], number: int, budget: float
+    best: Method, methods: Sequence[Method], hits: dict[str, Hits], number: int, budget: str
 ) -> str:
     """What was chosen, and by how much."""
     first = methods[0]
     gains = 100 * (hits[best.name] - hits[first.name])[:, number]
     spread = gains.std() / len(gains) ** 0.5
     text = (
-        f"{_words(best)}: {hits[best.name][:, number].mean():.2%} at {budget:.0%} of the compute "
+        f"{_words(best)}: {hits[best.name][:, number].mean():.2%} at {budget} "
         f"by cross-validation on held_out and val, {gains.mean():+.2f} ± {spread:.2f} points "
         f"against {_words(first)}"
     )

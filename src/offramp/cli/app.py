@@ -12,9 +12,14 @@ from offramp import __version__
 from offramp.cli.console import err, out
 from offramp.cli.doctor import doctor_command, welcome
 from offramp.cli.export_serve import export_command, serve_command
-from offramp.cli.fit_compare import advise_command, compare_command, fit_command
+from offramp.cli.fit_compare import (
+    advise_command,
+    auto_command,
+    compare_command,
+    fit_command,
+)
 from offramp.cli.inspect_report import inspect_command, report_command
-from offramp.cli.predict_bench import bench_command, predict_command
+from offramp.cli.predict_bench import bench_command, predict_command, profile_command
 from offramp.cli.run_study import demo_command, run_command, studies_command, study_command
 from offramp.cli.theory import theory_command
 from offramp.cli.train_record import record_command, train_command
@@ -60,8 +65,9 @@ def _options(
 
 
 for command in (
-    *(compare_command, fit_command, inspect_command, advise_command, train_command),
-    *(record_command, export_command, serve_command, predict_command, bench_command),
+    *(compare_command, fit_command, auto_command, inspect_command, advise_command),
+    *(train_command, record_command, export_command, serve_command, predict_command),
+    *(profile_command, bench_command),
     *(report_command, theory_command, run_command, studies_command, study_command),
     *(demo_command, doctor_command),
 ):

@@ -1,4 +1,4 @@
-"""The commands `compare`, `fit` and `advise`."""
+"""The commands `compare`, `fit`, `auto` and `advise`."""
 
 import shlex
 import sys
@@ -9,9 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from offramp import report
-from offramp.advice import CANDIDATES, advise
+from offramp.advice import CANDIDATES, advise, auto
 from offramp.cli.console import err, out
-from offramp.cli.options import LedgersPath, note_partition, numbers
+from offramp.cli.options import (
+    BatchSize,
+    LedgersPath,
+    ProfilePath,
+    in_seconds,
+    note_partition,
+    numbers,
+)
 from offramp.errors import ConfigError
 from offramp.evaluation import Comparison, compare, evaluate
 from offramp.ledger.files import has_ledger, load_ledgers
@@ -43,6 +50,8 @@ def compare_command(
         Path | None,
         typer.Option("--out", help="Where to write. Default: NAME-comparison in this folder."),
     ] = None,
+    profile: ProfilePath = None,
+    batch: BatchSize = None,
 ) -> None:
     """Compare exit methods on saved per-exit logits, and print the table.
 
@@ -54,7 +63,7 @@ def compare_command(
     check_target(folder)
     wanted = [name.strip() for name in methods.split(",") if name.strip()]
     shares = numbers("--budgets", budgets)
-    ledgers = load_ledgers(path)
+    ledgers = in_seconds(load_ledgers(path), profile, batch)
     with RunProgress() as progress:
         result = compare(
             ledgers["held_out"],
@@ -86,6 +95,8 @@ def fit_command(
         ),
     ] = "eefp",
     folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
+    profile: ProfilePath = None,
+    batch: BatchSize = None,
 ) -> None:
     """Fit a policy, choose its operating point for a budget, and save it.
 
@@ -102,6 +113,7 @@ def fit_command(
     check_fresh(folder, "policy")
     has_test = has_ledger(path, "test")
     ledgers = load_ledgers(path, ("held_out", "val", "test")[: 3 if has_test else 2])
+    ledgers = in_seconds(ledgers, profile, batch)
     note_partition(path, ledgers)
     (chosen,) = map(ready, find_methods(method, ledgers["val"].num_classes))
     wanted = 1.0 if budget is None else budget
@@ -120,6 +132,39 @@ def fit_command(
         out.print(table.rich())
 
 
+def auto_command(
+    path: LedgersPath,
+    budget: Annotated[
+        float, typer.Option(help="Mean cost, as a share of the full network.")
+    ] = 0.5,
+    methods: Annotated[
+        str,
+        typer.Option(help="Comma-separated methods to choose from; the first is the yardstick."),
+    ] = ",".join(CANDIDATES),
+    folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
+    profile: ProfilePath = None,
+    batch: BatchSize = None,
+) -> None:
+    """Choose exits, answer, scorer and thresholds for a budget, and save the policy.
+
+    The choice is made by cross-validation on held_out and val. With --profile the budget is kept
+    on the clock, and where exits do not pay the policy is the full network.
+    """
+    check_fresh(folder, "policy")
+    has_test = has_ledger(path, "test")
+    ledgers = load_ledgers(path, ("held_out", "val", "test")[: 3 if has_test else 2])
+    ledgers = in_seconds(ledgers, profile, batch)
+    note_partition(path, ledgers)
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    with err.status("choosing exits, answer, scorer and thresholds"):
+        plan = auto(ledgers["held_out"], ledgers["val"], [budget], names)
+    policy = plan[budget]
+    policy.save(folder)
+    out.print(f"{plan.why[budget]}; exits {list(policy.exits)}", markup=False, highlight=False)
+    if has_test:
+        out.print(f"on test: {evaluate(policy, ledgers['test'])}", markup=False, highlight=False)
+
+
 def advise_command(
     path: LedgersPath,
     budgets: Annotated[
@@ -133,6 +178,8 @@ def advise_command(
         Path | None,
         typer.Option("--out", help="Save the policy for each budget there, as policy-BUDGET."),
     ] = None,
+    profile: ProfilePath = None,
+    batch: BatchSize = None,
 ) -> None:
     """Say whether early exits are worth it for this network: yes, a fixed exit, or neither.
 
@@ -143,7 +190,7 @@ def advise_command(
     wanted = numbers("--budgets", budgets)
     if folder is not None:
         check_target(folder)
-    ledgers = load_ledgers(path)
+    ledgers = in_seconds(load_ledgers(path), profile, batch)
     note_partition(path, ledgers)
     names = [name.strip() for name in methods.split(",") if name.strip()]
     with err.status("choosing exits, answers, scorers and thresholds"):

@@ -1,4 +1,4 @@
-"""The sub-commands `predict` and `bench`: parse, and one public call."""
+"""The sub-commands `predict`, `profile` and `bench`: parse, and one public call."""
 
 import csv
 import json
@@ -10,10 +10,10 @@ from typing import IO, Annotated, Any
 
 import torch
 import typer
-from rich.table import Table
 
+from offramp.bench import BenchConfig, bench
 from offramp.cli.console import err, out
-from offramp.cli.options import Device, Precision
+from offramp.cli.options import Device, Precision, batch_sizes, numbers
 from offramp.cli.train_record import Domain, TokenizerName, load_network
 from offramp.data import Data
 from offramp.data.load import Source
@@ -21,10 +21,12 @@ from offramp.errors import ConfigError
 from offramp.machine import describe_device, find_device, to_precision
 from offramp.networks import EarlyExitNetwork
 from offramp.policy import Policy
-from offramp.runtime import Runner, measure_speed
+from offramp.profile import RUNTIMES, profile
+from offramp.report import bench_table, profile_table, write_bench
+from offramp.runtime import Runner
 from offramp.runtime.output import RECORD_FIELDS
 from offramp.serving.images import find_images, images_of_run
-from offramp.storage import atomic_path, check_target
+from offramp.storage import atomic_path, check_fresh, check_target
 
 SHOWN = 3  # failed inputs that are named
 
@@ -35,9 +37,6 @@ PolicyPath = Annotated[Path, typer.Argument(metavar="POLICY", help="Folder of it
 Budget = Annotated[
     float | None,
     typer.Option(help="Mean cost, as a share of the full network. Default: the policy's own."),
-]
-ChannelsLast = Annotated[
-    bool, typer.Option(help="Store images with the channels last: faster for convolutions.")
 ]
 
 
@@ -120,6 +119,50 @@ def _note(text: str) -> None:
     err.print(text, markup=False, highlight=False)
 
 
+Threads = Annotated[int | None, typer.Option(help="Threads of the runtimes.")]
+Runtimes = Annotated[str, typer.Option("--runtime", help="torch, onnx, or both with a comma.")]
+BatchSizes = Annotated[str, typer.Option("--batch", help="Comma-separated batch sizes.")]
+
+
+def profile_command(
+    network: NetworkPath,
+    policy: Annotated[
+        Path | None,
+        typer.Argument(metavar="[POLICY]", help="Whose decisions are timed."),
+    ] = None,
+    runtime: Runtimes = "torch",
+    batch: BatchSizes = "1,32,256",
+    threads: Threads = None,
+    seconds: Annotated[float, typer.Option(help="Seconds per runtime, about.")] = 20.0,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="Data set to run on. Default: the run's, or noise."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of the data set.")] = "val",
+    folder: Annotated[Path, typer.Option("--out", help="Where to save.")] = Path("profile"),
+    domain: Domain = None,
+    tokenizer: TokenizerName = None,
+    device: Device = "auto",
+) -> None:
+    """Measure the seconds of every stage and every look at an exit, for --profile elsewhere.
+
+    A runner really runs, in batches that shrink. With several runtimes there is a folder for
+    each of them.
+    """
+    sizes, runtimes = batch_sizes("--batch", batch), _runtimes(runtime)
+    check_fresh(folder, "profile")
+    made = load_network(network).to(find_device(device))
+    chosen = None if policy is None else Policy.load(policy)
+    source = Source.find(network, data, domain, tokenizer)
+    inputs, _ = _samples(made, source, split, sizes)
+    for name in runtimes:
+        with err.status(f"measuring in {name}"):
+            found = profile(made, chosen, name, sizes, threads, inputs, seconds)
+        place = found.save(folder / name if len(runtimes) > 1 else folder)
+        out.print(profile_table(found).rich())
+        _note(f"saved in {place}/")
+
+
 def bench_command(
     network: NetworkPath,
     policy: PolicyPath,
@@ -128,57 +171,89 @@ def bench_command(
         typer.Option("--data", help="Data set to run on. Default: the run's, or noise."),
     ] = None,
     split: Annotated[str, typer.Option(help="Split of the data set.")] = "test",
-    batch_sizes: Annotated[str, typer.Option(help="Comma-separated.")] = "1,32,256",
-    seconds: Annotated[float, typer.Option(help="Seconds per batch size.")] = 5.0,
-    budget: Budget = None,
+    runtime: Runtimes = "torch,onnx",
+    batch: BatchSizes = "1,32,256",
+    seconds: Annotated[
+        float, typer.Option(help="Seconds per runtime and batch size, about.")
+    ] = 5.0,
+    budgets: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated budgets of the policy. Default: its own."),
+    ] = None,
+    cuts: Annotated[bool, typer.Option(help="Race the network cut at each exit, too.")] = True,
+    rival: Annotated[
+        list[Path] | None, typer.Option(help="Folder of another network, raced without exits.")
+    ] = None,
+    threads: Threads = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Also write table, figure and JSON there.")
+    ] = None,
     domain: Domain = None,
     tokenizer: TokenizerName = None,
     device: Device = "auto",
-    precision: Precision = "float32",
-    channels_last: ChannelsLast = False,
-    threads: Annotated[int | None, typer.Option(help="Threads of torch.")] = None,
 ) -> None:
-    """Measure samples per second with and without exits, at several batch sizes.
+    """Race a policy against its network without exits, cut at one exit, and smaller networks.
 
-    Both take turns in one process, and the best round of each counts.
+    Shows milliseconds per sample and the share of the time of the network without exits in the
+    same runtime: promised by a profile that is measured first, and measured. All take turns in one
+    process on the same samples, and the best of three turns counts.
     """
-    sizes = _sizes(batch_sizes)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    made = load_network(network)
-    chosen = load_policy(policy, budget)
-    runner = _runner(made, chosen, device, precision, channels_last)
+    config = BenchConfig(
+        runtimes=_runtimes(runtime),
+        batch_sizes=batch_sizes("--batch", batch),
+        budgets=[] if budgets is None else numbers("--budgets", budgets),
+        threads=threads,
+        seconds=seconds,
+        cuts=cuts,
+    )
+    if folder is not None:
+        check_target(folder)
+    made = load_network(network).to(find_device(device))
+    chosen = load_policy(policy, config.budgets[0] if config.budgets else None)
     source = Source.find(network, data, domain, tokenizer)
-    if source is None:
-        err.print("note: noise as input; give --data for the exits of real samples")
-        batch = made.example(max(sizes))
-    else:
-        samples = _load_split(source, split)
-        batch, _ = samples.batch(torch.arange(min(len(samples), max(256, *sizes))))
+    inputs, labels = _samples(made, source, split, config.batch_sizes)
+    rivals = {each.name: load_network(each) for each in rival or ()}
     with err.status("measuring"):
-        speeds = measure_speed(runner, batch, sizes, seconds)
-    where = f"{describe_device(runner.device)}, {runner.precision}"
-    table = Table(title=f"samples per second, {torch.get_num_threads()} threads, {where}")
-    for heading in ("batch", "with exits", "without", "times faster", "mean cost"):
-        table.add_column(heading, justify="right")
-    for speed in speeds:
-        cells = f"{speed.batch_size} {speed.with_exits:.0f} {speed.without_exits:.0f}"
-        table.add_row(*cells.split(), f"{speed.speedup:.2f}", f"{speed.mean_cost:.3f}")
-    out.print(table)
+        rows = bench(made, chosen, inputs, labels, config, rivals)
+    for size in sorted(set(config.batch_sizes) - {row.batch_size for row in rows}):
+        _note(f"note: batch {size} is left out, it would take longer than --seconds {seconds:g}")
+    out.print(bench_table(rows).rich())
+    if folder is not None:
+        paths, missing = write_bench(rows, folder)
+        _note(f"written to {folder}/: {', '.join(path.name for path in paths)}")
+        if missing is not None:
+            _note(f"note: {missing}")
+
+
+def _runtimes(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not names or any(name not in RUNTIMES for name in names):
+        raise ConfigError(f"--runtime must be torch, onnx or torch,onnx, got {text!r}")
+    return names
+
+
+def _samples(
+    made: EarlyExitNetwork,
+    source: Source | None,
+    split: str,
+    sizes: Sequence[int],
+) -> tuple[Any, torch.Tensor | None]:
+    """Samples to time on, and their labels: of the data set, or noise."""
+    if source is None:
+        _note("note: noise as input; give --data for the exits of real samples")
+        return made.example(max(sizes)), None
+    samples = _load_split(source, split)
+    return samples.batch(torch.arange(min(len(samples), max(512, *sizes))))
 
 
 def _runner(
-    network: EarlyExitNetwork,
-    policy: Policy,
-    device: str,
-    precision: str,
-    channels_last: bool = False,
+    network: EarlyExitNetwork, policy: Policy, device: str, precision: str
 ) -> Runner:
     """A runner on a device, which is said first."""
     place = find_device(device)
     chosen = to_precision(precision, place)
     _note(f"running on {describe_device(place)}, {chosen}")
-    return Runner(network, policy, device=place, precision=chosen, channels_last=channels_last)
+    return Runner(network, policy, device=place, precision=chosen)
 
 
 def load_policy(folder: Path, budget: float | None) -> Policy:
@@ -221,13 +296,3 @@ def _csv_writer(file: IO[str]) -> Callable[[dict[str, Any]], object]:
     writer = csv.DictWriter(file, ("input", *RECORD_FIELDS), lineterminator="\n")
     writer.writeheader()
     return writer.writerow
-
-
-def _sizes(text: str) -> list[int]:
-    try:
-        sizes = [int(part) for part in text.split(",")]
-    except ValueError:
-        sizes = []
-    if not sizes or min(sizes) < 1:
-        raise ConfigError(f"--batch-sizes must be comma-separated numbers, got {text!r}")
-    return sizes

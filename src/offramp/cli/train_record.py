@@ -83,7 +83,8 @@ def train_command(
     exits: Annotated[
         str,
         typer.Option(
-            help="Where the exits go: every-block, a number, or comma-separated names of modules."
+            help="Where the exits go: every-block, a number, auto for a few by the seconds that "
+            "blocks take, or comma-separated names of modules."
         ),
     ] = "every-block",
     head: Annotated[
@@ -298,7 +299,7 @@ def _sizes(text: str | None) -> tuple[int, ...]:
 
 def _where(exits: str) -> str | int | list[str]:
     """Where exits go, as `attach` takes it."""
-    if exits == "every-block":
+    if exits in ("every-block", "auto"):
         return exits
     return int(exits) if exits.isdigit() else [name.strip() for name in exits.split(",")]
 

@@ -122,7 +122,7 @@ def evaluate(policy: Policy, test: Ledger, allow_split: str | None = None) -> Ou
     """
     replay = policy.replay(test, "test", allow_split)
     exits, costs, right, lost = replay.exits, replay.costs, replay.right, replay.hopeless
-    shares = torch.bincount(exits, minlength=test.num_exits).double() / len(test)
+    shares = torch.bincount(exits, minlength=replay.scores.shape[1]).double() / len(test)
     return Outcome(
         accuracy=float(right.double().mean()),
         mean_cost=float(costs.mean()),

@@ -18,7 +18,6 @@ from offramp.networks.layout import Layout, Unit
 from offramp.networks.macs import count_macs
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import Shared, State, take
-from offramp.networks.timing import time_exits
 
 __all__ = [
     "ARCHITECTURES",
@@ -44,5 +43,4 @@ __all__ = [
     "count_macs",
     "register_builder",
     "take",
-    "time_exits",
 ]

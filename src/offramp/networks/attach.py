@@ -1,9 +1,11 @@
 """Putting exits on a backbone: `attach`."""
 
+import time
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from offramp.errors import NetworkError
@@ -15,6 +17,8 @@ from offramp.networks.layout import Layout
 from offramp.networks.macs import stage_macs
 from offramp.networks.network import EarlyExitNetwork, Origin
 from offramp.networks.state import State, evaluating, move_beside
+
+FEW = 4  # exits of `auto`, the last one among them: each one more gains less and is looked at
 
 
 def attach(
@@ -33,7 +37,9 @@ def attach(
             `timm/<model>`, `torchvision/<model>`.
         at: Where the exits go: `every-block`, names of modules as in
             `backbone.named_modules()`, or a number of exits, placed at equal shares of the cost
-            as closely as the blocks allow. The end of the backbone always is the last exit.
+            as closely as the blocks allow. Or `auto`: four exits at equal shares of the seconds
+            that the blocks take on this machine, since every look at an exit takes time. The end
+            of the backbone always is the last exit.
         num_classes: Classes of the heads; the backbone's own by default. If it is another
             number, the last exit gets a new head as well.
         head: `pooled-linear`, `pooled-mlp`, `two-conv`, `separable`, `mixed-pool`, `cls-token`,
@@ -75,13 +81,13 @@ def attach_to(
     example: Any = None,  # noqa: ANN401
 ) -> EarlyExitNetwork:
     """Put exits on a backbone whose builder is known; see `attach`."""
-    at = [at] if isinstance(at, str) and at != "every-block" else at
+    at = [at] if isinstance(at, str) and at not in ("every-block", "auto") else at
     layout = find_layout(backbone.modules, None if isinstance(at, str | int) else at, example)
     inputs = _inputs(layout, example)
     batch = inputs.begin(inputs.example(2) if example is None else example)
     state = move_beside((unit.module for unit in layout.units), batch)
     exits = _exits(layout, at, state)
-    if isinstance(at, int):
+    if isinstance(at, int) or at == "auto":
         # Cut again, only where exits are: a saved network is cut the same way.
         layout = find_layout(backbone.modules, exits, example)
     classes = num_classes or layout.num_classes
@@ -121,8 +127,13 @@ def _inputs(layout: Layout, example: Any) -> Inputs:  # noqa: ANN401
 def _exits(layout: Layout, at: str | int | Sequence[str], state: State) -> list[str]:
     """Names of the units after which the exits before the last one are."""
     blocks = list(layout.blocks)
-    if isinstance(at, str):
+    if at == "every-block":
         return blocks[:-1]
+    stages = layout.stages(blocks[:-1])
+    if at == "auto":
+        with evaluating(*stages):
+            chosen = evenly_in_cost(stage_seconds(stages, state), min(FEW, len(blocks)))
+        return [blocks[index] for index in chosen[:-1]]
     if not isinstance(at, int):
         return layout.exits_after(at)
     if not 1 <= at <= len(blocks):
@@ -130,10 +141,22 @@ def _exits(layout: Layout, at: str | int | Sequence[str], state: State) -> list[
             f"`at` must lie in [1, {len(blocks)}], since the backbone has {len(blocks)} blocks, "
             f"got {at}"
         )
-    stages = layout.stages(blocks[:-1])
     with evaluating(*stages):
         chosen = evenly_in_cost(stage_macs(stages, state), at)
     return [blocks[index] for index in chosen[:-1]]
+
+
+def stage_seconds(stages: Sequence[nn.Module], state: State, turns: int = 5) -> list[float]:
+    """Seconds of modules that are run one after the other from `state`; the best of some turns."""
+    best = [float("inf")] * len(stages)
+    with torch.inference_mode():
+        for _ in range(turns + 1):  # the first one also warms up
+            now = state
+            for number, stage in enumerate(stages):
+                start = time.perf_counter()
+                now = stage(now)
+                best[number] = min(best[number], time.perf_counter() - start)
+    return best
 
 
 def evenly_in_cost(costs: Sequence[float], count: int) -> list[int]:

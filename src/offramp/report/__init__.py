@@ -1,5 +1,6 @@
 """Comparisons -> tables, sentences, figures, and one self-contained page."""
 
+from offramp.report.clock import bench_table, plot_bench, profile_table, write_bench
 from offramp.report.figures import plot_comparison, plot_gains
 from offramp.report.files import read_comparison, write_comparison
 from offramp.report.inspect import inspect
@@ -11,12 +12,16 @@ __all__ = [
     "ResultTable",
     "SampleStrip",
     "Section",
+    "bench_table",
     "comparison_tables",
     "inspect",
+    "plot_bench",
     "plot_comparison",
     "plot_gains",
+    "profile_table",
     "read_comparison",
     "verdicts",
+    "write_bench",
     "write_comparison",
     "write_page",
 ]

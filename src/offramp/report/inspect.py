@@ -9,12 +9,14 @@ from offramp.networks import EarlyExitNetwork, count_macs
 from offramp.networks.network import FORMAT_VERSION as NETWORK_VERSION
 from offramp.onnx.manifest import Manifest
 from offramp.policy import Policy
+from offramp.profile import Profile
+from offramp.report.clock import profile_table
 from offramp.report.tables import ResultTable, cells, quantity
 from offramp.storage import kind_of, read_folder
 
 
 def inspect(path: str | Path) -> list[ResultTable]:
-    """Describe a ledger, an `.npz`, a policy, a network, an export, or a folder of ledgers.
+    """Describe a ledger, an `.npz`, a policy, a network, an export, a profile, or ledgers.
 
     Raises:
         FileFormatError: Nothing there was written by offramp.
@@ -34,6 +36,8 @@ def inspect(path: str | Path) -> list[ResultTable]:
         return _network(path)
     if kind == "export":
         return _export(path)
+    if kind == "profile":
+        return [profile_table(Profile.load(path))]
     if (path / "comparison.json").is_file():
         raise FileFormatError(
             f"{path} is a comparison: its tables are in comparison.md, and its page is "

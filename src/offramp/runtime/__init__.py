@@ -3,14 +3,11 @@
 from offramp.runtime.operating_point import near_threshold
 from offramp.runtime.output import RunOutput
 from offramp.runtime.runner import Runner
-from offramp.runtime.speed import Speed, measure_speed
 from offramp.runtime.stats import RunStats
 
 __all__ = [
     "RunOutput",
     "RunStats",
     "Runner",
-    "Speed",
-    "measure_speed",
     "near_threshold",
 ]

@@ -35,6 +35,9 @@ BY_ACCURACY = ("optimized", "smooth", "assigned")
 BY_CHANCE = ("smooth",)
 """Those that are better off with the chance that an answer is right, where it is known."""
 
+# Costs are sums of many floats; a point must not miss its own budget by rounding.
+ROUNDING = 1e-9
+
 COARSE = 11  # operating points that are enough to see how much val flatters
 
 DEFAULT = "optimized"
@@ -89,21 +92,21 @@ class OperatingPoints:
             raise BudgetError(
                 f"`budget` is a share of the network without exits in (0, 1], got {budget!r}"
             )
-        # Costs are sums of many floats; a point must not miss its own budget by rounding.
-        within = (self.budgets <= budget + 1e-9).nonzero().squeeze(1)
-        if not len(within):
+        if self.budgets[0] > budget + ROUNDING:
             raise BudgetError(
                 f"`budget` must lie in [{bound_text(float(self.budgets[0]))}, 1] for these costs, "
                 f"got {budget}: exit 0 alone, with its head and scorer, costs "
                 f"{bound_text(float(self.budgets[0]))} of the network without exits"
             )
-        dearest = self.budgets[within].max()
-        best = within[self.budgets[within] == dearest]
-        return int(best[self.accuracies[best].argmax()])
+        return self.nearest(budget)
 
     def nearest(self, budget: float) -> int:
         """The point for a budget, or the cheapest one where the budget is below all of them."""
-        return self.for_budget(max(budget, float(self.budgets[0])))
+        limit = max(budget, float(self.budgets[0]))
+        within = (self.budgets <= limit + ROUNDING).nonzero().squeeze(1)
+        dearest = self.budgets[within].max()
+        best = within[self.budgets[within] == dearest]
+        return int(best[self.accuracies[best].argmax()])
 
     def for_accuracy(self, max_drop: float) -> int:
         """The cheapest point that loses at most `max_drop` on val against the full network.

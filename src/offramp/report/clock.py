@@ -1,0 +1,114 @@
+"""What was timed: tables of profiles and races, and accuracy over milliseconds."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from offramp.bench import WITHOUT, BenchRow
+from offramp.errors import MissingExtraError
+from offramp.extras import require
+from offramp.profile import Profile
+from offramp.report.figures import PALETTE, save_figure
+from offramp.report.tables import ResultTable, cells
+from offramp.storage import write_text
+
+
+def profile_table(profile: Profile) -> ResultTable:
+    """Milliseconds per sample of stages and looks, at every measured batch size."""
+    rows = []
+    for row, size in enumerate(profile.sizes):
+        both = zip(profile.stages[row], profile.looks[row], strict=True)
+        parts = [f"{1e3 * stage / size:.3f} + {1e3 * look / size:.3f}" for stage, look in both]
+        full = f"{1e3 * profile.full[row] / size:.3f}"
+        rows.append(cells(str(size), full, *parts, f"{profile.spread[row]:.0%}"))
+    exits = [f"exit {exit_index}" for exit_index in profile.exits]
+    return ResultTable(
+        "profile",
+        f"Milliseconds per sample: {profile.runtime}, {profile.threads} threads, "
+        f"{profile.device}, {profile.machine}",
+        ["batch", "no exits", *exits, "spread"],
+        rows,
+        f"Stage + look at its exit ({profile.decided_by}). Best of all turns; spread: how much "
+        "longer the median turn took.",
+    )
+
+
+def bench_table(rows: Sequence[BenchRow]) -> ResultTable:
+    """Milliseconds, shares and accuracies of everything that was raced."""
+    lines = []
+    for row in rows:
+        promised = "" if row.promised is None else f"{row.promised:.1%}"
+        accuracy = "" if row.accuracy is None else f"{row.accuracy:.2%}"
+        lines.append(
+            cells(
+                row.name,
+                row.runtime,
+                str(row.batch_size),
+                f"{1e3 * row.seconds:.3f}",
+                promised,
+                f"{row.share:.1%}",
+                accuracy,
+            )
+        )
+    return ResultTable(
+        "bench",
+        "Time per sample",
+        ["", "runtime", "batch", "ms", "promised", "measured", "accuracy"],
+        lines,
+        f"Promised and measured: shares of the time {WITHOUT} in the same runtime. All took turns "
+        "on the same samples, and the best of three turns on each batch counts.",
+    )
+
+
+def plot_bench(rows: Sequence[BenchRow], path: str | Path) -> Path:
+    """Draw accuracy over milliseconds: policies as curves, whatever else one could run as points.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    figures = require("matplotlib.figure", extra="report")
+    places = {(row.runtime, row.batch_size): None for row in rows if row.accuracy is not None}
+    figure = figures.Figure(figsize=(4.5 * max(len(places), 1), 4), layout="constrained")
+    panels = figure.subplots(1, max(len(places), 1), squeeze=False)[0]
+    for panel, (runtime, size) in zip(panels, places, strict=False):
+        here = [row for row in rows if (row.runtime, row.batch_size) == (runtime, size)]
+        _draw(panel, here)
+        panel.set(xlabel="milliseconds per sample", ylabel="accuracy (%)")
+        panel.set_title(f"{runtime}, batch {size}")
+        panel.legend(fontsize=8)
+    return save_figure(figure, Path(path))
+
+
+def _draw(panel: Any, rows: Sequence[BenchRow]) -> None:  # noqa: ANN401 - matplotlib's axes
+    def kind(row: BenchRow) -> str:
+        if row.promised is not None:
+            return "with exits"
+        return "one exit alone" if row.name.endswith(" alone") else row.name
+
+    for number, (label, group) in enumerate(groupby(rows, key=kind)):
+        points = sorted((1e3 * row.seconds, 100 * (row.accuracy or 0.0)) for row in group)
+        look = {"color": PALETTE[(number + 1) % len(PALETTE)][0], "label": label, "marker": "o"}
+        panel.plot(*zip(*points, strict=True), linestyle="-" if number == 0 else "none", **look)
+
+
+def write_bench(rows: Sequence[BenchRow], folder: str | Path) -> tuple[list[Path], str | None]:
+    """Write the table as Markdown and CSV, the rows as JSON and, with accuracies, the figure.
+
+    Returns:
+        The paths, and a sentence that says what could not be drawn, if anything.
+    """
+    folder, table = Path(folder), bench_table(rows)
+    paths = [
+        write_text(folder / "bench.md", table.markdown() + "\n"),
+        write_text(folder / "bench.csv", table.csv()),
+        write_text(folder / "bench.json", json.dumps([asdict(row) for row in rows]) + "\n"),
+    ]
+    if not any(row.accuracy is not None for row in rows):
+        return paths, None
+    try:
+        return [*paths, plot_bench(rows, folder / "bench.svg")], None
+    except MissingExtraError as error:
+        return paths, f"no figure was drawn: {error}"
