@@ -4,7 +4,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from offramp.costs import OCCUPANCY, Costs
-from offramp.errors import ConfigError, FileFormatError, OriginError
+from offramp.errors import ConfigError, FileFormatError, NetworkError, OriginError
 from offramp.ledger import Ledger
 from offramp.machine import describe_device, device_of, machine_name, synchronize
 from offramp.networks import EarlyExitNetwork
@@ -242,7 +242,8 @@ def profile(
 
     A real runner is made and its batches are sent through all exits, past all of them, out at
     the first, and out one by one; it reads its clock before every stage. All of this takes turns
-    with the network without exits in the same runtime.
+    with the network without exits in the same runtime, and with a runner that has the last exit
+    only: what stages take longer in pieces than in one is a cost of the exits between them.
 
     Args:
         network: On the device where it will run.
@@ -272,9 +273,15 @@ def profile(
     policy = plain_policy(network) if policy is None else policy
     where = device_of(network) if runtime == "torch" else torch.device("cpu")
     probes, ticks = Probes(network, policy, batch, sizes), Ticks(clock, where)
-    with runner_of(network, probes.policy, runtime, threads, ticks) as runner:
+    with ExitStack() as stack:
+
+        def opened(by: Policy) -> Timed:
+            return stack.enter_context(runner_of(network, by, runtime, threads, ticks))
+
+        runner = opened(probes.policy)
+        alone = None if probes.last_alone is None else opened(probes.last_alone)
         used = getattr(runner, "threads", torch.get_num_threads())
-        turns = _take_turns(probes, runner, ticks, seconds)
+        turns = _take_turns(probes, Timer(runner, alone, ticks), seconds)
     found = _summary(probes, turns)
     return Profile(
         runtime=runtime,
@@ -343,6 +350,11 @@ class Probes:
         paths = {str(size): _leaving(scores[:size]) for size in sizes}
         thresholds = {"open": never, "closed": never + torch.inf, "first": -never, **paths}
         self.names = list(thresholds)
+        self.last_alone: Policy | None = plain_policy(network, [policy.exits[-1]])
+        try:
+            network_of(self.last_alone, network)
+        except NetworkError:  # its heads read the logits of those before, and none can be dropped
+            self.last_alone = None
         self.policy = policy.with_points(_points(list(thresholds.values()))).at_point(0)
 
     def budget(self, name: str) -> float:
@@ -412,7 +424,7 @@ Turns = dict[tuple[int, str], list[list[Floats]]]
 """By size and probe, for every batch, the seconds of its pieces in every turn."""
 
 
-def _take_turns(probes: Probes, runner: Timed, ticks: Ticks, seconds: float) -> Turns:
+def _take_turns(probes: Probes, timer: "Timer", seconds: float) -> Turns:
     """Time all probes again and again, a size at a time, so that every size gets its share."""
     turns: Turns = {}
     spent = dict.fromkeys(probes.sizes, 0.0)
@@ -421,7 +433,7 @@ def _take_turns(probes: Probes, runner: Timed, ticks: Ticks, seconds: float) -> 
         waiting = [size for size in probes.sizes if taken[size] < TURNS] or probes.sizes
         size = min(waiting, key=lambda each: spent[each])
         start = time.perf_counter()
-        for name, draw, pieces in _turn(probes, runner, ticks, size):
+        for name, draw, pieces in timer.turn(probes, size):
             if taken[size] >= 0:
                 draws = turns.setdefault((size, name), [])
                 draws.extend([] for _ in range(draw + 1 - len(draws)))
@@ -431,18 +443,30 @@ def _take_turns(probes: Probes, runner: Timed, ticks: Ticks, seconds: float) -> 
     return turns
 
 
-def _turn(
-    probes: Probes, runner: Timed, ticks: Ticks, size: int
-) -> Iterator[tuple[str, int, Floats]]:
-    """Time every probe once on every batch of a size: its name, the batch, seconds of pieces."""
-    for name in ("full", "closed", "open", "first", str(size)):
-        if name in probes.names:
-            runner.set_budget(probes.budget(name))
-        run: Callable[[Any], Any] = partial(runner, deadline=LONG)
-        run = runner.full if name == "full" else run
-        batches = probes.batches[size][: 1 if name == str(size) else None]
-        for draw, batch in enumerate(batches):
-            yield name, draw, _pieces(run, batch, ticks)
+@dataclass(frozen=True)
+class Timer:
+    """The runners to time, and the clock that they read."""
+
+    runner: Timed
+    alone: Timed | None  # with the last exit only; None if exits cannot be dropped
+    ticks: Ticks
+
+    def turn(self, probes: Probes, size: int) -> Iterator[tuple[str, int, Floats]]:
+        """Time every probe once on every batch of a size: its name, the batch, its pieces."""
+        for name in ("full", "alone", "closed", "open", "first", str(size)):
+            run = self._run(probes, name)
+            batches = probes.batches[size][: 1 if name == str(size) else None]
+            for draw, batch in enumerate(batches if run else ()):
+                assert run is not None
+                yield name, draw, _pieces(run, batch, self.ticks)
+
+    def _run(self, probes: Probes, name: str) -> Callable[[Any], Any] | None:
+        if name == "full":
+            return self.runner.full
+        if name == "alone":
+            return None if self.alone is None else partial(self.alone, deadline=LONG)
+        self.runner.set_budget(probes.budget(name))
+        return partial(self.runner, deadline=LONG)
 
 
 def _pieces(run: Callable[[Any], Any], batch: Any, ticks: Ticks) -> Floats:  # noqa: ANN401
@@ -483,6 +507,12 @@ def _summary(probes: Probes, turns: Turns) -> dict[str, Any]:
     looks = looks.clip(0, 0.9 * opened)
     looks[:, -1] = 0  # the last head is part of the last stage: it runs without exits, too
     stages = opened - looks
+    if (sizes[0], "alone") in turns:
+        whole = np.array([_best(turns[size, "alone"])[0] for size in sizes])
+        cuts = (stages.sum(1) - whole).clip(0)[:, None] / max(1, stages.shape[1] - 1)
+        cuts = cuts.clip(0, 0.9 * stages[:, :-1])
+        looks[:, :-1] += cuts
+        stages[:, :-1] -= cuts
     stages[:, 0] += call
     stages[:, -1] -= call
     leaving = {size: _best(turns[size, str(size)]) for size in sizes}
