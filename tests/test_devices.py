@@ -25,11 +25,12 @@ from typer.testing import CliRunner
 
 import offramp
 from offramp import machine
+from offramp.bench import BenchConfig, bench
 from offramp.cli.app import app
 from offramp.data import Augmentation
 from offramp.errors import ConfigError
-from offramp.networks.timing import time_exits
-from offramp.runtime import Runner, measure_speed
+from offramp.networks.attach import stage_seconds
+from offramp.runtime import Runner
 from offramp.storage import read_folder
 from offramp.training import TrainConfig
 
@@ -259,15 +260,22 @@ def test_whatever_is_timed_is_waited_for(place, monkeypatch, world_of_images):
     world, waits = world_of_images, []
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: waits.append(str(device)))
     runner = Runner(deepcopy(world.network), world.policy, device=place.name)
-    measure_speed(runner, world.inputs(8), [4], seconds=0)
+    bench(
+        runner.network,
+        world.policy,
+        world.inputs(8),
+        None,
+        BenchConfig(["torch"], [4], seconds=0.1),
+    )
     assert set(waits) == {place.name}
     waits.clear()
     offramp.profile(runner.network, batch_size=2, inputs=world.inputs(4), seconds=0)
     assert set(waits) == {place.name}
     waits.clear()
-    exits = runner.network.num_exits
-    time_exits(runner.network, world.inputs(4).to(place.name), repeats=1, warmup=0)
-    assert waits == [place.name] * 4 * exits  # before and after each stage and each head
+    stages = list(runner.network.stages)
+    with torch.no_grad():
+        stage_seconds(stages, world.inputs(4).to(place.name), turns=0)
+    assert waits == [place.name] * 2 * len(stages)  # before and after each of them
 
 
 def call(*words):
@@ -291,8 +299,11 @@ def test_every_command_computes_on_the_device_and_says_so_first(place, tmp_path,
     call("fit", run / "ledgers", "--method", "baseline", "--budget", 0.6, "--out", policy)
     found = call("predict", run, policy, "--device", place.name, "--limit", 5)
     assert found.stderr.startswith(f"running {used}")
-    found = call("bench", run, policy, "--device", place.name, "--seconds", 0)
-    assert f"{place.name} (" in found.stdout and "float32" in found.stdout
+    found = call(
+        *("bench", run, policy, "--device", place.name, "--seconds", 0.1),
+        *("--runtime", "torch", "--batch", 4, "--no-cuts"),
+    )
+    assert found.stderr.startswith(f"running {used}")
 
 
 def test_a_study_computes_on_the_device_and_its_report_says_so(place, tmp_path, capfd):

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from offramp.errors import ConfigError
+from offramp.machine import device_of
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.state import batch_size as rows_of
 from offramp.networks.state import take
 from offramp.policy import Policy
-from offramp.profile import RUNTIMES, Profile, Timed, plain_policy, profile, runner_of
+from offramp.profile import RUNTIMES, Profile, Ticks, Timed, plain_policy, profile, runner_of
 
 TURNS = 3  # of every contestant on every batch; the best counts
 STRETCH = 64  # samples that a contestant answers before it is another one's turn
@@ -133,6 +134,7 @@ def bench(
     if not rows_of(inputs):
         raise ConfigError("there are no samples to race on")
     rows: list[BenchRow] = []
+    now = Ticks(clock, device_of(network)).now  # which waits for the device
     for runtime in config.runtimes:
         known = (profiles or {}).get(runtime)
         sizes = sorted(config.batch_sizes)
@@ -150,7 +152,7 @@ def bench(
                 batches = _batches(inputs, labels, size)
                 if size > sizes[0] and not _affordable(contestants, size, sizes, config.seconds):
                     continue
-                _race(contestants, batches, config.seconds, clock)
+                _race(contestants, batches, config.seconds, now)
                 rows += _rows(contestants, runtime, size)
     return rows
 

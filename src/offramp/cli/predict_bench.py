@@ -151,7 +151,7 @@ def profile_command(
     """
     sizes, runtimes = batch_sizes("--batch", batch), _runtimes(runtime)
     check_fresh(folder, "profile")
-    made = load_network(network).to(find_device(device))
+    made = _placed(network, device)
     chosen = None if policy is None else Policy.load(policy)
     source = Source.find(network, data, domain, tokenizer)
     inputs, _ = _samples(made, source, split, sizes)
@@ -208,7 +208,7 @@ def bench_command(
     )
     if folder is not None:
         check_target(folder)
-    made = load_network(network).to(find_device(device))
+    made = _placed(network, device)
     chosen = load_policy(policy, config.budgets[0] if config.budgets else None)
     source = Source.find(network, data, domain, tokenizer)
     inputs, labels = _samples(made, source, split, config.batch_sizes)
@@ -223,6 +223,13 @@ def bench_command(
         _note(f"written to {folder}/: {', '.join(path.name for path in paths)}")
         if missing is not None:
             _note(f"note: {missing}")
+
+
+def _placed(network: Path, device: str) -> EarlyExitNetwork:
+    """A network on a device, which is said first."""
+    place = find_device(device)
+    _note(f"running on {describe_device(place)}")
+    return load_network(network).to(place)
 
 
 def _runtimes(text: str) -> list[str]:
@@ -246,9 +253,7 @@ def _samples(
     return samples.batch(torch.arange(min(len(samples), max(512, *sizes))))
 
 
-def _runner(
-    network: EarlyExitNetwork, policy: Policy, device: str, precision: str
-) -> Runner:
+def _runner(network: EarlyExitNetwork, policy: Policy, device: str, precision: str) -> Runner:
     """A runner on a device, which is said first."""
     place = find_device(device)
     chosen = to_precision(precision, place)

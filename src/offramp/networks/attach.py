@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from offramp.errors import NetworkError
+from offramp.machine import device_of, synchronize
 from offramp.networks.backbones import Backbone, BackboneModules, find_layout
 from offramp.networks.choose_heads import choose_heads
 from offramp.networks.heads import HeadMaker
@@ -148,13 +149,15 @@ def _exits(layout: Layout, at: str | int | Sequence[str], state: State) -> list[
 
 def stage_seconds(stages: Sequence[nn.Module], state: State, turns: int = 5) -> list[float]:
     """Seconds of modules that are run one after the other from `state`; the best of some turns."""
-    best = [float("inf")] * len(stages)
+    best, where = [float("inf")] * len(stages), device_of(nn.ModuleList(stages))
     with torch.inference_mode():
         for _ in range(turns + 1):  # the first one also warms up
             now = state
             for number, stage in enumerate(stages):
+                synchronize(where)
                 start = time.perf_counter()
                 now = stage(now)
+                synchronize(where)
                 best[number] = min(best[number], time.perf_counter() - start)
     return best
 
