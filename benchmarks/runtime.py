@@ -37,9 +37,8 @@ import offramp
 from offramp.networks import EarlyExitNetwork
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
-from offramp.runtime import runner as runner_module
 from offramp.runtime.inflight import InFlightBatch
-from offramp.runtime.operating_point import OperatingPoint, answer_and_score, decide
+from offramp.runtime.operating_point import OperatingPoint, answer_and_score
 from offramp.thresholds.rule import stops
 
 NETWORKS = ("resnet34", "msdnet", "vit-tiny")
@@ -226,14 +225,14 @@ def profiled(runner: Runner) -> Iterator[dict[str, float]]:
     stages, heads, take = runner._stages, runner._heads, InFlightBatch.take
     runner._stages = [watched("stages", stage) for stage in stages]
     runner._heads = [watched("heads", head) for head in heads]
-    setattr(runner_module, "decide", watched("decisions", decide))  # noqa: B010
+    runner._decide = watched("decisions", runner._decide)  # type: ignore[method-assign]
     InFlightBatch.take = watched("shrinking", take)  # type: ignore[method-assign]
     try:
         yield spent
     finally:
         runner._stages, runner._heads = stages, heads
         InFlightBatch.take = take  # type: ignore[method-assign]
-        setattr(runner_module, "decide", decide)  # noqa: B010
+        del runner._decide
 
 
 def print_profile(runner: Runner, batches: Sequence[Tensor], rounds: int) -> None:

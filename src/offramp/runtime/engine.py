@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from offramp.errors import ConfigError, MemoryLimitError
-from offramp.networks.state import State, batch_size, join_key
+from offramp.networks.state import State, batch_size, join_key, take
 from offramp.runtime.inflight import HistoryBuffer, InFlightBatch, finite_samples, join_batches
 from offramp.runtime.operating_point import OperatingPoint
 from offramp.runtime.output import ConfidenceFunction, ExitOutput, OutputBuffer, RunOutput
@@ -73,9 +73,9 @@ class StagedRunner(ABC):
         samples = batch_size(state)
         buffer = self._buffer(samples)
         with self._running(samples):
-            batch = self._enter(point, state, first_row=0)
-            for exit_index in range(len(point.costs)):
-                if not len(batch):
+            batch = self._enter(point, state, samples, first_row=0)
+            for exit_index in range(len(point.limit_at)):
+                if batch is None:
                     break
                 if until is not None and exit_index and self._clock() >= until:
                     self._force(point, exit_index - 1, batch, buffer)
@@ -83,27 +83,34 @@ class StagedRunner(ABC):
                 batch = self._run_stage(point, exit_index, batch, buffer.write)
         return self._finish(point, buffer)
 
-    def _enter(self, point: OperatingPoint, state: State, first_row: int) -> InFlightBatch:
+    def _enter(
+        self, point: OperatingPoint, state: State, samples: int, first_row: int
+    ) -> InFlightBatch | None:
         """All samples before the first stage, except those with NaN or infinite inputs."""
-        samples = batch_size(state)
         rows = torch.arange(first_row, first_row + samples)
-        history = HistoryBuffer.empty(point, samples, self.num_classes)
-        batch = InFlightBatch(rows, state, history)
         finite = finite_samples(state)
-        return self._trimmed(batch if finite is None else batch.take(finite))
+        if finite is not None:
+            rows, state, samples = rows[finite], take(state, finite), len(finite)
+        if not samples:
+            return None
+        history = HistoryBuffer.empty(point, samples, self.num_classes)
+        return InFlightBatch(rows, self._trim(state), history)
 
     def _run_stage(
         self, point: OperatingPoint, exit_index: int, batch: InFlightBatch, write: Write
-    ) -> InFlightBatch:
-        """Run one stage, write the answers of the samples that stop, and return the others."""
+    ) -> InFlightBatch | None:
+        """Run one stage, write the answers of the samples that stop, and return the others.
+
+        Returns None where all have stopped.
+        """
         batch = self._advance(exit_index, batch)
         if not point.needs_head[exit_index]:
             return batch
-        last = exit_index == len(point.costs) - 1
+        last = exit_index == len(point.limit_at) - 1
         output = self._exit(exit_index, batch, score=point.is_open[exit_index] and not last)
         if last:
             write(batch.rows, exit_index, output)
-            return batch.none_left()
+            return None
         if output.scores is None:
             return batch
         limit, samples = point.limit_at[exit_index], len(batch)
@@ -116,10 +123,11 @@ class StagedRunner(ABC):
             return batch  # as it is: nothing is copied
         if count == samples:
             write(batch.rows, exit_index, output)
-            return batch.none_left()
+            return None
         leaving = stop.nonzero().squeeze(1)
         write(batch.rows[leaving], exit_index, output.take(leaving))
-        return self._trimmed(batch.take((~stop).nonzero().squeeze(1)))
+        staying = batch.take((~stop).nonzero().squeeze(1))
+        return staying.with_state(self._trim(staying.state))
 
     def _force(
         self, point: OperatingPoint, exit_index: int, batch: InFlightBatch, buffer: OutputBuffer
@@ -127,9 +135,6 @@ class StagedRunner(ABC):
         """Answer all remaining samples at the exit they have reached."""
         output = self._exit(exit_index, batch, score=point.is_open[exit_index])
         buffer.write(batch.rows, exit_index, output, forced=True)
-
-    def _trimmed(self, batch: InFlightBatch) -> InFlightBatch:
-        return batch.with_state(self._trim(batch.state)) if len(batch) else batch
 
     def _buffer(self, samples: int) -> OutputBuffer:
         return OutputBuffer(samples, self.num_classes)
@@ -254,10 +259,12 @@ class _Stream:
         state = runner._begin(x)
         samples = batch_size(state)
         with runner._running(samples):
-            batch = runner._enter(self._point, state, self._outputs.next_row)
-        self._outputs.open(runner._buffer(samples), expected=len(batch))
+            batch = runner._enter(self._point, state, samples, self._outputs.next_row)
+        expected = 0 if batch is None else len(batch)
+        self._outputs.open(runner._buffer(samples), expected)
         self._full = max(self._full, samples)
-        self._queues[0].append(batch)
+        if batch is not None:
+            self._queues[0].append(batch)
         while (deepest := self._deepest_full()) is not None:
             self._run_queue(deepest)
 
@@ -273,12 +280,12 @@ class _Stream:
     def _run_queue(self, exit_index: int) -> None:
         """Run everything that waits before a stage; what remains waits before the next."""
         waiting, self._queues[exit_index] = self._queues[exit_index], []
-        for batch in self._merged([each for each in waiting if len(each)]):
+        for batch in self._merged(waiting):
             with self._runner._running(len(batch)):
                 remaining = self._runner._run_stage(
                     self._point, exit_index, batch, self._outputs.write
                 )
-            if len(remaining):
+            if remaining is not None:
                 self._queues[exit_index + 1].append(remaining)
 
     def _merged(self, batches: Sequence[InFlightBatch]) -> list[InFlightBatch]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from offramp.answers import Answer, CurrentExit
 from offramp.networks.state import State, join, named_leaves, take
 from offramp.runtime.operating_point import OperatingPoint
+from offramp.scorers import History
 
 
 @dataclass(eq=False, slots=True)
@@ -29,20 +31,26 @@ class HistoryBuffer:
         logits = torch.full((samples, len(point.costs), num_classes), torch.nan)
         return cls(logits, torch.full_like(logits, torch.nan) if point.keeps_answers else None)
 
-    def append(self, exit_index: int, logits: Tensor) -> Tensor:
-        """Logits `[n, m+1, K]` up to this exit, the new ones `[n, K]` last.
-
-        If nothing looks back, the new ones stand in for the earlier ones.
-        """
-        if self.logits is None:
-            return logits.unsqueeze(1).expand(-1, exit_index + 1, -1)
-        self.logits.select(1, exit_index).copy_(logits)
-        return self.logits.narrow(1, 0, exit_index + 1)
+    def add(self, exit_index: int, logits: Tensor, answer: Answer) -> History:
+        """The exits up to this one, with new logits `[n, K]` and what `answer` makes of them."""
+        so_far = _appended(self.logits, exit_index, logits)
+        if type(answer) is CurrentExit:
+            return History(so_far, so_far, logits)
+        answered = answer.answer_at(so_far)
+        return History(so_far, _appended(self.answers, exit_index, answered), answered)
 
     def take(self, index: Tensor) -> "HistoryBuffer":
         """Keep some of the samples."""
         parts = self.logits, self.answers
         return HistoryBuffer(*(None if part is None else part[index] for part in parts))
+
+
+def _appended(kept: Tensor | None, exit_index: int, values: Tensor) -> Tensor:
+    """`[n, m+1, K]` with new values `[n, K]` last; if none are kept, they stand in for earlier."""
+    if kept is None:
+        return values.unsqueeze(1).expand(-1, exit_index + 1, -1)
+    kept.select(1, exit_index).copy_(values)
+    return kept.narrow(1, 0, exit_index + 1)
 
 
 @dataclass(eq=False, slots=True)  # made once per exit: a frozen one takes three times as long
@@ -60,10 +68,6 @@ class InFlightBatch:
         """Keep some of the samples: the tensors really become smaller."""
         state = take(self.state, index.to(_device_of(self.state)))
         return InFlightBatch(self.rows[index], state, self.history.take(index))
-
-    def none_left(self) -> "InFlightBatch":
-        """All samples have stopped; the state is not touched."""
-        return InFlightBatch(self.rows[:0], self.state, self.history)
 
     def with_state(self, state: State) -> "InFlightBatch":
         """The same samples with another state."""

@@ -1,13 +1,13 @@
 """One operating point of a policy, as every runner needs it: what has to run, and who stops."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from offramp.answers import Answer, CurrentExit
+from offramp.answers import CurrentExit
 from offramp.policy import Policy
 from offramp.scorers import History
 from offramp.thresholds.rule import exits_taken, rounded_up
@@ -51,6 +51,11 @@ class OperatingPoint:
     def limit_at(self) -> tuple[float, ...]:
         """The limits as numbers: taking one from a tensor costs time at every exit."""
         return tuple(self.limits.tolist())
+
+    @cached_property
+    def cost_at(self) -> tuple[float, ...]:
+        """The costs as numbers."""
+        return tuple(self.costs.tolist())
 
     @cached_property
     def is_open(self) -> tuple[bool, ...]:
@@ -97,24 +102,14 @@ def answer_and_score(
     which may be anything and None if nothing reads them. Returns the logits to answer with
     `[n, K]`, and the stop scores `[n]` or, at the last exit or if not wanted, None.
     """
-    return decide(policy.answer, policy.scorer.score_at if score else None, logits, earlier)
-
-
-def decide(
-    answer: Answer,
-    score: Callable[[History], Tensor] | None,
-    logits: Tensor,
-    earlier: Tensor | None,
-) -> tuple[Tensor, Tensor | None]:
-    """The same with a scorer that may have been prepared for its exit; None for no scores."""
-    answered = answer.answer_at(logits)
-    if score is None:
-        return answered, None
+    answer = policy.answer.answer_at(logits)
+    if not score:
+        return answer, None
     answers = logits
-    if type(answer) is not CurrentExit:
-        now = answered.unsqueeze(1)
+    if type(policy.answer) is not CurrentExit:
+        now = answer.unsqueeze(1)
         answers = now.expand_as(logits) if earlier is None else torch.cat([earlier, now], dim=1)
-    return answered, score(History(logits, answers)).float()
+    return answer, policy.scorer.score_at(History(logits, answers)).float()
 
 
 def near_threshold(scores: Tensor, thresholds: Tensor, tolerance: float = TOLERANCE) -> Tensor:

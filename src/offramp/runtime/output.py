@@ -170,13 +170,12 @@ class OutputBuffer:
         # A batch that leaves together is in order already.
         order = torch.cat([part.rows for part in parts]).argsort() if len(parts) > 1 else None
         logits = _ordered([part.output.answer for part in parts], order)
-        exits = _ordered([part.filled(part.exit_index) for part in parts], order)
         output = RunOutput(
             logits,
             logits.argmax(dim=1),
-            exits,
-            _ordered([part.scores(last) for part in parts], order),
-            costs=point.costs[exits],
+            exits=_ordered([part.filled(part.exit_index) for part in parts], order),
+            scores=_ordered([part.scores(last) for part in parts], order),
+            costs=_ordered([part.costs(point) for part in parts], order),
             stopped=_ordered([part.filled(part.stopped(last)) for part in parts], order),
             confidence_source=confidence or _ordered([p.confidence() for p in parts], order),
         )
@@ -214,6 +213,9 @@ class _Part(NamedTuple):
             return self.filled(math.inf)
         return self.filled(math.nan) if self.output.scores is None else self.output.scores
 
+    def costs(self, point: OperatingPoint) -> Tensor:
+        return torch.full((len(self.rows),), point.cost_at[self.exit_index], dtype=torch.float64)
+
     def stopped(self, last: int) -> bool:
         return self.exit_index < last and not self.forced
 
@@ -222,9 +224,11 @@ class _Part(NamedTuple):
         return self.filled(math.nan) if found is None else found
 
 
-def _ordered(parts: Sequence[Tensor], order: Tensor | None) -> Tensor:
+def _ordered(parts: list[Tensor], order: Tensor | None) -> Tensor:
     """The parts in the order of the input, as a tensor that may be changed."""
-    return parts[0].clone() if order is None else torch.cat(list(parts))[order]
+    if order is not None:
+        return torch.cat(parts)[order]
+    return parts[0].clone() if parts[0].is_inference() else parts[0]
 
 
 def _without(output: RunOutput, failed: Tensor) -> RunOutput:

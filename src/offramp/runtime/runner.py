@@ -15,8 +15,8 @@ from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, batch_size, map_leaves
 from offramp.policy import Policy
 from offramp.runtime.engine import StagedRunner
-from offramp.runtime.inflight import InFlightBatch
-from offramp.runtime.operating_point import OperatingPoint, decide
+from offramp.runtime.inflight import HistoryBuffer, InFlightBatch
+from offramp.runtime.operating_point import OperatingPoint
 from offramp.runtime.output import ExitOutput
 
 
@@ -88,7 +88,7 @@ class Runner(StagedRunner):
             policy.scorer.at_exit(exit_index, network.num_classes)
             for exit_index in range(network.num_exits - 1)
         ]
-        self._modules = tuple(network.modules())
+        self._modules = (network, *network.stages, *network.heads)
         self._heads: list[Callable[..., Tensor]] = list(network.heads)  # faster than a module list
         self._channels_last = channels_last
         if channels_last:
@@ -147,16 +147,18 @@ class Runner(StagedRunner):
         if self._reads_logits[exit_index] and history.logits is not None:
             before = history.logits[:, :exit_index].to(self.device)
         logits = self._heads[exit_index](batch.state, before).float().cpu()
-        so_far = history.append(exit_index, logits)
-        earlier = None if history.answers is None else history.answers[:, :exit_index]
-        # Decisions are made in float32 on the CPU, where the policy is, whatever the precision.
-        half = self.precision != "float32"
-        with torch.autocast("cpu", enabled=False) if half else nullcontext():
-            scorer = self._scorers[exit_index] if score else None
-            answer, scores = decide(self._policy.answer, scorer, so_far, earlier)
-        if history.answers is not None:
-            history.answers[:, exit_index] = answer
-        return ExitOutput(answer, scores)
+        if self.precision == "float32":
+            return self._decide(exit_index, history, logits, score)
+        # The policy was fitted in float32, whatever the precision of the network.
+        with torch.autocast("cpu", enabled=False):
+            return self._decide(exit_index, history, logits, score)
+
+    def _decide(
+        self, exit_index: int, history: HistoryBuffer, logits: Tensor, score: bool
+    ) -> ExitOutput:
+        seen = history.add(exit_index, logits, self._policy.answer)
+        scores = self._scorers[exit_index](seen).float() if score else None
+        return ExitOutput(seen.answer, scores)
 
     def _trim(self, state: State) -> State:
         return self.network.trim(state)

@@ -192,44 +192,43 @@ class StatsCollector:
         # A single val sample says nothing about the shares, so no alarm is ever raised.
         shares = point.expected_shares.numpy()
         self._alarm = DriftAlarm(shares, point.val_samples, rate, point.is_open)
-        self._exits = np.zeros(len(point.costs), dtype=np.int64)
-        self._unseen = np.zeros_like(self._exits)  # what the alarm has not seen yet
-        self._failed = self._forced = self._waiting = 0
+        self._exits = [0] * len(point.costs)
+        self._unseen: list[int] = []  # exits that the alarm has not seen yet
+        self._failed = self._forced = 0
 
     def _is_drifting(self) -> bool:
         self._show_alarm()
         return self._drifted or self._alarm.check()
 
     def _show_alarm(self) -> None:
-        self._alarm.add(self._unseen)
-        self._unseen[:] = self._waiting = 0
+        self._alarm.add(np.bincount(self._unseen, minlength=len(self._exits)))
+        self._unseen.clear()
 
     def add(self, point: OperatingPoint, output: RunOutput, forced: int) -> None:
         """Count one batch, of which a deadline cut `forced` samples short.
 
         The drift alarm ignores such a batch: the samples that left in time are not a fair sample.
         """
-        # numpy: for a single sample, every torch operation takes longer than all the rest here.
-        answered = output.exits.numpy()[output.predictions.numpy() >= 0]
-        counts = np.bincount(answered, minlength=len(point.costs))
+        # Plain numbers: for a single sample, every operation on arrays takes longer than all this.
+        predictions = output.predictions.tolist()
+        answered = [e for e, p in zip(output.exits.tolist(), predictions, strict=True) if p >= 0]
         with self._lock:
             if point is not self._point:
                 return  # the budget was changed while this batch ran
-            self._exits += counts
-            self._failed += len(output) - len(answered)
+            for exit_index in answered:
+                self._exits[exit_index] += 1
+            self._failed += len(predictions) - len(answered)
             self._forced += forced
-            if forced:
-                return
-            self._unseen += counts
-            self._waiting += len(answered)
-            if self._waiting >= STEP:
+            if not forced:
+                self._unseen += answered
+            if len(self._unseen) >= STEP:
                 self._show_alarm()
 
     def snapshot(self) -> RunStats:
         """Everything so far."""
         with self._lock:
-            drift, samples = self._is_drifting(), int(self._exits.sum())
-            shares = torch.from_numpy(self._exits / max(samples, 1))
+            drift, samples = self._is_drifting(), sum(self._exits)
+            shares = torch.tensor(self._exits, dtype=torch.float64) / max(samples, 1)
             return RunStats(
                 samples=samples,
                 failed=self._failed,

@@ -15,6 +15,7 @@ class History:
     Args:
         logits: `[n, m+1, K]` from the heads.
         answers: `[n, m+1, K]` from the `Answer`: what would be answered at each exit.
+        answer: `[n, K]`, the last of the answers, if it is at hand.
 
     Example:
         >>> import torch
@@ -25,9 +26,10 @@ class History:
         torch.Size([5, 1, 4])
     """
 
-    def __init__(self, logits: Tensor, answers: Tensor) -> None:
+    def __init__(self, logits: Tensor, answers: Tensor, answer: Tensor | None = None) -> None:
         self.logits = logits
         self.answers = answers
+        self._answer = answer
         self._log_probs: Tensor | None = None
         self._predictions: Tensor | None = None
 
@@ -47,7 +49,9 @@ class History:
     @property
     def answer(self) -> Tensor:
         """`[n, K]`: what would be answered now."""
-        return self.answers.select(1, -1)
+        if self._answer is None:
+            self._answer = self.answers.select(1, -1)
+        return self._answer
 
     @property
     def log_probs(self) -> Tensor:
