@@ -1,7 +1,7 @@
 """The runner against what could be reached and what people do today, in one process.
 
 Run: python benchmarks/runtime.py [--networks resnet34,msdnet,vit-tiny] [--profile] [--clock cpu]
-     [--batches 1,32,256] [--rounds 3] [--threads 1] [--scorer corrector|max] [--quick]
+     [--batches 1,32,256] [--rounds 3] [--threads 1] [--scorer corrector] [--quick] [--overhead]
 
 For ResNet-34, MSDNet and ViT-Tiny at 32 px with all their exits, at batch 1, 32 and 256 and mean
 costs near 30 % and 60 %, the runner's time is compared with
@@ -15,6 +15,10 @@ Weights are random, since time does not depend on them, and thresholds are such 
 come out on the very images that are timed. All variants run by turns and the best of several
 rounds counts. Aims: at most 1.15 x the ideal at batch 256 and 1.25 x at batch 1; at least 2 x
 faster than c from batch 32 on. Printed besides: decisions that batch size 1 and bfloat16 change.
+
+With `--overhead`, only what the runner adds to the bare loop over stages and heads is measured, in
+microseconds per exit that is looked at and per call, with stages that do nothing (`none`) and in
+the named networks, where convolutions drive the decision's code and data out of the caches.
 
 On a machine that other work shares, `--clock cpu --threads 1` counts the processor's seconds of
 this process instead of those on the wall.
@@ -35,6 +39,7 @@ from torch.utils.data import TensorDataset
 
 import offramp
 from offramp.networks import EarlyExitNetwork
+from offramp.networks.heads import LinearHead, Pool
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
 from offramp.runtime.inflight import InFlightBatch
@@ -46,7 +51,11 @@ BUDGETS = (0.3, 0.6)
 SCORERS: dict[str, offramp.Scorer] = {
     "corrector": offramp.Corrector(),
     "max": offramp.MaxProbability(),
+    "corrector-now": offramp.Corrector(history=False),
+    "logistic": offramp.scorers.LogisticCorrector(),
+    "break-even": offramp.scorers.BreakEven(),
 }
+NEVER = 1e30  # a threshold that no score reaches
 
 
 @dataclass(frozen=True)
@@ -84,16 +93,30 @@ def prepare(
     torch.manual_seed(0)
     shape = (setting.samples, 3, setting.image_size, setting.image_size)
     held_out, val = torch.randn(shape)[: setting.samples // 2], torch.randn(shape)
-    network = offramp.build(name, 100, setting.image_size, at=setting.exits)
-    settled(network, held_out)
+    if name == "none":
+        network = idle_network()
+    else:
+        network = offramp.build(name, 100, setting.image_size, at=setting.exits)
+        settled(network, held_out)
     ledgers = [
         offramp.record(
-            network, TensorDataset(images, torch.arange(len(images)) % 100), split, progress=False
+            network,
+            TensorDataset(images, torch.arange(len(images)) % 100),
+            split,
+            costs=[1.0 + index for index in range(9)] if name == "none" else None,
+            progress=False,
         )
         for images, split in ((held_out, "held_out"), (val, "val"))
     ]
     policy = offramp.Policy(scorer).fit(ledgers[0]).tune(ledgers[1], "geometric")
     return network, policy, val, ledgers[1]
+
+
+def idle_network() -> EarlyExitNetwork:
+    """Nine stages that do next to nothing, with small heads."""
+    first = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())
+    stages = [first, *(nn.Identity() for _ in range(8))]
+    return EarlyExitNetwork(stages, [LinearHead(Pool("flat"), 48, 100) for _ in stages], 100)
 
 
 def few(images: Tensor) -> Tensor:
@@ -263,6 +286,56 @@ def print_changes(runner: Runner, images: Tensor, ledger: offramp.Ledger) -> Non
     )
 
 
+def print_overhead(name: str, setting: Setting, scorers: Sequence[str]) -> None:
+    """What the runner adds to stages and heads, where nobody stops and where all stop at once."""
+    print(f"{name}, {setting.image_size} px")
+    print("  scorer         batch   us per exit   us per call   whole run / bare", flush=True)
+    for scorer in scorers:
+        network, policy, images, _ = prepare(name, setting, SCORERS[scorer])
+        exits = network.num_exits
+        for size in setting.batches:
+            x = images[:size]
+            jobs: dict[Any, Callable[[Tensor], Any]] = {}
+            for looked_at, limit in ((exits, NEVER), (1, -NEVER)):
+                runner = Runner(network, policy.at(budget=0.6))
+                limits = torch.full((exits,), limit)
+                runner._point = replace(runner._point, limits=limits, needs_head=(True,) * exits)
+                jobs["runner", looked_at] = runner
+                jobs["bare", looked_at] = partial(bare, network, exits=looked_at)
+            best = best_times(jobs, x, repeats=max(1, 16 // size), rounds=20 * setting.rounds)
+            added = [1e6 * (best["runner", n] - best["bare", n]) for n in (exits, 1)]
+            per_exit = (added[0] - added[1]) / (exits - 1)
+            print(
+                f"  {scorer:13} {size:6d} {per_exit:13.1f} {added[1] - per_exit:13.1f} "
+                f"{best['runner', exits] / best['bare', exits]:18.2f}",
+                flush=True,
+            )
+
+
+def bare(network: EarlyExitNetwork, x: Tensor, exits: int) -> None:
+    """The first stages and heads, one after the other, without anything else."""
+    stages, heads = list(network.stages)[:exits], list(network.heads)
+    with torch.inference_mode():
+        state = network.begin(x)
+        for stage, head in zip(stages, heads, strict=False):
+            state = stage(state)
+            head(state, None)
+
+
+def best_times(
+    jobs: dict[Any, Callable[[Tensor], Any]], x: Tensor, repeats: int, rounds: int
+) -> dict[Any, float]:
+    """Seconds per call, best of many short rounds by turns."""
+    best = dict.fromkeys(jobs, math.inf)
+    for _ in range(rounds):
+        for name, job in jobs.items():
+            start = clock()
+            for _ in range(repeats):
+                job(x)
+            best[name] = min(best[name], (clock() - start) / repeats)
+    return best
+
+
 def run(name: str, setting: Setting, scorer: offramp.Scorer, profile: bool) -> None:
     """One network at all batch sizes and budgets."""
     network, policy, images, ledger = prepare(name, setting, scorer)
@@ -290,6 +363,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small images, few exits: smoke test")
     parser.add_argument("--profile", action="store_true", help="say where the runner's time goes")
+    parser.add_argument("--overhead", action="store_true", help="only what the runner adds")
     parser.add_argument("--scorer", choices=SCORERS, default="corrector")
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
@@ -309,6 +383,9 @@ def main() -> None:
         f"{options.clock} time"
     )
     for name in options.networks.split(","):
+        if options.overhead:
+            print_overhead(name, setting, list(SCORERS))
+            continue
         run(name, setting, SCORERS[options.scorer], options.profile)
 
 
