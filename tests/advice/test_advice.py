@@ -217,9 +217,12 @@ def test_exits_that_pay_are_called_worth_it(ledgers):
     assert advice.verdict == "exits"
     assert advice.text.startswith("Early exits are worth it: +")
     (row,) = advice.budgets
-    assert row.over_fixed.low > 0
-    assert row.accuracy - row.fixed.accuracy == pytest.approx(row.over_fixed.value)
-    assert "over exit" in str(advice)
+    assert row.over_mix.low > 0
+    assert row.mix.cost == pytest.approx(row.cost)
+    assert row.accuracy - row.mix.accuracy == pytest.approx(row.over_mix.value)
+    first, second = row.mix.exits
+    assert f"over exit {second} for" in str(advice)
+    assert f"and exit {first} for the others" in str(advice)
 
 
 def ledgers_where(right):
@@ -242,6 +245,15 @@ def test_a_fixed_exit_suffices_where_the_network_stops_learning():
     advice = advise(**ledgers_where([0.8, 0.8, 0.8]), budgets=[0.5], methods=FEW, resamples=200)
     assert advice.verdict == "fixed"
     assert "exit 0 alone costs 30%" in advice.text
+
+
+def test_what_a_random_mix_reaches_is_no_gain():
+    """Scores say nothing here: the policy is a mix, better than any exit within its budget."""
+    advice = advise(**ledgers_where([0.3, 0.5, 0.9]), budgets=[0.8], methods=FEW, resamples=200)
+    (row,) = advice.budgets
+    assert row.accuracy > 0.6  # exit 1 alone has 50 %
+    assert not row.over_mix.is_clear
+    assert advice.verdict == "full"
 
 
 def test_neither_is_said_where_only_the_last_exit_is_any_good():

@@ -7,6 +7,7 @@ import torch
 
 from offramp import (
     Corrector,
+    Ledger,
     MaxProbability,
     Method,
     Policy,
@@ -18,7 +19,7 @@ from offramp import (
 )
 from offramp.errors import ConfigError, LedgerError, SplitError
 from offramp.evaluation.bootstrap import Resamples, difference
-from offramp.evaluation.references import references
+from offramp.evaluation.references import best_mix, reachable_accuracies, references
 from offramp.methods import GROUPS, METHODS, find_methods
 from offramp.metrics import ece, eefp
 from offramp.replay import accuracy_at
@@ -133,6 +134,55 @@ def test_references_by_hand(splits):
     oracle = [point.accuracy for point in rows.oracle]
     assert oracle == sorted(oracle)
     assert oracle[-1] == pytest.approx(1 - rows.hopeless_share)
+    for mix, best, budget in zip(rows.mixes, rows.best_fixed, [0.25, 0.5, 1.0], strict=True):
+        low, high = (rows.fixed[index] for index in mix.exits)
+        assert mix.cost == pytest.approx(low.cost + mix.share * (high.cost - low.cost))
+        assert best.cost - 1e-9 <= mix.cost <= budget + 1e-9
+        assert mix.accuracy == pytest.approx(
+            low.accuracy + mix.share * (high.accuracy - low.accuracy)
+        )
+
+
+def test_what_is_reachable_lies_between_a_mix_and_the_oracle(splits):
+    rows = references(splits["val"], splits["test"], [0.25, 0.5, 0.75])
+    points = zip(rows.mixes, rows.reachable, rows.oracle, strict=True)
+    assert all(mix.accuracy < seen.accuracy <= best.accuracy for mix, seen, best in points)
+    assert all(
+        point.cost <= budget
+        for point, budget in zip(rows.reachable, [0.25, 0.5, 0.75], strict=True)
+    )
+
+
+def test_what_is_reachable_rests_on_no_samples_own_label(splits):
+    """Labels are made up here: a rule that had seen them would be right more often."""
+    test = splits["test"]
+    labels = torch.randint(10, (len(test),), generator=torch.Generator().manual_seed(0))
+    noise = Ledger(test.logits, labels, test.cost_model, split="test", network=test.network)
+    (found,) = reachable_accuracies(noise, [0.5])
+    assert found.accuracy == pytest.approx(0.1, abs=0.04)  # three standard errors
+
+
+def test_a_single_test_sample_is_refused(splits):
+    with pytest.raises(LedgerError, match="test needs at least two samples"):
+        compare(**{**splits, "test": splits["test"].take([0])}, methods=["baseline"])
+
+
+def test_no_mix_of_two_exits_is_better_than_the_best():
+    generator = np.random.default_rng(0)
+    costs, accuracies = np.sort(generator.random(6)).tolist(), generator.random(6).tolist()
+    for budget in (costs[0] / 2, *costs, 0.5, 1.0):
+        first, second, share = best_mix(costs, accuracies, budget)
+        reached = accuracies[first] + share * (accuracies[second] - accuracies[first])
+        within = [index for index in range(6) if costs[index] <= budget]
+        assert (
+            costs[first] + share * (costs[second] - costs[first]) <= max(budget, costs[0]) + 1e-9
+        )
+        for low in within:
+            assert reached >= accuracies[low]
+            for high in set(range(6)) - set(within):
+                part = (budget - costs[low]) / (costs[high] - costs[low])
+                mixed = accuracies[low] + part * (accuracies[high] - accuracies[low])
+                assert reached >= mixed - 1e-9
 
 
 def test_references_below_the_first_exits_cost_are_those_of_the_first_exit(splits):

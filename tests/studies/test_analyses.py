@@ -146,7 +146,7 @@ def test_gains_are_those_of_the_comparison(result, shipped):
     per_network, closed, parts, chosen = method_gains([both, both]).tables
     gap = table["auto"].differences["baseline"][accuracy_key(0.75)]
     assert per_network.rows[1][4].text.startswith(f"{100 * gap.value:+.2f} [")
-    assert closed.rows[0][2].text == f"{table.closed_gap('auto', 0.5):+.1%}"
+    assert closed.rows[0][2].text == f"{table.reachable_share('auto', 0.5):+.1%}"
     by_method = {row[1].text: row for row in parts.rows}
     assert list(by_method) == ["baseline:optimized", "eefp", "auto"]
     assert by_method["auto"][3].text.startswith(f"{100 * gap.value:+.2f} (")

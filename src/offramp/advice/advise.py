@@ -7,7 +7,7 @@ from torch import Tensor
 
 from offramp.advice.auto import CANDIDATES, auto
 from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen_variance
-from offramp.evaluation.references import FixedExit, heads_correct, references
+from offramp.evaluation.references import FixedExit, FixedMix, fixed_exits, heads_correct, mix_at
 from offramp.ledger import Ledger
 from offramp.methods import Method, Plan
 
@@ -19,8 +19,8 @@ class BudgetAdvice:
     budget: float  # as asked for
     accuracy: float  # of the plan's policy
     cost: float  # its mean cost, as a share of the network without exits
-    fixed: FixedExit  # the best fixed exit within the budget, chosen on val
-    over_fixed: Interval  # what the policy gains over it
+    mix: FixedMix  # the best random mix of two fixed exits at that cost, chosen on val
+    over_mix: Interval  # what the policy gains over it
     over_full: Interval  # what the policy gains over the full network; mostly a loss
     why: str  # how the policy was chosen
 
@@ -56,9 +56,10 @@ def advise(
     """Choose policies with `auto`, measure them on test, and say whether they are worth it.
 
     Early exits are worth it if, at some budget, the policy is clearly more accurate than the best
-    fixed exit within that budget. Otherwise a fixed exit suffices if one that costs less than the
-    full network is not clearly worse than it. Otherwise, the full network it is. With costs in
-    seconds that holds for one machine and batch size.
+    random mix of two fixed exits that costs as much: what can be had without looking at a sample.
+    Otherwise a fixed exit suffices if one that costs less than the full network is not clearly
+    worse than it. Otherwise, the full network it is. With costs in seconds that holds for one
+    machine and batch size.
 
     Args:
         held_out: To fit answers and scorers.
@@ -77,16 +78,18 @@ def advise(
     """
     plan = auto(held_out, val, budgets, methods)
     draws = Resamples(len(test), resamples)
-    right = heads_correct(test).double()
-    rows = references(val, test, budgets)
-    found = [
-        _measure(plan, test, budget, fixed, right, draws)
-        for budget, fixed in zip(budgets, rows.best_fixed, strict=True)
-    ]
-    cheaper = [
-        (exit_row, _gap(right[:, exit_row.exit_index], right[:, -1], draws))
-        for exit_row in rows.fixed[:-1]
-    ]
+    correct, val_accuracy = heads_correct(test), heads_correct(val).double().mean(dim=0)
+    fixed, right = fixed_exits(test, correct), correct.double()
+    found = []
+    for budget in budgets:
+        replay = plan[budget].replay(test)
+        answered, cost = replay.right.double(), float(replay.costs.mean())
+        mix = mix_at(fixed, val_accuracy, cost)
+        over_mix = _gap(answered - _mixed(mix, fixed, right, replay.costs), draws)
+        over_full = _gap(answered - right[:, -1], draws)
+        accuracy, why = float(answered.mean()), plan.why[budget]
+        found.append(BudgetAdvice(budget, accuracy, cost, mix, over_mix, over_full, why))
+    cheaper = [(row, _gap(right[:, row.exit_index] - right[:, -1], draws)) for row in fixed[:-1]]
     verdict, text = _verdict(found, cheaper)
     if test.unit == "seconds":
         text = text.replace("of the compute", "of the time")
@@ -95,25 +98,21 @@ def advise(
     return Advice(verdict, text, found, plan)
 
 
-def _measure(
-    plan: Plan, test: Ledger, budget: float, fixed: FixedExit, right: Tensor, draws: Resamples
-) -> BudgetAdvice:
-    replay = plan[budget].replay(test)
-    answered = replay.right.double()
-    return BudgetAdvice(
-        budget,
-        float(answered.mean()),
-        float(replay.costs.mean()),
-        fixed,
-        _gap(answered, right[:, fixed.exit_index], draws),
-        _gap(answered, right[:, -1], draws),
-        plan.why[budget],
-    )
+def _mixed(mix: FixedMix, fixed: Sequence[FixedExit], right: Tensor, costs: Tensor) -> Tensor:
+    """The chance `[N]` that a mix is right, from heads `[N, M]`, at the costs of a policy `[N]`.
+
+    The mix costs what the policy does: in another sample of the data that cost is another one,
+    and with it the accuracy of the mix.
+    """
+    low, high = (fixed[index] for index in mix.exits)
+    step = high.cost - low.cost
+    slope = (high.accuracy - low.accuracy) / step if step > 0 else 0.0
+    first, second = (right[:, row.exit_index] for row in (low, high))
+    return first + mix.share * (second - first) + slope * (costs - costs.mean())
 
 
-def _gap(one: Tensor, other: Tensor, draws: Resamples) -> Interval:
-    """The difference of two accuracies on the same samples, `[N]` each."""
-    gaps = one - other
+def _gap(gaps: Tensor, draws: Resamples) -> Interval:
+    """A mean difference over the same samples, `[N]`."""
     resampled = draws.means(gaps[:, None]).squeeze(1)
     return difference(float(gaps.mean()), resampled, unseen=unseen_variance(len(gaps)))
 
@@ -121,12 +120,12 @@ def _gap(one: Tensor, other: Tensor, draws: Resamples) -> Interval:
 def _verdict(
     found: Sequence[BudgetAdvice], cheaper: Sequence[tuple[FixedExit, Interval]]
 ) -> tuple[str, str]:
-    wins = [row for row in found if row.over_fixed.low > 0 and row.over_fixed.is_clear]
+    wins = [row for row in found if row.over_mix.low > 0 and row.over_mix.is_clear]
     if wins:
-        best = max(wins, key=lambda row: row.over_fixed.value)
+        best = max(wins, key=lambda row: row.over_mix.value)
         return "exits", (
-            f"Early exits are worth it: {_points(best.over_fixed)} over the best fixed exit at "
-            f"{best.budget:.0%} of the compute."
+            f"Early exits are worth it: {_points(best.over_mix)} over the best mix of two fixed "
+            f"exits at the same cost, for {best.budget:.0%} of the compute."
         )
     enough = [(row, gap) for row, gap in cheaper if not (gap.is_clear and gap.high < 0)]
     if enough:
@@ -134,10 +133,10 @@ def _verdict(
         return "fixed", (
             f"A fixed exit suffices: exit {row.exit_index} alone costs {row.cost:.0%} of the "
             f"network and differs from it by {_points(gap)}; stopping per sample gains nothing "
-            "clear over a fixed exit."
+            "clear over fixed exits."
         )
     return "full", (
-        "Neither: no policy is clearly better than a fixed exit within its budget, and every "
+        "Neither: no policy is clearly better than fixed exits at the same cost, and every "
         "cheaper exit is clearly worse than the full network."
     )
 
@@ -145,9 +144,16 @@ def _verdict(
 def _line(row: BudgetAdvice) -> str:
     return (
         f"at {row.budget:.0%}: {row.accuracy:.2%} for {row.cost:.1%} of the cost, "
-        f"{_points(row.over_fixed)} over exit {row.fixed.exit_index} alone, "
+        f"{_points(row.over_mix)} over {_named(row.mix)}, "
         f"{_points(row.over_full)} against the full network. Chosen: {row.why}."
     )
+
+
+def _named(mix: FixedMix) -> str:
+    first, second = mix.exits
+    if mix.share == 0:
+        return f"exit {first} alone"
+    return f"exit {second} for {mix.share:.0%} of the samples and exit {first} for the others"
 
 
 def _points(gap: Interval) -> str:

@@ -184,7 +184,7 @@ def advise_command(
     """Say whether early exits are worth it for this network: yes, a fixed exit, or neither.
 
     Exits, answer, scorer and thresholds are chosen by cross-validation on held_out and val. Only
-    then the choice is measured on test, against the best fixed exit and the full
+    then the choice is measured on test, against the best mix of two fixed exits and the full
     network, with 95 % intervals (paired bootstrap over test samples).
     """
     wanted = numbers("--budgets", budgets)

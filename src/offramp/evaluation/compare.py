@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from offramp.errors import ConfigError
-from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen_variance
+from offramp.evaluation.bootstrap import Interval, Resamples, interval_of
 from offramp.evaluation.comparison import (
     RIVALS,
     Comparison,
@@ -151,11 +151,8 @@ def _mark_best(comparison: Comparison, resampled: dict[str, dict[str, Tensor]]) 
         if first is None or second is None:
             return None
         gap = one.figures[column].value - other.figures[column].value
-        if column.startswith("accuracy"):
-            return difference(gap, first - second, unseen=unseen)
-        return difference(gap, first - second, negligible=5e-4)  # half of the last digit shown
+        return interval_of(column, gap, first - second, comparison.setting["samples"]["test"])
 
-    unseen = unseen_variance(comparison.setting["samples"]["test"])
     by_name = {method.name: method for method in comparison.methods}
     for column in comparison.columns:
         sign = -1 if column == "ece" else 1

@@ -19,6 +19,10 @@ RIVALS = ("baseline", "temperature")
 """Methods that every other one is compared with, where they take part."""
 
 
+SMALL_GAIN = 0.005
+"""A gain below which shares of it are not stated."""
+
+
 def accuracy_key(budget: float) -> str:
     """Name of the column for the accuracy at a budget."""
     return f"accuracy@{budget:g}"
@@ -73,7 +77,7 @@ class Comparison:
     Attributes:
         budgets: As asked for.
         methods: In the order asked for.
-        references: Fixed exits, the full network and the oracle.
+        references: Fixed exits and their mixes, the full network, what is reachable, the oracle.
         setting: What was compared: sizes, seeds, origin.
         plans: By method, the fitted and tuned policies, one plan per seed. They are not part of
             the JSON form, and so missing where a comparison was read from a file.
@@ -125,17 +129,19 @@ class Comparison:
         """Names of the columns that are compared."""
         return [*(accuracy_key(budget) for budget in self.budgets), "ece", "eefp"]
 
-    def closed_gap(self, name: str, budget: float) -> float:
-        """Share of the gap between baseline and oracle that a method closes; NaN without a gap.
+    def reachable_share(self, name: str, budget: float) -> float:
+        """Share of the reachable gain over the baseline that a method achieves.
+
+        NaN where less than half a point is reachable: there, shares would be noise.
 
         Args:
             name: Of the method; the baseline must have been compared too.
             budget: One of `budgets`.
         """
-        key, oracle = accuracy_key(budget), self.references.oracle[self.budgets.index(budget)]
-        reached, below = (self[each].figures[key].value for each in (name, "baseline"))
-        possible = oracle.accuracy - below
-        return (reached - below) / possible if possible > 0 else float("nan")
+        reachable = self.references.reachable[self.budgets.index(budget)].accuracy
+        reached, below = (self[each].accuracy(budget) for each in (name, "baseline"))
+        possible = reachable - below
+        return (reached - below) / possible if possible > SMALL_GAIN else float("nan")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file; NaN becomes None, infinities become text."""

@@ -1,4 +1,4 @@
-"""What to hold methods against: each exit alone, the full network, and the oracle."""
+"""What to hold methods against: fixed exits and their mixes, what is reachable, and the oracle."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,9 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from offramp.answers import GeometricEnsemble
+from offramp.errors import LedgerError
 from offramp.ledger import Ledger
-from offramp.replay import GRID, AccuracyAt
-from offramp.targets import correctness, hopeless, oracle_accuracies
+from offramp.ledger.chunks import folds
+from offramp.replay import GRID, AccuracyAt, accuracy_at
+from offramp.targets import correctness, hopeless, oracle_accuracies, soft_correctness
+
+PRICES = torch.logspace(-3, 1.5, 150, dtype=torch.float64)  # accuracy for the whole network's cost
+ENOUGH = 2000  # samples to fit a weight per exit on
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,16 @@ class FixedExit:
 
 
 @dataclass(frozen=True)
+class FixedMix:
+    """Two such networks, one of which answers each sample, chosen at random."""
+
+    exits: tuple[int, ...]  # the cheaper and the dearer one; the same twice where one is best
+    share: float  # of the samples that go to the dearer one
+    cost: float  # as a share of the network without exits
+    accuracy: float  # on test
+
+
+@dataclass(frozen=True)
 class References:
     """Rows beside the methods.
 
@@ -28,16 +44,24 @@ class References:
         fixed: Every exit alone.
         best_fixed: Per budget, the exit that is best on val among those within the budget; the
             first exit where none is.
+        mixes: Per budget, the random mix of two fixed exits that is best on val and costs as much
+            as the budget: what can be had without looking at a sample.
         full: The last exit alone: the network without exits, unless that one was dropped.
-        oracle: Per budget, the best accuracy that any stopping rule could reach; at the cost of
-            the first exit where the budget is below it.
+        reachable: Per budget, the accuracy of a rule that sees the logits of all exits, but no
+            label (see `reachable_accuracies`); a cost below the budget is all that it needs.
+        reachable_curve: The same at every whole per cent from the first exit's cost on.
+        oracle: Per budget, the best accuracy that a rule could reach that knows the labels; at
+            the cost of the first exit where the budget is below it.
         oracle_curve: The same at every whole per cent from the first exit's cost on.
         hopeless_share: Share of test samples that no exit gets right.
     """
 
     fixed: list[FixedExit]
     best_fixed: list[FixedExit]
+    mixes: list[FixedMix]
     full: FixedExit
+    reachable: list[AccuracyAt]
+    reachable_curve: list[AccuracyAt]
     oracle: list[AccuracyAt]
     oracle_curve: list[AccuracyAt]
     hopeless_share: float
@@ -47,7 +71,7 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
     """Measure the reference rows.
 
     Args:
-        val: To choose the best fixed exit on.
+        val: To choose the best fixed exits on.
         test: To measure on.
         budgets: As shares of the network without exits.
 
@@ -55,23 +79,24 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
         >>> from offramp import synthetic
         >>> splits = synthetic.ledgers(seed=0)
         >>> rows = references(splits["val"], splits["test"], [0.5])
-        >>> len(rows.fixed), rows.oracle[0].accuracy > rows.full.accuracy
-        (8, True)
+        >>> rows.mixes[0].accuracy < rows.reachable[0].accuracy < rows.oracle[0].accuracy
+        True
     """
     correct, val_accuracy = heads_correct(test), heads_correct(val).double().mean(dim=0)
-    accuracy = correct.double().mean(dim=0)
-    alone = test.cost_model.alone / test.reference_cost
-    fixed = [
-        FixedExit(index, float(alone[index]), float(accuracy[index]))
-        for index in range(test.num_exits)
-    ]
+    alone = _costs_alone(test)
+    fixed = fixed_exits(test, correct)
     costs = test.costs / test.reference_cost
+    grid = [budget for budget in GRID if budget >= float(costs[0])]
+    reachable = reachable_accuracies(test, [*budgets, *grid])
     return References(
         fixed=fixed,
         best_fixed=[fixed[_best_within(alone, val_accuracy, budget)] for budget in budgets],
+        mixes=[mix_at(fixed, val_accuracy, budget) for budget in budgets],
         full=fixed[-1],
+        reachable=reachable[: len(budgets)],
+        reachable_curve=reachable[len(budgets) :],
         oracle=_oracle(correct, costs, [max(b, float(costs[0])) for b in budgets]),
-        oracle_curve=_oracle(correct, costs, [b for b in GRID if b >= float(costs[0])]),
+        oracle_curve=_oracle(correct, costs, grid),
         hopeless_share=float(hopeless(correct).double().mean()),
     )
 
@@ -80,6 +105,104 @@ def heads_correct(ledger: Ledger) -> Tensor:
     """Whether each head is right, before any answer: bool `[N, M]`."""
     predictions = torch.cat([logits.argmax(dim=2) for _, logits in ledger.chunks()])
     return correctness(predictions, ledger.labels)
+
+
+def fixed_exits(ledger: Ledger, correct: Tensor) -> list[FixedExit]:
+    """Every exit alone, from which heads are right, `[N, M]`."""
+    costs, accuracies = _costs_alone(ledger).tolist(), correct.double().mean(dim=0).tolist()
+    return list(map(FixedExit, range(ledger.num_exits), costs, accuracies))
+
+
+def _costs_alone(ledger: Ledger) -> Tensor:
+    return ledger.cost_model.alone / ledger.reference_cost
+
+
+def mix_at(fixed: Sequence[FixedExit], val_accuracy: Tensor, budget: float) -> FixedMix:
+    """The mix that is best on val at a budget; the first exit where none is within the budget.
+
+    Args:
+        fixed: Every exit alone.
+        val_accuracy: `[M]`, to choose by.
+        budget: Mean cost as a share of the network without exits.
+    """
+    first, second, share = best_mix([row.cost for row in fixed], val_accuracy.tolist(), budget)
+    low, high = fixed[first], fixed[second]
+    return FixedMix(
+        (first, second),
+        share,
+        (1 - share) * low.cost + share * high.cost,
+        (1 - share) * low.accuracy + share * high.accuracy,
+    )
+
+
+def best_mix(
+    costs: Sequence[float], accuracies: Sequence[float], budget: float
+) -> tuple[int, int, float]:
+    """The most accurate mix of two exits `[M]` at a mean cost: their numbers, the second's share.
+
+    Example:
+        >>> best_mix([0.25, 0.5, 1.0], [0.3, 0.4, 0.8], budget=0.625)
+        (0, 2, 0.5)
+    """
+    exits = range(len(costs))
+    within = [index for index in exits if costs[index] <= budget + 1e-9] or [0]
+    found = [(accuracies[index], index, index, 0.0) for index in within]
+    for first in within:
+        for second in (index for index in exits if costs[index] > max(budget, costs[first])):
+            share = max(0.0, (budget - costs[first]) / (costs[second] - costs[first]))
+            mean = (1 - share) * accuracies[first] + share * accuracies[second]
+            found.append((mean, first, second, share))
+    return max(found)[1:]
+
+
+def reachable_accuracies(test: Ledger, budgets: Sequence[float]) -> list[AccuracyAt]:
+    """What a rule reaches that sees the logits of all exits of a sample, but no label.
+
+    At a price of compute, it takes the exit with the highest chance of being right less the price
+    of its cost. Answers are ensembles of the exits so far, and the chance of each is what the
+    ensemble of all exits gives it; ensembles are fitted on the other half of test. So this is what
+    a perfect forecast of the later exits is worth. No stop rule knows them, so that none that
+    answers as well can be expected to do better.
+
+    Args:
+        test: Measured on, half by half.
+        budgets: As shares of the network without exits.
+
+    Raises:
+        LedgerError: There are not two samples to fit and to measure on.
+
+    Example:
+        >>> from offramp import synthetic
+        >>> found = reachable_accuracies(synthetic.ledgers(seed=0)["test"], [0.25, 0.5])
+        >>> found[0].accuracy < found[1].accuracy
+        True
+    """
+    if len(test) < 2:
+        raise LedgerError(
+            f"test needs at least two samples, to measure one half by the other, got {len(test)}"
+        )
+    costs = test.costs / test.reference_cost
+    spent, right = torch.zeros_like(PRICES), torch.zeros_like(PRICES)
+    halves = []
+    for rest, fold in folds(len(test), 2):
+        ensemble = GeometricEnsemble(shrinkage=0.02)
+        ensemble.fit(test.take(rest[:ENOUGH]), allow_split=test.split)
+        halves.append(
+            (ensemble, torch.zeros(len(test), dtype=torch.bool).index_fill(0, fold, True))
+        )
+    for rows, logits in test.chunks():
+        for ensemble, is_inside in halves:
+            inside = is_inside[rows]
+            answers = ensemble.answers(logits[inside])
+            predictions = answers.argmax(dim=2)
+            chances = soft_correctness(predictions, answers[:, -1].softmax(dim=1)).double()
+            exits = torch.stack([(chances - p * costs).argmax(dim=1) for p in PRICES], dim=1)
+            spent += costs[exits].sum(dim=0)
+            correct = correctness(predictions, test.labels[rows][inside])
+            right += correct.gather(1, exits).sum(dim=0)
+    wanted = torch.tensor(budgets, dtype=torch.float64)
+    found = accuracy_at(spent[None] / len(test), right[None] / len(test), wanted)
+    return list(map(AccuracyAt, *(part[0].tolist() for part in found)))
 
 
 def _oracle(correct: Tensor, costs: Tensor, budgets: list[float]) -> list[AccuracyAt]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from offramp.errors import FileFormatError
-from offramp.evaluation.references import references
+from offramp.evaluation.references import fixed_exits, heads_correct
 from offramp.ledger.ledger import SPLITS, Ledger
 from offramp.networks import EarlyExitNetwork, count_macs
 from offramp.networks.network import FORMAT_VERSION as NETWORK_VERSION
@@ -13,6 +13,7 @@ from offramp.profile import Profile
 from offramp.report.clock import profile_table
 from offramp.report.tables import ResultTable, cells, quantity
 from offramp.storage import kind_of, read_folder
+from offramp.targets import hopeless
 
 
 def inspect(path: str | Path) -> list[ResultTable]:
@@ -67,7 +68,7 @@ def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
         "cost unit": ledger.unit,
         "cost without exits": quantity(ledger.reference_cost),
     }
-    rows = references(ledger, ledger, budgets=())
+    correct = heads_correct(ledger)
     shares = ledger.costs / ledger.reference_cost
     exits = [
         cells(
@@ -76,9 +77,10 @@ def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
             f"{float(shares[row.exit_index]):.1%}",
             f"{row.accuracy:.2%}",
         )
-        for row in rows.fixed
+        for row in fixed_exits(ledger, correct)
     ]
-    caption = f"{rows.hopeless_share:.1%} of the samples are hopeless: no exit gets them right."
+    lost = float(hopeless(correct).double().mean())
+    caption = f"{lost:.1%} of the samples are hopeless: no exit gets them right."
     return [
         _facts(f"Ledger {path}", facts),
         ResultTable(

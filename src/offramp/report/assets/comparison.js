@@ -42,6 +42,7 @@ class Comparison {
       place.append(made);
     };
     for (const method of this.methods) chip(method.name, method.label, swatchOf(method));
+    chip("\0reachable", "Reachable", element("span", { class: "swatch dash" }));
     chip("\0oracle", "Oracle", element("span", { class: "swatch oracle" }));
     chip("\0full", "Full network", element("span", { class: "swatch full" }));
     chip("\0fixed", "Each exit alone", element("span", { class: "swatch fixed" }));

@@ -1,12 +1,14 @@
-// The chart of cost and accuracy, with the oracle, the full network and each exit alone.
+// The chart of cost and accuracy, with what is reachable, the oracle, the full network and each exit alone.
 
 function referenceTraces(section) {
-  const { fixed, full, oracle_curve: oracle } = section.data.references;
+  const { fixed, full, oracle_curve: oracle, reachable_curve: reachable } = section.data.references;
   const traces = [];
-  if (!section.hidden.has("\0oracle")) traces.push({
-    x: oracle.map((point) => 100 * point[1]), y: oracle.map((point) => 100 * point[0]),
-    name: "Oracle", mode: "lines", line: { color: colour("ink"), width: 1.5, dash: "dot" }, hovertemplate: "%{y:.2f} %",
-  });
+  for (const [key, name, curve, dash] of [["\0reachable", "Reachable", reachable, "dash"], ["\0oracle", "Oracle", oracle, "dot"]]) {
+    if (!section.hidden.has(key)) traces.push({
+      x: curve.map((point) => 100 * point[1]), y: curve.map((point) => 100 * point[0]),
+      name, mode: "lines", line: { color: colour("ink"), width: 1.5, dash }, hovertemplate: "%{y:.2f} %",
+    });
+  }
   if (!section.hidden.has("\0fixed")) traces.push({
     x: fixed.map((row) => 100 * row.cost), y: fixed.map((row) => 100 * row.accuracy),
     name: "Exit alone", mode: "markers",
