@@ -9,7 +9,7 @@ the shipped one, and folders with ledgers under OFFRAMP_DATA/ledgers.
 The ECE of a few samples is larger than that of many; its true difference is the mean over test
 sets of the same size.
 
-Run: python benchmarks/coverage.py --draws 500
+Run: python benchmarks/coverage.py --draws 400
 """
 
 import argparse
@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from offramp import Ledger, synthetic, zoo
-from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen_variance
+from offramp.evaluation.bootstrap import Interval, Resamples, interval_of
+from offramp.evaluation.comparison import accuracy_key
 from offramp.evaluation.outcome import exit_metrics
 from offramp.ledger.files import load_ledgers
 from offramp.methods import find_methods
@@ -32,7 +33,8 @@ from offramp.replay import Replay
 from offramp.scorers import Scorer
 
 BUDGETS = (0.25, 0.4, 0.55, 0.7, 0.85, 0.95)
-METHODS = "baseline,temperature,margin,eefp-logistic,break-even"
+METHODS = "baseline,temperature,vector,margin,eefp-logistic,break-even"
+NAMES = [*map(accuracy_key, BUDGETS), "eefp", "ece"]
 COLUMNS = [*(f"{budget:.0%}" for budget in BUDGETS), "EEFP", "ECE"]
 
 
@@ -86,13 +88,6 @@ def plain_bootstrap(value: float, resampled: Tensor) -> Interval:
     return Interval(value, low, high, low > 5e-5 or high < -5e-5)
 
 
-def library(value: float, resampled: Tensor, column: int, samples: int) -> Interval:
-    """The interval of `compare`."""
-    if column < len(BUDGETS):
-        return difference(value, resampled, unseen=unseen_variance(samples))
-    return difference(value, resampled, negligible=5e-4)
-
-
 @dataclass
 class Tally:
     """Intervals of one kind and method, column by column."""
@@ -113,10 +108,12 @@ class Tally:
         return np.stack([100 * (part * known).mean(axis=0) for part in parts])
 
 
-def simulate(found: Sequence[tuple[Replay, Scorer]], samples: int, draws: int) -> Iterator[str]:
+def simulate(
+    found: Sequence[tuple[Replay, Scorer]], samples: int, draws: int, count: int
+) -> Iterator[str]:
     """Rows of the table for one size: of all methods, the worst coverage and the mean width."""
     population, generator = len(found[0][0]), torch.Generator().manual_seed(samples)
-    resamples = Resamples(samples)
+    resamples = Resamples(samples, count)
     gaps, kinds = [], {"percentiles": [Tally() for _ in found[1:]]}
     kinds["library"] = [Tally() for _ in found[1:]]
     for _ in range(draws):
@@ -130,7 +127,7 @@ def simulate(found: Sequence[tuple[Replay, Scorer]], samples: int, draws: int) -
             pairs = list(zip(values.tolist(), columns, strict=True))
             kinds["percentiles"][number].intervals.append([plain_bootstrap(*p) for p in pairs])
             kinds["library"][number].intervals.append(
-                [library(*pair, column, samples) for column, pair in enumerate(pairs)]
+                [interval_of(n, *pair, samples) for n, pair in zip(NAMES, pairs, strict=True)]
             )
     once = Resamples(population, 2)
     base, *rest = (measure(replay, scorer, once).figures for replay, scorer in found)
@@ -153,7 +150,8 @@ def simulate(found: Sequence[tuple[Replay, Scorer]], samples: int, draws: int) -
 def main() -> None:
     """One table per population."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=500)
+    parser.add_argument("--draws", type=int, default=400)
+    parser.add_argument("--resamples", type=int, default=300)
     parser.add_argument("--sizes", default="300,600,2000")
     parser.add_argument("--methods", default=METHODS)
     options = parser.parse_args()
@@ -163,7 +161,7 @@ def main() -> None:
         print(f"| test samples | interval | % | {' | '.join(COLUMNS)} |")
         print(f"|---:|---|---|{'---:|' * len(COLUMNS)}")
         for size in map(int, options.sizes.split(",")):
-            for row in simulate(found, size, options.draws):
+            for row in simulate(found, size, options.draws, options.resamples):
                 print(row, flush=True)
 
 
