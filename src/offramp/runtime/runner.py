@@ -3,16 +3,25 @@
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.optimization import fuse
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from offramp.errors import NetworkError, OriginError, OriginWarning
 from offramp.machine import AutoPrecision, autocast, device_for, to_precision
 from offramp.networks.network import EarlyExitNetwork
-from offramp.networks.state import State, batch_size, map_leaves
+from offramp.networks.state import (
+    Shared,
+    State,
+    batch_size,
+    map_leaves,
+    move_beside,
+    named_leaves,
+)
 from offramp.policy import Policy
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.inflight import HistoryBuffer, InFlightBatch
@@ -38,7 +47,8 @@ class Runner(StagedRunner):
         channels_last: Store images and weights with the channels last, which is faster for
             convolutions on most processors.
         compile: Compile each stage with `torch.compile`, for any batch size; a string names
-            another backend. The first batches then take long.
+            another backend. The first batches then take long. `"fold"` does not: it only folds
+            batch norms into the convolutions before them, which changes the last bits of logits.
         false_alarm_rate: Probability of a false drift alarm in `stats`, over the whole stream.
         clock: Seconds, for deadlines.
 
@@ -171,8 +181,43 @@ def _compiled(network: EarlyExitNetwork, backend: bool | str) -> list[Callable[[
     stages: list[nn.Module] = list(network.stages)
     if not backend:
         return list(stages)
+    if backend == "fold":
+        return _folded(network)
     chosen = "inductor" if backend is True else backend
     return [torch.compile(stage, dynamic=True, backend=chosen) for stage in stages]
+
+
+@torch.no_grad()
+def _folded(network: EarlyExitNetwork) -> list[Callable[[State], State]]:
+    """The stages, those with batch norms as copies that do the same with fewer operations.
+
+    A stage that torch.fx cannot trace, or that does something else on an example, stays as it is.
+    """
+    state = move_beside(network.stages, network.begin(network.example(2)))
+    folded: list[Callable[[State], State]] = []
+    for stage in network.stages:
+        after, chosen = stage(state), stage
+        if any(isinstance(module, _BatchNorm) for module in stage.modules()):
+            with suppress(Exception):  # a stage may raise anything where torch.fx traces it
+                copy = fuse(stage)
+                chosen = copy if _close(copy(state), after) else stage
+        folded.append(chosen)
+        state = after
+    return folded
+
+
+def _close(one: State, other: State) -> bool:
+    """Whether two states are the same up to rounding."""
+    pairs = zip(named_leaves(one), named_leaves(other), strict=True)
+    return all(
+        path == same and _close_leaves(leaf, expected) for (path, leaf), (same, expected) in pairs
+    )
+
+
+def _close_leaves(leaf: Tensor | Shared, expected: Tensor | Shared) -> bool:
+    if isinstance(leaf, Tensor) and isinstance(expected, Tensor):
+        return leaf.shape == expected.shape and torch.allclose(leaf, expected, 1e-3, 1e-4)
+    return type(leaf) is type(expected)
 
 
 def network_of(policy: Policy, network: EarlyExitNetwork) -> EarlyExitNetwork:
