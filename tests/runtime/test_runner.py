@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import offramp
 from offramp import MaxProbability, Policy, synthetic
@@ -268,6 +269,56 @@ def test_outputs_may_be_changed_and_carry_no_gradient(world):
     assert not output.logits.requires_grad
 
 
+class Branching(nn.Module):
+    """Cannot be traced: what it does depends on the values."""
+
+    def __init__(self, stage):
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, x):
+        return self.stage(x) if x.sum() < 1e9 else x
+
+
+class Asking(nn.Module):
+    """Is traced as something else: what stands for a tensor there is none."""
+
+    def __init__(self, stage):
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, x):
+        return self.stage(x) if isinstance(x, torch.Tensor) else 2 * self.stage(x)
+
+
+def test_folded_batch_norms_decide_alike_and_what_cannot_be_folded_stays(quiet):
+    torch.manual_seed(0)
+    network = offramp.build("thin-resnet", num_classes=4, image_size=8, at=4)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean, std=0.1)
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+    network.stages[1], network.stages[2] = Branching(network.stages[1]), Asking(network.stages[2])
+    data = TensorDataset(torch.randn(80, 3, 8, 8), torch.arange(80) % 4)
+    ledger = offramp.record(network, data, split="all", progress=False)
+    held_out, val, _ = ledger.partition()
+    policy = Policy(MaxProbability()).fit(held_out).tune(val).at(budget=0.7)
+    plain, folded = Runner(network, policy), Runner(network, policy, compile="fold")
+    kept = [one is two for one, two in zip(plain._stages, folded._stages, strict=True)]
+    assert kept == [False, True, True, False]
+    assert any(isinstance(module, nn.BatchNorm2d) for module in network.stages[0].modules())
+    inputs = torch.randn(40, 3, 8, 8)
+    one, two = plain(inputs), folded(inputs)
+    assert torch.equal(one.exits, two.exits) and len(one.exits.unique()) > 1
+    torch.testing.assert_close(one.logits, two.logits, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(one.logits, two.logits)
+
+
+def test_folding_needs_an_example(world):
+    with pytest.raises(ConfigError, match="this network does not know its inputs"):
+        Runner(world.network, world.policy, compile="fold")
+
+
 def test_compiled_stages_decide_alike(world):
     plain = Runner(world.network, world.policy)
     compiled = Runner(world.network, world.policy, compile="eager")
@@ -374,6 +425,23 @@ class Reader(offramp.MaxProbability):
 
     def score_at(self, history):
         return history.answers.float().amax(2).mean(1)
+
+
+@dataclass
+class Contrary(offramp.Corrector):
+    """Inherits a scorer that is prepared for each exit, and scores in its own way."""
+
+    def score_at(self, history):
+        return -super().score_at(history)
+
+
+def test_a_runner_scores_by_the_method_of_a_subclass(make):
+    world = make("flat", Contrary(hidden=8, epochs=1))
+    output = Runner(world.network, world.policy)(world.inputs(30))
+    scores = world.policy.replay(world.ledger(world.inputs(30))).scores
+    stopped = output.stopped.nonzero().squeeze(1)
+    assert len(stopped)
+    torch.testing.assert_close(output.scores[stopped], scores[stopped, output.exits[stopped]])
 
 
 def test_a_subclass_with_a_method_of_its_own_is_taken_to_read_history(make):

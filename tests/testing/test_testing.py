@@ -428,6 +428,12 @@ class BoolMacs(Scaled):
 
 
 @dataclass
+class PreparedOtherwise(Scaled):
+    def at_exit(self, exit_index, num_classes):
+        return lambda history: 2 * self.score_at(history)
+
+
+@dataclass
 class Overconfident(Scaled):
     def probability(self, scores):
         return scores
@@ -452,6 +458,11 @@ class TopFive(Scaled):
 
 
 BROKEN_SCORERS = [
+    (
+        PreparedOtherwise(),
+        r"at_exit\(\) agrees with score_at\(\)",
+        "they differ at exit 0: a change",
+    ),
     (
         CurrentExit(),
         "it is an instance of its base class",

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.fx.experimental.optimization import fuse
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from offramp.errors import NetworkError, OriginError, OriginWarning
+from offramp.errors import ConfigError, NetworkError, OriginError, OriginWarning
 from offramp.machine import AutoPrecision, autocast, device_for, to_precision
+from offramp.networks.inputs import AnyInput
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import (
     Shared,
@@ -193,6 +194,11 @@ def _folded(network: EarlyExitNetwork) -> list[Callable[[State], State]]:
 
     A stage that torch.fx cannot trace, or that does something else on an example, stays as it is.
     """
+    if isinstance(network.inputs, AnyInput):
+        raise ConfigError(
+            '`compile="fold"` tries the stages on an example, and this network does not know its '
+            "inputs: attach the exits with `example=`, or leave the batch norms as they are"
+        )
     state = move_beside(network.stages, network.begin(network.example(2)))
     folded: list[Callable[[State], State]] = []
     for stage in network.stages:

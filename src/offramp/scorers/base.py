@@ -1,7 +1,7 @@
 """What a scorer is, and what it may see: the exits so far."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Self, TypeAlias
 
 from torch import Tensor
 
@@ -107,11 +107,6 @@ class Scorer(Component):
     probabilities; `probability` turns them into one where the scorer has one.
     """
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
-        super().__init_subclass__(**kwargs)
-        if "score_at" in cls.__dict__ and "at_exit" not in cls.__dict__:
-            cls.at_exit = Scorer.at_exit  # type: ignore[method-assign]  # not that of its parent
-
     @property
     def learns(self) -> bool:
         """Whether there is anything to fit."""
@@ -147,7 +142,7 @@ class Scorer(Component):
         """
         raise NotImplementedError(f"{type(self).__name__} must define score_at")
 
-    def at_exit(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
+    def at_exit(self, exit_index: int, num_classes: int) -> "Scoring":
         """`score_at` at one exit, with what is the same for all samples worked out beforehand.
 
         A runner asks for it once per exit: to look up the weights of an exit takes as long as
@@ -162,3 +157,24 @@ class Scorer(Component):
     def macs(self, exit_index: int, num_classes: int) -> int:
         """Multiply-accumulates that scoring takes at one exit."""
         return 0
+
+
+Scoring: TypeAlias = Callable[[History], Tensor]
+"""From the exits so far to one stop score per sample, `[n]`."""
+
+
+class PreparedScorer(Scorer):
+    """Parent of scorers that look their weights up once per exit: they define `_prepared`."""
+
+    def _prepared(self, exit_index: int, num_classes: int) -> Scoring:
+        raise NotImplementedError
+
+    def score_at(self, history: History) -> Tensor:
+        """The stop score of each sample, `[n]`, at the last of the exits so far."""
+        return self._prepared(history.exit_index, history.num_classes)(history)
+
+    def at_exit(self, exit_index: int, num_classes: int) -> Scoring:
+        """Prepared, unless a subclass scores in a way of its own."""
+        if type(self).score_at is not PreparedScorer.score_at:
+            return self.score_at
+        return self._prepared(exit_index, num_classes)

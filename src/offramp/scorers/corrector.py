@@ -10,7 +10,7 @@ added to its output, which keeps them in order: one parameter per exit. On that 
 it changes nothing; on overconfident ones it repairs the scores. `log_odds=False` leaves it out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from offramp.errors import ConfigError
-from offramp.scorers.base import History, Scorer
+from offramp.scorers.base import History, PreparedScorer, Scoring
 from offramp.scorers.exit_networks import (
     PARAMETERS,
     Features,
@@ -40,7 +40,7 @@ WIDE = 256  # above so many inputs, each exit is trained by itself
 
 
 @dataclass
-class Corrector(Scorer):
+class Corrector(PreparedScorer):
     """A two-layer network per exit on the top-k probabilities of the answer.
 
     Args:
@@ -105,12 +105,8 @@ class Corrector(Scorer):
         """Whether it was made to; an own `score_at` of a subclass may."""
         return self.history or type(self).score_at is not Corrector.score_at
 
-    def score_at(self, history: History) -> Tensor:
-        """Log-odds of "right here, or hopeless from here on", `[n]`."""
-        return self.at_exit(history.exit_index, history.num_classes)(history)
-
-    def at_exit(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
-        """`score_at` with the exit's network looked up."""
+    def _prepared(self, exit_index: int, num_classes: int) -> Scoring:
+        """Log-odds of "right here, or hopeless from here on"."""
         return networks_at(self, exit_index, num_classes)
 
     def probability(self, scores: Tensor) -> Tensor:

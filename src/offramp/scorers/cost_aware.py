@@ -7,7 +7,7 @@ every price, and a threshold *is* a price: with -0.5 at all exits, whatever brin
 a point of accuracy per percent of the compute is not bought.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from offramp.errors import ConfigError
-from offramp.scorers.base import History, Scorer
+from offramp.scorers.base import History, PreparedScorer, Scoring
 from offramp.scorers.exit_networks import (
     PARAMETERS,
     Features,
@@ -32,7 +32,7 @@ from offramp.scorers.exit_networks import (
 
 
 @dataclass
-class CostAware(Scorer):
+class CostAware(PreparedScorer):
     """Parent of scorers with several small networks per exit.
 
     Args:
@@ -88,14 +88,6 @@ class CostAware(Scorer):
         width = self.view.width(exit_index, num_classes)
         return (width + 1) * self.hidden * self._num_outputs(exit_index)
 
-    def score_at(self, history: History) -> Tensor:
-        """Minus the break-even price, or what grows with that, `[n]`."""
-        return self.at_exit(history.exit_index, history.num_classes)(history)
-
-    def at_exit(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
-        """`score_at` with the exit's networks looked up."""
-        raise NotImplementedError
-
     def _num_outputs(self, exit_index: int) -> int:
         """How many networks are run at an exit."""
         raise NotImplementedError
@@ -143,8 +135,8 @@ class Priced(CostAware):
     so that outputs that do not grow with the price are no problem.
     """
 
-    def at_exit(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
-        """At how many of the prices to stop, counted softly, `[n]`."""
+    def _prepared(self, exit_index: int, num_classes: int) -> Scoring:
+        """At how many of the prices to stop, counted softly."""
         outputs, sharpness = networks_at(self, exit_index, num_classes), self._sharpness
         return lambda history: (sharpness * outputs(history)).sigmoid().sum(dim=1)
 
@@ -178,8 +170,8 @@ class Forecast(CostAware):
         """Of being right at the current exit and at each later one, `[n, M - m]`."""
         return self._chances_at(history.exit_index, history.num_classes)(history)
 
-    def at_exit(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
-        """Minus the break-even price, `[n]`."""
+    def _prepared(self, exit_index: int, num_classes: int) -> Scoring:
+        """Minus the break-even price."""
         chances_of = self._chances_at(exit_index, num_classes)
         extra = self.costs_[exit_index + 1 :] - self.costs_[exit_index]
 
@@ -189,7 +181,7 @@ class Forecast(CostAware):
 
         return score
 
-    def _chances_at(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
+    def _chances_at(self, exit_index: int, num_classes: int) -> Scoring:
         outputs = networks_at(self, exit_index, num_classes)
         return lambda history: outputs(history)[:, exit_index:].double().sigmoid()
 

@@ -12,7 +12,7 @@ budget (the original is trained together with the assignment of one budget, and 
 it); form and training are those of the correctors, with their multiple of the log-odds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Literal, Self
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from offramp.errors import LedgerError
-from offramp.scorers.base import History, Scorer
+from offramp.scorers.base import History, PreparedScorer, Scorer, Scoring
 from offramp.scorers.certainty import log_odds
 from offramp.scorers.cost_aware import PRICES, Priced, seeds_of
 from offramp.scorers.exit_networks import (
@@ -161,7 +161,7 @@ MEASURES = 2  # entropy and votes
 
 
 @dataclass
-class ExitUtility(Scorer):
+class ExitUtility(PreparedScorer):
     """Probability of being right, from confidence, agreement and the scores of earlier exits.
 
     Args:
@@ -230,12 +230,8 @@ class ExitUtility(Scorer):
             setattr(self, name, getattr(self, name).clone())
         return self
 
-    def score_at(self, history: History) -> Tensor:
-        """Log-odds of being right, `[n]`."""
-        return self.at_exit(history.exit_index, history.num_classes)(history)
-
-    def at_exit(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
-        """`score_at` with the exit's network looked up."""
+    def _prepared(self, exit_index: int, num_classes: int) -> Scoring:
+        """Log-odds of being right."""
         return networks_at(self, exit_index, num_classes)
 
     def probability(self, scores: Tensor) -> Tensor:

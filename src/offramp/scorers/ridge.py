@@ -17,7 +17,7 @@ from torch import Tensor
 
 from offramp.answers.ensembles import best_weights
 from offramp.errors import ConfigError
-from offramp.scorers.base import History, Scorer
+from offramp.scorers.base import History, PreparedScorer, Scoring
 from offramp.scorers.certainty import log_odds
 from offramp.targets import soft_correctness, soft_stop_target, stop_target
 
@@ -34,7 +34,7 @@ TEACHER_SHRINKAGE = 0.02
 
 
 @dataclass
-class RidgeScorer(Scorer):
+class RidgeScorer(PreparedScorer):
     """Parent of scorers that are linear in standardised features of the exits so far.
 
     Args:
@@ -94,12 +94,7 @@ class RidgeScorer(Scorer):
         """
         raise NotImplementedError
 
-    def score_at(self, history: History) -> Tensor:
-        """Higher = better to stop, `[n]`."""
-        return self.at_exit(history.exit_index, history.num_classes)(history)
-
-    def at_exit(self, exit_index: int, num_classes: int) -> Callable[[History], Tensor]:
-        """`score_at` with the exit's regression looked up."""
+    def _prepared(self, exit_index: int, num_classes: int) -> Scoring:
         outputs = self._regressions_at(exit_index)
 
         def score(history: History) -> Tensor:

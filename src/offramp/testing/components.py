@@ -422,6 +422,20 @@ def _seeds_give_scorers(tested: ScorerUnderTest) -> None:
     )
 
 
+def _prepared_scores_agree(tested: ScorerUnderTest) -> None:
+    logits, fitted = tested.logits, tested.fitted
+    for exit_index in tested.exits:
+        scores = tested.run_at(fitted, logits, exit_index)
+        history = History(logits, 0.5 * logits).until(exit_index)
+        with torch.inference_mode():
+            prepared = fitted.at_exit(exit_index, logits.shape[2])(history)
+        expect(
+            torch.equal(prepared, scores),
+            "at_exit(m, K)(history) to return what score_at(history) returns, to the last bit",
+            f"they differ at exit {exit_index}: {largest_change(scores, prepared)}",
+        )
+
+
 SCORER_PROMISES: list[Promise[Any]] = [
     *BASIC_PROMISES,
     Promise("there is one score per sample", _scores_are_numbers, basic=True),
@@ -429,6 +443,7 @@ SCORER_PROMISES: list[Promise[Any]] = [
     *FIT_PROMISES,
     Promise("every seed gives a scorer", _seeds_give_scorers),
     *RESULT_PROMISES,
+    Promise("at_exit() agrees with score_at()", _prepared_scores_agree),
     Promise("probability() returns probabilities", _probabilities_are_valid),
     *FILE_PROMISES,
 ]
