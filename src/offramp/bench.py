@@ -14,9 +14,18 @@ from offramp.errors import ConfigError
 from offramp.machine import device_of
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.state import batch_size as rows_of
-from offramp.networks.state import take
 from offramp.policy import Policy
-from offramp.profile import RUNTIMES, Profile, Ticks, Timed, plain_policy, profile, runner_of
+from offramp.profile import (
+    RUNTIMES,
+    Profile,
+    Ticks,
+    Timed,
+    batch_of,
+    plain_policy,
+    profile,
+    runner_of,
+)
+from offramp.runtime.output import RunOutput
 
 TURNS = 3  # of every contestant on every batch; the best counts
 STRETCH = 64  # samples that a contestant answers before it is another one's turn
@@ -64,6 +73,8 @@ class BenchRow:
         seconds: Per sample.
         share: Of the seconds of the network without exits in the same runtime.
         promised: The share that the profile promises of the policy; None for others.
+        expected: The same for the exits that the raced samples took, which may be harder or easier
+            than those of val; None for others.
         accuracy: On the samples that were raced; None without labels.
     """
 
@@ -73,6 +84,7 @@ class BenchRow:
     seconds: float
     share: float
     promised: float | None = None
+    expected: float | None = None
     accuracy: float | None = None
 
 
@@ -81,11 +93,20 @@ class Contestant:
     """Something that answers batches, and the best seconds that it took for each."""
 
     name: str
-    answer: Callable[[Any], Tensor]  # a batch -> predictions `[n]`
-    promised: Callable[[int], float] | None = None
+    answer: Callable[[Any], RunOutput | Tensor]  # a batch -> with exits, or predictions `[n]`
+    promised: Callable[..., float] | None = None  # batch size and exits -> share of the time
     prepare: Callable[[], None] = lambda: None  # before it is timed
     best: list[float] = field(default_factory=list)
     right: list[Tensor] = field(default_factory=list)
+    exits: list[Tensor] = field(default_factory=list)
+
+    def note(self, answers: RunOutput | Tensor, labels: Tensor | None) -> None:
+        """Keep what was answered."""
+        if isinstance(answers, RunOutput):
+            self.exits.append(answers.exits)
+        predictions = answers.predictions if isinstance(answers, RunOutput) else answers
+        if labels is not None:
+            self.right.append(predictions == labels)
 
 
 def bench(
@@ -166,17 +187,12 @@ def _contestants(
     opened: Callable[[EarlyExitNetwork, Policy], Timed],
 ) -> Iterator[Contestant]:
     runner = opened(network, policy)
-
-    def exits(x: Any) -> Tensor:  # noqa: ANN401
-        predictions: Tensor = runner(x).predictions
-        return predictions
-
     if not config.budgets:
-        yield Contestant("with exits", exits, partial(known.promise, policy))
+        yield Contestant("with exits", runner, partial(known.promise, policy))
     for budget in config.budgets:
         promise = partial(known.promise, policy.at(budget=budget))
         move = partial(runner.set_budget, budget)
-        yield Contestant(f"at {budget:.0%}", exits, promise, move)
+        yield Contestant(f"at {budget:.0%}", runner, promise, move)
     yield Contestant(WITHOUT, partial(_plainly, runner))
     for exit_index in range(network.num_exits - 1) if config.cuts else ():
         cut = opened(network, plain_policy(network, [exit_index]))
@@ -199,7 +215,7 @@ def _batches(
     samples = rows_of(inputs)
     index = torch.arange(max(samples // size, 1) * size) % samples
     return [
-        (take(inputs, rows), None if labels is None else labels[rows])
+        (batch_of(inputs, rows), None if labels is None else labels[rows])
         for rows in index.split(size)
     ]
 
@@ -221,7 +237,7 @@ def _race(
 ) -> None:
     """Fill in the best seconds of every contestant on as many batches as there is time for."""
     for each in contestants:
-        each.best, each.right = [], []
+        each.best, each.right, each.exits = [], [], []
         _run(each, batches[0][0], clock)  # warm up
     start, step = time.perf_counter(), max(1, STRETCH // rows_of(batches[0][0]))
     for first in range(0, len(batches), step):
@@ -230,22 +246,25 @@ def _race(
             for each in contestants:
                 _run(each, stretch[0][0], clock)  # after another one, caches are cold
                 for number, (x, labels) in enumerate(stretch, first):
-                    spent, predictions = _run(each, x, clock)
+                    spent, answers = _run(each, x, clock)
                     if turn:
                         each.best[number] = min(each.best[number], spent)
                         continue
                     each.best.append(spent)
-                    if labels is not None:
-                        each.right.append(predictions == labels)
+                    each.note(answers, labels)
         if time.perf_counter() - start > seconds:
             break
 
 
-def _run(each: Contestant, x: Any, clock: Callable[[], float]) -> tuple[float, Tensor]:  # noqa: ANN401
+def _run(
+    each: Contestant,
+    x: Any,  # noqa: ANN401
+    clock: Callable[[], float],
+) -> tuple[float, RunOutput | Tensor]:
     each.prepare()
     start = clock()
-    predictions = each.answer(x)
-    return clock() - start, predictions
+    answers = each.answer(x)
+    return clock() - start, answers
 
 
 def _rows(contestants: Sequence[Contestant], runtime: str, size: int) -> Iterator[BenchRow]:
@@ -259,5 +278,6 @@ def _rows(contestants: Sequence[Contestant], runtime: str, size: int) -> Iterato
             spent / (len(each.best) * size),
             spent / full,
             None if each.promised is None else each.promised(size),
+            None if each.promised is None else each.promised(size, torch.cat(each.exits)),
             float(torch.cat(each.right).double().mean()) if each.right else None,
         )

@@ -3,7 +3,7 @@
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -125,15 +125,22 @@ class Profile:
             ledger = ledger.keep_exits([ledger.exits.index(kept) for kept in self.exits])
         return ledger.with_costs(self.costs(batch_size))
 
-    def promise(self, policy: Policy, batch_size: int) -> float:
+    def promise(self, policy: Policy, batch_size: int, exits: Tensor | None = None) -> float:
         """The seconds of a policy at its operating point, as a share of the full network's.
 
-        They are the mean over samples that leave where the val samples did.
+        Args:
+            policy: Of this network.
+            batch_size: Samples per batch.
+            exits: `[N]`, the exits of the policy that samples take; by default they leave as the
+                val samples did.
         """
         assert policy.num_classes is not None, "a policy with thresholds is fitted"
         costs = self.costs(batch_size).keep([self.exits.index(each) for each in policy.exits])
         price = Price(policy.answer, policy.scorer, costs, policy.num_classes)
         thresholds, shares = policy.thresholds[None], policy.points.shares[policy.selected][None]
+        if exits is not None:
+            counts = torch.bincount(exits, minlength=len(policy.exits))
+            shares = (counts.double() / len(exits))[None]
         return float((price.at(thresholds, shares) * shares).sum())
 
     def save(self, folder: str | Path) -> Path:
@@ -340,7 +347,7 @@ class Probes:
         samples = rows_of(inputs)
 
         def rows(start: int, size: int) -> Any:  # noqa: ANN401
-            return take(inputs, torch.arange(start, start + size) % samples)
+            return batch_of(inputs, torch.arange(start, start + size) % samples)
 
         self.batches = {
             size: [rows(start, size) for start in range(0, max(size, DRAWS), size)]
@@ -360,6 +367,15 @@ class Probes:
     def budget(self, name: str) -> float:
         """The budget that selects an operating point."""
         return (self.names.index(name) + 1) / len(self.names)
+
+
+def batch_of(inputs: Any, index: Tensor) -> Any:  # noqa: ANN401
+    """Some samples as they would have come alone: without columns that only pad longer texts."""
+    part = take(inputs, index)
+    if not isinstance(part, Mapping) or "attention_mask" not in part:
+        return part
+    length = int(part["attention_mask"].any(0).nonzero().max()) + 1
+    return {name: column[:, :length] for name, column in part.items()}
 
 
 def _scores(network: EarlyExitNetwork, policy: Policy, inputs: Any) -> Tensor:  # noqa: ANN401

@@ -40,7 +40,9 @@ def bench_table(rows: Sequence[BenchRow]) -> ResultTable:
     """Milliseconds, shares and accuracies of everything that was raced."""
     lines = []
     for row in rows:
-        promised = "" if row.promised is None else f"{row.promised:.1%}"
+        promised, expected = (
+            "" if share is None else f"{share:.1%}" for share in (row.promised, row.expected)
+        )
         accuracy = "" if row.accuracy is None else f"{row.accuracy:.2%}"
         lines.append(
             cells(
@@ -49,6 +51,7 @@ def bench_table(rows: Sequence[BenchRow]) -> ResultTable:
                 str(row.batch_size),
                 f"{1e3 * row.seconds:.3f}",
                 promised,
+                expected,
                 f"{row.share:.1%}",
                 accuracy,
             )
@@ -56,10 +59,11 @@ def bench_table(rows: Sequence[BenchRow]) -> ResultTable:
     return ResultTable(
         "bench",
         "Time per sample",
-        ["", "runtime", "batch", "ms", "promised", "measured", "accuracy"],
+        ["", "runtime", "batch", "ms", "promised", "for these", "measured", "accuracy"],
         lines,
-        f"Promised and measured: shares of the time {WITHOUT} in the same runtime. All took turns "
-        "on the same samples, and the best of three turns on each batch counts.",
+        f"Promised and measured: shares of the time {WITHOUT} in the same runtime; for these: "
+        "what the profile promises for the exits that these samples took. All took turns on the "
+        "same samples, and the best of three turns on each batch counts.",
     )
 
 
