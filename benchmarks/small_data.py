@@ -37,7 +37,9 @@ def networks() -> Iterator[tuple[str, Mapping[str, Ledger]]]:
         yield folder.name, load_ledgers(folder, network=folder.name)
 
 
-def resplit(ledgers: Mapping[str, Ledger], size: int, seed: int) -> tuple[Ledger, Ledger]:
+def resplit(
+    ledgers: Mapping[str, Ledger], size: int, seed: int, labelled: bool
+) -> tuple[Ledger, Ledger]:
     """Held_out and val of a size, drawn from both."""
     both = [ledgers["held_out"], ledgers["val"]]
     logits = torch.cat([ledger.logits for ledger in both])
@@ -46,7 +48,7 @@ def resplit(ledgers: Mapping[str, Ledger], size: int, seed: int) -> tuple[Ledger
     first, second = (
         Ledger(
             logits[rows],
-            labels[rows],
+            labels[rows] if labelled else None,
             both[0].cost_model,
             split=split,
             sample_ids=[f"pool-{row}" for row in rows.tolist()],
@@ -75,12 +77,19 @@ def measure(method: Method, held_out: Ledger, val: Ledger, test: Ledger) -> Floa
     return np.array([*found, np.nanmean(metrics.eefp(scores, targets)), seconds])
 
 
-def table(name: str, ledgers: Mapping[str, Ledger], size: int, resplits: int, names: str) -> None:
+def table(
+    name: str,
+    ledgers: Mapping[str, Ledger],
+    size: int,
+    resplits: int,
+    names: str,
+    labelled: bool = True,
+) -> None:
     """Print the gains of every method, with standard errors over the resplits."""
     methods = find_methods(names.split(","), ledgers["test"].num_classes)
     figures: dict[str, list[Floats]] = {method.name: [] for method in methods}
     for seed in range(resplits):
-        held_out, val = resplit(ledgers, size, seed)
+        held_out, val = resplit(ledgers, size, seed, labelled)
         for method in methods:
             figures[method.name].append(measure(method, held_out, val, ledgers["test"]))
     base = np.stack(figures[methods[0].name])
@@ -103,6 +112,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="150,300,1000,3000")
     parser.add_argument("--resplits", type=int, default=5)
     parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--no-labels", action="store_true", help="of held_out and val")
     options = parser.parse_args()
     for name, ledgers in networks():
         pool = len(ledgers["held_out"]) + len(ledgers["val"])
@@ -110,7 +120,8 @@ def main() -> None:
             if 2 * size > pool:
                 print(f"\n{name}, {size} + {size}: there are only {pool} samples")
                 continue
-            table(name, ledgers, size, options.resplits, options.methods)
+            labelled = not options.no_labels
+            table(name, ledgers, size, options.resplits, options.methods, labelled)
 
 
 if __name__ == "__main__":

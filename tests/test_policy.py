@@ -13,6 +13,8 @@ from offramp import (
     Policy,
     Scorer,
     TemperatureScaling,
+    auto,
+    compare,
     evaluate,
     synthetic,
 )
@@ -34,7 +36,7 @@ from offramp.errors import (
     OriginWarning,
     SplitError,
 )
-from offramp.scorers import Entropy, Patience
+from offramp.scorers import BreakEven, Entropy, Margin, Patience
 from offramp.thresholds.points import points_of
 
 PAIRS = [
@@ -162,6 +164,63 @@ def test_the_same_samples_without_ids_are_noticed_by_their_logits(splits):
     with pytest.raises(SplitError, match="600 of the 600 samples"):
         policy.tune(nameless(splits["held_out"], "val"))
     policy.tune(nameless(splits["val"], "val"))
+
+
+def bare(ledger):
+    """The same samples, before anybody has labelled them."""
+    origin = {"sample_ids": ledger.sample_ids, "network": ledger.network}
+    return Ledger(ledger.logits, None, ledger.cost_model, split=ledger.split, **origin)
+
+
+@pytest.mark.parametrize(
+    ("scorer", "thresholds"),
+    [(BreakEven(), "shared"), (MaxProbability(), "geometric"), (Margin(), "smooth")],
+    ids=str,
+)
+def test_a_policy_can_do_without_labels(scorer, thresholds, splits, tmp_path):
+    held_out, val, test = (bare(splits[name]) for name in ("held_out", "val", "test"))
+    policy = Policy(scorer, ProductOfExperts()).fit(held_out).tune(val, thresholds)
+    chosen = policy.at(budget=0.5)
+    assert chosen.confidence is None
+    assert chosen.points.accuracies.isnan().all()
+    loaded = Policy.load(chosen.save(tmp_path))
+    assert torch.equal(loaded.decide(test), chosen.decide(splits["test"]))
+    with pytest.raises(LedgerError, match="val had no labels: choose by `budget`"):
+        loaded.at(max_drop=0.01)
+    with pytest.raises(LedgerError, match="has no labels, which this step needs"):
+        evaluate(loaded, test)
+    # Later, with labels for test: worth more than stopping at random is.
+    replay = loaded.replay(splits["test"])
+    random_mix = torch.stack([(replay.exits == m).double().mean() for m in range(5)])
+    assert replay.right.double().mean() > random_mix @ replay.correct.double().mean(dim=0)
+
+
+def test_geometric_and_shared_thresholds_are_the_same_without_labels(splits):
+    policy = Policy(MaxProbability()).fit(splits["held_out"])
+    for thresholds in ("geometric", "shared"):
+        known = policy.tune(splits["val"], thresholds).points.thresholds
+        assert torch.equal(policy.tune(bare(splits["val"]), thresholds).points.thresholds, known)
+
+
+def test_what_needs_labels_says_so_and_what_does_without(splits):
+    held_out, val = bare(splits["held_out"]), bare(splits["val"])
+    for policy in (Policy(Corrector()), Policy(BreakEven(), TemperatureScaling())):
+        with pytest.raises(LedgerError, match=r"labels, which this step needs.*BreakEven"):
+            policy.fit(held_out)
+    with pytest.raises(LedgerError, match=r'`optimized` thresholds .* no labels.*"smooth"'):
+        Policy(MaxProbability()).fit(held_out).tune(val, "optimized")
+    with pytest.raises(LedgerError, match="no labels"):
+        auto(held_out, val)
+    with pytest.raises(LedgerError, match="no labels"):
+        compare(held_out, val, splits["test"], ["baseline"])
+
+
+def test_split_rules_hold_between_ledgers_with_and_without_labels(splits):
+    policy = Policy(BreakEven()).fit(bare(splits["held_out"]))
+    with pytest.raises(SplitError, match="used to fit"):
+        policy.tune(splits["held_out"].as_split("val"), "shared")
+    with pytest.raises(SplitError, match="needs the split 'val'"):
+        policy.tune(bare(splits["test"]), "shared")
 
 
 def test_any_split_may_be_decided_about(splits, baseline):

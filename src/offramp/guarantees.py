@@ -346,8 +346,8 @@ def _losses(replay: Replay, exits: Tensor, kind: str) -> Tensor:
     early, full = replay.predictions.gather(1, exits), replay.network_predictions[:, -1:]
     if kind == "disagreement":
         return (early != full).double()
-    labels = replay.labels[:, None]
-    return ((full == labels) & (early != labels)).double()
+    lost = replay.network_correct[:, -1:] & ~replay.correct.gather(1, exits)
+    return lost.double()
 
 
 def _loss_bounds(losses: Tensor, guarantee: Guarantee) -> Tensor | None:

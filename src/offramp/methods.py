@@ -287,6 +287,7 @@ _PLAIN = [
         GeometricEnsemble(shrinkage=0.02),
         thresholds="shared",
     ),
+    Method("break-even-no-ensemble", "Break-even, no ensemble", BreakEven(), thresholds="shared"),
     Method("pcee", "PCEE", PerformanceControl(), thresholds="shared"),
     Method("eenet", "EENet, post hoc", ExitUtility(), thresholds="assigned"),
     Method("gates", "JEI-DNN gates, post hoc", Gates()),
@@ -367,8 +368,8 @@ def find_methods(names: str | Sequence[str | Method], num_classes: int) -> list[
     return list(found.values())
 
 
-def ready(method: Method) -> Method:
-    """A method as one would use it: with optimised thresholds instead of the paper's.
+def ready(method: Method, thresholds: str = "optimized") -> Method:
+    """A method as one would use it: with these thresholds instead of the paper's.
 
     Thresholds that the method's name asks for after a colon stay, and so do those of a method that
     is made for others than the paper's.
@@ -379,7 +380,7 @@ def ready(method: Method) -> Method:
     """
     if ":" in method.name or method.thresholds != "geometric":
         return method
-    return replace(method, thresholds="optimized")
+    return replace(method, thresholds=thresholds)
 
 
 def _named(name: str) -> Method:

@@ -1,5 +1,6 @@
 """Policy = answer + scorer + operating points: the only place where they are joined."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from copy import copy
@@ -98,16 +99,20 @@ class Policy:
         own labels, as it will meet them in use. For the confidence, so is the scorer.
 
         Args:
-            held_out: Data that the network was not trained on.
+            held_out: Data that the network was not trained on. Without labels, an answer and a
+                scorer that need none are fitted, and there is no confidence.
             allow_split: Another split's name, to fit on that one knowingly.
         """
         ledger, unfitted = self._held_out(held_out, allow_split), self.answer
         history = self._history(ledger)
         scorer = self.scorer.clone()
-        if history is not None:
+        if history is not None and ledger.has_labels:
             scorer = scorer.fit(history, ledger.labels, ledger.costs)
+        elif history is not None:
+            scorer = scorer.fit_unlabelled(history, ledger.costs)
         self._take_over(unfitted.clone().fit(ledger), scorer, held_out)
-        self.confidence = fit_confidence(unfitted, scorer, ledger, history)
+        if ledger.has_labels:
+            self.confidence = fit_confidence(unfitted, scorer, ledger, history)
         return self
 
     def fit_confidence(self, held_out: Ledger) -> Self:
@@ -126,8 +131,10 @@ class Policy:
         ledger = self._held_out(held_out, allow_split)
         answer, history = self.answer.clone().fit(ledger), self._history(ledger)
         scorers: Sequence[Scorer] = [self.scorer.clone()]
-        if history is not None:
+        if history is not None and ledger.has_labels:
             scorers = self.scorer.fit_seeds(history, ledger.labels, ledger.costs, seeds)
+        elif history is not None:
+            scorers = [scorers[0].fit_unlabelled(history, ledger.costs)]
         policies = [Policy(self.scorer, self.answer) for _ in scorers]
         for policy, scorer in zip(policies, scorers, strict=True):
             policy._take_over(answer, scorer, held_out)
@@ -144,15 +151,19 @@ class Policy:
 
         Args:
             val: Data that neither the network nor the answer and the scorer were fitted on.
+                Without labels, `shared`, `geometric` and `smooth` thresholds can be had, and the
+                accuracies of the operating points are nan.
             thresholds: Name of the threshold method; `geometric` is the paper's.
             points: How many operating points to store.
             allow_split: Another split's name, to tune on that one knowingly.
         """
         found = self.replay(val, "val", allow_split)
         # What "no loss" is measured against: the network's own last exit, before any answer.
-        full = found.network_correct[:, -1].double().mean()
-        inputs = found.scores, found.correct, found.cost_shares
-        chosen = tune_points(*inputs, float(full), thresholds, points, found.chances)
+        full, correct = torch.nan, None
+        if val.has_labels:
+            full, correct = float(found.network_correct[:, -1].double().mean()), found.correct
+        inputs = found.scores, correct, found.cost_shares
+        chosen = tune_points(*inputs, full, thresholds, points, found.chances)
         chosen = not_flattered(chosen, *inputs, thresholds, found.chances)
         prices = found.price.at(chosen.thresholds, chosen.shares)
         self._points = chosen.priced((prices * chosen.shares).sum(dim=1))
@@ -308,7 +319,8 @@ class Policy:
             meta["confidence"] = self.confidence.describe()
         if self._points is not None:
             tensors |= {f"points.{key}": value for key, value in self._points.tensors().items()}
-            meta["full_accuracy"] = self._points.full_accuracy
+            full = self._points.full_accuracy
+            meta["full_accuracy"] = None if math.isnan(full) else full  # JSON knows no nan
         return write_folder(folder, "policy", VERSION, meta, tensors)
 
     @classmethod
@@ -338,8 +350,9 @@ class Policy:
             policy.network, policy.selected = meta["network"], meta["selected"]
             policy.uses = [SplitUse(**use) for use in meta["uses"]]
             if parts["points"]:
+                full = meta["full_accuracy"]
                 policy._points = OperatingPoints(
-                    **parts["points"], full_accuracy=meta["full_accuracy"]
+                    **parts["points"], full_accuracy=torch.nan if full is None else full
                 )
                 policy = policy if policy.selected is None else policy.at_point(policy.selected)
             policy.guarantee = meta.get("guarantee")

@@ -12,6 +12,7 @@ from offramp.answers import Answer
 from offramp.costs import Costs
 from offramp.errors import LedgerError, NotFittedError
 from offramp.ledger import Ledger
+from offramp.ledger.checks import WITHOUT_LABELS
 from offramp.scorers import History, Scorer
 from offramp.targets import correctness, hopeless, soft_correctness, stop_target
 from offramp.thresholds.points import measure
@@ -50,12 +51,12 @@ class Replay:
     """What a policy says at every exit of a ledger, and what stopping there costs.
 
     Attributes:
-        labels: `[N]`.
+        labels: `[N]`, or None where the ledger has none.
         predictions: `[N, M]`, the class that would be answered at each exit.
         network_predictions: `[N, M]`, what the heads themselves predict, before any answer.
         scores: `[N, M]` float32; `+inf` at the last exit, where no scorer is run.
         confidences: `[N, M]`, max probability of the answer.
-        losses: `[N, M]`, negative log-likelihood of the label under the answer.
+        losses: `[N, M]`, negative log-likelihood of the label under the answer, or nan.
         chances: `[N, M]`, probability that the last exit's answer gives to each exit's: a guess,
             without labels, at whether it is right.
         price: What each exit costs, and what it costs at an operating point.
@@ -73,7 +74,7 @@ class Replay:
         True
     """
 
-    labels: Tensor
+    labels: Tensor | None
     predictions: Tensor
     network_predictions: Tensor
     scores: Tensor
@@ -85,22 +86,31 @@ class Replay:
     selected: int | None = None
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.predictions)
 
     def take(self, index: Tensor) -> "Replay":
         """The same for some of the samples."""
-        names = ("labels", "predictions", "network_predictions", "scores", "confidences", "losses")
-        return replace(self, **{name: getattr(self, name)[index] for name in (*names, "chances")})
+        names = (
+            "predictions",
+            "network_predictions",
+            "scores",
+            "confidences",
+            "losses",
+            "chances",
+        )
+        labels = None if self.labels is None else self.labels[index]
+        parts = {name: getattr(self, name)[index] for name in names}
+        return replace(self, labels=labels, **parts)
 
     @cached_property
     def correct(self) -> Tensor:
         """A bool `[N, M]`: whether each exit's answer is right."""
-        return correctness(self.predictions, self.labels)
+        return correctness(self.predictions, self._known_labels)
 
     @cached_property
     def network_correct(self) -> Tensor:
         """A bool `[N, M]`: whether each head is right, before any answer."""
-        return correctness(self.network_predictions, self.labels)
+        return correctness(self.network_predictions, self._known_labels)
 
     @property
     def hopeless(self) -> Tensor:
@@ -110,7 +120,7 @@ class Replay:
     @property
     def stop_targets(self) -> Tensor:
         """A bool `[N, M]`: whether it would be right to stop at each exit."""
-        return stop_target(self.predictions, self.labels)
+        return stop_target(self.predictions, self._known_labels)
 
     @cached_property
     def exits(self) -> Tensor:
@@ -163,6 +173,12 @@ class Replay:
         return Curve(means[order], accuracies[order], shares[order], order)
 
     @property
+    def _known_labels(self) -> Tensor:
+        if self.labels is None:
+            raise LedgerError(f"the ledger that was replayed has no labels, {WITHOUT_LABELS}")
+        return self.labels
+
+    @property
     def _thresholds(self) -> Tensor:
         if self.thresholds is None:
             raise NotFittedError("this policy has no operating points; call tune(val) first")
@@ -175,7 +191,8 @@ def replay(answer: Answer, scorer: Scorer, ledger: Ledger) -> Replay:
     scorer.check_fitted()
     shape = len(ledger), ledger.num_exits
     predictions, heads = (torch.empty(shape, dtype=torch.long) for _ in range(2))
-    scores, confidences, losses, chances = (torch.empty(shape) for _ in range(4))
+    scores, confidences, chances = (torch.empty(shape) for _ in range(3))
+    losses, labels = torch.full(shape, torch.nan), ledger.labels if ledger.has_labels else None
     with torch.inference_mode():
         for rows, logits in ledger.chunks():
             history = History(logits, answer.answers(logits))
@@ -184,10 +201,11 @@ def replay(answer: Answer, scorer: Scorer, ledger: Ledger) -> Replay:
             confidences[rows] = history.log_probs.amax(dim=2).exp()
             last = history.log_probs[:, -1].exp()
             chances[rows] = soft_correctness(history.predictions, last)
-            losses[rows] = _label_losses(history, ledger.labels[rows])
+            if labels is not None:
+                losses[rows] = _label_losses(history, labels[rows])
             scores[rows] = exit_scores(scorer, history)
     price = Price(answer, scorer, ledger.cost_model, ledger.num_classes)
-    return Replay(ledger.labels, predictions, heads, scores, confidences, losses, chances, price)
+    return Replay(labels, predictions, heads, scores, confidences, losses, chances, price)
 
 
 @dataclass(frozen=True)

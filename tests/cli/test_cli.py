@@ -120,6 +120,24 @@ def test_fit_takes_an_accuracy_and_needs_no_test_ledger(folder, tmp_path):
     assert Policy.load(tmp_path / "p").selected is not None
 
 
+def test_fit_does_without_labels_and_says_what_is_lost(here, tmp_path):
+    val = synthetic.ledgers(seed=0, samples=400, exits=4)["val"]
+    path, out = tmp_path / "new-camera.npz", tmp_path / "policy"
+    np.savez(path, logits=val.logits.numpy(), costs=val.costs.numpy())
+    fit = ("fit", path, "--out", out)
+    assert_refused(here(*fit, "--budget", 0.5), "Corrector learns from labels")
+    method = ("--method", "break-even-no-ensemble")
+    assert_refused(here(*fit, *method, "--max-drop", 0.01), "val had no labels")
+    result = here(*fit, *method, "--budget", 0.5)
+    assert result.returncode == 0, result.stderr
+    assert "val has no labels: the accuracy of the operating points is unknown" in " ".join(
+        result.stderr.split()
+    )
+    assert "accuracy that is not known" in " ".join(result.stdout.split())
+    assert "unknown" in here("inspect", path).stdout
+    assert_refused(here("compare", path), "no labels")
+
+
 def test_inspect_describes_ledgers_and_policies(here, folder, one_file, tmp_path):
     result = here("inspect", folder)
     assert result.returncode == 0

@@ -314,7 +314,7 @@ def test_npz_needs_its_split_said(tmp_path):
         ),
         (("Logit", "Labels"), r"rename `Logit` to `logits` and `Labels` to `labels`\?"),
         (("logits", "labels", "cost"), r"has no `costs` .*; rename `cost` to `costs`\?"),
-        (("logits", "unit"), r"has no labels; it has logits, unit$"),
+        (("logits", "y"), r"has no labels; it has logits, y; rename `y` to `labels`, or leave"),
     ],
 )
 def test_npz_with_a_near_name_is_told_the_right_one(tmp_path, arrays, message):
@@ -325,12 +325,30 @@ def test_npz_with_a_near_name_is_told_the_right_one(tmp_path, arrays, message):
 
 
 def test_npz_without_what_is_needed_says_what_it_has(tmp_path):
-    path = write(tmp_path / "a.npz", logits=GOOD["logits"], y=GOOD["labels"])
-    with pytest.raises(FileFormatError, match="has no labels; it has logits, y"):
+    path = write(tmp_path / "a.npz", labels=GOOD["labels"])
+    with pytest.raises(FileFormatError, match=r"has no logits; it has labels$"):
         Ledger.load(path, split="test")
     path = write(tmp_path / "b.npz", **GOOD)
     with pytest.raises(FileFormatError, match="has no `costs`"):
         Ledger.load(path, split="test")
+
+
+def test_labels_may_be_unknown_and_stay_unknown(tmp_path):
+    path = write(tmp_path / "a.npz", logits=GOOD["logits"], costs=np.array([1.0, 2.0, 3.0]))
+    bare = Ledger.load(path, split="all")
+    back = Ledger.load(bare.save(tmp_path / "bare"))
+    for ledger in (bare, back, back.partition().test, back.take([0, 2]).keep_exits([0, 2])):
+        assert not ledger.has_labels
+        assert "no labels" in repr(ledger)
+        with pytest.raises(LedgerError, match=f"this {ledger.split} ledger has no labels"):
+            _ = ledger.labels
+    assert len(back.take([0, 2])) == 2
+
+
+def test_a_sample_without_its_label_is_the_same_sample():
+    ledger = small()
+    bare = Ledger(ledger.logits, None, ledger.costs, split="val")
+    assert torch.equal(bare.sample_hashes(), small(sample_ids=None).sample_hashes())
 
 
 def test_pickled_objects_are_never_read(tmp_path):

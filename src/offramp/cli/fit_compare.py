@@ -21,6 +21,7 @@ from offramp.cli.options import (
 )
 from offramp.errors import ConfigError
 from offramp.evaluation import Comparison, compare, evaluate
+from offramp.ledger import Ledger
 from offramp.ledger.files import has_ledger, load_ledgers
 from offramp.methods import GROUPS, METHODS, find_methods, ready
 from offramp.progress import RunProgress
@@ -91,7 +92,7 @@ def fit_command(
         str,
         typer.Option(
             help="Its thresholds are `optimized`, unless the name says otherwise, as in "
-            "eefp:geometric. " + _methods
+            "eefp:geometric; without labels, `smooth`. " + _methods
         ),
     ] = "eefp",
     folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
@@ -101,7 +102,8 @@ def fit_command(
     """Fit a policy, choose its operating point for a budget, and save it.
 
     The answer and the scorer are fitted on held_out, the thresholds come from val. Where there is
-    a test ledger, the outcome on it is printed.
+    a test ledger with labels, the outcome on it is printed. Without labels, methods that need
+    none can be fitted: break-even-no-ensemble, baseline.
     """
     if (budget is None) == (max_drop is None):
         raise ConfigError("give either --budget or --max-drop")
@@ -115,14 +117,17 @@ def fit_command(
     ledgers = load_ledgers(path, ("held_out", "val", "test")[: 3 if has_test else 2])
     ledgers = in_seconds(ledgers, profile, batch)
     note_partition(path, ledgers)
-    (chosen,) = map(ready, find_methods(method, ledgers["val"].num_classes))
+    (found,) = find_methods(method, ledgers["val"].num_classes)
+    chosen = ready(found, "optimized" if ledgers["val"].has_labels else "smooth")
     wanted = 1.0 if budget is None else budget
     with err.status(f"fitting {chosen.label}"):
         (plan,) = chosen.plans(ledgers["held_out"], ledgers["val"], [wanted], seeds=1)
         policy = plan[wanted].at(budget=budget, max_drop=max_drop)
-        policy.fit_confidence(plan.view(ledgers["held_out"]))
+        if ledgers["held_out"].has_labels:
+            policy.fit_confidence(plan.view(ledgers["held_out"]))
     policy.save(folder)
-    if has_test:
+    _note_labels(ledgers)
+    if has_test and ledgers["test"].has_labels:
         out.print(
             f"on test: {evaluate(policy, plan.view(ledgers['test']))}",
             markup=False,
@@ -161,8 +166,20 @@ def auto_command(
     policy = plan[budget]
     policy.save(folder)
     out.print(f"{plan.why[budget]}; exits {list(policy.exits)}", markup=False, highlight=False)
-    if has_test:
+    if has_test and ledgers["test"].has_labels:
         out.print(f"on test: {evaluate(policy, ledgers['test'])}", markup=False, highlight=False)
+
+
+def _note_labels(ledgers: Mapping[str, Ledger]) -> None:
+    """Note on stderr what is lost where there are no labels."""
+    losses = {
+        "held_out": "nothing says how far to trust the network, and answers get no confidence",
+        "val": "the accuracy of the operating points is unknown, so --max-drop is refused",
+        "test": "the outcome cannot be measured",
+    }
+    for split, ledger in ledgers.items():
+        if not ledger.has_labels:
+            err.print(f"note: {split} has no labels: {losses[split]}")
 
 
 def advise_command(

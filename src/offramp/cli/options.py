@@ -29,8 +29,8 @@ LedgersPath = Annotated[
     typer.Argument(
         metavar="PATH",
         help="Folder with held_out, val and test (each a saved ledger or an .npz with logits "
-        "[N, M, K], labels [N] and cumulative costs [M]), or a single such ledger, which is split "
-        "into these three at random.",
+        "[N, M, K], labels [N] if known, and cumulative costs [M]), or a single such ledger, "
+        "which is split into these three at random.",
     ),
 ]
 

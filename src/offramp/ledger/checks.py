@@ -13,6 +13,14 @@ from torch import Tensor
 from offramp.errors import LedgerError
 from offramp.ledger.chunks import row_slices
 
+WITHOUT_LABELS = (
+    "which this step needs. Without labels, policies can answer with CurrentExit or "
+    "ProductOfExperts, score with BreakEven, MaxProbability, Entropy, Margin or Patience, and "
+    "take `shared`, `geometric` or `smooth` thresholds (by name: break-even-no-ensemble, "
+    "baseline:smooth); accuracies remain unknown"
+)
+"""The end of a sentence on what has no labels."""
+
 SampleIds = Sequence[str] | Sequence[int] | Tensor | npt.NDArray[np.generic]
 
 

@@ -1,4 +1,4 @@
-"""Ledger: every exit's logits on one split, with labels and costs."""
+"""Ledger: every exit's logits on one split, with costs, and with labels where they are known."""
 
 import hashlib
 import json
@@ -16,6 +16,7 @@ from torch import Tensor
 from offramp.costs import Costs
 from offramp.errors import FileFormatError, LedgerError, OriginError, OriginWarning, SplitError
 from offramp.ledger.checks import (
+    WITHOUT_LABELS,
     SampleIds,
     checked_ids,
     checked_labels,
@@ -42,7 +43,8 @@ class Ledger:
 
     Args:
         logits: `[N, M, K]` raw logits (not probabilities), numpy or torch, any float type.
-        labels: `[N]` integer classes in `0..K-1`.
+        labels: `[N]` integer classes in `0..K-1`; None where nobody knows them yet: then
+            what needs none still works, and everything else raises.
         costs: `Costs`, or plain increasing cumulative costs `[M]`, which mean `relative`.
         split: `train`, `held_out`, `val`, `test`, or `all` for data to be partitioned.
         sample_ids: `[N]` distinct ids, all strings or all integers; with them, splits that share
@@ -63,7 +65,7 @@ class Ledger:
     def __init__(
         self,
         logits: Tensor | npt.NDArray[np.generic],
-        labels: Tensor | npt.NDArray[np.generic] | Sequence[int],
+        labels: Tensor | npt.NDArray[np.generic] | Sequence[int] | None,
         costs: Costs | Tensor | npt.NDArray[np.generic] | Sequence[float],
         *,
         split: str,
@@ -79,7 +81,8 @@ class Ledger:
         self.recorded_on = recorded_on
         self.cost_model = costs if isinstance(costs, Costs) else Costs.from_cumulative(costs)
         self._logits = checked_logits(logits)
-        self.labels = checked_labels(labels, *self._logits.shape[::2])
+        shape = self._logits.shape
+        self._labels = None if labels is None else checked_labels(labels, *shape[::2])
         self.sample_ids = checked_ids(sample_ids, len(self._logits))
         self.class_names = None if class_names is None else list(class_names)
         # A view of some rows or exits keeps the stored tensor and picks from it chunk by chunk,
@@ -98,6 +101,22 @@ class Ledger:
                 f"`class_names` must name the {self.num_classes} classes, got "
                 f"{len(self.class_names)}"
             )
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the true classes are known."""
+        return self._labels is not None
+
+    @property
+    def labels(self) -> Tensor:
+        """`[N]`, the true classes.
+
+        Raises:
+            LedgerError: There are none; the message says what works without.
+        """
+        if self._labels is None:
+            raise LedgerError(f"this {self.split} ledger has no labels, {WITHOUT_LABELS}")
+        return self._labels
 
     @property
     def num_exits(self) -> int:
@@ -140,12 +159,13 @@ class Ledger:
         return None if self.sample_ids is None else _digest("\n".join(map(str, self.sample_ids)))
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self._logits if self._rows is None else self._rows)
 
     def __repr__(self) -> str:
+        unlabelled = "" if self.has_labels else ", no labels"
         return (
             f"Ledger(split={self.split!r}, {len(self):,} samples, {self.num_exits} exits, "
-            f"{self.num_classes} classes, {self.unit} costs)"
+            f"{self.num_classes} classes, {self.unit} costs{unlabelled})"
         )
 
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
@@ -170,7 +190,7 @@ class Ledger:
         part = copy(self)
         part._hashes = None
         part._rows = index if self._rows is None else self._rows[index]
-        part.labels = self.labels[index]
+        part._labels = None if self._labels is None else self._labels[index]
         if self.sample_ids is not None:
             part.sample_ids = [self.sample_ids[i] for i in index.tolist()]
         return part
@@ -257,8 +277,8 @@ class Ledger:
     def sample_hashes(self) -> Tensor:
         """A number per sample, int64 `[N]`, by which samples are told apart: `[N]`.
 
-        From the sample ids, or, where they are not known, from the labels and the first exit's
-        logits.
+        From the sample ids, or, where they are not known, from the first exit's logits. Labels
+        are left out: a sample without its label is the same sample.
         """
         if self._hashes is None:
             keys = map(str, self.sample_ids) if self.sample_ids is not None else self._contents()
@@ -271,9 +291,7 @@ class Ledger:
     def _contents(self) -> Iterator[bytes]:
         for rows in row_slices(len(self), self.num_classes):
             stored = self._logits[rows if self._rows is None else self._rows[rows], 0]
-            labels = self.labels[rows].tolist()
-            for label, row in zip(labels, stored.float().numpy(), strict=True):
-                yield label.to_bytes(8) + row.tobytes()
+            yield from (row.tobytes() for row in stored.float().numpy())
 
     def require_split(self, wanted: str, allow_split: str | None = None) -> None:
         """Raise unless this is the wanted split, or the one that the caller allows instead.
@@ -308,11 +326,14 @@ class Ledger:
 
     def save(self, folder: str | Path) -> Path:
         """Write the ledger as a folder, atomically; return its path."""
-        tensors = {"logits": self.logits, "labels": self.labels}
+        tensors = {"logits": self.logits}
+        if self._labels is not None:
+            tensors["labels"] = self._labels
         if self.sample_ids is not None:
             tensors["sample_ids"] = _ids_to_bytes(self.sample_ids)
         meta = {
             "split": self.split,
+            "labelled": self.has_labels,
             "shape": [len(self), self.num_exits, self.num_classes],
             "costs": self.cost_model.to_json(),
             "network": self.network,
@@ -329,9 +350,9 @@ class Ledger:
 
         Args:
             path: A folder that `save` wrote, or an `.npz` with `logits` `[N, M, K]`, `labels`
-                `[N]` and cumulative `costs` `[M]`; or, instead of `costs`, `stage_costs`,
-                `head_costs`, and optionally `reference_cost` and `unit`; optionally `sample_ids`,
-                and `network`, a text that all files of one network share.
+                `[N]` where they are known, and cumulative `costs` `[M]`; or, instead of `costs`,
+                `stage_costs`, `head_costs`, and optionally `reference_cost` and `unit`;
+                optionally `sample_ids`, and `network`, a text that all files of one network share.
             split: Needed for an `.npz`; for a folder it must be what the folder says.
             network: Fingerprint of the network, for an `.npz` that does not name it.
 
@@ -351,7 +372,7 @@ class Ledger:
         arrays = read_npz(path)
         return cls(
             arrays["logits"],
-            arrays["labels"],
+            arrays.get("labels"),
             npz_costs(path, arrays),
             split=split,
             sample_ids=arrays.get("sample_ids"),
@@ -365,7 +386,7 @@ class Ledger:
         try:
             ledger = cls(
                 tensors["logits"],
-                tensors["labels"],
+                tensors["labels"] if meta.get("labelled", True) else None,
                 Costs(**meta["costs"]),
                 split=meta["split"],
                 sample_ids=None if ids is None else list(json.loads(ids.numpy().tobytes())),

@@ -12,8 +12,8 @@ from offramp.costs import Costs
 from offramp.errors import FileFormatError
 from offramp.hints import close_names
 
-OPTIONAL = ("reference_cost", "unit", "sample_ids", "network")
-KNOWN = ("logits", "labels", "costs", "stage_costs", "head_costs", *OPTIONAL)
+OPTIONAL = ("labels", "reference_cost", "unit", "sample_ids", "network")
+KNOWN = ("logits", "costs", "stage_costs", "head_costs", *OPTIONAL)
 
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
@@ -35,10 +35,10 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
             ) from None
         raise FileFormatError(f"{path} cannot be read as an .npz: {error}") from None
     missing = [key for key in ("logits", "labels") if key not in arrays]
-    if missing:
+    if "logits" in missing or ("labels" in missing and _like_labels(arrays)):
         raise FileFormatError(
             f"{path} has no {' and no '.join(missing)}; it has {', '.join(arrays) or 'nothing'}"
-            f"{_near(missing, arrays)}"
+            f"{_near(missing, arrays) or _like_labels(arrays)}"
         )
     misspelt = _near([name for name in OPTIONAL if name not in arrays], arrays)
     if misspelt:
@@ -77,6 +77,15 @@ def _near(missing: Iterable[str], arrays: Iterable[str]) -> str:
         near = close_names(name, foreign)
         guesses += [f"`{foreign[each]}` to `{name}`" for each in near]
     return f"; rename {' and '.join(guesses)}?" if guesses else ""
+
+
+def _like_labels(arrays: dict[str, npt.NDArray[np.generic]]) -> str:
+    """The end of a sentence on an unknown array that may be the labels: an integer per sample."""
+    samples = arrays["logits"].shape[:1] if "logits" in arrays else None
+    for name, values in arrays.items():
+        if name not in KNOWN and values.shape == samples and values.dtype.kind in "iu":
+            return f"; rename `{name}` to `labels`, or leave it out where there are none?"
+    return ""
 
 
 def _scalar(path: Path, arrays: dict[str, npt.NDArray[np.generic]], key: str, default: Any) -> Any:  # noqa: ANN401

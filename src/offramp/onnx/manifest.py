@@ -201,7 +201,7 @@ def _read_points(meta: "_Fields", exits: int) -> OperatingPoints:
     return OperatingPoints(
         thresholds=meta.floats("thresholds", (count, exits), infinite=True),
         budgets=meta.floats("budgets", (count,)),
-        accuracies=meta.floats("accuracies", (count,)),
+        accuracies=meta.floats("accuracies", (count,), unknown=True),
         shares=meta.floats("shares", (count, exits)),
         full_accuracy=_number(meta.value("full_accuracy", str), meta, "full_accuracy"),
     )
@@ -293,8 +293,10 @@ class _Fields:
             raise self.wrong(name, f"a non-empty list of {kind.__name__}", found)
         return list(found)
 
-    def floats(self, name: str, shape: Sequence[int], infinite: bool = False) -> Tensor:
-        """Float64 of this shape from hexadecimal text; infinite values only if allowed."""
+    def floats(
+        self, name: str, shape: Sequence[int], infinite: bool = False, unknown: bool = False
+    ) -> Tensor:
+        """Float64 of this shape from hexadecimal text; infinite values and nan only if allowed."""
         found = self.value(name, list)
         rows = found if len(shape) == 2 else [found]
         for row in rows:
@@ -305,7 +307,7 @@ class _Fields:
         if len(rows) != count or {len(row) for row in numbers} != {shape[-1]}:
             raise self.wrong(name, f"numbers of shape {list(shape)}", f"{len(rows)} rows")
         values = torch.tensor(numbers, dtype=torch.float64).view(*shape)
-        bad = values.isnan() if infinite else ~values.isfinite()
+        bad = (values.isinf() & (not infinite)) | (values.isnan() & (not unknown))
         if bad.any():
             raise self.wrong(name, "numbers", values[bad].tolist()[:3])
         return values

@@ -1,5 +1,6 @@
 """Describe what offramp has written: ledgers, policies, networks, exports, folders of ledgers."""
 
+import math
 from pathlib import Path
 
 from offramp.errors import FileFormatError
@@ -68,19 +69,19 @@ def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
         "cost unit": ledger.unit,
         "cost without exits": quantity(ledger.reference_cost),
     }
-    correct = heads_correct(ledger)
+    accuracies, caption = ["unknown"] * ledger.num_exits, "There are no labels."
+    if ledger.has_labels:
+        correct = heads_correct(ledger)
+        accuracies = [f"{row.accuracy:.2%}" for row in fixed_exits(ledger, correct)]
+        lost = float(hopeless(correct).double().mean())
+        caption = f"{lost:.1%} of the samples are hopeless: no exit gets them right."
     shares = ledger.costs / ledger.reference_cost
     exits = [
-        cells(
-            row.exit_index,
-            quantity(float(ledger.costs[row.exit_index])),
-            f"{float(shares[row.exit_index]):.1%}",
-            f"{row.accuracy:.2%}",
+        cells(number, quantity(float(cost)), f"{float(share):.1%}", accuracy)
+        for number, (cost, share, accuracy) in enumerate(
+            zip(ledger.costs, shares, accuracies, strict=True)
         )
-        for row in fixed_exits(ledger, correct)
     ]
-    lost = float(hopeless(correct).double().mean())
-    caption = f"{lost:.1%} of the samples are hopeless: no exit gets them right."
     return [
         _facts(f"Ledger {path}", facts),
         ResultTable(
@@ -119,11 +120,14 @@ def _point(policy: Policy, selected: int) -> ResultTable:
     split = next((use.split for use in reversed(policy.uses) if use.step == "tune"), "val")
     # The accuracy on the samples that a policy was fitted on promises nothing.
     expected = ", to be expected on similar samples" if split == "val" else ""
-    caption = (
-        f"Chosen on {split}: {float(points.budgets[selected]):.1%} of the cost and "
-        f"{float(points.accuracies[selected]):.2%} accuracy{expected}; "
-        f"the full network reaches {points.full_accuracy:.2%} on {split}."
-    )
+    caption = f"Chosen on {split}: {float(points.budgets[selected]):.1%} of the cost and "
+    if math.isnan(points.full_accuracy):
+        caption += f"an accuracy that is not known, since {split} had no labels."
+    else:
+        caption += (
+            f"{float(points.accuracies[selected]):.2%} accuracy{expected}; "
+            f"the full network reaches {points.full_accuracy:.2%} on {split}."
+        )
     names = ["exit", "threshold", f"leave on {split}"]
     return ResultTable("point", f"Operating point {selected}", names, rows, caption)
 

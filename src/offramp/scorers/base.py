@@ -6,6 +6,8 @@ from typing import Self, TypeAlias
 from torch import Tensor
 
 from offramp.component import Component
+from offramp.errors import LedgerError
+from offramp.ledger.checks import WITHOUT_LABELS
 from offramp.ledger.chunks import row_slices
 
 
@@ -125,6 +127,20 @@ class Scorer(Component):
             labels: `[N]`.
             costs: `[M]`, cumulative.
         """
+        return self
+
+    def fit_unlabelled(self, history: History, costs: Tensor) -> Self:
+        """Learn without labels; a scorer that needs them raises, unless it learns nothing.
+
+        Args:
+            history: All exits of the held_out samples.
+            costs: `[M]`, cumulative.
+
+        Raises:
+            LedgerError: With what works without labels.
+        """
+        if self.learns:
+            raise LedgerError(f"{type(self).__name__} learns from labels, {WITHOUT_LABELS}")
         return self
 
     def fit_seeds(

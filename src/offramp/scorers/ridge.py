@@ -59,10 +59,13 @@ class RidgeScorer(PreparedScorer):
 
     def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:
         """Solve one regression per exit but the last, from the last one backwards."""
+        return self._fit(history, _Teacher.of(history, labels), costs)
+
+    def _fit(self, history: History, teacher: "_Teacher", costs: Tensor) -> Self:
         designs = self._designs(history)
         penalties = self._penalties(history.answers.shape[2])
         predictions = torch.cat([part.predictions for _, part in history.chunks()])
-        found = self._solve(designs, penalties, predictions, _Teacher.of(history, labels), costs)
+        found = self._solve(designs, penalties, predictions, teacher, costs)
         self.coefficients_ = torch.stack(found)
         return self
 
@@ -200,24 +203,35 @@ def _past(history: History, first: Tensor, index: Tensor) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class _Teacher:
-    """Labels, and class probabilities by the likeliest ensemble of the answers of all exits.
+    """Class probabilities by the likeliest ensemble of the answers of all exits, and labels.
 
     Attributes:
-        labels: `[N]`.
-        probs: float64 `[N, K]`.
+        probs: float64 `[N, K]`; without labels, those of the last exit's answer.
+        labels: `[N]`, or None.
     """
 
-    labels: Tensor
     probs: Tensor
+    labels: Tensor | None = None
 
     @classmethod
     def of(cls, history: History, labels: Tensor) -> "_Teacher":
         weights = best_weights(history.answers, labels, TEACHER_SHRINKAGE)
+        return cls(cls._mixed(history, weights), labels)
+
+    @classmethod
+    def unlabelled(cls, history: History) -> "_Teacher":
+        last = torch.zeros(history.exit_index + 1)
+        last[-1] = 1
+        return cls(cls._mixed(history, last))
+
+    @staticmethod
+    def _mixed(history: History, weights: Tensor) -> Tensor:
+        """Probabilities `[N, K]` by a geometric mean with these weights `[M]`."""
         mixed = [
             torch.einsum("nmk,m->nk", part.answers.float(), weights).double().softmax(dim=1)
             for _, part in history.chunks()
         ]
-        return cls(labels, torch.cat(mixed))
+        return torch.cat(mixed)
 
 
 PRICE_GRID = tuple(torch.logspace(-2.2, 0.8, 12, dtype=torch.float64).tolist())
@@ -238,7 +252,9 @@ class BreakEven(RidgeScorer):
     the same. For twelve prices at once, what stopping gains over going on is regressed on the
     exits so far; the price at which that gain is zero is read off between them. Minus its
     logarithm is the score. It means the same at every exit, so a single threshold serves them all
-    (`thresholds="shared"`), and that needs no labels of val.
+    (`thresholds="shared"`), and that needs no labels of val. Nor does the fit: without labels
+    it takes the last exit's probabilities for what they are, and loses what labels would have
+    told of how far to trust them.
 
     Args:
         history: Also look at the earlier exits.
@@ -256,6 +272,10 @@ class BreakEven(RidgeScorer):
         >>> policy.at(budget=0.5).thresholds.unique().shape  # one, and -inf at the last exit
         torch.Size([2])
     """
+
+    def fit_unlabelled(self, history: History, costs: Tensor) -> Self:
+        """The same with the last exit's probabilities, taken as they are, in place of labels."""
+        return self._fit(history, _Teacher.unlabelled(history), costs)
 
     def _score(self, outputs: Tensor) -> Tensor:
         """Minus the logarithm of the break-even price."""
@@ -354,6 +374,7 @@ class LogisticCorrector(RidgeScorer):
         teacher: _Teacher,
         costs: Tensor,
     ) -> list[Tensor]:
+        assert teacher.labels is not None
         hard = stop_target(predictions, teacher.labels).double()
         target = torch.lerp(hard, soft_stop_target(predictions, teacher.probs), SOFTNESS)
         return [

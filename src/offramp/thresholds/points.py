@@ -1,5 +1,6 @@
 """Operating points: thresholds over the whole range of costs, with what they gave on val."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offramp.errors import BudgetError, ConfigError
+from offramp.errors import BudgetError, ConfigError, LedgerError
 from offramp.hints import did_you_mean
 from offramp.ledger.chunks import folds
 from offramp.thresholds.assigned import assigned_sweep
@@ -52,9 +53,9 @@ class OperatingPoints:
         thresholds: `[P, M]` float64.
         budgets: `[P]`, mean cost on val as a share of the reference cost.
         accuracies: `[P]`, on val; those of a tuned policy without what the thresholds gain there
-            by having been chosen on the same samples, see `not_flattered`.
+            by having been chosen on the same samples, see `not_flattered`; nan without labels.
         shares: `[P, M]`, share of the val samples that left at each exit.
-        full_accuracy: Accuracy of the network's own last exit on val.
+        full_accuracy: Accuracy of the network's own last exit on val; nan without labels.
     """
 
     thresholds: Tensor
@@ -113,9 +114,15 @@ class OperatingPoints:
 
         Raises:
             BudgetError: No point is that accurate.
+            LedgerError: The points were chosen without labels.
         """
         if not 0 <= max_drop < 1:
             raise BudgetError(f"`max_drop` must lie in [0, 1), got {max_drop}")
+        if math.isnan(self.full_accuracy):
+            raise LedgerError(
+                "`max_drop` needs accuracies, and val had no labels: choose by `budget`, or tune "
+                "on samples with labels"
+            )
         wanted = self.full_accuracy - max_drop
         within = (self.accuracies >= wanted - 1e-9).nonzero().squeeze(1)
         if not len(within):
@@ -130,7 +137,7 @@ class OperatingPoints:
 
 def tune_points(
     scores: Tensor,
-    correct: Tensor,
+    correct: Tensor | None,
     costs: Tensor,
     full_accuracy: float,
     method: str = DEFAULT,
@@ -141,12 +148,15 @@ def tune_points(
 
     Args:
         scores: `[N, M]`.
-        correct: bool `[N, M]`.
+        correct: bool `[N, M]`, or None where there are no labels.
         costs: `[M]`, cumulative, as shares of the reference cost.
         full_accuracy: Accuracy of the network's own last exit.
         method: A key of `THRESHOLD_METHODS`.
         points: How many operating points; methods may return fewer.
         chances: `[N, M]`: of being right, from a source better than the exits (`Replay.chances`).
+
+    Raises:
+        LedgerError: There are no labels, and the method needs to know which answers are right.
 
     Example:
         >>> scores = torch.linspace(0, 1, 40).reshape(10, 4)
@@ -169,29 +179,42 @@ def tune_points(
 def _choose(
     method: str,
     scores: Tensor,
-    correct: Tensor,
+    correct: Tensor | None,
     costs: Tensor,
     points: int,
     chances: Tensor | None,
 ) -> Tensor:
     """Thresholds `[P, M]` by a named method; from chances of being right where it takes them."""
     if chances is not None and method in BY_CHANCE:
-        correct = calibrated_chances(chances, correct)
-    return THRESHOLD_METHODS[method](scores, correct, costs, points)
+        correct = chances if correct is None else calibrated_chances(chances, correct)
+    if correct is None and method in BY_ACCURACY:
+        raise LedgerError(
+            f"`{method}` thresholds look at which answers are right, and val has no labels: tune "
+            'with thresholds="shared" (for prices), "geometric" or "smooth"'
+        )
+    right = torch.ones_like(scores, dtype=torch.bool) if correct is None else correct
+    return THRESHOLD_METHODS[method](scores, right, costs, points)
 
 
 def points_of(
-    thresholds: Tensor, scores: Tensor, correct: Tensor, costs: Tensor, full_accuracy: float
+    thresholds: Tensor,
+    scores: Tensor,
+    correct: Tensor | None,
+    costs: Tensor,
+    full_accuracy: float,
 ) -> OperatingPoints:
     """Measure thresholds `[P, M]` on the samples that they were chosen on, cheapest first."""
-    means, accuracies, shares = measure(exits_taken(scores, thresholds), correct, costs)
+    right = torch.ones_like(scores, dtype=torch.bool) if correct is None else correct
+    means, accuracies, shares = measure(exits_taken(scores, thresholds), right, costs)
+    if correct is None:
+        accuracies = torch.full_like(accuracies, torch.nan)
     return OperatingPoints(thresholds, means, accuracies, shares, full_accuracy).priced(means)
 
 
 def not_flattered(
     points: OperatingPoints,
     scores: Tensor,
-    correct: Tensor,
+    correct: Tensor | None,
     costs: Tensor,
     method: str,
     chances: Tensor | None = None,
@@ -205,7 +228,7 @@ def not_flattered(
     Args:
         points: Chosen and measured on all of val.
         scores: `[N, M]`, on val.
-        correct: bool `[N, M]`.
+        correct: bool `[N, M]`, or None where there are no labels, and so nothing to flatter.
         costs: `[M]`, cumulative, as shares of the reference cost.
         method: A key of `THRESHOLD_METHODS`; those that do not look at `correct` flatter nobody.
         chances: `[N, M]`, as for `tune_points`.
@@ -220,7 +243,7 @@ def not_flattered(
         >>> bool(found.accuracies.max() > honest.accuracies.max())
         True
     """
-    if method not in BY_ACCURACY or len(scores) < 2:
+    if method not in BY_ACCURACY or len(scores) < 2 or correct is None:
         return points
     losses = np.zeros(len(points))
     for chosen_on, other in folds(len(scores), 2):
