@@ -53,12 +53,12 @@ from offramp.profile import Profile
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 METHOD = "baseline:smooth"
-SAMPLES = 1024  # test inputs that are raced
+SAMPLES = 1024  # test inputs that are timed
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network with what is needed to tune and to race it."""
+    """A network with what is needed to tune and to time it."""
 
     network: EarlyExitNetwork
     held_out: Ledger
@@ -140,13 +140,13 @@ def policies(
 def rows_of(
     case: Case, profile: Profile, batch: int, asked: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Race the policies of all budgets at one batch size."""
+    """Time the policies of all budgets at one batch size."""
     found = []
     for budget, policy in policies(case, profile, batch, asked.budgets).items():
         config = BenchConfig(
             [profile.runtime], [batch], (), profile.threads, asked.seconds, cuts=False
         )
-        raced = bench(
+        timed = bench(
             case.network,
             policy,
             case.inputs,
@@ -155,7 +155,7 @@ def rows_of(
             profiles={profile.runtime: profile},
             clock=CLOCKS[asked.clock],
         )
-        by_name = {row.name: row for row in raced}
+        by_name = {row.name: row for row in timed}
         with_exits, without = by_name["with exits"], by_name[WITHOUT]
         assert with_exits.promised is not None
         found.append(

@@ -89,6 +89,13 @@ def test_val_cost_never_exceeds_the_budget(baseline, splits, budget):
     assert mean == pytest.approx(float(policy.points.budgets[policy.selected]))
 
 
+@pytest.mark.parametrize("thresholds", ["optimized", "geometric", "smooth"])
+def test_with_a_single_exit_everything_goes_to_the_end(splits, thresholds):
+    last = {name: splits[name].keep_exits([splits[name].num_exits - 1]) for name in splits}
+    policy = Policy(MaxProbability()).fit(last["held_out"]).tune(last["val"], thresholds)
+    assert (policy.at(budget=1.0).decide(last["test"]) == 0).all()
+
+
 def test_at_leaves_the_policy_itself_alone(baseline):
     assert baseline.at(budget=0.5).selected is not None
     assert baseline.selected is None

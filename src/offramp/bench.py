@@ -27,14 +27,14 @@ from offramp.profile import (
 )
 from offramp.runtime.output import RunOutput
 
-TURNS = 3  # of every contestant on every batch; the best counts
-STRETCH = 64  # samples that a contestant answers before it is another one's turn
+TURNS = 3  # of every candidate on every batch; the best counts
+STRETCH = 64  # samples that a candidate answers before it is another one's turn
 WITHOUT = "without exits"
 
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """What is raced.
+    """What is timed.
 
     Args:
         runtimes: Of `torch` and `onnx`.
@@ -42,7 +42,7 @@ class BenchConfig:
         budgets: Operating points of the policy; its own by default.
         threads: Of the runtimes; what they use now by default.
         seconds: Approximate time per runtime and batch size.
-        cuts: Whether to race the network that is cut at each exit as well.
+        cuts: Whether to time the network cut at each exit as well.
     """
 
     runtimes: Sequence[str] = RUNTIMES
@@ -64,7 +64,7 @@ class BenchConfig:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """What one contestant took at one batch size.
+    """What one candidate took at one batch size.
 
     Attributes:
         runtime: `torch` or `onnx`.
@@ -73,9 +73,9 @@ class BenchRow:
         seconds: Per sample.
         share: Of the seconds of the network without exits in the same runtime.
         promised: The share that the profile promises of the policy; None for others.
-        expected: The same for the exits that the raced samples took, which may be harder or easier
+        expected: The same for the exits that these samples took, which may be harder or easier
             than those of val; None for others.
-        accuracy: On the samples that were raced; None without labels.
+        accuracy: On the same samples; None without labels.
     """
 
     runtime: str
@@ -89,7 +89,7 @@ class BenchRow:
 
 
 @dataclass
-class Contestant:
+class Candidate:
     """Something that answers batches, and the best seconds that it took for each."""
 
     name: str
@@ -119,7 +119,7 @@ def bench(
     profiles: Mapping[str, Profile] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[BenchRow]:
-    """Race a policy against its network without exits, cut at one exit, and smaller networks.
+    """Time a policy beside its network without exits, cut at one exit, and smaller networks.
 
     All take turns on the same batches, and the best of three turns on each batch counts, so that
     other work on the machine disturbs little.
@@ -130,12 +130,12 @@ def bench(
         inputs: Real samples, so that they leave where they leave in use.
         labels: `[N]`, for accuracies.
         config: Runtimes, batch sizes, budgets, threads, seconds.
-        rivals: Other networks by name, raced without exits.
+        rivals: Other networks by name, timed without exits.
         profiles: By runtime, for what is promised; measured here if not given.
         clock: Seconds; `time.process_time` on a machine that others use, with one thread.
 
     Returns:
-        One row per runtime, batch size and contestant. A batch size at which a single turn would
+        One row per runtime, batch size and candidate. A batch size at which a single turn would
         take longer than the seconds per batch size is left out.
 
     Example:
@@ -153,7 +153,7 @@ def bench(
     """
     config = BenchConfig() if config is None else config
     if not rows_of(inputs):
-        raise ConfigError("there are no samples to race on")
+        raise ConfigError("there are no samples to time anything on")
     rows: list[BenchRow] = []
     now = Ticks(clock, device_of(network)).now  # which waits for the device
     for runtime in config.runtimes:
@@ -168,37 +168,37 @@ def bench(
             def opened(net: EarlyExitNetwork, by: Policy, runtime: str = runtime) -> Timed:
                 return stack.enter_context(runner_of(net, by, runtime, config.threads))
 
-            contestants = list(_contestants(network, policy, config, rivals or {}, known, opened))
+            candidates = list(_candidates(network, policy, config, rivals or {}, known, opened))
             for size in sizes:
                 batches = _batches(inputs, labels, size)
-                if size > sizes[0] and not _affordable(contestants, size, sizes, config.seconds):
+                if size > sizes[0] and not _affordable(candidates, size, sizes, config.seconds):
                     continue
-                _race(contestants, batches, config.seconds, now)
-                rows += _rows(contestants, runtime, size)
+                _take_turns(candidates, batches, config.seconds, now)
+                rows += _rows(candidates, runtime, size)
     return rows
 
 
-def _contestants(
+def _candidates(
     network: EarlyExitNetwork,
     policy: Policy,
     config: BenchConfig,
     rivals: Mapping[str, EarlyExitNetwork],
     known: Profile,
     opened: Callable[[EarlyExitNetwork, Policy], Timed],
-) -> Iterator[Contestant]:
+) -> Iterator[Candidate]:
     runner = opened(network, policy)
     if not config.budgets:
-        yield Contestant("with exits", runner, partial(known.promise, policy))
+        yield Candidate("with exits", runner, partial(known.promise, policy))
     for budget in config.budgets:
         promise = partial(known.promise, policy.at(budget=budget))
         move = partial(runner.set_budget, budget)
-        yield Contestant(f"at {budget:.0%}", runner, promise, move)
-    yield Contestant(WITHOUT, partial(_plainly, runner))
+        yield Candidate(f"at {budget:.0%}", runner, promise, move)
+    yield Candidate(WITHOUT, partial(_plainly, runner))
     for exit_index in range(network.num_exits - 1) if config.cuts else ():
         cut = opened(network, plain_policy(network, [exit_index]))
-        yield Contestant(f"exit {exit_index} alone", partial(_plainly, cut))
+        yield Candidate(f"exit {exit_index} alone", partial(_plainly, cut))
     for name, rival in rivals.items():
-        yield Contestant(name, partial(_plainly, opened(rival, plain_policy(rival))))
+        yield Candidate(name, partial(_plainly, opened(rival, plain_policy(rival))))
 
 
 def _plainly(runner: Timed, x: Any) -> Tensor:  # noqa: ANN401
@@ -221,29 +221,29 @@ def _batches(
 
 
 def _affordable(
-    contestants: Sequence[Contestant], size: int, sizes: Sequence[int], seconds: float
+    candidates: Sequence[Candidate], size: int, sizes: Sequence[int], seconds: float
 ) -> bool:
     """Whether one turn at this size takes no longer than all turns may, by those before."""
     before = max(each for each in sizes if each < size)
-    last = sum(sum(each.best) / max(len(each.best), 1) for each in contestants)
+    last = sum(sum(each.best) / max(len(each.best), 1) for each in candidates)
     return last * size / before <= max(seconds, 0.1) * 2
 
 
-def _race(
-    contestants: Sequence[Contestant],
+def _take_turns(
+    candidates: Sequence[Candidate],
     batches: Sequence[tuple[Any, Tensor | None]],
     seconds: float,
     clock: Callable[[], float],
 ) -> None:
-    """Fill in the best seconds of every contestant on as many batches as there is time for."""
-    for each in contestants:
+    """Fill in the best seconds of every candidate on as many batches as there is time for."""
+    for each in candidates:
         each.best, each.right, each.exits = [], [], []
         _run(each, batches[0][0], clock)  # warm up
     start, step = time.perf_counter(), max(1, STRETCH // rows_of(batches[0][0]))
     for first in range(0, len(batches), step):
         stretch = batches[first : first + step]
         for turn in range(TURNS):
-            for each in contestants:
+            for each in candidates:
                 _run(each, stretch[0][0], clock)  # after another one, caches are cold
                 for number, (x, labels) in enumerate(stretch, first):
                     spent, answers = _run(each, x, clock)
@@ -257,7 +257,7 @@ def _race(
 
 
 def _run(
-    each: Contestant,
+    each: Candidate,
     x: Any,  # noqa: ANN401
     clock: Callable[[], float],
 ) -> tuple[float, RunOutput | Tensor]:
@@ -267,9 +267,9 @@ def _run(
     return clock() - start, answers
 
 
-def _rows(contestants: Sequence[Contestant], runtime: str, size: int) -> Iterator[BenchRow]:
-    (full,) = (sum(each.best) for each in contestants if each.name == WITHOUT)
-    for each in contestants:
+def _rows(candidates: Sequence[Candidate], runtime: str, size: int) -> Iterator[BenchRow]:
+    (full,) = (sum(each.best) for each in candidates if each.name == WITHOUT)
+    for each in candidates:
         spent = sum(each.best)
         yield BenchRow(
             runtime,

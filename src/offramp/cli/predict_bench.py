@@ -180,9 +180,9 @@ def bench_command(
         str | None,
         typer.Option(help="Comma-separated budgets of the policy. Default: its own."),
     ] = None,
-    cuts: Annotated[bool, typer.Option(help="Race the network cut at each exit, too.")] = True,
+    cuts: Annotated[bool, typer.Option(help="Time the network cut at each exit, too.")] = True,
     rival: Annotated[
-        list[Path] | None, typer.Option(help="Folder of another network, raced without exits.")
+        list[Path] | None, typer.Option(help="Folder of another network, timed without exits.")
     ] = None,
     threads: Threads = None,
     folder: Annotated[
@@ -192,7 +192,7 @@ def bench_command(
     tokenizer: TokenizerName = None,
     device: Device = "auto",
 ) -> None:
-    """Race a policy against its network without exits, cut at one exit, and smaller networks.
+    """Time a policy beside its network without exits, cut at one exit, and smaller networks.
 
     Shows milliseconds per sample and the share of the time of the network without exits in the
     same runtime: promised by a profile that is measured first, and measured. All take turns in one

@@ -1,4 +1,4 @@
-"""What was timed: tables of profiles and races, and accuracy over milliseconds."""
+"""What was timed: tables of profiles and benchmarks, and accuracy over milliseconds."""
 
 import json
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def profile_table(profile: Profile) -> ResultTable:
 
 
 def bench_table(rows: Sequence[BenchRow]) -> ResultTable:
-    """Milliseconds, shares and accuracies of everything that was raced."""
+    """Milliseconds, shares and accuracies of everything that was timed."""
     lines = []
     for row in rows:
         promised, expected = (

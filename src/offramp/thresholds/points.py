@@ -192,6 +192,8 @@ def _choose(
             f"`{method}` thresholds look at which answers are right, and val has no labels: tune "
             'with thresholds="shared" (for prices), "geometric" or "smooth"'
         )
+    if scores.shape[1] == 1:  # the last exit always stops, whatever its threshold
+        return torch.zeros(1, 1, dtype=torch.float64)
     right = torch.ones_like(scores, dtype=torch.bool) if correct is None else correct
     return THRESHOLD_METHODS[method](scores, right, costs, points)
 
