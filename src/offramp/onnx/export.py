@@ -231,7 +231,8 @@ def _reason(error: BaseException) -> str:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Silence the exporter, and torch's trace, which doubles the time an export takes."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.__trace")]
+    names = ("torch.onnx", "torch.__trace", "onnxscript.optimizer._constant_folding")
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)

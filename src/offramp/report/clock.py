@@ -12,27 +12,32 @@ from offramp.errors import MissingExtraError
 from offramp.extras import require
 from offramp.profile import Profile
 from offramp.report.figures import PALETTE, save_figure
-from offramp.report.tables import ResultTable, cells
+from offramp.report.tables import Cell, ResultTable, cells
 from offramp.storage import write_text
 
 
 def profile_table(profile: Profile) -> ResultTable:
     """Milliseconds per sample of stages and looks, at every measured batch size."""
-    rows = []
-    for row, size in enumerate(profile.sizes):
-        both = zip(profile.stages[row], profile.looks[row], strict=True)
-        parts = [f"{1e3 * stage / size:.3f} + {1e3 * look / size:.3f}" for stage, look in both]
-        full = f"{1e3 * profile.full[row] / size:.3f}"
-        rows.append(cells(str(size), full, *parts, f"{profile.spread[row]:.0%}"))
-    exits = [f"exit {exit_index}" for exit_index in profile.exits]
+
+    def line(name: str, seconds: Sequence[float]) -> list[Cell]:
+        each = zip(seconds, profile.sizes, strict=True)
+        return cells(name, *(f"{1e3 * value / size:.3f}" for value, size in each))
+
+    rows = [line("without exits", profile.full)]
+    for column, exit_index in enumerate(profile.exits):
+        rows.append(line(f"stage {exit_index}", [row[column] for row in profile.stages]))
+        if exit_index != profile.exits[-1]:
+            rows.append(line(f"look {exit_index}", [row[column] for row in profile.looks]))
+    rows.append(cells("spread", *(f"{share:.0%}" for share in profile.spread)))
+    threads = "1 thread" if profile.threads == 1 else f"{profile.threads} threads"
     return ResultTable(
         "profile",
-        f"Milliseconds per sample: {profile.runtime}, {profile.threads} threads, "
-        f"{profile.device}, {profile.machine}",
-        ["batch", "no exits", *exits, "spread"],
+        f"Milliseconds per sample: {profile.runtime}, {threads}, {profile.device}, "
+        f"{profile.machine}",
+        ["batch", *map(str, profile.sizes)],
         rows,
-        f"Stage + look at its exit ({profile.decided_by}). Best of all turns; spread: how much "
-        "longer the median turn took.",
+        f"A look is the head and the decision of an exit ({profile.decided_by}); the last head "
+        "counts with its stage. Best of all turns; spread: how much longer the median turn took.",
     )
 
 
