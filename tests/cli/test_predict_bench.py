@@ -181,7 +181,7 @@ def test_bench_races_what_a_user_could_run(places, tmp_path):
 def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
     folder = tmp_path / "profile"
     call(f"profile {places}/network --batch 1,4 --seconds 0 --data x --out {folder}")
-    assert "exit 0" in call(f"inspect {folder}").stdout
+    assert "look 0" in call(f"inspect {folder}").stdout
     ledgers = tmp_path / "ledgers"
     network = offramp.networks.EarlyExitNetwork.load(places / "network")
     for split in ("held_out", "val", "test"):
