@@ -275,6 +275,8 @@ def profile(
     largest = [batch_size] if isinstance(batch_size, int) else list(batch_size)
     if not largest or min(largest) < 1:
         raise ConfigError(f"`batch_size` must be at least 1, got {batch_size}")
+    if not seconds >= 0:
+        raise ConfigError(f"`seconds` must not be negative, got {seconds}")
     sizes = _sizes(largest)
     batch = network.example(sizes[-1]) if inputs is None else inputs
     policy = plain_policy(network) if policy is None else policy

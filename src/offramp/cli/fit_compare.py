@@ -153,7 +153,8 @@ def auto_command(
     """Choose exits, answer, scorer and thresholds for a budget, and save the policy.
 
     The choice is made by cross-validation on held_out and val. With --profile the budget is kept
-    on the clock, and where exits do not pay the policy is the full network.
+    on the clock, and if no exit is cheap enough the policy is the full network.
+    Whether exits pay at all is what `offramp advise` says.
     """
     check_fresh(folder, "policy")
     has_test = has_ledger(path, "test")
