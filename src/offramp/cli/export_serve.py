@@ -1,5 +1,6 @@
 """The sub-commands `export` and `serve`: parse, and one public call."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,11 +9,13 @@ import typer
 from offramp.cli.console import err, out
 from offramp.cli.options import Device, Precision
 from offramp.cli.predict_bench import Budget, NetworkPath, PolicyPath, load_policy
-from offramp.cli.train_record import Domain, load_network
+from offramp.cli.train_record import Domain, TokenizerName, load_network
+from offramp.errors import ProcessError
 from offramp.machine import describe_device, find_device, to_precision
 from offramp.onnx import export
 from offramp.progress import RunProgress
 from offramp.serving import Model, ServeConfig, serve
+from offramp.serving.images import reading_notes
 
 
 def export_command(
@@ -42,18 +45,32 @@ def export_command(
     loaded, chosen = load_network(network), load_policy(policy, budget)
     with RunProgress() as progress:
         points: Literal["selected", "all"] = "all" if all_points else "selected"
-        export(loaded, chosen, folder, progress=progress.step, points=points, full=full)
+        notes = reading_notes(loaded.inputs, network)
+        export(
+            loaded, chosen, folder, progress=progress.step, points=points, full=full, notes=notes
+        )
     graphs = len(list(folder.glob("*.onnx")))
     out.print(f"{graphs} graphs and export.json written to {folder}/", highlight=False)
 
 
 def serve_command(
-    network: NetworkPath,
-    policy: PolicyPath,
+    network: Annotated[
+        Path,
+        typer.Argument(
+            metavar="NETWORK",
+            help="Folder of a run, of a saved network, or of an export, which needs no POLICY.",
+        ),
+    ],
+    policy: Annotated[
+        Path | None, typer.Argument(metavar="POLICY", help="Folder of a policy.")
+    ] = None,
     host: Annotated[
-        str, typer.Option(help="127.0.0.1 for this machine only; 0.0.0.0 or :: for everybody.")
+        str,
+        typer.Option(
+            help="Address or name; 127.0.0.1 for this machine only, 0.0.0.0 or :: for all."
+        ),
     ] = ServeConfig.host,
-    port: Annotated[int, typer.Option(help="1024 to 65535.")] = ServeConfig.port,
+    port: Annotated[int, typer.Option(help="1 to 65535.")] = ServeConfig.port,
     budget: Budget = None,
     data: Annotated[
         str | None,
@@ -76,7 +93,7 @@ def serve_command(
         int, typer.Option(help="Number of processes that each hold the network.")
     ] = ServeConfig.workers,
     threads: Annotated[
-        int | None, typer.Option(help="Threads of torch in each worker.")
+        int | None, typer.Option(help="Threads of torch or ONNX Runtime in each worker.")
     ] = ServeConfig.threads,
     device: Device = ServeConfig.device,
     precision: Precision = ServeConfig.precision,
@@ -92,19 +109,41 @@ def serve_command(
     max_requests: Annotated[
         int, typer.Option(help="Largest number of open requests; further ones get a 503.")
     ] = ServeConfig.max_requests,
+    tokenizer: TokenizerName = None,
+    hold_budget: Annotated[
+        bool,
+        typer.Option(
+            "--hold-budget",
+            help="Keep the mean cost at the budget when inputs become harder or easier.",
+        ),
+    ] = False,
+    drain_timeout: Annotated[
+        float, typer.Option(help="Seconds that open requests get once the server is to stop.")
+    ] = ServeConfig.drain_timeout,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Write every request to stderr, as JSON.")
+    ] = False,
+    remote_admin: Annotated[
+        bool,
+        typer.Option("--remote-admin", help="Let other machines change budget and policy, too."),
+    ] = False,
 ) -> None:
     """Answer requests over HTTP; every sample stops at its own exit.
 
     POST /predict takes a PNG or JPEG, or JSON: {"image": BASE64}, {"inputs": NESTED LISTS} or, for
-    text, {"input_ids": LIST}; an "id" is returned with the answer. The answer is JSON: class,
-    name, confidence (the calibrated probability that it is right), likely_wrong, exit and cost.
-    GET /health says whether the server is ready, and GET /metrics is for Prometheus.
+    text, {"text": TEXT} or {"input_ids": LIST}; an "id" is returned with the answer. The answer is
+    JSON: class, name, confidence (the calibrated probability that it is right), likely_wrong, exit
+    and cost. GET /health says whether the server is ready, and GET /metrics is for Prometheus.
 
     Requests that arrive together are answered in one batch, which every sample leaves at its own
     exit. Example: curl -H 'Content-Type: image/png' --data-binary @a.png 127.0.0.1:8000/predict
 
-    There is no encryption, and no key unless LIT_SERVER_API_KEY is set (clients then send it as
-    X-API-Key): put a proxy in front of a public server. Needs pip install 'offramp[serve]'.
+    Ctrl-C or SIGTERM: open requests are answered, new ones refused, and the command returns 0.
+
+    There is no encryption, and no key unless OFFRAMP_API_KEY is set (clients then send it as
+    X-API-Key): put a proxy in front of a public server. With OFFRAMP_ADMIN_TOKEN set, PUT
+    /admin/budget and POST /admin/reload change the budget and read the policy again. Needs
+    pip install 'offramp[serve]'.
     """
     config = ServeConfig(
         host=host,
@@ -119,15 +158,31 @@ def serve_command(
         max_pixels=max_pixels,
         body_timeout=body_timeout,
         max_requests=max_requests,
+        drain_timeout=drain_timeout,
+        access_log=access_log,
+        remote_admin=remote_admin,
     )
     model = Model.of_run(
-        network, policy, budget, data=data, domain=domain, class_names=class_names
+        network,
+        policy,
+        budget,
+        data=data,
+        domain=domain,
+        class_names=class_names,
+        tokenizer=tokenizer,
     )
     place = find_device(device)
-    err.print(
-        f"serving on {describe_device(place)}, {to_precision(precision, place)}, at "
-        f"http://{host}:{port}/predict; stop with Ctrl-C",
-        soft_wrap=True,
-    )
-    serve(model, config)
+    where = "ONNX Runtime"
+    if model.policy is not None:
+        where = f"{describe_device(place)}, {to_precision(precision, place)}"
+
+    def ready(address: str) -> None:
+        text = f"serving on {where}, at {address}/predict; stop with Ctrl-C"
+        err.print(text, soft_wrap=True)
+
+    try:
+        serve(replace(model, hold_budget=hold_budget), config, ready=ready)
+    except ProcessError as error:  # not the user's mistake: a supervisor should start it again
+        err.print(f"offramp: {error}", style="red", soft_wrap=True)
+        raise typer.Exit(1) from None
     err.print("stopped", highlight=False)

@@ -3,9 +3,10 @@
 from offramp.runtime.operating_point import near_threshold
 from offramp.runtime.output import RunOutput
 from offramp.runtime.runner import Runner
-from offramp.runtime.stats import RunStats
+from offramp.runtime.stats import HeldBudget, RunStats
 
 __all__ = [
+    "HeldBudget",
     "RunOutput",
     "RunStats",
     "Runner",
