@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 import offramp
 from offramp.networks import EarlyExitNetwork, Shared
 from offramp.networks.heads import CascadeHead, LinearHead, Pool
+from offramp.runtime.output import Taken
 from offramp.scorers import exit_networks
 
 SAMPLES = 90
@@ -143,10 +144,12 @@ def split_batch(inputs: Any, size: int) -> Any:
 def joined_outputs(outputs: Any) -> offramp.runtime.RunOutput:
     """One output for several batches."""
     outputs = list(outputs)
-    names = ("logits", "exits", "scores", "costs", "predictions", "stopped")
-    tensors = {name: torch.cat([getattr(each, name) for each in outputs]) for name in names}
-    confidence = torch.cat([each.confidence for each in outputs])
-    return offramp.runtime.RunOutput(**tensors, confidence_source=confidence)
+    columns = zip(*(each.taken for each in outputs), strict=True)
+    taken = Taken(*map(torch.cat, columns))
+    logits, confidence = (
+        torch.cat([getattr(each, name) for each in outputs]) for name in ("logits", "confidence")
+    )
+    return offramp.runtime.RunOutput(logits, taken, confidence)
 
 
 class Clock:

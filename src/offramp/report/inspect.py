@@ -170,15 +170,14 @@ def _export(path: Path) -> list[ResultTable]:
     rows = [
         cells(
             manifest.exit_names[segment.exit_index],
-            segment.stages.file,
-            segment.exit.file,
-            f"{segment.stages.bytes + segment.exit.bytes:,}",
+            segment.graph.file,
+            f"{segment.graph.bytes:,}",
             f"{float(manifest.costs[segment.exit_index]):.1%}",
             f"{float(thresholds[segment.exit_index]):.6g}",
         )
         for segment in manifest.segments
     ]
-    columns = ["exit", "stages", "exit graph", "bytes", "share", "threshold"]
+    columns = ["exit", "graph", "bytes", "share", "threshold"]
     budget = float(manifest.points.budgets[manifest.selected])
     caption = f"At the chosen point the mean cost on val is {budget:.1%} of the full network's."
     return [_facts(f"Export {path}", facts), ResultTable("exits", "Exits", columns, rows, caption)]

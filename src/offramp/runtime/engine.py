@@ -31,7 +31,7 @@ class StagedRunner(ABC):
     """Runs stages one after the other and removes the samples that stop from the batch.
 
     A subclass says how a batch begins, how a stage runs, what its exit returns, and how the
-    operating point for a budget is found. `confidence` is None if the exits return it, and
+    operating point for a budget is found. `confidence` is None if it is not known, and
     `false_alarm_rate` is the probability of a false drift alarm in `stats`, over the whole stream.
     """
 
@@ -77,7 +77,8 @@ class StagedRunner(ABC):
             for exit_index in range(len(point.limit_at)):
                 if batch is None:
                     break
-                if until is not None and exit_index and self._clock() >= until:
+                late = until is not None and exit_index and self._clock() >= until
+                if late and self._can_answer(batch):
                     self._force(point, exit_index - 1, batch, buffer)
                     break
                 batch = self._run_stage(point, exit_index, batch, buffer.write)
@@ -103,7 +104,7 @@ class StagedRunner(ABC):
 
         Returns None where all have stopped.
         """
-        batch = self._advance(exit_index, batch)
+        batch = self._advance(point, exit_index, batch)
         if not point.needs_head[exit_index]:
             return batch
         last = exit_index == len(point.limit_at) - 1
@@ -141,7 +142,8 @@ class StagedRunner(ABC):
 
     def _finish(self, point: OperatingPoint, buffer: OutputBuffer) -> RunOutput:
         output = buffer.finish(point, self._confidence)
-        self._stats.add(point, output, buffer.forced)
+        exits = buffer.exits_of_answered(output)
+        self._stats.add(point, exits, buffer.failed, buffer.forced)
         return output
 
     def stream(self, batches: Iterable[Any], window: int = 16) -> Iterator[RunOutput]:
@@ -210,8 +212,14 @@ class StagedRunner(ABC):
     def _begin(self, x: Any) -> State:  # noqa: ANN401
         """Check a batch, and turn it into the state that the first stage takes."""
 
+    def _can_answer(self, batch: InFlightBatch) -> bool:
+        """Whether a batch can be answered where it is, when a deadline has passed."""
+        return True
+
     @abstractmethod
-    def _advance(self, exit_index: int, batch: InFlightBatch) -> InFlightBatch:
+    def _advance(
+        self, point: OperatingPoint, exit_index: int, batch: InFlightBatch
+    ) -> InFlightBatch:
         """Run one stage on all samples of a batch."""
 
     @abstractmethod

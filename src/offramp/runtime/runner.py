@@ -149,7 +149,9 @@ class Runner(StagedRunner):
     def _autocast(self) -> AbstractContextManager[Any]:
         return autocast(self.device, self.precision)
 
-    def _advance(self, exit_index: int, batch: InFlightBatch) -> InFlightBatch:
+    def _advance(
+        self, point: OperatingPoint, exit_index: int, batch: InFlightBatch
+    ) -> InFlightBatch:
         return batch.with_state(self._stages[exit_index](batch.state))
 
     def _exit(self, exit_index: int, batch: InFlightBatch, score: bool) -> ExitOutput:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from offramp.runtime.operating_point import OperatingPoint
-from offramp.runtime.output import RunOutput
 
 Floats = npt.NDArray[np.float64]
 
@@ -204,23 +203,21 @@ class StatsCollector:
         self._alarm.add(np.bincount(self._unseen, minlength=len(self._exits)))
         self._unseen.clear()
 
-    def add(self, point: OperatingPoint, output: RunOutput, forced: int) -> None:
-        """Count one batch, of which a deadline cut `forced` samples short.
+    def add(self, point: OperatingPoint, exits: list[int], failed: int, forced: int) -> None:
+        """Count one batch: the exits of those answered, how many failed, how many were forced.
 
-        The drift alarm ignores such a batch: the samples that left in time are not a fair sample.
+        The drift alarm ignores a batch that a deadline cut short: the samples that left in time
+        are not a fair sample.
         """
-        # Plain numbers: for a single sample, every operation on arrays takes longer than all this.
-        predictions = output.predictions.tolist()
-        answered = [e for e, p in zip(output.exits.tolist(), predictions, strict=True) if p >= 0]
         with self._lock:
             if point is not self._point:
                 return  # the budget was changed while this batch ran
-            for exit_index in answered:
+            for exit_index in exits:
                 self._exits[exit_index] += 1
-            self._failed += len(predictions) - len(answered)
+            self._failed += failed
             self._forced += forced
             if not forced:
-                self._unseen += answered
+                self._unseen += exits
             if len(self._unseen) >= STEP:
                 self._show_alarm()
 
