@@ -18,7 +18,7 @@ from offramp.cli.fit_compare import (
     compare_command,
     fit_command,
 )
-from offramp.cli.inspect_report import inspect_command, report_command
+from offramp.cli.inspect_report import inspect_command, report_command, verify_command
 from offramp.cli.predict_bench import bench_command, predict_command, profile_command
 from offramp.cli.run_study import demo_command, run_command, studies_command, study_command
 from offramp.cli.theory import theory_command
@@ -65,7 +65,8 @@ def _options(
 
 
 for command in (
-    *(compare_command, fit_command, auto_command, inspect_command, advise_command),
+    *(compare_command, fit_command, auto_command, advise_command),
+    *(inspect_command, verify_command),
     *(train_command, record_command, export_command, serve_command, predict_command),
     *(profile_command, bench_command),
     *(report_command, theory_command, run_command, studies_command, study_command),
