@@ -8,24 +8,18 @@ noticed. Nothing that is read here can run code.
 
 import hashlib
 import json
-import math
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
-
-import numpy as np
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offramp.errors import FileFormatError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KINDS = ("ledger", "policy", "network", "export", "profile")
 
@@ -76,13 +70,16 @@ def write_folder(
     kind: str,
     version: int,
     meta: Mapping[str, Any],
-    tensors: dict[str, Tensor],
+    tensors: "dict[str, Tensor]",
 ) -> Path:
     """Write `meta` (plain JSON) and `tensors` as a folder of the given kind, and return its path.
 
     The kind (`ledger`, `policy`, `network`) is also the stem of the file names. An older content
     of the same kind is replaced.
     """
+    # Only here and in `read_folder`: this takes seconds, and commands look at folders before.
+    from safetensors.torch import save_file
+
     folder = Path(folder)
     check_target(folder, kind)
     stale = _named_file(folder / f"{kind}.json")
@@ -154,12 +151,14 @@ def kind_of(path: str | Path) -> str | None:
 
 def read_folder(
     folder: str | Path, kind: str, version: int, links_into: Path | None = None
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+) -> "tuple[dict[str, Any], dict[str, Tensor]]":
     """Read back what `write_folder` wrote; the tensors are memory-mapped, not copied.
 
     A tensor file that is a symbolic link out of `folder` is refused, unless it leads to below
     `links_into`, such as the cache of a hub.
     """
+    from safetensors import SafetensorError, safe_open
+
     folder = Path(folder)
     meta = read_description(folder, kind, version)
     path = _tensor_path(folder, meta, links_into)
@@ -170,6 +169,32 @@ def read_folder(
             return meta, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise FileFormatError(f"{path} is not a readable safetensors file: {error}") from None
+
+
+def split_file(folder: Path, split: str) -> Path | None:
+    """The ledger of a split in a folder: a folder or an `.npz` of its name; None without one."""
+    candidates = (folder / split, folder / f"{split}.npz")
+    return next((place for place in candidates if place.exists()), None)
+
+
+def check_splits(folder: Path, splits: Sequence[str]) -> None:
+    """Raise `FileFormatError` unless a folder has a ledger of each of these splits.
+
+    The message says where they are, if they are one folder further down, as in that of a run.
+    """
+    missing = [split for split in splits if split_file(folder, split) is None]
+    if not missing:
+        return
+    looked = ", ".join(f"{split}/ or {split}.npz" for split in missing)
+    below = [
+        each
+        for each in sorted(folder.iterdir())
+        if each.is_dir() and all(split_file(each, split) for split in splits)
+    ]
+    hint = f"; did you mean {below[0]}?" if below else ""
+    if not hint and (folder / "network" / "network.json").is_file():
+        hint = f"; to record them from the network there: offramp record {folder}"
+    raise FileFormatError(f"{folder} lacks {looked}; a folder needs {', '.join(splits)}{hint}")
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 - whatever is there
@@ -327,65 +352,3 @@ def _verified(path: Path, entry: Mapping[str, Any]) -> Verified:
     except FileFormatError as error:
         return Verified(path, size, str(error))
     return Verified(path, size, None, "sha256" in entry)
-
-
-def plain(value: Any) -> Any:  # noqa: ANN401 - JSON is recursive
-    """Turn arrays and tensors into lists, NaN into None and infinities into text, for JSON.
-
-    Example:
-        >>> plain({"a": torch.tensor([1.0, float("nan"), float("inf")])})
-        {'a': [1.0, None, 'inf']}
-    """
-    if isinstance(value, Tensor | np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
-
-
-def restore(kind: Any, value: Any) -> Any:  # noqa: ANN401 - JSON is recursive
-    """Make a value of the annotated type `kind` from what `plain` made of it.
-
-    Dataclasses, containers of them, arrays and numbers; a missing field is a `KeyError`, something
-    else than the type says a `TypeError`.
-
-    Example:
-        >>> restore(dict[str, list[float]], {"a": [1.0, None, "inf"]})
-        {'a': [1.0, nan, inf]}
-    """
-    inner = get_args(kind)
-    outer = get_origin(kind) or kind
-    if outer in (Union, UnionType):
-        (known,) = (part for part in inner if part is not NoneType)
-        return None if value is None else restore(known, value)
-    if outer is dict:
-        return {key: restore(inner[1], item) for key, item in value.items()}
-    if outer in (list, tuple):
-        return outer(restore(inner[0], item) for item in value)
-    if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        names = [item.name for item in fields(kind)]
-        return outer(**{name: restore(hints[name], value[name]) for name in names})
-    return _leaf(outer, value)
-
-
-def _leaf(kind: Any, value: Any) -> Any:  # noqa: ANN401
-    if kind is np.ndarray:
-        return np.asarray(_numbers(value))
-    if kind is Tensor:
-        return torch.from_numpy(np.asarray(_numbers(value)))
-    if isinstance(kind, type) and hasattr(kind, "_fields"):  # a NamedTuple
-        return kind(*_numbers(value))
-    return _numbers(value) if kind is float else value
-
-
-def _numbers(value: Any) -> Any:  # noqa: ANN401
-    if isinstance(value, list):
-        return [_numbers(item) for item in value]
-    if value is None:
-        return math.nan
-    return float(value) if isinstance(value, str) else value

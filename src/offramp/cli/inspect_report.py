@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
-from offramp import report
 from offramp.cli.console import out
-from offramp.report import Section, read_comparison, write_page
+from offramp.cli.options import there
 from offramp.storage import verify
 
 
@@ -17,11 +16,14 @@ def inspect_command(
         Path,
         typer.Argument(
             metavar="PATH",
+            callback=there,
             help="A ledger, .npz file, policy, network, export or folder of ledgers.",
         ),
     ],
 ) -> None:
     """Describe a ledger, policy, network or export: sizes, costs, accuracy per exit, origin."""
+    from offramp import report
+
     for table in report.inspect(path):
         out.print(table.rich())
 
@@ -70,6 +72,8 @@ def report_command(
     The page works offline. It shows cost-accuracy curves, a budget slider for two methods side by
     side, calibration and scores exit by exit, hopeless samples, tables, and what was run.
     """
+    from offramp.report import Section, read_comparison, write_page
+
     sections, origins = [], {}
     for folder in folders:
         comparison, origin = read_comparison(folder)
