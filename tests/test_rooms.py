@@ -14,9 +14,11 @@ ROOT = Path(offramp.__file__).parent
 ROOT_ROOMS = [
     *(
         "errors",
+        "schema",
         "storage",
         "extras",
         "hints",
+        "names",
         "machine",
         "progress",
         "costs",

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from offramp.errors import ConfigError
 from offramp.machine import device_of
+from offramp.names import RUNTIMES
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.state import batch_size as rows_of
 from offramp.policy import Policy
 from offramp.profile import (
-    RUNTIMES,
     Profile,
     Ticks,
     Timed,

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,9 @@ _PLAIN = [
 METHODS = {method.name: method for method in [*_PLAIN, *_correctors()]}
 """All methods by name. `eefp` and `ccct` look at min(5, K) classes."""
 
+# Methods of rooms below this one, which register them when they are imported.
+_ELSEWHERE = {"auto": "offramp.advice"}
+
 _ALL_K = [f"{name}-top-{k}" for name in ("eefp", "ccct") for k in (1, 2, 5, 10, "all")]
 
 _BEYOND = [
@@ -386,6 +390,8 @@ def ready(method: Method, thresholds: str = "optimized") -> Method:
 def _named(name: str) -> Method:
     """The method with this name, with other thresholds if the name says so."""
     plain, colon, thresholds = name.partition(":")
+    if plain in _ELSEWHERE:
+        import_module(_ELSEWHERE[plain])
     method = METHODS.get(plain) or plugin_method(plain)
     if method is None:
         raise ConfigError(_unknown(plain))

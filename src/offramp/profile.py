@@ -19,6 +19,7 @@ from offramp.costs import OCCUPANCY, Costs
 from offramp.errors import ConfigError, FileFormatError, NetworkError, OriginError
 from offramp.ledger import Ledger
 from offramp.machine import describe_device, device_of, machine_name, synchronize
+from offramp.names import RUNTIMES
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.state import batch_size as rows_of
 from offramp.networks.state import evaluating, take
@@ -28,13 +29,13 @@ from offramp.replay import Price, exit_scores
 from offramp.runtime import Runner
 from offramp.runtime.output import RunOutput
 from offramp.runtime.runner import network_of
+from offramp.schema import restore
 from offramp.scorers import History, MaxProbability
-from offramp.storage import read_description, restore, write_description
+from offramp.storage import read_description, write_description
 from offramp.thresholds.points import OperatingPoints
 from offramp.training.batches import moved
 
 VERSION = 1
-RUNTIMES = ("torch", "onnx")
 
 Floats = npt.NDArray[np.float64]
 

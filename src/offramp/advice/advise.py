@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from offramp.advice.auto import CANDIDATES, auto
+from offramp.advice.auto import auto
 from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen_variance
 from offramp.evaluation.references import FixedExit, FixedMix, fixed_exits, heads_correct, mix_at
 from offramp.ledger import Ledger
 from offramp.methods import Method, Plan
+from offramp.names import CANDIDATES
 
 
 @dataclass(frozen=True)

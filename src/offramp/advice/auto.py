@@ -12,6 +12,7 @@ from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import folds
 from offramp.methods import Fits, Method, Plan, find_methods, keep_exits, register
+from offramp.names import CANDIDATES
 from offramp.policy import Policy
 from offramp.replay import Replay
 from offramp.scorers import MaxProbability
@@ -148,12 +149,6 @@ def pick(hits: dict[str, Hits], number: int) -> str:
             close.append(name)
     return max(close, key=lambda name: hits[name].mean())
 
-
-CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even")
-"""Methods that `auto` chooses from; the first is what the others are held against.
-
-All of them are fitted in closed form, and need a few hundred samples.
-"""
 
 POOLED = (0.25, 0.5, 0.75)
 """Budgets that methods are rated at, besides those that are asked for."""

@@ -6,13 +6,18 @@ from typing import Annotated, Literal
 import typer
 
 from offramp.cli.console import err, out
-from offramp.cli.options import Device, Precision
-from offramp.cli.predict_bench import Budget, NetworkPath, PolicyPath, load_policy
-from offramp.cli.train_record import Domain, load_network
-from offramp.machine import describe_device, find_device, to_precision
-from offramp.onnx import export
+from offramp.cli.options import (
+    Budget,
+    Device,
+    Domain,
+    NetworkPath,
+    PolicyPath,
+    Precision,
+    complete_data,
+)
+from offramp.cli.predict_bench import load_policy
+from offramp.cli.train_record import load_network
 from offramp.progress import RunProgress
-from offramp.serving import Model, ServeConfig, serve
 
 
 def export_command(
@@ -39,6 +44,8 @@ def export_command(
     PyTorch network; docs/serving.md describes inputs and outputs for other languages. Needs
     pip install 'offramp[onnx]'.
     """
+    from offramp.onnx import export
+
     loaded, chosen = load_network(network), load_policy(policy, budget)
     with RunProgress() as progress:
         points: Literal["selected", "all"] = "all" if all_points else "selected"
@@ -52,14 +59,15 @@ def serve_command(
     policy: PolicyPath,
     host: Annotated[
         str, typer.Option(help="127.0.0.1 for this machine only; 0.0.0.0 or :: for everybody.")
-    ] = ServeConfig.host,
-    port: Annotated[int, typer.Option(help="1024 to 65535.")] = ServeConfig.port,
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="1024 to 65535.")] = 8000,
     budget: Budget = None,
     data: Annotated[
         str | None,
         typer.Option(
+            autocompletion=complete_data,
             help="For images: the data set of the training, whose normalisation and class names "
-            "are used. Default: the run's."
+            "are used. Default: the run's.",
         ),
     ] = None,
     domain: Domain = None,
@@ -68,30 +76,26 @@ def serve_command(
     ] = None,
     max_batch: Annotated[
         int, typer.Option(help="Largest number of requests answered together.")
-    ] = ServeConfig.max_batch,
+    ] = 32,
     batch_wait: Annotated[
         float, typer.Option(help="Seconds that a request waits for others.")
-    ] = ServeConfig.batch_wait,
+    ] = 0.002,
     workers: Annotated[
         int, typer.Option(help="Number of processes that each hold the network.")
-    ] = ServeConfig.workers,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of torch in each worker.")
-    ] = ServeConfig.threads,
-    device: Device = ServeConfig.device,
-    precision: Precision = ServeConfig.precision,
-    max_bytes: Annotated[
-        int, typer.Option(help="Size limit of a request's body.")
-    ] = ServeConfig.max_bytes,
+    ] = 1,
+    threads: Annotated[int | None, typer.Option(help="Threads of torch in each worker.")] = None,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    max_bytes: Annotated[int, typer.Option(help="Size limit of a request's body.")] = 4 * 2**20,
     max_pixels: Annotated[
         int, typer.Option(help="Size limit of an image as it is sent.")
-    ] = ServeConfig.max_pixels,
+    ] = 16_000_000,
     body_timeout: Annotated[
         float, typer.Option(help="Seconds in which a body must arrive.")
-    ] = ServeConfig.body_timeout,
+    ] = 10.0,
     max_requests: Annotated[
         int, typer.Option(help="Largest number of open requests; further ones get a 503.")
-    ] = ServeConfig.max_requests,
+    ] = 1000,
 ) -> None:
     """Answer requests over HTTP; every sample stops at its own exit.
 
@@ -106,6 +110,9 @@ def serve_command(
     There is no encryption, and no key unless LIT_SERVER_API_KEY is set (clients then send it as
     X-API-Key): put a proxy in front of a public server. Needs pip install 'offramp[serve]'.
     """
+    from offramp.machine import describe_device, find_device, to_precision
+    from offramp.serving import Model, ServeConfig, serve
+
     config = ServeConfig(
         host=host,
         port=port,

@@ -13,7 +13,7 @@ from offramp.evaluation.outcome import ExitMetrics
 from offramp.evaluation.references import References
 from offramp.methods import Plan
 from offramp.replay import Curve
-from offramp.storage import plain, restore
+from offramp.schema import plain, restore
 
 RIVALS = ("baseline", "temperature")
 """Methods that every other one is compared with, where they take part."""

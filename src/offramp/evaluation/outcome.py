@@ -10,8 +10,8 @@ from offramp.ledger import Ledger
 from offramp.metrics import Floats, augrc, ece, eefp
 from offramp.policy import Policy
 from offramp.replay import Replay
+from offramp.schema import plain
 from offramp.scorers import Scorer
-from offramp.storage import plain
 
 
 @dataclass(frozen=True)

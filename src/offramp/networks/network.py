@@ -272,7 +272,16 @@ class EarlyExitNetwork(nn.Module):
             FileFormatError: The folder is foreign or damaged, names an unknown builder or head,
                 or does not fit the backbone.
         """
-        meta, tensors = read_folder(folder, "network", FORMAT_VERSION)
+        return cls._load(folder, backbone)
+
+    @classmethod
+    def _load(
+        cls,
+        folder: str | FilePath,
+        backbone: BackboneModules | None,
+        links_into: FilePath | None = None,
+    ) -> "EarlyExitNetwork":
+        meta, tensors = read_folder(folder, "network", FORMAT_VERSION, links_into)
         try:
             network = _restore(meta, backbone)
         except (KeyError, TypeError, AttributeError) as error:
@@ -301,8 +310,10 @@ class EarlyExitNetwork(nn.Module):
         if FilePath(name).is_dir():
             return cls.load(name, backbone)
         hub = require("huggingface_hub", extra="train")
-        folder = hub.snapshot_download(str(name), allow_patterns=list(_HUB_FILES), **download)
-        return cls.load(folder, backbone)
+        patterns = list(_HUB_FILES)
+        folder = FilePath(hub.snapshot_download(str(name), allow_patterns=patterns, **download))
+        # In its cache, OWNER--NAME/snapshots/COMMIT/FILE is a link to OWNER--NAME/blobs/HASH.
+        return cls._load(folder, backbone, links_into=folder.parent.parent)
 
     def push_to_hub(self, repo_id: str, **upload: Any) -> str:  # noqa: ANN401
         """Save the network and upload it to the hub; returns the address of the commit.

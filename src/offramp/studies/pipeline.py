@@ -16,7 +16,8 @@ from offramp.hints import or_known
 from offramp.ledger import Partition
 from offramp.ledger.files import load_ledgers
 from offramp.report import ResultTable, SampleStrip, Section
-from offramp.storage import plain, restore, write_text
+from offramp.schema import plain, restore
+from offramp.storage import write_text
 from offramp.studies.analyses import ANALYSES
 from offramp.studies.cache import digest
 from offramp.studies.context import Context

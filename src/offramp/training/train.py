@@ -12,7 +12,7 @@ from offramp.errors import ConfigError, SplitError
 from offramp.machine import describe_device, device_for, device_of, to_precision
 from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import RunProgress
-from offramp.storage import write_text
+from offramp.storage import sweep, write_text
 from offramp.training.batches import Samples
 from offramp.training.checkpoint import Checkpoints, Place, fill, kept_randomness, weights
 from offramp.training.config import TrainConfig
@@ -144,6 +144,8 @@ def _run_phases(run: Run, phases: tuple[Phase, ...]) -> None:
     run.processes.wait()
     saved = run.checkpoints.load()
     run.processes.wait()
+    if run.processes.is_main and run.checkpoints.folder is not None:
+        sweep(run.checkpoints.folder)
     place, tensors = Place(), None
     if saved is not None:
         place, history, tensors = saved
