@@ -16,15 +16,8 @@ import offramp
 from offramp.networks import EarlyExitNetwork, Shared
 from offramp.networks.heads import CascadeHead, LinearHead, Pool
 from offramp.runtime.output import Taken
-from offramp.scorers import exit_networks
 
 SAMPLES = 90
-
-
-@pytest.fixture(autouse=True)
-def _short_fits(monkeypatch):
-    """How well a corrector is trained does not matter here."""
-    monkeypatch.setattr(exit_networks, "MIN_STEPS", 20)
 
 
 class Batches(Dataset):
@@ -234,13 +227,7 @@ def world():
 @pytest.fixture(scope="session")
 def make_once():
     """For worlds that several tests share."""
-
-    def make(*args, **options):
-        with pytest.MonkeyPatch.context() as patch:  # undone at once: other tests want real fits
-            patch.setattr(exit_networks, "MIN_STEPS", 20)
-            return make_world(*args, **options)
-
-    return make
+    return make_world
 
 
 PAIRS = {

@@ -18,6 +18,7 @@ from offramp.costs import Costs
 from offramp.errors import (
     BudgetError,
     ConfigError,
+    FewSamplesWarning,
     FileFormatError,
     GuaranteeWarning,
     LedgerError,
@@ -102,7 +103,11 @@ class Policy:
             held_out: Data that the network was not trained on. Without labels, an answer and a
                 scorer that need none are fitted, and there is no confidence.
             allow_split: Another split's name, to fit on that one knowingly.
+
+        Warns:
+            FewSamplesWarning: The scorer is likely to overfit; with what to use instead.
         """
+        self._warn_of_few(held_out)
         ledger, unfitted = self._held_out(held_out, allow_split), self.answer
         history = self._history(ledger)
         scorer = self.scorer.clone()
@@ -127,7 +132,11 @@ class Policy:
         """One fitted policy per seed of the scorer, or one in all where no fit is random.
 
         The answer is fitted once, and all seeds of a corrector are trained together.
+
+        Warns:
+            FewSamplesWarning: The scorer is likely to overfit; with what to use instead.
         """
+        self._warn_of_few(held_out)
         ledger = self._held_out(held_out, allow_split)
         answer, history = self.answer.clone().fit(ledger), self._history(ledger)
         scorers: Sequence[Scorer] = [self.scorer.clone()]
@@ -364,6 +373,19 @@ class Policy:
     def _held_out(held_out: Ledger, allow_split: str | None) -> Ledger:
         held_out.require_split("held_out", allow_split)
         return held_out.as_split("held_out")
+
+    def _warn_of_few(self, held_out: Ledger) -> None:
+        wanted = self.scorer.samples_wanted(held_out.num_exits, held_out.num_classes)
+        if len(held_out) >= wanted:
+            return
+        warnings.warn(
+            f"{type(self.scorer).__name__} is fitted to {len(held_out):,} samples, and with fewer "
+            f"than {wanted:,} it is likely to overfit: use scorers.LogisticCorrector() or "
+            "scorers.BreakEven() (methods `eefp-logistic`, `break-even`), which need a few "
+            "hundred, or more samples",
+            FewSamplesWarning,
+            stacklevel=3,
+        )
 
     def _history(self, ledger: Ledger) -> History | None:
         """What a scorer learns from: all exits with cross-fitted answers; None if it does not."""

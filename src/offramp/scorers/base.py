@@ -143,6 +143,10 @@ class Scorer(Component):
             raise LedgerError(f"{type(self).__name__} learns from labels, {WITHOUT_LABELS}")
         return self
 
+    def samples_wanted(self, num_exits: int, num_classes: int) -> int:
+        """With fewer held_out samples than these the fit is likely to overfit; 0 if never."""
+        return 0
+
     def fit_seeds(
         self, history: History, labels: Tensor, costs: Tensor, seeds: Sequence[int]
     ) -> list[Self]:

@@ -39,7 +39,7 @@ class CostAware(PreparedScorer):
         k: How many of the most probable classes to look at; None means min(5, K), `"all"` all.
         history: Also look at the probabilities of those classes at every exit so far.
         hidden: Hidden units per output.
-        epochs: Passes over held_out, at least; a small one is gone through more often.
+        epochs: Passes over held_out.
         seed: Of the initial weights; the order of the samples is always the same.
 
     Attributes:

@@ -26,7 +26,6 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 LEARNING_RATE = 1e-2
 WEIGHT_DECAY = 1e-2
 BATCH = 128
-MIN_STEPS = 600  # a small held_out is gone through until so many batches were seen
 
 LOG_ODDS_WEIGHT = 1e-3  # to begin with; enough to hold samples apart that are equal otherwise
 TABLE_BYTES = 1 << 30  # above this, features are made batch by batch instead of once
@@ -236,16 +235,16 @@ def train_networks(parameters: Parameters, features: Features, loss_of: Loss, ep
         parameters: Leaves, changed in place.
         features: Of all samples.
         loss_of: Maps logits `[E, n, S]` and the numbers of their samples `[n]` to a sum over n.
-        epochs: At least so many; few samples are gone through more often.
+        epochs: Passes over the samples.
     """
     samples = len(features.history)
-    per_epoch = -(-samples // BATCH)
-    epochs = max(epochs, -(-MIN_STEPS // per_epoch))
+    steps = max(epochs * -(-samples // BATCH), 3)  # what the schedule takes at least
     optimizer = torch.optim.AdamW(
         list(parameters), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True
     )
+    # The rate rises for a tenth of the steps, and for two at least.
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, LEARNING_RATE, total_steps=epochs * per_epoch, pct_start=0.1
+        optimizer, LEARNING_RATE, total_steps=steps, pct_start=max(0.1, 2 / steps)
     )
     generator = torch.Generator().manual_seed(0)
     for _ in range(epochs):

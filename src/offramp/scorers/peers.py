@@ -167,7 +167,7 @@ class ExitUtility(PreparedScorer):
     Args:
         k: How many of the most probable classes to look at; None means min(5, K), `"all"` all.
         hidden: Hidden units.
-        epochs: Passes over held_out, at least; a small one is gone through more often.
+        epochs: Passes over held_out.
         seed: Of the initial weights; the order of the samples is always the same.
 
     Attributes:
