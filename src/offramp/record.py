@@ -95,7 +95,7 @@ def record(  # noqa: PLR0913 - all but the first three by name
 
     def compute(batch: Batch) -> list[Tensor]:
         with autocast(processes.device, chosen):
-            logits = _stacked(all_exits(batch[0]), len(batch[1]))
+            logits = _stacked(all_exits(_checked(network, batch[0])), len(batch[1]))
         _check_labels(batch[1], logits.shape[2])
         return [logits.to(_DTYPES[dtype]), batch[1]]
 
@@ -108,6 +108,7 @@ def record(  # noqa: PLR0913 - all but the first three by name
         kept_randomness(),
         closing(samples),
     ):
+        _settle(network, samples)
         costs = _counted(network, samples, processes) if costs is None else costs
         with shown:
             total = -(-len(samples) // processes.world)
@@ -141,6 +142,19 @@ def _split(samples: Samples, split: str | None) -> str:
             "out, or pass other data"
         )
     return split or str(samples.split)
+
+
+def _settle(network: nn.Module, samples: Samples) -> None:
+    """Let a network that does not know its size yet take that of the data."""
+    if isinstance(network, EarlyExitNetwork):
+        network.settle(next(samples.batches([torch.tensor([0])]))[0])
+
+
+def _checked(network: nn.Module, inputs: Any) -> Any:  # noqa: ANN401
+    """Inputs that costs are counted for; those of any other module are its own business."""
+    if isinstance(network, EarlyExitNetwork):
+        network.inputs.check_counted(inputs)
+    return inputs
 
 
 def _counted(network: nn.Module, samples: Samples, processes: Processes) -> Costs:

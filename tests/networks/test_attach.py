@@ -21,6 +21,7 @@ from offramp.networks import (
 )
 from offramp.networks.heads import BackboneHead, Pool
 
+ROWS = torch.rand(2, 4)
 EXAMPLE = torch.rand(2, 3, 8, 8)
 
 
@@ -284,9 +285,12 @@ def test_images_may_come_as_pixel_values():
 
 
 def test_wrong_tensor_says_what_is_taken():
-    network = attach(plain(), example=EXAMPLE)
-    with pytest.raises(NetworkError, match=r"a tensor like \[N, 3, 8, 8\], got \[2, 3\]"):
-        network(torch.rand(2, 3))
+    images = attach(plain(), example=EXAMPLE)
+    with pytest.raises(NetworkError, match=r"a tensor \[N, 3, height, width\].*, got \[2, 3\]"):
+        images(torch.rand(2, 3))
+    rows = attach(nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 2)), example=ROWS)
+    with pytest.raises(NetworkError, match=r"a tensor like \[N, 4\], got \[4\]"):
+        rows(torch.rand(4))
 
 
 def test_stages_and_heads_must_match():

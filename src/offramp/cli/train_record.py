@@ -290,6 +290,7 @@ def record_command(
         raise ConfigError(f"{run} does not say what it was trained on: give --data")
     loaded = source.load()
     target = folder or run / "ledgers"
+    before = network.inputs
     processes = Processes.here(find_device(device))
     for split in (part.strip() for part in splits.split(",")):
         if not hasattr(loaded, split):
@@ -306,6 +307,8 @@ def record_command(
         processes.first(partial(_save, ledger, target / split))
         if processes.is_main:
             err.print(f"{target / split}: {ledger}", markup=False, highlight=False)
+    if network.inputs != before:  # from now on it knows the size of its images
+        processes.first(lambda: str(network.save(network_folder(run))))
 
 
 def _save(ledger: "Ledger", folder: Path) -> None:

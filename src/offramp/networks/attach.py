@@ -6,14 +6,14 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from offramp.errors import NetworkError
 from offramp.machine import device_of, synchronize
 from offramp.networks.backbones import Backbone, BackboneModules, find_layout
 from offramp.networks.choose_heads import choose_heads
 from offramp.networks.heads import HeadMaker
-from offramp.networks.inputs import AnyInput, Inputs, TensorInput
+from offramp.networks.inputs import Inputs, as_batch, inputs_like
 from offramp.networks.layout import Layout
 from offramp.networks.macs import stage_macs
 from offramp.networks.network import EarlyExitNetwork, Origin
@@ -83,8 +83,11 @@ def attach_to(
 ) -> EarlyExitNetwork:
     """Put exits on a backbone whose builder is known; see `attach`."""
     at = [at] if isinstance(at, str) and at not in ("every-block", "auto") else at
+    if example is None and backbone.inputs is not None:
+        example = backbone.inputs.example(2)
+    example = as_batch(example)
     layout = find_layout(backbone.modules, None if isinstance(at, str | int) else at, example)
-    inputs = _inputs(layout, example)
+    inputs = _inputs(layout, backbone, example)
     batch = inputs.begin(inputs.example(2) if example is None else example)
     state = move_beside((unit.module for unit in layout.units), batch)
     exits = _exits(layout, at, state)
@@ -114,15 +117,16 @@ def _follow_mode(network: EarlyExitNetwork, backbone: BackboneModules) -> None:
             module.training = stages[0].training
 
 
-def _inputs(layout: Layout, example: Any) -> Inputs:  # noqa: ANN401
-    if layout.inputs is not None:
-        return layout.inputs
+def _inputs(layout: Layout, backbone: Backbone, example: Any) -> Inputs:  # noqa: ANN401
+    stated = layout.inputs or backbone.inputs
+    if stated is not None:
+        return stated if example is None else stated.of_size(example)
     if example is None:
         raise NetworkError(
             "this backbone does not say what it takes: pass `example=`, a small batch such as "
             "torch.zeros(2, 3, 32, 32)"
         )
-    return TensorInput.like(example) if isinstance(example, Tensor) else AnyInput()
+    return inputs_like(example)
 
 
 def _exits(layout: Layout, at: str | int | Sequence[str], state: State) -> list[str]:

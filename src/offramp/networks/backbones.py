@@ -13,6 +13,7 @@ from offramp.networks.architectures import ARCHITECTURES
 from offramp.networks.architectures.efficientnet import efficientnet_lite0
 from offramp.networks.architectures.vit import VisionTransformer
 from offramp.networks.fx_split import traced_layout
+from offramp.networks.inputs import Inputs
 from offramp.networks.layout import (
     HasLayout,
     Layout,
@@ -74,19 +75,22 @@ def register_builder(name: str, builder: Builder) -> None:
     Args:
         name: A new name.
         builder: A function of `num_classes`, `image_size` and settings that are JSON values,
-            which returns a backbone that `attach` can take.
+            which returns a backbone that `attach` can take. It need not take the first two.
+            Images of other than three channels need a setting `channels`.
 
     Raises:
         NetworkError: The name is taken.
 
     Example:
         >>> from offramp.networks import build
-        >>> from offramp.networks.architectures.convnet import ConvNet
-        >>> def narrow(num_classes, image_size):
-        ...     return ConvNet(num_classes, image_size, width=4)
-        >>> register_builder("narrow-convnet", narrow)
-        >>> build("narrow-convnet", num_classes=3, image_size=16).num_exits
-        4
+        >>> def small(num_classes, width=4):
+        ...     return nn.Sequential(
+        ...         nn.Conv2d(3, width, 3), nn.ReLU(), nn.Conv2d(width, width, 3), nn.ReLU(),
+        ...         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_classes),
+        ...     )
+        >>> register_builder("small", small)
+        >>> build("small", num_classes=3, image_size=16, width=8).exit_names
+        ('1', 'last')
     """
     if BUILDERS.get(name, builder) is not builder:
         raise NetworkError(f"there is a builder `{name}` already; choose another name")
@@ -101,6 +105,7 @@ class Backbone:
     # name of a registered builder that makes such a backbone; None if there is none
     builder: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)  # the builder's arguments, JSON values
+    inputs: Inputs | None = None  # what it takes, if it does not say so itself
 
     @classmethod
     def of(cls, modules: BackboneModules) -> "Backbone":

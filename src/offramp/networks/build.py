@@ -6,14 +6,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from offramp.data.splits import Data
 from offramp.errors import ConfigError, NetworkError
 from offramp.hints import or_known
 from offramp.networks.architectures import ARCHITECTURES
 from offramp.networks.attach import attach, attach_to
-from offramp.networks.backbones import BUILDERS, Backbone
+from offramp.networks.backbones import BUILDERS, Backbone, Builder
 from offramp.networks.heads import HeadMaker
+from offramp.networks.inputs import ImageInput
 from offramp.networks.network import EarlyExitNetwork
 
 
@@ -49,13 +51,22 @@ def build(
     builder = BUILDERS.get(name)
     if builder is None:
         raise NetworkError(f"there is no network `{name}`{or_known(name, ARCHITECTURES)}")
-    settings = {"num_classes": num_classes, "image_size": image_size, **settings}
+    inputs = ImageInput(image_size, image_size, settings.get("channels", 3))
+    settings = {**_taken(builder, num_classes=num_classes, image_size=image_size), **settings}
     try:
         inspect.signature(builder).bind(**settings)
         backbone = builder(**settings)
     except TypeError as error:
         raise NetworkError(f"`{name}` does not take these settings: {error}") from None
-    return attach_to(Backbone(backbone, name, settings), at, num_classes, head)
+    return attach_to(Backbone(backbone, name, settings, inputs), at, num_classes, head)
+
+
+def _taken(builder: Builder, **settings: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Those of the settings that a builder takes; one of the user's own may need none."""
+    known = inspect.signature(builder).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in known.values()):
+        return settings
+    return {name: value for name, value in settings.items() if name in known}
 
 
 def build_for_data(
@@ -87,9 +98,11 @@ def build_for_data(
         10
     """
     torch.manual_seed(seed)
-    if name not in BUILDERS:
-        return attach(name, at, data.num_classes, head)
     inputs, _ = data[0]
+    if name not in BUILDERS:
+        network = attach(name, at, data.num_classes, head)
+        network.settle(default_collate([inputs]))
+        return network
     if not isinstance(inputs, Tensor) or inputs.ndim != 3 or inputs.shape[1] != inputs.shape[2]:
         raise ConfigError(
             f"`{name}` takes square images, and these data are not: load images with an "

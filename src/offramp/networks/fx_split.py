@@ -18,7 +18,6 @@ from offramp.networks.fx_trace import (
     scopes_of,
     trace_module,
 )
-from offramp.networks.inputs import TensorInput
 from offramp.networks.layout import (
     Channels,
     Layout,
@@ -328,7 +327,6 @@ class Cuts:
             blocks=labels,
             classifier=rest,
             num_classes=linear.out_features if isinstance(linear, nn.Linear) else None,
-            inputs=TensorInput.like(example),
             leaves=leaves,
             channels={name: channels for name, channels in known.items() if channels},
             at_end=at_end,

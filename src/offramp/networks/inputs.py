@@ -1,9 +1,10 @@
 """What a network takes as input: a batch is checked once, and turned into the first state."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +28,13 @@ class Inputs:
     def example(self, batch: int = 1) -> Any:  # noqa: ANN401
         """A made-up batch of the right shape, for counting and probing."""
         raise NotImplementedError
+
+    def check_counted(self, x: Any) -> None:  # noqa: ANN401
+        """Raise `NetworkError` unless samples are what costs were counted for, and of its type."""
+
+    def of_size(self, x: Any) -> "Inputs":  # noqa: ANN401
+        """These inputs with the size of a batch, if theirs is only assumed so far."""
+        return self
 
     def trim(self, state: State) -> State:
         """Cut what no remaining sample needs, such as padding; most inputs have none."""
@@ -102,10 +110,21 @@ class TensorInput(Inputs):
         Raises:
             NetworkError: It is not.
         """
+        x = as_batch(x)
         if not isinstance(x, Tensor) or x.ndim != len(self.shape) + 1:
             shape = ", ".join(("N", *map(str, self.shape)))
             raise NetworkError(f"a batch must be a tensor like [{shape}], got {_shape_of(x)}")
         return x
+
+    def check_counted(self, x: Any) -> None:  # noqa: ANN401
+        """See `Inputs.check_counted`."""
+        x = self.begin(x)
+        if isinstance(x, Tensor) and tuple(x.shape[1:]) != self.shape:
+            raise NetworkError(
+                f"samples must have the shape {list(self.shape)}, for which costs were counted, "
+                f"got {list(x.shape[1:])}: resize them, or attach with an example of their shape"
+            )
+        _check_dtype(x, self.dtype)
 
     def example(self, batch: int = 1) -> Tensor:
         """A batch of noise, or of zeros for whole numbers."""
@@ -125,7 +144,9 @@ class ImageInput(Inputs):
         height: Height in pixels.
         width: Width in pixels.
         channels: Colour channels.
-        fixed: Whether no other size is taken.
+        fixed: Whether no other size can be computed with.
+        assumed: Whether nobody has stated the size yet: the first data that the network is
+            trained on or recorded with do, see `EarlyExitNetwork.settle`.
 
     Example:
         >>> ImageInput(64, 64).begin(torch.zeros(2, 3, 32, 32))
@@ -138,6 +159,7 @@ class ImageInput(Inputs):
     width: int
     channels: int = 3
     fixed: bool = True
+    assumed: bool = False
     kind: ClassVar[str] = "image"
 
     def begin(self, x: Any) -> State:  # noqa: ANN401
@@ -146,7 +168,7 @@ class ImageInput(Inputs):
         Raises:
             NetworkError: Not images, or images of another size or number of channels.
         """
-        images = x.get("pixel_values") if isinstance(x, Mapping) else x
+        images = as_batch(x)
         if not isinstance(images, Tensor) or images.ndim != 4:
             raise NetworkError(
                 f"images must be a tensor [N, {self.channels}, height, width] (or a mapping "
@@ -164,6 +186,31 @@ class ImageInput(Inputs):
                 f"{self.height}x{self.width}, or build the network for their size"
             )
         return images
+
+    def check_counted(self, x: Any) -> None:  # noqa: ANN401
+        """See `Inputs.check_counted`."""
+        images = self.begin(x)
+        size = tuple(images.shape[2:]) if isinstance(images, Tensor) else ()
+        if size != (self.height, self.width):
+            found = "x".join(map(str, size))
+            assumed = (
+                ", which is a guess: record the network before, and it knows its size"
+                if self.assumed
+                else ""
+            )
+            raise NetworkError(
+                f"the costs of this network were counted for images of {self.height}x{self.width}"
+                f"{assumed}, got {found}: resize the images to {self.height}x{self.width}, or "
+                "attach the exits again for the other size"
+            )
+        _check_dtype(images, "float32")
+
+    def of_size(self, x: Any) -> "ImageInput":  # noqa: ANN401
+        """See `Inputs.of_size`."""
+        images = self.begin(x)
+        if not self.assumed or not isinstance(images, Tensor):
+            return self
+        return replace(self, height=images.shape[2], width=images.shape[3], assumed=False)
 
     def example(self, batch: int = 1) -> Tensor:
         """Noise in the shape of images."""
@@ -197,6 +244,7 @@ class TextInput(Inputs):
         Raises:
             NetworkError: No mapping with ids, a mask of another shape, or too many tokens.
         """
+        x = as_batch(x)
         ids = x.get("input_ids") if isinstance(x, Mapping) else None
         if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point():
             raise NetworkError(
@@ -245,6 +293,65 @@ class TextInput(Inputs):
         lengths = [state["mask"].shape[1] if isinstance(state, dict) else 0 for state in states]
         pairs = zip(states, lengths, strict=True)
         return [_widened(state, max(lengths) - length) for state, length in pairs]
+
+
+def inputs_like(example: Any) -> Inputs:  # noqa: ANN401
+    """The kind of input that `example` is a batch of: images if it has three channels.
+
+    Example:
+        >>> inputs_like(torch.zeros(2, 3, 32, 32))
+        ImageInput(height=32, width=32, channels=3, fixed=False, assumed=False)
+        >>> inputs_like(torch.zeros(2, 40))
+        TensorInput(shape=(40,), dtype='float32')
+    """
+    if not isinstance(example, Tensor):
+        return AnyInput()
+    if example.ndim == 4 and example.shape[1] == 3 and example.dtype == torch.float32:
+        return ImageInput(example.shape[2], example.shape[3], fixed=False)
+    return TensorInput.like(example)
+
+
+def as_batch(x: Any) -> Any:  # noqa: ANN401
+    """Numpy arrays as tensors, also inside of a mapping; images of a mapping as they are.
+
+    Example:
+        >>> as_batch({"pixel_values": np.zeros((2, 3), dtype=np.float32), "labels": [0, 1]}).shape
+        torch.Size([2, 3])
+    """
+    if isinstance(x, np.ndarray):
+        return _from_numpy(x)
+    if not isinstance(x, Mapping):
+        return x
+    if "pixel_values" in x:
+        return as_batch(x["pixel_values"])
+    arrays = {k: _from_numpy(v) for k, v in x.items() if isinstance(v, np.ndarray)}
+    return {**x, **arrays} if arrays else x
+
+
+def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    try:
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+    except TypeError:
+        raise NetworkError(
+            f"a batch must be numbers, got an array of {array.dtype}: stack the samples to one "
+            "array of float32"
+        ) from None
+
+
+def _check_dtype(x: Any, wanted: str) -> None:  # noqa: ANN401
+    """Raise unless numbers are of the type, or floats that are narrower."""
+    if not isinstance(x, Tensor):
+        return
+    found = str(x.dtype).removeprefix("torch.")
+    if found == wanted or (wanted == "float32" and found in ("float16", "bfloat16")):
+        return
+    hint = f"convert them, for example with x.to(torch.{wanted})"
+    if found == "uint8" and wanted == "float32":
+        hint = (
+            "pixels have to be normalised as in training, for example with "
+            "offramp.data.Normalization()(pixels)"
+        )
+    raise NetworkError(f"the samples must be {wanted}, got {found}: {hint}")
 
 
 def _widened(state: State, columns: int) -> State:

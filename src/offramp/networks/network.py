@@ -18,7 +18,7 @@ from offramp.errors import FileFormatError, NetworkError
 from offramp.extras import require
 from offramp.networks.backbones import BackboneModules, find_layout, rebuild_backbone
 from offramp.networks.heads import BackboneHead, Head
-from offramp.networks.inputs import AnyInput, Inputs, TensorInput
+from offramp.networks.inputs import AnyInput, ImageInput, Inputs, TensorInput
 from offramp.networks.layout import Layout
 from offramp.networks.state import State
 from offramp.storage import read_folder, write_folder
@@ -124,6 +124,14 @@ class EarlyExitNetwork(nn.Module):
             NetworkError: The batch is not what the network takes; the message says what is.
         """
         return self.inputs.begin(x)
+
+    def settle(self, x: Any) -> None:  # noqa: ANN401 - a batch as the network takes it
+        """Take the size of a batch as the network's own, if nobody has stated one so far.
+
+        Training and recording do this with their first batch: costs are counted for that size,
+        and any other one is refused from then on.
+        """
+        self.inputs = self.inputs.of_size(x)
 
     def advance(self, exit_index: int, state: State) -> State:
         """Run one stage: from the state before it to the state at exit `exit_index`."""
@@ -385,7 +393,7 @@ def _restore(meta: dict[str, Any], backbone: BackboneModules | None) -> EarlyExi
     if backbone is None:
         backbone = rebuild_backbone(origin.builder, origin.settings, origin.backbone)
     # Only a traced module is probed with an example, which always is one tensor.
-    example = inputs.example(2) if isinstance(inputs, TensorInput) else None
+    example = inputs.example(2) if isinstance(inputs, TensorInput | ImageInput) else None
     layout = find_layout(backbone, origin.at, example)
     exits = layout.exits_after(origin.at)
     if exits != list(origin.at):

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from offramp.errors import ConfigError, NetworkError
 from offramp.extras import require
-from offramp.networks.inputs import AnyInput, Inputs, TensorInput, TextInput
+from offramp.networks.inputs import AnyInput, Inputs, TextInput, inputs_like
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State
 from offramp.onnx.graphs import check_graph, optimized
@@ -205,8 +204,8 @@ class _Writer:
 def _first_state(network: EarlyExitNetwork, example: Any) -> tuple[Inputs, State]:  # noqa: ANN401
     """The inputs that the export takes, and the state of an example."""
     inputs = network.inputs
-    if isinstance(inputs, AnyInput) and isinstance(example, Tensor):
-        inputs = TensorInput.like(example)
+    if isinstance(inputs, AnyInput):
+        inputs = inputs_like(example)
     # Several samples: torch.export treats sizes of 0 and 1 as constants.
     state = network.begin(network.example(3) if example is None else example)
     return inputs, state

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from offramp.errors import BudgetError, ConfigError, NetworkError
+from offramp.errors import BudgetError, ConfigError
 from offramp.machine import physical_cores
-from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
+from offramp.networks.inputs import TextInput, as_batch
 from offramp.networks.state import State, leaf_at
 from offramp.onnx.graphs import Graph, open_graph
 from offramp.onnx.manifest import SO_FAR, Manifest, Segment, names
@@ -128,8 +128,9 @@ class OnnxRunner(StagedRunner):
     def _begin(self, x: Any) -> dict[str, Tensor]:  # noqa: ANN401
         """The tensors that the first graph takes, by name."""
         inputs, first = self.manifest.inputs, self.manifest.segments[0]
-        state = inputs.begin(_as_tensors(x))
-        _check_shape(inputs, state)
+        x = as_batch(x)
+        inputs.check_counted(x)
+        state = inputs.begin(x)
         leaves = [leaf_at(state, path).detach().cpu() for path in first.state]
         return dict(zip(self._first_names, leaves, strict=True))
 
@@ -198,23 +199,3 @@ class _Opened(NamedTuple):
 
 def _leaves(state: Any) -> list[Tensor]:  # noqa: ANN401 - a dict, as `_begin` makes it
     return list(state.values())
-
-
-def _as_tensors(x: Any) -> Any:  # noqa: ANN401
-    if isinstance(x, dict):
-        return {key: torch.as_tensor(value) for key, value in x.items()}
-    return torch.as_tensor(x)
-
-
-def _check_shape(inputs: Inputs, state: Any) -> None:  # noqa: ANN401
-    """Raise unless the samples have the size that the graphs were made for."""
-    expected: tuple[int, ...] | None = None
-    if isinstance(inputs, ImageInput):
-        expected = (inputs.channels, inputs.height, inputs.width)
-    if isinstance(inputs, TensorInput):
-        expected = inputs.shape
-    if expected is not None and tuple(state.shape[1:]) != expected:
-        raise NetworkError(
-            f"this export takes samples of the shape {list(expected)}, got "
-            f"{list(state.shape[1:])}: resize them, or export the network for that size"
-        )

@@ -152,7 +152,7 @@ class StagedRunner(ABC):
         The samples that remain of several batches are merged, so that deep stages do not run on
         a few samples each. At most `window` batches are in flight at any time; further ones are
         read when there is room. Texts of different lengths are padded to the longest text that
-        they are merged with; images of different sizes run separately.
+        they are merged with; inputs of different shapes run separately.
 
         Args:
             batches: Inputs as `runner(x)` takes them.

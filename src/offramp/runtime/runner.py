@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from offramp.errors import ConfigError, NetworkError, OriginError, OriginWarning
 from offramp.machine import AutoPrecision, autocast, device_for, to_precision
-from offramp.networks.inputs import AnyInput
+from offramp.networks.inputs import AnyInput, as_batch
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import (
     Shared,
@@ -143,6 +143,8 @@ class Runner(StagedRunner):
                 leaf = leaf.contiguous(memory_format=torch.channels_last)
             return leaf
 
+        x = as_batch(x)
+        self.network.inputs.check_counted(x)
         state: State = map_leaves(place, self.network.begin(x))
         return state
 

@@ -1,7 +1,7 @@
 """`Samples`: any data set of (inputs, labels), read in batches of chosen samples."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from offramp.training.checkpoint import seed_at, seed_everything
 from offramp.training.distributed import Processes
 
 Batch: TypeAlias = tuple[Any, Tensor]
+LABELS = ("labels", "label")  # where dicts have the classes
 
 
 class Samples:
@@ -206,13 +207,25 @@ def _checked(dataset: Any) -> Any:  # noqa: ANN401
 
 
 def _pair(batch: Any) -> Batch:  # noqa: ANN401
+    label = next((name for name in LABELS if name in batch), None) if _is_dict(batch) else None
+    if label is not None:  # as data sets and collators of `transformers` have it
+        inputs = {name: value for name, value in batch.items() if name not in LABELS}
+        images = inputs.get("pixel_values")
+        return inputs if images is None else images, torch.as_tensor(batch[label])
     if not isinstance(batch, list | tuple) or len(batch) != 2:
+        found = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
+        found = f" with {', '.join(map(str, batch))}" if _is_dict(batch) else found
         raise ConfigError(
-            "a sample must be a pair of (inputs, label), inputs a tensor or a dict of tensors, "
-            f"got {type(batch).__name__}"
-            + (f" of {len(batch)}" if isinstance(batch, list | tuple) else "")
+            "a sample must be a pair of (inputs, label), inputs a tensor or a dict of tensors, or "
+            f"a dict with {' or '.join(f'`{name}`' for name in LABELS)}, got "
+            f"{type(batch).__name__}{found}: pass a DataLoader with a `collate_fn` that returns "
+            "such a pair"
         )
     return batch[0], torch.as_tensor(batch[1])
+
+
+def _is_dict(batch: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(batch, Mapping)
 
 
 def check_targets(targets: Tensor, num_classes: int) -> None:

@@ -17,7 +17,11 @@ def own_classes(model: Any, trunk: Any) -> int | None:  # noqa: ANN401
 
 
 def image_input(config: Any, fixed: bool) -> ImageInput:  # noqa: ANN401
-    """What an image model takes: 224 px if it names no size; `fixed` if it takes no other."""
+    """What an image model takes; `fixed` if it takes no other size.
+
+    Otherwise the size is a guess: configurations name none, or one that their model was never
+    trained with.
+    """
     size = getattr(config, "image_size", None) or 224
     height, width = size if isinstance(size, list | tuple) else (size, size)
-    return ImageInput(height, width, config.num_channels, fixed)
+    return ImageInput(height, width, config.num_channels, fixed, assumed=not fixed)
