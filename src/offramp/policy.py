@@ -111,10 +111,11 @@ class Policy:
         ledger, unfitted = self._held_out(held_out, allow_split), self.answer
         history = self._history(ledger)
         scorer = self.scorer.clone()
+        costs = ledger.cumulative_costs
         if history is not None and ledger.has_labels:
-            scorer = scorer.fit(history, ledger.labels, ledger.costs)
+            scorer = scorer.fit(history, ledger.labels, costs)
         elif history is not None:
-            scorer = scorer.fit_unlabelled(history, ledger.costs)
+            scorer = scorer.fit_unlabelled(history, costs)
         self._take_over(unfitted.clone().fit(ledger), scorer, held_out)
         if ledger.has_labels:
             self.confidence = fit_confidence(unfitted, scorer, ledger, history)
@@ -140,10 +141,11 @@ class Policy:
         ledger = self._held_out(held_out, allow_split)
         answer, history = self.answer.clone().fit(ledger), self._history(ledger)
         scorers: Sequence[Scorer] = [self.scorer.clone()]
+        costs = ledger.cumulative_costs
         if history is not None and ledger.has_labels:
-            scorers = self.scorer.fit_seeds(history, ledger.labels, ledger.costs, seeds)
+            scorers = self.scorer.fit_seeds(history, ledger.labels, costs, seeds)
         elif history is not None:
-            scorers = [scorers[0].fit_unlabelled(history, ledger.costs)]
+            scorers = [scorers[0].fit_unlabelled(history, costs)]
         policies = [Policy(self.scorer, self.answer) for _ in scorers]
         for policy, scorer in zip(policies, scorers, strict=True):
             policy._take_over(answer, scorer, held_out)
@@ -173,9 +175,11 @@ class Policy:
             full, correct = float(found.network_correct[:, -1].double().mean()), found.correct
         inputs = found.scores, correct, found.cost_shares
         chosen = tune_points(*inputs, full, thresholds, points, found.chances)
-        chosen = not_flattered(chosen, *inputs, thresholds, found.chances)
-        prices = found.price.at(chosen.thresholds, chosen.shares)
-        self._points = chosen.priced((prices * chosen.shares).sum(dim=1))
+        chosen = not_flattered(chosen, *inputs, thresholds, found.chances, found.groups)
+        if val.sample_costs is None:
+            prices = found.price.at(chosen.thresholds, chosen.shares)
+            chosen = chosen.priced((prices * chosen.shares).sum(dim=1))
+        self._points = chosen
         self.selected = self.guarantee = None
         self.record("tune", val)
         return self
@@ -268,7 +272,8 @@ class Policy:
         """The exit at which each sample stops, `[N]`; any split may be asked about."""
         ledger = self._check_partner(ledger)
         thresholds = self.thresholds
-        return exits_taken(replay(self.answer, self.scorer, ledger).scores, thresholds)
+        found = replay(self.answer, self.scorer, ledger)
+        return exits_taken(found.scores, thresholds).minimum(found.last_exits)
 
     def replay(
         self, ledger: Ledger, split: str = "test", allow_split: str | None = None
@@ -290,10 +295,18 @@ class Policy:
         return replace(found, thresholds=thresholds, selected=self.selected)
 
     @property
+    def reference_cost(self) -> float:
+        """Cost of the network without exits; the mean of held_out where samples differ."""
+        if self.cost_model is None:
+            raise NotFittedError("this policy is not fitted; call fit(held_out) first")
+        return self.cost_model.reference
+
+    @property
     def cost_shares(self) -> Tensor:
         """`[M]` float64: costs with those of answer and scorer, as shares of the full network.
 
-        Seconds depend on where samples leave, and are those of the chosen operating point.
+        Seconds depend on where samples leave, and are those of the chosen operating point. Where
+        costs differ from sample to sample, they are those of the mean sample of held_out.
         """
         if self.cost_model is None or self.num_classes is None:
             raise NotFittedError("this policy is not fitted; call fit(held_out) first")
@@ -420,7 +433,9 @@ class Policy:
                 f"this policy was fitted for {exits} exits and {self.num_classes} classes, and "
                 f"the {ledger.split} ledger has {ledger.num_exits} and {ledger.num_classes}"
             )
-        if self.cost_model != ledger.cost_model:
+        # Where costs differ from sample to sample, their means differ from split to split.
+        fitted, given = self.cost_model, ledger.cost_model
+        if fitted != given if ledger.sample_costs is None else fitted.unit != given.unit:
             raise LedgerError(
                 f"this policy was fitted with other costs ({self.cost_model.unit}) than those of "
                 f"the {ledger.split} ledger ({ledger.unit}): give all ledgers the same exits, "
@@ -437,7 +452,8 @@ class Policy:
         """
         hashes = ledger.sample_hashes()
         # Without ids, samples are known by their logits, and a data set may hold a few twins.
-        allowed = 0 if ledger.sample_ids is not None else len(ledger) // 100
+        named = ledger.sample_ids is not None or ledger.groups is not None
+        allowed = 0 if named else len(ledger) // 100
         for used_by, seen in self._seen.items():
             shared = int(torch.isin(hashes, seen).sum())
             if used_by != step and shared > allowed:

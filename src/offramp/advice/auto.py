@@ -95,7 +95,7 @@ def hits_on(policy: Policy, thresholds: str, val: Ledger, budgets: Sequence[floa
     """Hits of a fitted policy on val, `[N, B]`, with thresholds from the other folds."""
     replay = policy.replay(val, "val")
     hits = np.zeros((len(val), len(budgets)))
-    for others, fold in folds(len(val), FOLDS):
+    for others, fold in folds(len(val), FOLDS, val.group_numbers):
         rest = replay.take(others)
         inputs = rest.scores, rest.correct, rest.cost_shares
         points = tune_points(*inputs, 0.0, thresholds, POINTS, rest.chances)

@@ -103,11 +103,12 @@ def crossfit_chunks(answer: Answer, ledger: Ledger) -> Iterator[tuple[Tensor | s
     if not answer.learns:
         yield from ((rows, answer.answers(logits)) for rows, logits in ledger.chunks())
         return
-    if len(ledger) < answer.folds:
+    if ledger.num_units < answer.folds:
+        units = "samples" if ledger.groups is None else "groups"
         raise LedgerError(
-            f"cross-fitting needs at least {answer.folds} samples, got {len(ledger)}"
+            f"cross-fitting needs at least {answer.folds} {units}, got {ledger.num_units}"
         )
-    for rest, fold in folds(len(ledger), answer.folds):
+    for rest, fold in folds(len(ledger), answer.folds, ledger.group_numbers):
         fitted = answer.clone().fit(ledger.take(rest))
         for rows, logits in ledger.take(fold).chunks():
             yield fold[rows], fitted.answers(logits)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from offramp.answers import GeometricEnsemble
+from offramp.costs import mean_costs
 from offramp.errors import LedgerError
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import folds
@@ -85,8 +86,9 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
     correct, val_accuracy = heads_correct(test), heads_correct(val).double().mean(dim=0)
     alone = _costs_alone(test)
     fixed = fixed_exits(test, correct)
-    costs = test.costs / test.reference_cost
-    grid = [budget for budget in GRID if budget >= float(costs[0])]
+    costs = test.cumulative_costs / test.reference_cost
+    least = float(mean_costs(costs)[0])
+    grid = [budget for budget in GRID if budget >= least]
     reachable = reachable_accuracies(test, [*budgets, *grid])
     return References(
         fixed=fixed,
@@ -95,7 +97,7 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
         full=fixed[-1],
         reachable=reachable[: len(budgets)],
         reachable_curve=reachable[len(budgets) :],
-        oracle=_oracle(correct, costs, [max(b, float(costs[0])) for b in budgets]),
+        oracle=_oracle(correct, costs, [max(b, least) for b in budgets]),
         oracle_curve=_oracle(correct, costs, grid),
         hopeless_share=float(hopeless(correct).double().mean()),
     )
@@ -181,10 +183,11 @@ def reachable_accuracies(test: Ledger, budgets: Sequence[float]) -> list[Accurac
         raise LedgerError(
             f"test needs at least two samples, to measure one half by the other, got {len(test)}"
         )
-    costs = test.costs / test.reference_cost
+    costs = test.cumulative_costs / test.reference_cost
+    costs = costs.expand(len(test), -1)
     spent, right = torch.zeros_like(PRICES), torch.zeros_like(PRICES)
     halves = []
-    for rest, fold in folds(len(test), 2):
+    for rest, fold in folds(len(test), 2, test.group_numbers):
         ensemble = GeometricEnsemble(shrinkage=0.02)
         ensemble.fit(test.take(rest[:ENOUGH]), allow_split=test.split)
         halves.append(
@@ -196,8 +199,9 @@ def reachable_accuracies(test: Ledger, budgets: Sequence[float]) -> list[Accurac
             answers = ensemble.answers(logits[inside])
             predictions = answers.argmax(dim=2)
             chances = soft_correctness(predictions, answers[:, -1].softmax(dim=1)).double()
-            exits = torch.stack([(chances - p * costs).argmax(dim=1) for p in PRICES], dim=1)
-            spent += costs[exits].sum(dim=0)
+            paid = costs[rows][inside]  # [n, M]
+            exits = torch.stack([(chances - p * paid).argmax(dim=1) for p in PRICES], dim=1)
+            spent += paid.gather(1, exits).sum(dim=0)
             correct = correctness(predictions, test.labels[rows][inside])
             right += correct.gather(1, exits).sum(dim=0)
     wanted = torch.tensor(budgets, dtype=torch.float64)

@@ -81,17 +81,44 @@ def checked_labels(labels: Any, samples: int, classes: int) -> Tensor:  # noqa: 
 
 def checked_ids(ids: SampleIds | None, samples: int) -> list[str] | list[int] | None:
     """Distinct ids, all integers or all strings, or None."""
-    if ids is None:
-        return None
-    plain: list[Any] = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
-    if len(plain) != samples:
-        raise LedgerError(f"`sample_ids` must name the {samples} samples, got {len(plain)} ids")
-    if not (all(type(i) is int for i in plain) or all(type(i) is str for i in plain)):
-        raise LedgerError("`sample_ids` must be all integers or all strings")
-    if len(set(plain)) != samples:
+    plain = checked_names("sample_ids", ids, samples)
+    if plain is not None and len(set(plain)) != samples:
         twice = Counter(plain).most_common(1)[0][0]
         raise LedgerError(f"`sample_ids` must be distinct, but {twice!r} stands there twice")
     return plain
+
+
+def checked_names(
+    name: str, values: SampleIds | None, samples: int
+) -> list[str] | list[int] | None:
+    """A name per sample, all integers or all strings, or None."""
+    if values is None:
+        return None
+    plain: list[Any] = values.tolist() if isinstance(values, Tensor | np.ndarray) else list(values)
+    if len(plain) != samples:
+        raise LedgerError(f"`{name}` must name the {samples} samples, got {len(plain)}")
+    if not (all(type(i) is int for i in plain) or all(type(i) is str for i in plain)):
+        raise LedgerError(f"`{name}` must be all integers or all strings")
+    return plain
+
+
+def checked_lengths(lengths: Any, samples: int, exits: int) -> Tensor | None:  # noqa: ANN401
+    """How many exits each sample has, int64 `[N]` in `1..M`; None where all have all."""
+    if lengths is None:
+        return None
+    tensor = _as_tensor("lengths", lengths)
+    if tensor.shape != (samples,) or tensor.is_floating_point() or tensor.dtype == torch.bool:
+        raise LedgerError(
+            f"`lengths` must be {samples} whole numbers, one per sample, got {tensor.dtype} of "
+            f"the shape {list(tensor.shape)}"
+        )
+    outside = (tensor < 1) | (tensor > exits)
+    if outside.any():
+        sample = int(outside.nonzero()[0])
+        raise LedgerError(
+            f"`lengths` must lie in 1..{exits}, got {int(tensor[sample])} at sample {sample}"
+        )
+    return None if bool((tensor == exits).all()) else tensor.long()
 
 
 def _as_tensor(name: str, values: Any) -> Tensor:  # noqa: ANN401

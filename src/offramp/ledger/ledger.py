@@ -6,23 +6,25 @@ import warnings
 from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offramp.costs import Costs
+from offramp.costs import Costs, SampleCosts
 from offramp.errors import FileFormatError, LedgerError, OriginError, OriginWarning, SplitError
 from offramp.ledger.checks import (
     WITHOUT_LABELS,
     SampleIds,
     checked_ids,
     checked_labels,
+    checked_lengths,
     checked_logits,
+    checked_names,
 )
-from offramp.ledger.chunks import row_slices
+from offramp.ledger.chunks import cut, row_slices
 from offramp.ledger.npz import npz_costs, npz_network, read_npz
 from offramp.storage import read_folder, write_folder
 
@@ -45,7 +47,9 @@ class Ledger:
         logits: `[N, M, K]` raw logits (not probabilities), numpy or torch, any float type.
         labels: `[N]` integer classes in `0..K-1`; None where nobody knows them yet: then
             what needs none still works, and everything else raises.
-        costs: `Costs`, or plain increasing cumulative costs `[M]`, which mean `relative`.
+        costs: `Costs`, or plain increasing cumulative costs `[M]`, which mean `relative`. Where
+            they differ from sample to sample: `SampleCosts`, or plain cumulative ones `[N, M]`;
+            budgets are then shares of the mean cost of going to the end.
         split: `train`, `held_out`, `val`, `test`, or `all` for data to be partitioned.
         sample_ids: `[N]` distinct ids, all strings or all integers; with them, splits that share
             a sample are noticed.
@@ -53,6 +57,12 @@ class Ledger:
             policies of different networks cannot be mixed.
         class_names: `[K]` names for reports.
         recorded_on: Device and precision that the network ran on, for reports.
+        groups: `[N]` names, strings or integers, of what belongs together, such as the question
+            that several samples answer. A group is never cut apart: splits, folds, intervals and
+            guarantees go by groups.
+        lengths: `[N]`, how many exits each sample has, where some end before the last. What stands
+            at the exits after its end is not looked at: the sample keeps its last answer and
+            its cost.
 
     Example:
         >>> ledger = Ledger(torch.randn(8, 3, 4), [0, 1, 2, 3] * 2, [0.2, 0.5, 1.0], split="val")
@@ -62,28 +72,37 @@ class Ledger:
         tensor([0.2000, 1.0000], dtype=torch.float64)
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the first three by name
         self,
         logits: Tensor | npt.NDArray[np.generic],
         labels: Tensor | npt.NDArray[np.generic] | Sequence[int] | None,
-        costs: Costs | Tensor | npt.NDArray[np.generic] | Sequence[float],
+        costs: Costs | SampleCosts | Tensor | npt.NDArray[np.generic] | Sequence[float],
         *,
         split: str,
         sample_ids: SampleIds | None = None,
         network: str | None = None,
         class_names: Sequence[str] | None = None,
         recorded_on: str | None = None,
+        groups: SampleIds | None = None,
+        lengths: Tensor | npt.NDArray[np.generic] | Sequence[int] | None = None,
     ) -> None:
         if split not in SPLITS:
             raise LedgerError(f"`split` must be one of {', '.join(SPLITS)}, got {split!r}")
         self.split = split
         self.network = network
         self.recorded_on = recorded_on
-        self.cost_model = costs if isinstance(costs, Costs) else Costs.from_cumulative(costs)
         self._logits = checked_logits(logits)
         shape = self._logits.shape
+        self.lengths = checked_lengths(lengths, *shape[:2])
+        self._logits = _carried_on(self._logits, self.lengths)
+        self.sample_costs = _by_sample(costs, self.lengths, len(self._logits))
+        if self.sample_costs is not None:
+            self.cost_model = self.sample_costs.mean()
+        else:
+            self.cost_model = costs if isinstance(costs, Costs) else Costs.from_cumulative(costs)
         self._labels = None if labels is None else checked_labels(labels, *shape[::2])
         self.sample_ids = checked_ids(sample_ids, len(self._logits))
+        self.groups = checked_names("groups", groups, len(self._logits))
         self.class_names = None if class_names is None else list(class_names)
         # A view of some rows or exits keeps the stored tensor and picks from it chunk by chunk,
         # so that a partition of a memory-mapped ledger never becomes a second one in memory.
@@ -95,6 +114,11 @@ class Ledger:
             raise LedgerError(
                 f"there must be one cost per exit: the logits have {self._logits.shape[1]} exits, "
                 f"and {len(self.cost_model.stages)} costs were given"
+            )
+        if self.sample_costs is not None and len(self.sample_costs) != len(self._logits):
+            raise LedgerError(
+                f"there must be costs for the {len(self._logits)} samples, got them for "
+                f"{len(self.sample_costs)}"
             )
         if self.class_names is not None and len(self.class_names) != self.num_classes:
             raise LedgerError(
@@ -135,12 +159,33 @@ class Ledger:
 
     @property
     def costs(self) -> Tensor:
-        """`[M]` float64: cumulative cost of answering at each exit, in the ledger's unit."""
+        """`[M]` float64: cumulative cost of answering at each exit, in the ledger's unit.
+
+        Those of the mean sample, where they differ from sample to sample.
+        """
         return self.cost_model.cumulative
 
     @property
+    def cumulative_costs(self) -> Tensor:
+        """`[M]` float64 as `costs`, or `[N, M]` where they differ from sample to sample."""
+        return self.costs if self.sample_costs is None else self.sample_costs.cumulative
+
+    @property
+    def group_numbers(self) -> Tensor | None:
+        """`[N]`: the number of each sample's group, from 0 on; None where there are none."""
+        if self.groups is None:
+            return None
+        numbers: dict[str | int, int] = {}
+        return torch.tensor([numbers.setdefault(name, len(numbers)) for name in self.groups])
+
+    @property
+    def num_units(self) -> int:
+        """How many samples say something of their own: groups, or samples where there are none."""
+        return len(self) if self.groups is None else len(set(self.groups))
+
+    @property
     def unit(self) -> str:
-        """`macs`, `seconds` or `relative`."""
+        """`macs`, `seconds`, `tokens`, `dollars` or `relative`."""
         return self.cost_model.unit
 
     @property
@@ -163,9 +208,10 @@ class Ledger:
 
     def __repr__(self) -> str:
         unlabelled = "" if self.has_labels else ", no labels"
+        grouped = "" if self.groups is None else f" in {self.num_units:,} groups"
         return (
-            f"Ledger(split={self.split!r}, {len(self):,} samples, {self.num_exits} exits, "
-            f"{self.num_classes} classes, {self.unit} costs{unlabelled})"
+            f"Ledger(split={self.split!r}, {len(self):,} samples{grouped}, "
+            f"{self.num_exits} exits, {self.num_classes} classes, {self.unit} costs{unlabelled})"
         )
 
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
@@ -193,6 +239,13 @@ class Ledger:
         part._labels = None if self._labels is None else self._labels[index]
         if self.sample_ids is not None:
             part.sample_ids = [self.sample_ids[i] for i in index.tolist()]
+        if self.groups is not None:
+            part.groups = [self.groups[i] for i in index.tolist()]
+        if self.lengths is not None:
+            part.lengths = self.lengths[index]
+        if self.sample_costs is not None:
+            part.sample_costs = self.sample_costs.take(index)
+            part.cost_model = part.sample_costs.mean()
         return part
 
     def keep_exits(self, exits: Sequence[int]) -> Self:
@@ -214,6 +267,10 @@ class Ledger:
         part._exits = index if self._exits is None else self._exits[index]
         part.exits = tuple(self.exits[exit_index] for exit_index in kept)
         part.cost_model = self.cost_model.keep(kept)
+        if self.sample_costs is not None:
+            part.sample_costs = self.sample_costs.keep(kept)
+        if self.lengths is not None:
+            part.lengths = (index < self.lengths[:, None]).sum(dim=1).clamp_min(1)
         return part
 
     def with_costs(self, costs: Costs) -> Self:
@@ -237,7 +294,7 @@ class Ledger:
                 "the network that the ledger was recorded from"
             )
         part = copy(self)
-        part.cost_model = costs
+        part.cost_model, part.sample_costs = costs, None
         return part
 
     def partition(
@@ -250,6 +307,8 @@ class Ledger:
     ) -> Partition:
         """Cut one ledger at random into held_out, val and test, for those with one file.
 
+        Groups stay whole, and shares are then shares of the groups.
+
         Args:
             held_out: Share of the samples to fit answers and scorers on.
             val: Share to choose thresholds on.
@@ -261,12 +320,11 @@ class Ledger:
         shares = (held_out, val, test)
         if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
             raise LedgerError(f"the shares must be positive and sum to one, got {shares}")
-        ends = [round(len(self) * share) for share in (held_out, held_out + val)]
-        if not 0 < ends[0] < ends[1] < len(self):
-            raise LedgerError(f"{len(self)} samples are too few for shares of {shares}")
+        pieces = cut(len(self), [held_out, held_out + val], seed, self.group_numbers)
+        if not all(map(len, pieces)):
+            units = "samples" if self.groups is None else "groups"
+            raise LedgerError(f"{self.num_units} {units} are too few for shares of {shares}")
         whole = self._with_known_origin()
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
-        pieces = order.tensor_split(ends)
         return Partition(
             *(
                 whole.take(piece).as_split(name)
@@ -277,11 +335,12 @@ class Ledger:
     def sample_hashes(self) -> Tensor:
         """A number per sample, int64 `[N]`, by which samples are told apart: `[N]`.
 
-        From the sample ids, or, where they are not known, from the first exit's logits. Labels
-        are left out: a sample without its label is the same sample.
+        From the groups, the sample ids, or, where neither are known, from the first exit's logits.
+        Labels are left out: a sample without its label is the same sample.
         """
         if self._hashes is None:
-            keys = map(str, self.sample_ids) if self.sample_ids is not None else self._contents()
+            names = self.sample_ids if self.groups is None else self.groups
+            keys = map(str, names) if names is not None else self._contents()
             raw = (key.encode() if isinstance(key, str) else key for key in keys)
             digests = (hashlib.blake2b(key, digest_size=8).digest() for key in raw)
             numbers = [int.from_bytes(digest) >> 1 for digest in digests]
@@ -331,6 +390,13 @@ class Ledger:
             tensors["labels"] = self._labels
         if self.sample_ids is not None:
             tensors["sample_ids"] = _ids_to_bytes(self.sample_ids)
+        if self.groups is not None:
+            tensors["groups"] = _ids_to_bytes(self.groups)
+        if self.lengths is not None:
+            tensors["lengths"] = self.lengths
+        if (costs := self.sample_costs) is not None:
+            parts = {"stages": costs.stages, "heads": costs.heads, "reference": costs.reference}
+            tensors |= {f"costs.{name}": part for name, part in parts.items()}
         meta = {
             "split": self.split,
             "labelled": self.has_labels,
@@ -350,9 +416,10 @@ class Ledger:
 
         Args:
             path: A folder that `save` wrote, or an `.npz` with `logits` `[N, M, K]`, `labels`
-                `[N]` where they are known, and cumulative `costs` `[M]`; or, instead of `costs`,
+                `[N]` where they are known, and cumulative `costs` `[M]` or `[N, M]`; or, instead,
                 `stage_costs`, `head_costs`, and optionally `reference_cost` and `unit`;
-                optionally `sample_ids`, and `network`, a text that all files of one network share.
+                optionally `sample_ids`, `groups`, `lengths`, and `network`, a text that all files
+                of one network share.
             split: Needed for an `.npz`; for a folder it must be what the folder says.
             network: Fingerprint of the network, for an `.npz` that does not name it.
 
@@ -377,22 +444,27 @@ class Ledger:
             split=split,
             sample_ids=arrays.get("sample_ids"),
             network=npz_network(path, arrays) if network is None else network,
+            groups=arrays.get("groups"),
+            lengths=arrays.get("lengths"),
         )
 
     @classmethod
     def _load_folder(cls, folder: Path, split: str | None) -> Self:
         meta, tensors = read_folder(folder, "ledger", VERSION)
-        ids = tensors.get("sample_ids")
+        by_sample = {key[6:]: value for key, value in tensors.items() if key.startswith("costs.")}
         try:
+            costs = Costs(**meta["costs"])
             ledger = cls(
                 tensors["logits"],
                 tensors["labels"] if meta.get("labelled", True) else None,
-                Costs(**meta["costs"]),
+                SampleCosts(**by_sample, unit=costs.unit) if by_sample else costs,
                 split=meta["split"],
-                sample_ids=None if ids is None else list(json.loads(ids.numpy().tobytes())),
+                sample_ids=_bytes_to_ids(tensors.get("sample_ids")),
                 network=meta["network"],
                 class_names=meta["class_names"],
                 recorded_on=meta.get("recorded_on"),  # older files do not say it
+                groups=_bytes_to_ids(tensors.get("groups")),
+                lengths=tensors.get("lengths"),
             )
             ledger.exits = tuple(meta.get("exits", ledger.exits))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
@@ -430,3 +502,31 @@ def _digest(content: str | bytes) -> str:
 
 def _ids_to_bytes(ids: list[str] | list[int]) -> Tensor:
     return torch.frombuffer(bytearray(json.dumps(ids).encode()), dtype=torch.uint8)
+
+
+def _bytes_to_ids(raw: Tensor | None) -> list[str] | list[int] | None:
+    return None if raw is None else list(json.loads(raw.numpy().tobytes()))
+
+
+def _by_sample(
+    costs: Any,  # noqa: ANN401 - checked where costs are made
+    lengths: Tensor | None,
+    samples: int,
+) -> SampleCosts | None:
+    """Costs sample by sample, or None where they are the same for all."""
+    if isinstance(costs, SampleCosts):
+        return costs if lengths is None else costs.until(lengths)
+    if lengths is None and (isinstance(costs, Costs) or np.ndim(costs) != 2):
+        return None
+    table = torch.as_tensor(costs.cumulative if isinstance(costs, Costs) else costs).double()
+    table = table.expand(samples, -1) if table.ndim == 1 else table
+    unit = costs.unit if isinstance(costs, Costs) else "relative"
+    return SampleCosts.from_cumulative(_carried_on(table, lengths), unit)
+
+
+def _carried_on(values: Tensor, lengths: Tensor | None) -> Tensor:
+    """What a sample `[N, M, ...]` had last stands at the exits after its end, too."""
+    if lengths is None:
+        return values
+    place = torch.arange(values.shape[1]).minimum(lengths[:, None] - 1)  # [N, M]
+    return values[torch.arange(len(values))[:, None], place]

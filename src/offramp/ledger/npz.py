@@ -8,11 +8,11 @@ from zipfile import BadZipFile, is_zipfile
 import numpy as np
 import numpy.typing as npt
 
-from offramp.costs import Costs
+from offramp.costs import Costs, SampleCosts
 from offramp.errors import FileFormatError
 from offramp.hints import close_names
 
-OPTIONAL = ("labels", "reference_cost", "unit", "sample_ids", "network")
+OPTIONAL = ("labels", "reference_cost", "unit", "sample_ids", "network", "groups", "lengths")
 KNOWN = ("logits", "costs", "stage_costs", "head_costs", *OPTIONAL)
 
 
@@ -46,7 +46,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     return arrays
 
 
-def npz_costs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> Costs:
+def npz_costs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> Costs | SampleCosts:
     """The costs in the arrays: stage and head costs apart, or plain cumulative ones."""
     apart = [key for key in ("stage_costs", "head_costs") if key in arrays]
     if "costs" in arrays and apart:
@@ -61,6 +61,8 @@ def npz_costs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> Costs:
         unit = _scalar(path, arrays, "unit", "macs")
         return Costs(arrays["stage_costs"], arrays["head_costs"], reference, unit)  # type: ignore[arg-type]
     unit = _scalar(path, arrays, "unit", "relative")
+    if arrays["costs"].ndim == 2:
+        return SampleCosts.from_cumulative(arrays["costs"], unit)
     return Costs.from_cumulative(arrays["costs"], unit, reference)
 
 

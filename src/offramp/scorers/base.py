@@ -125,7 +125,7 @@ class Scorer(Component):
         Args:
             history: All exits of the held_out samples.
             labels: `[N]`.
-            costs: `[M]`, cumulative.
+            costs: `[M]`, cumulative; `[N, M]` where they differ from sample to sample.
         """
         return self
 
@@ -134,7 +134,7 @@ class Scorer(Component):
 
         Args:
             history: All exits of the held_out samples.
-            costs: `[M]`, cumulative.
+            costs: `[M]`, cumulative; `[N, M]` where they differ from sample to sample.
 
         Raises:
             LedgerError: With what works without labels.

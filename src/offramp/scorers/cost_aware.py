@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
+from offramp.costs import mean_costs
 from offramp.errors import ConfigError
 from offramp.scorers.base import History, PreparedScorer, Scoring
 from offramp.scorers.exit_networks import (
@@ -29,6 +30,7 @@ from offramp.scorers.exit_networks import (
     networks_at,
     train_networks,
 )
+from offramp.targets import correctness
 
 
 @dataclass
@@ -113,9 +115,13 @@ class CostAware(PreparedScorer):
 
 
 def _shares_and_correct(history: History, labels: Tensor, costs: Tensor) -> tuple[Tensor, Tensor]:
-    """Costs `[M]` as shares of the last, and which answers are right, float `[N, M]`."""
+    """Costs `[M]` as shares of the last, and which answers are right, float `[N, M]`.
+
+    Costs that differ from sample to sample count by their means.
+    """
     predictions = torch.cat([part.predictions for _, part in history.chunks()])
-    return costs.double() / costs[-1], (predictions == labels[:, None]).float()
+    means = mean_costs(costs)
+    return means / means[-1], correctness(predictions, labels).float()
 
 
 def seeds_of(seeds: Sequence[int], outputs: int) -> list[int]:

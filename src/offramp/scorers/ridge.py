@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from offramp.answers.ensembles import best_weights
+from offramp.costs import mean_costs
 from offramp.errors import ConfigError
 from offramp.scorers.base import History, PreparedScorer, Scoring
 from offramp.scorers.certainty import log_odds
@@ -93,7 +94,7 @@ class RidgeScorer(PreparedScorer):
             penalties: `[D+1]`.
             predictions: `[N, M]`.
             teacher: Knows labels and soft targets.
-            costs: `[M]`, cumulative.
+            costs: `[M]` or `[N, M]`, cumulative.
         """
         raise NotImplementedError
 
@@ -295,7 +296,8 @@ class BreakEven(RidgeScorer):
     ) -> list[Tensor]:
         chances = soft_correctness(predictions, teacher.probs)
         prices = torch.tensor(PRICE_GRID, dtype=torch.float64)
-        paid = (costs.double() / costs[-1])[:, None] * prices  # [M, P]
+        shares = (costs.double() / mean_costs(costs)[-1]).expand(predictions.shape)
+        paid = shares.T[..., None] * prices  # [M, N, P]
         later = chances[:, -1:] - paid[-1]  # [N, P], worth of going on
         found: list[Tensor] = []
         for exit_index in reversed(range(len(designs))):
