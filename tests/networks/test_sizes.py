@@ -119,5 +119,5 @@ def test_dicts_with_labels_are_batches():
     for label in ("labels", "label"):
         ledger = offramp.record(network, Rows(label), "val", progress=False)
         assert ledger.labels.tolist() == [0, 1, 2, 0, 1, 2]
-    with pytest.raises(offramp.errors.ConfigError, match="with pixel_values, y: .* `collate_fn`"):
+    with pytest.raises(offramp.errors.ConfigError, match=r"with pixel_values, y: .* `collate_fn`"):
         offramp.record(network, Rows("y"), "val", progress=False)

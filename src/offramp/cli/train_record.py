@@ -282,6 +282,7 @@ def record_command(
     from offramp.data.load import Source
     from offramp.machine import find_device, to_precision
     from offramp.record import record
+    from offramp.serving.answers import network_folder
     from offramp.training.distributed import Processes
 
     network = load_network(run)

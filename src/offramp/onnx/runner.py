@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from offramp.errors import BudgetError, ConfigError
