@@ -20,8 +20,10 @@ from offramp.profile import (
     Profile,
     Ticks,
     Timed,
+    answered,
     batch_of,
     plain_policy,
+    plainly,
     profile,
     runner_of,
 )
@@ -188,22 +190,17 @@ def _candidates(
 ) -> Iterator[Candidate]:
     runner = opened(network, policy)
     if not config.budgets:
-        yield Candidate("with exits", runner, partial(known.promise, policy))
+        yield Candidate("with exits", partial(answered, runner), partial(known.promise, policy))
     for budget in config.budgets:
         promise = partial(known.promise, policy.at(budget=budget))
         move = partial(runner.set_budget, budget)
-        yield Candidate(f"at {budget:.0%}", runner, promise, move)
-    yield Candidate(WITHOUT, partial(_plainly, runner))
+        yield Candidate(f"at {budget:.0%}", partial(answered, runner), promise, move)
+    yield Candidate(WITHOUT, partial(plainly, runner))
     for exit_index in range(network.num_exits - 1) if config.cuts else ():
         cut = opened(network, plain_policy(network, [exit_index]))
-        yield Candidate(f"exit {exit_index} alone", partial(_plainly, cut))
+        yield Candidate(f"exit {exit_index} alone", partial(plainly, cut))
     for name, rival in rivals.items():
-        yield Candidate(name, partial(_plainly, opened(rival, plain_policy(rival))))
-
-
-def _plainly(runner: Timed, x: Any) -> Tensor:  # noqa: ANN401
-    """What the network without exits predicts, `[n]`."""
-    return runner.full(x).argmax(dim=1)
+        yield Candidate(name, partial(plainly, opened(rival, plain_policy(rival))))
 
 
 def _batches(
