@@ -1,7 +1,7 @@
 """`load`: the four disjoint splits of a data set by name; and `Source`, which data a run uses."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, replace, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -275,8 +275,10 @@ class Source:
         return load(name, **{option: value for option, value in given.items() if value})
 
     def save(self, run: Path) -> None:
-        """Write it into the folder of a run."""
-        write_text(run / SOURCE, json.dumps(asdict(self)) + "\n")
+        """Write it into the folder of a run; a tokenizer's folder so that all find it."""
+        words = self.tokenizer
+        words = str(Path(words).resolve()) if words and Path(words).is_dir() else words
+        write_text(run / SOURCE, json.dumps(asdict(replace(self, tokenizer=words))) + "\n")
 
     @classmethod
     def find(
