@@ -457,7 +457,7 @@ def test_saving_removes_only_its_own_files(baseline, tmp_path):
         ({"scorer": {"name": "MaxProbability", "settings": {"a": 1}}}, "settings do not fit"),
         ({"costs": {}}, "not a complete policy"),
         ({"selected": 999}, "not a complete policy: the number of an operating point"),
-        ({"selected": "x"}, "not a complete policy: the number of an operating point"),
+        ({"selected": "x"}, "not a complete policy: `selected` must be a whole number"),
         ({"version": 0}, "format version 0"),
     ],
 )

@@ -2,18 +2,22 @@
 
 import json
 import os
+from zipfile import ZipFile
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offramp import Ledger, Policy, storage, synthetic
-from offramp.errors import FileFormatError
+from offramp.errors import ConfigError, FileFormatError, OfframpError
+from offramp.ledger import npz
 from offramp.networks import EarlyExitNetwork, build
 from offramp.scorers import MaxProbability
 from offramp.storage import read_folder, sweep, verify, write_folder
-from offramp.studies.cache import declare_done, is_whole
+from offramp.studies import read_study
+from offramp.studies.cache import Cache, declare_done, is_whole
 from offramp.training.checkpoint import Checkpoints, Place
 
 
@@ -22,12 +26,13 @@ def make_policy(folder):
     Policy(MaxProbability()).fit(ledgers["held_out"]).tune(ledgers["val"]).save(folder)
 
 
+HISTORY = {"records": [], "stopped": {}, "objective": {}}
 MAKERS = {
     "ledger": lambda folder: synthetic.ledgers(seed=0, samples=60)["val"].save(folder),
     "policy": make_policy,
     "network": lambda folder: build("convnet", num_classes=3, image_size=16).save(folder),
     "checkpoint": lambda folder: Checkpoints(folder.parent, {}).save(
-        Place(), {}, {"network.weight": torch.randn(8)}
+        Place(), HISTORY, {"network.weight": torch.randn(8)}
     ),
 }
 LOADERS = {
@@ -144,6 +149,90 @@ def test_what_a_killed_run_left_is_swept_and_nothing_else(tmp_path):
     assert not names & left
     assert {"mine.tmp", ".hidden", "a.safetensors", "checkpoint.json"} <= names
     assert len(read_folder(tmp_path, "checkpoint", 1)[1]["a"]) == 2
+
+
+def places(value, path=()):
+    """The paths to everything inside of JSON values."""
+    yield path
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(item, (*path, key))
+
+
+ODD = [None, True, -1, 10**30, 1.5, "", "x", [], [1], ["x"], {}, {"a": 1}, [[1, 2], [3]], 2**40]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_odd_values_in_a_description_give_an_error_of_our_own(saved, kind, data):
+    path = saved / f"{kind}.json"
+    text = path.read_text()
+    meta = json.loads(text)
+    *parents, last = data.draw(st.sampled_from([each for each in places(meta) if each]))
+    table = meta
+    for key in parents:
+        table = table[key]
+    table[last] = data.draw(st.sampled_from(ODD))
+    path.write_text(json.dumps(meta))
+    try:
+        LOADERS[kind](saved)  # a harmless change may load
+    except OfframpError as error:
+        assert str(error)
+    finally:
+        path.write_text(text)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_tensors_of_another_type_or_shape_are_refused_when_a_policy_is_loaded(tmp_path, data):
+    if not (tmp_path / "policy.json").exists():
+        make_policy(tmp_path)
+    meta, tensors = read_folder(tmp_path, "policy", 1)
+    name = data.draw(st.sampled_from(sorted(tensors)))
+    changed = data.draw(
+        st.sampled_from([tensors[name][None], tensors[name].half(), tensors[name][:0]])
+    )
+    rest = {key: value for key, value in meta.items() if key not in ("format", "version")}
+    del rest["tensors"]
+    odd = write_folder(tmp_path / "odd", "policy", 1, rest, {**tensors, name: changed})
+    if name.startswith("seen") and changed.dtype == torch.int64 and changed.ndim == 1:
+        return  # a step that has seen nothing
+    with pytest.raises(FileFormatError, match="not a complete policy"):
+        Policy.load(odd)
+
+
+def test_archives_that_declare_more_than_they_hold_are_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    header = np.lib.format.magic(1, 0)
+    text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 8, 1000)}".ljust(117)
+    with ZipFile(path, "w") as archive:
+        archive.writestr(
+            "logits.npy", header + (118).to_bytes(2, "little") + text + b"\n" + b"0" * 64
+        )
+    with pytest.raises(FileFormatError, match="declares 32,000,000,000 bytes, and the file has"):
+        Ledger.load(path, split="val")
+
+
+def test_archives_that_unpack_to_far_more_are_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, logits=np.zeros((1000, 10, 100), np.float32))
+    monkeypatch.setattr(npz, "MOST_UNPACKED", 1 << 20)
+    with pytest.raises(FileFormatError, match="would unpack from"):
+        Ledger.load(path, split="val")
+
+
+def test_a_cache_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(FileFormatError, match="cache is a file, not a folder"):
+        Cache(tmp_path / "cache")
+
+
+def test_a_study_that_inherits_from_itself_is_refused(tmp_path):
+    text = '[networks.a]\nfrom = "{}"\n'
+    for name, origin in (("one", "two"), ("two", "three"), ("three", "one")):
+        (tmp_path / f"{name}.toml").write_text(text.format(origin))
+    with pytest.raises(ConfigError, match=r"leads back to its own file: one\.toml <- three\.toml"):
+        read_study(tmp_path / "one.toml")
 
 
 @pytest.mark.parametrize(

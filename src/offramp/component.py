@@ -115,7 +115,8 @@ class Component:
             )
         try:
             component = found(**description.get("settings", {}))
-        except TypeError as error:
+        # Components are anybody's, and what they do with odd settings is not known.
+        except Exception as error:
             raise FileFormatError(f"the file's settings do not fit {name}: {error}") from None
         if set(state) != set(found.learned):
             raise FileFormatError(

@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from offramp.answers import (
     Answer,
@@ -25,6 +25,7 @@ from offramp.extras import load_plugin, plugin_origins
 from offramp.hints import did_you_mean, or_known
 from offramp.ledger import Ledger
 from offramp.policy import Policy
+from offramp.schema import restore
 from offramp.scorers import (
     BreakEven,
     Corrector,
@@ -119,7 +120,8 @@ class Plan(Mapping[float, Policy]):
             FileFormatError: Something is missing, or was not written by `save`.
         """
         folder = Path(folder)
-        meta = read_description(folder, "plan", VERSION)
+        where = f"{folder} is not a complete plan"
+        meta: _PlanFile = restore(_PlanFile, read_description(folder, "plan", VERSION), where)
         try:
             budgets, chosen = meta["budgets"], zip(meta["policies"], meta["points"], strict=True)
             loaded = {
@@ -137,8 +139,20 @@ class Plan(Mapping[float, Policy]):
                     for name, found in meta["accuracies"].items()
                 },
             )
-        except (KeyError, TypeError, ValueError, BudgetError) as error:
-            raise FileFormatError(f"{folder} is not a complete plan: {error}") from None
+        except (ValueError, BudgetError) as error:  # parts of different lengths, no such point
+            raise FileFormatError(f"{where}: {error}") from None
+
+
+class _PlanFile(TypedDict):
+    """What `Plan.save` writes."""
+
+    budgets: list[float]
+    policies: list[int]
+    points: list[int]
+    exits: list[int]
+    methods: list[str]
+    why: list[str]
+    accuracies: dict[str, list[float]]
 
 
 def keep_exits(ledger: Ledger, exits: Sequence[int]) -> Ledger:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NotRequired, Self, TypedDict
 
 import torch
 from torch import Tensor
@@ -26,13 +26,15 @@ from offramp.errors import (
     SplitError,
 )
 from offramp.ledger import Ledger
-from offramp.replay import Price, Replay, replay
+from offramp.replay import Price, Replay, replay, try_out
+from offramp.schema import check_tensors, restore
 from offramp.scorers import History, Scorer
 from offramp.storage import read_folder, write_folder
 from offramp.thresholds.points import DEFAULT, OperatingPoints, not_flattered, tune_points
 from offramp.thresholds.rule import exits_taken
 
 VERSION = 1
+MOST_CLASSES = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,22 @@ class SplitUse:
     split: str
     samples: int
     data_fingerprint: str | None
+
+
+class _Description(TypedDict):
+    """What `Policy.save` writes, as far as `load` needs it."""
+
+    answer: dict[str, Any]
+    scorer: dict[str, Any]
+    network: str | None
+    costs: dict[str, Any]
+    num_classes: int
+    exits: NotRequired[list[int]]
+    selected: int | None
+    guarantee: NotRequired[str | None]
+    uses: list[SplitUse]
+    full_accuracy: float | None
+    confidence: NotRequired[dict[str, Any] | None]
 
 
 class Policy:
@@ -354,6 +372,8 @@ class Policy:
                 names an answer or a scorer that is not defined here.
         """
         meta, tensors = read_folder(folder, "policy", VERSION)
+        where = f"{folder} is not a complete policy"
+        restore(_Description, meta, where)
         names = ("answer", "scorer", "seen", "points", "confidence")
         parts: dict[str, dict[str, Tensor]] = {name: {} for name in names}
         try:
@@ -378,9 +398,28 @@ class Policy:
                 )
                 policy = policy if policy.selected is None else policy.at_point(policy.selected)
             policy.guarantee = meta.get("guarantee")
-        except (KeyError, TypeError, BudgetError) as error:
-            raise FileFormatError(f"{folder} is not a complete policy: {error}") from None
+        except (KeyError, TypeError, BudgetError, LedgerError, ConfigError) as error:
+            raise FileFormatError(f"{where}: {error}") from None
+        policy._check_tensors(where, meta.get("kind", "logits"))
         return policy
+
+    def _check_tensors(self, where: str, kind: str) -> None:
+        """Raise `FileFormatError` unless tensors of a file fit its exits and classes."""
+        assert self.cost_model is not None and self.num_classes is not None
+        exits = len(self.cost_model.stages)
+        if len(self.exits) != exits or list(self.exits) != sorted(set(self.exits)):
+            raise FileFormatError(f"{where}: {exits} exits have costs, got exits {self.exits}")
+        if not 1 <= self.num_classes <= MOST_CLASSES:
+            raise FileFormatError(f"{where}: `num_classes` cannot be {self.num_classes}")
+        check_tensors(self._seen, dict.fromkeys(self._seen, (torch.int64, (None,))), where)
+        if self._points is not None:
+            self._points.check(exits, where)
+        if self.confidence is not None:
+            weights = {"weights_": (exits, 4), "plain_weights_": (exits, 3)}
+            wanted = {name: (torch.float64, shape) for name, shape in weights.items()}
+            check_tensors(self.confidence.state(), wanted, where)
+        if kind == "logits":
+            try_out(self.answer, self.scorer, exits, self.num_classes, where)
 
     @staticmethod
     def _held_out(held_out: Ledger, allow_split: str | None) -> Ledger:

@@ -157,16 +157,17 @@ class Profile:
             FileFormatError: The folder is foreign or damaged.
         """
         meta = read_description(Path(folder), "profile", VERSION)
-        try:
-            profile: Profile = restore(cls, meta)
-            rows = len(profile.sizes)
-            parts = (profile.full, profile.call, profile.spread, profile.stages, profile.looks)
-            complete = rows and all(len(part) == rows for part in parts)
-            exits = {len(row) for part in (profile.stages, profile.looks) for row in part}
-            if not complete or len(exits) != 1 or profile.sizes != sorted(set(profile.sizes)):
-                raise ValueError("its parts do not have the same sizes and exits")
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"{folder} is not a complete profile: {error}") from None
+        profile: Profile = restore(cls, meta, f"{folder} is not a complete profile")
+        rows = len(profile.sizes)
+        parts = (profile.full, profile.call, profile.spread, profile.stages, profile.looks)
+        complete = rows and all(len(part) == rows for part in parts)
+        exits = {len(row) for part in (profile.stages, profile.looks) for row in part}
+        sizes = profile.sizes == sorted(set(profile.sizes)) and profile.sizes[0] > 0
+        if not complete or exits != {len(profile.exits)} or not sizes:
+            raise FileFormatError(
+                f"{folder} is not a complete profile: its parts do not have the same sizes and "
+                "exits"
+            )
         return profile
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from offramp.answers import Answer
 from offramp.costs import Costs, SampleCosts, costs_taken, mean_costs
-from offramp.errors import LedgerError, NotFittedError
+from offramp.errors import FileFormatError, LedgerError, NotFittedError
 from offramp.ledger import Ledger
 from offramp.ledger.checks import WITHOUT_LABELS
 from offramp.scorers import History, Scorer
@@ -373,3 +373,23 @@ def accuracy_at(costs: Tensor, accuracies: Tensor, budgets: Tensor) -> tuple[Ten
     share = ((wanted - low) / (high - low)).nan_to_num(0.0)
     below, above = accuracies.gather(1, left), accuracies.gather(1, right)
     return below + share * (above - below), wanted
+
+
+@torch.no_grad()
+def try_out(answer: Answer, scorer: Scorer, exits: int, classes: int, where: str) -> None:
+    """Raise `FileFormatError` unless an answer and a scorer from a file can be used.
+
+    What they have learned is theirs to know, and only a try shows whether it fits.
+    """
+    logits = torch.linspace(-1, 1, 2 * exits * classes).view(2, exits, classes)
+    try:
+        answers = answer.answers(logits)
+        if answers.shape != logits.shape:
+            raise LedgerError(f"answers {list(answers.shape)} to logits {list(logits.shape)}")
+        exit_scores(scorer, History(logits, answers))
+    # Components are anybody's, and fail in their own ways.
+    except Exception as error:
+        raise FileFormatError(
+            f"{where}: {answer} and {scorer} do not fit {exits} exits and {classes} classes: "
+            f"{error}"
+        ) from None

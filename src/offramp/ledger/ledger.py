@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NotRequired, Self, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from offramp.ledger.checks import (
 )
 from offramp.ledger.chunks import cut, row_slices
 from offramp.ledger.npz import npz_costs, npz_network, read_npz
+from offramp.schema import restore
 from offramp.storage import read_folder, write_folder
 
 SPLITS = ("train", "held_out", "val", "test", "all")
@@ -452,6 +453,7 @@ class Ledger:
     def _load_folder(cls, folder: Path, split: str | None) -> Self:
         meta, tensors = read_folder(folder, "ledger", VERSION)
         by_sample = {key[6:]: value for key, value in tensors.items() if key.startswith("costs.")}
+        restore(_Description, meta, f"{folder} is not a complete ledger")
         try:
             costs = Costs(**meta["costs"])
             ledger = cls(
@@ -467,7 +469,9 @@ class Ledger:
                 lengths=tensors.get("lengths"),
             )
             ledger.exits = tuple(meta.get("exits", ledger.exits))
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except LedgerError:
+            raise
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise FileFormatError(f"{folder} is not a complete ledger: {error}") from None
         if split is not None:
             ledger.require_split(split)
@@ -493,6 +497,18 @@ class Ledger:
             first = next(self.chunks())[1][:64]
             whole.network = "content-" + _digest(first.numpy().tobytes())
         return whole
+
+
+class _Description(TypedDict):
+    """What `save` writes, as far as `load` needs it."""
+
+    split: str
+    costs: dict[str, Any]
+    network: str | None
+    class_names: list[str] | None
+    labelled: NotRequired[bool]
+    exits: NotRequired[list[int]]
+    recorded_on: NotRequired[str | None]
 
 
 def _digest(content: str | bytes) -> str:

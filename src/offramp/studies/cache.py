@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from offramp.storage import checksum, sweep, write_text
+from offramp.storage import check_target, checksum, sweep, write_text
 
 try:
     import fcntl
@@ -47,6 +47,7 @@ class Cache:
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = Path(folder or os.environ.get(CACHE_VARIABLE) or DEFAULT_FOLDER)
+        check_target(self.folder)
 
     def content(self, path: Path) -> str:
         """Fingerprint of all files below a path, by name and content.

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from offramp.costs import costs_taken
-from offramp.errors import BudgetError, ConfigError, LedgerError
+from offramp.errors import BudgetError, ConfigError, FileFormatError, LedgerError
 from offramp.hints import did_you_mean
 from offramp.ledger.chunks import folds
+from offramp.schema import check_tensors
 from offramp.thresholds.assigned import assigned_sweep
 from offramp.thresholds.geometric import geometric_sweep, shared_sweep
 from offramp.thresholds.optimized import optimized_sweep
@@ -75,6 +76,18 @@ class OperatingPoints:
         """The tensors by name, for a file."""
         named = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+
+    def check(self, exits: int, where: str) -> None:
+        """Raise `FileFormatError` unless this, from a file, can be points for so many exits."""
+        count = len(self.budgets) if self.budgets.ndim else 0
+        per_exit = {"thresholds", "shares"}
+        shapes = {n: (count, exits) if n in per_exit else (count,) for n in self.tensors()}
+        wanted = {name: (torch.float64, shape) for name, shape in shapes.items()}
+        check_tensors(self.tensors(), wanted, where)
+        if not (count and self.budgets.isfinite().all() and (self.budgets.diff() >= 0).all()):
+            raise FileFormatError(f"{where}: `points.budgets` must be ascending numbers")
+        if self.thresholds.isnan().any():
+            raise FileFormatError(f"{where}: `points.thresholds` has what is no number")
 
     def priced(self, budgets: Tensor) -> "OperatingPoints":
         """The same points with other mean costs `[P]`, cheapest first again."""

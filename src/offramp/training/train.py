@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from offramp.errors import ConfigError, SplitError
+from offramp.errors import ConfigError, FileFormatError, SplitError
 from offramp.machine import describe_device, device_for, device_of, to_precision
 from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import RunProgress
@@ -150,6 +150,11 @@ def _run_phases(run: Run, phases: tuple[Phase, ...]) -> None:
     place, tensors = Place(), None
     if saved is not None:
         place, history, tensors = saved
+        if not 0 <= place.phase < len(phases):
+            raise FileFormatError(
+                f"{run.checkpoints.folder} holds a checkpoint of phase {place.phase}, and there "
+                f"are {len(phases)}"
+            )
         fill(run.network, tensors, "network.")
         run.history.records, run.history.stopped = history["records"], history["stopped"]
         run.history.resumed = True
