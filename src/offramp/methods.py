@@ -13,6 +13,7 @@ from offramp.answers import (
     ClassWiseEnsemble,
     CurrentExit,
     GeometricEnsemble,
+    MajorityVote,
     MatrixScaling,
     ProductOfExperts,
     StackingNetwork,
@@ -265,6 +266,8 @@ _PLAIN = [
     Method("margin", "Margin", Margin()),
     Method("patience", "Patience", Patience()),
     Method("product", "Product of experts", answer=ProductOfExperts()),
+    Method("vote", "Majority vote", answer=MajorityVote()),
+    Method("vote-patience", "Majority vote, patience", Patience(), MajorityVote()),
     Method("ensemble", "Geometric ensemble", answer=GeometricEnsemble()),
     Method("class-ensemble", "Class-wise ensemble", answer=ClassWiseEnsemble()),
     Method("stacking", "Stacking network", answer=StackingNetwork()),
@@ -335,10 +338,13 @@ def register(method: Method) -> None:
     METHODS[method.name] = method
 
 
-def find_methods(names: str | Sequence[str | Method], num_classes: int) -> list[Method]:
+def find_methods(
+    names: str | Sequence[str | Method], num_classes: int, kind: str = "logits"
+) -> list[Method]:
     """Methods for these names, groups expanded, each once.
 
-    A group leaves out correctors that look at more classes than there are. After a colon, a
+    A group leaves out correctors that look at more classes than there are, and methods that cannot
+    read ledgers of a kind. After a colon, a
     name may say which thresholds the method is to have: `eefp:optimized`. A name may also be one
     that an installed package has registered (`offramp.extras`), which is imported then.
 
@@ -364,7 +370,7 @@ def find_methods(names: str | Sequence[str | Method], num_classes: int) -> list[
             found[name.name] = name
         elif name in GROUPS:
             members = (_named(member) for member in GROUPS[name])
-            found |= {m.name: m for m in members if _fits(m, num_classes)}
+            found |= {m.name: m for m in members if _fits(m, num_classes, kind)}
         else:
             found[name] = _named(name)
     if not found:
@@ -438,7 +444,11 @@ def _of(name: str) -> str:
     return f"the method {name!r} of the package {plugin_origins()[name]}"
 
 
-def _fits(method: Method, num_classes: int) -> bool:
+def _fits(method: Method, num_classes: int, kind: str) -> bool:
+    if kind not in method.scorer.reads or kind not in method.answer.reads:
+        return False
+    if kind != "logits":
+        return ":" in method.name or "top-" not in method.name  # there is no `k` to choose
     k = getattr(method.scorer, "k", None)
     return not isinstance(k, int) or k <= num_classes
 

@@ -11,7 +11,8 @@ from offramp.hints import did_you_mean, or_known
 
 METHODS = (
     *("baseline", "temperature", "vector", "matrix", "overconfident", "underconfident", "entropy"),
-    *("margin", "patience", "product", "ensemble", "class-ensemble", "stacking"),
+    *("margin", "patience", "product", "vote", "vote-patience", "ensemble", "class-ensemble"),
+    "stacking",
     *("eefp", "eefp-no-history", "ccct", "eefp-ensemble", "eefp-class-ensemble"),
     *("eefp-no-history-class-ensemble", "eefp-stacking", "eefp-logistic"),
     *("break-even", "break-even-no-ensemble", "pcee", "eenet", "gates", "forecast", "value"),
