@@ -371,7 +371,7 @@ def test_features_help_where_they_tell():
         held_out, val, test = made.partition()
         policy = Policy(LogisticCorrector()).fit(held_out).tune(val).at(budget=0.6)
         reached.append(float(offramp.evaluate(policy, test).eefp[:-1].mean()))
-    assert reached[1] > reached[0] + 0.05
+    assert reached[1] > reached[0] + 0.02
 
 
 def test_the_core_works_on_answers(parts):

@@ -338,11 +338,8 @@ def _choose(
     if not budgets or len(set(budgets)) < len(budgets):
         raise ConfigError(f"`budgets` must be distinct and at least one, got {list(budgets)}")
     rated_at = [*budgets, *(budget for budget in POOLED if budget not in budgets)]
-    methods = (
-        ANSWER_CANDIDATES
-        if tuple(methods) == CANDIDATES and held_out.kind != "logits"
-        else methods
-    )
+    if held_out.kind != "logits" and tuple(methods) == CANDIDATES:
+        methods = ANSWER_CANDIDATES
     chosen = find_methods(methods, held_out.num_classes, held_out.kind)
     exits = choose_exits(val, lambda kept: _rate(kept, chosen[0], held_out, val, rated_at))
     views = keep_exits(held_out, exits), keep_exits(val, exits)
