@@ -16,7 +16,7 @@ METHODS = (
     *("eefp", "eefp-no-history", "ccct", "eefp-ensemble", "eefp-class-ensemble"),
     *("eefp-no-history-class-ensemble", "eefp-stacking", "eefp-logistic"),
     *("break-even", "break-even-no-ensemble", "pcee", "eenet", "gates", "forecast", "value"),
-    *("value-regression", "auto"),
+    *("value-regression", "auto", "pairs"),
     *(
         f"{name}-top-{k}{history}"
         for k in (1, 2, 5, 10, "all")
