@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from offramp.policy import Policy
     from offramp.profile import profile
     from offramp.record import record
-    from offramp.runtime import Runner
+    from offramp.runtime import Cascade, Runner
     from offramp.scorers import Corrector, MaxProbability, Scorer
     from offramp.studies import run
     from offramp.training import TrainConfig, train
@@ -55,6 +55,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Answer",
+    "Cascade",
     "Corrector",
     "Costs",
     "Guarantee",
@@ -101,6 +102,7 @@ __all__ = [
 # answers `--help`, Tab and most mistakes without it.
 _HOMES = {
     "Answer": "answers",
+    "Cascade": "runtime",
     "Corrector": "scorers",
     "Costs": "costs",
     "Guarantee": "guarantees",

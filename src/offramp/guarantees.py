@@ -13,7 +13,7 @@ from torch import Tensor
 from offramp.errors import ConfigError, GuaranteeError, LedgerError, NotFittedError, SplitError
 from offramp.ledger import Ledger
 from offramp.policy import Policy
-from offramp.replay import Replay
+from offramp.replay import SURE, Replay
 from offramp.thresholds.optimized import Floats
 from offramp.thresholds.points import bound_text
 
@@ -138,7 +138,7 @@ def _checked(losses: Tensor, delta: float) -> Floats:
 BOUNDS: dict[str, Bound] = {"betting": betting, "hoeffding-bentkus": hoeffding_bentkus}
 
 
-LOSSES = ("regret", "disagreement")
+LOSSES = ("regret", "regret-sure", "regret-hopeless", "disagreement")
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,9 @@ class Guarantee:
         delta: Probability, over the draw of the certification sample, with which the guarantee
             may fail. None asks for less: that it holds on average over such draws (conformal
             risk control).
-        loss: `regret`: the full network is right and the early answer wrong. `disagreement`: the
-            two differ.
+        loss: `regret`: the full network is right and the early answer wrong. `regret-sure` and
+            `regret-hopeless` count it where the policy stopped because it was sure, or gave up:
+            with a confidence of at least one half, or below. `disagreement`: the two differ.
         bound: `betting`, or `hoeffding-bentkus`.
         largest_cost: The most that a single sample can cost, in the unit of the ledger, such as
             a limit on tokens; needed for a `budget` where costs differ from sample to sample.
@@ -355,6 +356,9 @@ def _losses(replay: Replay, exits: Tensor, kind: str) -> Tensor:
     if kind == "disagreement":
         return (early != full).double()
     lost = replay.network_correct[:, -1:] & ~replay.correct.gather(1, exits)
+    if kind != "regret":
+        sure = replay.confidences.gather(1, exits) >= SURE
+        lost &= sure if kind == "regret-sure" else ~sure
     return lost.double()
 
 

@@ -13,6 +13,7 @@ from offramp.answers import (
     ClassWiseEnsemble,
     CurrentExit,
     GeometricEnsemble,
+    MajorityVote,
     MatrixScaling,
     ProductOfExperts,
     StackingNetwork,
@@ -279,6 +280,8 @@ _PLAIN = [
     Method("margin", "Margin", Margin()),
     Method("patience", "Patience", Patience()),
     Method("product", "Product of experts", answer=ProductOfExperts()),
+    Method("vote", "Majority vote", answer=MajorityVote()),
+    Method("vote-patience", "Majority vote, patience", Patience(), MajorityVote()),
     Method("ensemble", "Geometric ensemble", answer=GeometricEnsemble()),
     Method("class-ensemble", "Class-wise ensemble", answer=ClassWiseEnsemble()),
     Method("stacking", "Stacking network", answer=StackingNetwork()),
@@ -315,7 +318,7 @@ METHODS = {method.name: method for method in [*_PLAIN, *_correctors()]}
 """All methods by name. `eefp` and `ccct` look at min(5, K) classes."""
 
 # Methods of rooms below this one, which register them when they are imported.
-_ELSEWHERE = {"auto": "offramp.advice"}
+_ELSEWHERE = {"auto": "offramp.advice", "pairs": "offramp.advice"}
 
 _ALL_K = [f"{name}-top-{k}" for name in ("eefp", "ccct") for k in (1, 2, 5, 10, "all")]
 
@@ -349,10 +352,13 @@ def register(method: Method) -> None:
     METHODS[method.name] = method
 
 
-def find_methods(names: str | Sequence[str | Method], num_classes: int) -> list[Method]:
+def find_methods(
+    names: str | Sequence[str | Method], num_classes: int, kind: str = "logits"
+) -> list[Method]:
     """Methods for these names, groups expanded, each once.
 
-    A group leaves out correctors that look at more classes than there are. After a colon, a
+    A group leaves out correctors that look at more classes than there are, and methods that cannot
+    read ledgers of a kind. After a colon, a
     name may say which thresholds the method is to have: `eefp:optimized`. A name may also be one
     that an installed package has registered (`offramp.extras`), which is imported then.
 
@@ -378,7 +384,7 @@ def find_methods(names: str | Sequence[str | Method], num_classes: int) -> list[
             found[name.name] = name
         elif name in GROUPS:
             members = (_named(member) for member in GROUPS[name])
-            found |= {m.name: m for m in members if _fits(m, num_classes)}
+            found |= {m.name: m for m in members if _fits(m, num_classes, kind)}
         else:
             found[name] = _named(name)
     if not found:
@@ -452,7 +458,11 @@ def _of(name: str) -> str:
     return f"the method {name!r} of the package {plugin_origins()[name]}"
 
 
-def _fits(method: Method, num_classes: int) -> bool:
+def _fits(method: Method, num_classes: int, kind: str) -> bool:
+    if kind not in method.scorer.reads or kind not in method.answer.reads:
+        return False
+    if kind != "logits":
+        return ":" in method.name or "top-" not in method.name  # there is no `k` to choose
     k = getattr(method.scorer, "k", None)
     return not isinstance(k, int) or k <= num_classes
 

@@ -11,11 +11,12 @@ from offramp.hints import did_you_mean, or_known
 
 METHODS = (
     *("baseline", "temperature", "vector", "matrix", "overconfident", "underconfident", "entropy"),
-    *("margin", "patience", "product", "ensemble", "class-ensemble", "stacking"),
+    *("margin", "patience", "product", "vote", "vote-patience", "ensemble", "class-ensemble"),
+    "stacking",
     *("eefp", "eefp-no-history", "ccct", "eefp-ensemble", "eefp-class-ensemble"),
     *("eefp-no-history-class-ensemble", "eefp-stacking", "eefp-logistic"),
     *("break-even", "break-even-no-ensemble", "pcee", "eenet", "gates", "forecast", "value"),
-    *("value-regression", "auto"),
+    *("value-regression", "auto", "pairs"),
     *(
         f"{name}-top-{k}{history}"
         for k in (1, 2, 5, 10, "all")

@@ -26,9 +26,12 @@ from offramp.errors import (
     SplitError,
 )
 from offramp.ledger import Ledger
+from offramp.ledger.answers import Normalise
 from offramp.replay import Price, Replay, replay, try_out
 from offramp.schema import check_tensors, restore
 from offramp.scorers import History, Scorer
+from offramp.scorers.base import ledger_history
+from offramp.session import Session
 from offramp.storage import read_folder, write_folder
 from offramp.thresholds.points import DEFAULT, OperatingPoints, not_flattered, tune_points
 from offramp.thresholds.rule import exits_taken
@@ -99,6 +102,7 @@ class Policy:
         self.network: str | None = None
         self.cost_model: Costs | None = None
         self.num_classes: int | None = None
+        self.kind = "logits"
         self.exits: tuple[int, ...] = ()
         self.confidence: Confidence | None = None
         self._seen: dict[str, Tensor] = {}  # step -> hashes of the samples it has used
@@ -126,22 +130,24 @@ class Policy:
             FewSamplesWarning: The scorer is likely to overfit; with what to use instead.
         """
         self._warn_of_few(held_out)
-        ledger, unfitted = self._held_out(held_out, allow_split), self.answer
+        ledger = self._held_out(held_out, allow_split)
+        unfitted, scorer = self.answer.on(ledger.kind), self.scorer.on(ledger.kind)
         history = self._history(ledger)
-        scorer = self.scorer.clone()
         costs = ledger.cumulative_costs
         if history is not None and ledger.has_labels:
             scorer = scorer.fit(history, ledger.labels, costs)
         elif history is not None:
             scorer = scorer.fit_unlabelled(history, costs)
         self._take_over(unfitted.clone().fit(ledger), scorer, held_out)
-        if ledger.has_labels:
+        if ledger.has_labels and ledger.kind == "logits":
             self.confidence = fit_confidence(unfitted, scorer, ledger, history)
         return self
 
     def fit_confidence(self, held_out: Ledger) -> Self:
         """Fit the confidence in the answers alone; `fit` does it too, and `fit_seeds` does not."""
         ledger = self._held_out(held_out, None)
+        if ledger.kind != "logits":  # answers without logits bring their own
+            return self
         self.confidence = fit_confidence(self.answer, self.scorer, ledger, self._history(ledger))
         return self
 
@@ -157,11 +163,12 @@ class Policy:
         """
         self._warn_of_few(held_out)
         ledger = self._held_out(held_out, allow_split)
-        answer, history = self.answer.clone().fit(ledger), self._history(ledger)
-        scorers: Sequence[Scorer] = [self.scorer.clone()]
+        unfitted, scorer = self.answer.on(ledger.kind), self.scorer.on(ledger.kind)
+        answer, history = unfitted.fit(ledger), self._history(ledger)
+        scorers: Sequence[Scorer] = [scorer]
         costs = ledger.cumulative_costs
         if history is not None and ledger.has_labels:
-            scorers = self.scorer.fit_seeds(history, ledger.labels, costs, seeds)
+            scorers = scorer.fit_seeds(history, ledger.labels, costs, seeds)
         elif history is not None:
             scorers = [scorers[0].fit_unlabelled(history, costs)]
         policies = [Policy(self.scorer, self.answer) for _ in scorers]
@@ -286,6 +293,17 @@ class Policy:
             return ledger
         return ledger.keep_exits([ledger.exits.index(kept) for kept in self.exits])
 
+    def start(self, normalise: Normalise | None = None) -> Session:
+        """A session for one item whose stages arrive over time; see `offramp.session`.
+
+        Args:
+            normalise: Brings an answer into the form that is compared; that of the ledgers.
+        """
+        thresholds = self.thresholds  # raises where there are none
+        assert self.num_classes is not None
+        parts = self.answer, self.scorer, thresholds, self.kind, self.num_classes
+        return Session(*parts, normalise)
+
     def decide(self, ledger: Ledger) -> Tensor:
         """The exit at which each sample stops, `[N]`; any split may be asked about."""
         ledger = self._check_partner(ledger)
@@ -347,6 +365,7 @@ class Policy:
             "network": self.network,
             "costs": self.cost_model.to_json(),
             "num_classes": self.num_classes,
+            "kind": self.kind,
             "exits": self.exits,
             "selected": self.selected,
             "guarantee": self.guarantee,
@@ -385,6 +404,7 @@ class Policy:
                 Answer.restore(meta["answer"], parts["answer"]),
             )
             policy.cost_model, policy.num_classes = Costs(**meta["costs"]), meta["num_classes"]
+            policy.kind = meta.get("kind", "logits")  # older files know no other
             policy.exits = tuple(meta.get("exits", range(len(policy.cost_model.stages))))
             policy._seen = parts["seen"]
             if meta.get("confidence") is not None:
@@ -443,12 +463,14 @@ class Policy:
         """What a scorer learns from: all exits with cross-fitted answers; None if it does not."""
         if not self.scorer.learns:
             return None
-        return History(ledger.logits, crossfit_answers(self.answer, ledger))
+        answers = crossfit_answers(self.answer.on(ledger.kind), ledger)
+        return ledger_history(ledger, answers)
 
     def _take_over(self, answer: Answer, scorer: Scorer, held_out: Ledger) -> None:
         """Become the policy of this fitted answer and scorer; what was tuned before is gone."""
         self.answer, self.scorer, self.network = answer, scorer, held_out.network
         self.cost_model, self.num_classes = held_out.cost_model, held_out.num_classes
+        self.kind = held_out.kind
         self.exits = held_out.exits
         self._points = self.selected = self.guarantee = self.confidence = None
         self.uses, self._seen = [], {}
@@ -467,6 +489,11 @@ class Policy:
             raise NotFittedError("this policy is not fitted; call fit(held_out) first")
         ledger = self.view(ledger)
         exits = len(self.cost_model.stages)
+        if self.kind != ledger.kind:
+            raise LedgerError(
+                f"this policy was fitted for ledgers of {self.kind}, and the {ledger.split} "
+                f"ledger is one of {ledger.kind}"
+            )
         if (exits, self.num_classes) != (ledger.num_exits, ledger.num_classes):
             raise LedgerError(
                 f"this policy was fitted for {exits} exits and {self.num_classes} classes, and "

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from offramp.answers import Answer
 from offramp.costs import Costs, SampleCosts, costs_taken, mean_costs
@@ -14,12 +13,17 @@ from offramp.errors import FileFormatError, LedgerError, NotFittedError
 from offramp.ledger import Ledger
 from offramp.ledger.checks import WITHOUT_LABELS
 from offramp.scorers import History, Scorer
-from offramp.targets import correctness, hopeless, soft_correctness, stop_target
+from offramp.scorers.base import HISTORIES
+from offramp.targets import correctness, hopeless, stop_target
 from offramp.thresholds.points import measure
 from offramp.thresholds.rule import exits_taken
 
 GRID = tuple(percent / 100 for percent in range(1, 101))
 """Budgets at which reports look: every whole percent."""
+
+
+SURE = 0.5
+"""Who stops with a lower confidence has given up: it is hopeless."""
 
 
 class AccuracyAt(NamedTuple):
@@ -141,6 +145,12 @@ class Replay:
         return taken.minimum(self.last_exits).long()
 
     @property
+    def gave_up(self) -> Tensor:
+        """A bool `[N]`: stopped early with an answer that is rather wrong, as hopeless."""
+        sure = self.confidences.gather(1, self.exits[:, None]).squeeze(1) >= SURE
+        return ~sure & (self.exits < self.last_exits)
+
+    @property
     def right(self) -> Tensor:
         """A bool `[N]`: whether the answer at the exit taken is right."""
         return self.correct.gather(1, self.exits[:, None]).squeeze(1)
@@ -208,20 +218,20 @@ def replay(answer: Answer, scorer: Scorer, ledger: Ledger) -> Replay:
     """Run a fitted answer and scorer over a ledger of any split, a few samples at a time."""
     answer.check_fitted()
     scorer.check_fitted()
+    read = HISTORIES[ledger.kind]
     shape = len(ledger), ledger.num_exits
     predictions, heads = (torch.empty(shape, dtype=torch.long) for _ in range(2))
     scores, confidences, chances = (torch.empty(shape) for _ in range(3))
     losses, labels = torch.full(shape, torch.nan), ledger.labels if ledger.has_labels else None
     with torch.inference_mode():
         for rows, logits in ledger.chunks():
-            history = History(logits, answer.answers(logits))
+            history = read(logits, answer.answers(logits))
             predictions[rows] = history.predictions
-            heads[rows] = logits.argmax(dim=2)
-            confidences[rows] = history.log_probs.amax(dim=2).exp()
-            last = history.log_probs[:, -1].exp()
-            chances[rows] = soft_correctness(history.predictions, last)
+            heads[rows] = read(logits, logits).predictions
+            confidences[rows] = history.confidences
+            chances[rows] = history.chances
             if labels is not None:
-                losses[rows] = _label_losses(history, labels[rows])
+                losses[rows] = history.losses(labels[rows])
             scores[rows] = exit_scores(scorer, history)
     price = Price(answer, scorer, ledger.cost_model, ledger.num_classes, ledger.sample_costs)
     found = Replay(labels, predictions, heads, scores, confidences, losses, chances, price)
@@ -342,14 +352,6 @@ def _checked(scorer: Scorer, scores: Tensor, samples: int, exit_index: int) -> T
             f"{name}.score_at must give finite scores, got {bad} at exit {exit_index}"
         )
     return scores.float()
-
-
-def _label_losses(history: History, labels: Tensor) -> Tensor:
-    return cross_entropy(
-        history.answers.float().flatten(0, 1),
-        labels.repeat_interleave(history.exit_index + 1),
-        reduction="none",
-    ).view(len(labels), -1)
 
 
 def accuracy_at(costs: Tensor, accuracies: Tensor, budgets: Tensor) -> tuple[Tensor, Tensor]:

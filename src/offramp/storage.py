@@ -172,8 +172,8 @@ def read_folder(
 
 
 def split_file(folder: Path, split: str) -> Path | None:
-    """The ledger of a split in a folder: a folder or an `.npz` of its name; None without one."""
-    candidates = (folder / split, folder / f"{split}.npz")
+    """The ledger of a split in a folder: a folder or a file of its name; None without one."""
+    candidates = (folder / f"{split}{end}" for end in ("", ".npz", ".jsonl", ".parquet"))
     return next((place for place in candidates if place.exists()), None)
 
 

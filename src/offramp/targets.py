@@ -23,7 +23,9 @@ def correctness(predictions: Tensor, labels: Tensor) -> Tensor:
 
     Args:
         predictions: `[N, M]`, the class that each exit would answer.
-        labels: `[N]`, the true classes.
+        labels: `[N]`, the true classes. For answers without logits, a prediction is the number of
+            the exit that said it first, and labels are bool `[N, M]`: whether what each exit
+            says is right.
 
     Returns:
         bool `[N, M]`.
@@ -33,6 +35,8 @@ def correctness(predictions: Tensor, labels: Tensor) -> Tensor:
         tensor([[False,  True]])
     """
     predictions, labels = torch.as_tensor(predictions), torch.as_tensor(labels)
+    if labels.dtype == torch.bool and labels.shape == predictions.shape:
+        return labels.gather(1, predictions)
     if predictions.ndim != 2 or labels.shape != predictions.shape[:1]:
         raise LedgerError(
             "`predictions` must have the shape [N, M] and `labels` [N], got "

@@ -112,7 +112,7 @@ def test_plain_costs_are_relative_to_the_last():
         ({"stages": (1, 2), "heads": (1, -1)}, "head of exit 1 has a negative cost"),
         (
             {"stages": (1, 2), "heads": (0, 0), "unit": "flops"},
-            "one of macs, seconds, tokens, dollars, relative",
+            "seconds, tokens, dollars",
         ),
         ({"stages": (1, 2), "heads": (0, 0), "reference": -1}, "must be positive"),
     ],

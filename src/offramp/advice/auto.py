@@ -150,6 +150,9 @@ def pick(hits: dict[str, Hits], number: int) -> str:
     return max(close, key=lambda name: hits[name].mean())
 
 
+ANSWER_CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even-no-ensemble")
+"""The same where answers come without logits."""
+
 POOLED = (0.25, 0.5, 0.75)
 """Budgets that methods are rated at, besides those that are asked for."""
 
@@ -335,7 +338,9 @@ def _choose(
     if not budgets or len(set(budgets)) < len(budgets):
         raise ConfigError(f"`budgets` must be distinct and at least one, got {list(budgets)}")
     rated_at = [*budgets, *(budget for budget in POOLED if budget not in budgets)]
-    chosen = find_methods(methods, held_out.num_classes)
+    if held_out.kind != "logits" and tuple(methods) == CANDIDATES:
+        methods = ANSWER_CANDIDATES
+    chosen = find_methods(methods, held_out.num_classes, held_out.kind)
     exits = choose_exits(val, lambda kept: _rate(kept, chosen[0], held_out, val, rated_at))
     views = keep_exits(held_out, exits), keep_exits(val, exits)
     shared = fits if views[0] is held_out else {}

@@ -1,7 +1,7 @@
 """`load`: the four disjoint splits of a data set by name; and `Source`, which data a run uses."""
 
 import json
-from dataclasses import asdict, dataclass, replace, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 

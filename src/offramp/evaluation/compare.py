@@ -59,7 +59,7 @@ def compare(
         Margin    32.14  70.36  78.40      -  0.789
         - its score is no probability
     """
-    chosen = find_methods(methods, held_out.num_classes)
+    chosen = find_methods(methods, held_out.num_classes, held_out.kind)
     _check(budgets, seeds, resamples)
     draws, fits = Resamples(len(test), resamples, groups=test.group_numbers), Fits()
     results, resampled, plans = [], {}, {}
@@ -193,6 +193,7 @@ def _setting(
         "units": test.num_units,  # what intervals count: groups of samples, or samples
         "exits": test.num_exits,
         "classes": test.num_classes,
+        "kind": test.kind,
         "unit": test.unit,
         "costs": test.cost_model.to_json(),
         "network": test.network,

@@ -12,7 +12,9 @@ from offramp.errors import LedgerError
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import folds
 from offramp.replay import GRID, AccuracyAt, accuracy_at
+from offramp.scorers.base import ledger_history
 from offramp.targets import correctness, hopeless, oracle_accuracies, soft_correctness
+from offramp.thresholds.smooth import calibrated_chances
 
 PRICES = torch.logspace(-3, 1.5, 150, dtype=torch.float64)  # accuracy for the whole network's cost
 ENOUGH = 2000  # samples to fit a weight per exit on
@@ -105,6 +107,8 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
 
 def heads_correct(ledger: Ledger) -> Tensor:
     """Whether each head is right, before any answer: bool `[N, M]`."""
+    if ledger.kind != "logits":
+        return ledger.labels
     predictions = torch.cat([logits.argmax(dim=2) for _, logits in ledger.chunks()])
     return correctness(predictions, ledger.labels)
 
@@ -185,6 +189,8 @@ def reachable_accuracies(test: Ledger, budgets: Sequence[float]) -> list[Accurac
         )
     costs = test.cumulative_costs / test.reference_cost
     costs = costs.expand(len(test), -1)
+    if test.kind != "logits":
+        return _reachable_by_chances(test, costs, budgets)
     spent, right = torch.zeros_like(PRICES), torch.zeros_like(PRICES)
     halves = []
     for rest, fold in folds(len(test), 2, test.group_numbers):
@@ -206,6 +212,19 @@ def reachable_accuracies(test: Ledger, budgets: Sequence[float]) -> list[Accurac
             right += correct.gather(1, exits).sum(dim=0)
     wanted = torch.tensor(budgets, dtype=torch.float64)
     found = accuracy_at(spent[None] / len(test), right[None] / len(test), wanted)
+    return list(map(AccuracyAt, *(part[0].tolist() for part in found)))
+
+
+def _reachable_by_chances(
+    test: Ledger, costs: Tensor, budgets: Sequence[float]
+) -> list[AccuracyAt]:
+    """The same of answers without logits, by how sure the last stage is of each answer."""
+    history, right = ledger_history(test, test.outputs), test.labels
+    chances = calibrated_chances(history.chances, right)
+    exits = torch.stack([(chances - price * costs).argmax(dim=1) for price in PRICES], dim=1)
+    spent = costs.gather(1, exits).mean(dim=0)[None]
+    hits = right.gather(1, exits).double().mean(dim=0)[None]
+    found = accuracy_at(spent, hits, torch.tensor(budgets, dtype=torch.float64))
     return list(map(AccuracyAt, *(part[0].tolist() for part in found)))
 
 

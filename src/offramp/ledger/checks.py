@@ -58,6 +58,30 @@ def _refuse_probabilities(logits: Tensor) -> None:
         raise LedgerError("`logits` look like probabilities; pass their logarithm instead")
 
 
+def checked_outputs(outputs: Any) -> Tensor:  # noqa: ANN401
+    """Finite numbers `[N, M, 2+F]` of answers without logits, as `Ledger.from_answers` makes."""
+    tensor = _as_tensor("outputs", outputs)
+    if tensor.ndim != 3 or tensor.shape[1] < 2 or tensor.shape[2] < 2 or not len(tensor):
+        raise LedgerError(
+            "outputs of answers must have the shape [N, M, 2+F]: log-odds, answers and features "
+            f"of at least two stages, got {list(tensor.shape)}; see Ledger.from_answers"
+        )
+    if not tensor.isfinite().all():
+        raise LedgerError("outputs of answers must be finite; see Ledger.from_answers")
+    return tensor.detach().cpu().float()
+
+
+def checked_right(right: Any, shape: tuple[int, int]) -> Tensor:  # noqa: ANN401
+    """Whether each stage is right: bool `[N, M]`."""
+    tensor = _as_tensor("labels", right)
+    if tensor.shape != shape or tensor.dtype != torch.bool:
+        raise LedgerError(
+            f"labels of answers must be bool {list(shape)}: whether each stage is right, got "
+            f"{tensor.dtype} {list(tensor.shape)}"
+        )
+    return tensor
+
+
 def checked_labels(labels: Any, samples: int, classes: int) -> Tensor:  # noqa: ANN401
     """Integer labels `[N]` in `0..K-1`."""
     tensor = _as_tensor("labels", labels).detach().cpu()

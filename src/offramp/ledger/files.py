@@ -15,8 +15,9 @@ def load_ledgers(
     """Read the ledgers below a folder by the names of their splits.
 
     Args:
-        path: A folder with `held_out`, `val` and `test`, each a saved ledger or an `.npz`; or one
-            single ledger or `.npz`, which is partitioned at random (30 %, 30 %, 40 %, seed 0).
+        path: A folder with `held_out`, `val` and `test`, each a saved ledger, an `.npz`, or a
+            table of answers (`.jsonl`, `.parquet`); or one single ledger or file, which is
+            partitioned at random (30 %, 30 %, 40 %, seed 0).
         splits: Which ones are needed.
         network: Fingerprint of the network, for `.npz` files, which do not say it.
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from offramp.costs import Costs, SampleCosts
 from offramp.errors import FileFormatError, MemoryLimitError
 from offramp.hints import close_names
+from offramp.ledger.tables import has_answers
 
 OPTIONAL = ("labels", "reference_cost", "unit", "sample_ids", "network", "groups", "lengths")
 MOST_UNPACKED = 1 << 28  # bytes, up to which any ratio of compression is fine
@@ -44,6 +45,8 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
                 "code; write arrays of numbers, all rows of one length"
             ) from None
         raise FileFormatError(f"{path} cannot be read as an .npz: {error}") from None
+    if has_answers(arrays):
+        return arrays
     missing = [key for key in ("logits", "labels") if key not in arrays]
     if "logits" in missing or ("labels" in missing and _like_labels(arrays)):
         raise FileFormatError(

@@ -60,9 +60,10 @@ def inspect(path: str | Path) -> list[ResultTable]:
 def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
     facts = {
         "split": ledger.split,
-        "samples": f"{len(ledger):,}",
+        "samples": f"{len(ledger):,}"
+        + ("" if ledger.groups is None else f" in {ledger.num_units:,} groups"),
         "exits": str(ledger.num_exits),
-        "classes": str(ledger.num_classes),
+        "classes": str(ledger.num_classes) if ledger.kind == "logits" else f"none: {ledger.kind}",
         "stored as": str(ledger.dtype).removeprefix("torch."),
         "network": ledger.network or "unknown",
         "sample ids": "unknown" if ledger.sample_ids is None else f"{ledger.data_fingerprint}",

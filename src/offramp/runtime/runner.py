@@ -237,6 +237,11 @@ def network_of(policy: Policy, network: EarlyExitNetwork) -> EarlyExitNetwork:
             f"a runner needs an EarlyExitNetwork, got {type(network).__name__}: put exits on it "
             "with offramp.attach"
         )
+    if policy.kind != "logits":
+        raise NetworkError(
+            f"this policy is for {policy.kind} without logits, and a network has logits: use "
+            "policy.start() for single items, or offramp.Cascade"
+        )
     exits, classes = len(policy.thresholds), policy.num_classes
     is_own = policy.network == network.fingerprint()  # then its exits are exits of this one
     if (exits != network.num_exits and not is_own) or classes != network.num_classes:

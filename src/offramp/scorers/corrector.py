@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from offramp.component import EVERY_KIND
 from offramp.errors import ConfigError
 from offramp.scorers.base import History, PreparedScorer, Scoring
 from offramp.scorers.exit_networks import (
@@ -78,6 +79,7 @@ class Corrector(PreparedScorer):
     epochs: int = 30
     seed: int = 0
     log_odds: bool = True
+    reads = EVERY_KIND
     learned = PARAMETERS
 
     def __post_init__(self) -> None:
@@ -87,6 +89,11 @@ class Corrector(PreparedScorer):
         check_counts(hidden=self.hidden, epochs=self.epochs)
         if not isinstance(self.log_odds, bool):
             raise ConfigError(f"`log_odds` must be True or False, got {self.log_odds!r}")
+
+    def on(self, kind: str) -> Self:
+        """A copy for ledgers of a kind; of answers without logits, everything is looked at."""
+        ready = super().on(kind)
+        return ready if kind == "logits" else ready.clone(k="all")
 
     @property
     def view(self) -> TopView:
@@ -139,7 +146,8 @@ class Corrector(PreparedScorer):
             features = Features(self.view, history, block, inputs[block[-1]])
             if not self.log_odds:
                 features.log_odds.zero_()  # without a gradient, the weights stay zero
-            loss = _loss(targets[block.start : block.stop])
+            wanted = targets[block.start : block.stop]
+            loss = _loss(wanted, _weights(history, block))
             train_networks(parameters.block(block, features.width), features, loss, self.epochs)
         return parameters
 
@@ -159,11 +167,19 @@ class Corrector(PreparedScorer):
         return self
 
 
-def _loss(targets: Tensor) -> Loss:
-    """Binary cross-entropy with targets `[E, N]`, the same for every seed."""
+def _loss(targets: Tensor, weights: Tensor | None) -> Loss:
+    """Binary cross-entropy with targets and weights `[E, N]`, the same for every seed."""
 
     def loss_of(logits: Tensor, rows: Tensor) -> Tensor:
         wanted = targets[:, rows, None].expand_as(logits)
-        return binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
+        weight = None if weights is None else weights[:, rows, None]
+        return binary_cross_entropy_with_logits(logits, wanted, weight, reduction="sum")
 
     return loss_of
+
+
+def _weights(history: History, exits: range) -> Tensor | None:
+    """`[E, N]`: zero for samples that have ended, and so are not asked any more."""
+    if history.lengths is None:
+        return None
+    return torch.stack([(history.lengths > exit_index + 1).float() for exit_index in exits])

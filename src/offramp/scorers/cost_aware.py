@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
+from offramp.component import EVERY_KIND
 from offramp.costs import mean_costs
 from offramp.errors import ConfigError
 from offramp.scorers.base import History, PreparedScorer, Scoring
@@ -58,11 +59,17 @@ class CostAware(PreparedScorer):
     hidden: int = 16
     epochs: int = 30
     seed: int = 0
+    reads = EVERY_KIND
     learned = (*PARAMETERS, "costs_")
 
     def __post_init__(self) -> None:
         check_k(self.k)
         check_counts(hidden=self.hidden, epochs=self.epochs)
+
+    def on(self, kind: str) -> Self:
+        """A copy for ledgers of a kind; of answers without logits, everything is looked at."""
+        ready = super().on(kind)
+        return ready if kind == "logits" else ready.clone(k="all")
 
     @property
     def view(self) -> TopView:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from offramp.errors import ConfigError
-from offramp.scorers.base import History
-from offramp.scorers.certainty import log_odds
+from offramp.scorers.base import AnswerHistory, History
 
 PARAMETERS = (
     *("hidden_weights_", "hidden_biases_", "output_weights_", "output_biases_"),
@@ -69,6 +68,8 @@ class TopView:
 
     def inputs(self, history: History) -> Tensor:
         """The probabilities that are seen at the last of the exits so far, `[n, inputs]`."""
+        if isinstance(history, AnswerHistory):
+            return history.inputs(self.history)
         # Without history, the earlier exits may never have been run.
         seen = history.log_probs if self.history else history.log_prob.unsqueeze(1)
         index = seen.select(1, -1).topk(self.top_k(seen.shape[2]), dim=-1).indices
@@ -118,7 +119,8 @@ def networks_at(
     networks, view = ExitNetworks.of(scorer, exit_index, num_classes), scorer.view
 
     def outputs(history: History) -> Tensor:
-        return networks.respond(view.inputs(history), log_odds(history.answer))
+        inputs = view.inputs(history)
+        return networks.to(inputs.dtype).respond(inputs, history.log_odds.to(inputs.dtype))
 
     return outputs
 
@@ -137,6 +139,12 @@ class ExitNetworks(NamedTuple):
         """Look them up, without the padding."""
         weights, *rest = (getattr(scorer, name)[exit_index] for name in PARAMETERS)
         return cls(weights[: scorer.view.width(exit_index, num_classes)], *rest)
+
+    def to(self, dtype: torch.dtype) -> "ExitNetworks":
+        """The same in another float type."""
+        if self.hidden_weights.dtype == dtype:
+            return self
+        return ExitNetworks(*(part.to(dtype) for part in self))
 
     def respond(self, inputs: Tensor, odds: Tensor) -> Tensor:
         """What they say to inputs `[n, D]` and log-odds `[n]`: `[n, O]`, or `[n]` if O is 1."""
@@ -159,7 +167,7 @@ class Features:
         self.table = torch.empty(len(exits), len(history), width) if small else None
         for rows, part in history.chunks():
             for row, exit_index in enumerate(exits):
-                self.log_odds[row, rows] = log_odds(part.answers[:, exit_index])
+                self.log_odds[row, rows] = part.until(exit_index).log_odds
             if self.table is not None:
                 self.table[:, rows] = self._padded(part)
 
