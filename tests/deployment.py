@@ -15,15 +15,9 @@ from torch.utils.data import Dataset
 import offramp
 from offramp.networks import EarlyExitNetwork, Shared
 from offramp.networks.heads import CascadeHead, LinearHead, Pool
-from offramp.scorers import exit_networks
+from offramp.runtime.output import Taken
 
 SAMPLES = 90
-
-
-@pytest.fixture(autouse=True)
-def _short_fits(monkeypatch):
-    """How well a corrector is trained does not matter here."""
-    monkeypatch.setattr(exit_networks, "MIN_STEPS", 20)
 
 
 class Batches(Dataset):
@@ -143,10 +137,12 @@ def split_batch(inputs: Any, size: int) -> Any:
 def joined_outputs(outputs: Any) -> offramp.runtime.RunOutput:
     """One output for several batches."""
     outputs = list(outputs)
-    names = ("logits", "exits", "scores", "costs", "predictions", "stopped")
-    tensors = {name: torch.cat([getattr(each, name) for each in outputs]) for name in names}
-    confidence = torch.cat([each.confidence for each in outputs])
-    return offramp.runtime.RunOutput(**tensors, confidence_source=confidence)
+    columns = zip(*(each.taken for each in outputs), strict=True)
+    taken = Taken(*map(torch.cat, columns))
+    logits, confidence = (
+        torch.cat([getattr(each, name) for each in outputs]) for name in ("logits", "confidence")
+    )
+    return offramp.runtime.RunOutput(logits, taken, confidence)
 
 
 class Clock:
@@ -231,13 +227,7 @@ def world():
 @pytest.fixture(scope="session")
 def make_once():
     """For worlds that several tests share."""
-
-    def make(*args, **options):
-        with pytest.MonkeyPatch.context() as patch:  # undone at once: other tests want real fits
-            patch.setattr(exit_networks, "MIN_STEPS", 20)
-            return make_world(*args, **options)
-
-    return make
+    return make_world
 
 
 PAIRS = {

@@ -35,7 +35,7 @@ from offramp.storage import read_folder
 from offramp.training import TrainConfig
 
 from .cli.test_predict_bench import SPLITS
-from .deployment import _short_fits, joined_outputs, make_world, split_batch  # noqa: F401
+from .deployment import joined_outputs, make_world, split_batch
 from .pretend import register
 from .studies.conftest import TINY
 

@@ -1,4 +1,5 @@
 import json
+import warnings
 from dataclasses import dataclass
 
 import pytest
@@ -29,6 +30,7 @@ from offramp.answers import (
 from offramp.errors import (
     BudgetError,
     ConfigError,
+    FewSamplesWarning,
     FileFormatError,
     LedgerError,
     NotFittedError,
@@ -36,7 +38,7 @@ from offramp.errors import (
     OriginWarning,
     SplitError,
 )
-from offramp.scorers import BreakEven, Entropy, Margin, Patience
+from offramp.scorers import BreakEven, Entropy, LogisticCorrector, Margin, Patience
 from offramp.thresholds.points import points_of
 
 PAIRS = [
@@ -363,6 +365,18 @@ def test_too_few_samples_for_cross_fitting_are_refused(splits):
         Policy(Corrector(), TemperatureScaling()).fit(few)
 
 
+def test_a_corrector_that_is_about_to_overfit_says_so_once(splits):
+    few = splits["held_out"].take(range(50))
+    instead = r"50 samples, and with fewer than \d+ .*overfit: use scorers.LogisticCorrector"
+    with pytest.warns(FewSamplesWarning, match=instead) as caught:
+        Policy(Corrector(epochs=1)).fit(few)  # cross-fits too, on fewer still
+    assert [type(each.message) for each in caught] == [FewSamplesWarning]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FewSamplesWarning)
+        Policy(LogisticCorrector()).fit(few)
+        Policy(Corrector(epochs=1)).fit(splits["held_out"])
+
+
 def test_an_own_scorer_goes_through_a_file(splits, tmp_path):
     @dataclass
     class SecondBest(Scorer):
@@ -443,7 +457,7 @@ def test_saving_removes_only_its_own_files(baseline, tmp_path):
         ({"scorer": {"name": "MaxProbability", "settings": {"a": 1}}}, "settings do not fit"),
         ({"costs": {}}, "not a complete policy"),
         ({"selected": 999}, "not a complete policy: the number of an operating point"),
-        ({"selected": "x"}, "not a complete policy: the number of an operating point"),
+        ({"selected": "x"}, "not a complete policy: `selected` must be a whole number"),
         ({"version": 0}, "format version 0"),
     ],
 )

@@ -14,9 +14,11 @@ ROOT = Path(offramp.__file__).parent
 ROOT_ROOMS = [
     *(
         "errors",
+        "schema",
         "storage",
         "extras",
         "hints",
+        "names",
         "machine",
         "progress",
         "costs",
@@ -27,7 +29,7 @@ ROOT_ROOMS = [
 ]
 CORE = [
     *("ledger", "synthetic", "answers", "scorers", "thresholds", "replay", "answer_confidence"),
-    *("policy", "guarantees", "methods", "evaluation", "advice", "testing"),
+    *("session", "policy", "guarantees", "methods", "evaluation", "advice", "testing"),
 ]
 NETWORK = ["data", "networks", "training"]
 MEETING = [

@@ -9,48 +9,53 @@ from data to a report. `Runner` puts a policy to work. `testing` checks answers,
 threshold methods of your own.
 """
 
+import sys
 from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from offramp import (
-    answers,
-    data,
-    evaluation,
-    metrics,
-    networks,
-    runtime,
-    scorers,
-    synthetic,
-    targets,
-    thresholds,
-    training,
-    zoo,
-)
-from offramp.advice import advise, auto
-from offramp.answers import Answer, TemperatureScaling
-from offramp.costs import Costs
-from offramp.errors import OfframpError
-from offramp.evaluation import compare, evaluate
-from offramp.guarantees import Guarantee, certify
-from offramp.ledger import Ledger
-from offramp.methods import Method
-from offramp.networks import attach, build
-from offramp.onnx import OnnxRunner, export
-from offramp.policy import Policy
-from offramp.profile import profile
-from offramp.record import record
-from offramp.runtime import Runner
-from offramp.scorers import Corrector, MaxProbability, Scorer
-from offramp.training import TrainConfig, train
-
 if TYPE_CHECKING:
-    from offramp import studies, testing, theory
+    from offramp import (
+        answers,
+        data,
+        evaluation,
+        metrics,
+        networks,
+        runtime,
+        scorers,
+        studies,
+        synthetic,
+        targets,
+        testing,
+        theory,
+        thresholds,
+        training,
+        zoo,
+    )
+    from offramp.advice import advise, auto
+    from offramp.answers import Answer, TemperatureScaling
+    from offramp.costs import Costs
+    from offramp.errors import OfframpError
+    from offramp.evaluation import compare, evaluate
+    from offramp.guarantees import Guarantee, certify
+    from offramp.ledger import Ledger
+    from offramp.methods import Method
+    from offramp.networks import attach, build
+    from offramp.onnx import OnnxRunner, export
+    from offramp.policy import Policy
+    from offramp.profile import profile
+    from offramp.record import record
+    from offramp.runtime import Cascade, Runner
+    from offramp.scorers import Corrector, MaxProbability, Scorer
     from offramp.studies import run
+    from offramp.training import TrainConfig, train
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Answer",
+    "Cascade",
     "Corrector",
     "Costs",
     "Guarantee",
@@ -93,14 +98,59 @@ __all__ = [
     "zoo",
 ]
 
-# Imported when they are first asked for: few programs need them, and they double the time.
-_LAZY = {"run": "studies", "studies": "studies", "testing": "testing", "theory": "theory"}
+# Everything is imported when it is first asked for: torch takes seconds, and the command line
+# answers `--help`, Tab and most mistakes without it.
+_HOMES = {
+    "Answer": "answers",
+    "Cascade": "runtime",
+    "Corrector": "scorers",
+    "Costs": "costs",
+    "Guarantee": "guarantees",
+    "Ledger": "ledger",
+    "MaxProbability": "scorers",
+    "Method": "methods",
+    "OfframpError": "errors",
+    "OnnxRunner": "onnx",
+    "Policy": "policy",
+    "Runner": "runtime",
+    "Scorer": "scorers",
+    "TemperatureScaling": "answers",
+    "TrainConfig": "training",
+    "advise": "advice",
+    "attach": "networks",
+    "auto": "advice",
+    "build": "networks",
+    "certify": "guarantees",
+    "compare": "evaluation",
+    "evaluate": "evaluation",
+    "export": "onnx",
+    "profile": "profile",
+    "record": "record",
+    "run": "studies",
+    "train": "training",
+}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name not in _LAZY:
+    home = _HOMES.get(name, name)
+    if home.startswith("_") or find_spec(f"offramp.{home}") is None:
         raise AttributeError(f"module 'offramp' has no attribute {name!r}")
-    module = import_module(f"offramp.{_LAZY[name]}")
-    found = module if name == _LAZY[name] else getattr(module, name)
+    module = import_module(f"offramp.{home}")
+    found = getattr(module, name) if name in _HOMES else module
     globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Keeps the functions `record` and `profile` in front of the modules of the same names."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -97,21 +97,23 @@ def fit_confidence(
             for rows, answers in crossed
         )
     else:
-        scores = crossfit_scores(scorer, history, ledger.labels, ledger.costs)
+        scores = crossfit_scores(scorer, history, ledger)
         parts = ((rows, part.answers, scores[rows]) for rows, part in history.chunks())
     return Confidence().fit(parts, ledger.labels)
 
 
-def crossfit_scores(scorer: Scorer, history: History, labels: Tensor, costs: Tensor) -> Tensor:
+def crossfit_scores(scorer: Scorer, history: History, ledger: Ledger) -> Tensor:
     """Scores `[N, M-1]` of every sample by a copy of `scorer` that was fitted without it.
 
     Copies that were fitted on fewer samples are less sure of themselves, or more. So the scores
     of each are brought to the mean and the spread that those of `scorer` itself have.
     """
+    labels, costs = ledger.labels, ledger.cumulative_costs
     own = _chunked_scores(scorer, history)
     scores = torch.empty_like(own)
-    for rest, fold in folds(len(history), FOLDS):
-        fitted = scorer.clone().fit(history.take(rest), labels[rest], costs)
+    for rest, fold in folds(len(history), FOLDS, ledger.group_numbers):
+        paid = costs if costs.ndim == 1 else costs[rest]
+        fitted = scorer.clone().fit(history.take(rest), labels[rest], paid)
         found = _chunked_scores(fitted, history.take(fold))
         spread = found.std(dim=0, correction=0).clamp_min(1e-12)
         scores[fold] = (found - found.mean(0)) / spread * own.std(0, correction=0) + own.mean(0)

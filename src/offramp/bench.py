@@ -12,16 +12,19 @@ from torch import Tensor
 
 from offramp.errors import ConfigError
 from offramp.machine import device_of
+from offramp.methods import Plan
+from offramp.names import RUNTIMES
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.state import batch_size as rows_of
 from offramp.policy import Policy
 from offramp.profile import (
-    RUNTIMES,
     Profile,
     Ticks,
     Timed,
+    answered,
     batch_of,
     plain_policy,
+    plainly,
     profile,
     runner_of,
 )
@@ -95,7 +98,6 @@ class Candidate:
     name: str
     answer: Callable[[Any], RunOutput | Tensor]  # a batch -> with exits, or predictions `[n]`
     promised: Callable[..., float] | None = None  # batch size and exits -> share of the time
-    prepare: Callable[[], None] = lambda: None  # before it is timed
     best: list[float] = field(default_factory=list)
     right: list[Tensor] = field(default_factory=list)
     exits: list[Tensor] = field(default_factory=list)
@@ -111,7 +113,7 @@ class Candidate:
 
 def bench(
     network: EarlyExitNetwork,
-    policy: Policy,
+    policy: Policy | Plan,
     inputs: Any,  # noqa: ANN401 - a batch as the network takes it
     labels: Tensor | None = None,
     config: BenchConfig | None = None,
@@ -126,7 +128,7 @@ def bench(
 
     Args:
         network: The network.
-        policy: At an operating point.
+        policy: At an operating point; or a plan of `auto`, with a policy for each of its budgets.
         inputs: Real samples, so that they leave where they leave in use.
         labels: `[N]`, for accuracies.
         config: Runtimes, batch sizes, budgets, threads, seconds.
@@ -160,15 +162,24 @@ def bench(
         known = (profiles or {}).get(runtime)
         sizes = sorted(config.batch_sizes)
         if known is None:
+            decided = policy if isinstance(policy, Policy) else None
             known = profile(
-                network, policy, runtime, sizes, config.threads, inputs, config.seconds, clock
+                network, decided, runtime, sizes, config.threads, inputs, config.seconds, clock
             )
         with ExitStack() as stack:
 
             def opened(net: EarlyExitNetwork, by: Policy, runtime: str = runtime) -> Timed:
                 return stack.enter_context(runner_of(net, by, runtime, config.threads))
 
-            candidates = list(_candidates(network, policy, config, rivals or {}, known, opened))
+            chosen = _named(policy, config.budgets)
+            runners = {name: opened(network, each) for name, each in chosen.items()}
+            candidates = [
+                Candidate(name, partial(answered, runner), partial(known.promise, chosen[name]))
+                for name, runner in runners.items()
+            ]
+            full = next(iter(runners.values()))
+            candidates.append(Candidate(WITHOUT, partial(plainly, full)))
+            candidates += _rivals(network, config, rivals or {}, opened)
             for size in sizes:
                 batches = _batches(inputs, labels, size)
                 if size > sizes[0] and not _affordable(candidates, size, sizes, config.seconds):
@@ -178,32 +189,29 @@ def bench(
     return rows
 
 
-def _candidates(
+Opened = Callable[[EarlyExitNetwork, Policy], Timed]
+
+
+def _named(policy: Policy | Plan, budgets: Sequence[float]) -> dict[str, Policy]:
+    """What is timed with exits: the policies of a plan, or one policy at its budgets."""
+    if isinstance(policy, Policy):
+        if not budgets:
+            return {"with exits": policy}
+        return {f"at {budget:.0%}": policy.at(budget=budget) for budget in budgets}
+    return {f"at {budget:.0%}": policy[budget] for budget in budgets or policy.policies}
+
+
+def _rivals(
     network: EarlyExitNetwork,
-    policy: Policy,
     config: BenchConfig,
     rivals: Mapping[str, EarlyExitNetwork],
-    known: Profile,
-    opened: Callable[[EarlyExitNetwork, Policy], Timed],
+    opened: Opened,
 ) -> Iterator[Candidate]:
-    runner = opened(network, policy)
-    if not config.budgets:
-        yield Candidate("with exits", runner, partial(known.promise, policy))
-    for budget in config.budgets:
-        promise = partial(known.promise, policy.at(budget=budget))
-        move = partial(runner.set_budget, budget)
-        yield Candidate(f"at {budget:.0%}", runner, promise, move)
-    yield Candidate(WITHOUT, partial(_plainly, runner))
     for exit_index in range(network.num_exits - 1) if config.cuts else ():
         cut = opened(network, plain_policy(network, [exit_index]))
-        yield Candidate(f"exit {exit_index} alone", partial(_plainly, cut))
+        yield Candidate(f"exit {exit_index} alone", partial(plainly, cut))
     for name, rival in rivals.items():
-        yield Candidate(name, partial(_plainly, opened(rival, plain_policy(rival))))
-
-
-def _plainly(runner: Timed, x: Any) -> Tensor:  # noqa: ANN401
-    """What the network without exits predicts, `[n]`."""
-    return runner.full(x).argmax(dim=1)
+        yield Candidate(name, partial(plainly, opened(rival, plain_policy(rival))))
 
 
 def _batches(
@@ -261,7 +269,6 @@ def _run(
     x: Any,  # noqa: ANN401
     clock: Callable[[], float],
 ) -> tuple[float, RunOutput | Tensor]:
-    each.prepare()
     start = clock()
     answers = each.answer(x)
     return clock() - start, answers

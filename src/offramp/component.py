@@ -11,8 +11,19 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from torch import Tensor
 
-from offramp.errors import ConfigError, FileFormatError, NotFittedError
+from offramp.errors import ConfigError, FileFormatError, LedgerError, NotFittedError
 from offramp.extras import import_hint
+
+HAS = {
+    "logits": "logits",
+    "answers": "answers with confidences: use CurrentExit or MajorityVote to answer, and "
+    "MaxProbability, Patience, Corrector, LogisticCorrector or BreakEven to stop",
+    "confidences": "confidences: use CurrentExit to answer, and MaxProbability, Corrector, "
+    "LogisticCorrector or BreakEven to stop, or give the answers to Ledger.from_answers, too",
+}
+"""What ledgers of each kind have, as the end of a sentence."""
+
+EVERY_KIND = tuple(HAS)
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -39,9 +50,12 @@ class Component:
 
     Attributes:
         learned: Names of the tensors that `fit` sets; empty where there is nothing to learn.
+        reads: The kinds of ledgers that it can read: `logits`, `answers` (with confidences), or
+            `confidences` alone; see `Ledger.kind`.
     """
 
     learned: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[str, ...]] = ("logits",)
     _known: ClassVar[dict[str, type["Component"]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
@@ -63,6 +77,19 @@ class Component:
     def clone(self, **changes: Any) -> Self:  # noqa: ANN401
         """An unfitted copy with the same settings, but for `changes`."""
         return type(self)(**{**self.settings(), **changes})
+
+    def on(self, kind: str) -> Self:
+        """An unfitted copy for ledgers of a kind.
+
+        Raises:
+            LedgerError: It cannot read them.
+        """
+        if kind not in self.reads:
+            lacking = "logits of classes" if "answers" not in self.reads else "the answers"
+            raise LedgerError(
+                f"{type(self).__name__} needs {lacking}, and this ledger has only {HAS[kind]}"
+            )
+        return self.clone()
 
     @property
     def learns(self) -> bool:
@@ -115,7 +142,8 @@ class Component:
             )
         try:
             component = found(**description.get("settings", {}))
-        except TypeError as error:
+        # Components are anybody's, and what they do with odd settings is not known.
+        except Exception as error:
             raise FileFormatError(f"the file's settings do not fit {name}: {error}") from None
         if set(state) != set(found.learned):
             raise FileFormatError(

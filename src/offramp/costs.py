@@ -1,4 +1,8 @@
-"""What each exit costs: stages and heads apart, from which the cumulative costs follow."""
+"""What each exit costs: stages and heads apart, from which the cumulative costs follow.
+
+`Costs` are the same for every sample, as those of a network are. `SampleCosts` differ from sample
+to sample: tokens, dollars.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +15,7 @@ from torch import Tensor
 
 from offramp.errors import LedgerError
 
-UNITS = ("macs", "seconds", "relative")
+UNITS = ("macs", "seconds", "tokens", "dollars", "relative")
 
 OCCUPANCY = (*(2.0**-power for power in range(10, -1, -1)),)
 """Shares of a batch that is still there, at which the costs of shrinking batches are known."""
@@ -22,11 +26,12 @@ class Costs:
     """Cost of every stage and of every head, in one unit.
 
     Args:
-        stages: `[M]`, the cost of each stage alone; positive.
+        stages: `[M]`, the cost of each stage alone; positive. Zero where an exit is a model of its
+            own, which costs what its head does: see `of_members`.
         heads: `[M]`, the cost of each exit's head alone; zero where it is not known apart.
         reference: Cost of the network without exits, to which budgets are relative. The default
             is all stages and the last head.
-        unit: `macs`, `seconds` or `relative`.
+        unit: `macs`, `seconds`, `tokens`, `dollars` or `relative`.
         shrinking: What stages and heads cost per sample of the *whole* batch when only a share of
             it is left, `[2, M, G]` at the shares `OCCUPANCY`; the last column is `stages` and
             `heads`. A stage on a quarter of a batch takes more than a quarter of the time.
@@ -57,13 +62,14 @@ class Costs:
                 f"{len(self.stages)}"
             )
         for exit_index, (stage, head) in enumerate(zip(self.stages, self.heads, strict=True)):
-            if not stage > 0:
+            if not head >= 0:
+                raise LedgerError(f"the head of exit {exit_index} has a negative cost, {head:g}")
+            # The first look may be free, as it is where nothing has been thought yet.
+            if not stage >= 0 or (exit_index and not stage + head > 0):
                 raise LedgerError(
                     f"costs must increase from exit to exit, but the stage before exit "
                     f"{exit_index} costs {stage:g}"
                 )
-            if not head >= 0:
-                raise LedgerError(f"the head of exit {exit_index} has a negative cost, {head:g}")
         if not self.reference:
             object.__setattr__(self, "reference", sum(self.stages) + self.heads[-1])
         if not 0 < self.reference < float("inf"):
@@ -101,6 +107,24 @@ class Costs:
         steps = tuple(after - before for before, after in pairwise((0.0, *values)))
         # The reference is given, not summed: 0.1 + 0.2 is not 0.3, and budgets compare to it.
         return cls(steps, (0.0,) * len(steps), reference or values[-1], unit)
+
+    @classmethod
+    def of_members(cls, costs: Any, unit: str) -> "Costs":  # noqa: ANN401 - checked by _floats
+        """Costs of a cascade: exits are models of their own, and share no stages.
+
+        Budgets are then shares of the last model alone, and models that are left out cost nothing.
+
+        Args:
+            costs: `[M]`, of each model alone.
+            unit: Of the costs.
+
+        Example:
+            >>> cascade = Costs.of_members([1.0, 4.0, 10.0], "dollars")
+            >>> cascade.cumulative.tolist(), cascade.alone.tolist(), cascade.reference
+            ([1.0, 5.0, 15.0], [1.0, 4.0, 10.0], 10.0)
+        """
+        values = _floats("costs", costs)
+        return cls((0.0,) * len(values), values, unit=unit)
 
     @property
     def cumulative(self) -> Tensor:
@@ -169,6 +193,135 @@ class Costs:
             "unit": self.unit,
             **({"shrinking": self.shrinking} if self.shrinking else {}),
         }
+
+
+@dataclass(frozen=True, eq=False)
+class SampleCosts:
+    """Costs that differ from sample to sample: tokens that were thought, dollars of a call.
+
+    Attributes:
+        stages: float64 `[N, M]`, of each stage alone.
+        heads: float64 `[N, M]`, of each exit's head alone.
+        reference: float64 `[N]`, of going to the end without looking on the way.
+        unit: As in `Costs`.
+
+    Example:
+        >>> costs = SampleCosts.from_cumulative([[10, 30], [20, 50]], "tokens")
+        >>> costs.cumulative.tolist(), costs.mean().reference
+        ([[10.0, 30.0], [20.0, 50.0]], 40.0)
+    """
+
+    stages: Tensor
+    heads: Tensor
+    reference: Tensor
+    unit: str = "relative"
+
+    @classmethod
+    def from_cumulative(cls, costs: Any, unit: str = "relative") -> "SampleCosts":  # noqa: ANN401
+        """Take cumulative costs `[N, M]`, which must not fall from stage to stage.
+
+        A stage that a sample does not have costs nothing more.
+        """
+        values = _table("costs", costs)
+        steps = values.diff(dim=1, prepend=torch.zeros(len(values), 1, dtype=torch.float64))
+        if (steps < 0).any():
+            sample, exit_index = (steps < 0).nonzero()[0].tolist()
+            raise LedgerError(
+                f"`costs` must not be negative and must not fall from exit to exit, got "
+                f"{values[sample, exit_index]:g} at sample {sample}, exit {exit_index}; they are "
+                "cumulative: what a sample has cost by then, not the stage alone"
+            )
+        return cls(steps, torch.zeros_like(steps), values[:, -1], unit)
+
+    @classmethod
+    def of_members(cls, costs: Any, unit: str) -> "SampleCosts":  # noqa: ANN401
+        """Costs `[N, M]` of the models of a cascade, each alone; see `Costs.of_members`.
+
+        Example:
+            >>> SampleCosts.of_members([[1, 9], [3, 11]], "dollars").mean().alone.tolist()
+            [2.0, 10.0]
+        """
+        values = _table("costs", costs)
+        if (values < 0).any():
+            sample, exit_index = (values < 0).nonzero()[0].tolist()
+            raise LedgerError(
+                f"costs must not be negative, got {values[sample, exit_index]:g} at sample "
+                f"{sample}, model {exit_index}"
+            )
+        return cls(torch.zeros_like(values), values, values[:, -1], unit)
+
+    def __len__(self) -> int:
+        return len(self.stages)
+
+    @property
+    def cumulative(self) -> Tensor:
+        """`[N, M]` float64: what a sample has cost by each exit."""
+        return (self.stages + self.heads).cumsum(1)
+
+    def mean(self) -> Costs:
+        """The mean sample's costs, by which exits are compared and budgets understood."""
+        stages, heads = (tuple(part.mean(dim=0).tolist()) for part in (self.stages, self.heads))
+        return Costs(stages, heads, float(self.reference.mean()), self.unit)
+
+    def take(self, index: Tensor) -> "SampleCosts":
+        """Those of some samples."""
+        return SampleCosts(self.stages[index], self.heads[index], self.reference[index], self.unit)
+
+    def until(self, lengths: Tensor) -> "SampleCosts":
+        """Nothing is paid after a sample's end, with so many exits `[N]`."""
+        there = torch.arange(self.stages.shape[1]) < lengths[:, None]
+        stages, heads = self.stages * there, self.heads * there
+        ended = ((self.stages + self.heads) * ~there).sum(dim=1) > 0
+        reference = torch.where(ended, (stages + heads).sum(dim=1), self.reference)
+        return SampleCosts(stages, heads, reference, self.unit)
+
+    def keep(self, exits: Sequence[int]) -> "SampleCosts":
+        """Keep these exits, as `Costs.keep` does."""
+        bounds = [0, *(exit_index + 1 for exit_index in exits)]
+        stages = [self.stages[:, a:b].sum(dim=1) for a, b in pairwise(bounds)]
+        heads = self.heads[:, list(exits)]
+        return SampleCosts(torch.stack(stages, dim=1), heads, self.reference, self.unit)
+
+
+def mean_costs(costs: Tensor) -> Tensor:
+    """`[M]` float64: what each exit costs the mean sample, from costs `[M]` or `[N, M]`."""
+    return costs.double().mean(dim=0) if costs.ndim == 2 else costs.double()
+
+
+def costs_taken(costs: Tensor, exits: Tensor) -> Tensor:
+    """What each sample pays for the exit that it takes.
+
+    Args:
+        costs: `[M]`, or `[N, M]` where they differ from sample to sample.
+        exits: `[N]` or `[P, N]`.
+
+    Returns:
+        Of the shape of `exits`.
+
+    Example:
+        >>> exits = torch.tensor([[0, 1], [1, 1]])
+        >>> costs_taken(torch.tensor([[1.0, 2.0], [3.0, 5.0]]), exits)
+        tensor([[1., 5.],
+                [2., 5.]])
+    """
+    return costs[exits.long()] if costs.ndim == 1 else costs[range(len(costs)), exits.long()]
+
+
+def _table(name: str, values: Any) -> Tensor:  # noqa: ANN401 - checked here
+    """Finite float64 `[N, M]`."""
+    try:
+        numbers = torch.as_tensor(values, dtype=torch.float64)
+    except (TypeError, ValueError) as error:
+        raise LedgerError(f"`{name}` must be a table of numbers: {error}") from None
+    if numbers.ndim != 2 or not numbers.numel():
+        raise LedgerError(f"`{name}` must have the shape [N, M], got {list(numbers.shape)}")
+    if not numbers.isfinite().all():
+        sample, exit_index = (~numbers.isfinite()).nonzero()[0].tolist()
+        value = numbers[sample, exit_index]
+        raise LedgerError(
+            f"`{name}` must be finite, got {value:g} at sample {sample}, exit {exit_index}"
+        )
+    return numbers
 
 
 def _curves(values: Any, exits: int) -> tuple[tuple[tuple[float, ...], ...], ...]:  # noqa: ANN401

@@ -5,6 +5,7 @@ __all__ = [
     "ConfigError",
     "CorruptImageError",
     "DataError",
+    "FewSamplesWarning",
     "FileFormatError",
     "GuaranteeError",
     "GuaranteeWarning",
@@ -106,6 +107,10 @@ class PromiseError(OfframpError, AssertionError):
 
 class OriginWarning(UserWarning):
     """A ledger does not say which network made it, so mixing cannot be noticed."""
+
+
+class FewSamplesWarning(UserWarning):
+    """A scorer is fitted to fewer samples than it needs, and is likely to overfit."""
 
 
 class GuaranteeWarning(UserWarning):

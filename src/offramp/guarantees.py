@@ -13,7 +13,7 @@ from torch import Tensor
 from offramp.errors import ConfigError, GuaranteeError, LedgerError, NotFittedError, SplitError
 from offramp.ledger import Ledger
 from offramp.policy import Policy
-from offramp.replay import Replay
+from offramp.replay import SURE, Replay
 from offramp.thresholds.optimized import Floats
 from offramp.thresholds.points import bound_text
 
@@ -138,7 +138,7 @@ def _checked(losses: Tensor, delta: float) -> Floats:
 BOUNDS: dict[str, Bound] = {"betting": betting, "hoeffding-bentkus": hoeffding_bentkus}
 
 
-LOSSES = ("regret", "disagreement")
+LOSSES = ("regret", "regret-sure", "regret-hopeless", "disagreement")
 
 
 @dataclass(frozen=True)
@@ -152,9 +152,13 @@ class Guarantee:
         delta: Probability, over the draw of the certification sample, with which the guarantee
             may fail. None asks for less: that it holds on average over such draws (conformal
             risk control).
-        loss: `regret`: the full network is right and the early answer wrong. `disagreement`: the
-            two differ.
+        loss: `regret`: the full network is right and the early answer wrong. `regret-sure` and
+            `regret-hopeless` count it where the policy stopped because it was sure, or gave up:
+            with a confidence of at least one half, or below. `disagreement`: the two differ.
         bound: `betting`, or `hoeffding-bentkus`.
+        largest_cost: The most that a single sample can cost, in the unit of the ledger, such as
+            a limit on tokens; needed for a `budget` where costs differ from sample to sample.
+            The budget is then a share of the mean cost of going to the end on held_out.
 
     Example:
         >>> Guarantee(epsilon=0.02, budget=0.6).level
@@ -166,6 +170,7 @@ class Guarantee:
     delta: float | None = 0.1
     loss: str = "regret"
     bound: str = "betting"
+    largest_cost: float | None = None
 
     def __post_init__(self) -> None:
         if self.epsilon is None and self.budget is None:
@@ -230,7 +235,7 @@ class Certificate:
     Attributes:
         policy: At that point.
         guarantee: What holds for it.
-        samples: Size of the certification sample.
+        samples: Size of the certification sample: groups, where samples belong to some.
         loss: Mean loss against the full network on that sample.
         loss_bound: The smallest epsilon that could have been certified for it; None where only a
             budget was asked for.
@@ -312,16 +317,20 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
     _check_unseen(policy, val)
     exits = replay.exits_by_point.T.long()  # [N, P], cheapest first
     losses = _losses(replay, exits, guarantee.loss)
-    costs = replay.point_costs.gather(1, exits.T).T  # [N, P]
+    # Shares of a reference that val has no part in: that of held_out, where samples differ.
+    reference = policy.reference_cost
+    costs = replay.costs_by_point.T * (val.reference_cost / reference)  # [N, P]
+    # Samples of a group are not independent, and groups are: bounds are for means of groups.
+    losses, costs = (_by_group(values, replay.groups) for values in (losses, costs))
     loss_bounds = _loss_bounds(losses, guarantee)
-    cost_bounds = _cost_bounds(costs, replay.point_costs, guarantee)
+    cost_bounds = _cost_bounds(costs, replay, guarantee, reference)
     point = _choose(loss_bounds, cost_bounds, guarantee)
     chosen = policy.uncertified().at_point(point)
     chosen.record("certify", val)
     certificate = Certificate(
         chosen,
         guarantee,
-        len(val),
+        len(losses),
         float(losses[:, point].mean()),
         None if loss_bounds is None else float(loss_bounds[point]),
         float(costs[:, point].mean()),
@@ -347,7 +356,32 @@ def _losses(replay: Replay, exits: Tensor, kind: str) -> Tensor:
     if kind == "disagreement":
         return (early != full).double()
     lost = replay.network_correct[:, -1:] & ~replay.correct.gather(1, exits)
+    if kind != "regret":
+        sure = replay.confidences.gather(1, exits) >= SURE
+        lost &= sure if kind == "regret-sure" else ~sure
     return lost.double()
+
+
+def _by_group(values: Tensor, groups: Tensor | None) -> Tensor:
+    """Means `[G, P]` of the samples of each group, from values `[N, P]`."""
+    if groups is None:
+        return values
+    sums = torch.zeros(int(groups.max()) + 1, values.shape[1], dtype=torch.float64)
+    return sums.index_add_(0, groups, values) / torch.bincount(groups)[:, None]
+
+
+def _possible(replay: Replay, guarantee: Guarantee, reference: float) -> tuple[float, float]:
+    """The least and the most that a sample can cost, as shares of the reference cost."""
+    if replay.price.by_sample is None:
+        # The range is that of the network's exits, and not that of the sample.
+        return float(replay.point_costs.min()), float(replay.point_costs.max())
+    if guarantee.largest_cost is None:
+        raise ConfigError(
+            "costs differ from sample to sample here, and a bound on their mean needs the most "
+            "that a single one can cost: give it as Guarantee(largest_cost=...), in "
+            f"{replay.price.costs.unit}, such as the limit on tokens"
+        )
+    return 0.0, guarantee.largest_cost / reference
 
 
 def _loss_bounds(losses: Tensor, guarantee: Guarantee) -> Tensor | None:
@@ -357,13 +391,19 @@ def _loss_bounds(losses: Tensor, guarantee: Guarantee) -> Tensor | None:
     return upper_bounds(losses.flip(1), guarantee).flip(0)
 
 
-def _cost_bounds(costs: Tensor, possible: Tensor, guarantee: Guarantee) -> Tensor | None:
-    """`[P]`, cheapest first, which is the safe end; `possible` costs are those of all exits."""
+def _cost_bounds(
+    costs: Tensor, replay: Replay, guarantee: Guarantee, reference: float
+) -> Tensor | None:
+    """`[P]`, cheapest first, which is the safe end."""
     if guarantee.budget is None:
         return None
-    # The range is that of the network's exits, and not that of the sample.
-    cheapest, span = possible.min(), possible.max() - possible.min()
-    return cheapest + upper_bounds((costs - cheapest) / span, guarantee) * span
+    least, most = _possible(replay, guarantee, reference)
+    if float(costs.max()) > most + 1e-9:
+        raise ConfigError(
+            f"`largest_cost` is the most that a sample can cost, got {guarantee.largest_cost:g}, "
+            f"and one of this sample costs {float(costs.max()) * reference:g}"
+        )
+    return least + upper_bounds((costs - least) / (most - least), guarantee) * (most - least)
 
 
 def _choose(loss_bounds: Tensor | None, cost_bounds: Tensor | None, wanted: Guarantee) -> int:

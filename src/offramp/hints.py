@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 
 def close_names(
@@ -35,3 +36,11 @@ def or_known(name: object, known: Iterable[str]) -> str:
     """
     candidates = list(known)
     return did_you_mean(name, candidates) or f"; known are {', '.join(sorted(candidates))}"
+
+
+def near_path(path: Path) -> str:
+    """The end of a message about a path that is not there: what lies beside it, or nothing."""
+    missing = next((each for each in (*reversed(path.parents), path) if not each.exists()), path)
+    beside = missing.parent.iterdir() if missing.parent.is_dir() else ()
+    close = close_names(missing.name, sorted(each.name for each in beside))
+    return f"; did you mean {missing.with_name(close[0])}?" if close else ""

@@ -4,14 +4,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from offramp.answers import (
     Answer,
     ClassWiseEnsemble,
     CurrentExit,
     GeometricEnsemble,
+    MajorityVote,
     MatrixScaling,
     ProductOfExperts,
     StackingNetwork,
@@ -24,6 +26,7 @@ from offramp.extras import load_plugin, plugin_origins
 from offramp.hints import did_you_mean, or_known
 from offramp.ledger import Ledger
 from offramp.policy import Policy
+from offramp.schema import restore
 from offramp.scorers import (
     BreakEven,
     Corrector,
@@ -118,7 +121,8 @@ class Plan(Mapping[float, Policy]):
             FileFormatError: Something is missing, or was not written by `save`.
         """
         folder = Path(folder)
-        meta = read_description(folder, "plan", VERSION)
+        where = f"{folder} is not a complete plan"
+        meta: _PlanFile = restore(_PlanFile, read_description(folder, "plan", VERSION), where)
         try:
             budgets, chosen = meta["budgets"], zip(meta["policies"], meta["points"], strict=True)
             loaded = {
@@ -136,8 +140,20 @@ class Plan(Mapping[float, Policy]):
                     for name, found in meta["accuracies"].items()
                 },
             )
-        except (KeyError, TypeError, ValueError, BudgetError) as error:
-            raise FileFormatError(f"{folder} is not a complete plan: {error}") from None
+        except (ValueError, BudgetError) as error:  # parts of different lengths, no such point
+            raise FileFormatError(f"{where}: {error}") from None
+
+
+class _PlanFile(TypedDict):
+    """What `Plan.save` writes."""
+
+    budgets: list[float]
+    policies: list[int]
+    points: list[int]
+    exits: list[int]
+    methods: list[str]
+    why: list[str]
+    accuracies: dict[str, list[float]]
 
 
 def keep_exits(ledger: Ledger, exits: Sequence[int]) -> Ledger:
@@ -264,6 +280,8 @@ _PLAIN = [
     Method("margin", "Margin", Margin()),
     Method("patience", "Patience", Patience()),
     Method("product", "Product of experts", answer=ProductOfExperts()),
+    Method("vote", "Majority vote", answer=MajorityVote()),
+    Method("vote-patience", "Majority vote, patience", Patience(), MajorityVote()),
     Method("ensemble", "Geometric ensemble", answer=GeometricEnsemble()),
     Method("class-ensemble", "Class-wise ensemble", answer=ClassWiseEnsemble()),
     Method("stacking", "Stacking network", answer=StackingNetwork()),
@@ -299,6 +317,9 @@ _PLAIN = [
 METHODS = {method.name: method for method in [*_PLAIN, *_correctors()]}
 """All methods by name. `eefp` and `ccct` look at min(5, K) classes."""
 
+# Methods of rooms below this one, which register them when they are imported.
+_ELSEWHERE = {"auto": "offramp.advice", "pairs": "offramp.advice"}
+
 _ALL_K = [f"{name}-top-{k}" for name in ("eefp", "ccct") for k in (1, 2, 5, 10, "all")]
 
 _BEYOND = [
@@ -331,10 +352,13 @@ def register(method: Method) -> None:
     METHODS[method.name] = method
 
 
-def find_methods(names: str | Sequence[str | Method], num_classes: int) -> list[Method]:
+def find_methods(
+    names: str | Sequence[str | Method], num_classes: int, kind: str = "logits"
+) -> list[Method]:
     """Methods for these names, groups expanded, each once.
 
-    A group leaves out correctors that look at more classes than there are. After a colon, a
+    A group leaves out correctors that look at more classes than there are, and methods that cannot
+    read ledgers of a kind. After a colon, a
     name may say which thresholds the method is to have: `eefp:optimized`. A name may also be one
     that an installed package has registered (`offramp.extras`), which is imported then.
 
@@ -360,7 +384,7 @@ def find_methods(names: str | Sequence[str | Method], num_classes: int) -> list[
             found[name.name] = name
         elif name in GROUPS:
             members = (_named(member) for member in GROUPS[name])
-            found |= {m.name: m for m in members if _fits(m, num_classes)}
+            found |= {m.name: m for m in members if _fits(m, num_classes, kind)}
         else:
             found[name] = _named(name)
     if not found:
@@ -386,6 +410,8 @@ def ready(method: Method, thresholds: str = "optimized") -> Method:
 def _named(name: str) -> Method:
     """The method with this name, with other thresholds if the name says so."""
     plain, colon, thresholds = name.partition(":")
+    if plain in _ELSEWHERE:
+        import_module(_ELSEWHERE[plain])
     method = METHODS.get(plain) or plugin_method(plain)
     if method is None:
         raise ConfigError(_unknown(plain))
@@ -432,7 +458,11 @@ def _of(name: str) -> str:
     return f"the method {name!r} of the package {plugin_origins()[name]}"
 
 
-def _fits(method: Method, num_classes: int) -> bool:
+def _fits(method: Method, num_classes: int, kind: str) -> bool:
+    if kind not in method.scorer.reads or kind not in method.answer.reads:
+        return False
+    if kind != "logits":
+        return ":" in method.name or "top-" not in method.name  # there is no `k` to choose
     k = getattr(method.scorer, "k", None)
     return not isinstance(k, int) or k <= num_classes
 

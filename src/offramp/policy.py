@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NotRequired, Self, TypedDict
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from offramp.costs import Costs
 from offramp.errors import (
     BudgetError,
     ConfigError,
+    FewSamplesWarning,
     FileFormatError,
     GuaranteeWarning,
     LedgerError,
@@ -27,13 +28,18 @@ from offramp.errors import (
     SplitError,
 )
 from offramp.ledger import Ledger
-from offramp.replay import Price, Replay, replay
+from offramp.ledger.answers import Normalise
+from offramp.replay import Price, Replay, replay, try_out
+from offramp.schema import check_tensors, restore
 from offramp.scorers import History, Scorer
+from offramp.scorers.base import ledger_history
+from offramp.session import Session
 from offramp.storage import read_folder, write_folder
 from offramp.thresholds.points import DEFAULT, OperatingPoints, not_flattered, tune_points
 from offramp.thresholds.rule import exits_taken
 
 VERSION = 1
+MOST_CLASSES = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,22 @@ class SplitUse:
     split: str
     samples: int
     data_fingerprint: str | None
+
+
+class _Description(TypedDict):
+    """What `Policy.save` writes, as far as `load` needs it."""
+
+    answer: dict[str, Any]
+    scorer: dict[str, Any]
+    network: str | None
+    costs: dict[str, Any]
+    num_classes: int
+    exits: NotRequired[list[int]]
+    selected: int | None
+    guarantee: NotRequired[str | None]
+    uses: list[SplitUse]
+    full_accuracy: float | None
+    confidence: NotRequired[dict[str, Any] | None]
 
 
 class Policy:
@@ -82,6 +104,7 @@ class Policy:
         self.network: str | None = None
         self.cost_model: Costs | None = None
         self.num_classes: int | None = None
+        self.kind = "logits"
         self.exits: tuple[int, ...] = ()
         self.confidence: Confidence | None = None
         self._seen: dict[str, Tensor] = {}  # step -> hashes of the samples it has used
@@ -104,22 +127,29 @@ class Policy:
             held_out: Data that the network was not trained on. Without labels, an answer and a
                 scorer that need none are fitted, and there is no confidence.
             allow_split: Another split's name, to fit on that one knowingly.
+
+        Warns:
+            FewSamplesWarning: The scorer is likely to overfit; with what to use instead.
         """
-        ledger, unfitted = self._held_out(held_out, allow_split), self.answer
+        self._warn_of_few(held_out)
+        ledger = self._held_out(held_out, allow_split)
+        unfitted, scorer = self.answer.on(ledger.kind), self.scorer.on(ledger.kind)
         history = self._history(ledger)
-        scorer = self.scorer.clone()
+        costs = ledger.cumulative_costs
         if history is not None and ledger.has_labels:
-            scorer = scorer.fit(history, ledger.labels, ledger.costs)
+            scorer = scorer.fit(history, ledger.labels, costs)
         elif history is not None:
-            scorer = scorer.fit_unlabelled(history, ledger.costs)
+            scorer = scorer.fit_unlabelled(history, costs)
         self._take_over(unfitted.clone().fit(ledger), scorer, held_out)
-        if ledger.has_labels:
+        if ledger.has_labels and ledger.kind == "logits":
             self.confidence = fit_confidence(unfitted, scorer, ledger, history)
         return self
 
     def fit_confidence(self, held_out: Ledger) -> Self:
         """Fit the confidence in the answers alone; `fit` does it too, and `fit_seeds` does not."""
         ledger = self._held_out(held_out, None)
+        if ledger.kind != "logits":  # answers without logits bring their own
+            return self
         self.confidence = fit_confidence(self.answer, self.scorer, ledger, self._history(ledger))
         return self
 
@@ -129,14 +159,20 @@ class Policy:
         """One fitted policy per seed of the scorer, or one in all where no fit is random.
 
         The answer is fitted once, and all seeds of a corrector are trained together.
+
+        Warns:
+            FewSamplesWarning: The scorer is likely to overfit; with what to use instead.
         """
+        self._warn_of_few(held_out)
         ledger = self._held_out(held_out, allow_split)
-        answer, history = self.answer.clone().fit(ledger), self._history(ledger)
-        scorers: Sequence[Scorer] = [self.scorer.clone()]
+        unfitted, scorer = self.answer.on(ledger.kind), self.scorer.on(ledger.kind)
+        answer, history = unfitted.fit(ledger), self._history(ledger)
+        scorers: Sequence[Scorer] = [scorer]
+        costs = ledger.cumulative_costs
         if history is not None and ledger.has_labels:
-            scorers = self.scorer.fit_seeds(history, ledger.labels, ledger.costs, seeds)
+            scorers = scorer.fit_seeds(history, ledger.labels, costs, seeds)
         elif history is not None:
-            scorers = [scorers[0].fit_unlabelled(history, ledger.costs)]
+            scorers = [scorers[0].fit_unlabelled(history, costs)]
         policies = [Policy(self.scorer, self.answer) for _ in scorers]
         for policy, scorer in zip(policies, scorers, strict=True):
             policy._take_over(answer, scorer, held_out)
@@ -166,9 +202,11 @@ class Policy:
             full, correct = float(found.network_correct[:, -1].double().mean()), found.correct
         inputs = found.scores, correct, found.cost_shares
         chosen = tune_points(*inputs, full, thresholds, points, found.chances)
-        chosen = not_flattered(chosen, *inputs, thresholds, found.chances)
-        prices = found.price.at(chosen.thresholds, chosen.shares)
-        self._points = chosen.priced((prices * chosen.shares).sum(dim=1))
+        chosen = not_flattered(chosen, *inputs, thresholds, found.chances, found.groups)
+        if val.sample_costs is None:
+            prices = found.price.at(chosen.thresholds, chosen.shares)
+            chosen = chosen.priced((prices * chosen.shares).sum(dim=1))
+        self._points = chosen
         self.selected = self.guarantee = None
         self.record("tune", val)
         return self
@@ -257,11 +295,23 @@ class Policy:
             return ledger
         return ledger.keep_exits([ledger.exits.index(kept) for kept in self.exits])
 
+    def start(self, normalise: Normalise | None = None) -> Session:
+        """A session for one item whose stages arrive over time; see `offramp.session`.
+
+        Args:
+            normalise: Brings an answer into the form that is compared; that of the ledgers.
+        """
+        thresholds = self.thresholds  # raises where there are none
+        assert self.num_classes is not None
+        parts = self.answer, self.scorer, thresholds, self.kind, self.num_classes
+        return Session(*parts, normalise)
+
     def decide(self, ledger: Ledger) -> Tensor:
         """The exit at which each sample stops, `[N]`; any split may be asked about."""
         ledger = self._check_partner(ledger)
         thresholds = self.thresholds
-        return exits_taken(replay(self.answer, self.scorer, ledger).scores, thresholds)
+        found = replay(self.answer, self.scorer, ledger)
+        return exits_taken(found.scores, thresholds).minimum(found.last_exits)
 
     def replay(
         self, ledger: Ledger, split: str = "test", allow_split: str | None = None
@@ -283,10 +333,18 @@ class Policy:
         return replace(found, thresholds=thresholds, selected=self.selected)
 
     @property
+    def reference_cost(self) -> float:
+        """Cost of the network without exits; the mean of held_out where samples differ."""
+        if self.cost_model is None:
+            raise NotFittedError("this policy is not fitted; call fit(held_out) first")
+        return self.cost_model.reference
+
+    @property
     def cost_shares(self) -> Tensor:
         """`[M]` float64: costs with those of answer and scorer, as shares of the full network.
 
-        Seconds depend on where samples leave, and are those of the chosen operating point.
+        Seconds depend on where samples leave, and are those of the chosen operating point. Where
+        costs differ from sample to sample, they are those of the mean sample of held_out.
         """
         if self.cost_model is None or self.num_classes is None:
             raise NotFittedError("this policy is not fitted; call fit(held_out) first")
@@ -309,6 +367,7 @@ class Policy:
             "network": self.network,
             "costs": self.cost_model.to_json(),
             "num_classes": self.num_classes,
+            "kind": self.kind,
             "exits": self.exits,
             "selected": self.selected,
             "guarantee": self.guarantee,
@@ -334,6 +393,8 @@ class Policy:
                 names an answer or a scorer that is not defined here.
         """
         meta, tensors = read_folder(folder, "policy", VERSION)
+        where = f"{folder} is not a complete policy"
+        restore(_Description, meta, where)
         names = ("answer", "scorer", "seen", "points", "confidence")
         parts: dict[str, dict[str, Tensor]] = {name: {} for name in names}
         try:
@@ -345,6 +406,7 @@ class Policy:
                 Answer.restore(meta["answer"], parts["answer"]),
             )
             policy.cost_model, policy.num_classes = Costs(**meta["costs"]), meta["num_classes"]
+            policy.kind = meta.get("kind", "logits")  # older files know no other
             policy.exits = tuple(meta.get("exits", range(len(policy.cost_model.stages))))
             policy._seen = parts["seen"]
             if meta.get("confidence") is not None:
@@ -358,8 +420,9 @@ class Policy:
                 )
                 policy = policy if policy.selected is None else policy.at_point(policy.selected)
             policy.guarantee = meta.get("guarantee")
-        except (KeyError, TypeError, BudgetError) as error:
-            raise FileFormatError(f"{folder} is not a complete policy: {error}") from None
+        except (KeyError, TypeError, BudgetError, LedgerError, ConfigError) as error:
+            raise FileFormatError(f"{where}: {error}") from None
+        policy._check_tensors(where, meta.get("kind", "logits"))
         return policy
 
     def fingerprint(self) -> str:
@@ -377,21 +440,54 @@ class Policy:
             digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()
 
+    def _check_tensors(self, where: str, kind: str) -> None:
+        """Raise `FileFormatError` unless tensors of a file fit its exits and classes."""
+        assert self.cost_model is not None and self.num_classes is not None
+        exits = len(self.cost_model.stages)
+        if len(self.exits) != exits or list(self.exits) != sorted(set(self.exits)):
+            raise FileFormatError(f"{where}: {exits} exits have costs, got exits {self.exits}")
+        if not 1 <= self.num_classes <= MOST_CLASSES:
+            raise FileFormatError(f"{where}: `num_classes` cannot be {self.num_classes}")
+        check_tensors(self._seen, dict.fromkeys(self._seen, (torch.int64, (None,))), where)
+        if self._points is not None:
+            self._points.check(exits, where)
+        if self.confidence is not None:
+            weights = {"weights_": (exits, 4), "plain_weights_": (exits, 3)}
+            wanted = {name: (torch.float64, shape) for name, shape in weights.items()}
+            check_tensors(self.confidence.state(), wanted, where)
+        if kind == "logits":
+            try_out(self.answer, self.scorer, exits, self.num_classes, where)
+
     @staticmethod
     def _held_out(held_out: Ledger, allow_split: str | None) -> Ledger:
         held_out.require_split("held_out", allow_split)
         return held_out.as_split("held_out")
 
+    def _warn_of_few(self, held_out: Ledger) -> None:
+        wanted = self.scorer.samples_wanted(held_out.num_exits, held_out.num_classes)
+        if len(held_out) >= wanted:
+            return
+        warnings.warn(
+            f"{type(self.scorer).__name__} is fitted to {len(held_out):,} samples, and with fewer "
+            f"than {wanted:,} it is likely to overfit: use scorers.LogisticCorrector() or "
+            "scorers.BreakEven() (methods `eefp-logistic`, `break-even`), which need a few "
+            "hundred, or more samples",
+            FewSamplesWarning,
+            stacklevel=3,
+        )
+
     def _history(self, ledger: Ledger) -> History | None:
         """What a scorer learns from: all exits with cross-fitted answers; None if it does not."""
         if not self.scorer.learns:
             return None
-        return History(ledger.logits, crossfit_answers(self.answer, ledger))
+        answers = crossfit_answers(self.answer.on(ledger.kind), ledger)
+        return ledger_history(ledger, answers)
 
     def _take_over(self, answer: Answer, scorer: Scorer, held_out: Ledger) -> None:
         """Become the policy of this fitted answer and scorer; what was tuned before is gone."""
         self.answer, self.scorer, self.network = answer, scorer, held_out.network
         self.cost_model, self.num_classes = held_out.cost_model, held_out.num_classes
+        self.kind = held_out.kind
         self.exits = held_out.exits
         self._points = self.selected = self.guarantee = self.confidence = None
         self.uses, self._seen = [], {}
@@ -410,12 +506,19 @@ class Policy:
             raise NotFittedError("this policy is not fitted; call fit(held_out) first")
         ledger = self.view(ledger)
         exits = len(self.cost_model.stages)
+        if self.kind != ledger.kind:
+            raise LedgerError(
+                f"this policy was fitted for ledgers of {self.kind}, and the {ledger.split} "
+                f"ledger is one of {ledger.kind}"
+            )
         if (exits, self.num_classes) != (ledger.num_exits, ledger.num_classes):
             raise LedgerError(
                 f"this policy was fitted for {exits} exits and {self.num_classes} classes, and "
                 f"the {ledger.split} ledger has {ledger.num_exits} and {ledger.num_classes}"
             )
-        if self.cost_model != ledger.cost_model:
+        # Where costs differ from sample to sample, their means differ from split to split.
+        fitted, given = self.cost_model, ledger.cost_model
+        if fitted != given if ledger.sample_costs is None else fitted.unit != given.unit:
             raise LedgerError(
                 f"this policy was fitted with other costs ({self.cost_model.unit}) than those of "
                 f"the {ledger.split} ledger ({ledger.unit}): give all ledgers the same exits, "
@@ -432,7 +535,8 @@ class Policy:
         """
         hashes = ledger.sample_hashes()
         # Without ids, samples are known by their logits, and a data set may hold a few twins.
-        allowed = 0 if ledger.sample_ids is not None else len(ledger) // 100
+        named = ledger.sample_ids is not None or ledger.groups is not None
+        allowed = 0 if named else len(ledger) // 100
         for used_by, seen in self._seen.items():
             shared = int(torch.isin(hashes, seen).sum())
             if used_by != step and shared > allowed:

@@ -19,6 +19,7 @@ from offramp.costs import OCCUPANCY, Costs
 from offramp.errors import ConfigError, FileFormatError, NetworkError, OriginError
 from offramp.ledger import Ledger
 from offramp.machine import describe_device, device_of, machine_name, synchronize
+from offramp.names import RUNTIMES
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.state import batch_size as rows_of
 from offramp.networks.state import evaluating, take
@@ -28,19 +29,19 @@ from offramp.replay import Price, exit_scores
 from offramp.runtime import Runner
 from offramp.runtime.output import RunOutput
 from offramp.runtime.runner import network_of
+from offramp.schema import restore
 from offramp.scorers import History, MaxProbability
-from offramp.storage import read_description, restore, write_description
+from offramp.storage import read_description, write_description
 from offramp.thresholds.points import OperatingPoints
 from offramp.training.batches import moved
 
 VERSION = 1
-RUNTIMES = ("torch", "onnx")
 
 Floats = npt.NDArray[np.float64]
 
 NEVER = 1e30  # a threshold that no score reaches; the exit stays open, so its head and scorer run
 LONG = 1e9  # a deadline that never comes: with one, a runner reads its clock before every stage
-TURNS = 3  # of every probe at least
+TURNS = 3  # of every probe before any has more
 DRAWS = 16  # samples per turn, as several batches where these are small: texts differ in length
 
 
@@ -156,16 +157,17 @@ class Profile:
             FileFormatError: The folder is foreign or damaged.
         """
         meta = read_description(Path(folder), "profile", VERSION)
-        try:
-            profile: Profile = restore(cls, meta)
-            rows = len(profile.sizes)
-            parts = (profile.full, profile.call, profile.spread, profile.stages, profile.looks)
-            complete = rows and all(len(part) == rows for part in parts)
-            exits = {len(row) for part in (profile.stages, profile.looks) for row in part}
-            if not complete or len(exits) != 1 or profile.sizes != sorted(set(profile.sizes)):
-                raise ValueError("its parts do not have the same sizes and exits")
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"{folder} is not a complete profile: {error}") from None
+        profile: Profile = restore(cls, meta, f"{folder} is not a complete profile")
+        rows = len(profile.sizes)
+        parts = (profile.full, profile.call, profile.spread, profile.stages, profile.looks)
+        complete = rows and all(len(part) == rows for part in parts)
+        exits = {len(row) for part in (profile.stages, profile.looks) for row in part}
+        sizes = profile.sizes == sorted(set(profile.sizes)) and profile.sizes[0] > 0
+        if not complete or exits != {len(profile.exits)} or not sizes:
+            raise FileFormatError(
+                f"{folder} is not a complete profile: its parts do not have the same sizes and "
+                "exits"
+            )
         return profile
 
     def __str__(self) -> str:
@@ -260,7 +262,7 @@ def profile(
         batch_size: Of the batches to come; one or several. Smaller ones are measured too.
         threads: Of the runtime; what it uses now by default.
         inputs: Real samples, which matters for texts; made-up ones by default.
-        seconds: Approximate time to spend. Every size is measured at least three times.
+        seconds: Approximate time to spend. Every size is measured at least once.
         clock: Seconds; `time.process_time` on a machine that others use, with one thread.
 
     Example:
@@ -443,22 +445,25 @@ Turns = dict[tuple[int, str], list[list[Floats]]]
 
 
 def _take_turns(probes: Probes, timer: "Timer", seconds: float) -> Turns:
-    """Time all probes again and again, a size at a time, so that every size gets its share."""
+    """Time all probes again and again, a size at a time, so that every size gets its share.
+
+    Every size has one turn, however long it takes. Later ones count alone: the first warms up.
+    """
     turns: Turns = {}
     spent = dict.fromkeys(probes.sizes, 0.0)
-    taken = dict.fromkeys(probes.sizes, -1)  # the first turn only warms up
-    while min(taken.values()) < TURNS or sum(spent.values()) < seconds:
-        waiting = [size for size in probes.sizes if taken[size] < TURNS] or probes.sizes
+    taken = dict.fromkeys(probes.sizes, 0)
+    while min(taken.values()) < 1 or sum(spent.values()) < seconds:
+        waiting = [size for size in probes.sizes if taken[size] <= TURNS] or probes.sizes
+        waiting = [size for size in waiting if not taken[size]] or waiting
         size = min(waiting, key=lambda each: spent[each])
         start = time.perf_counter()
         for name, draw, pieces in timer.turn(probes, size):
-            if taken[size] >= 0:
-                draws = turns.setdefault((size, name), [])
-                draws.extend([] for _ in range(draw + 1 - len(draws)))
-                draws[draw].append(pieces)
+            draws = turns.setdefault((size, name), [])
+            draws.extend([] for _ in range(draw + 1 - len(draws)))
+            draws[draw].append(pieces)
         spent[size] += time.perf_counter() - start
         taken[size] += 1
-    return turns
+    return {key: [each[1:] or each for each in draws] for key, draws in turns.items()}
 
 
 @dataclass(frozen=True)
@@ -480,11 +485,23 @@ class Timer:
 
     def _run(self, probes: Probes, name: str) -> Callable[[Any], Any] | None:
         if name == "full":
-            return self.runner.full
+            return partial(plainly, self.runner)
         if name == "alone":
-            return None if self.alone is None else partial(self.alone, deadline=LONG)
+            return None if self.alone is None else partial(answered, self.alone, deadline=LONG)
         self.runner.set_budget(probes.budget(name))
-        return partial(self.runner, deadline=LONG)
+        return partial(answered, self.runner, deadline=LONG)
+
+
+def answered(runner: Timed, x: Any, deadline: float | None = None) -> RunOutput:  # noqa: ANN401
+    """What a runner answers, with the predictions that anybody would read."""
+    output = runner(x, deadline)
+    output.predictions  # noqa: B018 - worked out when they are read
+    return output
+
+
+def plainly(runner: Timed, x: Any) -> Tensor:  # noqa: ANN401
+    """What the network without exits predicts, `[n]`."""
+    return runner.full(x).argmax(dim=1)
 
 
 def _pieces(run: Callable[[Any], Any], batch: Any, ticks: Ticks) -> Floats:  # noqa: ANN401

@@ -2,18 +2,12 @@
 
 import sys
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 WIDTH = 160  # of what goes to a file or a pipe, which need not fold to the width of a terminal
 # Names and paths come from users: brackets in them are no markup.
@@ -25,6 +19,15 @@ class RunProgress:
     """Shows how far a run is, unless `shown` is false."""
 
     def __init__(self, shown: bool = True) -> None:
+        from rich.progress import (  # most commands show none
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
         self.shown = shown
         self._task: TaskID | None = None
         self._bar = Progress(

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +32,15 @@ from offramp.training.distributed import Processes
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
+class Recordable(Protocol):
+    """What records itself: a `Cascade`."""
+
+    def record(self, data: Any, split: str | None, batch_size: int) -> Ledger:  # noqa: ANN401
+        """Ask it about all data, and keep what it said."""
+
+
 def record(  # noqa: PLR0913 - all but the first three by name
-    network: nn.Module,
+    network: "nn.Module | Recordable",
     data: Any,  # noqa: ANN401 - any data set or loader, checked
     split: str | None = None,
     *,
@@ -51,9 +58,10 @@ def record(  # noqa: PLR0913 - all but the first three by name
     returns the whole ledger, the same as one process alone would.
 
     Args:
-        network: An `EarlyExitNetwork`; or any module that returns a list of M logits `[n, K]`, or
-            a tensor `[n, M, K]`, with `costs` given. A wrapper that exits early by default and
-            runs all exits with `mode="training"`, such as earlyon's, is called with that.
+        network: An `EarlyExitNetwork`; a `Cascade`, of whose settings only `batch_size` counts; or
+            any module that returns a list of M logits `[n, K]`, or a tensor `[n, M, K]`, with
+            `costs` given. A wrapper that exits early by default and runs all exits with
+            `mode="training"`, such as earlyon's, is called with that.
         data: A data set of `(inputs, label)`, or a `DataLoader` of one, whose workers then read
             it. Its `sample_ids` and `class_names` are kept in the ledger if it has them.
         split: `train`, `held_out`, `val`, `test` or `all`; the data's own by default.
@@ -84,6 +92,8 @@ def record(  # noqa: PLR0913 - all but the first three by name
         Ledger(split='val', 20 samples, 4 exits, 10 classes, macs costs)
     """
     _check_settings(dtype, batch_size)
+    if not isinstance(network, nn.Module):
+        return network.record(data, split, batch_size)
     samples = Samples.of(data)
     split = _split(samples, split)
     processes = Processes.here(device_for(network, device))

@@ -6,20 +6,24 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from offramp.answers import Answer
-from offramp.costs import Costs
-from offramp.errors import LedgerError, NotFittedError
+from offramp.costs import Costs, SampleCosts, costs_taken, mean_costs
+from offramp.errors import FileFormatError, LedgerError, NotFittedError
 from offramp.ledger import Ledger
 from offramp.ledger.checks import WITHOUT_LABELS
 from offramp.scorers import History, Scorer
-from offramp.targets import correctness, hopeless, soft_correctness, stop_target
+from offramp.scorers.base import HISTORIES
+from offramp.targets import correctness, hopeless, stop_target
 from offramp.thresholds.points import measure
 from offramp.thresholds.rule import exits_taken
 
 GRID = tuple(percent / 100 for percent in range(1, 101))
 """Budgets at which reports look: every whole percent."""
+
+
+SURE = 0.5
+"""Who stops with a lower confidence has given up: it is hopeless."""
 
 
 class AccuracyAt(NamedTuple):
@@ -62,6 +66,8 @@ class Replay:
         price: What each exit costs, and what it costs at an operating point.
         thresholds: `[P, M]`, of the policy's operating points; None before it is tuned.
         selected: The index of the chosen operating point, or None.
+        lengths: `[N]`, how many exits each sample has, or None where all have all.
+        groups: `[N]`, the number of each sample's group, or None where there are none.
 
     Example:
         >>> from offramp import MaxProbability, Policy, synthetic
@@ -84,6 +90,8 @@ class Replay:
     price: "Price"
     thresholds: Tensor | None = None
     selected: int | None = None
+    lengths: Tensor | None = None
+    groups: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.predictions)
@@ -98,9 +106,11 @@ class Replay:
             "losses",
             "chances",
         )
-        labels = None if self.labels is None else self.labels[index]
         parts = {name: getattr(self, name)[index] for name in names}
-        return replace(self, labels=labels, **parts)
+        for name in ("labels", "lengths", "groups"):
+            known = getattr(self, name)
+            parts[name] = None if known is None else known[index]
+        return replace(self, price=self.price.take(index), **parts)
 
     @cached_property
     def correct(self) -> Tensor:
@@ -131,7 +141,14 @@ class Replay:
                 "this policy has no operating point yet; choose one, for instance with "
                 "policy.at(budget=0.5)"
             )
-        return exits_taken(self.scores, thresholds[self.selected]).long()
+        taken = exits_taken(self.scores, thresholds[self.selected])
+        return taken.minimum(self.last_exits).long()
+
+    @property
+    def gave_up(self) -> Tensor:
+        """A bool `[N]`: stopped early with an answer that is rather wrong, as hopeless."""
+        sure = self.confidences.gather(1, self.exits[:, None]).squeeze(1) >= SURE
+        return ~sure & (self.exits < self.last_exits)
 
     @property
     def right(self) -> Tensor:
@@ -140,7 +157,7 @@ class Replay:
 
     @property
     def cost_shares(self) -> Tensor:
-        """`[M]` float64, cumulative, as shares of the network without exits; see `Price`."""
+        """`[M]` or `[N, M]` float64, cumulative, as shares of the reference; see `Price`."""
         return self.price.shares
 
     @property
@@ -148,27 +165,39 @@ class Replay:
         """`[N]` float64: the cost of each sample, as a share of the network without exits."""
         exits = self.exits  # raises where there is no operating point
         assert self.selected is not None
-        thresholds = self._thresholds[self.selected]
-        return self.price.at(thresholds[None], _exit_shares(exits[None], len(thresholds)))[0][
-            exits
-        ]
+        return self.price.paid(self._thresholds[[self.selected]], exits[None])[0]
 
     @cached_property
     def point_costs(self) -> Tensor:
-        """`[P, M]` float64: what each exit costs at every operating point, with its shares."""
+        """`[P, M]` float64: what each exit costs the mean sample at every operating point."""
         shares = _exit_shares(self.exits_by_point, self.scores.shape[1])
         return self.price.at(self._thresholds, shares)
 
     @cached_property
+    def costs_by_point(self) -> Tensor:
+        """`[P, N]` float64: the cost of each sample at every operating point."""
+        if self.price.by_sample is not None:
+            return self.price.paid(self._thresholds, self.exits_by_point)
+        return self.point_costs.gather(1, self.exits_by_point.long())
+
+    @cached_property
     def exits_by_point(self) -> Tensor:
         """`[P, N]`: the exit that each sample takes at every operating point."""
-        return exits_taken(self.scores, self._thresholds)
+        return exits_taken(self.scores, self._thresholds).minimum(self.last_exits)
+
+    @property
+    def last_exits(self) -> Tensor:
+        """int16 `[N]`: the last exit that each sample has; it goes on no further."""
+        last = torch.full((len(self),), self.scores.shape[1])
+        return (last if self.lengths is None else self.lengths).to(torch.int16) - 1
 
     @cached_property
     def curve(self) -> Curve:
         """Accuracy and cost at every operating point."""
-        _, accuracies, shares = measure(self.exits_by_point, self.correct, self.cost_shares)
-        means = (self.point_costs * shares).sum(dim=1)
+        _, accuracies, shares = measure(
+            self.exits_by_point, self.correct, mean_costs(self.cost_shares)
+        )
+        means = self.costs_by_point.mean(dim=1)
         order = means.argsort(stable=True)
         return Curve(means[order], accuracies[order], shares[order], order)
 
@@ -189,23 +218,24 @@ def replay(answer: Answer, scorer: Scorer, ledger: Ledger) -> Replay:
     """Run a fitted answer and scorer over a ledger of any split, a few samples at a time."""
     answer.check_fitted()
     scorer.check_fitted()
+    read = HISTORIES[ledger.kind]
     shape = len(ledger), ledger.num_exits
     predictions, heads = (torch.empty(shape, dtype=torch.long) for _ in range(2))
     scores, confidences, chances = (torch.empty(shape) for _ in range(3))
     losses, labels = torch.full(shape, torch.nan), ledger.labels if ledger.has_labels else None
     with torch.inference_mode():
         for rows, logits in ledger.chunks():
-            history = History(logits, answer.answers(logits))
+            history = read(logits, answer.answers(logits))
             predictions[rows] = history.predictions
-            heads[rows] = logits.argmax(dim=2)
-            confidences[rows] = history.log_probs.amax(dim=2).exp()
-            last = history.log_probs[:, -1].exp()
-            chances[rows] = soft_correctness(history.predictions, last)
+            heads[rows] = read(logits, logits).predictions
+            confidences[rows] = history.confidences
+            chances[rows] = history.chances
             if labels is not None:
-                losses[rows] = _label_losses(history, labels[rows])
+                losses[rows] = history.losses(labels[rows])
             scores[rows] = exit_scores(scorer, history)
-    price = Price(answer, scorer, ledger.cost_model, ledger.num_classes)
-    return Replay(labels, predictions, heads, scores, confidences, losses, chances, price)
+    price = Price(answer, scorer, ledger.cost_model, ledger.num_classes, ledger.sample_costs)
+    found = Replay(labels, predictions, heads, scores, confidences, losses, chances, price)
+    return replace(found, lengths=ledger.lengths, groups=ledger.group_numbers)
 
 
 @dataclass(frozen=True)
@@ -215,21 +245,30 @@ class Price:
     MACs are the same wherever samples leave, and every head on the way counts, that of a closed
     exit too. Seconds are those of a runner: a closed exit costs nothing unless a later one reads
     its logits, and a stage on what is left of a batch costs what `Costs.shrinking` says.
+    Where costs differ from sample to sample, they are what each sample was charged, in any unit.
     """
 
     answer: Answer
     scorer: Scorer
     costs: Costs
     num_classes: int
+    by_sample: SampleCosts | None = None
+
+    def take(self, index: Tensor) -> "Price":
+        """The same for some of the samples; shares stay shares of the mean of all."""
+        known = self.by_sample
+        return replace(self, by_sample=None if known is None else known.take(index))
 
     @cached_property
     def shares(self) -> Tensor:
         """`[M]` float64, cumulative: what each exit costs where all are open and batches full.
 
         Answers and scorers are counted in MACs and therefore added to MACs only; no scorer is
-        run, or charged, at the last exit.
+        run, or charged, at the last exit. `[N, M]` where costs differ from sample to sample.
         """
         costs, total = self.costs, self.costs.cumulative
+        if self.by_sample is not None:
+            total = self.by_sample.cumulative
         if costs.unit == "macs":
             exits, classes = range(len(total)), self.num_classes
             extra = torch.tensor([float(self.answer.macs(m, classes)) for m in exits]).double()
@@ -244,11 +283,18 @@ class Price:
             thresholds: `[P, M]`.
             shares: `[P, M]`, of the samples that leave at each exit.
         """
-        if self.costs.unit != "seconds":
-            return self.shares.expand(shares.shape)
+        if self.costs.unit != "seconds" or self.by_sample is not None:
+            return mean_costs(self.shares).expand(shares.shape)
         left = shares.flip(1).cumsum(1).flip(1)
         looks = needed_heads(thresholds, self.scorer.reads_history, self.answer.reads_history)
         return self.costs.cumulative_at(left, looks) / self.costs.reference
+
+    def paid(self, thresholds: Tensor, exits: Tensor) -> Tensor:
+        """`[P, N]` float64: what samples pay at operating points `[P, M]` for exits `[P, N]`."""
+        if self.by_sample is not None:
+            return costs_taken(self.shares, exits)
+        costs = self.at(thresholds, _exit_shares(exits, thresholds.shape[1]))
+        return costs.gather(1, exits.long())
 
 
 def needed_heads(thresholds: Tensor, scorer_looks_back: bool, answer_looks_back: bool) -> Tensor:
@@ -308,14 +354,6 @@ def _checked(scorer: Scorer, scores: Tensor, samples: int, exit_index: int) -> T
     return scores.float()
 
 
-def _label_losses(history: History, labels: Tensor) -> Tensor:
-    return cross_entropy(
-        history.answers.float().flatten(0, 1),
-        labels.repeat_interleave(history.exit_index + 1),
-        reduction="none",
-    ).view(len(labels), -1)
-
-
 def accuracy_at(costs: Tensor, accuracies: Tensor, budgets: Tensor) -> tuple[Tensor, Tensor]:
     """Interpolate many curves `[R, P]`, in any order of costs, at budgets `[B]` at once.
 
@@ -337,3 +375,23 @@ def accuracy_at(costs: Tensor, accuracies: Tensor, budgets: Tensor) -> tuple[Ten
     share = ((wanted - low) / (high - low)).nan_to_num(0.0)
     below, above = accuracies.gather(1, left), accuracies.gather(1, right)
     return below + share * (above - below), wanted
+
+
+@torch.no_grad()
+def try_out(answer: Answer, scorer: Scorer, exits: int, classes: int, where: str) -> None:
+    """Raise `FileFormatError` unless an answer and a scorer from a file can be used.
+
+    What they have learned is theirs to know, and only a try shows whether it fits.
+    """
+    logits = torch.linspace(-1, 1, 2 * exits * classes).view(2, exits, classes)
+    try:
+        answers = answer.answers(logits)
+        if answers.shape != logits.shape:
+            raise LedgerError(f"answers {list(answers.shape)} to logits {list(logits.shape)}")
+        exit_scores(scorer, History(logits, answers))
+    # Components are anybody's, and fail in their own ways.
+    except Exception as error:
+        raise FileFormatError(
+            f"{where}: {answer} and {scorer} do not fit {exits} exits and {classes} classes: "
+            f"{error}"
+        ) from None

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from offramp.costs import mean_costs
 from offramp.errors import LedgerError
 
 __all__ = [
@@ -22,7 +23,9 @@ def correctness(predictions: Tensor, labels: Tensor) -> Tensor:
 
     Args:
         predictions: `[N, M]`, the class that each exit would answer.
-        labels: `[N]`, the true classes.
+        labels: `[N]`, the true classes. For answers without logits, a prediction is the number of
+            the exit that said it first, and labels are bool `[N, M]`: whether what each exit
+            says is right.
 
     Returns:
         bool `[N, M]`.
@@ -32,6 +35,8 @@ def correctness(predictions: Tensor, labels: Tensor) -> Tensor:
         tensor([[False,  True]])
     """
     predictions, labels = torch.as_tensor(predictions), torch.as_tensor(labels)
+    if labels.dtype == torch.bool and labels.shape == predictions.shape:
+        return labels.gather(1, predictions)
     if predictions.ndim != 2 or labels.shape != predictions.shape[:1]:
         raise LedgerError(
             "`predictions` must have the shape [N, M] and `labels` [N], got "
@@ -134,7 +139,7 @@ def oracle_accuracy(correct: Tensor, costs: Tensor, budget: float) -> float:
 
     Args:
         correct: bool `[N, M]`.
-        costs: `[M]`, cumulative, in the unit of `budget`.
+        costs: `[M]` or `[N, M]`, cumulative, in the unit of `budget`.
         budget: Mean cost per sample; not below the first exit's cost.
 
     Example:
@@ -153,12 +158,13 @@ def oracle_accuracies(correct: Tensor, costs: Tensor, budgets: Tensor) -> Tensor
         >>> oracle_accuracies(correct, torch.tensor([1.0, 2.0]), torch.tensor([1.25, 1.5]))
         tensor([0.5000, 0.7500], dtype=torch.float64)
     """
-    first = oracle_exits(correct)
-    extra = (costs[first] - costs[0]).double()
+    first, means = oracle_exits(correct), mean_costs(costs)
+    table = costs.double().expand(correct.shape)
+    extra = table.gather(1, first[:, None]).squeeze(1) - table[:, 0]
     wanted = extra[~hopeless(correct)].sort().values
-    purses = (budgets.double() - float(costs[0])) * len(correct)
+    purses = (budgets.double() - float(means[0])) * len(correct)
     # Half a millionth of the dearest step absorbs the rounding of the cumulative sum.
-    slack = 5e-7 * float(costs[-1])
+    slack = 5e-7 * float(means[-1])
     bought = torch.searchsorted(wanted.cumsum(0), purses + slack, right=True)
     return bought.double() / len(correct)
 

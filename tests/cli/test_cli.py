@@ -161,16 +161,19 @@ def test_fit_takes_auto_as_any_method(here, folder, tmp_path):
 def test_wrong_paths_and_settings_give_one_clear_line(here, folder, tmp_path):
     assert_refused(here("compare", tmp_path / "nowhere"), "nothing at")
     assert_refused(here("compare", tmp_path), "lacks held_out/ or held_out.npz")
+    assert_refused(here("compare", folder.parent), f"did you mean {folder}?")
+    assert_refused(here("fit", f"{folder}x", "--budget", 0.5), f"did you mean {folder}?")
+    assert_refused(here("fit", folder, "--budget", 50), "for 50 % say 0.5")
     assert_refused(here("inspect", tmp_path), "holds no ledger, policy or network")
     assert_refused(
         here("compare", folder, "--methods", "temprature"), "did you mean `temperature`"
     )
     assert_refused(here("compare", folder, "--budgets", "half"), "comma-separated numbers")
-    assert_refused(here("compare", folder, "--budgets", "2"), "must lie in (0, 1]")
+    assert_refused(here("compare", folder, "--budgets", "2"), "share", "in (0, 1], got 2")
     assert_refused(here("fit", folder), "either --budget or --max-drop")
     assert_refused(
         here("fit", folder, "--budget", 0.5, "--method", "extended"),
-        "'extended' is a group of them: baseline, temperature",
+        "'extended' is a group of them, for `offramp compare`",
     )
     assert_refused(here("compare", folder / "val"), "of the split 'val'; give the folder")
     assert_refused(
@@ -207,8 +210,8 @@ def test_a_folder_that_cannot_be_written_gives_one_clear_line(here, folder, tmp_
 
 def test_a_policy_is_not_put_among_other_files(here, folder, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    fit = ("fit", tmp_path / "nowhere", "--budget", 0.5, "--method", "baseline", "--out")
-    # Before any work: not even the ledgers were looked for.
+    # Before any work: what is no ledger was not looked at.
+    fit = ("fit", tmp_path / "notes.txt", "--budget", 0.5, "--method", "baseline", "--out")
     assert_refused(here(*fit, tmp_path), "it holds other things (notes.txt) and no policy")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 

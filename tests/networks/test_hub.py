@@ -33,11 +33,14 @@ def fake_hub(tmp_path, monkeypatch):
         return str(repository / filename)
 
     def snapshot(repo_id, allow_patterns, **_):
-        target = tmp_path / "cache"
-        target.mkdir()
+        # As the real one: files are links to where all versions of the repository are kept.
+        target, blobs = tmp_path / "cache" / "snapshots" / "1", tmp_path / "cache" / "blobs"
+        target.mkdir(parents=True)
+        blobs.mkdir()
         for pattern in allow_patterns:
             for path in repository.glob(pattern):
-                shutil.copy(path, target)
+                shutil.copy(path, blobs)
+                (target / path.name).symlink_to(blobs / path.name)
         return str(target)
 
     mixin = import_module("huggingface_hub.hub_mixin")

@@ -1,7 +1,6 @@
 """Networks, policies and exports that the tests of every runtime share."""
 
 from ..deployment import (  # noqa: F401 - fixtures
-    _short_fits,
     exported,
     make,
     make_once,

@@ -38,7 +38,7 @@ def test_an_export_replaces_the_older_one_and_nothing_else(exported, tmp_path):
     old = {path.name for path in folder.glob("*.onnx")}
     export(made.world.network, made.world.policy, folder, made.world.inputs(3))
     new = {path.name for path in folder.glob("*.onnx")}
-    assert len(new) == 6 and not new & old
+    assert len(new) == 4 and not new & old
     assert (folder / "notes.txt").read_text() == "mine"
 
 
@@ -64,14 +64,14 @@ def test_an_export_does_not_overwrite_a_policy(make, tmp_path):
 
 
 CORRUPTIONS = {
-    "../stage.onnx": ("segments.0.stages.file", "`file` must be a bare name"),
-    "/etc/passwd.onnx": ("segments.0.stages.file", "`file` must be a bare name"),
-    "a\\b.onnx": ("segments.0.stages.file", "`file` must be a bare name"),
-    "..onnx": ("segments.0.stages.file", "`file` must be a bare name"),
-    "stage-0.pkl": ("segments.0.stages.file", "`file` must be a bare name"),
-    "missing.onnx": ("segments.0.stages.file", "is missing, though the description names it"),
-    "0" * 64: ("segments.0.exit.sha256", "is truncated or was replaced"),
-    "beef": ("segments.0.exit.sha256", "`sha256` must be 64 hexadecimal digits, got 'beef'"),
+    "../stage.onnx": ("segments.0.graph.file", "`file` must be a bare name"),
+    "/etc/passwd.onnx": ("segments.0.graph.file", "`file` must be a bare name"),
+    "a\\b.onnx": ("segments.0.graph.file", "`file` must be a bare name"),
+    "..onnx": ("segments.0.graph.file", "`file` must be a bare name"),
+    "stage-0.pkl": ("segments.0.graph.file", "`file` must be a bare name"),
+    "missing.onnx": ("segments.0.graph.file", "is missing, though the description names it"),
+    "0" * 64: ("segments.0.graph.sha256", "is truncated or was replaced"),
+    "beef": ("segments.0.graph.sha256", "`sha256` must be 64 hexadecimal digits, got 'beef'"),
 }
 
 
@@ -98,12 +98,12 @@ def test_files_that_are_not_the_exports_own_are_refused(exported, tmp_path, valu
     ("place", "value", "message"),
     [
         ("segments", [], "`segments` must be a non-empty list of dict"),
-        ("segments.0.stages.bytes", True, "`bytes` must be positive, got True"),
+        ("segments.0.graph.bytes", True, "`bytes` must be positive, got True"),
         ("segments.0.state", [[None]], "`state` must be lists of names and positions"),
         ("segments.0.exit_index", 9, r"must end with exits in order, .* got \[9, 1, 2\]"),
         ("segments.2.exit_index", 1, r"must end with exits in order, .* got \[0, 1, 1\]"),
-        ("segments.0.exit.outputs", ["logits"], "the graphs of exit 0 do not fit together"),
-        ("segments.1.stages.inputs", ["state_0", "x"], "graphs of exit 1 do not fit together"),
+        ("segments.0.graph.outputs", ["logits"], "the graph of exit 0 does not fit the others"),
+        ("segments.1.graph.inputs", ["state_0", "x"], "graph of exit 1 does not fit the others"),
         ("num_classes", "3", "`num_classes` must be positive, got '3'"),
         ("exit_names", ["only"], r"`costs` must be numbers of shape \[1\]"),
         ("selected", 9999, "`selected` must be one of the 201 operating points, got 9999"),
@@ -114,7 +114,7 @@ def test_files_that_are_not_the_exports_own_are_refused(exported, tmp_path, valu
         ("points.thresholds.0.0", "nan", "`thresholds` must be numbers, got"),
         ("points.thresholds.0.0", "0x1p+99999", "`thresholds` must be hexadecimal floats"),
         ("inputs", {"kind": "os.system"}, "unknown inputs"),
-        ("version", 1, "has format version 1, .* reads version 2; make the export again"),
+        ("version", 1, "has format version 1, .* reads version 3; make the export again"),
         ("format", "offramp-policy", "was not written by offramp as a export"),
     ],
 )
@@ -132,15 +132,15 @@ def test_a_folder_that_is_no_export_is_refused(tmp_path):
 
 def replaced(folder, content):
     """Put another graph in the place of the first, with a description that vouches for it."""
-    stage = json.loads((folder / "export.json").read_text())["segments"][0]["stages"]
+    stage = json.loads((folder / "export.json").read_text())["segments"][0]["graph"]
     (folder / stage["file"]).write_bytes(content)
-    corrupted(folder, "segments.0.stages.bytes", len(content))
-    corrupted(folder, "segments.0.stages.sha256", hashlib.sha256(content).hexdigest())
+    corrupted(folder, "segments.0.graph.bytes", len(content))
+    corrupted(folder, "segments.0.graph.sha256", hashlib.sha256(content).hexdigest())
 
 
 def test_a_graph_that_asks_for_other_files_is_refused(exported, tmp_path):
     folder = shutil.copytree(exported("conv").folder, tmp_path / "export")
-    stage = Manifest.read(folder).segments[0].stages
+    stage = Manifest.read(folder).segments[0].graph
     model = onnx.load_model(folder / stage.file)
     tensor = model.graph.initializer[0]
     onnx.external_data_helper.set_external_data(tensor, "../../../../etc/passwd")
@@ -153,7 +153,7 @@ def test_a_graph_that_asks_for_other_files_is_refused(exported, tmp_path):
 
 def test_a_graph_that_is_a_link_is_refused(exported, tmp_path):
     folder = shutil.copytree(exported("conv").folder, tmp_path / "export")
-    path = folder / Manifest.read(folder).segments[0].exit.file
+    path = folder / Manifest.read(folder).segments[0].graph.file
     path.rename(tmp_path / "elsewhere.onnx")
     path.symlink_to(tmp_path / "elsewhere.onnx")
     with pytest.raises(FileFormatError, match="is a link, and an export holds its graphs itself"):
@@ -177,7 +177,7 @@ def test_a_file_that_is_no_graph_is_refused(exported, tmp_path):
 def test_a_graph_of_another_stage_is_refused(exported, tmp_path):
     made = exported("conv")
     folder = shutil.copytree(made.folder, tmp_path / "export")
-    last = Manifest.read(folder).segments[-1].exit
+    last = Manifest.read(folder).segments[-1].graph
     replaced(folder, (folder / last.file).read_bytes())
     with pytest.raises(FileFormatError, match="must have the inputs state_0, got state_0, logits"):
         OnnxRunner(folder)

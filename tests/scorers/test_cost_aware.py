@@ -16,8 +16,8 @@ from offramp.targets import correctness
 BOTH = [Forecast(epochs=2), ValueOfContinuing(epochs=2), Gates(epochs=2)]
 REAL = {
     "forecast": Forecast(),
-    "value": ValueOfContinuing(),
-    "regression": ValueOfContinuing(loss="regression"),
+    "value": ValueOfContinuing(epochs=100),
+    "regression": ValueOfContinuing(loss="regression", epochs=100),
     "gates": Gates(),
 }
 NAMES = {"ids": lambda scorer: type(scorer).__name__}
@@ -66,12 +66,6 @@ def fitted():
     """Both scorers, fitted to the world of three kinds."""
     ledger, _ = world_of_three_kinds()
     return {name: fit(scorer, ledger) for name, scorer in REAL.items()}
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """Fits that are repeatable, and need not be good."""
-    monkeypatch.setattr("offramp.scorers.exit_networks.MIN_STEPS", 40)
 
 
 @pytest.mark.parametrize("name", ["forecast", "value"])
@@ -127,7 +121,7 @@ def test_backward_induction_beats_stopping_at_once_and_never_stopping(splits):
 
 
 @pytest.mark.parametrize("scorer", BOTH, **NAMES)
-def test_seeds_trained_together_are_those_trained_one_by_one(scorer, splits, quick):
+def test_seeds_trained_together_are_those_trained_one_by_one(scorer, splits):
     ledger = splits["held_out"]
     together = scorer.fit_seeds(history_of(ledger), ledger.labels, ledger.costs, [0, 3])
     alone = fit(scorer.clone(seed=3), ledger)
@@ -139,7 +133,7 @@ def test_seeds_trained_together_are_those_trained_one_by_one(scorer, splits, qui
 
 
 @pytest.mark.parametrize("scorer", BOTH, **NAMES)
-def test_policies_with_them_save_tune_and_measure(scorer, splits, tmp_path, quick):
+def test_policies_with_them_save_tune_and_measure(scorer, splits, tmp_path):
     policy = Policy(scorer, GeometricEnsemble()).fit(splits["held_out"])
     policy = policy.tune(splits["val"], "optimized").at(budget=0.5)
     outcome = evaluate(policy, splits["test"])
@@ -148,12 +142,12 @@ def test_policies_with_them_save_tune_and_measure(scorer, splits, tmp_path, quic
     assert torch.equal(again.decide(splits["test"]), policy.decide(splits["test"]))
 
 
-def test_they_are_methods_like_all_others(splits, quick):
+def test_they_are_methods_like_all_others(splits):
     table = compare(*splits.values(), methods=["forecast", "value"], seeds=2, resamples=50)
     assert [len(method.curves) for method in table.methods] == [2, 2]
 
 
-def test_costs_are_those_of_two_small_layers(quick):
+def test_costs_are_those_of_two_small_layers():
     ledger, _ = world_of_three_kinds(samples=60)
     forecast = fit(Forecast(epochs=1), ledger)
     # Exit 1 sees 5 x 2 probabilities and forecasts the exits 1, 2 and 3 with 16 units each.
@@ -171,7 +165,7 @@ def test_regression_learns_the_gain_itself(fitted):
     assert gains[kind == 0].mean(0)[6].item() == pytest.approx(0.25 * price[6].item(), abs=0.15)
 
 
-def test_impossible_settings_and_unfitted_use_are_refused(quick):
+def test_impossible_settings_and_unfitted_use_are_refused():
     with pytest.raises(ConfigError, match="one of classification, regression, got 'hinge'"):
         ValueOfContinuing(loss="hinge")
     with pytest.raises(ConfigError, match="`hidden` must be a whole number of at least 1"):

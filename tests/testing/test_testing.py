@@ -12,6 +12,7 @@ from offramp.answers import (
     ClassWiseEnsemble,
     CurrentExit,
     GeometricEnsemble,
+    MajorityVote,
     MatrixScaling,
     ProductOfExperts,
     StackingNetwork,
@@ -38,7 +39,13 @@ from offramp.testing.threshold_methods import THRESHOLD_PROMISES
 from offramp.thresholds.geometric import geometric_sweep
 
 ANSWERS = [
-    *(CurrentExit(), ProductOfExperts(), TemperatureScaling(), TemperatureScaling(multiplier=3.0)),
+    *(
+        MajorityVote(),
+        CurrentExit(),
+        ProductOfExperts(),
+        TemperatureScaling(),
+        TemperatureScaling(multiplier=3.0),
+    ),
     *(VectorScaling(), MatrixScaling(), GeometricEnsemble(), ClassWiseEnsemble()),
     StackingNetwork(),
 ]

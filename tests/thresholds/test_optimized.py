@@ -225,7 +225,7 @@ def test_impossible_requests_are_refused():
         optimize(scores, correct, COSTS, price=-1.0)
     with pytest.raises(BudgetError, match=r"at least 0\.1, the cost of exit 0, got 0\.05"):
         optimize(scores, correct, COSTS, budget=0.05)
-    with pytest.raises(LedgerError, match=r"shape \[N, M\] and `costs` \[M\], got \[10, 3\]"):
+    with pytest.raises(LedgerError, match=r"`costs` \[M\] or \[N, M\], got \[10, 3\]"):
         optimize(scores, correct[:, :2], COSTS, budget=0.5)
     with pytest.raises(LedgerError, match="finite at every exit but the last"):
         optimize(scores.log() * torch.inf, correct, COSTS, budget=0.5)

@@ -1,6 +1,8 @@
 """The choice of a policy without touching test, and a verdict in words."""
 
 from offramp.advice.advise import Advice, advise
-from offramp.advice.auto import CANDIDATES, Auto, auto
+from offramp.advice.auto import Auto, auto
+from offramp.advice.pairs import Pairs
+from offramp.names import CANDIDATES
 
-__all__ = ["CANDIDATES", "Advice", "Auto", "advise", "auto"]
+__all__ = ["CANDIDATES", "Advice", "Auto", "Pairs", "advise", "auto"]

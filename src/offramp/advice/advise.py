@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from offramp.advice.auto import CANDIDATES, auto
+from offramp.advice.auto import auto
 from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen_variance
 from offramp.evaluation.references import FixedExit, FixedMix, fixed_exits, heads_correct, mix_at
 from offramp.ledger import Ledger
 from offramp.methods import Method, Plan
+from offramp.names import CANDIDATES
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def advise(
         'exits'
     """
     plan = auto(held_out, val, budgets, methods)
-    draws = Resamples(len(test), resamples)
+    draws = Resamples(len(test), resamples, groups=test.group_numbers)
     correct, val_accuracy = heads_correct(test), heads_correct(val).double().mean(dim=0)
     fixed, right = fixed_exits(test, correct), correct.double()
     found = []
@@ -85,11 +86,15 @@ def advise(
         replay = plan[budget].replay(test)
         answered, cost = replay.right.double(), float(replay.costs.mean())
         mix = mix_at(fixed, val_accuracy, cost)
-        over_mix = _gap(answered - _mixed(mix, fixed, right, replay.costs), draws)
-        over_full = _gap(answered - right[:, -1], draws)
+        units = test.num_units
+        over_mix = _gap(answered - _mixed(mix, fixed, right, replay.costs), draws, units)
+        over_full = _gap(answered - right[:, -1], draws, units)
         accuracy, why = float(answered.mean()), plan.why[budget]
         found.append(BudgetAdvice(budget, accuracy, cost, mix, over_mix, over_full, why))
-    cheaper = [(row, _gap(right[:, row.exit_index] - right[:, -1], draws)) for row in fixed[:-1]]
+    gaps = (right[:, row.exit_index] - right[:, -1] for row in fixed[:-1])
+    cheaper = [
+        (row, _gap(gap, draws, test.num_units)) for row, gap in zip(fixed, gaps, strict=False)
+    ]
     verdict, text = _verdict(found, cheaper)
     if test.unit == "seconds":
         text = text.replace("of the compute", "of the time")
@@ -111,10 +116,10 @@ def _mixed(mix: FixedMix, fixed: Sequence[FixedExit], right: Tensor, costs: Tens
     return first + mix.share * (second - first) + slope * (costs - costs.mean())
 
 
-def _gap(gaps: Tensor, draws: Resamples) -> Interval:
-    """A mean difference over the same samples, `[N]`."""
+def _gap(gaps: Tensor, draws: Resamples, units: int) -> Interval:
+    """A mean difference over the same samples, `[N]`, of so many groups."""
     resampled = draws.means(gaps[:, None]).squeeze(1)
-    return difference(float(gaps.mean()), resampled, unseen=unseen_variance(len(gaps)))
+    return difference(float(gaps.mean()), resampled, unseen=unseen_variance(units))
 
 
 def _verdict(

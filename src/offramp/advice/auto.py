@@ -12,6 +12,7 @@ from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import folds
 from offramp.methods import Fits, Method, Plan, find_methods, keep_exits, register
+from offramp.names import CANDIDATES
 from offramp.policy import Policy
 from offramp.replay import Replay
 from offramp.scorers import MaxProbability
@@ -94,7 +95,7 @@ def hits_on(policy: Policy, thresholds: str, val: Ledger, budgets: Sequence[floa
     """Hits of a fitted policy on val, `[N, B]`, with thresholds from the other folds."""
     replay = policy.replay(val, "val")
     hits = np.zeros((len(val), len(budgets)))
-    for others, fold in folds(len(val), FOLDS):
+    for others, fold in folds(len(val), FOLDS, val.group_numbers):
         rest = replay.take(others)
         inputs = rest.scores, rest.correct, rest.cost_shares
         points = tune_points(*inputs, 0.0, thresholds, POINTS, rest.chances)
@@ -149,11 +150,8 @@ def pick(hits: dict[str, Hits], number: int) -> str:
     return max(close, key=lambda name: hits[name].mean())
 
 
-CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even")
-"""Methods that `auto` chooses from; the first is what the others are held against.
-
-All of them are fitted in closed form, and need a few hundred samples.
-"""
+ANSWER_CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even-no-ensemble")
+"""The same where answers come without logits."""
 
 POOLED = (0.25, 0.5, 0.75)
 """Budgets that methods are rated at, besides those that are asked for."""
@@ -340,7 +338,9 @@ def _choose(
     if not budgets or len(set(budgets)) < len(budgets):
         raise ConfigError(f"`budgets` must be distinct and at least one, got {list(budgets)}")
     rated_at = [*budgets, *(budget for budget in POOLED if budget not in budgets)]
-    chosen = find_methods(methods, held_out.num_classes)
+    if held_out.kind != "logits" and tuple(methods) == CANDIDATES:
+        methods = ANSWER_CANDIDATES
+    chosen = find_methods(methods, held_out.num_classes, held_out.kind)
     exits = choose_exits(val, lambda kept: _rate(kept, chosen[0], held_out, val, rated_at))
     views = keep_exits(held_out, exits), keep_exits(val, exits)
     shared = fits if views[0] is held_out else {}

@@ -1,7 +1,12 @@
 """What does the network say if it stops here?"""
 
 from offramp.answers.base import Answer, CurrentExit, crossfit_answers, crossfit_chunks
-from offramp.answers.ensembles import ClassWiseEnsemble, GeometricEnsemble, ProductOfExperts
+from offramp.answers.ensembles import (
+    ClassWiseEnsemble,
+    GeometricEnsemble,
+    MajorityVote,
+    ProductOfExperts,
+)
 from offramp.answers.scaling import MatrixScaling, TemperatureScaling, VectorScaling
 from offramp.answers.stacking import StackingNetwork
 
@@ -10,6 +15,7 @@ __all__ = [
     "ClassWiseEnsemble",
     "CurrentExit",
     "GeometricEnsemble",
+    "MajorityVote",
     "MatrixScaling",
     "ProductOfExperts",
     "StackingNetwork",

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from offramp.component import Component, current_exit_only
+from offramp.component import EVERY_KIND, Component, current_exit_only
 from offramp.errors import LedgerError
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import folds
@@ -69,6 +69,8 @@ class CurrentExit(Answer):
         tensor([[0., 3.]])
     """
 
+    reads = EVERY_KIND
+
     @current_exit_only
     def answer_at(self, logits: Tensor) -> Tensor:
         """The last of the exits so far, `[n, m+1, K]` -> `[n, K]`."""
@@ -85,7 +87,7 @@ def crossfit_answers(answer: Answer, ledger: Ledger) -> Tensor:
     An answer with nothing to learn has not seen any label, and is not refitted.
     """
     if type(answer) is CurrentExit:
-        return ledger.logits  # as they are, without a second copy
+        return ledger.outputs  # as they are, without a second copy
     if not answer.learns:
         return torch.cat([answer.answers(logits) for _, logits in ledger.chunks()])
     answers = torch.empty(len(ledger), ledger.num_exits, ledger.num_classes)
@@ -103,11 +105,12 @@ def crossfit_chunks(answer: Answer, ledger: Ledger) -> Iterator[tuple[Tensor | s
     if not answer.learns:
         yield from ((rows, answer.answers(logits)) for rows, logits in ledger.chunks())
         return
-    if len(ledger) < answer.folds:
+    if ledger.num_units < answer.folds:
+        units = "samples" if ledger.groups is None else "groups"
         raise LedgerError(
-            f"cross-fitting needs at least {answer.folds} samples, got {len(ledger)}"
+            f"cross-fitting needs at least {answer.folds} {units}, got {ledger.num_units}"
         )
-    for rest, fold in folds(len(ledger), answer.folds):
+    for rest, fold in folds(len(ledger), answer.folds, ledger.group_numbers):
         fitted = answer.clone().fit(ledger.take(rest))
         for rows, logits in ledger.take(fold).chunks():
             yield fold[rows], fitted.answers(logits)

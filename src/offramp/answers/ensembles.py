@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -32,6 +33,60 @@ class ProductOfExperts(Answer):
     def macs(self, exit_index: int, num_classes: int) -> int:
         """One addition per class and exit so far, each counted as a multiply-accumulate."""
         return (exit_index + 1) * num_classes
+
+
+@dataclass
+class MajorityVote(Answer):
+    """Answer what most exits so far say; of answers with as many votes, the surer one.
+
+    Of logits, the votes are shared out as probabilities; half a vote goes to the mean
+    probabilities, which breaks ties. Of answers without logits, the vote is as sure as its voters:
+    their summed confidence by the number of stages.
+
+    Args:
+        of: `logits` or `answers`; a policy sets it to what its ledger holds.
+
+    Example:
+        >>> logits = torch.tensor([[[1.0, 0.0], [0.0, 3.0], [2.0, 0.0]]])
+        >>> MajorityVote().answer_at(logits).argmax(dim=1), MajorityVote().answer_at(logits[:, :2])
+        (tensor([0]), tensor([[-0.7385, -0.6498]]))
+    """
+
+    of: str = "logits"
+    reads = ("logits", "answers")
+
+    def __post_init__(self) -> None:
+        if self.of not in self.reads:
+            raise ConfigError(f"`of` must be one of {', '.join(self.reads)}, got {self.of!r}")
+
+    def on(self, kind: str) -> Self:
+        """A copy that counts what ledgers of this kind hold."""
+        return super().on(kind).clone(of=kind)
+
+    def answer_at(self, logits: Tensor) -> Tensor:
+        """The vote of the exits so far, `[n, m+1, K]` -> `[n, K]`."""
+        if self.of == "answers":
+            return _voted(logits)
+        votes = torch.nn.functional.one_hot(logits.argmax(dim=2), logits.shape[2]).sum(dim=1)
+        shares = votes + 0.5 * logits.float().softmax(dim=2).mean(dim=1)
+        return (shares / shares.sum(dim=1, keepdim=True)).log()
+
+    def macs(self, exit_index: int, num_classes: int) -> int:
+        """One addition per class and exit so far, each counted as a multiply-accumulate."""
+        return (exit_index + 1) * num_classes
+
+
+def _voted(outputs: Tensor) -> Tensor:
+    """The row `[n, 2+F]` of a vote over stages without logits `[n, m+1, 2+F]`."""
+    said, sure = outputs[..., 1].long(), outputs[..., 0].double().sigmoid()
+    same = (said[:, :, None] == said[:, None, :]).double()  # [n, m+1, m+1]
+    votes, weight = same.sum(dim=2), (same * sure[:, None, :]).sum(dim=2)
+    # Confidences sum to less than one vote per stage: they only break ties.
+    stages = outputs.shape[1]
+    winner = (votes + weight / (2 * stages)).argmax(dim=1, keepdim=True)  # [n, 1]
+    share = (weight.gather(1, winner) / stages).clamp(1e-12, 1 - 1e-12).logit()
+    first = said.gather(1, winner)
+    return torch.cat([share.to(outputs.dtype), first.to(outputs.dtype), outputs[:, -1, 2:]], dim=1)
 
 
 @dataclass

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import warnings
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -18,14 +19,13 @@ from offramp.cli.fit_compare import (
     compare_command,
     fit_command,
 )
-from offramp.cli.inspect_report import inspect_command, report_command
+from offramp.cli.inspect_report import inspect_command, report_command, verify_command
 from offramp.cli.predict_bench import bench_command, predict_command, profile_command
 from offramp.cli.run_study import demo_command, run_command, studies_command, study_command
 from offramp.cli.theory import theory_command
 from offramp.cli.train_record import record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
-from offramp.extras import plugin_origins
-from offramp.methods import plugin_method
+from offramp.names import plugins_known
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
@@ -55,17 +55,19 @@ def _options(
         out.print(__version__)
         raise typer.Exit
     for name in plugins or ():
-        if plugin_method(name) is None:
-            known = ", ".join(plugin_origins()) or "none"
+        if name not in plugins_known():
+            known = ", ".join(plugins_known()) or "none"
             raise ConfigError(
                 f"--plugin: no installed package has a method {name!r}; known are: {known}"
             )
+        import_module("offramp.methods").plugin_method(name)
     if context.invoked_subcommand is None:
         welcome()
 
 
 for command in (
-    *(compare_command, fit_command, auto_command, inspect_command, advise_command),
+    *(compare_command, fit_command, auto_command, advise_command),
+    *(inspect_command, verify_command),
     *(train_command, record_command, export_command, serve_command, predict_command),
     *(profile_command, bench_command),
     *(report_command, theory_command, run_command, studies_command, study_command),

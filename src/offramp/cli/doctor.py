@@ -4,21 +4,12 @@ import os
 import platform
 import sys
 from dataclasses import dataclass
-
-import torch
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from offramp.cli.console import out
-from offramp.data.catalog import CATALOG, EMBEDDED, VARIABLE, located
-from offramp.extras import (
-    FEATURES,
-    Extra,
-    extras,
-    install_command,
-    installed_version,
-    plugin_origins,
-)
-from offramp.machine import cpu_features, describe_device, devices, fast_precision, find_device
+
+if TYPE_CHECKING:
+    from offramp.extras import Extra
 
 CORE = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "rich", "typer")
 
@@ -34,6 +25,8 @@ class Item:
 
 def diagnosis() -> dict[str, list[Item]]:
     """Everything that was found, by section; no optional library is imported."""
+    from offramp.extras import extras
+
     return {
         "versions": _versions(),
         "machine": _machine(),
@@ -44,6 +37,8 @@ def diagnosis() -> dict[str, list[Item]]:
 
 
 def _versions() -> list[Item]:
+    from offramp.extras import installed_version
+
     system = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
     offramp = installed_version("offramp")
     found = [
@@ -58,6 +53,16 @@ def _versions() -> list[Item]:
 
 
 def _machine() -> list[Item]:
+    import torch
+
+    from offramp.machine import (
+        cpu_features,
+        describe_device,
+        devices,
+        fast_precision,
+        find_device,
+    )
+
     features = cpu_features()
     has = (
         ", ".join(name for name, there in features.items() if there)
@@ -85,6 +90,10 @@ _WHY = {
 
 def _no_gpu() -> str:
     """Why there is no GPU among the devices, where that can be told."""
+    import torch
+
+    from offramp.machine import devices
+
     if len(devices()) > 1:
         return ""
     built = torch.version.cuda or torch.version.hip
@@ -92,6 +101,8 @@ def _no_gpu() -> str:
 
 
 def _data() -> list[Item]:
+    from offramp.data.catalog import CATALOG, EMBEDDED, VARIABLE, located
+
     root = os.environ.get(VARIABLE)
     where = Item(
         VARIABLE,
@@ -107,7 +118,9 @@ def _data() -> list[Item]:
     return [where, *made]
 
 
-def _feature(extra: Extra) -> Item:
+def _feature(extra: "Extra") -> Item:
+    from offramp.extras import FEATURES, install_command
+
     name = f"{extra.name}: {FEATURES[extra.name]}"
     if not extra.found and not extra.missing:
         return Item(name, f"unknown; {install_command(extra.name)}", good=False)
@@ -118,6 +131,8 @@ def _feature(extra: Extra) -> Item:
 
 
 def _plugins() -> list[Item]:
+    from offramp.extras import plugin_origins
+
     found = [Item(name, package) for name, package in plugin_origins().items()]
     return found or [Item("none", "installed packages can register methods for --methods")]
 
@@ -153,6 +168,8 @@ def doctor_command() -> None:
 
     Nothing is changed, and no optional library is imported.
     """
+    from rich.text import Text
+
     for section, items in diagnosis().items():
         out.print(section, style="bold")
         width = max(len(item.name) for item in items)

@@ -7,15 +7,20 @@ from typing import Annotated, Literal
 import typer
 
 from offramp.cli.console import err, out
-from offramp.cli.options import Device, Precision
-from offramp.cli.predict_bench import Budget, NetworkPath, PolicyPath, load_policy
-from offramp.cli.train_record import Domain, TokenizerName, load_network
+from offramp.cli.options import (
+    Budget,
+    Device,
+    Domain,
+    NetworkPath,
+    PolicyPath,
+    Precision,
+    TokenizerName,
+    complete_data,
+)
+from offramp.cli.predict_bench import load_policy
+from offramp.cli.train_record import load_network
 from offramp.errors import ProcessError
-from offramp.machine import describe_device, find_device, to_precision
-from offramp.onnx import export
 from offramp.progress import RunProgress
-from offramp.serving import Model, ServeConfig, serve
-from offramp.serving.images import reading_notes
 
 
 def export_command(
@@ -42,6 +47,9 @@ def export_command(
     PyTorch network; docs/serving.md describes inputs and outputs for other languages. Needs
     pip install 'offramp[onnx]'.
     """
+    from offramp.onnx import export
+    from offramp.serving.images import reading_notes
+
     loaded, chosen = load_network(network), load_policy(policy, budget)
     with RunProgress() as progress:
         points: Literal["selected", "all"] = "all" if all_points else "selected"
@@ -69,14 +77,15 @@ def serve_command(
         typer.Option(
             help="Address or name; 127.0.0.1 for this machine only, 0.0.0.0 or :: for all."
         ),
-    ] = ServeConfig.host,
-    port: Annotated[int, typer.Option(help="1 to 65535.")] = ServeConfig.port,
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="1 to 65535.")] = 8000,
     budget: Budget = None,
     data: Annotated[
         str | None,
         typer.Option(
+            autocompletion=complete_data,
             help="For images: the data set of the training, whose normalisation and class names "
-            "are used. Default: the run's."
+            "are used. Default: the run's.",
         ),
     ] = None,
     domain: Domain = None,
@@ -85,30 +94,28 @@ def serve_command(
     ] = None,
     max_batch: Annotated[
         int, typer.Option(help="Largest number of requests answered together.")
-    ] = ServeConfig.max_batch,
+    ] = 32,
     batch_wait: Annotated[
         float, typer.Option(help="Seconds that a request waits for others.")
-    ] = ServeConfig.batch_wait,
+    ] = 0.002,
     workers: Annotated[
         int, typer.Option(help="Number of processes that each hold the network.")
-    ] = ServeConfig.workers,
+    ] = 1,
     threads: Annotated[
         int | None, typer.Option(help="Threads of torch or ONNX Runtime in each worker.")
-    ] = ServeConfig.threads,
-    device: Device = ServeConfig.device,
-    precision: Precision = ServeConfig.precision,
-    max_bytes: Annotated[
-        int, typer.Option(help="Size limit of a request's body.")
-    ] = ServeConfig.max_bytes,
+    ] = None,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    max_bytes: Annotated[int, typer.Option(help="Size limit of a request's body.")] = 4 * 2**20,
     max_pixels: Annotated[
         int, typer.Option(help="Size limit of an image as it is sent.")
-    ] = ServeConfig.max_pixels,
+    ] = 16_000_000,
     body_timeout: Annotated[
         float, typer.Option(help="Seconds in which a body must arrive.")
-    ] = ServeConfig.body_timeout,
+    ] = 10.0,
     max_requests: Annotated[
         int, typer.Option(help="Largest number of open requests; further ones get a 503.")
-    ] = ServeConfig.max_requests,
+    ] = 1000,
     tokenizer: TokenizerName = None,
     hold_budget: Annotated[
         bool,
@@ -119,7 +126,7 @@ def serve_command(
     ] = False,
     drain_timeout: Annotated[
         float, typer.Option(help="Seconds that open requests get once the server is to stop.")
-    ] = ServeConfig.drain_timeout,
+    ] = 30.0,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Write every request to stderr, as JSON.")
     ] = False,
@@ -145,6 +152,9 @@ def serve_command(
     /admin/budget and POST /admin/reload change the budget and read the policy again. Needs
     pip install 'offramp[serve]'.
     """
+    from offramp.machine import describe_device, find_device, to_precision
+    from offramp.serving import Model, ServeConfig, serve
+
     config = ServeConfig(
         host=host,
         port=port,

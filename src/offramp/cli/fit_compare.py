@@ -4,33 +4,44 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offramp import report
-from offramp.advice import CANDIDATES, advise, auto
 from offramp.cli.console import err, out
 from offramp.cli.options import (
+    KNOWN_METHODS,
     BatchSize,
+    Budgets,
     LedgersPath,
     ProfilePath,
+    complete_methods,
     in_seconds,
+    named_methods,
     note_partition,
     numbers,
+    share,
+    split_names,
 )
 from offramp.errors import ConfigError
-from offramp.evaluation import Comparison, compare, evaluate
-from offramp.ledger import Ledger
-from offramp.ledger.files import has_ledger, load_ledgers
-from offramp.methods import GROUPS, METHODS, find_methods, ready
+from offramp.names import CANDIDATES, GROUPS
 from offramp.progress import RunProgress
 from offramp.storage import check_fresh, check_target
 
-_methods = (
-    f"Methods: {', '.join(METHODS)}; or one of an installed package (offramp doctor lists them)."
-)
-_known = f"Groups: {', '.join(GROUPS)}. {_methods}"
+if TYPE_CHECKING:
+    from offramp.evaluation import Comparison
+    from offramp.ledger import Ledger
+
+_known = f"Groups: {', '.join(GROUPS)}. {KNOWN_METHODS}"
+
+Candidates = Annotated[
+    str,
+    typer.Option(
+        callback=named_methods,
+        autocompletion=complete_methods,
+        help="Comma-separated methods to choose from; the first is the yardstick.",
+    ),
+]
 
 
 def compare_command(
@@ -38,13 +49,13 @@ def compare_command(
     methods: Annotated[
         str,
         typer.Option(
+            callback=named_methods,
+            autocompletion=complete_methods,
             help="Comma-separated methods or groups. Thresholds are geometric, as in the paper, "
-            "unless the name says otherwise, as in eefp:optimized. " + _known
+            "unless the name says otherwise, as in eefp:optimized. " + _known,
         ),
     ] = "standard",
-    budgets: Annotated[
-        str, typer.Option(help="Comma-separated mean costs, as shares of the full network.")
-    ] = "0.25,0.5,0.75",
+    budgets: Budgets = "0.25,0.5,0.75",
     seeds: Annotated[int, typer.Option(help="Seeds for methods whose fit is random.")] = 3,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples for intervals.")] = 1000,
     folder: Annotated[
@@ -60,9 +71,12 @@ def compare_command(
     Tables are also written as Markdown, CSV, LaTeX and JSON, with a figure as SVG and an
     interactive page, report.html.
     """
+    from offramp.evaluation import compare
+    from offramp.ledger.files import load_ledgers
+
     folder = folder or Path(f"{path.resolve().name.removesuffix('.npz')}-comparison")
     check_target(folder)
-    wanted = [name.strip() for name in methods.split(",") if name.strip()]
+    wanted = split_names(methods)
     shares = numbers("--budgets", budgets)
     ledgers = in_seconds(load_ledgers(path), profile, batch)
     with RunProgress() as progress:
@@ -83,7 +97,8 @@ def compare_command(
 def fit_command(
     path: LedgersPath,
     budget: Annotated[
-        float | None, typer.Option(help="Mean cost, as a share of the full network.")
+        float | None,
+        typer.Option(callback=share, help="Mean cost, as a share of the full network."),
     ] = None,
     max_drop: Annotated[
         float | None, typer.Option(help="Instead: accuracy that may be lost, 0.01 for a point.")
@@ -91,8 +106,10 @@ def fit_command(
     method: Annotated[
         str,
         typer.Option(
+            callback=named_methods,
+            autocompletion=complete_methods,
             help="Its thresholds are `optimized`, unless the name says otherwise, as in "
-            "eefp:geometric; without labels, `smooth`. " + _methods
+            "eefp:geometric; without labels, `smooth`. " + KNOWN_METHODS,
         ),
     ] = "eefp",
     folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
@@ -109,10 +126,14 @@ def fit_command(
         raise ConfigError("give either --budget or --max-drop")
     if method in GROUPS:
         raise ConfigError(
-            f"--method takes one method, and {method!r} is a group of them: "
-            f"{', '.join(GROUPS[method])}"
+            f"--method takes one method, and {method!r} is a group of them, for `offramp compare`"
         )
     check_fresh(folder, "policy")
+    from offramp import report
+    from offramp.evaluation import evaluate
+    from offramp.ledger.files import has_ledger, load_ledgers
+    from offramp.methods import find_methods, ready
+
     has_test = has_ledger(path, "test")
     ledgers = load_ledgers(path, ("held_out", "val", "test")[: 3 if has_test else 2])
     ledgers = in_seconds(ledgers, profile, batch)
@@ -140,12 +161,9 @@ def fit_command(
 def auto_command(
     path: LedgersPath,
     budget: Annotated[
-        float, typer.Option(help="Mean cost, as a share of the full network.")
+        float, typer.Option(callback=share, help="Mean cost, as a share of the full network.")
     ] = 0.5,
-    methods: Annotated[
-        str,
-        typer.Option(help="Comma-separated methods to choose from; the first is the yardstick."),
-    ] = ",".join(CANDIDATES),
+    methods: Candidates = ",".join(CANDIDATES),
     folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
     profile: ProfilePath = None,
     batch: BatchSize = None,
@@ -157,11 +175,15 @@ def auto_command(
     Whether exits pay at all is what `offramp advise` says.
     """
     check_fresh(folder, "policy")
+    from offramp.advice import auto
+    from offramp.evaluation import evaluate
+    from offramp.ledger.files import has_ledger, load_ledgers
+
     has_test = has_ledger(path, "test")
     ledgers = load_ledgers(path, ("held_out", "val", "test")[: 3 if has_test else 2])
     ledgers = in_seconds(ledgers, profile, batch)
     note_partition(path, ledgers)
-    names = [name.strip() for name in methods.split(",") if name.strip()]
+    names = split_names(methods)
     with err.status("choosing exits, answer, scorer and thresholds"):
         plan = auto(ledgers["held_out"], ledgers["val"], [budget], names)
     policy = plan[budget]
@@ -171,7 +193,7 @@ def auto_command(
         out.print(f"on test: {evaluate(policy, ledgers['test'])}", markup=False, highlight=False)
 
 
-def _note_labels(ledgers: Mapping[str, Ledger]) -> None:
+def _note_labels(ledgers: "Mapping[str, Ledger]") -> None:
     """Note on stderr what is lost where there are no labels."""
     losses = {
         "held_out": "nothing says how far to trust the network, and answers get no confidence",
@@ -185,13 +207,8 @@ def _note_labels(ledgers: Mapping[str, Ledger]) -> None:
 
 def advise_command(
     path: LedgersPath,
-    budgets: Annotated[
-        str, typer.Option(help="Comma-separated mean costs, as shares of the full network.")
-    ] = "0.25,0.5,0.75",
-    methods: Annotated[
-        str,
-        typer.Option(help="Comma-separated methods to choose from; the first is the yardstick."),
-    ] = ",".join(CANDIDATES),
+    budgets: Budgets = "0.25,0.5,0.75",
+    methods: Candidates = ",".join(CANDIDATES),
     folder: Annotated[
         Path | None,
         typer.Option("--out", help="Save the policy for each budget there, as policy-BUDGET."),
@@ -208,9 +225,12 @@ def advise_command(
     wanted = numbers("--budgets", budgets)
     if folder is not None:
         check_target(folder)
+    from offramp.advice import advise
+    from offramp.ledger.files import load_ledgers
+
     ledgers = in_seconds(load_ledgers(path), profile, batch)
     note_partition(path, ledgers)
-    names = [name.strip() for name in methods.split(",") if name.strip()]
+    names = split_names(methods)
     with err.status("choosing exits, answers, scorers and thresholds"):
         found = advise(ledgers["held_out"], ledgers["val"], ledgers["test"], wanted, names)
     typer.echo(str(found))
@@ -220,7 +240,9 @@ def advise_command(
         typer.echo(f"kept exits {found.plan.exits}; policies are in {folder}/")
 
 
-def _show(result: Comparison, folder: Path, provenance: Mapping[str, Any] | None = None) -> None:
+def _show(result: "Comparison", folder: Path, provenance: Mapping[str, Any] | None = None) -> None:
+    from offramp import report
+
     # First: printing may be cut off.
     paths, missing = report.write_comparison(result, folder, provenance)
     for table in report.comparison_tables(result):

@@ -1,13 +1,14 @@
-"""The commands `inspect` and `report`."""
+"""The commands `inspect`, `verify` and `report`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.filesize import decimal
 
-from offramp import report
 from offramp.cli.console import out
-from offramp.report import Section, read_comparison, write_page
+from offramp.cli.options import there
+from offramp.storage import verify
 
 
 def inspect_command(
@@ -15,13 +16,44 @@ def inspect_command(
         Path,
         typer.Argument(
             metavar="PATH",
+            callback=there,
             help="A ledger, .npz file, policy, network, export or folder of ledgers.",
         ),
     ],
 ) -> None:
     """Describe a ledger, policy, network or export: sizes, costs, accuracy per exit, origin."""
+    from offramp import report
+
     for table in report.inspect(path):
         out.print(table.rich())
+
+
+def verify_command(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...",
+            help="Ledgers, policies, networks, exports, runs or caches, or folders of them.",
+        ),
+    ],
+) -> None:
+    """Compare files with their checksums, and name those that are damaged.
+
+    Whatever is loaded is compared too, but for tensors above 1 GiB, which only this command reads
+    as a whole. The exit code is 1 if anything is damaged.
+    """
+    found = [file for folder in folders for file in verify(folder)]
+    damaged = [file for file in found if file.damage is not None]
+    unknown = [file for file in found if file.damage is None and not file.has_checksum]
+    for file in damaged:
+        out.print(f"DAMAGED  {file.damage}", soft_wrap=True)
+    for file in unknown:
+        out.print(f"unknown  {file.path} has no checksum; its size is right", soft_wrap=True)
+    whole = len(found) - len(damaged) - len(unknown)
+    size = decimal(sum(file.size for file in found))
+    out.print(f"{whole} of {len(found)} files are as they were written ({size} read)")
+    if damaged:
+        raise typer.Exit(1)
 
 
 def report_command(
@@ -40,6 +72,8 @@ def report_command(
     The page works offline. It shows cost-accuracy curves, a budget slider for two methods side by
     side, calibration and scores exit by exit, hopeless samples, tables, and what was run.
     """
+    from offramp.report import Section, read_comparison, write_page
+
     sections, origins = [], {}
     for folder in folders:
         comparison, origin = read_comparison(folder)

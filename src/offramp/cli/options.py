@@ -1,15 +1,117 @@
-"""Options that several commands share, and how they are read."""
+"""Options that several commands share, and how they are read.
 
+Nothing here imports torch: help, completion and mistakes are answered without it.
+"""
+
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from offramp.cli.console import err
-from offramp.errors import ConfigError
-from offramp.ledger import Ledger
-from offramp.profile import RUNTIMES, Profile
-from offramp.storage import kind_of
+from offramp.errors import ConfigError, FileFormatError
+from offramp.hints import near_path
+from offramp.names import (
+    DATA_SETS,
+    GROUPS,
+    METHODS,
+    RUNTIMES,
+    STUDIES,
+    check_methods,
+    plugins_known,
+)
+from offramp.storage import check_splits, kind_of
+
+if TYPE_CHECKING:
+    from offramp.ledger import Ledger
+
+KNOWN_METHODS = (
+    f"Methods: {', '.join(METHODS)}; or one of an installed package (offramp doctor lists them)."
+)
+
+
+def completing(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """A function for the Tab key that knows these names, also after a comma."""
+    known = list(names)
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in known if name.startswith(last)]
+
+    return complete
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """Methods for the Tab key, with those of installed packages."""
+    return completing([*GROUPS, *METHODS, *plugins_known()])(incomplete)
+
+
+complete_data = completing(DATA_SETS)
+complete_studies = completing((*STUDIES, "demo"))
+
+
+def named_methods(text: str) -> str:
+    """Comma-separated methods, refused at once if one is unknown."""
+    check_methods(split_names(text))
+    return text
+
+
+def split_names(text: str) -> list[str]:
+    """The names in a comma-separated option."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def share(budget: float | None) -> float | None:
+    """A budget, refused at once if it cannot be one."""
+    if budget is not None and not 0 < budget <= 1:
+        percent = f"; for {budget:g} % say {budget / 100:g}" if 1 < budget <= 100 else ""
+        raise ConfigError(
+            f"--budget is a share of the network without exits in (0, 1], got {budget:g}{percent}"
+        )
+    return budget
+
+
+def shares(text: str | None) -> str | None:
+    """Comma-separated budgets, refused at once if one cannot be."""
+    for budget in [] if text is None else numbers("--budgets", text):
+        share(budget)
+    return text
+
+
+def there(path: Path | None) -> Path | None:
+    """A path that must exist; else the error says what has a similar name."""
+    if path is not None and not path.exists():
+        raise FileFormatError(f"there is nothing at {path}{near_path(path)}")
+    return path
+
+
+def a_policy(path: Path | None) -> Path | None:
+    """The folder of a policy; else the error says what is there, or has a similar name."""
+    if path is None or kind_of(path) == "policy":
+        return path
+    there(path)
+    found = kind_of(path)
+    inside = [each for each in sorted(path.glob("*")) if kind_of(each) == "policy"]
+    hint = f"; did you mean {inside[0]}?" if inside else ""
+    raise FileFormatError(
+        f"{path} is no policy{f' but a {found}' if found else ''}: give the folder that `offramp "
+        f"fit` or policy.save wrote{hint}"
+    )
+
+
+def ledgers_there(path: Path) -> Path:
+    """A place of ledgers, with the error for one that has them below it."""
+    there(path)
+    if path.is_file() and path.suffix == ".npy":
+        raise FileFormatError(
+            f"{path} is a single array; logits, labels and costs belong into one .npz: "
+            "numpy.savez('logits.npz', logits=..., labels=..., costs=...)"
+        )
+    if path.is_dir() and kind_of(path) is None:
+        check_splits(path, ("held_out", "val"))
+    return path
+
 
 Device = Annotated[
     str,
@@ -22,22 +124,46 @@ Precision = Annotated[
     typer.Option(
         "--precision",
         help="float32, bfloat16, float16, or auto: what the device is fastest in.",
+        autocompletion=completing(("auto", "float32", "bfloat16", "float16")),
     ),
 ]
 LedgersPath = Annotated[
     Path,
     typer.Argument(
         metavar="PATH",
+        callback=ledgers_there,
         help="Folder with held_out, val and test (each a saved ledger or an .npz with logits "
         "[N, M, K], labels [N] if known, and cumulative costs [M]), or a single such ledger, "
         "which is split into these three at random.",
     ),
 ]
-
+NetworkPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="NETWORK", callback=there, help="Folder of a saved network, or of a run."
+    ),
+]
+PolicyPath = Annotated[
+    Path, typer.Argument(metavar="POLICY", callback=a_policy, help="Folder of its policy.")
+]
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        callback=share,
+        help="Mean cost, as a share of the full network. Default: the policy's own.",
+    ),
+]
+Budgets = Annotated[
+    str,
+    typer.Option(
+        callback=shares, help="Comma-separated mean costs, as shares of the full network."
+    ),
+]
 ProfilePath = Annotated[
     Path | None,
     typer.Option(
         "--profile",
+        callback=there,
         help="Folder that `offramp profile` wrote. Costs are then seconds on that machine, and "
         "budgets are shares of the seconds of the network without exits in the same runtime.",
     ),
@@ -45,12 +171,29 @@ ProfilePath = Annotated[
 BatchSize = Annotated[
     int | None, typer.Option("--batch", help="With --profile: samples per batch. Default: 1.")
 ]
+DataName = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        autocompletion=complete_data,
+        help="Data set to run on. Default: the run's, or noise.",
+    ),
+]
+Domain = Annotated[
+    str | None, typer.Option(help="The domain of test, for data sets with several domains.")
+]
+TokenizerName = Annotated[
+    str | None,
+    typer.Option("--tokenizer", help="For text: a folder or a hub id. Default: the network's."),
+]
 
 
 def in_seconds(
-    ledgers: dict[str, Ledger], folder: Path | None, batch: int | None
-) -> dict[str, Ledger]:
+    ledgers: "dict[str, Ledger]", folder: Path | None, batch: int | None
+) -> "dict[str, Ledger]":
     """Ledgers with the costs of a profile, if one is named."""
+    from offramp.profile import Profile
+
     if folder is None:
         if batch is not None:
             raise ConfigError("--batch is for costs in seconds: give --profile as well")
@@ -63,7 +206,7 @@ def in_seconds(
     return {name: profile.timed(ledger, batch or 1) for name, ledger in ledgers.items()}
 
 
-def note_partition(path: Path, ledgers: dict[str, Ledger]) -> None:
+def note_partition(path: Path, ledgers: "dict[str, Ledger]") -> None:
     """Note on stderr that a single ledger was split."""
     if path.is_file() or kind_of(path) == "ledger":
         sizes = ", ".join(f"{len(ledger):,} {split}" for split, ledger in ledgers.items())

@@ -6,38 +6,41 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 
-from offramp.bench import BenchConfig, bench
 from offramp.cli.console import err, out
-from offramp.cli.options import Device, Precision, batch_sizes, numbers
-from offramp.cli.train_record import Domain, TokenizerName, load_network
-from offramp.data import Data
-from offramp.data.load import Source
+from offramp.cli.options import (
+    Budget,
+    DataName,
+    Device,
+    Domain,
+    NetworkPath,
+    PolicyPath,
+    Precision,
+    TokenizerName,
+    a_policy,
+    batch_sizes,
+    complete_data,
+    numbers,
+    shares,
+)
+from offramp.cli.train_record import load_network
 from offramp.errors import ConfigError
-from offramp.machine import describe_device, find_device, to_precision
-from offramp.networks import EarlyExitNetwork
-from offramp.policy import Policy
-from offramp.profile import RUNTIMES, profile
-from offramp.report import bench_table, profile_table, write_bench
-from offramp.runtime import Runner
-from offramp.runtime.output import RECORD_FIELDS
-from offramp.serving.images import find_images, images_of_run
+from offramp.names import RUNTIMES
 from offramp.storage import atomic_path, check_fresh, check_target
 
-SHOWN = 3  # failed inputs that are named
+if TYPE_CHECKING:
+    import torch
 
-NetworkPath = Annotated[
-    Path, typer.Argument(metavar="NETWORK", help="Folder of a saved network, or of a run.")
-]
-PolicyPath = Annotated[Path, typer.Argument(metavar="POLICY", help="Folder of its policy.")]
-Budget = Annotated[
-    float | None,
-    typer.Option(help="Mean cost, as a share of the full network. Default: the policy's own."),
-]
+    from offramp.data import Data
+    from offramp.data.load import Source
+    from offramp.networks import EarlyExitNetwork
+    from offramp.policy import Policy
+    from offramp.runtime import Runner
+
+SHOWN = 3  # failed inputs that are named
 
 
 def predict_command(
@@ -51,6 +54,7 @@ def predict_command(
         str | None,
         typer.Option(
             "--data",
+            autocompletion=complete_data,
             help="Without INPUT: the data set to predict. With it: the data set of the training, "
             "whose normalisation and class names are used. Default: the run's.",
         ),
@@ -78,6 +82,11 @@ def predict_command(
     """
     if batch_size < 1:
         raise ConfigError(f"--batch-size must be at least 1, got {batch_size}")
+    import torch
+
+    from offramp.data.load import Source
+    from offramp.serving.images import find_images, images_of_run
+
     made = load_network(network)
     runner = _runner(made, load_policy(policy, budget), device, precision)
     batches: Iterable[Any]
@@ -128,16 +137,13 @@ def profile_command(
     network: NetworkPath,
     policy: Annotated[
         Path | None,
-        typer.Argument(metavar="[POLICY]", help="Whose decisions are timed."),
+        typer.Argument(metavar="[POLICY]", callback=a_policy, help="Whose decisions are timed."),
     ] = None,
     runtime: Runtimes = "torch",
     batch: BatchSizes = "1,32,256",
     threads: Threads = None,
     seconds: Annotated[float, typer.Option(help="Seconds per runtime, about.")] = 20.0,
-    data: Annotated[
-        str | None,
-        typer.Option("--data", help="Data set to run on. Default: the run's, or noise."),
-    ] = None,
+    data: DataName = None,
     split: Annotated[str, typer.Option(help="Split of the data set.")] = "val",
     folder: Annotated[Path, typer.Option("--out", help="Where to save.")] = Path("profile"),
     domain: Domain = None,
@@ -151,6 +157,11 @@ def profile_command(
     """
     sizes, runtimes = batch_sizes("--batch", batch), _runtimes(runtime)
     check_fresh(folder, "profile")
+    from offramp.data.load import Source
+    from offramp.policy import Policy
+    from offramp.profile import profile
+    from offramp.report import profile_table
+
     made = _placed(network, device)
     chosen = None if policy is None else Policy.load(policy)
     source = Source.find(network, data, domain, tokenizer)
@@ -166,10 +177,7 @@ def profile_command(
 def bench_command(
     network: NetworkPath,
     policy: PolicyPath,
-    data: Annotated[
-        str | None,
-        typer.Option("--data", help="Data set to run on. Default: the run's, or noise."),
-    ] = None,
+    data: DataName = None,
     split: Annotated[str, typer.Option(help="Split of the data set.")] = "test",
     runtime: Runtimes = "torch,onnx",
     batch: BatchSizes = "1,32,256",
@@ -178,7 +186,9 @@ def bench_command(
     ] = 5.0,
     budgets: Annotated[
         str | None,
-        typer.Option(help="Comma-separated budgets of the policy. Default: its own."),
+        typer.Option(
+            callback=shares, help="Comma-separated budgets of the policy. Default: its own."
+        ),
     ] = None,
     cuts: Annotated[bool, typer.Option(help="Time the network cut at each exit, too.")] = True,
     rival: Annotated[
@@ -198,6 +208,10 @@ def bench_command(
     same runtime: promised by a profile that is measured first, and measured. All take turns in one
     process on the same samples, and the best of three turns counts.
     """
+    from offramp.bench import BenchConfig, bench
+    from offramp.data.load import Source
+    from offramp.report import bench_table, write_bench
+
     config = BenchConfig(
         runtimes=_runtimes(runtime),
         batch_sizes=batch_sizes("--batch", batch),
@@ -225,8 +239,10 @@ def bench_command(
             _note(f"note: {missing}")
 
 
-def _placed(network: Path, device: str) -> EarlyExitNetwork:
+def _placed(network: Path, device: str) -> "EarlyExitNetwork":
     """A network on a device, which is said first."""
+    from offramp.machine import describe_device, find_device
+
     place = find_device(device)
     _note(f"running on {describe_device(place)}")
     return load_network(network).to(place)
@@ -240,12 +256,14 @@ def _runtimes(text: str) -> list[str]:
 
 
 def _samples(
-    made: EarlyExitNetwork,
-    source: Source | None,
+    made: "EarlyExitNetwork",
+    source: "Source | None",
     split: str,
     sizes: Sequence[int],
-) -> tuple[Any, torch.Tensor | None]:
+) -> "tuple[Any, torch.Tensor | None]":
     """Samples to time on, and their labels: of the data set, or noise."""
+    import torch
+
     if source is None:
         _note("note: noise as input; give --data for the exits of real samples")
         return made.example(max(sizes)), None
@@ -253,16 +271,23 @@ def _samples(
     return samples.batch(torch.arange(min(len(samples), max(512, *sizes))))
 
 
-def _runner(network: EarlyExitNetwork, policy: Policy, device: str, precision: str) -> Runner:
+def _runner(
+    network: "EarlyExitNetwork", policy: "Policy", device: str, precision: str
+) -> "Runner":
     """A runner on a device, which is said first."""
+    from offramp.machine import describe_device, find_device, to_precision
+    from offramp.runtime import Runner
+
     place = find_device(device)
     chosen = to_precision(precision, place)
     _note(f"running on {describe_device(place)}, {chosen}")
     return Runner(network, policy, device=place, precision=chosen)
 
 
-def load_policy(folder: Path, budget: float | None) -> Policy:
+def load_policy(folder: Path, budget: float | None) -> "Policy":
     """A saved policy at the operating point for a budget, or at its own."""
+    from offramp.policy import Policy
+
     policy = Policy.load(folder)
     if budget is not None:
         return policy.at(budget=budget)
@@ -271,7 +296,7 @@ def load_policy(folder: Path, budget: float | None) -> Policy:
     return policy
 
 
-def _load_split(source: Source, split: str) -> Data:
+def _load_split(source: "Source", split: str) -> "Data":
     splits = source.load()
     if split not in splits:
         raise ConfigError(f"--split must be one of {', '.join(splits)}, got {split!r}")
@@ -298,6 +323,8 @@ def _writer(target: Path | None) -> Iterator[Callable[[dict[str, Any]], object]]
 
 
 def _csv_writer(file: IO[str]) -> Callable[[dict[str, Any]], object]:
+    from offramp.runtime.output import RECORD_FIELDS
+
     writer = csv.DictWriter(file, ("input", *RECORD_FIELDS), lineterminator="\n")
     writer.writeheader()
     return writer.writerow

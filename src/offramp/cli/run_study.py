@@ -2,19 +2,18 @@
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from offramp import studies
 from offramp.cli.console import out
-from offramp.cli.options import Device
+from offramp.cli.options import Device, complete_studies, there
 from offramp.errors import ConfigError
-from offramp.machine import find_device
-from offramp.report import comparison_tables, verdicts
-from offramp.studies import PlannedStep, RunResult, plan_run, run
-from offramp.studies.catalogue import list_studies
-from offramp.training.distributed import Processes
+from offramp.hints import or_known
+from offramp.names import STUDIES
+
+if TYPE_CHECKING:
+    from offramp.studies import PlannedStep, RunResult
 
 Out = Annotated[
     Path | None, typer.Option("--out", help="Folder for the results. Default: runs/NAME.")
@@ -44,7 +43,9 @@ Only = Annotated[str, typer.Option(help="Comma-separated networks of the study; 
 
 
 def run_command(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="A study file.")],
+    study: Annotated[
+        Path, typer.Argument(metavar="STUDY.toml", callback=there, help="A study file.")
+    ],
     folder: Out = None,
     scale: Annotated[str | None, typer.Option(help="One of the file's scales.")] = None,
     changes: Changes = None,
@@ -63,7 +64,9 @@ def run_command(
 
 
 def study_command(
-    name: Annotated[str, typer.Argument(help="One of `offramp studies`.")],
+    name: Annotated[
+        str, typer.Argument(autocompletion=complete_studies, help="One of `offramp studies`.")
+    ],
     scale: Annotated[
         Literal["paper", "small"],
         typer.Option(help="The paper's full settings, or a size for a laptop."),
@@ -76,11 +79,13 @@ def study_command(
     dry_run: DryRun = False,
 ) -> None:
     """Run one of the paper's experiments by name; the report shows the paper's figures beside."""
-    _run(studies.find_study(name), folder, scale, changes, only, cache, device, dry_run)
+    _run(_study_file(name), folder, scale, changes, only, cache, device, dry_run)
 
 
 def studies_command(cache: CacheFolder = None) -> None:
     """List the paper's experiments, what they need, and what of that is available here."""
+    from offramp.studies.catalogue import list_studies
+
     for study in list_studies(cache):
         out.print(study.name, style="bold")
         out.print(f"  {study.about}", soft_wrap=True)
@@ -109,7 +114,15 @@ def demo_command(
     The small network is trained on generated images; the logits of the real one, a CIFAR-100
     network with nine exits, come with the package. The demo is a study: see studies/demo.toml.
     """
-    _run(studies.find_study("demo"), folder, None, changes, only, cache, device, dry_run)
+    _run(_study_file("demo"), folder, None, changes, only, cache, device, dry_run)
+
+
+def _study_file(name: str) -> Path:
+    if name not in (*STUDIES, "demo"):
+        raise ConfigError(f"there is no study `{name}`{or_known(name, (*STUDIES, 'demo'))}")
+    from offramp.studies import find_study
+
+    return find_study(name)
 
 
 def _run(
@@ -122,6 +135,10 @@ def _run(
     device: str,
     dry_run: bool,
 ) -> None:
+    from offramp.machine import find_device
+    from offramp.studies import plan_run, run
+    from offramp.training.distributed import Processes
+
     chosen: dict[str, Any] = {
         "scale": scale,
         "changes": dict(_change(text) for text in changes or ()),
@@ -147,7 +164,7 @@ def _change(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
-def _show_plan(steps: list[PlannedStep]) -> None:
+def _show_plan(steps: "list[PlannedStep]") -> None:
     for number, step in enumerate(steps, start=1):
         state = "done" if step.is_done else "to do"
         out.print(f"{number:3}. {state:5}  {step.kind:10}  {step.title}", soft_wrap=True)
@@ -156,7 +173,9 @@ def _show_plan(steps: list[PlannedStep]) -> None:
     out.print(f"{left} of {len(steps)} steps to do")
 
 
-def _show(result: RunResult) -> None:
+def _show(result: "RunResult") -> None:
+    from offramp.report import comparison_tables, verdicts
+
     for name, comparison in result.comparisons.items():
         out.rule(name)
         # All the other tables are in the report.

@@ -1,20 +1,18 @@
 """The sub-command `theory`: parse, and a few public calls."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from offramp import theory
 from offramp.cli.console import err, out
+from offramp.cli.options import completing
 from offramp.errors import ConfigError
-from offramp.evaluation.compare import Progress
+from offramp.hints import or_known
+from offramp.names import STATEMENTS
 from offramp.storage import check_target
-from offramp.theory.counterexamples import counterexample_texts
-from offramp.theory.plots import draw_figures, truth_figure
-from offramp.theory.trained_network import truth_table
 
 
 def theory_command(
@@ -22,7 +20,10 @@ def theory_command(
     seed: Annotated[int, typer.Option(help="Of the worlds, or of the trained network.")] = 0,
     statement: Annotated[
         list[str] | None,
-        typer.Option(help=f"Check only this one; repeatable: {', '.join(theory.STATEMENTS)}."),
+        typer.Option(
+            autocompletion=completing(STATEMENTS),
+            help=f"Check only this one; repeatable: {', '.join(STATEMENTS)}.",
+        ),
     ] = None,
     with_examples: Annotated[
         bool, typer.Option("--examples/--no-examples", help="Print the smallest worlds.")
@@ -55,6 +56,13 @@ def theory_command(
     if trained_network:
         _show_trained_network(seed, figures)
         return
+    for name in statement or ():
+        if name not in STATEMENTS:
+            raise ConfigError(f"there is no statement {name!r}{or_known(name, STATEMENTS)}")
+    from offramp import theory
+    from offramp.theory.counterexamples import counterexample_texts
+    from offramp.theory.plots import draw_figures
+
     with _progress() as progress:
         results = theory.check_all(statement or (), worlds, seed, progress)
     out.print(theory.claims_table(results).rich())
@@ -67,6 +75,10 @@ def theory_command(
 
 
 def _show_trained_network(seed: int, folder: Path | None) -> None:
+    from offramp import theory
+    from offramp.theory.plots import truth_figure
+    from offramp.theory.trained_network import truth_table
+
     with _progress() as progress:
         exits = theory.compare_with_truth(seed, progress=progress)
     out.print(truth_table(exits).rich())
@@ -79,7 +91,7 @@ def _print_written(paths: list[Path]) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
     with err.status("starting") as status:
 
         def update(done: int, total: int, text: str) -> None:

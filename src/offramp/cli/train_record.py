@@ -1,48 +1,43 @@
 """The sub-commands `train` and `record`: parse, and one public call."""
 
 import inspect
+import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from torch import Tensor
-from torch.utils.data import DataLoader
 
 from offramp.cli.console import err
-from offramp.cli.options import Device, Precision, numbers
-from offramp.data import Augmentation
-from offramp.data.load import Source
+from offramp.cli.options import (
+    Device,
+    Domain,
+    Precision,
+    TokenizerName,
+    complete_data,
+    completing,
+    numbers,
+    there,
+)
 from offramp.errors import ConfigError
-from offramp.hints import did_you_mean
-from offramp.ledger import Ledger
-from offramp.machine import find_device, to_precision
-from offramp.networks import ARCHITECTURES, EarlyExitNetwork, build_for_data
-from offramp.networks.backbones import BUILDERS
-from offramp.networks.choose_heads import HEADS
-from offramp.record import record
-from offramp.serving.answers import network_folder
-from offramp.training import OBJECTIVES, Objective, TrainHistory, train
-from offramp.training.distributed import Processes
-from offramp.training.recipes import RECIPES, find_recipe
-from offramp.training.train import find_objective
+from offramp.hints import did_you_mean, or_known
+from offramp.names import ARCHITECTURES, AUGMENTATIONS, DATA_SETS, HEADS, OBJECTIVES, RECIPES
+
+if TYPE_CHECKING:
+    from offramp.data import Augmentation
+    from offramp.ledger import Ledger
+    from offramp.networks import EarlyExitNetwork
+    from offramp.training import Objective, TrainHistory
 
 _BY_RECIPE = "Default: as the recipe says."
 _CASCADE = "zero-time-waste"  # needs heads that read logits
 
-Domain = Annotated[
-    str | None, typer.Option(help="The domain of test, for data sets with several domains.")
-]
-TokenizerName = Annotated[
-    str | None,
-    typer.Option("--tokenizer", help="For text: a folder or a hub id. Default: the network's."),
-]
 Workers = Annotated[
     int, typer.Option(min=0, help="Processes that read the data ahead; 0 reads them in this one.")
 ]
@@ -50,13 +45,19 @@ Workers = Annotated[
 
 def train_command(
     data: Annotated[
-        str, typer.Option("--data", help="Name of a data set, or a folder; see offramp.data.")
+        str,
+        typer.Option(
+            "--data",
+            autocompletion=complete_data,
+            help=f"One of {', '.join(DATA_SETS)}; or a folder, see docs/data.md.",
+        ),
     ],
     network: Annotated[
         str,
         typer.Option(
+            autocompletion=completing(ARCHITECTURES),
             help=f"One of {', '.join(ARCHITECTURES)}; a pretrained model, as attach takes it; or "
-            "the folder of a run or of a saved network, which is trained further."
+            "the folder of a run or of a saved network, which is trained further.",
         ),
     ],
     folder: Annotated[
@@ -68,13 +69,18 @@ def train_command(
     recipe: Annotated[
         str,
         typer.Option(
+            autocompletion=completing(RECIPES),
             help=f"A set of defaults, one of {', '.join(RECIPES)}; other options override it. "
             "finetune is for pretrained networks: few epochs, a higher learning rate for the "
-            "heads, averaged weights, distillation from the last exit."
+            "heads, averaged weights, distillation from the last exit.",
         ),
     ] = "paper",
     objective: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(OBJECTIVES)}. {_BY_RECIPE}")
+        str | None,
+        typer.Option(
+            autocompletion=completing(OBJECTIVES),
+            help=f"One of {', '.join(OBJECTIVES)}. {_BY_RECIPE}",
+        ),
     ] = None,
     exit_weights: Annotated[
         str | None,
@@ -89,7 +95,10 @@ def train_command(
     ] = "every-block",
     head: Annotated[
         str | None,
-        typer.Option(help=f"One of {', '.join(HEADS)}. Default: what fits the network."),
+        typer.Option(
+            autocompletion=completing(HEADS),
+            help=f"One of {', '.join(HEADS)}. Default: what fits the network.",
+        ),
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(help=f"The most epochs in each phase. {_BY_RECIPE}")
@@ -124,8 +133,9 @@ def train_command(
     augment: Annotated[
         str | None,
         typer.Option(
+            autocompletion=completing(AUGMENTATIONS),
             help="Of images: none; light, which is shifts and flips, for small networks; or "
-            f"paper, all that the paper does, including Mixup and CutMix. {_BY_RECIPE}"
+            f"paper, all that the paper does, including Mixup and CutMix. {_BY_RECIPE}",
         ),
     ] = None,
     image_size: Annotated[
@@ -149,6 +159,19 @@ def train_command(
     The checkpoint, the history and the trained network (OUT/network) are written to the folder.
     Under torchrun or accelerate launch, the processes share the work.
     """
+    _check_names(recipe=(recipe, RECIPES), objective=(objective, OBJECTIVES), head=(head, HEADS))
+    _check_names(augment=(augment, AUGMENTATIONS))
+    _check_data(data)
+    from torch import Tensor
+
+    from offramp.data.load import Source
+    from offramp.machine import find_device, to_precision
+    from offramp.networks import build_for_data
+    from offramp.networks.backbones import BUILDERS
+    from offramp.training import train
+    from offramp.training.distributed import Processes
+    from offramp.training.recipes import find_recipe
+
     chosen = find_recipe(recipe)
     goal = _objective(objective or chosen.objective, exit_weights)
     sizes = _sizes(image_size)
@@ -201,7 +224,25 @@ def train_command(
         _show_end(history, folder)
 
 
-def _show_end(history: TrainHistory, folder: Path) -> None:
+def _check_names(**given: tuple[str | None, Sequence[str]]) -> None:
+    """Refuse a misspelt option before anything is imported."""
+    for option, (name, known) in given.items():
+        if name is not None and name not in known:
+            raise ConfigError(f"--{option}: there is no {name!r}{or_known(name, known)}")
+
+
+def _check_data(name: str) -> None:
+    """Refuse a data set that is neither known nor a folder before anything is imported."""
+    root = os.environ.get("OFFRAMP_DATA")
+    places = [Path(name), *([Path(root) / name] if root else [])]
+    if name not in DATA_SETS and not any(place.is_dir() for place in places):
+        raise ConfigError(
+            f"--data: there is no data set {name!r}{or_known(name, DATA_SETS)}; it is no folder "
+            f"either (looked at {' and '.join(map(str, places))})"
+        )
+
+
+def _show_end(history: "TrainHistory", folder: Path) -> None:
     taken = history.chosen
     accuracy = taken.get("accuracy", taken["train_accuracy"])
     shown = " ".join(f"{100 * share:.1f}" for share in accuracy)
@@ -212,10 +253,16 @@ def _show_end(history: TrainHistory, folder: Path) -> None:
 
 def record_command(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a run, or of a saved network.")
+        Path,
+        typer.Argument(
+            metavar="RUN", callback=there, help="Folder of a run, or of a saved network."
+        ),
     ],
     data: Annotated[
-        str | None, typer.Option("--data", help="Default: what RUN was trained on.")
+        str | None,
+        typer.Option(
+            "--data", autocompletion=complete_data, help="Default: what RUN was trained on."
+        ),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Where to write. Default: RUN/ledgers.")
@@ -230,6 +277,14 @@ def record_command(
     workers: Workers = 0,
 ) -> None:
     """Run a trained network over held_out, val and test, and save a ledger of each."""
+    from torch.utils.data import DataLoader
+
+    from offramp.data.load import Source
+    from offramp.machine import find_device, to_precision
+    from offramp.record import record
+    from offramp.serving.answers import network_folder
+    from offramp.training.distributed import Processes
+
     network = load_network(run)
     source = Source.find(run, data, domain, tokenizer)
     if source is None:
@@ -257,17 +312,22 @@ def record_command(
         processes.first(lambda: str(network.save(network_folder(run))))
 
 
-def _save(ledger: Ledger, folder: Path) -> None:
+def _save(ledger: "Ledger", folder: Path) -> None:
     ledger.save(folder)
 
 
-def load_network(run: Path) -> EarlyExitNetwork:
+def load_network(run: Path) -> "EarlyExitNetwork":
     """The network in its own folder, or in that of a run."""
+    from offramp.networks import EarlyExitNetwork
+    from offramp.serving.answers import network_folder
+
     return EarlyExitNetwork.load(network_folder(run))
 
 
 def _is_saved(network: str) -> bool:
     """Whether it is the folder of a run or of a saved network, not of a pretrained model."""
+    from offramp.serving.answers import network_folder
+
     return (network_folder(Path(network)) / "network.json").is_file()
 
 
@@ -283,7 +343,9 @@ def _check_name(network: str) -> None:
         raise ConfigError(f"there is no network `{network}`{hint}")
 
 
-def _objective(name: str, weights: str | None) -> Objective:
+def _objective(name: str, weights: str | None) -> "Objective":
+    from offramp.training.train import find_objective
+
     if weights is None:
         return find_objective(name)
     maker: Any = type(find_objective(name))
@@ -307,11 +369,10 @@ def _where(exits: str) -> str | int | list[str]:
     return int(exits) if exits.isdigit() else [name.strip() for name in exits.split(",")]
 
 
-def _augmentation(name: str) -> Augmentation | None:
-    known = {"none": None, "light": Augmentation.light(), "paper": Augmentation()}
-    if name not in known:
-        raise ConfigError(f"--augment must be none, light or paper, got {name!r}")
-    return known[name]
+def _augmentation(name: str) -> "Augmentation | None":
+    from offramp.data import Augmentation
+
+    return {"none": None, "light": Augmentation.light(), "paper": Augmentation()}[name]
 
 
 def _learning_rate(network: str, robust: bool) -> float:

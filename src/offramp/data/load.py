@@ -275,8 +275,10 @@ class Source:
         return load(name, **{option: value for option, value in given.items() if value})
 
     def save(self, run: Path) -> None:
-        """Write it into the folder of a run."""
-        write_text(run / SOURCE, json.dumps(asdict(self)) + "\n")
+        """Write it into the folder of a run; a tokenizer's folder so that all find it."""
+        words = self.tokenizer
+        words = str(Path(words).resolve()) if words and Path(words).is_dir() else words
+        write_text(run / SOURCE, json.dumps(asdict(replace(self, tokenizer=words))) + "\n")
 
     @classmethod
     def find(

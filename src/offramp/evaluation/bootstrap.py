@@ -86,7 +86,7 @@ def interval_of(column: str, value: float, resampled: Tensor, samples: int) -> I
         column: `accuracy@0.5` and so on, `ece` or `eefp`.
         value: As measured.
         resampled: The difference in every resample, `[R]`.
-        samples: How many test samples there are.
+        samples: How many test samples there are, or groups of them.
     """
     if column.startswith("accuracy"):
         return difference(value, resampled, unseen=unseen_variance(samples))
@@ -95,14 +95,21 @@ def interval_of(column: str, value: float, resampled: Tensor, samples: int) -> I
 
 
 class Resamples:
-    """`count` (R) bootstrap resamples of `samples` (N) samples, as weights."""
+    """`count` (R) bootstrap resamples of `samples` (N) samples, as weights.
 
-    def __init__(self, samples: int, count: int = 1000, seed: int = 0) -> None:
+    Samples of a group are no independent witnesses: groups `[N]` are drawn whole.
+    """
+
+    def __init__(
+        self, samples: int, count: int = 1000, seed: int = 0, groups: Tensor | None = None
+    ) -> None:
         generator = torch.Generator().manual_seed(seed)
+        units = samples if groups is None else int(groups.max()) + 1
         self.weights = torch.empty(count, samples)  # rows sum to one
         for row in self.weights:
-            drawn = torch.randint(samples, (samples,), generator=generator)
-            row.copy_(torch.bincount(drawn, minlength=samples) / samples)
+            drawn = torch.randint(units, (units,), generator=generator)
+            counts = torch.bincount(drawn, minlength=units)
+            row.copy_(counts / units if groups is None else counts[groups] / counts[groups].sum())
 
     def means(self, values: Tensor) -> Tensor:
         """Resampled means `[R, P]` of values `[N, P]`."""
@@ -112,7 +119,7 @@ class Resamples:
         """Resampled accuracies at the budgets, `[R, B]`: each resample has its own curve."""
         exits = replay.exits_by_point.T.long()  # [N, P]
         right = self.means(replay.correct.gather(1, exits))
-        spent = self.means(replay.point_costs.gather(1, exits.T).T)
+        spent = self.means(replay.costs_by_point.T)
         return accuracy_at(spent, right, budgets.float())[0].double()
 
     def ece(self, replay: Replay, scorer: Scorer, bins: int = 15) -> Tensor | None:

@@ -59,9 +59,9 @@ def compare(
         Margin    32.14  70.36  78.40      -  0.789
         - its score is no probability
     """
-    chosen = find_methods(methods, held_out.num_classes)
+    chosen = find_methods(methods, held_out.num_classes, held_out.kind)
     _check(budgets, seeds, resamples)
-    draws, fits = Resamples(len(test), resamples), Fits()
+    draws, fits = Resamples(len(test), resamples, groups=test.group_numbers), Fits()
     results, resampled, plans = [], {}, {}
     for number, method in enumerate(chosen):
         if progress is not None:
@@ -151,7 +151,7 @@ def _mark_best(comparison: Comparison, resampled: dict[str, dict[str, Tensor]]) 
         if first is None or second is None:
             return None
         gap = one.figures[column].value - other.figures[column].value
-        return interval_of(column, gap, first - second, comparison.setting["samples"]["test"])
+        return interval_of(column, gap, first - second, comparison.setting["units"])
 
     by_name = {method.name: method for method in comparison.methods}
     for column in comparison.columns:
@@ -190,8 +190,10 @@ def _setting(
 ) -> dict[str, Any]:
     return {
         "samples": {ledger.split: len(ledger) for ledger in (held_out, val, test)},
+        "units": test.num_units,  # what intervals count: groups of samples, or samples
         "exits": test.num_exits,
         "classes": test.num_classes,
+        "kind": test.kind,
         "unit": test.unit,
         "costs": test.cost_model.to_json(),
         "network": test.network,

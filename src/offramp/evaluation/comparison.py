@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from offramp.evaluation.outcome import ExitMetrics
 from offramp.evaluation.references import References
 from offramp.methods import Plan
 from offramp.replay import Curve
-from offramp.storage import plain, restore
+from offramp.schema import plain, restore
 
 RIVALS = ("baseline", "temperature")
 """Methods that every other one is compared with, where they take part."""
@@ -68,6 +68,16 @@ class MethodResult:
                 f"{', '.join(known)}; name it in compare(budgets=...)"
             )
         return self.figures[key].value
+
+
+class _Setting(TypedDict):
+    """What was compared, as far as reports say it."""
+
+    seeds: int
+    exits: int
+    classes: int
+    samples: dict[str, int]
+    unit: str
 
 
 @dataclass
@@ -157,12 +167,17 @@ class Comparison:
             FileFormatError: Something is missing, or is not what it should be.
         """
         try:
+            # The policies are not part of the file.
             result: Self = restore(cls, {**values, "plans": {}})
-        except KeyError as error:
+            restore(_Setting, result.setting, "`setting`")
+            exits = result.setting["exits"]
+            if not all(0 <= each.exit_index < exits for each in result.references.fixed):
+                raise FileFormatError(f"its references have other exits than the {exits}")
+        except FileFormatError as error:
             raise FileFormatError(
-                f"this is not a complete comparison: {error} is missing; it may have been "
-                "written by another version, so compare again"
+                f"this is not a complete comparison: {error}; if another version wrote it, "
+                "compare again"
             ) from None
-        except (AttributeError, TypeError, ValueError) as error:
-            raise FileFormatError(f"this is not a comparison: {error}") from None
+        except TypeError:
+            raise FileFormatError("this is not a comparison: no JSON object") from None
         return result

@@ -11,7 +11,6 @@ from offramp.metrics import Floats, ece_bins
 from offramp.policy import Policy
 from offramp.replay import GRID, Replay
 from offramp.scorers import Scorer
-from offramp.thresholds.rule import exits_taken
 
 Counts = npt.NDArray[np.int64]
 
@@ -84,7 +83,6 @@ def _along_budgets(policy: Policy, replay: Replay) -> BudgetPoints:
     place = curve.points.argsort()[chosen]  # the curve is sorted by its own costs
     thresholds = policy.points.thresholds[chosen]
     stated = policy.scorer.probability(thresholds[:, :-1])
-    taken = exits_taken(replay.scores[replay.hopeless], thresholds)  # [G, hopeless]
     return BudgetPoints(
         budgets=np.array(GRID),
         points=chosen.numpy(),
@@ -94,7 +92,7 @@ def _along_budgets(policy: Policy, replay: Replay) -> BudgetPoints:
         shares=curve.shares[place].numpy(),
         thresholds=thresholds[:, :-1].numpy(),
         stated=None if stated is None else stated.double().numpy(),
-        hopeless_costs=replay.point_costs[chosen].gather(1, taken.long()).mean(dim=1).numpy(),
+        hopeless_costs=replay.costs_by_point[chosen][:, replay.hopeless].mean(dim=1).numpy(),
     )
 
 

@@ -10,8 +10,8 @@ from offramp.ledger import Ledger
 from offramp.metrics import Floats, augrc, ece, eefp
 from offramp.policy import Policy
 from offramp.replay import Replay
+from offramp.schema import plain
 from offramp.scorers import Scorer
-from offramp.storage import plain
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,10 @@ class Outcome:
         hopeless_cost: Mean cost spent on those, as a share of the network without exits.
         hopeless_accuracy: Accuracy on those; zero unless the answer changes predictions.
         full_accuracy: Accuracy of the network's own last exit.
+        sure_share: Of answers without logits, the share of samples that stopped early because they
+            were sure: with a confidence of at least one half. NaN otherwise, as the next two.
+        gave_up_share: Share of samples that stopped early with less, as hopeless.
+        gave_up_loss: Share of samples that gave up and would have been right at the last exit.
     """
 
     accuracy: float
@@ -69,6 +73,9 @@ class Outcome:
     hopeless_cost: float
     hopeless_accuracy: float
     full_accuracy: float
+    sure_share: float = float("nan")
+    gave_up_share: float = float("nan")
+    gave_up_loss: float = float("nan")
 
     @property
     def ece(self) -> Floats:
@@ -93,6 +100,12 @@ class Outcome:
             "of that cost",
             "exit   leave  accuracy    ECE   EEFP",
         ]
+        if not np.isnan(self.sure_share):
+            ways = (
+                f"stopped early: {self.sure_share:.1%} sure, {self.gave_up_share:.1%} as hopeless"
+                f"; {self.gave_up_loss:.1%} gave up and would have been right by going on"
+            )
+            lines.insert(2, ways)
         columns = zip(
             self.exit_shares, self.exits.accuracy, self.exits.ece, self.exits.eefp, strict=True
         )
@@ -132,7 +145,16 @@ def evaluate(policy: Policy, test: Ledger, allow_split: str | None = None) -> Ou
         hopeless_cost=float(costs[lost].mean()) if lost.any() else float("nan"),
         hopeless_accuracy=float(right[lost].double().mean()) if lost.any() else float("nan"),
         full_accuracy=float(replay.network_correct[:, -1].double().mean()),
+        **({} if policy.kind == "logits" else _ways_to_stop(replay)),
     )
+
+
+def _ways_to_stop(replay: Replay) -> dict[str, float]:
+    """Shares of the samples that were sure, that gave up, and that lost a right answer by it."""
+    early, gave_up = replay.exits < replay.last_exits, replay.gave_up
+    regret = gave_up & ~replay.right & replay.network_correct[:, -1]
+    shares = {"sure_share": early & ~gave_up, "gave_up_share": gave_up, "gave_up_loss": regret}
+    return {name: float(rows.double().mean()) for name, rows in shares.items()}
 
 
 def _digits(value: float) -> str:

@@ -7,11 +7,14 @@ import torch
 from torch import Tensor
 
 from offramp.answers import GeometricEnsemble
+from offramp.costs import mean_costs
 from offramp.errors import LedgerError
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import folds
 from offramp.replay import GRID, AccuracyAt, accuracy_at
+from offramp.scorers.base import ledger_history
 from offramp.targets import correctness, hopeless, oracle_accuracies, soft_correctness
+from offramp.thresholds.smooth import calibrated_chances
 
 PRICES = torch.logspace(-3, 1.5, 150, dtype=torch.float64)  # accuracy for the whole network's cost
 ENOUGH = 2000  # samples to fit a weight per exit on
@@ -85,8 +88,9 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
     correct, val_accuracy = heads_correct(test), heads_correct(val).double().mean(dim=0)
     alone = _costs_alone(test)
     fixed = fixed_exits(test, correct)
-    costs = test.costs / test.reference_cost
-    grid = [budget for budget in GRID if budget >= float(costs[0])]
+    costs = test.cumulative_costs / test.reference_cost
+    least = float(mean_costs(costs)[0])
+    grid = [budget for budget in GRID if budget >= least]
     reachable = reachable_accuracies(test, [*budgets, *grid])
     return References(
         fixed=fixed,
@@ -95,7 +99,7 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
         full=fixed[-1],
         reachable=reachable[: len(budgets)],
         reachable_curve=reachable[len(budgets) :],
-        oracle=_oracle(correct, costs, [max(b, float(costs[0])) for b in budgets]),
+        oracle=_oracle(correct, costs, [max(b, least) for b in budgets]),
         oracle_curve=_oracle(correct, costs, grid),
         hopeless_share=float(hopeless(correct).double().mean()),
     )
@@ -103,6 +107,8 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
 
 def heads_correct(ledger: Ledger) -> Tensor:
     """Whether each head is right, before any answer: bool `[N, M]`."""
+    if ledger.kind != "logits":
+        return ledger.labels
     predictions = torch.cat([logits.argmax(dim=2) for _, logits in ledger.chunks()])
     return correctness(predictions, ledger.labels)
 
@@ -181,10 +187,13 @@ def reachable_accuracies(test: Ledger, budgets: Sequence[float]) -> list[Accurac
         raise LedgerError(
             f"test needs at least two samples, to measure one half by the other, got {len(test)}"
         )
-    costs = test.costs / test.reference_cost
+    costs = test.cumulative_costs / test.reference_cost
+    costs = costs.expand(len(test), -1)
+    if test.kind != "logits":
+        return _reachable_by_chances(test, costs, budgets)
     spent, right = torch.zeros_like(PRICES), torch.zeros_like(PRICES)
     halves = []
-    for rest, fold in folds(len(test), 2):
+    for rest, fold in folds(len(test), 2, test.group_numbers):
         ensemble = GeometricEnsemble(shrinkage=0.02)
         ensemble.fit(test.take(rest[:ENOUGH]), allow_split=test.split)
         halves.append(
@@ -196,12 +205,26 @@ def reachable_accuracies(test: Ledger, budgets: Sequence[float]) -> list[Accurac
             answers = ensemble.answers(logits[inside])
             predictions = answers.argmax(dim=2)
             chances = soft_correctness(predictions, answers[:, -1].softmax(dim=1)).double()
-            exits = torch.stack([(chances - p * costs).argmax(dim=1) for p in PRICES], dim=1)
-            spent += costs[exits].sum(dim=0)
+            paid = costs[rows][inside]  # [n, M]
+            exits = torch.stack([(chances - p * paid).argmax(dim=1) for p in PRICES], dim=1)
+            spent += paid.gather(1, exits).sum(dim=0)
             correct = correctness(predictions, test.labels[rows][inside])
             right += correct.gather(1, exits).sum(dim=0)
     wanted = torch.tensor(budgets, dtype=torch.float64)
     found = accuracy_at(spent[None] / len(test), right[None] / len(test), wanted)
+    return list(map(AccuracyAt, *(part[0].tolist() for part in found)))
+
+
+def _reachable_by_chances(
+    test: Ledger, costs: Tensor, budgets: Sequence[float]
+) -> list[AccuracyAt]:
+    """The same of answers without logits, by how sure the last stage is of each answer."""
+    history, right = ledger_history(test, test.outputs), test.labels
+    chances = calibrated_chances(history.chances, right)
+    exits = torch.stack([(chances - price * costs).argmax(dim=1) for price in PRICES], dim=1)
+    spent = costs.gather(1, exits).mean(dim=0)[None]
+    hits = right.gather(1, exits).double().mean(dim=0)[None]
+    found = accuracy_at(spent, hits, torch.tensor(budgets, dtype=torch.float64))
     return list(map(AccuracyAt, *(part[0].tolist() for part in found)))
 
 

@@ -58,6 +58,30 @@ def _refuse_probabilities(logits: Tensor) -> None:
         raise LedgerError("`logits` look like probabilities; pass their logarithm instead")
 
 
+def checked_outputs(outputs: Any) -> Tensor:  # noqa: ANN401
+    """Finite numbers `[N, M, 2+F]` of answers without logits, as `Ledger.from_answers` makes."""
+    tensor = _as_tensor("outputs", outputs)
+    if tensor.ndim != 3 or tensor.shape[1] < 2 or tensor.shape[2] < 2 or not len(tensor):
+        raise LedgerError(
+            "outputs of answers must have the shape [N, M, 2+F]: log-odds, answers and features "
+            f"of at least two stages, got {list(tensor.shape)}; see Ledger.from_answers"
+        )
+    if not tensor.isfinite().all():
+        raise LedgerError("outputs of answers must be finite; see Ledger.from_answers")
+    return tensor.detach().cpu().float()
+
+
+def checked_right(right: Any, shape: tuple[int, int]) -> Tensor:  # noqa: ANN401
+    """Whether each stage is right: bool `[N, M]`."""
+    tensor = _as_tensor("labels", right)
+    if tensor.shape != shape or tensor.dtype != torch.bool:
+        raise LedgerError(
+            f"labels of answers must be bool {list(shape)}: whether each stage is right, got "
+            f"{tensor.dtype} {list(tensor.shape)}"
+        )
+    return tensor
+
+
 def checked_labels(labels: Any, samples: int, classes: int) -> Tensor:  # noqa: ANN401
     """Integer labels `[N]` in `0..K-1`."""
     tensor = _as_tensor("labels", labels).detach().cpu()
@@ -81,17 +105,44 @@ def checked_labels(labels: Any, samples: int, classes: int) -> Tensor:  # noqa: 
 
 def checked_ids(ids: SampleIds | None, samples: int) -> list[str] | list[int] | None:
     """Distinct ids, all integers or all strings, or None."""
-    if ids is None:
-        return None
-    plain: list[Any] = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
-    if len(plain) != samples:
-        raise LedgerError(f"`sample_ids` must name the {samples} samples, got {len(plain)} ids")
-    if not (all(type(i) is int for i in plain) or all(type(i) is str for i in plain)):
-        raise LedgerError("`sample_ids` must be all integers or all strings")
-    if len(set(plain)) != samples:
+    plain = checked_names("sample_ids", ids, samples)
+    if plain is not None and len(set(plain)) != samples:
         twice = Counter(plain).most_common(1)[0][0]
         raise LedgerError(f"`sample_ids` must be distinct, but {twice!r} stands there twice")
     return plain
+
+
+def checked_names(
+    name: str, values: SampleIds | None, samples: int
+) -> list[str] | list[int] | None:
+    """A name per sample, all integers or all strings, or None."""
+    if values is None:
+        return None
+    plain: list[Any] = values.tolist() if isinstance(values, Tensor | np.ndarray) else list(values)
+    if len(plain) != samples:
+        raise LedgerError(f"`{name}` must name the {samples} samples, got {len(plain)}")
+    if not (all(type(i) is int for i in plain) or all(type(i) is str for i in plain)):
+        raise LedgerError(f"`{name}` must be all integers or all strings")
+    return plain
+
+
+def checked_lengths(lengths: Any, samples: int, exits: int) -> Tensor | None:  # noqa: ANN401
+    """How many exits each sample has, int64 `[N]` in `1..M`; None where all have all."""
+    if lengths is None:
+        return None
+    tensor = _as_tensor("lengths", lengths)
+    if tensor.shape != (samples,) or tensor.is_floating_point() or tensor.dtype == torch.bool:
+        raise LedgerError(
+            f"`lengths` must be {samples} whole numbers, one per sample, got {tensor.dtype} of "
+            f"the shape {list(tensor.shape)}"
+        )
+    outside = (tensor < 1) | (tensor > exits)
+    if outside.any():
+        sample = int(outside.nonzero()[0])
+        raise LedgerError(
+            f"`lengths` must lie in 1..{exits}, got {int(tensor[sample])} at sample {sample}"
+        )
+    return None if bool((tensor == exits).all()) else tensor.long()
 
 
 def _as_tensor(name: str, values: Any) -> Tensor:  # noqa: ANN401

@@ -1,6 +1,6 @@
 """Many samples: a few at a time to bound memory, and in folds for cross-validation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -20,9 +20,41 @@ def row_slices(samples: int, numbers_per_sample: int) -> Iterator[slice]:
         yield slice(start, min(start + size, samples))
 
 
-def folds(samples: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut the samples into folds at random, always in the same way: the rest, and the fold."""
-    order = torch.randperm(samples, generator=torch.Generator().manual_seed(0))
-    pieces = order.tensor_split(count)
+def folds(
+    samples: int, count: int, groups: Tensor | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cut the samples into folds at random, always in the same way: the rest, and the fold.
+
+    Args:
+        samples: How many.
+        count: Of folds.
+        groups: `[N]`, the number of each sample's group; no group falls into two folds.
+    """
+    pieces = cut(samples, count, seed=0, groups=groups)
     for number, fold in enumerate(pieces):
         yield torch.cat([*pieces[:number], *pieces[number + 1 :]]), fold
+
+
+def cut(
+    samples: int, ends: int | Sequence[float], seed: int, groups: Tensor | None = None
+) -> list[Tensor]:
+    """Positions of the samples in random pieces; groups stay whole.
+
+    Args:
+        samples: How many.
+        ends: How many pieces of one size; or where all but the last end, as shares of the whole.
+        seed: The same seed gives the same pieces.
+        groups: `[N]`, the number of each sample's group.
+
+    Example:
+        >>> groups = torch.tensor([0, 1, 0, 1])
+        >>> [piece.tolist() for piece in cut(4, [0.5], seed=0, groups=groups)]
+        [[0, 2], [1, 3]]
+    """
+    units = samples if groups is None else int(groups.max()) + 1
+    order = torch.randperm(units, generator=torch.Generator().manual_seed(seed))
+    places = ends if isinstance(ends, int) else [round(units * end) for end in ends]
+    pieces = list(order.tensor_split(places))
+    if groups is None:
+        return pieces
+    return [torch.isin(groups, piece).nonzero().squeeze(1) for piece in pieces]

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from offramp.errors import FileFormatError
+from offramp.hints import near_path
 from offramp.ledger.ledger import Ledger, Partition
-from offramp.storage import kind_of
+from offramp.storage import check_splits, kind_of, split_file
 
 
 def load_ledgers(
@@ -14,8 +15,9 @@ def load_ledgers(
     """Read the ledgers below a folder by the names of their splits.
 
     Args:
-        path: A folder with `held_out`, `val` and `test`, each a saved ledger or an `.npz`; or one
-            single ledger or `.npz`, which is partitioned at random (30 %, 30 %, 40 %, seed 0).
+        path: A folder with `held_out`, `val` and `test`, each a saved ledger, an `.npz`, or a
+            table of answers (`.jsonl`, `.parquet`); or one single ledger or file, which is
+            partitioned at random (30 %, 30 %, 40 %, seed 0).
         splits: Which ones are needed.
         network: Fingerprint of the network, for `.npz` files, which do not say it.
 
@@ -24,7 +26,7 @@ def load_ledgers(
     """
     path = Path(path)
     if not path.exists():
-        raise FileFormatError(f"there is nothing at {path}")
+        raise FileFormatError(f"there is nothing at {path}{near_path(path)}")
     if path.is_file() or kind_of(path) == "ledger":
         whole = Ledger.load(path, "all" if path.is_file() else None, network)
         if whole.split != "all":
@@ -36,11 +38,8 @@ def load_ledgers(
         return {split: parts[split] for split in splits}
     if kind_of(path) is not None:
         raise FileFormatError(f"{path} holds a {kind_of(path)}, and ledgers are needed")
-    found = {split: _find(path, split) for split in splits}
-    missing = [split for split, place in found.items() if place is None]
-    if missing:
-        looked = ", ".join(f"{split}/ or {split}.npz" for split in missing)
-        raise FileFormatError(f"{path} lacks {looked}; a folder needs {', '.join(splits)}")
+    check_splits(path, splits)
+    found = {split: split_file(path, split) for split in splits}
     return {
         split: Ledger.load(place, split=split, network=network)
         for split, place in found.items()
@@ -51,9 +50,4 @@ def load_ledgers(
 def has_ledger(path: str | Path, split: str) -> bool:
     """Whether `load_ledgers` would find this split; a single ledger has them all."""
     path = Path(path)
-    return path.is_file() or kind_of(path) == "ledger" or _find(path, split) is not None
-
-
-def _find(folder: Path, split: str) -> Path | None:
-    candidates = (folder / split, folder / f"{split}.npz")
-    return next((place for place in candidates if place.exists()), None)
+    return path.is_file() or kind_of(path) == "ledger" or split_file(path, split) is not None

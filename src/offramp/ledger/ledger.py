@@ -1,32 +1,47 @@
 """Ledger: every exit's logits on one split, with costs, and with labels where they are known."""
 
 import hashlib
-import json
 import warnings
 from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, NotRequired, Self, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offramp.costs import Costs
+from offramp.costs import Costs, SampleCosts
 from offramp.errors import FileFormatError, LedgerError, OriginError, OriginWarning, SplitError
+from offramp.ledger.answers import Confidences, Normalise, answer_table, padded_costs
+from offramp.ledger.arrays import (
+    bytes_to_ids,
+    carried_on,
+    costs_by_sample,
+    digest,
+    ids_to_bytes,
+    renumbered,
+)
 from offramp.ledger.checks import (
     WITHOUT_LABELS,
     SampleIds,
     checked_ids,
     checked_labels,
+    checked_lengths,
     checked_logits,
+    checked_names,
+    checked_outputs,
+    checked_right,
 )
-from offramp.ledger.chunks import row_slices
+from offramp.ledger.chunks import cut, row_slices
 from offramp.ledger.npz import npz_costs, npz_network, read_npz
+from offramp.ledger.tables import TABLES, has_answers, npz_answers, read_table
+from offramp.schema import restore
 from offramp.storage import read_folder, write_folder
 
 SPLITS = ("train", "held_out", "val", "test", "all")
+KINDS = ("logits", "answers", "confidences")
 VERSION = 1
 
 
@@ -45,7 +60,9 @@ class Ledger:
         logits: `[N, M, K]` raw logits (not probabilities), numpy or torch, any float type.
         labels: `[N]` integer classes in `0..K-1`; None where nobody knows them yet: then
             what needs none still works, and everything else raises.
-        costs: `Costs`, or plain increasing cumulative costs `[M]`, which mean `relative`.
+        costs: `Costs`, or plain increasing cumulative costs `[M]`, which mean `relative`. Where
+            they differ from sample to sample: `SampleCosts`, or plain cumulative ones `[N, M]`;
+            budgets are then shares of the mean cost of going to the end.
         split: `train`, `held_out`, `val`, `test`, or `all` for data to be partitioned.
         sample_ids: `[N]` distinct ids, all strings or all integers; with them, splits that share
             a sample are noticed.
@@ -53,6 +70,13 @@ class Ledger:
             policies of different networks cannot be mixed.
         class_names: `[K]` names for reports.
         recorded_on: Device and precision that the network ran on, for reports.
+        groups: `[N]` names, strings or integers, of what belongs together, such as the question
+            that several samples answer. A group is never cut apart: splits, folds, intervals and
+            guarantees go by groups.
+        lengths: `[N]`, how many exits each sample has, where some end before the last. What stands
+            at the exits after its end is not looked at: the sample keeps its last answer and
+            its cost.
+        kind: `logits`; `from_answers` makes ledgers of other kinds.
 
     Example:
         >>> ledger = Ledger(torch.randn(8, 3, 4), [0, 1, 2, 3] * 2, [0.2, 0.5, 1.0], split="val")
@@ -62,28 +86,45 @@ class Ledger:
         tensor([0.2000, 1.0000], dtype=torch.float64)
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the first three by name
         self,
         logits: Tensor | npt.NDArray[np.generic],
         labels: Tensor | npt.NDArray[np.generic] | Sequence[int] | None,
-        costs: Costs | Tensor | npt.NDArray[np.generic] | Sequence[float],
+        costs: Costs | SampleCosts | Tensor | npt.NDArray[np.generic] | Sequence[float],
         *,
         split: str,
         sample_ids: SampleIds | None = None,
         network: str | None = None,
         class_names: Sequence[str] | None = None,
         recorded_on: str | None = None,
+        groups: SampleIds | None = None,
+        lengths: Tensor | npt.NDArray[np.generic] | Sequence[int] | None = None,
+        kind: str = "logits",
     ) -> None:
         if split not in SPLITS:
             raise LedgerError(f"`split` must be one of {', '.join(SPLITS)}, got {split!r}")
         self.split = split
         self.network = network
         self.recorded_on = recorded_on
-        self.cost_model = costs if isinstance(costs, Costs) else Costs.from_cumulative(costs)
-        self._logits = checked_logits(logits)
+        if kind not in KINDS:
+            raise LedgerError(f"`kind` must be one of {', '.join(KINDS)}, got {kind!r}")
+        self.kind = kind
+        self._logits = checked_logits(logits) if kind == "logits" else checked_outputs(logits)
         shape = self._logits.shape
-        self._labels = None if labels is None else checked_labels(labels, *shape[::2])
+        self.lengths = checked_lengths(lengths, *shape[:2])
+        self._logits = carried_on(self._logits, self.lengths)
+        self.sample_costs = costs_by_sample(costs, self.lengths, len(self._logits))
+        if self.sample_costs is not None:
+            self.cost_model = self.sample_costs.mean()
+        else:
+            self.cost_model = costs if isinstance(costs, Costs) else Costs.from_cumulative(costs)
+        if labels is not None and kind == "logits":
+            labels = checked_labels(labels, *shape[::2])
+        elif labels is not None:
+            labels = checked_right(labels, (shape[0], shape[1]))
+        self._labels: Tensor | None = labels
         self.sample_ids = checked_ids(sample_ids, len(self._logits))
+        self.groups = checked_names("groups", groups, len(self._logits))
         self.class_names = None if class_names is None else list(class_names)
         # A view of some rows or exits keeps the stored tensor and picks from it chunk by chunk,
         # so that a partition of a memory-mapped ledger never becomes a second one in memory.
@@ -96,11 +137,96 @@ class Ledger:
                 f"there must be one cost per exit: the logits have {self._logits.shape[1]} exits, "
                 f"and {len(self.cost_model.stages)} costs were given"
             )
+        if self.sample_costs is not None and len(self.sample_costs) != len(self._logits):
+            raise LedgerError(
+                f"there must be costs for the {len(self._logits)} samples, got them for "
+                f"{len(self.sample_costs)}"
+            )
         if self.class_names is not None and len(self.class_names) != self.num_classes:
             raise LedgerError(
                 f"`class_names` must name the {self.num_classes} classes, got "
                 f"{len(self.class_names)}"
             )
+
+    @classmethod
+    def from_answers(  # noqa: PLR0913 - all but the first by name
+        cls,
+        answers: Any = None,  # noqa: ANN401 - answers of any kind
+        *,
+        costs: Any,  # noqa: ANN401 - checked where costs are made
+        split: str,
+        confidence: Any = None,  # noqa: ANN401
+        log_confidence: Any = None,  # noqa: ANN401
+        labels: Sequence[Any] | None = None,
+        correct: Any = None,  # noqa: ANN401
+        features: Any = None,  # noqa: ANN401
+        mask: Any = None,  # noqa: ANN401
+        groups: SampleIds | None = None,
+        unit: str = "relative",
+        normalise: Normalise | None = None,
+        sample_ids: SampleIds | None = None,
+        network: str | None = None,
+    ) -> Self:
+        """A ledger of anything that answers in stages, without logits.
+
+        The models of a cascade, checkpoints of a chain of thought, answers drawn one by one. Rows
+        of different lengths are samples that end early; a missing stage in between (None or NaN)
+        says what the one before said.
+
+        Args:
+            answers: `[N, M]`, of any kind; they are compared with `==`, after `normalise`. None
+                where only `correct` is known: then nothing can look at whether stages agree.
+            costs: Cumulative, `[M]` or `[N, M]`, in `unit`; or `Costs`, or `SampleCosts`.
+            split: As for `Ledger`.
+            confidence: `[N, M]`, the probability of being right that each stage states.
+            log_confidence: Instead: its logarithm.
+            labels: `[N]`, the right answers; compared as answers are.
+            correct: Instead: `[N, M]`, whether each answer is right. Without either, the ledger
+                has no labels.
+            features: `[N, M, F]`, whatever else a stop rule may look at; of the order of one.
+            mask: bool `[N, M]`, whether a sample has a stage, where that is not said by rows of
+                different lengths.
+            groups: As for `Ledger`.
+            unit: Of plain costs: `tokens`, `dollars`, `seconds`, `macs` or `relative`.
+            normalise: Brings an answer into the form that is compared, such as `str.lower`.
+            sample_ids: As for `Ledger`.
+            network: A text that names what answered; as for `Ledger`.
+
+        Raises:
+            LedgerError: With the sample and the stage.
+
+        Example:
+            >>> ledger = Ledger.from_answers(
+            ...     [["4", "4 "], ["7", "9"], ["5"]],
+            ...     confidence=[[0.9, 0.95], [0.4, 0.8], [0.99]],
+            ...     labels=["4", "9", "5"],
+            ...     costs=[[10, 40], [12, 60], [8]],
+            ...     unit="tokens",
+            ...     split="test",
+            ...     normalise=str.strip,
+            ... )
+            >>> ledger
+            Ledger(split='test', 3 samples, 2 stages of answers, tokens costs)
+            >>> ledger.labels.tolist(), ledger.lengths.tolist()
+            ([[True, True], [False, True], [True, True]], [2, 2, 1])
+        """
+        stated = Confidences.of(confidence, log_confidence, mask)
+        table = answer_table(answers, stated, labels, correct, features, normalise)
+        if not isinstance(costs, Costs | SampleCosts):
+            plain = padded_costs(costs, table.lengths)
+            costs = SampleCosts.from_cumulative(plain, unit) if np.ndim(plain) == 2 else plain
+            costs = costs if np.ndim(plain) == 2 else Costs.from_cumulative(plain, unit)
+        return cls(
+            table.outputs,
+            table.right,
+            costs,
+            split=split,
+            sample_ids=sample_ids,
+            network=network,
+            groups=groups,
+            lengths=table.lengths,
+            kind=table.kind,
+        )
 
     @property
     def has_labels(self) -> bool:
@@ -109,7 +235,7 @@ class Ledger:
 
     @property
     def labels(self) -> Tensor:
-        """`[N]`, the true classes.
+        """`[N]`, the true classes; bool `[N, M]`, which stages are right, of answers.
 
         Raises:
             LedgerError: There are none; the message says what works without.
@@ -125,7 +251,7 @@ class Ledger:
 
     @property
     def num_classes(self) -> int:
-        """K."""
+        """K; of answers, how many numbers there are per stage."""
         return int(self._logits.shape[2])
 
     @property
@@ -135,12 +261,33 @@ class Ledger:
 
     @property
     def costs(self) -> Tensor:
-        """`[M]` float64: cumulative cost of answering at each exit, in the ledger's unit."""
+        """`[M]` float64: cumulative cost of answering at each exit, in the ledger's unit.
+
+        Those of the mean sample, where they differ from sample to sample.
+        """
         return self.cost_model.cumulative
 
     @property
+    def cumulative_costs(self) -> Tensor:
+        """`[M]` float64 as `costs`, or `[N, M]` where they differ from sample to sample."""
+        return self.costs if self.sample_costs is None else self.sample_costs.cumulative
+
+    @property
+    def group_numbers(self) -> Tensor | None:
+        """`[N]`: the number of each sample's group, from 0 on; None where there are none."""
+        if self.groups is None:
+            return None
+        numbers: dict[str | int, int] = {}
+        return torch.tensor([numbers.setdefault(name, len(numbers)) for name in self.groups])
+
+    @property
+    def num_units(self) -> int:
+        """How many samples say something of their own: groups, or samples where there are none."""
+        return len(self) if self.groups is None else len(set(self.groups))
+
+    @property
     def unit(self) -> str:
-        """`macs`, `seconds` or `relative`."""
+        """`macs`, `seconds`, `tokens`, `dollars` or `relative`."""
         return self.cost_model.unit
 
     @property
@@ -150,22 +297,38 @@ class Ledger:
 
     @property
     def logits(self) -> Tensor:
-        """`[N, M, K]` as stored; copies only where this ledger is a view of another one."""
+        """`[N, M, K]` as stored; copies only where this ledger is a view of another one.
+
+        Raises:
+            LedgerError: This ledger holds answers without logits.
+        """
+        if self.kind != "logits":
+            raise LedgerError(f"this {self.split} ledger has no logits: it holds {self.kind}")
+        return self.outputs
+
+    @property
+    def outputs(self) -> Tensor:
+        """What the exits put out: `logits`, or what `from_answers` made of answers."""
         return self._pick(slice(None))
 
     @property
     def data_fingerprint(self) -> str | None:
         """Fingerprint of the sample ids, or None where they are not known."""
-        return None if self.sample_ids is None else _digest("\n".join(map(str, self.sample_ids)))
+        return None if self.sample_ids is None else digest("\n".join(map(str, self.sample_ids)))
 
     def __len__(self) -> int:
         return len(self._logits if self._rows is None else self._rows)
 
     def __repr__(self) -> str:
         unlabelled = "" if self.has_labels else ", no labels"
+        features = f", {self.num_classes - 2} features" if self.num_classes > 2 else ""
+        what = f"exits, {self.num_classes} classes"
+        if self.kind != "logits":
+            what = f"stages of {self.kind}{features}"
+        grouped = "" if self.groups is None else f" in {self.num_units:,} groups"
         return (
-            f"Ledger(split={self.split!r}, {len(self):,} samples, {self.num_exits} exits, "
-            f"{self.num_classes} classes, {self.unit} costs{unlabelled})"
+            f"Ledger(split={self.split!r}, {len(self):,} samples{grouped}, "
+            f"{self.num_exits} {what}, {self.unit} costs{unlabelled})"
         )
 
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
@@ -193,6 +356,13 @@ class Ledger:
         part._labels = None if self._labels is None else self._labels[index]
         if self.sample_ids is not None:
             part.sample_ids = [self.sample_ids[i] for i in index.tolist()]
+        if self.groups is not None:
+            part.groups = [self.groups[i] for i in index.tolist()]
+        if self.lengths is not None:
+            part.lengths = self.lengths[index]
+        if self.sample_costs is not None:
+            part.sample_costs = self.sample_costs.take(index)
+            part.cost_model = part.sample_costs.mean()
         return part
 
     def keep_exits(self, exits: Sequence[int]) -> Self:
@@ -214,6 +384,12 @@ class Ledger:
         part._exits = index if self._exits is None else self._exits[index]
         part.exits = tuple(self.exits[exit_index] for exit_index in kept)
         part.cost_model = self.cost_model.keep(kept)
+        if self.sample_costs is not None:
+            part.sample_costs = self.sample_costs.keep(kept)
+        if self.kind != "logits" and self._labels is not None:
+            part._labels = self._labels[:, index]
+        if self.lengths is not None:
+            part.lengths = (index < self.lengths[:, None]).sum(dim=1).clamp_min(1)
         return part
 
     def with_costs(self, costs: Costs) -> Self:
@@ -237,7 +413,7 @@ class Ledger:
                 "the network that the ledger was recorded from"
             )
         part = copy(self)
-        part.cost_model = costs
+        part.cost_model, part.sample_costs = costs, None
         return part
 
     def partition(
@@ -250,6 +426,8 @@ class Ledger:
     ) -> Partition:
         """Cut one ledger at random into held_out, val and test, for those with one file.
 
+        Groups stay whole, and shares are then shares of the groups.
+
         Args:
             held_out: Share of the samples to fit answers and scorers on.
             val: Share to choose thresholds on.
@@ -261,12 +439,11 @@ class Ledger:
         shares = (held_out, val, test)
         if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
             raise LedgerError(f"the shares must be positive and sum to one, got {shares}")
-        ends = [round(len(self) * share) for share in (held_out, held_out + val)]
-        if not 0 < ends[0] < ends[1] < len(self):
-            raise LedgerError(f"{len(self)} samples are too few for shares of {shares}")
+        pieces = cut(len(self), [held_out, held_out + val], seed, self.group_numbers)
+        if not all(map(len, pieces)):
+            units = "samples" if self.groups is None else "groups"
+            raise LedgerError(f"{self.num_units} {units} are too few for shares of {shares}")
         whole = self._with_known_origin()
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
-        pieces = order.tensor_split(ends)
         return Partition(
             *(
                 whole.take(piece).as_split(name)
@@ -277,11 +454,12 @@ class Ledger:
     def sample_hashes(self) -> Tensor:
         """A number per sample, int64 `[N]`, by which samples are told apart: `[N]`.
 
-        From the sample ids, or, where they are not known, from the first exit's logits. Labels
-        are left out: a sample without its label is the same sample.
+        From the groups, the sample ids, or, where neither are known, from the first exit's logits.
+        Labels are left out: a sample without its label is the same sample.
         """
         if self._hashes is None:
-            keys = map(str, self.sample_ids) if self.sample_ids is not None else self._contents()
+            names = self.sample_ids if self.groups is None else self.groups
+            keys = map(str, names) if names is not None else self._contents()
             raw = (key.encode() if isinstance(key, str) else key for key in keys)
             digests = (hashlib.blake2b(key, digest_size=8).digest() for key in raw)
             numbers = [int.from_bytes(digest) >> 1 for digest in digests]
@@ -290,7 +468,9 @@ class Ledger:
 
     def _contents(self) -> Iterator[bytes]:
         for rows in row_slices(len(self), self.num_classes):
-            stored = self._logits[rows if self._rows is None else self._rows[rows], 0]
+            stored = self._logits[rows if self._rows is None else self._rows[rows]]
+            # Two samples share a confidence far more easily than all logits of an exit.
+            stored = stored[:, 0] if self.kind == "logits" else stored.flatten(1)
             yield from (row.tobytes() for row in stored.float().numpy())
 
     def require_split(self, wanted: str, allow_split: str | None = None) -> None:
@@ -326,13 +506,21 @@ class Ledger:
 
     def save(self, folder: str | Path) -> Path:
         """Write the ledger as a folder, atomically; return its path."""
-        tensors = {"logits": self.logits}
+        tensors = {"logits": self.outputs}
         if self._labels is not None:
             tensors["labels"] = self._labels
         if self.sample_ids is not None:
-            tensors["sample_ids"] = _ids_to_bytes(self.sample_ids)
+            tensors["sample_ids"] = ids_to_bytes(self.sample_ids)
+        if self.groups is not None:
+            tensors["groups"] = ids_to_bytes(self.groups)
+        if self.lengths is not None:
+            tensors["lengths"] = self.lengths
+        if (costs := self.sample_costs) is not None:
+            parts = {"stages": costs.stages, "heads": costs.heads, "reference": costs.reference}
+            tensors |= {f"costs.{name}": part for name, part in parts.items()}
         meta = {
             "split": self.split,
+            "kind": self.kind,
             "labelled": self.has_labels,
             "shape": [len(self), self.num_exits, self.num_classes],
             "costs": self.cost_model.to_json(),
@@ -346,15 +534,19 @@ class Ledger:
 
     @classmethod
     def load(cls, path: str | Path, split: str | None = None, network: str | None = None) -> Self:
-        """Read a saved ledger (memory-mapped), or a plain `.npz`.
+        """Read a saved ledger (memory-mapped), a plain `.npz`, or a table of answers.
 
         Args:
             path: A folder that `save` wrote, or an `.npz` with `logits` `[N, M, K]`, `labels`
-                `[N]` where they are known, and cumulative `costs` `[M]`; or, instead of `costs`,
+                `[N]` where they are known, and cumulative `costs` `[M]` or `[N, M]`; or, instead,
                 `stage_costs`, `head_costs`, and optionally `reference_cost` and `unit`;
-                optionally `sample_ids`, and `network`, a text that all files of one network share.
-            split: Needed for an `.npz`; for a folder it must be what the folder says.
-            network: Fingerprint of the network, for an `.npz` that does not name it.
+                optionally `sample_ids`, `groups`, `lengths`, and `network`, a text that all files
+                of one network share. For answers without logits, an `.npz` with the arguments of
+                `from_answers`, or a `.jsonl` or `.parquet` file with a row per sample: lists
+                `answers`, `confidence` or `log_confidence`, `costs`, `correct`, `features`, and
+                single values `label`, `group`, `id`, `unit`, `network`.
+            split: Needed for a file; for a folder it must be what the folder says.
+            network: Fingerprint of the network, for a file that does not name it.
 
         Raises:
             FileFormatError: The file is missing, truncated, foreign or of an unknown version.
@@ -369,7 +561,11 @@ class Ledger:
             raise LedgerError(
                 f"{path} does not say which split it is; pass split= one of {', '.join(SPLITS)}"
             )
-        arrays = read_npz(path)
+        arrays = {} if path.suffix in TABLES else read_npz(path)
+        if path.suffix in TABLES or has_answers(arrays):
+            table = npz_answers(path, arrays) if arrays else read_table(path)
+            named = {} if network is None else {"network": network}
+            return cls.from_answers(**{**table, **named}, split=split)
         return cls(
             arrays["logits"],
             arrays.get("labels"),
@@ -377,25 +573,34 @@ class Ledger:
             split=split,
             sample_ids=arrays.get("sample_ids"),
             network=npz_network(path, arrays) if network is None else network,
+            groups=arrays.get("groups"),
+            lengths=arrays.get("lengths"),
         )
 
     @classmethod
     def _load_folder(cls, folder: Path, split: str | None) -> Self:
         meta, tensors = read_folder(folder, "ledger", VERSION)
-        ids = tensors.get("sample_ids")
+        by_sample = {key[6:]: value for key, value in tensors.items() if key.startswith("costs.")}
+        restore(_Description, meta, f"{folder} is not a complete ledger")
         try:
+            costs = Costs(**meta["costs"])
             ledger = cls(
                 tensors["logits"],
                 tensors["labels"] if meta.get("labelled", True) else None,
-                Costs(**meta["costs"]),
+                SampleCosts(**by_sample, unit=costs.unit) if by_sample else costs,
                 split=meta["split"],
-                sample_ids=None if ids is None else list(json.loads(ids.numpy().tobytes())),
+                sample_ids=bytes_to_ids(tensors.get("sample_ids")),
                 network=meta["network"],
                 class_names=meta["class_names"],
                 recorded_on=meta.get("recorded_on"),  # older files do not say it
+                groups=bytes_to_ids(tensors.get("groups")),
+                lengths=tensors.get("lengths"),
+                kind=meta.get("kind", "logits"),
             )
             ledger.exits = tuple(meta.get("exits", ledger.exits))
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except LedgerError:
+            raise
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise FileFormatError(f"{folder} is not a complete ledger: {error}") from None
         if split is not None:
             ledger.require_split(split)
@@ -404,7 +609,10 @@ class Ledger:
     def _pick(self, rows: slice) -> Tensor:
         """Stored logits of some samples, `[n, M, K]`."""
         picked = self._logits[rows if self._rows is None else self._rows[rows]]
-        return picked if self._exits is None else picked[:, self._exits]
+        if self._exits is None:
+            return picked
+        picked = picked[:, self._exits]
+        return picked if self.kind == "logits" else renumbered(picked)
 
     def as_split(self, split: str) -> Self:
         """The same samples under the name of another split."""
@@ -419,14 +627,18 @@ class Ledger:
             whole.sample_ids = list(range(len(self)))
         if whole.network is None:
             first = next(self.chunks())[1][:64]
-            whole.network = "content-" + _digest(first.numpy().tobytes())
+            whole.network = "content-" + digest(first.numpy().tobytes())
         return whole
 
 
-def _digest(content: str | bytes) -> str:
-    raw = content.encode() if isinstance(content, str) else content
-    return hashlib.blake2b(raw, digest_size=16).hexdigest()
+class _Description(TypedDict):
+    """What `save` writes, as far as `load` needs it."""
 
-
-def _ids_to_bytes(ids: list[str] | list[int]) -> Tensor:
-    return torch.frombuffer(bytearray(json.dumps(ids).encode()), dtype=torch.uint8)
+    split: str
+    costs: dict[str, Any]
+    network: str | None
+    class_names: list[str] | None
+    labelled: NotRequired[bool]
+    exits: NotRequired[list[int]]
+    recorded_on: NotRequired[str | None]
+    kind: NotRequired[str]

@@ -1,18 +1,22 @@
 """Reading a plain `.npz` of per-exit logits, whatever wrote it."""
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile, is_zipfile
+from typing import IO, Any
+from zipfile import ZipFile, is_zipfile
 
 import numpy as np
 import numpy.typing as npt
 
-from offramp.costs import Costs
-from offramp.errors import FileFormatError
+from offramp.costs import Costs, SampleCosts
+from offramp.errors import FileFormatError, MemoryLimitError
 from offramp.hints import close_names
+from offramp.ledger.tables import has_answers
 
-OPTIONAL = ("labels", "reference_cost", "unit", "sample_ids", "network")
+OPTIONAL = ("labels", "reference_cost", "unit", "sample_ids", "network", "groups", "lengths")
+MOST_UNPACKED = 1 << 28  # bytes, up to which any ratio of compression is fine
+LARGEST_RATIO = 50  # of bytes unpacked and packed; logits reach two or three
 KNOWN = ("logits", "costs", "stage_costs", "head_costs", *OPTIONAL)
 
 
@@ -23,17 +27,26 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
             f"{path} is not a complete .npz file: it is truncated, or no .npz at all; write it "
             "with numpy.savez(path, logits=..., labels=..., costs=...)"
         )
+    _check_sizes(path)
     try:
         # Never with pickle: an object array in a file can run code when it is read.
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
-    except (BadZipFile, ValueError, OSError, EOFError, AttributeError, TypeError) as error:
+    except MemoryError:
+        raise MemoryLimitError(
+            f"{path} does not fit into memory; record or write it as a folder with Ledger.save, "
+            "which is memory-mapped"
+        ) from None
+    # zipfile and numpy fail in many ways on damaged archives.
+    except Exception as error:
         if "pickle" in str(error).lower():
             raise FileFormatError(
                 f"{path} holds arrays of Python objects, which are never read, since they can run "
                 "code; write arrays of numbers, all rows of one length"
             ) from None
         raise FileFormatError(f"{path} cannot be read as an .npz: {error}") from None
+    if has_answers(arrays):
+        return arrays
     missing = [key for key in ("logits", "labels") if key not in arrays]
     if "logits" in missing or ("labels" in missing and _like_labels(arrays)):
         raise FileFormatError(
@@ -46,7 +59,46 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     return arrays
 
 
-def npz_costs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> Costs:
+def _check_sizes(path: Path) -> None:
+    """Refuse an archive that declares far more than it holds, before memory is spent on it."""
+    size = path.stat().st_size if path.is_file() else 0
+    try:
+        with ZipFile(path) as archive:
+            members = archive.infolist()
+            for member in members:
+                with archive.open(member) as file:
+                    declared = _declared_bytes(file)
+                if declared is not None and declared > member.file_size:
+                    raise FileFormatError(
+                        f"{path}: the array `{member.filename}` declares {declared:,} bytes, and "
+                        f"the file has {member.file_size:,}; it is damaged"
+                    )
+    except FileFormatError:
+        raise
+    except Exception as error:
+        raise FileFormatError(f"{path} cannot be read as an .npz: {error}") from None
+    unpacked = sum(member.file_size for member in members)
+    if unpacked > max(MOST_UNPACKED, LARGEST_RATIO * size):
+        raise FileFormatError(
+            f"{path} would unpack from {size:,} to {unpacked:,} bytes, which no logits do; if it "
+            "is meant, write it with numpy.savez, uncompressed"
+        )
+
+
+def _declared_bytes(file: IO[bytes]) -> int | None:
+    """The size of the array that the header of an `.npy` declares; None for other files."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
+            version, np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = read(file)
+    except ValueError:
+        return None
+    return math.prod(shape) * dtype.itemsize
+
+
+def npz_costs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> Costs | SampleCosts:
     """The costs in the arrays: stage and head costs apart, or plain cumulative ones."""
     apart = [key for key in ("stage_costs", "head_costs") if key in arrays]
     if "costs" in arrays and apart:
@@ -61,6 +113,8 @@ def npz_costs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> Costs:
         unit = _scalar(path, arrays, "unit", "macs")
         return Costs(arrays["stage_costs"], arrays["head_costs"], reference, unit)  # type: ignore[arg-type]
     unit = _scalar(path, arrays, "unit", "relative")
+    if arrays["costs"].ndim == 2:
+        return SampleCosts.from_cumulative(arrays["costs"], unit)
     return Costs.from_cumulative(arrays["costs"], unit, reference)
 
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from offramp.errors import NetworkError
+from offramp.names import HEADS
 from offramp.networks.heads import (
     BackboneHead,
     CascadeHead,
@@ -36,17 +37,6 @@ from offramp.networks.heads import (
 from offramp.networks.layout import Channels, Layout
 from offramp.networks.state import State, batch_size, check_state, evaluating, leaf_at
 
-HEADS = (
-    "pooled-linear",
-    "pooled-mlp",
-    "two-conv",
-    "separable",
-    "mixed-pool",
-    "cls-token",
-    "mean-token",
-    "cascade",
-    "mixed-cascade",
-)
 _MAPS: dict[str, type[TwoConvHead | SeparableHead]] = {
     "two-conv": TwoConvHead,
     "separable": SeparableHead,

@@ -9,18 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from offramp.errors import FileFormatError, NetworkError
+from offramp.errors import FileFormatError, NetworkError, OfframpError
 from offramp.extras import require
 from offramp.networks.backbones import BackboneModules, find_layout, rebuild_backbone
 from offramp.networks.heads import BackboneHead, Head
 from offramp.networks.inputs import AnyInput, ImageInput, Inputs, TensorInput
 from offramp.networks.layout import Layout
 from offramp.networks.state import State
+from offramp.schema import restore
 from offramp.storage import read_folder, write_folder
 
 FORMAT_VERSION = 1
@@ -280,13 +281,26 @@ class EarlyExitNetwork(nn.Module):
             FileFormatError: The folder is foreign or damaged, names an unknown builder or head,
                 or does not fit the backbone.
         """
-        meta, tensors = read_folder(folder, "network", FORMAT_VERSION)
+        return cls._load(folder, backbone)
+
+    @classmethod
+    def _load(
+        cls,
+        folder: str | FilePath,
+        backbone: BackboneModules | None,
+        links_into: FilePath | None = None,
+    ) -> "EarlyExitNetwork":
+        meta, tensors = read_folder(folder, "network", FORMAT_VERSION, links_into)
+        restore(_Description, meta, f"{folder} does not describe a network")
         try:
             network = _restore(meta, backbone)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise FileFormatError(f"{folder} does not describe a network: {error!r}") from error
         except NetworkError as error:
             raise FileFormatError(f"{folder} does not fit the backbone: {error}") from error
+        except OfframpError:
+            raise
+        # Builders and heads are anybody's, and what they do with odd settings is not known.
+        except Exception as error:
+            raise FileFormatError(f"{folder} does not describe a network: {error!r}") from error
         _load_tensors(network, _from_int8(tensors), folder)
         if network.fingerprint() != meta["fingerprint"]:
             raise FileFormatError(f"the weights in {folder} are not those that were saved there")
@@ -309,8 +323,10 @@ class EarlyExitNetwork(nn.Module):
         if FilePath(name).is_dir():
             return cls.load(name, backbone)
         hub = require("huggingface_hub", extra="train")
-        folder = hub.snapshot_download(str(name), allow_patterns=list(_HUB_FILES), **download)
-        return cls.load(folder, backbone)
+        patterns = list(_HUB_FILES)
+        folder = FilePath(hub.snapshot_download(str(name), allow_patterns=patterns, **download))
+        # In its cache, OWNER--NAME/snapshots/COMMIT/FILE is a link to OWNER--NAME/blobs/HASH.
+        return cls._load(folder, backbone, links_into=folder.parent.parent)
 
     def push_to_hub(self, repo_id: str, **upload: Any) -> str:  # noqa: ANN401
         """Save the network and upload it to the hub; returns the address of the commit.
@@ -372,6 +388,24 @@ def _describe_head(head: nn.Module) -> dict[str, Any] | None:
             "offramp.networks.Head"
         )
     return head.describe()
+
+
+class _Backbone(TypedDict):
+    """How a file names a backbone."""
+
+    builder: str | None
+    settings: dict[str, Any]
+
+
+class _Description(TypedDict):
+    """What `save` writes."""
+
+    backbone: _Backbone
+    at: list[str]
+    num_classes: int
+    inputs: dict[str, Any]
+    heads: list[dict[str, Any] | None]
+    fingerprint: str
 
 
 def _restore(meta: dict[str, Any], backbone: BackboneModules | None) -> EarlyExitNetwork:
@@ -445,6 +479,11 @@ def _load_tensors(
             raise FileFormatError(
                 f"{folder} does not fit the backbone: {name} has the shape "
                 f"{list(tensor.shape)} in the file and {list(targets[name].shape)} in the network"
+            )
+        if targets[name].is_floating_point() != tensor.is_floating_point():
+            raise FileFormatError(
+                f"{folder} does not fit the backbone: {name} is {tensor.dtype} in the file and "
+                f"{targets[name].dtype} in the network"
             )
     for name, tensor in tensors.items():
         # a copy, since the file is only mapped into memory.

@@ -22,11 +22,10 @@ from offramp.onnx.graphs import check_graph, optimized
 from offramp.onnx.manifest import BARE, GraphFile, Manifest, Segment
 from offramp.onnx.modules import (
     ConfidenceModule,
-    ExitModule,
     ExportedNetwork,
     FullModule,
     GraphModule,
-    StagesModule,
+    SegmentModule,
 )
 from offramp.policy import Policy
 from offramp.runtime.operating_point import open_exits, val_samples
@@ -48,8 +47,8 @@ def export(
 ) -> Path:
     """Write a network and its policy as ONNX graphs, for `OnnxRunner` or any other program.
 
-    All stages from one exit to the next are one graph, and the exit (head, answer and scorer) is
-    another. Exits that are closed disappear, so that ONNX Runtime optimises across them.
+    All stages from one exit to the next, and that exit (head, answer and scorer), are one graph.
+    Exits that are closed disappear, so that ONNX Runtime optimises across them.
 
     The graphs take any batch size, and texts of any length up to the network's limit; images keep
     their size. Each graph is run once in ONNX Runtime and compared before it is written. The
@@ -87,7 +86,7 @@ def export(
     plain = copy.deepcopy(network_of(policy, network)).cpu().float().eval()
     inputs, state = _first_state(plain, example)
     exported = ExportedNetwork(plain, policy, _kept_exits(policy, points))
-    total = 2 * len(exported.kept) + (policy.confidence is not None) + full
+    total = len(exported.kept) + (policy.confidence is not None) + full
     writer = _Writer(folder, isinstance(inputs, TextInput), total, progress)
     try:
         manifest = Manifest(
@@ -134,17 +133,10 @@ def _write_segments(
     segments = []
     for exits in exported.segments():
         end, name = exits[-1], exported.network.exit_names[exits[-1]]
-        stages = StagesModule(exported, exits, state)
-        state = stages.after
-        leaving = ExitModule(exported, end, state)
-        segments.append(
-            Segment(
-                end,
-                stages.paths(),
-                writer.write(stages, f"stages-{end}", f"the stages up to exit {end} ({name})"),
-                writer.write(leaving, f"exit-{end}", f"exit {end} ({name})"),
-            )
-        )
+        module = SegmentModule(exported, exits, state)
+        state = module.after
+        graph = writer.write(module, f"exit-{end}", f"the way to exit {end} ({name})")
+        segments.append(Segment(end, module.paths(), graph))
     return tuple(segments)
 
 

@@ -20,7 +20,7 @@ from offramp.storage import read_description, write_description
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import rounded_up
 
-VERSION = 2
+VERSION = 3
 BARE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.onnx")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 SO_FAR = ("logits_so_far", "answers_so_far")
@@ -49,18 +49,22 @@ class GraphFile:
 
 @dataclass(frozen=True)
 class Segment:
-    """The way from one exit of an export to the next: one graph of stages, and one of the exit.
+    """The way from one exit of an export to the next, that exit included, as one graph.
 
     Exits that are closed have no segment of their own; where something later reads their logits,
-    the graph of the stages returns them.
+    the graph returns them.
     """
 
     exit_index: int  # the exit that it ends with
     # the keys and positions that lead to each tensor of the incoming state; these tensors are the
-    # inputs `state_0`, `state_1`, ... of `stages`
+    # inputs `state_0`, `state_1`, ... of the graph
     state: tuple[tuple[str | int, ...], ...]
-    stages: GraphFile
-    exit: GraphFile  # head, answer and scorer
+    graph: GraphFile  # stages, head, answer and scorer
+
+    @property
+    def carried(self) -> int:
+        """How many tensors it passes on to the next segment."""
+        return sum(name.startswith("next_") for name in self.graph.outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +88,7 @@ class Manifest:
     @property
     def graphs(self) -> list[GraphFile]:
         """All graphs of the export."""
-        own = [graph for each in self.segments for graph in (each.stages, each.exit)]
+        own = [segment.graph for segment in self.segments]
         return own + [graph for graph in (self.confidence, self.full) if graph is not None]
 
     def missing_exits(self, selected: int) -> list[str]:
@@ -103,7 +107,7 @@ class Manifest:
         return OperatingPoint(
             index=selected,
             limits=limits,
-            needs_head=self._needed_heads(open_exits(limits)),
+            needs_head=open_exits(limits),  # graphs return what others read
             keeps_logits=any(graph.reads_logits for graph in self.graphs),
             keeps_answers=any(graph.reads_answers for graph in self.graphs),
             costs=self.costs,
@@ -111,16 +115,6 @@ class Manifest:
             expected_shares=self.points.shares[selected],
             val_samples=self.val_samples,
         )
-
-    def _needed_heads(self, is_open: Sequence[bool]) -> tuple[bool, ...]:
-        """Whether the graph of each exit has to run: it is open, or something later looks back."""
-        needed, looks_back = set[int](), False
-        for segment in reversed(self.segments):
-            if is_open[segment.exit_index] or looks_back:
-                needed.add(segment.exit_index)
-                looks_back |= segment.exit.reads_logits
-            looks_back |= segment.stages.reads_logits
-        return tuple(exit_index in needed for exit_index in range(len(is_open)))
 
     def write(self, folder: Path) -> Path:
         """Write the description into the folder, which completes the export."""
@@ -188,8 +182,7 @@ def _read_segment(entry: dict[str, Any], folder: str | Path) -> Segment:
     return Segment(
         meta.value("exit_index", int),
         tuple(tuple(path) for path in state),
-        _read_graph(meta, "stages"),
-        _read_graph(meta, "exit"),
+        _read_graph(meta, "graph"),
     )
 
 
@@ -227,16 +220,14 @@ def names(prefix: str, count: int) -> tuple[str, ...]:
 
 def _fits(segment: Segment, after: Segment | None) -> bool:
     """Whether inputs and outputs have the right names, and lead on to the next segment."""
-    stages, leaving = segment.stages, segment.exit
-    carried = sum(name.startswith("next_") for name in stages.outputs)
+    graph, carried = segment.graph, segment.carried
+    last, states = after is None, names("state", len(segment.state))
+    history, said = ("logits", "answers"), ("answer", "score")[: 1 if last else 2]
     return (
-        stages.inputs == (*names("state", len(segment.state)), *SO_FAR[: stages.reads_logits])
-        and stages.outputs[:carried] == names("next", carried)
-        and set(stages.outputs[carried:]) <= {"logits", "answers"}
-        and leaving.inputs[:carried] == names("state", carried)
-        and set(leaving.inputs[carried:]) <= set(SO_FAR)
-        and leaving.outputs == ("logits", "answer", "score")[: 2 if after is None else 3]
-        and (after is None or len(after.state) == carried)
+        graph.inputs in [(*states, *SO_FAR[:count]) for count in range(3)]
+        and graph.outputs
+        in [(*names("next", carried), *history[:count], *said) for count in range(3)]
+        and carried == (0 if after is None else len(after.state))
     )
 
 
@@ -251,8 +242,8 @@ def _check(manifest: Manifest, folder: str) -> None:
     for segment, after in zip(manifest.segments, (*manifest.segments[1:], None), strict=True):
         if not _fits(segment, after):
             raise FileFormatError(
-                f"{folder}: the graphs of exit {segment.exit_index} do not fit together; export "
-                "again"
+                f"{folder}: the graph of exit {segment.exit_index} does not fit the others; "
+                "export again"
             )
     if not 0 <= manifest.selected < points:
         raise FileFormatError(

@@ -1,4 +1,4 @@
-"""What becomes a graph: stages, an exit, the confidence and the whole network, as modules.
+"""What becomes a graph: a segment, the confidence and the whole network, as modules.
 
 Each takes and returns flat tensors, samples first, and knows their names.
 """
@@ -52,53 +52,81 @@ class ExportedNetwork:
             yield range(first, exit_index + 1)
             first = exit_index + 1
 
+    def scores_look_back(self, exit_index: int) -> bool:
+        """Whether the stop score at an exit depends on the exits before it."""
+        scored = exit_index in self.kept and exit_index < self.last
+        return scored and self.policy.scorer.reads_history
+
+    def looks_back(self, exit_index: int) -> bool:
+        """Whether anything at an exit reads the logits of those before it."""
+        answers = self.policy.answer.reads_history and self.needs_head[exit_index]
+        return self.head_reads[exit_index] or answers or self.scores_look_back(exit_index)
+
     def logits_so_far(self, exit_index: int, samples: int) -> Tensor:
         """An example `[n, m, K]` of what the exits before one have returned."""
         return torch.rand(samples, exit_index, self.network.num_classes)
 
 
-class StagesModule(GraphModule):
-    """All stages up to an exit, and the heads of closed exits that something reads later.
+class SegmentModule(GraphModule):
+    """All stages up to an exit, and that exit: head, answer and scorer.
 
-    `state` is that of an example before the first stage, `after` the one behind the last. What
-    all samples share in a state must not depend on the batch.
+    The heads of closed exits on the way run only if something reads their logits. `state` is that
+    of an example before the first stage, `after` the one behind the last. What all samples share
+    in a state must not depend on the batch.
     """
 
     def __init__(self, exported: ExportedNetwork, exits: range, state: State) -> None:
         super().__init__()
         self.exported, self.exits, self.template = exported, exits, state
-        self.stages = nn.ModuleList(exported.network.stages[index] for index in exits)
-        self.closed = [index for index in exits[:-1] if exported.needs_head[index]]
-        self.heads = nn.ModuleDict({str(m): exported.network.heads[m] for m in self.closed})
-        self.returns_answers = bool(self.closed) and exported.keeps_answers
-        reads = [exported.head_reads[index] for index in self.closed]
-        reads.append(self.returns_answers and exported.policy.answer.reads_history)
-        self.reads_logits = exits[0] > 0 and any(reads)
+        network, end = exported.network, exits[-1]
+        self.stages = nn.ModuleList(network.stages[index] for index in exits)
+        run = [index for index in exits if index == end or exported.needs_head[index]]
+        self.heads = nn.ModuleDict({str(index): network.heads[index] for index in run})
+        self.is_last = end == exported.last
         self.after = self._advanced()
-        leaves, carried = tensors(state), len(tensors(self.after))
-        so_far = [exported.logits_so_far(exits[0], len(leaves[0]))] * self.reads_logits
+        self.returns_logits = any(map(exported.looks_back, range(end + 1, exported.last + 1)))
+        self.returns_answers = self.returns_logits and exported.keeps_answers
+        earlier = exits[0] > 0
+        self.reads_logits = earlier and any(map(exported.looks_back, run))
+        self.reads_answers = earlier and exported.keeps_answers and exported.scores_look_back(end)
+        leaves, read = tensors(state), range(self.reads_logits + self.reads_answers)
+        # Separate tensors: one given twice would become one input.
+        so_far = [exported.logits_so_far(exits[0], len(leaves[0])) for _ in read]
         self.args = (*leaves, *so_far)
-        self.inputs = (*names("state", len(leaves)), *SO_FAR[: self.reads_logits])
-        extra = ("logits", "answers")[: bool(self.closed) + self.returns_answers]
-        self.outputs = (*names("next", carried), *extra)
+        self.inputs = (*names("state", len(leaves)), *SO_FAR[: len(read)])
+        carried = 0 if self.is_last else len(tensors(self.after))
+        kept = ("logits", "answers")[: self.returns_logits + self.returns_answers]
+        said = ("answer", "score")[: 2 - self.is_last]
+        self.outputs = (*names("next", carried), *kept, *said)
 
     def forward(self, *flat: Tensor) -> tuple[Tensor, ...]:
-        """The state behind the last stage, and `[n, c, K]` logits and answers at closed exits."""
+        """What the outputs' names say.
+
+        That is the state behind the last stage, except at the end of the network; logits and
+        answers `[n, c, K]` of all c exits, if something reads them later; the answer `[n, K]`;
+        and, except at the end, its stop scores `[n]`.
+        """
         given = iter(flat)
         state: State = map_leaves(lambda _: next(given), self.template)
         before = next(given) if self.reads_logits else None
-        logits, answers = list[Tensor](), list[Tensor]()
+        earlier = next(given) if self.reads_answers else None
+        logits, answers, policy = list[Tensor](), list[Tensor](), self.exported.policy
+        answer, scores = torch.empty(0), None
         for exit_index, stage in zip(self.exits, self.stages, strict=True):
             state = stage(state)
-            if exit_index not in self.closed:
+            if str(exit_index) not in self.heads:
                 continue
             read = before if self.exported.head_reads[exit_index] else None
             logits.append(self.heads[str(exit_index)](state, read).float())
             before = with_latest(before, logits[-1], exit_index)
-            if self.returns_answers:
-                answers.append(self.exported.policy.answer.answer_at(before))
-        stacked = [torch.stack(part, 1) for part in (logits, answers) if part]
-        return distinct([*tensors(state), *stacked])
+            scored = exit_index == self.exits[-1] and not self.is_last
+            answer, scores = answer_and_score(policy, before, earlier, scored)
+            answers.append(answer)
+            earlier = with_latest(earlier, answer, exit_index)
+        outputs = [] if self.is_last else tensors(state)
+        outputs += [torch.stack(logits, 1)] if self.returns_logits else []
+        outputs += [torch.stack(answers, 1)] if self.returns_answers else []
+        return distinct([*outputs, answer, *([] if scores is None else [scores])])
 
     @torch.no_grad()
     def _advanced(self) -> State:
@@ -119,38 +147,6 @@ class StagesModule(GraphModule):
         """The keys and positions that lead to each tensor of the incoming state."""
         leaves = named_leaves(self.template)
         return tuple(path for path, leaf in leaves if isinstance(leaf, Tensor))
-
-
-class ExitModule(GraphModule):
-    """The head, the answer and the scorer of one exit, given the state of an example there."""
-
-    def __init__(self, exported: ExportedNetwork, exit_index: int, state: State) -> None:
-        super().__init__()
-        self.exported, self.exit_index, self.template = exported, exit_index, state
-        self.head = exported.network.heads[exit_index]
-        policy, self.scores = exported.policy, exit_index < exported.last
-        looks_back = policy.scorer.reads_history and self.scores
-        reads = exported.head_reads[exit_index], policy.answer.reads_history, looks_back
-        self.reads_logits = exit_index > 0 and any(reads)
-        self.reads_answers = exit_index > 0 and looks_back and exported.keeps_answers
-        leaves = tensors(state)
-        # Separate tensors: one given twice would become one input.
-        read = range(self.reads_logits + self.reads_answers)
-        self.args = (*leaves, *(exported.logits_so_far(exit_index, len(leaves[0])) for _ in read))
-        self.inputs = (*names("state", len(leaves)), *SO_FAR[: len(read)])
-        self.outputs = ("logits", "answer", "score")[: 2 + self.scores]
-
-    def forward(self, *flat: Tensor) -> tuple[Tensor, ...]:
-        """Logits and answer `[n, K]` and, except at the last exit, scores `[n]`."""
-        given = iter(flat)
-        state: State = map_leaves(lambda _: next(given), self.template)
-        before = next(given) if self.reads_logits else None
-        earlier = next(given) if self.reads_answers else None
-        read = before if self.exported.head_reads[self.exit_index] else None
-        logits = self.head(state, read).float()
-        so_far = with_latest(before, logits, self.exit_index)
-        answer, scores = answer_and_score(self.exported.policy, so_far, earlier, self.scores)
-        return distinct([logits, answer] + ([] if scores is None else [scores]))
 
 
 class ConfidenceModule(GraphModule):

@@ -1,7 +1,6 @@
 """`OnnxRunner`: an export at work in ONNX Runtime, deciding as `Runner` does."""
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +27,7 @@ class OnnxRunner(StagedRunner):
     It needs neither the network nor the policy and is used as a `Runner` is: with `stream`,
     `stats`, deadlines and `set_budget`. Its decisions are the same up to rounding: only a sample
     whose score lies within rounding of a threshold can leave at another exit. A deadline is
-    looked at between graphs, and so can be overrun by all stages up to the next exit.
+    looked at between graphs, and so can be overrun by all stages up to the next open exit.
 
     Args:
         folder: Folder that `export` wrote.
@@ -73,20 +72,14 @@ class OnnxRunner(StagedRunner):
         )
         self._segments = self._open_segments()
         self._first_names = self._state_names(manifest.segments[0])
-        self._ends = sorted(segment.exit_index for segment in manifest.segments)
-        self._exits = {
-            each.exit_index: open_graph(self._folder, each.exit, threads=1)  # too small for more
-            for each in manifest.segments
-        }
 
-    def _open_segments(self) -> dict[int, "_Stages"]:
-        """The graphs of stages, by the index of their first stage."""
+    def _open_segments(self) -> dict[int, "_Opened"]:
+        """The graphs of segments, by the index of their first stage."""
         segments, first, opened = self.manifest.segments, 0, {}
         for segment, after in zip(segments, (*segments[1:], None), strict=True):
-            graph = open_graph(self._folder, segment.stages, self.threads)
-            carried = sum(name.startswith("next_") for name in graph.outputs)
-            following = names("state", carried) if after is None else self._state_names(after)
-            opened[first] = _Stages(graph, following, segment.stages.reads_logits)
+            graph = open_graph(self._folder, segment.graph, self.threads)
+            following = () if after is None else self._state_names(after)
+            opened[first] = _Opened(graph, segment, following, graph.outputs.index("answer"))
             first = segment.exit_index + 1
         return opened
 
@@ -144,40 +137,42 @@ class OnnxRunner(StagedRunner):
         leaves = [leaf_at(state, path).detach().cpu() for path in first.state]
         return dict(zip(self._first_names, leaves, strict=True))
 
-    def _advance(self, exit_index: int, batch: InFlightBatch) -> InFlightBatch:
-        """Run all stages up to the next exit, with the first of them."""
-        stages = self._segments.get(exit_index)
-        if stages is None:
+    def _advance(
+        self, point: OperatingPoint, exit_index: int, batch: InFlightBatch
+    ) -> InFlightBatch:
+        """Run all stages up to the next exit, and that exit, with the first of them."""
+        opened = self._segments.get(exit_index)
+        if opened is None:
             return batch
-        history, leaves = batch.history, _leaves(batch.state)
-        if stages.reads_logits and history.logits is not None:
-            leaves.append(history.logits[:, :exit_index])
-        outputs = stages.graph.run(leaves)
-        carried = len(stages.following)
-        # What closed exits on the way have returned, for those that look back.
-        for kept, part in zip((history.logits, history.answers), outputs[carried:], strict=False):
-            if kept is not None:
-                kept[:, exit_index : exit_index + part.shape[1]] = part
-        return batch.with_state(dict(zip(stages.following, outputs, strict=False)))
-
-    def _exit(self, exit_index: int, batch: InFlightBatch, score: bool) -> ExitOutput:
-        graph, history = self._exits[exit_index], batch.history
+        end, history, carried = opened.segment.exit_index, batch.history, len(opened.following)
         leaves = _leaves(batch.state)
         for name, kept in zip(SO_FAR, (history.logits, history.answers), strict=True):
-            if name in graph.inputs and kept is not None:
+            if name in opened.graph.inputs and kept is not None:
                 leaves.append(kept[:, :exit_index])
-        logits, answer, *scores = graph.run(leaves)
-        for kept, part in ((history.logits, logits), (history.answers, answer)):
+        outputs = opened.graph.run(leaves, None if point.is_open[end] else opened.said_from)
+        said = ExitOutput(*outputs[opened.said_from :]) if point.is_open[end] else None
+        parts = outputs[carried : opened.said_from]  # for those who look back
+        for kept, part in zip((history.logits, history.answers), parts, strict=False):
             if kept is not None:
-                kept[:, exit_index] = part
-        return ExitOutput(answer, scores[0] if score and scores else None)
+                kept[:, exit_index : end + 1] = part
+        state = dict(zip(opened.following, outputs, strict=False))
+        return InFlightBatch(batch.rows, state, history, said)
+
+    def _exit(self, exit_index: int, batch: InFlightBatch, score: bool) -> ExitOutput:
+        """What the graph that has just run has said."""
+        assert batch.said is not None, "only open exits are asked"
+        return batch.said
+
+    def _can_answer(self, batch: InFlightBatch) -> bool:
+        return batch.said is not None
 
     def _force(
         self, point: OperatingPoint, exit_index: int, batch: InFlightBatch, buffer: OutputBuffer
     ) -> None:
         """Answer at the exit that the last graph has reached: closed exits are not there."""
-        reached = self._ends[bisect_left(self._ends, exit_index)]
-        if reached == self._ends[-1]:  # nothing is cut short
+        ends = (segment.exit_index for segment in self.manifest.segments)
+        reached = next(end for end in ends if end >= exit_index)
+        if reached == len(point.limit_at) - 1:  # nothing is cut short
             self._run_stage(point, reached, batch, buffer.write)
         else:
             super()._force(point, reached, batch, buffer)
@@ -196,12 +191,13 @@ def _confidence_of(folder: Path, manifest: Manifest) -> ConfidenceFunction | Non
     return lambda answers, exits, scores: graph.run([answers, exits, scores])[0]
 
 
-class _Stages(NamedTuple):
-    """The stages of one segment."""
+class _Opened(NamedTuple):
+    """A segment whose graph is open."""
 
     graph: Graph
-    following: tuple[str, ...]  # names of the state behind them
-    reads_logits: bool
+    segment: Segment
+    following: tuple[str, ...]  # names of the state behind it
+    said_from: int  # the first output that its exit says: the answer, and the scores behind it
 
 
 def _leaves(state: Any) -> list[Tensor]:  # noqa: ANN401 - a dict, as `_begin` makes it

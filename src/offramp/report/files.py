@@ -13,7 +13,8 @@ from offramp.report.figures import plot_comparison, plot_gains
 from offramp.report.page import write_page
 from offramp.report.sections import Section
 from offramp.report.tables import comparison_tables, tidy_csv
-from offramp.storage import write_text
+from offramp.schema import restore
+from offramp.storage import read_json, write_text
 
 
 def write_comparison(
@@ -88,15 +89,19 @@ def read_comparison(path: str | Path) -> tuple[Comparison, dict[str, Any]]:
         raise FileFormatError(
             f"there is no comparison at {file}; give a folder that `offramp compare` wrote"
         )
+    values = read_json(file)
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
         return Comparison.from_json(values), _shown(values)
-    except ValueError as error:  # broken JSON, and FileFormatError, which does not know the file
+    except FileFormatError as error:  # which does not know the file
         raise FileFormatError(f"{file}: {error}") from None
 
 
+_ORIGIN = ("provenance", "versions")
+
+
 def _shown(origin: Mapping[str, Any]) -> dict[str, Any]:
-    return {**origin.get("provenance", {}), "versions": origin.get("versions", {})}
+    provenance, versions = (restore(dict[str, Any], origin.get(k, {})) for k in _ORIGIN)
+    return {**provenance, "versions": versions}
 
 
 def _versions() -> dict[str, str]:

@@ -60,9 +60,10 @@ def inspect(path: str | Path) -> list[ResultTable]:
 def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
     facts = {
         "split": ledger.split,
-        "samples": f"{len(ledger):,}",
+        "samples": f"{len(ledger):,}"
+        + ("" if ledger.groups is None else f" in {ledger.num_units:,} groups"),
         "exits": str(ledger.num_exits),
-        "classes": str(ledger.num_classes),
+        "classes": str(ledger.num_classes) if ledger.kind == "logits" else f"none: {ledger.kind}",
         "stored as": str(ledger.dtype).removeprefix("torch."),
         "network": ledger.network or "unknown",
         "sample ids": "unknown" if ledger.sample_ids is None else f"{ledger.data_fingerprint}",
@@ -170,15 +171,14 @@ def _export(path: Path) -> list[ResultTable]:
     rows = [
         cells(
             manifest.exit_names[segment.exit_index],
-            segment.stages.file,
-            segment.exit.file,
-            f"{segment.stages.bytes + segment.exit.bytes:,}",
+            segment.graph.file,
+            f"{segment.graph.bytes:,}",
             f"{float(manifest.costs[segment.exit_index]):.1%}",
             f"{float(thresholds[segment.exit_index]):.6g}",
         )
         for segment in manifest.segments
     ]
-    columns = ["exit", "stages", "exit graph", "bytes", "share", "threshold"]
+    columns = ["exit", "graph", "bytes", "share", "threshold"]
     budget = float(manifest.points.budgets[manifest.selected])
     caption = f"At the chosen point the mean cost on val is {budget:.1%} of the full network's."
     return [_facts(f"Export {path}", facts), ResultTable("exits", "Exits", columns, rows, caption)]

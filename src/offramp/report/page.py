@@ -16,7 +16,8 @@ from offramp.evaluation.comparison import Comparison, MethodResult
 from offramp.extras import require
 from offramp.report.figures import PALETTE, curve_band, exit_band, look_of
 from offramp.report.sections import Section, groups_of, view_of
-from offramp.storage import plain, write_text
+from offramp.schema import plain
+from offramp.storage import write_text
 
 EXIT_FIGURES = ("accuracy", "ece", "eefp", "augrc", "nll")
 PLOTTED = ("ece", "eefp", "augrc")

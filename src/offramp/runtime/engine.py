@@ -33,7 +33,7 @@ class StagedRunner(ABC):
 
     A subclass says what a batch is, how it begins, how a stage runs, what its exit returns, and
     how the operating point for a budget is found. `operation` holds the point and counts what is
-    done there; `confidence` is None if the exits return it.
+    done there; `confidence` is None if it is not known.
     """
 
     def __init__(
@@ -85,7 +85,8 @@ class StagedRunner(ABC):
             for exit_index in range(len(point.limit_at)):
                 if batch is None:
                     break
-                if until is not None and exit_index and self._clock() >= until:
+                late = until is not None and exit_index and self._clock() >= until
+                if late and self._can_answer(batch):
                     self._force(point, exit_index - 1, batch, buffer)
                     break
                 batch = self._run_stage(point, exit_index, batch, buffer.write)
@@ -111,7 +112,7 @@ class StagedRunner(ABC):
 
         Returns None where all have stopped.
         """
-        batch = self._advance(exit_index, batch)
+        batch = self._advance(point, exit_index, batch)
         if not point.needs_head[exit_index]:
             return batch
         last = exit_index == len(point.limit_at) - 1
@@ -149,10 +150,8 @@ class StagedRunner(ABC):
 
     def _finish(self, point: OperatingPoint, buffer: OutputBuffer) -> RunOutput:
         output = buffer.finish(point, self._confidence)
-        # Plain numbers: for a single sample, every operation on arrays takes longer than all this.
-        pairs = zip(output.exits.tolist(), output.predictions.tolist(), strict=True)
-        answered = [exit_index for exit_index, prediction in pairs if prediction >= 0]
-        self.operation.add(point, answered, len(output) - len(answered), buffer.forced)
+        exits = buffer.exits_of_answered(output)
+        self.operation.add(point, exits, buffer.failed, buffer.forced)
         return output
 
     def stream(self, batches: Iterable[Any], window: int = 16) -> Iterator[RunOutput]:
@@ -228,8 +227,14 @@ class StagedRunner(ABC):
     def _begin(self, x: Any) -> State:  # noqa: ANN401
         """Check a batch, and turn it into the state that the first stage takes."""
 
+    def _can_answer(self, batch: InFlightBatch) -> bool:
+        """Whether a batch can be answered where it is, when a deadline has passed."""
+        return True
+
     @abstractmethod
-    def _advance(self, exit_index: int, batch: InFlightBatch) -> InFlightBatch:
+    def _advance(
+        self, point: OperatingPoint, exit_index: int, batch: InFlightBatch
+    ) -> InFlightBatch:
         """Run one stage on all samples of a batch."""
 
     @abstractmethod

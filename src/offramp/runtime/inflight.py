@@ -10,6 +10,7 @@ from torch import Tensor
 from offramp.answers import Answer, CurrentExit
 from offramp.networks.state import State, join, named_leaves, take
 from offramp.runtime.operating_point import OperatingPoint
+from offramp.runtime.output import ExitOutput
 from offramp.scorers import History
 
 
@@ -60,6 +61,7 @@ class InFlightBatch:
     rows: Tensor  # `[n]` int64, the rows of the output that their answers go to
     state: State  # what the next stage takes
     history: HistoryBuffer  # what the exits so far have returned
+    said: ExitOutput | None = None  # by the exit behind the last stage, where it ran with it
 
     def __len__(self) -> int:
         return self.rows.shape[0]  # faster than len
@@ -67,7 +69,8 @@ class InFlightBatch:
     def take(self, index: Tensor) -> "InFlightBatch":
         """Keep some of the samples: the tensors really become smaller."""
         state = take(self.state, index.to(_device_of(self.state)))
-        return InFlightBatch(self.rows[index], state, self.history.take(index))
+        said = None if self.said is None else self.said.take(index)
+        return InFlightBatch(self.rows[index], state, self.history.take(index), said)
 
     def with_state(self, state: State) -> "InFlightBatch":
         """The same samples with another state."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,27 +30,33 @@ RECORD_FIELDS = ("class", "name", "confidence", "likely_wrong", "exit", "cost")
 """Fields of `RunOutput.records`, in order."""
 
 
+class Taken(NamedTuple):
+    """Where each of N samples left, `[N]` each; `RunOutput` says what they mean."""
+
+    exits: Tensor
+    scores: Tensor
+    costs: Tensor
+    stopped: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class RunOutput:
     """The answers to a batch of N samples.
 
+    All but the logits is worked out when it is first read: for a single sample in a small
+    network that takes as long as a stage.
+
     Attributes:
         logits: `[N, K]` float32, what was answered with; NaN for a sample that failed.
-        predictions: `[N]` int64, the answered class; -1 for a sample that failed.
-        exits: `[N]` int64, the exit at which each sample left; -1 if it never reached one.
-        scores: `[N]` float32, the stop score there; `+inf` at the last exit, where none is
-            needed, and NaN where a deadline cut the sample off at a closed exit.
-        costs: `[N]` float64, as shares of the network without exits, so that their mean
-            compares with a budget. As on val, every head up to the exit is charged.
-        stopped: bool `[N]`: the policy itself stopped the sample, before the last exit.
+        taken_source: What `taken` returns, or the function that computes it.
         confidence_source: What `confidence` returns, or the function that computes it.
 
     Example:
-        >>> from offramp.runtime.output import RunOutput
+        >>> from offramp.runtime.output import RunOutput, Taken
         >>> import torch
-        >>> one = RunOutput(torch.tensor([[0.0, 2.0]]), torch.tensor([1]), torch.tensor([0]),
-        ...                 torch.tensor([2.0]), costs=torch.tensor([0.25]),
-        ...                 stopped=torch.tensor([True]), confidence_source=torch.tensor([0.25]))
+        >>> taken = Taken(exits=torch.tensor([0]), scores=torch.tensor([2.0]),
+        ...               costs=torch.tensor([0.25]), stopped=torch.tensor([True]))
+        >>> one = RunOutput(torch.tensor([[0.0, 2.0]]), taken, torch.tensor([0.25]))
         >>> len(one), one.failed.tolist(), one.likely_wrong.tolist()
         (1, [False], [True])
         >>> one.records(class_names=["cat", "dog"])[0]
@@ -59,20 +65,57 @@ class RunOutput:
     """
 
     logits: Tensor
-    predictions: Tensor
-    exits: Tensor
-    scores: Tensor
-    costs: Tensor
-    stopped: Tensor
+    taken_source: Taken | Callable[[], Taken] = field(repr=False)
     confidence_source: Tensor | ConfidenceFunction = field(repr=False)
+
+    @cached_property
+    def predictions(self) -> Tensor:
+        """`[N]` int64, the answered class; -1 for a sample that failed."""
+        best = self.logits.argmax(dim=1)
+        # A single sum shows whether anything is wrong, which is rare.
+        if math.isfinite(self.logits.sum().item()):
+            return best
+        return best.masked_fill(~self.logits.isfinite().all(dim=1), -1)
+
+    @cached_property
+    def taken(self) -> Taken:
+        """`exits`, `scores`, `costs` and `stopped`."""
+        source = self.taken_source
+        return source if isinstance(source, Taken) else source()
+
+    @property
+    def exits(self) -> Tensor:
+        """`[N]` int64, the exit at which each sample left; -1 if it never reached one."""
+        return self.taken.exits
+
+    @property
+    def scores(self) -> Tensor:
+        """`[N]` float32, the stop score there.
+
+        `+inf` at the last exit, where none is needed, and NaN where a deadline cut the sample off
+        at a closed exit.
+        """
+        return self.taken.scores
+
+    @property
+    def costs(self) -> Tensor:
+        """`[N]` float64, as shares of the network without exits.
+
+        Their mean compares with a budget. As on val, every head up to the exit is charged.
+        """
+        return self.taken.costs
+
+    @property
+    def stopped(self) -> Tensor:
+        """A bool `[N]`: the policy itself stopped the sample, before the last exit."""
+        return self.taken.stopped
 
     @cached_property
     def confidence(self) -> Tensor:
         """`[N]` float32, the calibrated probability that the answer is right.
 
         It is fitted on held_out and is not the stop score. NaN where the policy has none (see
-        `Policy.confidence`) or the sample failed. It is computed when it is first read: for a
-        single sample that takes as long as a stage of a small network.
+        `Policy.confidence`) or the sample failed.
         """
         if isinstance(self.confidence_source, Tensor):
             return self.confidence_source
@@ -93,17 +136,16 @@ class RunOutput:
         return self.predictions < 0
 
     def __len__(self) -> int:
-        return len(self.predictions)
+        return len(self.logits)
 
     def __getitem__(self, rows: slice | Tensor) -> "RunOutput":
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        tensors = {name: each[rows] for name, each in values.items() if isinstance(each, Tensor)}
-        return replace(self, **tensors)
+        source = self.confidence_source
+        stated = source[rows] if isinstance(source, Tensor) else source
+        return RunOutput(self.logits[rows], Taken(*(each[rows] for each in self.taken)), stated)
 
-    def __reduce__(self) -> tuple[type, tuple[Tensor, ...]]:
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
         """Pickled with its confidence: another process needs no policy to read it."""
-        settled = replace(self, confidence_source=self.confidence)
-        return RunOutput, tuple(getattr(settled, item.name) for item in fields(settled))
+        return RunOutput, (self.logits, self.taken, self.confidence)
 
     def columns(self) -> dict[str, Tensor]:
         """The answers as columns `[N]` for a table; see `OUTPUT_COLUMNS`."""
@@ -135,8 +177,6 @@ class ExitOutput(NamedTuple):
 
     answer: Tensor  # `[n, K]` float32, what they are answered with if they stop
     scores: Tensor | None = None  # `[n]` float32, the stop scores; None where none was computed
-    # `[n]`, the probability that each answer is right; None where it is computed later
-    confidence: Tensor | None = None
 
     def take(self, index: Tensor) -> "ExitOutput":
         """Keep some of the samples."""
@@ -146,12 +186,13 @@ class ExitOutput(NamedTuple):
 class OutputBuffer:
     """Collects the answers to a batch of `samples` as they leave, each of them once.
 
-    `forced` counts those that a deadline cut short.
+    `forced` counts those that a deadline cut short, and `failed`, once it is finished, those
+    without an answer.
     """
 
     def __init__(self, samples: int, num_classes: int) -> None:
         self.samples = samples
-        self.forced = 0
+        self.forced = self.failed = 0
         self._num_classes = num_classes
         self._parts: list[_Part] = []
 
@@ -165,24 +206,31 @@ class OutputBuffer:
     def finish(
         self, point: OperatingPoint, confidence: ConfidenceFunction | None = None
     ) -> RunOutput:
-        """Put the answers in order; `confidence` computes confidences that are not written."""
-        parts, last = self._all_parts(), len(point.costs) - 1
+        """Put the answers in order; `confidence` computes confidences when they are read."""
+        parts = self._all_parts()
         # A batch that leaves together is in order already.
         order = torch.cat([part.rows for part in parts]).argsort() if len(parts) > 1 else None
         logits = _ordered([part.output.answer for part in parts], order)
-        output = RunOutput(
-            logits,
-            logits.argmax(dim=1),
-            exits=_ordered([part.filled(part.exit_index) for part in parts], order),
-            scores=_ordered([part.scores(last) for part in parts], order),
-            costs=_ordered([part.costs(point) for part in parts], order),
-            stopped=_ordered([part.filled(part.stopped(last)) for part in parts], order),
-            confidence_source=confidence or _ordered([p.confidence() for p in parts], order),
-        )
-        # A single sum shows whether anything is wrong, which is rare.
-        if math.isfinite(logits.sum().item()):
-            return output
-        return _without(output, ~logits.isfinite().all(dim=1))
+        stated = confidence or _unknown
+        is_fine = math.isfinite(logits.sum().item())
+        if is_fine and order is None:
+            return RunOutput(logits, lambda: _taken(parts, None, point), stated)
+        taken = _taken(parts, order, point)
+        if is_fine:
+            return RunOutput(logits, taken, stated)
+        failed = ~logits.isfinite().all(dim=1)
+        self.failed = int(failed.count_nonzero())
+        logits = logits.masked_fill(failed[:, None], torch.nan)
+        costs = taken.costs.masked_fill(taken.exits < 0, 0.0)
+        taken = taken._replace(costs=costs, stopped=taken.stopped & ~failed)
+        return RunOutput(logits, taken, stated)
+
+    def exits_of_answered(self, output: RunOutput) -> list[int]:
+        """The exits of the samples that were answered, in any order."""
+        # Plain numbers: for a single sample, every operation on arrays takes longer than all this.
+        if not self.failed:
+            return [part.exit_index for part in self._parts for _ in range(part.rows.shape[0])]
+        return output.exits[~output.failed].tolist()
 
     def _all_parts(self) -> list["_Part"]:
         """What was written and, where samples never reached an exit, a part without answers."""
@@ -219,10 +267,6 @@ class _Part(NamedTuple):
     def stopped(self, last: int) -> bool:
         return self.exit_index < last and not self.forced
 
-    def confidence(self) -> Tensor:
-        found = self.output.confidence
-        return self.filled(math.nan) if found is None else found
-
 
 def _ordered(parts: list[Tensor], order: Tensor | None) -> Tensor:
     """The parts in the order of the input, as a tensor that may be changed."""
@@ -231,16 +275,16 @@ def _ordered(parts: list[Tensor], order: Tensor | None) -> Tensor:
     return parts[0].clone() if parts[0].is_inference() else parts[0]
 
 
-def _without(output: RunOutput, failed: Tensor) -> RunOutput:
-    """The same output, in which some samples have no answer."""
-    source = output.confidence_source
-    return replace(
-        output,
-        logits=output.logits.masked_fill(failed[:, None], torch.nan),
-        predictions=output.predictions.masked_fill(failed, -1),
-        costs=output.costs.masked_fill(output.exits < 0, 0.0),
-        stopped=output.stopped & ~failed,
-        confidence_source=(
-            source.masked_fill(failed, torch.nan) if isinstance(source, Tensor) else source
-        ),
+def _unknown(answers: Tensor, exits: Tensor, scores: Tensor) -> Tensor:
+    """The confidence of a policy that states none."""
+    return torch.full_like(scores, torch.nan)
+
+
+def _taken(parts: Sequence[_Part], order: Tensor | None, point: OperatingPoint) -> Taken:
+    last = len(point.costs) - 1
+    return Taken(
+        exits=_ordered([part.filled(part.exit_index) for part in parts], order),
+        scores=_ordered([part.scores(last) for part in parts], order),
+        costs=_ordered([part.costs(point) for part in parts], order),
+        stopped=_ordered([part.filled(part.stopped(last)) for part in parts], order),
     )

@@ -183,7 +183,9 @@ class Runner(StagedRunner):
     def _autocast(self) -> AbstractContextManager[Any]:
         return autocast(self.device, self.precision)
 
-    def _advance(self, exit_index: int, batch: InFlightBatch) -> InFlightBatch:
+    def _advance(
+        self, point: OperatingPoint, exit_index: int, batch: InFlightBatch
+    ) -> InFlightBatch:
         return batch.with_state(self._stages[exit_index](batch.state))
 
     def _exit(self, exit_index: int, batch: InFlightBatch, score: bool) -> ExitOutput:
@@ -281,6 +283,11 @@ def network_of(policy: Policy, network: EarlyExitNetwork) -> EarlyExitNetwork:
         raise NetworkError(
             f"a runner needs an EarlyExitNetwork, got {type(network).__name__}: put exits on it "
             "with offramp.attach"
+        )
+    if policy.kind != "logits":
+        raise NetworkError(
+            f"this policy is for {policy.kind} without logits, and a network has logits: use "
+            "policy.start() for single items, or offramp.Cascade"
         )
     exits, classes = len(policy.thresholds), policy.num_classes
     is_own = policy.network == network.fingerprint()  # then its exits are exits of this one

@@ -1,6 +1,6 @@
 """Is it time to stop?"""
 
-from offramp.scorers.base import History, Scorer
+from offramp.scorers.base import AnswerHistory, History, Scorer
 from offramp.scorers.certainty import Entropy, Margin, MaxProbability, Patience
 from offramp.scorers.corrector import Corrector
 from offramp.scorers.cost_aware import Forecast, ValueOfContinuing
@@ -8,6 +8,7 @@ from offramp.scorers.peers import ExitUtility, Gates, PerformanceControl
 from offramp.scorers.ridge import BreakEven, LogisticCorrector
 
 __all__ = [
+    "AnswerHistory",
     "BreakEven",
     "Corrector",
     "Entropy",

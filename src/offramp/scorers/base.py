@@ -3,12 +3,31 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Self, TypeAlias
 
+import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, softplus
 
 from offramp.component import Component
 from offramp.errors import LedgerError
+from offramp.ledger import Ledger
 from offramp.ledger.checks import WITHOUT_LABELS
 from offramp.ledger.chunks import row_slices
+from offramp.targets import correctness, soft_correctness
+
+
+def log_odds(answer: Tensor) -> Tensor:
+    """Log-odds of the most probable class, `[n, K]` logits -> `[n]`, without saturation.
+
+    Example:
+        >>> log_odds(torch.tensor([[100.0, 0.0], [101.0, 0.0]]))
+        tensor([100., 101.])
+    """
+    values = answer.float()
+    top, index = values.max(dim=-1, keepdim=True)
+    rest = values.scatter(-1, index, -torch.inf)
+    # How far the sum of the others exceeds the largest of them: two operations, not seven.
+    beyond = rest.log_softmax(dim=-1).amax(dim=-1, keepdim=True)
+    return (top - rest.amax(dim=-1, keepdim=True) + beyond).squeeze(-1)
 
 
 class History:
@@ -18,9 +37,9 @@ class History:
         logits: `[n, m+1, K]` from the heads.
         answers: `[n, m+1, K]` from the `Answer`: what would be answered at each exit.
         answer: `[n, K]`, the last of the answers, if it is at hand.
+        lengths: `[n]`, how many exits each sample has, for fits on samples that end early.
 
     Example:
-        >>> import torch
         >>> history = History(torch.zeros(5, 3, 4), torch.zeros(5, 3, 4))
         >>> history.exit_index, len(history.take(torch.tensor([0, 2])))
         (2, 2)
@@ -28,9 +47,16 @@ class History:
         torch.Size([5, 1, 4])
     """
 
-    def __init__(self, logits: Tensor, answers: Tensor, answer: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        logits: Tensor,
+        answers: Tensor,
+        answer: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> None:
         self.logits = logits
         self.answers = answers
+        self.lengths = lengths
         self._answer = answer
         self._log_probs: Tensor | None = None
         self._predictions: Tensor | None = None
@@ -76,16 +102,42 @@ class History:
             self._predictions = self.answers.argmax(dim=-1)
         return self._predictions
 
+    @property
+    def log_odds(self) -> Tensor:
+        """`[n]`: log-odds of what would be answered now, without saturation."""
+        return log_odds(self.answer)
+
+    @property
+    def confidences(self) -> Tensor:
+        """`[n, m+1]`: the probability that each answer so far gives to itself."""
+        return self.log_probs.amax(dim=2).exp()
+
+    @property
+    def chances(self) -> Tensor:
+        """`[n, m+1]`: the probability that the last answer gives to each of those so far."""
+        return soft_correctness(self.predictions, self.log_probs[:, -1].exp())
+
+    def losses(self, labels: Tensor) -> Tensor:
+        """`[n, m+1]`: negative log-likelihood of the labels under each answer so far."""
+        exits = self.exit_index + 1
+        flat = self.answers.float().flatten(0, 1), labels.repeat_interleave(exits)
+        return cross_entropy(*flat, reduction="none").view(len(labels), -1)
+
+    def goes_on(self, exit_index: int) -> Tensor | None:
+        """A bool `[n]`: who has an exit after this one; None where all have."""
+        return None if self.lengths is None else self.lengths > exit_index + 1
+
     def take(self, index: Tensor | slice) -> "History":
         """The same exits for some of the samples."""
-        part = History(self.logits[index], self.answers[index])
+        lengths = None if self.lengths is None else self.lengths[index]
+        part = type(self)(self.logits[index], self.answers[index], lengths=lengths)
         self._share(part, lambda cached: cached[index])
         return part
 
     def until(self, exit_index: int) -> "History":
         """What was known at an earlier exit."""
         stop = exit_index + 1
-        part = History(self.logits[:, :stop], self.answers[:, :stop])
+        part = type(self)(self.logits[:, :stop], self.answers[:, :stop], lengths=self.lengths)
         self._share(part, lambda cached: cached[:, :stop])
         return part
 
@@ -98,6 +150,95 @@ class History:
         """Hand on what is already computed: it holds sample by sample and exit by exit."""
         part._log_probs = None if self._log_probs is None else pick(self._log_probs)
         part._predictions = None if self._predictions is None else pick(self._predictions)
+
+
+class AnswerHistory(History):
+    """The stages so far of what answers without logits.
+
+    Args:
+        logits: `[n, m+1, 2+F]`: the log-odds that the stage is right, which stage was the first to
+            give its answer, and F features.
+        answers: The same, of what would be answered at each stage.
+
+    Example:
+        >>> said = torch.tensor([[[2.0, 0.0], [-1.0, 1.0], [3.0, 0.0]]])  # a, b, a
+        >>> history = AnswerHistory(said, said)
+        >>> history.predictions.tolist(), history.agrees.tolist(), history.log_odds.tolist()
+        ([[0, 1, 0]], [[True, False, True]], [3.0])
+    """
+
+    @property
+    def odds(self) -> Tensor:
+        """`[n, m+1]` float64: the log-odds of each stage so far.
+
+        In float64, so that a score, rounded to float32, does not depend on how many samples it
+        was computed with.
+        """
+        return self.answers[..., 0].double()
+
+    @property
+    def log_odds(self) -> Tensor:
+        """`[n]`, of what would be answered now; below zero, it is rather wrong."""
+        return self.answer[:, 0]
+
+    @property
+    def predictions(self) -> Tensor:
+        """`[n, m+1]`: the first stage that gave the answer of each stage."""
+        return self.answers[..., 1].long()
+
+    @property
+    def agrees(self) -> Tensor:
+        """A bool `[n, m+1]`: which stages say what would be answered now."""
+        return self.predictions == self.predictions[:, -1:]
+
+    @property
+    def features(self) -> Tensor:
+        """`[n, m+1, F]` float64."""
+        return self.answers[..., 2:].double()
+
+    @property
+    def confidences(self) -> Tensor:
+        """`[n, m+1]`: the probability that each answer so far is right, as it was stated."""
+        return self.answers[..., 0].sigmoid()
+
+    @property
+    def chances(self) -> Tensor:
+        """`[n, m+1]`: of being right, as far as the last stage can tell.
+
+        Who agrees with it is as sure; who does not is right if it is wrong, and if it is itself.
+        """
+        own = self.confidences
+        return torch.where(self.agrees, own[:, -1:], (1 - own[:, -1:]) * own)
+
+    def losses(self, labels: Tensor) -> Tensor:
+        """`[n, m+1]`: negative log-likelihood of being right or wrong."""
+        right = correctness(self.predictions, labels)
+        odds = self.answers[..., 0]
+        return softplus(torch.where(right, -odds, odds))
+
+    def inputs(self, history: bool) -> Tensor:
+        """Confidence, agreement and features, now or at all stages so far: `[n, D]` float64."""
+        agrees = self.agrees[..., None].double()
+        seen = torch.cat([self.odds[..., None].sigmoid(), agrees, self.features], dim=2)
+        return seen.flatten(1) if history else seen[:, -1]
+
+
+class ConfidenceHistory(AnswerHistory):
+    """The same where nobody knows what was answered: no two stages are known to agree."""
+
+    @property
+    def chances(self) -> Tensor:
+        """`[n, m+1]`: each stage can only speak for itself."""
+        return self.confidences
+
+
+HISTORIES = {"logits": History, "answers": AnswerHistory, "confidences": ConfidenceHistory}
+"""How the outputs of ledgers of each kind are read."""
+
+
+def ledger_history(ledger: Ledger, answers: Tensor) -> History:
+    """All exits of a ledger, with what would be answered at each `[N, M, K]`."""
+    return HISTORIES[ledger.kind](ledger.outputs, answers, lengths=ledger.lengths)
 
 
 class Scorer(Component):
@@ -125,7 +266,7 @@ class Scorer(Component):
         Args:
             history: All exits of the held_out samples.
             labels: `[N]`.
-            costs: `[M]`, cumulative.
+            costs: `[M]`, cumulative; `[N, M]` where they differ from sample to sample.
         """
         return self
 
@@ -134,7 +275,7 @@ class Scorer(Component):
 
         Args:
             history: All exits of the held_out samples.
-            costs: `[M]`, cumulative.
+            costs: `[M]`, cumulative; `[N, M]` where they differ from sample to sample.
 
         Raises:
             LedgerError: With what works without labels.
@@ -142,6 +283,10 @@ class Scorer(Component):
         if self.learns:
             raise LedgerError(f"{type(self).__name__} learns from labels, {WITHOUT_LABELS}")
         return self
+
+    def samples_wanted(self, num_exits: int, num_classes: int) -> int:
+        """With fewer held_out samples than these the fit is likely to overfit; 0 if never."""
+        return 0
 
     def fit_seeds(
         self, history: History, labels: Tensor, costs: Tensor, seeds: Sequence[int]

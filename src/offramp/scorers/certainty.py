@@ -9,23 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offramp.component import current_exit_only
+from offramp.component import EVERY_KIND, current_exit_only
 from offramp.scorers.base import History, Scorer
-
-
-def log_odds(answer: Tensor) -> Tensor:
-    """Log-odds of the most probable class, `[n, K]` logits -> `[n]`, without saturation.
-
-    Example:
-        >>> log_odds(torch.tensor([[100.0, 0.0], [101.0, 0.0]]))
-        tensor([100., 101.])
-    """
-    values = answer.float()
-    top, index = values.max(dim=-1, keepdim=True)
-    rest = values.scatter(-1, index, -torch.inf)
-    # How far the sum of the others exceeds the largest of them: two operations, not seven.
-    beyond = rest.log_softmax(dim=-1).amax(dim=-1, keepdim=True)
-    return (top - rest.amax(dim=-1, keepdim=True) + beyond).squeeze(-1)
 
 
 def certainty(answer: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,10 +52,12 @@ class MaxProbability(Scorer):
         tensor([0.5000, 0.8808])
     """
 
+    reads = EVERY_KIND
+
     @current_exit_only
     def score_at(self, history: History) -> Tensor:
-        """Log-odds of the most probable class, `[n]`."""
-        return log_odds(history.answer)
+        """Log-odds of the most probable class, or of being right as stated, `[n]`."""
+        return history.log_odds
 
     def probability(self, scores: Tensor) -> Tensor:
         """The max probability itself."""
@@ -125,6 +112,8 @@ class Patience(Scorer):
         >>> Patience().score_at(History(answers, answers))
         tensor([2.])
     """
+
+    reads = ("logits", "answers")
 
     def score_at(self, history: History) -> Tensor:
         """Length of the current run of equal predictions, `[n]`."""

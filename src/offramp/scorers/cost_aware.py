@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
+from offramp.component import EVERY_KIND
+from offramp.costs import mean_costs
 from offramp.errors import ConfigError
 from offramp.scorers.base import History, PreparedScorer, Scoring
 from offramp.scorers.exit_networks import (
@@ -29,6 +31,7 @@ from offramp.scorers.exit_networks import (
     networks_at,
     train_networks,
 )
+from offramp.targets import correctness
 
 
 @dataclass
@@ -39,7 +42,7 @@ class CostAware(PreparedScorer):
         k: How many of the most probable classes to look at; None means min(5, K), `"all"` all.
         history: Also look at the probabilities of those classes at every exit so far.
         hidden: Hidden units per output.
-        epochs: Passes over held_out, at least; a small one is gone through more often.
+        epochs: Passes over held_out.
         seed: Of the initial weights; the order of the samples is always the same.
 
     Attributes:
@@ -56,11 +59,17 @@ class CostAware(PreparedScorer):
     hidden: int = 16
     epochs: int = 30
     seed: int = 0
+    reads = EVERY_KIND
     learned = (*PARAMETERS, "costs_")
 
     def __post_init__(self) -> None:
         check_k(self.k)
         check_counts(hidden=self.hidden, epochs=self.epochs)
+
+    def on(self, kind: str) -> Self:
+        """A copy for ledgers of a kind; of answers without logits, everything is looked at."""
+        ready = super().on(kind)
+        return ready if kind == "logits" else ready.clone(k="all")
 
     @property
     def view(self) -> TopView:
@@ -113,9 +122,13 @@ class CostAware(PreparedScorer):
 
 
 def _shares_and_correct(history: History, labels: Tensor, costs: Tensor) -> tuple[Tensor, Tensor]:
-    """Costs `[M]` as shares of the last, and which answers are right, float `[N, M]`."""
+    """Costs `[M]` as shares of the last, and which answers are right, float `[N, M]`.
+
+    Costs that differ from sample to sample count by their means.
+    """
     predictions = torch.cat([part.predictions for _, part in history.chunks()])
-    return costs.double() / costs[-1], (predictions == labels[:, None]).float()
+    means = mean_costs(costs)
+    return means / means[-1], correctness(predictions, labels).float()
 
 
 def seeds_of(seeds: Sequence[int], outputs: int) -> list[int]:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from offramp.errors import ConfigError
-from offramp.scorers.base import History
-from offramp.scorers.certainty import log_odds
+from offramp.scorers.base import AnswerHistory, History
 
 PARAMETERS = (
     *("hidden_weights_", "hidden_biases_", "output_weights_", "output_biases_"),
@@ -26,7 +25,6 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 LEARNING_RATE = 1e-2
 WEIGHT_DECAY = 1e-2
 BATCH = 128
-MIN_STEPS = 600  # a small held_out is gone through until so many batches were seen
 
 LOG_ODDS_WEIGHT = 1e-3  # to begin with; enough to hold samples apart that are equal otherwise
 TABLE_BYTES = 1 << 30  # above this, features are made batch by batch instead of once
@@ -70,6 +68,8 @@ class TopView:
 
     def inputs(self, history: History) -> Tensor:
         """The probabilities that are seen at the last of the exits so far, `[n, inputs]`."""
+        if isinstance(history, AnswerHistory):
+            return history.inputs(self.history)
         # Without history, the earlier exits may never have been run.
         seen = history.log_probs if self.history else history.log_prob.unsqueeze(1)
         index = seen.select(1, -1).topk(self.top_k(seen.shape[2]), dim=-1).indices
@@ -119,7 +119,8 @@ def networks_at(
     networks, view = ExitNetworks.of(scorer, exit_index, num_classes), scorer.view
 
     def outputs(history: History) -> Tensor:
-        return networks.respond(view.inputs(history), log_odds(history.answer))
+        inputs = view.inputs(history)
+        return networks.to(inputs.dtype).respond(inputs, history.log_odds.to(inputs.dtype))
 
     return outputs
 
@@ -138,6 +139,12 @@ class ExitNetworks(NamedTuple):
         """Look them up, without the padding."""
         weights, *rest = (getattr(scorer, name)[exit_index] for name in PARAMETERS)
         return cls(weights[: scorer.view.width(exit_index, num_classes)], *rest)
+
+    def to(self, dtype: torch.dtype) -> "ExitNetworks":
+        """The same in another float type."""
+        if self.hidden_weights.dtype == dtype:
+            return self
+        return ExitNetworks(*(part.to(dtype) for part in self))
 
     def respond(self, inputs: Tensor, odds: Tensor) -> Tensor:
         """What they say to inputs `[n, D]` and log-odds `[n]`: `[n, O]`, or `[n]` if O is 1."""
@@ -160,7 +167,7 @@ class Features:
         self.table = torch.empty(len(exits), len(history), width) if small else None
         for rows, part in history.chunks():
             for row, exit_index in enumerate(exits):
-                self.log_odds[row, rows] = log_odds(part.answers[:, exit_index])
+                self.log_odds[row, rows] = part.until(exit_index).log_odds
             if self.table is not None:
                 self.table[:, rows] = self._padded(part)
 
@@ -236,16 +243,16 @@ def train_networks(parameters: Parameters, features: Features, loss_of: Loss, ep
         parameters: Leaves, changed in place.
         features: Of all samples.
         loss_of: Maps logits `[E, n, S]` and the numbers of their samples `[n]` to a sum over n.
-        epochs: At least so many; few samples are gone through more often.
+        epochs: Passes over the samples.
     """
     samples = len(features.history)
-    per_epoch = -(-samples // BATCH)
-    epochs = max(epochs, -(-MIN_STEPS // per_epoch))
+    steps = max(epochs * -(-samples // BATCH), 3)  # what the schedule takes at least
     optimizer = torch.optim.AdamW(
         list(parameters), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True
     )
+    # The rate rises for a tenth of the steps, and for two at least.
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, LEARNING_RATE, total_steps=epochs * per_epoch, pct_start=0.1
+        optimizer, LEARNING_RATE, total_steps=steps, pct_start=max(0.1, 2 / steps)
     )
     generator = torch.Generator().manual_seed(0)
     for _ in range(epochs):

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from offramp.component import EVERY_KIND
 from offramp.errors import LedgerError
 from offramp.scorers.base import History, PreparedScorer, Scorer, Scoring
-from offramp.scorers.certainty import log_odds
 from offramp.scorers.cost_aware import PRICES, Priced, seeds_of
 from offramp.scorers.exit_networks import (
     PARAMETERS,
@@ -112,6 +112,7 @@ class PerformanceControl(Scorer):
     """
 
     bins: int = 20
+    reads = EVERY_KIND
     learned = ("confidences_", "accuracies_")
 
     def __post_init__(self) -> None:
@@ -123,7 +124,7 @@ class PerformanceControl(Scorer):
             raise LedgerError(f"{self.bins} bins need as many samples, got {len(labels)}")
         odds = torch.cat(
             [
-                torch.stack([log_odds(answer) for answer in part.answers[:, :-1].unbind(1)], 1)
+                torch.stack([part.until(m).log_odds for m in range(part.exit_index)], 1)
                 for _, part in history.chunks()
             ]
         )
@@ -139,7 +140,7 @@ class PerformanceControl(Scorer):
     def score_at(self, history: History) -> Tensor:
         """The accuracy to be expected, `[n]`, and next to nothing of the log-odds."""
         self.check_fitted()
-        odds = log_odds(history.answer)
+        odds = history.log_odds
         return self._accuracy(odds, history.exit_index) + APART * odds
 
     def probability(self, scores: Tensor) -> Tensor:
@@ -167,7 +168,7 @@ class ExitUtility(PreparedScorer):
     Args:
         k: How many of the most probable classes to look at; None means min(5, K), `"all"` all.
         hidden: Hidden units.
-        epochs: Passes over held_out, at least; a small one is gone through more often.
+        epochs: Passes over held_out.
         seed: Of the initial weights; the order of the samples is always the same.
 
     Attributes:
@@ -262,7 +263,7 @@ class _UtilityView(TopView):
             so_far = history.until(exit_index)
             seen = torch.cat([self._measures(so_far), *scores], dim=1)
             network = ExitNetworks.of(self.networks, exit_index, history.num_classes)
-            logits = network.respond(seen, log_odds(so_far.answer))
+            logits = network.respond(seen, so_far.log_odds)
             scores.append(logits.sigmoid().unsqueeze(1))
         return torch.cat([self._measures(history), *scores], dim=1)
 

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from offramp.answers.ensembles import best_weights
+from offramp.component import EVERY_KIND
+from offramp.costs import mean_costs
 from offramp.errors import ConfigError
-from offramp.scorers.base import History, PreparedScorer, Scoring
-from offramp.scorers.certainty import log_odds
-from offramp.targets import soft_correctness, soft_stop_target, stop_target
+from offramp.scorers.base import AnswerHistory, History, PreparedScorer, Scoring
+from offramp.targets import correctness, soft_correctness, soft_stop_target, stop_target
 
 CURRENT, HISTORY, CLASSES = 15.0, 450.0, 4500.0
 """Penalties on weights of standardised features, in samples."""
@@ -27,10 +28,12 @@ CURRENT, HISTORY, CLASSES = 15.0, 450.0, 4500.0
 LOG_ODDS = CURRENT / 100  # as good as free
 CONSTANT = 1e-5  # keeps the equations solvable where a feature never varies
 NOW, PAST = 7, 5  # features of the current exit, and of the earlier ones
+SAID = 3  # features of a stage that answers without logits, besides those that it is given
 MOST_CLASSES = 1000  # with more, the log-probabilities of single classes are left out
 LIMIT = 5.0  # standard deviations; farther out, a feature says no more
 APART = 1e-5  # of the log-odds, so that samples beyond the limit do not share a score
 TEACHER_SHRINKAGE = 0.02
+TEACHER_RIDGE = 2.0  # in samples, where answers come without logits
 
 
 @dataclass
@@ -50,6 +53,7 @@ class RidgeScorer(PreparedScorer):
 
     history: bool = True
     classes: bool = True
+    reads = EVERY_KIND
     learned = ("means_", "scales_", "coefficients_")
 
     @property
@@ -63,7 +67,7 @@ class RidgeScorer(PreparedScorer):
 
     def _fit(self, history: History, teacher: "_Teacher", costs: Tensor) -> Self:
         designs = self._designs(history)
-        penalties = self._penalties(history.answers.shape[2])
+        penalties = self._penalties(history.num_classes, isinstance(history, AnswerHistory))
         predictions = torch.cat([part.predictions for _, part in history.chunks()])
         found = self._solve(designs, penalties, predictions, teacher, costs)
         self.coefficients_ = torch.stack(found)
@@ -93,7 +97,7 @@ class RidgeScorer(PreparedScorer):
             penalties: `[D+1]`.
             predictions: `[N, M]`.
             teacher: Knows labels and soft targets.
-            costs: `[M]`, cumulative.
+            costs: `[M]` or `[N, M]`, cumulative.
         """
         raise NotImplementedError
 
@@ -128,7 +132,9 @@ class RidgeScorer(PreparedScorer):
         return outputs
 
     def _features(self, history: History) -> Tensor:
-        """Features of the exits so far, float32 `[n, D]`."""
+        """Features of the exits so far, `[n, D]`."""
+        if isinstance(history, AnswerHistory):
+            return _said(history, self.history)
         # Without history, the earlier exits may never have been run.
         log_prob = history.log_probs.select(1, -1) if self.history else history.log_prob
         top, index = log_prob.topk(2, dim=-1)
@@ -136,7 +142,7 @@ class RidgeScorer(PreparedScorer):
         prob, other = top.exp().unbind(1)
         entropy = -(log_prob.exp() * log_prob).sum(dim=1)
         found = [
-            log_odds(history.answer),
+            history.log_odds,
             first - second,
             entropy,
             first,
@@ -153,9 +159,11 @@ class RidgeScorer(PreparedScorer):
     def _sees_classes(self, num_classes: int) -> bool:
         return self.classes and num_classes <= MOST_CLASSES
 
-    def _penalties(self, num_classes: int) -> Tensor:
-        """`[D+1]` float64."""
-        widths = (1, NOW - 1, PAST * self.history, num_classes * self._sees_classes(num_classes))
+    def _penalties(self, num_classes: int, answers: bool = False) -> Tensor:
+        """`[D+1]` float64; of answers without logits, `num_classes` are numbers per stage."""
+        past, seen = PAST * self.history, num_classes * self._sees_classes(num_classes)
+        # Of the numbers of a stage, the first two are its log-odds and its answer.
+        widths = (1, SAID + num_classes - 3, past, 0) if answers else (1, NOW - 1, past, seen)
         levels = LOG_ODDS, CURRENT, HISTORY, CLASSES
         parts = [torch.full((n,), level) for n, level in zip(widths, levels, strict=True)]
         return torch.cat([*parts, torch.zeros(1)]).double() + CONSTANT
@@ -168,21 +176,58 @@ class RidgeScorer(PreparedScorer):
             for exit_index, table in enumerate(tables):
                 table.append(self._features(part.until(exit_index)))
         joined = [torch.cat(table) for table in tables]
-        self.means_ = torch.stack([table.mean(dim=0) for table in joined])
-        self.scales_ = torch.stack([self._scales(table) for table in joined])
+        asked = [_asked(history, exit_index) for exit_index in range(len(joined))]
+        known = [table[rows] for table, rows in zip(joined, asked, strict=True)]
+        self.means_ = torch.stack([table.float().mean(dim=0) for table in known])
+        first = None if isinstance(history, AnswerHistory) else NOW + PAST * self.history
+        self.scales_ = torch.stack([_scales(table.float(), first) for table in known])
         constant = torch.ones(len(history), 1)
-        return [
+        designs = [
             torch.cat([_standardised(table, mean, scale), constant], dim=1).double()
             for table, mean, scale in zip(joined, self.means_, self.scales_, strict=True)
         ]
+        if history.lengths is None:
+            return designs
+        # A row of zeros has no part in a regression: nobody asks about a sample that has ended.
+        return [
+            torch.zeros_like(design).index_copy_(0, rows, design[rows])
+            for design, rows in zip(designs, asked, strict=True)
+        ]
 
-    def _scales(self, table: Tensor) -> Tensor:
-        """Standard deviations `[D]`; all classes share one, so that rare ones stay small."""
-        scales = table.std(dim=0, correction=0)
-        first = NOW + PAST * self.history
-        if len(scales) > first:
-            scales[first:] = table[:, first:].std(correction=0)
-        return scales.clamp_min(1e-3)
+
+def _scales(table: Tensor, classes: int | None) -> Tensor:
+    """Standard deviations `[D]`; all classes share one, so that rare ones stay small.
+
+    Args:
+        table: `[N, D]`.
+        classes: The first column that is one of a class, or None where there is none.
+    """
+    scales = table.std(dim=0, correction=0)
+    if classes is not None and len(scales) > classes:
+        scales[classes:] = table[:, classes:].std(correction=0)
+    return scales.clamp_min(1e-3)
+
+
+def _asked(history: History, exit_index: int) -> Tensor:
+    """Positions of the samples that go on after an exit; of all, where none do."""
+    rows = torch.arange(len(history))
+    going = history.goes_on(exit_index)
+    return rows if going is None or not going.any() else rows[going]
+
+
+def _said(history: AnswerHistory, past: bool) -> Tensor:
+    """Features of answers without logits: how sure they are, and how they agree; float64."""
+    odds = history.odds
+    now = odds[:, -1]
+    found = [now, torch.nn.functional.logsigmoid(now), now.sigmoid(), *history.features[:, -1].T]
+    if past:
+        count = max(history.exit_index, 1)  # stage 0 is its own past
+        before, same = odds[:, :count], history.agrees[:, :count].double()
+        weights = before.sigmoid()
+        share = (weights * same).sum(dim=1) / weights.sum(dim=1).clamp_min(1e-12)
+        found += [now - before[:, -1], now - before.mean(dim=1), share]
+        found += [same.mean(dim=1), same[:, -1]]
+    return torch.stack(found, dim=1)
 
 
 def _standardised(features: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
@@ -206,20 +251,35 @@ class _Teacher:
     """Class probabilities by the likeliest ensemble of the answers of all exits, and labels.
 
     Attributes:
-        probs: float64 `[N, K]`; without labels, those of the last exit's answer.
-        labels: `[N]`, or None.
+        probs: float64 `[N, K]`; without labels, those of the last exit's answer. For answers
+            without logits, `[N, M]`: the chance of what each stage was the first to say.
+        labels: `[N]`, or bool `[N, M]`, or None.
+        stops: float64 `[N, M]`, the chance that stopping is right, where it does not follow from
+            `probs`: of answers without logits.
     """
 
     probs: Tensor
     labels: Tensor | None = None
+    stops: Tensor | None = None
+
+    def soft_stop_target(self, predictions: Tensor) -> Tensor:
+        """The chance that stopping is right, float64 `[N, M]`."""
+        return soft_stop_target(predictions, self.probs) if self.stops is None else self.stops
 
     @classmethod
     def of(cls, history: History, labels: Tensor) -> "_Teacher":
+        if isinstance(history, AnswerHistory):
+            said = history.predictions
+            targets = correctness(said, labels), stop_target(said, labels)
+            right, stops = (_seen_afterwards(history, target) for target in targets)
+            return cls(right, labels, stops)
         weights = best_weights(history.answers, labels, TEACHER_SHRINKAGE)
         return cls(cls._mixed(history, weights), labels)
 
     @classmethod
     def unlabelled(cls, history: History) -> "_Teacher":
+        if isinstance(history, AnswerHistory):
+            return cls(history.chances.double())
         last = torch.zeros(history.exit_index + 1)
         last[-1] = 1
         return cls(cls._mixed(history, last))
@@ -232,6 +292,37 @@ class _Teacher:
             for _, part in history.chunks()
         ]
         return torch.cat(mixed)
+
+
+def _seen_afterwards(history: AnswerHistory, targets: Tensor) -> Tensor:
+    """The chance of a target `[N, M]` at each stage, given all that was said: `[N, M]` float64.
+
+    One ridge logistic regression per stage, on how sure it was, on how sure all were, on how many
+    agree with it and how sure those are, on the last stage, which knows best, and on features.
+    """
+    odds, said = history.odds, history.predictions
+    found = []
+    for exit_index in range(odds.shape[1]):
+        same = (said == said[:, exit_index, None]).double()
+        columns = [
+            odds[:, exit_index],
+            odds[:, -1],
+            odds.mean(dim=1),
+            same.mean(dim=1),
+            same[:, -1],
+            (odds.sigmoid() * same).sum(dim=1),
+            odds[:, -1] * same[:, -1],
+            *history.features[:, exit_index].T,
+            *history.features[:, -1].T,
+        ]
+        table = torch.stack(columns, dim=1)
+        scale = table.std(dim=0, correction=0).clamp_min(1e-3)
+        table = _standardised(table, table.mean(dim=0), scale)
+        design = torch.cat([table, torch.ones(len(table), 1)], dim=1)
+        penalties = torch.tensor([TEACHER_RIDGE] * len(columns) + [CONSTANT]).double()
+        weights = fit_logistic(design, targets[:, exit_index].double(), penalties)
+        found.append((design @ weights).sigmoid())
+    return torch.stack(found, dim=1)
 
 
 PRICE_GRID = tuple(torch.logspace(-2.2, 0.8, 12, dtype=torch.float64).tolist())
@@ -295,7 +386,8 @@ class BreakEven(RidgeScorer):
     ) -> list[Tensor]:
         chances = soft_correctness(predictions, teacher.probs)
         prices = torch.tensor(PRICE_GRID, dtype=torch.float64)
-        paid = (costs.double() / costs[-1])[:, None] * prices  # [M, P]
+        shares = (costs.double() / mean_costs(costs)[-1]).expand(predictions.shape)
+        paid = shares.T[..., None] * prices  # [M, N, P]
         later = chances[:, -1:] - paid[-1]  # [N, P], worth of going on
         found: list[Tensor] = []
         for exit_index in reversed(range(len(designs))):
@@ -376,7 +468,7 @@ class LogisticCorrector(RidgeScorer):
     ) -> list[Tensor]:
         assert teacher.labels is not None
         hard = stop_target(predictions, teacher.labels).double()
-        target = torch.lerp(hard, soft_stop_target(predictions, teacher.probs), SOFTNESS)
+        target = torch.lerp(hard, teacher.soft_stop_target(predictions), SOFTNESS)
         return [
             fit_logistic(design, target[:, exit_index], penalties / LOGISTIC)[:, None]
             for exit_index, design in enumerate(designs)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from offramp.storage import write_text
+from offramp.storage import check_target, checksum, sweep, write_text
 
 try:
     import fcntl
@@ -23,7 +23,6 @@ except ImportError:  # Windows has no such lock: two runs at once may do the sam
 CACHE_VARIABLE = "OFFRAMP_CACHE"
 DEFAULT_FOLDER = Path("runs") / "cache"
 _PACKAGES = ("offramp", "torch", "numpy", "scikit-learn", "scipy", "safetensors")
-_CHUNK = 1 << 22
 
 
 def digest(value: object) -> str:
@@ -48,6 +47,7 @@ class Cache:
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = Path(folder or os.environ.get(CACHE_VARIABLE) or DEFAULT_FOLDER)
+        check_target(self.folder)
 
     def content(self, path: Path) -> str:
         """Fingerprint of all files below a path, by name and content.
@@ -63,7 +63,7 @@ class Cache:
         if memory.is_file():
             return memory.read_text(encoding="utf-8")
         found = digest(
-            [[state[0], _hash(file)] for state, file in zip(states, files, strict=True)]
+            [[state[0], checksum(file)] for state, file in zip(states, files, strict=True)]
         )
         write_text(memory, found)
         return found
@@ -74,10 +74,9 @@ def declare_done(
 ) -> None:
     """Declare a folder with all its `files` done, which is the last thing that a step does."""
     inside = [each for path in files for each in (path.rglob("*") if path.is_dir() else [path])]
-    sizes = {str(f.relative_to(place)): f.stat().st_size for f in sorted(inside) if f.is_file()}
     content = {
         "settings": settings,
-        "files": sizes,
+        "files": [_entry(file, place) for file in sorted(inside) if file.is_file()],
         "versions": versions(),
         "threads": torch.get_num_threads(),
         "seconds": round(seconds, 3),
@@ -96,29 +95,43 @@ def alone_in(place: Path, say: Callable[[str], None]) -> Iterator[None]:
             except OSError:
                 say(f"  waiting for another process that works in {place}")
                 fcntl.flock(file, fcntl.LOCK_EX)
+            sweep(place)
         yield
 
 
 def read_done(place: Path) -> dict[str, Any] | None:
     """What `declare_done` wrote, or None."""
     try:
-        return dict(json.loads((place / "done.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        found = json.loads((place / "done.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
+    is_complete = isinstance(found, dict) and isinstance(found.get("settings"), dict)
+    return found if is_complete else None
 
 
 def is_whole(place: Path) -> bool:
-    """Whether a folder was declared done and its files are still there."""
+    """Whether a folder was declared done and its files are still there, as they were written.
+
+    Tensors are not read: they are compared with a checksum of their own when they are loaded.
+    """
     done = read_done(place)
-    return done is not None and all(
-        (place / name).is_file() and (place / name).stat().st_size == size
-        for name, size in done["files"].items()
-    )
+    if done is None:
+        return False
+    files = done.get("files")
+    if isinstance(files, dict):  # of an older version: sizes by name
+        files = [{"file": name, "bytes": size} for name, size in files.items()]
+    return isinstance(files, list) and all(_is_as_written(place, entry) for entry in files)
 
 
-def _hash(file: Path) -> str:
-    found = hashlib.sha256()
-    with file.open("rb") as opened:
-        while chunk := opened.read(_CHUNK):
-            found.update(chunk)
-    return found.hexdigest()
+def _entry(file: Path, place: Path) -> dict[str, Any]:
+    entry = {"file": file.relative_to(place).as_posix(), "bytes": file.stat().st_size}
+    return entry if file.suffix == ".safetensors" else {**entry, "sha256": checksum(file)}
+
+
+def _is_as_written(place: Path, entry: object) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
+        return False
+    file = place / entry["file"]
+    if not file.is_file() or file.stat().st_size != entry.get("bytes"):
+        return False
+    return "sha256" not in entry or checksum(file) == entry["sha256"]

@@ -8,31 +8,14 @@ from offramp.data import EMBEDDED
 from offramp.data.catalog import located
 from offramp.errors import ConfigError, OfframpError
 from offramp.hints import or_known
+from offramp.names import STUDIES
 from offramp.studies.cache import Cache
 from offramp.studies.context import Context
 from offramp.studies.pipeline import Pipeline, make_pipeline
 from offramp.studies.study import Study, read_study
 
+NAMES = STUDIES
 SCALES = ("small", "paper")
-
-# In the order of the paper; the last goes beyond it.
-NAMES = (
-    "resnet34-tinyimagenet",
-    "vit-tiny-tinyimagenet",
-    "msdnet-cifar100",
-    "vit-small-imagenet",
-    "efficientnet-b2-imagenet",
-    "topk-ablation",
-    "history-ablation",
-    "calibration-methods",
-    "decalibration",
-    "domain-shift",
-    "other-methods",
-    "corrector-cost",
-    "metric-validity",
-    "futile-sample",
-    "beyond",
-)
 
 
 def find_study(name: str) -> Path:

@@ -3,9 +3,9 @@
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from offramp.hints import or_known
 from offramp.ledger import Partition
 from offramp.ledger.files import load_ledgers
 from offramp.report import ResultTable, SampleStrip, Section
-from offramp.storage import plain, restore, write_text
+from offramp.schema import plain, restore
+from offramp.storage import read_json, write_text
 from offramp.studies.analyses import ANALYSES
 from offramp.studies.cache import digest
 from offramp.studies.context import Context
@@ -33,6 +34,15 @@ from offramp.studies.steps import (
 from offramp.studies.study import NetworkEntry, Study
 
 REPORT_VERSION = 2
+
+
+class _Analysis(TypedDict):
+    """What `AnalysisStep` writes."""
+
+    title: str
+    note: str
+    tables: list[ResultTable]
+    samples: SampleStrip | None
 
 
 @dataclass(frozen=True)
@@ -84,12 +94,12 @@ class AnalysisStep(Step):
     def load(self, context: Context) -> Section:
         """Read the section back."""
         file = self.place(context.cache) / "analysis.json"
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content: _Analysis = restore(_Analysis, read_json(file), str(file))
         strip = content["samples"]
         if strip is not None:
-            strip = SampleStrip(**{**strip, "images": np.array(strip["images"], dtype=np.uint8)})
-        tables = restore(list[ResultTable], content["tables"])
-        return Section(content["title"], note=content["note"], tables=tables, samples=strip)
+            strip = replace(strip, images=strip.images.astype(np.uint8))
+        tables, note = content["tables"], content["note"]
+        return Section(content["title"], note=note, tables=tables, samples=strip)
 
 
 @dataclass(frozen=True)

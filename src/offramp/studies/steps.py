@@ -18,6 +18,7 @@ from offramp.methods import Method, Plan, find_methods
 from offramp.networks import EarlyExitNetwork
 from offramp.progress import RunProgress
 from offramp.record import record
+from offramp.report import read_comparison
 from offramp.scorers import Corrector
 from offramp.storage import write_text
 from offramp.studies.cache import Cache, digest, is_whole
@@ -283,8 +284,7 @@ class CompareStep(Step):
     def load(self, context: Context) -> Comparison:
         """Read the comparison back."""
         place = self.place(context.cache)
-        text = (place / "comparison.json").read_text(encoding="utf-8")
-        found = Comparison.from_json(json.loads(text))
+        found, _ = read_comparison(place)
         for number, method in enumerate(found.methods):
             folders = [place / "plans" / f"{number}-{seed}" for seed in range(len(method.curves))]
             found.plans[method.name] = [Plan.load(folder) for folder in folders]

@@ -201,6 +201,7 @@ class _Networks:
     path: Path
     scale: str | None
     changes: Mapping[str, Any] = field(default_factory=dict)
+    behind: tuple[Path, ...] = ()  # files that lead to this one by `from`
 
     def networks(self, table: dict[str, Any], title: str) -> tuple[NetworkEntry, ...]:
         shared = {key: table[key] for key in _SECTIONS if key in table}
@@ -251,7 +252,11 @@ class _Networks:
                 f"{or_known(key, theirs)}"
             )
         shared = {each: table[each] for each in _SECTIONS if each in table}
-        there = _Networks(origin, self.scale)._with_origin(key, theirs[key])
+        if origin in self.behind or origin == self.path:
+            circle = " <- ".join(path.name for path in (origin, self.path, *self.behind))
+            raise ConfigError(f"[networks.{key}] `from` leads back to its own file: {circle}")
+        before = _Networks(origin, self.scale, behind=(self.path, *self.behind))
+        there = before._with_origin(key, theirs[key])
         rest = {each: value for each, value in own.items() if each != "from"}
         return _merged(_inherited(shared, there), rest)
 

@@ -13,6 +13,7 @@ side by side, and shares for the budgets between them are interpolated, which is
 import torch
 from torch import Tensor
 
+from offramp.costs import mean_costs
 from offramp.thresholds.geometric import LOG_Q_LIMIT, for_shares
 
 BUDGETS = 17
@@ -28,7 +29,7 @@ def assigned_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) 
     Args:
         scores: `[N, M]` on val; the last column is not looked at.
         correct: bool `[N, M]`.
-        costs: `[M]`, cumulative.
+        costs: `[M]` or `[N, M]`, cumulative; shares are learned by those of the mean sample.
         points: How many operating points.
 
     Example:
@@ -37,8 +38,9 @@ def assigned_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) 
         >>> assigned_sweep(scores, correct, torch.tensor([0.5, 1.0]), points=3)[1]
         tensor([2.5000,   -inf], dtype=torch.float64)
     """
+    costs = mean_costs(costs)
     wanted = torch.linspace(float(costs[0]), float(costs[-1]), BUDGETS, dtype=torch.float64)
-    learned = _moved_to(_learned_shares(scores, correct, costs, wanted), costs.double(), wanted)
+    learned = _moved_to(_learned_shares(scores, correct, costs, wanted), costs, wanted)
     place = torch.linspace(0, BUDGETS - 1, points, dtype=torch.float64)
     left = place.floor().long().clamp_max(BUDGETS - 2)
     shares = torch.lerp(learned[left], learned[left + 1], (place - left)[:, None])

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from offramp.costs import costs_taken, mean_costs
 from offramp.errors import ConfigError
 from offramp.thresholds.rule import exits_taken, rounded_up, stops
 
@@ -53,15 +54,16 @@ def geometric_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int)
     Args:
         scores: `[N, M]` on val.
         correct: bool `[N, M]`; this method does not look at it.
-        costs: `[M]`, cumulative.
+        costs: `[M]` or `[N, M]`, cumulative.
         points: How many operating points.
     """
+    costs = mean_costs(costs)
     wanted = torch.linspace(float(costs[0]), float(costs[-1]), points, dtype=torch.float64)
     low = torch.full((points,), -LOG_Q_LIMIT, dtype=torch.float64)
     high = -low
     for _ in range(60):  # the expected cost grows with q, so that bisection finds it
         middle = (low + high) / 2
-        too_costly = shares_of(middle, len(costs)) @ costs.double() > wanted
+        too_costly = shares_of(middle, len(costs)) @ costs > wanted
         low, high = torch.where(too_costly, low, middle), torch.where(too_costly, middle, high)
     low[0], low[-1] = -LOG_Q_LIMIT, LOG_Q_LIMIT
     return geometric(scores, low.exp())
@@ -122,7 +124,7 @@ def shared_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) ->
     Args:
         scores: `[N, M]` on val.
         correct: bool `[N, M]`; this method does not look at it.
-        costs: `[M]`, cumulative.
+        costs: `[M]` or `[N, M]`, cumulative.
         points: How many operating points.
 
     Example:
@@ -132,17 +134,18 @@ def shared_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) ->
     """
     values = scores[:, :-1].double().unique()  # growing, and so is the cost of a threshold
     middles = (values[:-1] + values[1:]) / 2
-    ends = values.new_tensor([torch.inf])
-    cuts = torch.cat([-ends, middles, ends])
-    wanted = torch.linspace(float(costs[0]), float(costs[-1]), points, dtype=torch.float64)
+    infinite = values.new_tensor([torch.inf])
+    cuts = torch.cat([-infinite, middles, infinite])
+    ends = mean_costs(costs)
+    wanted = torch.linspace(float(ends[0]), float(ends[-1]), points, dtype=torch.float64)
     low, high = torch.zeros(points, dtype=torch.long), torch.full((points,), len(cuts) - 1)
     for _ in range(len(cuts).bit_length() + 1):
         middle = (low + high + 1) // 2
-        exits = exits_taken(scores, _spread(cuts[middle], len(costs)))
-        too_costly = costs.double()[exits.long()].mean(dim=1) > wanted + 1e-12
+        exits = exits_taken(scores, _spread(cuts[middle], len(ends)))
+        too_costly = costs_taken(costs.double(), exits).mean(dim=1) > wanted + 1e-12
         low, high = torch.where(too_costly, low, middle), torch.where(too_costly, middle - 1, high)
         high = high.maximum(low)
-    return _spread(cuts[low], len(costs))
+    return _spread(cuts[low], len(ends))
 
 
 def _spread(thresholds: Tensor, exits: int) -> Tensor:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from offramp.costs import mean_costs
 from offramp.errors import BudgetError, ConfigError, LedgerError
 from offramp.thresholds.geometric import for_shares, geometric_sweep
 from offramp.thresholds.rule import exits_taken
@@ -35,7 +36,7 @@ class SortedSamples:
         rank: `[M-1, N]`, the place of each sample in that order.
         allowed: bool `[M-1, N+1]`, whether a cut of that size keeps tied scores together.
         correct: float `[M, N]`.
-        costs: `[M]`, cumulative.
+        costs: `[M, N]`, or `[M, 1]` where they are the same for all samples; cumulative.
 
     Example:
         >>> scores = torch.tensor([[3.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
@@ -54,7 +55,7 @@ class SortedSamples:
 
     @classmethod
     def of(cls, scores: Tensor, correct: Tensor, costs: Tensor) -> "SortedSamples":
-        """Sort scores `[N, M]` exit by exit; correct is bool `[N, M]`, costs `[M]`."""
+        """Sort scores `[N, M]` exit by exit; correct is bool `[N, M]`, costs `[M]` or `[N, M]`."""
         columns = scores[:, :-1].T.double()
         values, order = columns.sort(dim=1, descending=True, stable=True)
         allowed = torch.ones(len(values), values.shape[1] + 1, dtype=torch.bool)
@@ -64,7 +65,7 @@ class SortedSamples:
             order.argsort(dim=1).numpy(),
             allowed.numpy(),
             correct.T.double().contiguous().numpy(),
-            costs.double().numpy(),
+            (costs[:, None] if costs.ndim == 1 else costs.T).double().contiguous().numpy(),
         )
 
     @property
@@ -92,7 +93,8 @@ class SortedSamples:
         """Accuracy and mean cost `[B]` of cuts `[B, M-1]`."""
         exits = self.exits_of(cuts)
         right = self.correct[exits, np.arange(self.samples)]
-        return right.mean(axis=1), self.costs[exits].mean(axis=1)
+        spent = self.costs[exits, np.arange(self.samples) if self.costs.shape[1] > 1 else 0]
+        return right.mean(axis=1), spent.mean(axis=1)
 
     def reach(self, cuts: Cuts) -> list[Bools]:
         """For each exit but the last, which samples get there, `[B, N]`."""
@@ -120,7 +122,7 @@ class SortedSamples:
         accuracy, cost = self.measure(cuts)
         rows, reach = np.arange(len(cuts)), self.reach(cuts)
         right = np.broadcast_to(self.correct[-1], (len(cuts), self.samples))
-        spent = np.full((len(cuts), self.samples), self.costs[-1])
+        spent = np.broadcast_to(self.costs[-1], (len(cuts), self.samples))
         for exit_index in reversed(range(len(self.order))):
             found = []
             for now, here, later in (
@@ -161,7 +163,7 @@ def optimize(
     Args:
         scores: `[N, M]` on val; the last column is not looked at.
         correct: bool `[N, M]`.
-        costs: `[M]`, cumulative, in the unit of `budget`.
+        costs: `[M]` or `[N, M]`, cumulative, in the unit of `budget`.
         budget: Mean cost that must not be exceeded on these samples.
         price: Instead: accuracy that one unit of cost has to bring.
         smoothing: Share of the samples over which gains are averaged before the best cut is
@@ -189,9 +191,10 @@ def optimize(
         cuts = search.best_for(prices, search.starts(prices))
     else:
         assert budget is not None
-        if not budget >= float(costs[0]) - SAME:
+        least = float(search.table.costs[0].mean())
+        if not budget >= least - SAME:
             raise BudgetError(
-                f"`budget` must be at least {float(costs[0]):g}, the cost of exit 0, got {budget}"
+                f"`budget` must be at least {least:g}, the cost of exit 0, got {budget}"
             )
         corners = search.corners(ROUNDS, focus=budget)
         cuts = search.within(corners, np.array([budget]))
@@ -204,11 +207,12 @@ def optimized_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int)
     Args:
         scores: `[N, M]` on val.
         correct: bool `[N, M]`.
-        costs: `[M]`, cumulative.
+        costs: `[M]` or `[N, M]`, cumulative.
         points: How many budgets; fewer points come back where a larger budget buys nothing.
     """
     search = _Search.of(scores, correct, costs, SMOOTHING)
-    budgets = np.linspace(float(costs[0]), float(costs[-1]), points)
+    ends = mean_costs(torch.as_tensor(costs))
+    budgets = np.linspace(float(ends[0]), float(ends[-1]), points)
     cuts = search.within(search.corners(SWEEP_ROUNDS), budgets)
     return search.thresholds(np.unique(cuts, axis=0))
 
@@ -379,14 +383,15 @@ def _best_from(values: Floats) -> Cuts:
 
 
 def check_arrays(scores: Tensor, correct: Tensor, costs: Tensor) -> None:
-    """Raise unless scores and correct are `[N, M]`, costs `[M]`, and scores finite.
+    """Raise unless scores and correct are `[N, M]`, costs `[M]` or so, and scores finite.
 
     Raises:
         LedgerError: With the shapes, or the rule that is broken.
     """
-    if scores.ndim != 2 or correct.shape != scores.shape or costs.shape != scores.shape[1:]:
+    fits = costs.shape in (scores.shape, scores.shape[1:])
+    if scores.ndim != 2 or correct.shape != scores.shape or not fits:
         raise LedgerError(
-            "`scores` and `correct` must have the shape [N, M] and `costs` [M], got "
+            "`scores` and `correct` must have the shape [N, M] and `costs` [M] or [N, M], got "
             f"{list(scores.shape)}, {list(correct.shape)} and {list(costs.shape)}"
         )
     if not scores[:, :-1].isfinite().all():

@@ -10,9 +10,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offramp.errors import BudgetError, ConfigError, LedgerError
+from offramp.costs import costs_taken
+from offramp.errors import BudgetError, ConfigError, FileFormatError, LedgerError
 from offramp.hints import did_you_mean
 from offramp.ledger.chunks import folds
+from offramp.schema import check_tensors
 from offramp.thresholds.assigned import assigned_sweep
 from offramp.thresholds.geometric import geometric_sweep, shared_sweep
 from offramp.thresholds.optimized import optimized_sweep
@@ -20,7 +22,10 @@ from offramp.thresholds.rule import exits_taken
 from offramp.thresholds.smooth import calibrated_chances, smooth_sweep
 
 ThresholdMethod = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-"""`(scores [N, M], correct [N, M], costs [M], points) -> thresholds [P, M]`, all on val."""
+"""`(scores [N, M], correct [N, M], costs, points) -> thresholds [P, M]`, all on val.
+
+Costs are `[M]`, or `[N, M]` where they differ from sample to sample.
+"""
 
 THRESHOLD_METHODS: dict[str, ThresholdMethod] = {
     "geometric": geometric_sweep,
@@ -71,6 +76,18 @@ class OperatingPoints:
         """The tensors by name, for a file."""
         named = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+
+    def check(self, exits: int, where: str) -> None:
+        """Raise `FileFormatError` unless this, from a file, can be points for so many exits."""
+        count = len(self.budgets) if self.budgets.ndim else 0
+        per_exit = {"thresholds", "shares"}
+        shapes = {n: (count, exits) if n in per_exit else (count,) for n in self.tensors()}
+        wanted = {name: (torch.float64, shape) for name, shape in shapes.items()}
+        check_tensors(self.tensors(), wanted, where)
+        if not (count and self.budgets.isfinite().all() and (self.budgets.diff() >= 0).all()):
+            raise FileFormatError(f"{where}: `points.budgets` must be ascending numbers")
+        if self.thresholds.isnan().any():
+            raise FileFormatError(f"{where}: `points.thresholds` has what is no number")
 
     def priced(self, budgets: Tensor) -> "OperatingPoints":
         """The same points with other mean costs `[P]`, cheapest first again."""
@@ -149,7 +166,7 @@ def tune_points(
     Args:
         scores: `[N, M]`.
         correct: bool `[N, M]`, or None where there are no labels.
-        costs: `[M]`, cumulative, as shares of the reference cost.
+        costs: `[M]` or `[N, M]`, cumulative, as shares of the reference cost.
         full_accuracy: Accuracy of the network's own last exit.
         method: A key of `THRESHOLD_METHODS`.
         points: How many operating points; methods may return fewer.
@@ -220,6 +237,7 @@ def not_flattered(
     costs: Tensor,
     method: str,
     chances: Tensor | None = None,
+    groups: Tensor | None = None,
 ) -> OperatingPoints:
     """The same points with the accuracies that samples like val can be expected to give.
 
@@ -231,9 +249,10 @@ def not_flattered(
         points: Chosen and measured on all of val.
         scores: `[N, M]`, on val.
         correct: bool `[N, M]`, or None where there are no labels, and so nothing to flatter.
-        costs: `[M]`, cumulative, as shares of the reference cost.
+        costs: `[M]` or `[N, M]`, cumulative, as shares of the reference cost.
         method: A key of `THRESHOLD_METHODS`; those that do not look at `correct` flatter nobody.
         chances: `[N, M]`, as for `tune_points`.
+        groups: `[N]`, the number of each sample's group; the halves keep them whole.
 
     Example:
         >>> torch.manual_seed(0)
@@ -248,14 +267,15 @@ def not_flattered(
     if method not in BY_ACCURACY or len(scores) < 2 or correct is None:
         return points
     losses = np.zeros(len(points))
-    for chosen_on, other in folds(len(scores), 2):
+    for chosen_on, other in folds(len(scores), 2, groups):
         half_chances = None if chances is None else chances[chosen_on]
+        paid = [costs if costs.ndim == 1 else costs[half] for half in (chosen_on, other)]
         thresholds = _choose(
-            method, scores[chosen_on], correct[chosen_on], costs, COARSE, half_chances
+            method, scores[chosen_on], correct[chosen_on], paid[0], COARSE, half_chances
         )
         seen, unseen = (
-            points_of(thresholds, scores[half], correct[half], costs, 0.0)
-            for half in (chosen_on, other)
+            points_of(thresholds, scores[half], correct[half], cost, 0.0)
+            for half, cost in zip((chosen_on, other), paid, strict=True)
         )
         losses += _at(seen, points.budgets) - _at(unseen, points.budgets)
     expected = points.accuracies - torch.from_numpy(losses / 2).clamp_min(0)
@@ -273,13 +293,15 @@ def _at(points: OperatingPoints, budgets: Tensor) -> npt.NDArray[np.float64]:
 def measure(exits: Tensor, correct: Tensor, costs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean cost `[P]`, accuracy `[P]` and exit shares `[P, M]` of exits taken, `[P, N]`."""
     taken, right = exits.numpy(), correct.T.contiguous().numpy()
-    counts = np.empty((2, len(costs), len(taken)))  # how many left at an exit, and left right
-    for exit_index in range(len(costs)):
+    counts = np.empty((2, len(right), len(taken)))  # how many left at an exit, and left right
+    for exit_index in range(len(right)):
         here = taken == exit_index
         counts[0, exit_index] = _row_counts(here)
         counts[1, exit_index] = _row_counts(here & right[exit_index])
     left, left_right = torch.from_numpy(counts) / exits.shape[1]
-    return costs.double() @ left, left_right.sum(dim=0), left.T.contiguous()
+    costs = costs.double()
+    means = costs @ left if costs.ndim == 1 else costs_taken(costs, exits).mean(dim=1)
+    return means, left_right.sum(dim=0), left.T.contiguous()
 
 
 def _row_counts(mask: npt.NDArray[np.bool_]) -> list[Any]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offramp.costs import costs_taken, mean_costs
 from offramp.scorers.ridge import fit_logistic
 from offramp.thresholds.optimized import SAME, Cuts, Floats, SortedSamples, check_arrays
 from offramp.thresholds.rule import exits_taken
@@ -28,7 +29,7 @@ def smooth_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) ->
     Args:
         scores: `[N, M]` on val.
         correct: `[N, M]`: whether each answer is right, or the chance that it is.
-        costs: `[M]`, cumulative.
+        costs: `[M]` or `[N, M]`, cumulative.
         points: How many costs, spread evenly; fewer points come back where a larger cost buys
             nothing.
 
@@ -45,7 +46,8 @@ def smooth_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) ->
     table = SortedSamples.of(scores, correct, costs)
     corners = _corners(scores, table)
     spent = _costs(scores, costs, _thresholds(scores, table, corners))
-    wanted = torch.linspace(float(costs[0]), float(costs[-1]), points, dtype=torch.float64) + SAME
+    ends = mean_costs(costs)
+    wanted = torch.linspace(float(ends[0]), float(ends[-1]), points, dtype=torch.float64) + SAME
     # The last corner that is not above a wanted cost: the next one is, and between lies the cost.
     within = (spent <= wanted[:, None]).int()
     low = (len(corners) - 1 - within.flip(1).argmax(dim=1)).double()
@@ -88,8 +90,8 @@ def calibrated_chances(chances: Tensor, correct: Tensor) -> Tensor:
 
 def _corners(scores: Tensor, table: SortedSamples) -> Cuts:
     """Cuts `[R, M-1]` by falling price, between all leaving at exit 0 and none leaving early."""
-    prices = torch.logspace(*PRICES, dtype=torch.float64).flip(0) / table.costs[-1]
-    correct, costs = torch.from_numpy(table.correct), table.costs
+    prices = torch.logspace(*PRICES, dtype=torch.float64).flip(0) / table.costs[-1].mean()
+    correct, costs = torch.from_numpy(table.correct), torch.from_numpy(table.costs)[..., None]
     later = correct[-1][:, None] - prices * costs[-1]  # [N, R], worth of going on
     cuts = np.zeros((len(prices) + 2, len(table.order)), dtype=np.int64)
     cuts[0] = table.samples
@@ -139,4 +141,4 @@ def _thresholds(scores: Tensor, table: SortedSamples, cuts: Cuts) -> Tensor:
 
 def _costs(scores: Tensor, costs: Tensor, thresholds: Tensor) -> Tensor:
     """Mean costs `[P]`."""
-    return costs[exits_taken(scores, thresholds).long()].mean(dim=1)
+    return costs_taken(costs, exits_taken(scores, thresholds)).mean(dim=1)

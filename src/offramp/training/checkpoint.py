@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from offramp.errors import ConfigError, FileFormatError
 from offramp.networks.network import distinct_tensors
+from offramp.schema import restore
 from offramp.storage import read_folder, write_folder
 from offramp.training.config import HARMLESS
 
@@ -91,6 +92,31 @@ class Place:
     finished: bool = False
 
 
+class _Record(TypedDict):
+    """An epoch, as far as `train` reads it again."""
+
+    phase: str
+    epoch: int
+    train_accuracy: list[float]
+    accuracy: NotRequired[list[float]]
+
+
+class History(TypedDict):
+    """What a run remembers besides weights."""
+
+    records: list[_Record]
+    stopped: dict[str, str]
+    objective: dict[str, float]
+
+
+class _Description(TypedDict):
+    """What `Checkpoints.save` writes."""
+
+    command: dict[str, Any]
+    place: Place
+    history: History
+
+
 @dataclass(frozen=True)
 class Checkpoints:
     """The checkpoint of one run.
@@ -119,13 +145,10 @@ class Checkpoints:
         if self.folder is None or not (self.folder / "checkpoint" / "checkpoint.json").exists():
             return None
         meta, tensors = read_folder(self.folder / "checkpoint", "checkpoint", _VERSION)
-        try:
-            self._check_command(meta["command"])
-            return Place(**meta["place"]), dict(meta["history"]), tensors
-        except (KeyError, TypeError, AttributeError) as error:
-            raise FileFormatError(
-                f"{self.folder / 'checkpoint'} is not a complete checkpoint: {error!r}"
-            ) from None
+        where = f"{self.folder / 'checkpoint'} is not a complete checkpoint"
+        found: _Description = restore(_Description, meta, where)
+        self._check_command(found["command"])
+        return found["place"], dict(found["history"]), tensors
 
     def _check_command(self, before: Mapping[str, Any]) -> None:
         for name in self.command.keys() | (before.keys() - HARMLESS):

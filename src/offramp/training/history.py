@@ -7,7 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from offramp.errors import FileFormatError
 from offramp.extras import require
+from offramp.schema import restore
 from offramp.storage import write_text
 
 
@@ -60,9 +62,13 @@ class TrainHistory:
 
     @classmethod
     def read(cls, path: str | Path) -> "TrainHistory":
-        """Read JSON lines that `write` wrote."""
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-        return cls([json.loads(line) for line in lines])
+        """Read JSON lines that `write` wrote; anything else is a `FileFormatError`."""
+        try:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+            records = [json.loads(line) for line in lines]
+        except (ValueError, RecursionError) as error:
+            raise FileFormatError(f"{path} does not hold JSON lines: {error}") from None
+        return cls(restore(list[dict[str, Any]], records, str(path)))
 
 
 class HistoryWriter:

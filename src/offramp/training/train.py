@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from offramp.errors import ConfigError, SplitError
+from offramp.errors import ConfigError, FileFormatError, SplitError
 from offramp.machine import describe_device, device_for, device_of, to_precision
 from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import RunProgress
-from offramp.storage import write_text
+from offramp.storage import sweep, write_text
 from offramp.training.batches import Samples
 from offramp.training.checkpoint import Checkpoints, Place, fill, kept_randomness, weights
 from offramp.training.config import TrainConfig
@@ -145,9 +145,16 @@ def _run_phases(run: Run, phases: tuple[Phase, ...]) -> None:
     run.processes.wait()
     saved = run.checkpoints.load()
     run.processes.wait()
+    if run.processes.is_main and run.checkpoints.folder is not None:
+        sweep(run.checkpoints.folder)
     place, tensors = Place(), None
     if saved is not None:
         place, history, tensors = saved
+        if not 0 <= place.phase < len(phases):
+            raise FileFormatError(
+                f"{run.checkpoints.folder} holds a checkpoint of phase {place.phase}, and there "
+                f"are {len(phases)}"
+            )
         fill(run.network, tensors, "network.")
         run.history.records, run.history.stopped = history["records"], history["stopped"]
         run.history.resumed = True

@@ -1,0 +1,102 @@
+"""Names of what can be asked for, without the code behind them, which takes seconds to import.
+
+The command line shows, completes and checks them. `tests/test_names.py` holds each list against
+the registry that it stands for.
+"""
+
+from collections.abc import Iterable
+
+from offramp.errors import ConfigError
+from offramp.hints import did_you_mean, or_known
+
+METHODS = (
+    *("baseline", "temperature", "vector", "matrix", "overconfident", "underconfident", "entropy"),
+    *("margin", "patience", "product", "vote", "vote-patience", "ensemble", "class-ensemble"),
+    "stacking",
+    *("eefp", "eefp-no-history", "ccct", "eefp-ensemble", "eefp-class-ensemble"),
+    *("eefp-no-history-class-ensemble", "eefp-stacking", "eefp-logistic"),
+    *("break-even", "break-even-no-ensemble", "pcee", "eenet", "gates", "forecast", "value"),
+    *("value-regression", "auto", "pairs"),
+    *(
+        f"{name}-top-{k}{history}"
+        for k in (1, 2, 5, 10, "all")
+        for name in ("eefp", "ccct")
+        for history in ("", "-no-history")
+    ),
+)
+GROUPS = ("standard", "extended", "simple", "beyond")
+CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even")
+"""Methods that `auto` chooses from; the first is what the others are held against.
+
+All of them are fitted in closed form, and need a few hundred samples.
+"""
+THRESHOLDS = ("geometric", "optimized", "smooth", "shared", "assigned")
+ARCHITECTURES = (
+    *("resnet34", "resnet18", "vit-tiny", "vit-small", "efficientnet-b0", "efficientnet-b2"),
+    *("msdnet", "thin-resnet", "convnet"),
+)
+HEADS = (
+    *("pooled-linear", "pooled-mlp", "two-conv", "separable", "mixed-pool", "cls-token"),
+    *("mean-token", "cascade", "mixed-cascade"),
+)
+OBJECTIVES = ("joint", "gradient-equilibrium", "distillation", "zero-time-waste")
+RECIPES = ("paper", "finetune")
+AUGMENTATIONS = ("none", "light", "paper")
+RUNTIMES = ("torch", "onnx")
+DATA_SETS = (
+    *("cluttered-digits", "mixture", "cifar100", "cifar10", "tiny-imagenet", "imagenet-1k"),
+    *("domainnet", "pacs", "sst2"),
+)
+STUDIES = (  # in the order of the paper; the last goes beyond it
+    "resnet34-tinyimagenet",
+    "vit-tiny-tinyimagenet",
+    "msdnet-cifar100",
+    "vit-small-imagenet",
+    "efficientnet-b2-imagenet",
+    "topk-ablation",
+    "history-ablation",
+    "calibration-methods",
+    "decalibration",
+    "domain-shift",
+    "other-methods",
+    "corrector-cost",
+    "metric-validity",
+    "futile-sample",
+    "beyond",
+)
+STATEMENTS = (
+    *("canonical", "non-trivial", "swap", "information", "refinement", "anytime"),
+    *("anytime-pointwise", "anytime-strict", "anytime-converse", "unbounded", "floor"),
+    *("controlled", "product-below", "product-above", "monotone", "monotone-pointwise"),
+    "monotone-converse",
+)
+
+
+def plugins_known() -> list[str]:
+    """Methods of installed packages; nothing is imported but their list."""
+    from offramp.extras import plugin_origins  # reads what is installed
+
+    return list(plugin_origins())
+
+
+def check_methods(names: Iterable[str]) -> None:
+    """Raise `ConfigError` unless all of these are names of methods or groups.
+
+    Example:
+        >>> check_methods(["baseline", "eefp:optimized", "standard"])
+        >>> check_methods(["eepf"])
+        Traceback (most recent call last):
+        offramp.errors.ConfigError: there is no method 'eepf'; did you mean ...
+    """
+    for name in names:
+        plain, colon, thresholds = name.partition(":")
+        if plain not in METHODS and plain not in GROUPS:
+            plugins = plugins_known()
+            if plain not in plugins:
+                known = [*GROUPS, *METHODS, *plugins]
+                raise ConfigError(f"there is no method {plain!r}{or_known(plain, known)}")
+        if colon and thresholds not in THRESHOLDS:
+            raise ConfigError(
+                f"after the colon of {name!r}, thresholds must be one of {', '.join(THRESHOLDS)}"
+                f"{did_you_mean(thresholds, THRESHOLDS, f'{plain}:')}"
+            )

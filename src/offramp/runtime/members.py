@@ -1,0 +1,264 @@
+"""The models of a cascade: whatever takes a batch and returns logits, or answers it is sure of."""
+
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from offramp.costs import Costs
+from offramp.errors import ConfigError, NetworkError
+from offramp.networks.macs import count_macs
+from offramp.networks.network import EarlyExitNetwork, fingerprint
+from offramp.networks.state import State, evaluating, take
+
+TINY = 1e-30  # a probability; its logarithm is finite
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """What a model says of one item.
+
+    Args:
+        answer: Of any kind; the number of a class where there are logits.
+        confidence: The probability of being right that it states.
+        cost: What this call cost, where that differs from item to item.
+        features: Whatever else a stop rule may look at.
+        logits: `[K]`, instead of an answer with a confidence.
+    """
+
+    answer: Any = None
+    confidence: float | None = None
+    cost: float | None = None
+    features: tuple[float, ...] = ()
+    logits: Tensor | None = None
+
+    @classmethod
+    def of(cls, value: Any) -> "Said":  # noqa: ANN401 - whatever a callable returns
+        """From logits `[K]`, `(answer, confidence)`, `(answer, confidence, cost)`, or a mapping.
+
+        Example:
+            >>> Said.of(("Paris", 0.9, 0.002)).cost
+            0.002
+        """
+        if isinstance(value, Said):
+            return value
+        if isinstance(value, Mapping):
+            try:
+                return cls(**value)
+            except TypeError as error:
+                raise NetworkError(f"a model said what is not known here: {error}") from None
+        if isinstance(value, tuple) and len(value) in (2, 3):
+            return cls(*value)
+        if isinstance(value, Tensor | np.ndarray) and value.ndim == 1:
+            return cls.of_logits(torch.as_tensor(value))
+        raise NetworkError(
+            "a model of a cascade must return logits [n, K], or for each item (answer, "
+            f"confidence) or (answer, confidence, cost), got {value!r}"
+        )
+
+    @classmethod
+    def of_logits(cls, logits: Tensor) -> "Said":
+        """The most probable class, and how probable it is."""
+        values = logits.detach().float().cpu()
+        probs = values.softmax(dim=0)
+        return cls(int(probs.argmax()), float(probs.max()), logits=values)
+
+
+@dataclass(eq=False)
+class Member:
+    """One model of a cascade.
+
+    Args:
+        model: A torch module, an `EarlyExitNetwork` (its exits are stages too), an ONNX Runtime
+            session, a scikit-learn classifier, or a callable that takes a batch and returns
+            logits, or an answer and a confidence for each item. An `async` callable takes one
+            item; several calls then run at once.
+        cost: Of one item, this model alone, in the unit of the cascade; `Costs` for an
+            `EarlyExitNetwork`. None where a call states it, or where it is counted or measured.
+        name: For reports and messages; that of the model by default.
+        prepare: From the inputs of the cascade to those of the model, such as another size.
+    """
+
+    model: Any
+    cost: float | Costs | None = None
+    name: str = ""
+    prepare: Callable[[Any], Any] | None = None
+    costs: Costs | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        kind = type(self.model).__name__
+        self.name = self.name or getattr(self.model, "__name__", kind)
+        known = isinstance(self.model, nn.Module) or hasattr(self.model, "predict_proba")
+        if not (known or _is_onnx(self.model) or callable(self.model)):
+            raise ConfigError(
+                f"`{self.name}` cannot be a model of a cascade: a torch module, an ONNX session, "
+                "a scikit-learn classifier with predict_proba or a callable is needed, got "
+                f"{kind}"
+            )
+        if isinstance(self.cost, Costs):
+            self.costs = self.cost
+        elif self.cost is not None:
+            self.costs = Costs((self.cost,), (0.0,), unit="relative")
+        if self.costs is not None and len(self.costs.stages) != self.stages:
+            raise ConfigError(
+                f"`{self.name}` has {self.stages} stages, and costs for "
+                f"{len(self.costs.stages)} were given"
+            )
+
+    @property
+    def stages(self) -> int:
+        """How many times it answers."""
+        return self.model.num_exits if isinstance(self.model, EarlyExitNetwork) else 1
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it is called item by item, many at once."""
+        call = getattr(self.model, "__call__", None)  # noqa: B004 - an object with an async call
+        return inspect.iscoroutinefunction(self.model) or inspect.iscoroutinefunction(call)
+
+    @property
+    def identity(self) -> str:
+        """Tells it from others: weights, where it has some, else its name."""
+        return fingerprint(self.model) if isinstance(self.model, nn.Module) else self.name
+
+    def count(self) -> None:
+        """Count its multiply-accumulates.
+
+        Raises:
+            ConfigError: That is not possible for what this model is.
+        """
+        if not isinstance(self.model, EarlyExitNetwork):
+            raise ConfigError(
+                f"the multiply-accumulates of `{self.name}` are not known: state them as "
+                "Member(..., cost=...), or let the cascade measure seconds"
+            )
+        self.costs = count_macs(self.model)
+
+    def measure(self, inputs: Any, samples: int, rounds: int) -> None:  # noqa: ANN401
+        """Time each stage on a batch; the fastest of several rounds counts."""
+        best = [float("inf")] * self.stages
+        for _ in range(rounds):
+            visit = self.visit(inputs)
+            for stage in range(self.stages):
+                start = time.perf_counter()
+                visit.batch(stage, torch.arange(samples))
+                best[stage] = min(best[stage], (time.perf_counter() - start) / samples)
+        self.costs = Costs(tuple(best), (0.0,) * self.stages, unit="seconds")
+
+    def visit(self, inputs: Any) -> "Visit":  # noqa: ANN401
+        """A run over a batch, stage by stage."""
+        ready = inputs if self.prepare is None else self.prepare(inputs)
+        return NetworkVisit(self, ready) if self.stages > 1 else Visit(self, ready)
+
+
+class Visit:
+    """One model on one batch; items may leave between stages."""
+
+    def __init__(self, member: Member, inputs: Any) -> None:  # noqa: ANN401
+        self.member, self.inputs = member, inputs
+
+    def batch(self, stage: int, rows: Tensor) -> list[Said]:
+        """What it says of these items, positions in the batch."""
+        model, inputs = self.member.model, picked(self.inputs, rows)
+        if isinstance(model, nn.Module):
+            with torch.inference_mode(), evaluating(model):
+                return _listed(model(inputs), len(rows), self.member.name)
+        if hasattr(model, "predict_proba"):
+            return _of_estimator(model, np.asarray(inputs))
+        if _is_onnx(model):
+            name = model.get_inputs()[0].name
+            found = model.run(None, {name: np.asarray(inputs)})[0]
+            return _listed(found, len(rows), self.member.name)
+        return _listed(model(inputs), len(rows), self.member.name)
+
+    def item(self, row: int) -> Awaitable[Any]:
+        """The call of an async model for one item."""
+        call: Awaitable[Any] = self.member.model(picked_one(self.inputs, row))
+        return call
+
+
+class NetworkVisit(Visit):
+    """An `EarlyExitNetwork`, whose state shrinks with the batch."""
+
+    def __init__(self, member: Member, inputs: Any) -> None:  # noqa: ANN401
+        super().__init__(member, inputs)
+        self._state: State | None = None
+        self._rows = torch.empty(0, dtype=torch.long)
+        self._logits: Tensor | None = None
+        self._next = 0
+
+    def batch(self, stage: int, rows: Tensor) -> list[Said]:
+        """Run up to a stage for these items; some of those before may be gone."""
+        network = self.member.model
+        with torch.inference_mode(), evaluating(network):
+            if self._state is None:
+                self._state, self._rows = network.begin(picked(self.inputs, rows)), rows
+            elif len(rows) < len(self._rows):
+                kept = torch.isin(self._rows, rows).nonzero().squeeze(1)
+                self._state, self._rows = take(self._state, kept), self._rows[kept]
+                self._logits = None if self._logits is None else self._logits[kept]
+            while self._next <= stage:
+                self._state = network.advance(self._next, self._state)
+                logits = network.head(self._next, self._state, self._logits)[:, None]
+                earlier = [] if self._logits is None else [self._logits]
+                self._logits = torch.cat([*earlier, logits], dim=1)
+                self._next += 1
+            assert self._logits is not None
+            return [Said.of_logits(row) for row in self._logits[:, -1]]
+
+
+def picked(inputs: Any, rows: Tensor) -> Any:  # noqa: ANN401 - whatever the inputs are
+    """Some items of a batch: of a tensor, an array, a mapping of tensors, or a sequence."""
+    if isinstance(inputs, Tensor):
+        return inputs if len(rows) == len(inputs) else inputs[rows]
+    if isinstance(inputs, np.ndarray):
+        return inputs[rows.numpy()]
+    if isinstance(inputs, Mapping):
+        return take(inputs, rows)
+    return [inputs[row] for row in rows.tolist()]
+
+
+def picked_one(inputs: Any, row: int) -> Any:  # noqa: ANN401
+    """One item of a batch."""
+    if isinstance(inputs, Mapping):
+        return {name: values[row] for name, values in inputs.items()}
+    return inputs[row]
+
+
+def _is_onnx(model: object) -> bool:
+    return hasattr(model, "get_inputs") and hasattr(model, "run")
+
+
+def _of_estimator(model: Any, inputs: np.ndarray) -> list[Said]:  # noqa: ANN401
+    """A scikit-learn classifier: logits, or its own classes where those are not 0..K-1."""
+    flat = inputs.reshape(len(inputs), -1) if inputs.ndim > 2 else inputs
+    probs = np.asarray(model.predict_proba(flat))
+    names = list(getattr(model, "classes_", range(probs.shape[1])))
+    if names == list(range(len(names))):
+        logs = np.log(np.maximum(probs, TINY)).astype(np.float32)
+        return [Said.of_logits(torch.from_numpy(row)) for row in logs]
+    return [Said(names[int(row.argmax())], float(row.max())) for row in probs]
+
+
+def _listed(found: Any, samples: int, name: str) -> list[Said]:  # noqa: ANN401
+    """What a model returned for a batch, item by item."""
+    if isinstance(found, Tensor | np.ndarray):
+        logits = torch.as_tensor(found)
+        if logits.ndim != 2 or len(logits) != samples:
+            raise NetworkError(
+                f"`{name}` must return logits [{samples}, K] for {samples} items, got "
+                f"{list(logits.shape)}"
+            )
+        return [Said.of_logits(row) for row in logits]
+    if not isinstance(found, Sequence) or isinstance(found, str) or len(found) != samples:
+        count = len(found) if isinstance(found, Sequence) else type(found).__name__
+        raise NetworkError(
+            f"`{name}` must return logits [{samples}, K], or a list with an answer and a "
+            f"confidence for each of {samples} items, got {count}"
+        )
+    return [Said.of(value) for value in found]

@@ -1,0 +1,257 @@
+"""Costs that differ from sample to sample, samples that end early, and groups."""
+
+import numpy as np
+import pytest
+import torch
+
+from offramp import Costs, Ledger, MaxProbability, Policy, compare, evaluate, synthetic
+from offramp.costs import SampleCosts
+from offramp.errors import ConfigError, LedgerError, SplitError
+from offramp.evaluation.bootstrap import Resamples
+from offramp.guarantees import Guarantee, certify
+from offramp.scorers import BreakEven, Corrector, LogisticCorrector
+from offramp.targets import oracle_accuracy
+from offramp.thresholds import THRESHOLD_METHODS, exits_taken
+from offramp.thresholds.points import tune_points
+
+
+def varied(ledger, seed=0):
+    """The ledger with costs that differ: stages of 1 to 9 tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randint(1, 10, (len(ledger), ledger.num_exits), generator=generator)
+    costs = SampleCosts.from_cumulative(steps.cumsum(1), "tokens")
+    return Ledger(
+        ledger.logits,
+        ledger.labels,
+        costs,
+        split=ledger.split,
+        sample_ids=ledger.sample_ids,
+        network=ledger.network,
+    )
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    made = synthetic.ledgers(seed=0, samples=300, exits=4, classes=8)
+    return {name: varied(ledger, number) for number, (name, ledger) in enumerate(made.items())}
+
+
+def test_costs_by_sample_are_what_the_hand_calculates(tokens):
+    policy = Policy(MaxProbability()).fit(tokens["held_out"]).tune(tokens["val"]).at(budget=0.5)
+    replay, test = policy.replay(tokens["test"]), tokens["test"]
+    table = test.sample_costs.cumulative.numpy()
+    paid = np.array([table[n, m] for n, m in enumerate(policy.decide(test).tolist())])
+    assert np.allclose(replay.costs * table[:, -1].mean(), paid)
+    assert evaluate(policy, test).mean_cost == pytest.approx(paid.mean() / table[:, -1].mean())
+    points = policy.points
+    val = tokens["val"].sample_costs.cumulative.numpy()
+    exits = exits_taken(policy.replay(tokens["val"], "val", "val").scores, points.thresholds)
+    by_hand = [val[np.arange(len(val)), row].mean() / val[:, -1].mean() for row in exits.numpy()]
+    assert np.allclose(points.budgets, by_hand)
+    assert points.budgets[policy.selected] <= 0.5
+
+
+@pytest.mark.parametrize("method", THRESHOLD_METHODS)
+def test_thresholds_are_the_same_for_equal_costs_of_all_samples(tokens, method):
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(120, 4, generator=generator)
+    correct = torch.rand(120, 4, generator=generator) < 0.6
+    costs = torch.tensor([0.1, 0.4, 0.7, 1.0], dtype=torch.float64)
+    plain = tune_points(scores, correct, costs, 0.6, method, 21)
+    table = tune_points(scores, correct, costs.expand(120, -1), 0.6, method, 21)
+    assert torch.equal(plain.thresholds, table.thresholds)
+    assert torch.allclose(plain.budgets, table.budgets)
+
+
+def test_optimized_thresholds_prefer_samples_that_are_dear_to_go_on_with():
+    scores = torch.zeros(4, 2)
+    scores[:, 0] = torch.tensor([4.0, 3.0, 2.0, 1.0])
+    correct = torch.tensor([[False, True]] * 4)
+    costs = torch.tensor([[1.0, 101.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]) / 26.75
+    points = tune_points(scores, correct, costs.double(), 1.0, points=11)
+    taken = exits_taken(scores, points.thresholds[points.for_budget(0.2)])
+    assert taken.tolist() == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("scorer", [BreakEven(), LogisticCorrector(), Corrector(epochs=1)])
+def test_scorers_fit_with_costs_by_sample(tokens, scorer):
+    policy = Policy(scorer).fit(tokens["held_out"]).tune(tokens["val"], "shared")
+    assert evaluate(policy.at(budget=0.6), tokens["test"]).mean_cost == pytest.approx(0.6, abs=0.1)
+
+
+def test_saved_ledgers_keep_costs_groups_and_lengths(tokens, tmp_path):
+    test = tokens["test"]
+    lengths = torch.arange(len(test)) % test.num_exits + 1
+    ledger = Ledger(
+        test.logits,
+        test.labels,
+        test.sample_costs.cumulative,
+        split="test",
+        groups=[f"q{n // 3}" for n in range(len(test))],
+        lengths=lengths,
+    )
+    read = Ledger.load(ledger.save(tmp_path / "ledger"))
+    assert torch.equal(read.sample_costs.cumulative, ledger.sample_costs.cumulative)
+    assert read.groups == ledger.groups
+    assert torch.equal(read.lengths, lengths)
+    assert read.cost_model == ledger.cost_model
+
+
+def test_npz_may_hold_costs_by_sample_groups_and_lengths(tmp_path):
+    logits = np.random.default_rng(0).normal(size=(6, 3, 4)).astype(np.float32)
+    costs = np.arange(1, 19).reshape(6, 3)
+    np.savez(
+        tmp_path / "all.npz",
+        logits=logits,
+        labels=np.zeros(6, int),
+        costs=costs,
+        unit="tokens",
+        groups=np.array(list("aabbcc")),
+        lengths=np.array([3, 3, 2, 3, 3, 3]),
+    )
+    ledger = Ledger.load(tmp_path / "all.npz", split="all")
+    assert ledger.unit == "tokens"
+    assert ledger.num_units == 3
+    assert ledger.sample_costs.cumulative[2].tolist() == [7, 8, 8]
+
+
+def test_keeping_models_of_a_cascade_drops_what_the_others_cost():
+    costs = SampleCosts.of_members([[1.0, 4.0, 10.0], [3.0, 6.0, 20.0]], "dollars")
+    ledger = Ledger(torch.randn(2, 3, 4), [0, 1], costs, split="test")
+    assert ledger.costs.tolist() == [2, 7, 22]
+    assert ledger.reference_cost == 15
+    kept = ledger.keep_exits([0, 2])
+    assert kept.sample_costs.cumulative.tolist() == [[1, 11], [3, 23]]
+    assert kept.reference_cost == 15
+    assert ledger.take([0]).reference_cost == 10
+    assert Costs.of_members([1, 4, 10], "dollars").keep([0, 2]).cumulative.tolist() == [1, 11]
+
+
+def test_a_sample_that_ends_keeps_its_answer_and_its_cost():
+    logits = torch.zeros(2, 3, 2)
+    logits[:, 0, 0], logits[:, 1:, 1] = 2, 2  # class 0, then 1
+    costs = [[1.0, 2.0, 4.0]] * 2
+    ledger = Ledger(logits, [1, 1], costs, split="test", lengths=[1, 3])
+    assert ledger.logits[0].argmax(1).tolist() == [0, 0, 0]
+    assert ledger.sample_costs.cumulative.tolist() == [[1, 1, 1], [1, 2, 4]]
+    assert ledger.reference_cost == 2.5
+    assert ledger.keep_exits([1, 2]).lengths.tolist() == [1, 2]
+    same = Ledger(logits, [1, 1], [1.0, 2.0, 4.0], split="test", lengths=[1, 3])
+    assert same.cost_model == ledger.cost_model
+
+
+@pytest.mark.parametrize("scorer", [MaxProbability(), LogisticCorrector(), Corrector(epochs=1)])
+def test_no_sample_goes_on_after_its_end(splits, scorer):
+    def ending(ledger):
+        lengths = torch.arange(len(ledger)) % ledger.num_exits + 1
+        costs = ledger.costs.expand(len(ledger), -1)
+        return Ledger(
+            ledger.logits,
+            ledger.labels,
+            costs,
+            split=ledger.split,
+            sample_ids=ledger.sample_ids,
+            network=ledger.network,
+            lengths=lengths,
+        )
+
+    held_out, val, test = map(ending, splits.values())
+    policy = Policy(scorer).fit(held_out).tune(val).at(budget=0.7)
+    replay = policy.replay(test)
+    assert (replay.exits < test.lengths).all()
+    assert (policy.decide(test) < test.lengths).all()
+    assert torch.equal(replay.exits, policy.decide(test).long())
+
+
+def grouped(ledger, size=5):
+    """Groups of samples that are copies of each other: no more than one of them counts."""
+    rows = torch.arange(0, len(ledger), size).repeat_interleave(size)
+    part = ledger.take(rows)
+    return Ledger(
+        part.logits,
+        part.labels,
+        ledger.cost_model,
+        split=ledger.split,
+        network=ledger.network,
+        groups=[f"{ledger.split}-{row}" for row in rows.tolist()],
+    )
+
+
+def test_partition_keeps_groups_whole(splits):
+    ledger = grouped(splits["test"]).as_split("all")
+    pieces = ledger.partition(seed=3)
+    names = [set(piece.groups) for piece in pieces]
+    assert len(set.union(*names)) == sum(map(len, names))
+    assert sum(map(len, pieces)) == len(ledger)
+
+
+def test_a_group_in_two_splits_is_refused(splits):
+    held_out, val = grouped(splits["held_out"]), grouped(splits["val"])
+    val.groups = [*held_out.groups[:5], *val.groups[5:]]
+    policy = Policy(MaxProbability()).fit(held_out)
+    with pytest.raises(SplitError, match="already used to fit"):
+        policy.tune(val)
+
+
+def test_resamples_of_groups_are_as_wide_as_those_of_one_sample_each():
+    right = (torch.arange(60) % 3 == 0).double()
+    single = Resamples(60, 400).means(right[:, None]).std()
+    copies = torch.arange(60).repeat_interleave(5)
+    together = Resamples(300, 400, groups=copies).means(right[copies][:, None]).std()
+    apart = Resamples(300, 400).means(right[copies][:, None]).std()
+    assert together == pytest.approx(float(single), rel=0.15)
+    assert apart < 0.6 * together
+
+
+def test_certificates_count_groups(splits):
+    held_out, val = grouped(splits["held_out"]), grouped(splits["val"])
+    policy = Policy(MaxProbability()).fit(held_out)
+    policy.tune(held_out, "geometric", allow_split="held_out")
+    found = certify(policy, val, Guarantee(epsilon=0.2))
+    assert found.samples == val.num_units == 120
+
+
+def test_certified_budgets_need_the_largest_cost_where_samples_differ(tokens):
+    policy = Policy(MaxProbability()).fit(tokens["held_out"])
+    policy.tune(tokens["held_out"], "geometric", allow_split="held_out")
+    with pytest.raises(ConfigError, match=r"Guarantee\(largest_cost=...\), in tokens"):
+        certify(policy, tokens["val"], Guarantee(budget=0.7))
+    with pytest.raises(ConfigError, match="and one of this sample costs"):
+        certify(policy, tokens["val"], Guarantee(budget=0.7, largest_cost=3))
+    found = certify(policy, tokens["val"], Guarantee(budget=0.7, largest_cost=36))
+    assert found.cost < found.cost_bound <= 0.7
+    reference = tokens["held_out"].reference_cost
+    table = tokens["val"].sample_costs.cumulative
+    paid = table[range(300), found.policy.decide(tokens["val"]).long()].mean()
+    assert found.cost == pytest.approx(float(paid) / reference)
+
+
+def test_compare_takes_costs_by_sample_and_groups(tokens):
+    table = compare(**tokens, methods=["baseline", "margin"], budgets=[0.5], resamples=50)
+    curve = table["baseline"].curves[0]
+    assert curve.at(0.5).cost == pytest.approx(0.5)
+    oracle = oracle_accuracy(
+        tokens["test"].logits.argmax(2) == tokens["test"].labels[:, None],
+        tokens["test"].sample_costs.cumulative / tokens["test"].reference_cost,
+        0.5,
+    )
+    assert table.references.oracle[0].accuracy == pytest.approx(oracle)
+    assert table["baseline"].accuracy(0.5) < table.references.oracle[0].accuracy
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"costs": [[1.0, 2.0], [3.0, 2.5]]}, "not fall .* got 2.5 at sample 1, exit 1"),
+        ({"costs": [[1.0, 2.0]]}, "costs for the 2 samples, got them for 1"),
+        ({"costs": [[1.0, 2.0], [1.0, float("nan")]]}, "finite, got nan at sample 1, exit 1"),
+        ({"groups": ["a"]}, "`groups` must name the 2 samples, got 1"),
+        ({"groups": ["a", 1]}, "`groups` must be all integers or all strings"),
+        ({"lengths": [0, 2]}, r"`lengths` must lie in 1..2, got 0 at sample 0"),
+        ({"lengths": [1.5, 2]}, "`lengths` must be 2 whole numbers"),
+    ],
+)
+def test_bad_tables_are_refused_in_words(changes, message):
+    arguments = {"costs": [[1.0, 2.0], [2.0, 3.0]], "split": "test", **changes}
+    with pytest.raises(LedgerError, match=message):
+        Ledger(torch.randn(2, 2, 3), [0, 1], **arguments)

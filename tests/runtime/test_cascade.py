@@ -1,0 +1,361 @@
+"""Several models, one policy: recorded, run, and run when models fail or are slow."""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import offramp
+from offramp import Cascade, MaxProbability, Policy
+from offramp.errors import ConfigError, LedgerError, NetworkError
+from offramp.runtime import Member, Said
+from offramp.scorers import LogisticCorrector
+
+
+def data(samples=400, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(3, (samples,), generator=generator)
+    inputs = nn.functional.one_hot(labels, 8).float() * 3
+    return inputs + torch.randn(samples, 8, generator=generator), labels
+
+
+class Blurred(nn.Module):
+    """Looks at its inputs through some noise that is always the same."""
+
+    def __init__(self, noise):
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.noise = nn.Parameter(noise * torch.randn(8, 3, generator=generator))
+
+    def forward(self, x):
+        return x[:, :3] + x @ self.noise
+
+
+def modules():
+    return Cascade(
+        [Member(Blurred(0.6), 1.0, name="small"), Member(Blurred(0.05), 9.0, name="big")],
+        unit="dollars",
+    )
+
+
+def policy_of(cascade, scorer=None, budget=0.5):
+    parts = [offramp.record(cascade, data(seed=n), split=split) for n, split in enumerate(SPLITS)]
+    policy = Policy(scorer or MaxProbability()).fit(parts[0]).tune(parts[1]).at(budget=budget)
+    return policy, parts[2]
+
+
+SPLITS = ("held_out", "val", "test")
+
+
+def test_a_recorded_cascade_is_a_ledger_of_its_models():
+    cascade, (inputs, labels) = modules(), data(50)
+    ledger = offramp.record(cascade, (inputs, labels), split="val")
+    with torch.no_grad():
+        assert torch.equal(ledger.logits[:, 1], cascade.members[1].model(inputs))
+    assert ledger.costs.tolist() == [1, 10]
+    assert ledger.cost_model.alone.tolist() == [1, 9]
+    assert (ledger.reference_cost, ledger.unit) == (9, "dollars")
+    again = Cascade([Blurred(0.5), Blurred(0.05)])
+    assert again.fingerprint() != cascade.fingerprint() == modules().fingerprint()
+
+
+@pytest.mark.parametrize("scorer", [MaxProbability(), LogisticCorrector()], ids=repr)
+def test_running_decides_as_the_ledger_does_and_items_leave(scorer):
+    cascade = modules()
+    policy, test = policy_of(cascade, scorer)
+    inputs, _ = data(seed=2)
+    seen = []
+    big = cascade.members[1].model
+    big.register_forward_hook(lambda module, args, output: seen.append(len(args[0])))
+    found = cascade.run(inputs, policy)
+    exits, replay = policy.decide(test).tolist(), policy.replay(test)
+    assert [answer.stage for answer in found] == exits
+    assert sum(seen) == sum(exits)  # the big model saw no one else
+    taken = replay.predictions[range(len(exits)), exits]
+    assert [answer.answer for answer in found] == taken.tolist()
+    costs = replay.costs * test.reference_cost
+    assert [answer.cost for answer in found] == pytest.approx(costs.tolist())
+    assert {answer.why for answer in found} == {"sure", "last"}
+    streamed = list(cascade.stream(inputs, policy, batch_size=64))
+    assert [answer.answer for answer in streamed] == [answer.answer for answer in found]
+
+
+def test_exits_of_a_network_are_stages_too():
+    network = offramp.build("convnet", num_classes=3, image_size=8)
+    images, labels = torch.rand(60, 3, 8, 8), torch.arange(60) % 3
+    other = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
+    cascade = Cascade([Member(other, cost=500.0), network], unit="macs")
+    assert cascade.num_stages == 5
+    ledger = cascade.record((images, labels), split="all")
+    with torch.no_grad():
+        wanted = network.eval()(images)
+    assert torch.allclose(ledger.logits[:, 1:], wanted, atol=1e-5)
+    own = offramp.networks.count_macs(network)
+    assert ledger.costs.tolist() == [500, *(500 + own.cumulative).tolist()]
+    assert ledger.reference_cost == sum(own.stages) + own.heads[-1]
+    held_out, val, _ = ledger.partition()
+    policy = Policy(MaxProbability()).fit(held_out).tune(val, "geometric").at_point(100)
+    found = cascade.run(images, policy)
+    assert [answer.stage for answer in found] == policy.decide(ledger.as_split("test")).tolist()
+    few = [part.keep_exits([0, 2, 4]) for part in (held_out, val)]
+    dropped = Policy(MaxProbability()).fit(few[0]).tune(few[1], "geometric").at_point(60)
+    assert {answer.stage for answer in cascade.run(images, dropped)} <= {0, 2, 4}
+
+
+def test_models_that_are_left_out_are_not_asked():
+    asked = []
+
+    def model(name, sure):
+        def answer(batch):
+            asked.append(name)
+            return [(text[0], sure) for text in batch]
+
+        return Member(answer, cost=1.0, name=name)
+
+    words = ["a", "b", "c", "d"] * 20
+    cascade = Cascade([model("one", 0.5), model("two", 0.7), model("three", 0.9)])
+    ledger = cascade.record((words, words), split="all")
+    held_out, val, _ = ledger.partition()
+    kept = [part.keep_exits([0, 2]) for part in (held_out, val)]
+    policy = Policy(MaxProbability()).fit(kept[0]).tune(kept[1], "geometric").at_point(-1)
+    asked.clear()
+    found = cascade.run(["a"], policy)
+    assert asked == ["one", "three"]
+    assert (found[0].stage, found[0].member, found[0].cost) == (2, "three", 2.0)
+
+
+def test_estimators_and_onnx_sessions_are_models(tmp_path):
+    from sklearn.linear_model import LogisticRegression
+
+    inputs, labels = data()
+    fitted = LogisticRegression().fit(inputs.numpy(), labels.numpy())
+    cascade = Cascade([Member(Blurred(0.6), 1.0), Member(fitted, 2.0)])
+    ledger = cascade.record((inputs, labels), split="val")
+    probs = ledger.logits[:, 1].softmax(1).numpy()
+    assert np.allclose(probs, fitted.predict_proba(inputs.numpy()), atol=1e-6)
+    named = LogisticRegression().fit(inputs.numpy(), np.array(list("xyz"))[labels.numpy()])
+    words = Cascade([Member(named, 1.0), Member(named, 2.0)]).record(
+        (inputs, ["xyz"[label] for label in labels]), split="val"
+    )
+    assert words.kind == "answers"
+    assert words.labels.double().mean() > 0.8
+    onnxruntime = pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        "same",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 3])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "same.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "same.onnx")
+    first_three = Member(session, 2.0, name="onnx", prepare=lambda batch: batch[:, :3])
+    ledger = Cascade([Member(Blurred(0.6), 1.0), first_three]).record((inputs, labels), "val")
+    assert torch.equal(ledger.logits[:, 1], inputs[:, :3])
+
+
+def words(samples=200):
+    return [f"{number % 7}-{number}" for number in range(samples)]
+
+
+def truth(text):
+    return text.split("-")[0]
+
+
+def quick(batch):
+    """Knows the answer to all but two of seven questions, and how sure it is."""
+    return [
+        (truth(t), 0.9) if int(truth(t)) < 5 else ("?", 0.2 + 0.001 * (len(t) % 5)) for t in batch
+    ]
+
+
+def careful(batch):
+    return [Said(truth(text), 0.99, cost=2.0 + len(text)) for text in batch]
+
+
+def test_costs_that_calls_state_are_those_of_the_ledger():
+    cascade = Cascade([Member(quick, cost=1.0), careful], unit="tokens")
+    ledger = cascade.record((words(), [truth(w) for w in words()]), split="all")
+    wanted = [[1.0, 3.0 + len(text)] for text in words()]
+    assert ledger.sample_costs.cumulative.tolist() == wanted
+    assert ledger.reference_cost == pytest.approx(np.mean([2 + len(w) for w in words()]))
+    held_out, val, _ = ledger.partition()
+    policy = Policy(MaxProbability()).fit(held_out).tune(val).at(budget=0.6)
+    found = {w: answer for w, answer in zip(words(), cascade.run(words(), policy), strict=True)}
+    assert found["6-6"].answer == "6" and found["6-6"].cost == 1 + 2 + 3
+    assert found["0-0"].member == "quick" and found["0-0"].cost == 1
+
+
+def async_cascade(second, **settings):
+    async def first(text):
+        await asyncio.sleep(0)
+        return quick([text])[0]
+
+    settings = {"retries": 2, "backoff": 0.001, "unit": "dollars", **settings}
+    return Cascade([Member(first, 1.0, "first"), Member(second, 5.0, "second")], **settings)
+
+
+def policy_for_words():
+    async def second(text):
+        return truth(text), 0.99
+
+    cascade = async_cascade(second)
+    ledger = cascade.record((words(), [truth(w) for w in words()]), split="all")
+    held_out, val, _ = ledger.partition()
+    policy = Policy(MaxProbability()).fit(held_out).tune(val)
+    return policy.at(budget=0.6)
+
+
+def test_no_more_calls_run_at_once_than_allowed():
+    running, most = 0, 0
+
+    async def second(text):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return truth(text), 0.99
+
+    cascade = async_cascade(second, concurrency=3)
+    found = cascade.run(words(), policy_for_words())
+    assert all(answer.answer == truth(text) for answer, text in zip(found, words(), strict=True))
+    assert most == 3
+
+
+def test_calls_that_fail_are_tried_again_with_longer_pauses():
+    calls = {}
+
+    async def second(text):
+        calls.setdefault(text, []).append(time.monotonic())
+        if len(calls[text]) < 3:
+            raise ConnectionError
+        return truth(text), 0.99
+
+    cascade = async_cascade(second, backoff=0.02)
+    (found,) = cascade.run(["6-6"], policy_for_words())
+    assert (found.answer, found.failures, found.why) == ("6", (), "last")
+    first, middle, last = calls["6-6"]
+    assert middle - first >= 0.02
+    assert last - middle >= 0.04
+
+
+def test_where_a_model_fails_the_answer_before_is_given():
+    async def second(text):
+        raise ConnectionError
+
+    (sure, unsure) = async_cascade(second).run(["0-0", "6-6"], policy_for_words())
+    assert (sure.answer, sure.why) == ("0", "sure")
+    assert (unsure.answer, unsure.why, unsure.failures) == ("?", "failed", ("second",))
+    assert (unsure.stage, unsure.member, unsure.cost) == (1, "first", 1.0)
+
+
+def test_where_the_first_model_fails_the_next_is_asked():
+    def broken(batch):
+        raise RuntimeError("out of order")
+
+    policy = policy_for_words()
+    cascade = async_cascade(lambda batch: [(truth(text), 0.99) for text in batch])
+    cascade.members[0].model = broken
+    (found,) = cascade.run(["0-0"], policy)
+    assert (found.answer, found.failures, found.cost) == ("0", ("first",), 5.0)
+    cascade.members[1].model = broken
+    (lost,) = cascade.run(["0-0"], policy)
+    assert (lost.answer, lost.why, lost.failures) == (None, "failed", ("first", "second"))
+
+
+def test_at_the_deadline_items_are_answered_with_what_there_is():
+    async def second(text):
+        await asyncio.sleep(30)
+        return truth(text), 0.99
+
+    start = time.monotonic()
+    (found,) = async_cascade(second).run(["6-6"], policy_for_words(), deadline=0.05)
+    assert time.monotonic() - start < 5
+    assert (found.answer, found.why) == ("?", "deadline")
+
+
+def test_streams_of_items_are_answered_in_order():
+    async def second(text):
+        await asyncio.sleep(0.001 * (len(text) % 3))
+        return truth(text), 0.99
+
+    async def collect():
+        async def items():
+            for text in words(30):
+                yield text
+
+        cascade, policy = async_cascade(second, concurrency=4), policy_for_words()
+        return [found.answer async for found in cascade.astream(items(), policy)]
+
+    assert asyncio.run(collect()) == [truth(text) for text in words(30)]
+
+
+def test_failures_while_recording_keep_what_was_said_before():
+    async def second(text):
+        if text == "6-6":
+            raise ConnectionError
+        return truth(text), 0.99
+
+    ledger = async_cascade(second).record((words(20), [truth(w) for w in words(20)]), split="val")
+    assert ledger.lengths.tolist()[6] == 1
+    assert ledger.labels[6].tolist() == [False, False]
+    assert ledger.labels[13].tolist() == [False, True]
+
+
+def test_seconds_are_measured():
+    def slow(batch):
+        time.sleep(0.002 * len(batch))
+        return quick(batch)
+
+    cascade = Cascade([quick, slow]).measure(words(10), rounds=1)
+    ledger = cascade.record((words(), [truth(w) for w in words()]), split="all")
+    assert ledger.unit == "seconds"
+    assert ledger.reference_cost == pytest.approx(0.002, rel=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Cascade([quick]), ConfigError, "at least two stages"),
+        (lambda: Cascade([quick, careful], concurrency=0), ConfigError, "`concurrency` must be"),
+        (lambda: Member("gpt"), ConfigError, "cannot be a model of a cascade"),
+        (lambda: Cascade([quick, careful], unit="macs"), ConfigError, "multiply-accumulates of"),
+        (
+            lambda: Cascade([quick, quick]).record((words(), words()), split="val"),
+            LedgerError,
+            "what `quick` costs is not known",
+        ),
+        (
+            lambda: Cascade([Member(quick, 1.0), careful]).record((words(), words())),
+            LedgerError,
+            "do not say which split",
+        ),
+        (
+            lambda: Cascade([Member(lambda b: [1], 1.0), careful]).record(
+                (["a", "b"], None), "val"
+            ),
+            NetworkError,
+            "a confidence for each of 2 items, got 1",
+        ),
+        (
+            lambda: Cascade([Member(lambda b: [1], 1.0), careful]).record((["a"], None), "val"),
+            NetworkError,
+            "must return logits .n, K., or for each item",
+        ),
+        (
+            lambda: modules().run(torch.zeros(1, 8), policy_for_words()),
+            NetworkError,
+            "fitted on a ledger of other models",
+        ),
+    ],
+)
+def test_mistakes_are_named(make, error, message):
+    with pytest.raises(error, match=message):
+        make()

@@ -1,0 +1,244 @@
+"""Folders on disk: damage is noticed, links are not followed, nothing is left behind."""
+
+import json
+import os
+from zipfile import ZipFile
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from offramp import Ledger, Policy, storage, synthetic
+from offramp.errors import ConfigError, FileFormatError, OfframpError
+from offramp.ledger import npz
+from offramp.networks import EarlyExitNetwork, build
+from offramp.scorers import MaxProbability
+from offramp.storage import read_folder, sweep, verify, write_folder
+from offramp.studies import read_study
+from offramp.studies.cache import Cache, declare_done, is_whole
+from offramp.training.checkpoint import Checkpoints, Place
+
+
+def make_policy(folder):
+    ledgers = synthetic.ledgers(seed=0, samples=60)
+    Policy(MaxProbability()).fit(ledgers["held_out"]).tune(ledgers["val"]).save(folder)
+
+
+HISTORY = {"records": [], "stopped": {}, "objective": {}}
+MAKERS = {
+    "ledger": lambda folder: synthetic.ledgers(seed=0, samples=60)["val"].save(folder),
+    "policy": make_policy,
+    "network": lambda folder: build("convnet", num_classes=3, image_size=16).save(folder),
+    "checkpoint": lambda folder: Checkpoints(folder.parent, {}).save(
+        Place(), HISTORY, {"network.weight": torch.randn(8)}
+    ),
+}
+LOADERS = {
+    "ledger": Ledger.load,
+    "policy": Policy.load,
+    "network": EarlyExitNetwork.load,
+    "checkpoint": lambda folder: Checkpoints(folder.parent, {}).load(),
+}
+
+
+@pytest.fixture(params=MAKERS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def saved(kind, tmp_path):
+    folder = tmp_path / "checkpoint"
+    MAKERS[kind](folder)
+    return folder
+
+
+def tensor_file(folder):
+    (path,) = folder.glob("*.safetensors")
+    return path
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.floats(0, 1, exclude_max=True), st.integers(0, 7))
+def test_one_flipped_bit_is_noticed_and_the_file_named(saved, kind, place, bit):
+    path = tensor_file(saved)
+    content = path.read_bytes()
+    damaged = bytearray(content)
+    damaged[int(place * len(content))] ^= 1 << bit
+    path.write_bytes(damaged)
+    with pytest.raises(FileFormatError, match=rf"{path.name} is damaged.*good copy"):
+        LOADERS[kind](saved)
+    path.write_bytes(content)
+    LOADERS[kind](saved)
+
+
+def test_folders_without_a_checksum_still_load(saved, kind):
+    path = saved / f"{kind}.json"
+    meta = json.loads(path.read_text())
+    del meta["tensors"]["sha256"]
+    path.write_text(json.dumps(meta))
+    LOADERS[kind](saved)
+    assert [(file.damage, file.has_checksum) for file in verify(saved)] == [(None, False)]
+
+
+def test_large_tensors_are_left_to_verify(tmp_path, monkeypatch):
+    write_folder(tmp_path, "ledger", 1, {}, {"a": torch.ones(4)})
+    path = tensor_file(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    monkeypatch.setattr(storage, "CHECKED_BYTES", 0)
+    assert read_folder(tmp_path, "ledger", 1)[1]["a"].tolist() != [1, 1, 1, 1]
+    (file,) = verify(tmp_path)
+    assert f"{path} is damaged" in file.damage
+
+
+def test_links_out_of_the_folder_are_not_followed(saved, kind, tmp_path):
+    path = tensor_file(saved)
+    moved = tmp_path / "elsewhere.safetensors"
+    path.rename(moved)
+    path.symlink_to(moved)
+    with pytest.raises(FileFormatError, match="symbolic link out of its folder"):
+        LOADERS[kind](saved)
+    assert "symbolic link" in next(verify(saved)).damage
+
+
+def test_links_within_the_folder_and_to_whole_folders_are_followed(saved, kind, tmp_path):
+    path = tensor_file(saved)
+    path.rename(saved / "other.safetensors")
+    path.symlink_to("other.safetensors")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "checkpoint").symlink_to(saved)
+    LOADERS[kind](tmp_path / "links" / "checkpoint")
+
+
+def test_a_damaged_result_in_the_cache_is_not_taken_for_whole(tmp_path):
+    files = [tmp_path / "comparison.json", tmp_path / "ledger"]
+    files[0].write_text('{"value": 1.25}')
+    synthetic.ledgers(seed=0, samples=60)["val"].save(files[1])
+    declare_done(tmp_path, files, {}, 0.0)
+    assert is_whole(tmp_path)
+    assert sorted(file.path.suffix for file in verify(tmp_path)) == [
+        ".json",
+        ".json",
+        ".safetensors",
+    ]
+    files[0].write_text('{"value": 1.75}')
+    assert not is_whole(tmp_path)
+    assert [file.path for file in verify(tmp_path) if file.damage] == [files[0]]
+
+
+def test_results_that_an_older_version_cached_are_whole(tmp_path):
+    (tmp_path / "comparison.json").write_text("{}")
+    done = {"settings": {}, "files": {"comparison.json": 2}}
+    (tmp_path / "done.json").write_text(json.dumps(done))
+    assert is_whole(tmp_path)
+
+
+def test_what_a_killed_run_left_is_swept_and_nothing_else(tmp_path):
+    write_folder(tmp_path, "checkpoint", 1, {}, {"a": torch.ones(1)})
+    kept = {path.name for path in tmp_path.iterdir()} | {"mine.tmp", ".hidden", "a.safetensors"}
+    left = {".checkpoint.json.0123abcd.tmp", "checkpoint-0123abcd.safetensors"}
+    for name in {*kept, *left}:
+        (tmp_path / name).touch()
+    write_folder(tmp_path, "checkpoint", 1, {}, {"a": torch.ones(2)})
+    sweep(tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert not names & left
+    assert {"mine.tmp", ".hidden", "a.safetensors", "checkpoint.json"} <= names
+    assert len(read_folder(tmp_path, "checkpoint", 1)[1]["a"]) == 2
+
+
+def places(value, path=()):
+    """The paths to everything inside of JSON values."""
+    yield path
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(item, (*path, key))
+
+
+ODD = [None, True, -1, 10**30, 1.5, "", "x", [], [1], ["x"], {}, {"a": 1}, [[1, 2], [3]], 2**40]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_odd_values_in_a_description_give_an_error_of_our_own(saved, kind, data):
+    path = saved / f"{kind}.json"
+    text = path.read_text()
+    meta = json.loads(text)
+    *parents, last = data.draw(st.sampled_from([each for each in places(meta) if each]))
+    table = meta
+    for key in parents:
+        table = table[key]
+    table[last] = data.draw(st.sampled_from(ODD))
+    path.write_text(json.dumps(meta))
+    try:
+        LOADERS[kind](saved)  # a harmless change may load
+    except OfframpError as error:
+        assert str(error)
+    finally:
+        path.write_text(text)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_tensors_of_another_type_or_shape_are_refused_when_a_policy_is_loaded(tmp_path, data):
+    if not (tmp_path / "policy.json").exists():
+        make_policy(tmp_path)
+    meta, tensors = read_folder(tmp_path, "policy", 1)
+    name = data.draw(st.sampled_from(sorted(tensors)))
+    changed = data.draw(
+        st.sampled_from([tensors[name][None], tensors[name].half(), tensors[name][:0]])
+    )
+    rest = {key: value for key, value in meta.items() if key not in ("format", "version")}
+    del rest["tensors"]
+    odd = write_folder(tmp_path / "odd", "policy", 1, rest, {**tensors, name: changed})
+    if name.startswith("seen") and changed.dtype == torch.int64 and changed.ndim == 1:
+        return  # a step that has seen nothing
+    with pytest.raises(FileFormatError, match="not a complete policy"):
+        Policy.load(odd)
+
+
+def test_archives_that_declare_more_than_they_hold_are_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    header = np.lib.format.magic(1, 0)
+    text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 8, 1000)}".ljust(117)
+    with ZipFile(path, "w") as archive:
+        archive.writestr(
+            "logits.npy", header + (118).to_bytes(2, "little") + text + b"\n" + b"0" * 64
+        )
+    with pytest.raises(FileFormatError, match="declares 32,000,000,000 bytes, and the file has"):
+        Ledger.load(path, split="val")
+
+
+def test_archives_that_unpack_to_far_more_are_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, logits=np.zeros((1000, 10, 100), np.float32))
+    monkeypatch.setattr(npz, "MOST_UNPACKED", 1 << 20)
+    with pytest.raises(FileFormatError, match="would unpack from"):
+        Ledger.load(path, split="val")
+
+
+def test_a_cache_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(FileFormatError, match="cache is a file, not a folder"):
+        Cache(tmp_path / "cache")
+
+
+def test_a_study_that_inherits_from_itself_is_refused(tmp_path):
+    text = '[networks.a]\nfrom = "{}"\n'
+    for name, origin in (("one", "two"), ("two", "three"), ("three", "one")):
+        (tmp_path / f"{name}.toml").write_text(text.format(origin))
+    with pytest.raises(ConfigError, match=r"leads back to its own file: one\.toml <- three\.toml"):
+        read_study(tmp_path / "one.toml")
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[" * 100_000, '{"version": ' + "9" * 10_000 + "}", "\udce4"]
+)
+def test_what_is_no_json_is_said_to_be_none(tmp_path, text):
+    (tmp_path / "policy.json").write_bytes(os.fsencode(text))
+    with pytest.raises(FileFormatError, match=r"policy\.json is not valid JSON"):
+        Policy.load(tmp_path)
