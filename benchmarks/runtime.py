@@ -299,7 +299,9 @@ def print_overhead(name: str, setting: Setting, scorers: Sequence[str]) -> None:
             for looked_at, limit in ((exits, NEVER), (1, -NEVER)):
                 runner = Runner(network, policy.at(budget=0.6))
                 limits = torch.full((exits,), limit)
-                runner._point = replace(runner._point, limits=limits, needs_head=(True,) * exits)
+                runner.operation.point = replace(
+                    runner.operation.point, limits=limits, needs_head=(True,) * exits
+                )
                 jobs["runner", looked_at] = runner
                 jobs["bare", looked_at] = partial(bare, network, exits=looked_at)
             best = best_times(jobs, x, repeats=max(1, 16 // size), rounds=20 * setting.rounds)

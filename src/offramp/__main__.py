@@ -2,4 +2,5 @@
 
 from offramp.cli.app import main
 
-main()
+if __name__ == "__main__":  # the processes of a server import this file again
+    main()

@@ -1,5 +1,7 @@
 """Policy = answer + scorer + operating points: the only place where they are joined."""
 
+import hashlib
+import json
 import math
 import warnings
 from collections.abc import Sequence
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from offramp.answer_confidence import Confidence, fit_confidence
 from offramp.answers import Answer, CurrentExit, crossfit_answers
-from offramp.component import check_kind
+from offramp.component import Component, check_kind
 from offramp.costs import Costs
 from offramp.errors import (
     BudgetError,
@@ -422,6 +424,21 @@ class Policy:
             raise FileFormatError(f"{where}: {error}") from None
         policy._check_tensors(where, meta.get("kind", "logits"))
         return policy
+
+    def fingerprint(self) -> str:
+        """A hash of everything that was learned, and of the operating points."""
+        digest = hashlib.sha256()
+        components: dict[str, Component] = {"answer": self.answer, "scorer": self.scorer}
+        if self.confidence is not None:
+            components["confidence"] = self.confidence
+        tensors = {f"points.{key}": value for key, value in self.points.tensors().items()}
+        for name, component in components.items():
+            digest.update(json.dumps(component.describe(), sort_keys=True, default=str).encode())
+            tensors |= {f"{name}.{key}": value for key, value in component.state().items()}
+        for name, tensor in sorted(tensors.items()):
+            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
+            digest.update(tensor.contiguous().numpy().data)
+        return digest.hexdigest()
 
     def _check_tensors(self, where: str, kind: str) -> None:
         """Raise `FileFormatError` unless tensors of a file fit its exits and classes."""

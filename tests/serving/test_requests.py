@@ -34,7 +34,7 @@ def ask(parser, **fields):
 
 
 def test_a_port_that_is_taken_is_said_before_anything_is_loaded():
-    pytest.importorskip("litserve")
+    pytest.importorskip("fastapi")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,5 +1,6 @@
 """The sub-commands `export` and `serve`: parse, and one public call."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,10 +14,12 @@ from offramp.cli.options import (
     NetworkPath,
     PolicyPath,
     Precision,
+    TokenizerName,
     complete_data,
 )
 from offramp.cli.predict_bench import load_policy
 from offramp.cli.train_record import load_network
+from offramp.errors import ProcessError
 from offramp.progress import RunProgress
 
 
@@ -45,22 +48,37 @@ def export_command(
     pip install 'offramp[onnx]'.
     """
     from offramp.onnx import export
+    from offramp.serving.images import reading_notes
 
     loaded, chosen = load_network(network), load_policy(policy, budget)
     with RunProgress() as progress:
         points: Literal["selected", "all"] = "all" if all_points else "selected"
-        export(loaded, chosen, folder, progress=progress.step, points=points, full=full)
+        notes = reading_notes(loaded.inputs, network)
+        export(
+            loaded, chosen, folder, progress=progress.step, points=points, full=full, notes=notes
+        )
     graphs = len(list(folder.glob("*.onnx")))
     out.print(f"{graphs} graphs and export.json written to {folder}/", highlight=False)
 
 
 def serve_command(
-    network: NetworkPath,
-    policy: PolicyPath,
+    network: Annotated[
+        Path,
+        typer.Argument(
+            metavar="NETWORK",
+            help="Folder of a run, of a saved network, or of an export, which needs no POLICY.",
+        ),
+    ],
+    policy: Annotated[
+        Path | None, typer.Argument(metavar="POLICY", help="Folder of a policy.")
+    ] = None,
     host: Annotated[
-        str, typer.Option(help="127.0.0.1 for this machine only; 0.0.0.0 or :: for everybody.")
+        str,
+        typer.Option(
+            help="Address or name; 127.0.0.1 for this machine only, 0.0.0.0 or :: for all."
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="1024 to 65535.")] = 8000,
+    port: Annotated[int, typer.Option(help="1 to 65535.")] = 8000,
     budget: Budget = None,
     data: Annotated[
         str | None,
@@ -83,7 +101,9 @@ def serve_command(
     workers: Annotated[
         int, typer.Option(help="Number of processes that each hold the network.")
     ] = 1,
-    threads: Annotated[int | None, typer.Option(help="Threads of torch in each worker.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of torch or ONNX Runtime in each worker.")
+    ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
     max_bytes: Annotated[int, typer.Option(help="Size limit of a request's body.")] = 4 * 2**20,
@@ -96,19 +116,41 @@ def serve_command(
     max_requests: Annotated[
         int, typer.Option(help="Largest number of open requests; further ones get a 503.")
     ] = 1000,
+    tokenizer: TokenizerName = None,
+    hold_budget: Annotated[
+        bool,
+        typer.Option(
+            "--hold-budget",
+            help="Keep the mean cost at the budget when inputs become harder or easier.",
+        ),
+    ] = False,
+    drain_timeout: Annotated[
+        float, typer.Option(help="Seconds that open requests get once the server is to stop.")
+    ] = 30.0,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Write every request to stderr, as JSON.")
+    ] = False,
+    remote_admin: Annotated[
+        bool,
+        typer.Option("--remote-admin", help="Let other machines change budget and policy, too."),
+    ] = False,
 ) -> None:
     """Answer requests over HTTP; every sample stops at its own exit.
 
     POST /predict takes a PNG or JPEG, or JSON: {"image": BASE64}, {"inputs": NESTED LISTS} or, for
-    text, {"input_ids": LIST}; an "id" is returned with the answer. The answer is JSON: class,
-    name, confidence (the calibrated probability that it is right), likely_wrong, exit and cost.
-    GET /health says whether the server is ready, and GET /metrics is for Prometheus.
+    text, {"text": TEXT} or {"input_ids": LIST}; an "id" is returned with the answer. The answer is
+    JSON: class, name, confidence (the calibrated probability that it is right), likely_wrong, exit
+    and cost. GET /health says whether the server is ready, and GET /metrics is for Prometheus.
 
     Requests that arrive together are answered in one batch, which every sample leaves at its own
     exit. Example: curl -H 'Content-Type: image/png' --data-binary @a.png 127.0.0.1:8000/predict
 
-    There is no encryption, and no key unless LIT_SERVER_API_KEY is set (clients then send it as
-    X-API-Key): put a proxy in front of a public server. Needs pip install 'offramp[serve]'.
+    Ctrl-C or SIGTERM: open requests are answered, new ones refused, and the command returns 0.
+
+    There is no encryption, and no key unless OFFRAMP_API_KEY is set (clients then send it as
+    X-API-Key): put a proxy in front of a public server. With OFFRAMP_ADMIN_TOKEN set, PUT
+    /admin/budget and POST /admin/reload change the budget and read the policy again. Needs
+    pip install 'offramp[serve]'.
     """
     from offramp.machine import describe_device, find_device, to_precision
     from offramp.serving import Model, ServeConfig, serve
@@ -126,15 +168,31 @@ def serve_command(
         max_pixels=max_pixels,
         body_timeout=body_timeout,
         max_requests=max_requests,
+        drain_timeout=drain_timeout,
+        access_log=access_log,
+        remote_admin=remote_admin,
     )
     model = Model.of_run(
-        network, policy, budget, data=data, domain=domain, class_names=class_names
+        network,
+        policy,
+        budget,
+        data=data,
+        domain=domain,
+        class_names=class_names,
+        tokenizer=tokenizer,
     )
     place = find_device(device)
-    err.print(
-        f"serving on {describe_device(place)}, {to_precision(precision, place)}, at "
-        f"http://{host}:{port}/predict; stop with Ctrl-C",
-        soft_wrap=True,
-    )
-    serve(model, config)
+    where = "ONNX Runtime"
+    if model.policy is not None:
+        where = f"{describe_device(place)}, {to_precision(precision, place)}"
+
+    def ready(address: str) -> None:
+        text = f"serving on {where}, at {address}/predict; stop with Ctrl-C"
+        err.print(text, soft_wrap=True)
+
+    try:
+        serve(replace(model, hold_budget=hold_budget), config, ready=ready)
+    except ProcessError as error:  # not the user's mistake: a supervisor should start it again
+        err.print(f"offramp: {error}", style="red", soft_wrap=True)
+        raise typer.Exit(1) from None
     err.print("stopped", highlight=False)

@@ -129,8 +129,8 @@ def rebuild_backbone(builder: str | None, settings: dict[str, Any], class_name: 
     if builder is None:
         raise FileFormatError(
             f"this network was attached to a backbone of your own, a {class_name}: pass one as "
-            f"load(folder, backbone={class_name}(...)). Commands cannot make it: run and export "
-            "such a network from Python"
+            f"load(folder, backbone={class_name}(...)). Commands cannot make it: export such a "
+            "network from Python (offramp.export), and `offramp serve` takes the export"
         )
     if builder not in BUILDERS:
         raise FileFormatError(

@@ -6,7 +6,7 @@ import json
 import logging
 import secrets
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +43,7 @@ def export(
     progress: Callable[[int, int, str], None] = lambda done, total, text: None,
     points: Literal["selected", "all"] = "selected",
     full: bool = True,
+    notes: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a network and its policy as ONNX graphs, for `OnnxRunner` or any other program.
 
@@ -63,6 +64,8 @@ def export(
             is fastest; `OnnxRunner.set_budget` then reaches the points that open no others.
             `all` keeps the exits that are open at any point.
         full: Also write the network without exits, for comparison: `OnnxRunner.full`.
+        notes: JSON values to keep in `export.json`, such as `class_names`; `offramp export` notes
+            how images are read.
 
     Returns:
         The folder's path.
@@ -96,9 +99,10 @@ def export(
             val_samples=val_samples(policy),
             segments=_write_segments(writer, exported, state),
             network=network.fingerprint(),
-            policy=_fingerprint(policy),
+            policy=policy.fingerprint(),
             confidence=_write_confidence(writer, policy, network.num_classes),
             full=_write_full(writer, exported, state) if full else None,
+            notes=dict(notes or {}),
         )
         manifest.write(folder)
     except BaseException:
@@ -234,22 +238,6 @@ def _quietly() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-def _fingerprint(policy: Policy) -> str:
-    """A hash of everything that the policy has learned, and of its operating points."""
-    digest = hashlib.sha256()
-    components: dict[str, Any] = {"answer": policy.answer, "scorer": policy.scorer}
-    if policy.confidence is not None:
-        components["confidence"] = policy.confidence
-    tensors = {f"points.{key}": value for key, value in policy.points.tensors().items()}
-    for name, component in components.items():
-        digest.update(json.dumps(component.describe(), sort_keys=True, default=str).encode())
-        tensors |= {f"{name}.{key}": value for key, value in component.state().items()}
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
-        digest.update(tensor.contiguous().numpy().data)
-    return digest.hexdigest()
 
 
 def _own_files(folder: Path) -> list[Path]:

@@ -6,7 +6,7 @@ bit by bit. Files are named without a path: a description cannot point outside i
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,7 @@ class Manifest:
     policy: str  # fingerprint of the policy
     confidence: GraphFile | None = None  # the probability that answers are right, if known
     full: GraphFile | None = None  # the network without exits, if there is one
+    notes: dict[str, Any] = field(default_factory=dict)  # what else its reader should know
 
     @property
     def graphs(self) -> list[GraphFile]:
@@ -90,16 +91,21 @@ class Manifest:
         own = [segment.graph for segment in self.segments]
         return own + [graph for graph in (self.confidence, self.full) if graph is not None]
 
-    def missing_exits(self, selected: int) -> list[int]:
-        """The exits that are open at an operating point, and that the graphs do not have."""
+    def missing_exits(self, selected: int) -> list[str]:
+        """Names of the exits that are open at a point, and that the graphs do not have."""
         present = {segment.exit_index for segment in self.segments}
         is_open = open_exits(self.points.thresholds[selected])
-        return [index for index, each in enumerate(is_open) if each and index not in present]
+        return [
+            self.exit_names[index]
+            for index, each in enumerate(is_open)
+            if each and index not in present
+        ]
 
     def operating_point(self, selected: int) -> OperatingPoint:
         """The operating point with this index, ready to run."""
         limits = rounded_up(self.points.thresholds[selected], torch.float32)
         return OperatingPoint(
+            index=selected,
             limits=limits,
             needs_head=open_exits(limits),  # graphs return what others read
             keeps_logits=any(graph.reads_logits for graph in self.graphs),
@@ -128,6 +134,7 @@ class Manifest:
             "segments": [asdict(segment) for segment in self.segments],
             **{name: asdict(graph) for name, graph in extra.items() if graph is not None},
             "points": points,
+            "notes": self.notes,
         }
         return write_description(folder, "export", VERSION, meta)
 
@@ -149,6 +156,7 @@ class Manifest:
             policy=meta.value("policy", str),
             confidence=_read_graph(meta, "confidence") if "confidence" in meta.meta else None,
             full=_read_graph(meta, "full") if "full" in meta.meta else None,
+            notes=meta.value("notes", dict) if "notes" in meta.meta else {},
         )
         _check(manifest, str(folder))
         return manifest
@@ -244,8 +252,8 @@ def _check(manifest: Manifest, folder: str) -> None:
         )
     if missing := manifest.missing_exits(manifest.selected):
         raise FileFormatError(
-            f"{folder} has no graphs of the exits {missing}, which are open at the chosen point; "
-            "export again"
+            f"{folder} has no graphs of the exits {', '.join(missing)}, which are open at the "
+            "chosen point; export again"
         )
     if not (manifest.costs > 0).all() or not (manifest.costs.diff() > 0).all():
         raise FileFormatError(

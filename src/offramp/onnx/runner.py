@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from offramp.errors import BudgetError, ConfigError
+from offramp.errors import ConfigError
 from offramp.machine import physical_cores
-from offramp.networks.inputs import TextInput, as_batch
+from offramp.networks.inputs import Inputs, TextInput, as_batch
 from offramp.networks.state import State, leaf_at
 from offramp.onnx.graphs import Graph, open_graph
 from offramp.onnx.manifest import SO_FAR, Manifest, Segment, names
@@ -18,6 +18,7 @@ from offramp.runtime.engine import StagedRunner
 from offramp.runtime.inflight import InFlightBatch
 from offramp.runtime.operating_point import OperatingPoint
 from offramp.runtime.output import ConfidenceFunction, ExitOutput, OutputBuffer
+from offramp.runtime.stats import Ladder, Operation, hold_window
 
 
 class OnnxRunner(StagedRunner):
@@ -33,6 +34,8 @@ class OnnxRunner(StagedRunner):
         threads: Threads of ONNX Runtime; by default one per physical core that the process may
             use, by its affinity and the quota of its container.
         false_alarm_rate: Probability of a false drift alarm in `stats`, over the whole stream.
+        hold_budget: As for `Runner`; only points whose exits are in the export are used, so
+            export with `points="all"`.
         clock: Seconds, for deadlines.
 
     Attributes:
@@ -51,6 +54,7 @@ class OnnxRunner(StagedRunner):
         threads: int | None = None,
         *,
         false_alarm_rate: float = 0.01,
+        hold_budget: bool | int = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if threads is not None and threads < 1:
@@ -59,16 +63,15 @@ class OnnxRunner(StagedRunner):
         self.manifest = manifest
         self.threads = threads or physical_cores()
         self._folder = Path(folder)
+        ladder = Ladder(manifest.points, manifest.operating_point, manifest.missing_exits)
         super().__init__(
-            manifest.operating_point(manifest.selected),
+            Operation(ladder, manifest.selected, false_alarm_rate, hold_window(hold_budget)),
             manifest.num_classes,
             _confidence_of(self._folder, manifest),
-            false_alarm_rate=false_alarm_rate,
             clock=clock,
         )
         self._segments = self._open_segments()
         self._first_names = self._state_names(manifest.segments[0])
-        self._selected = manifest.selected
 
     def _open_segments(self) -> dict[int, "_Opened"]:
         """The graphs of segments, by the index of their first stage."""
@@ -89,7 +92,19 @@ class OnnxRunner(StagedRunner):
     @property
     def thresholds(self) -> Tensor:
         """`[M]` float64, at the present operating point."""
-        return self.manifest.points.thresholds[self._selected]
+        return self.manifest.points.thresholds[self.operation.point.index]
+
+    @property
+    def inputs(self) -> Inputs:
+        """What a batch looks like."""
+        return self.manifest.inputs
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What runs: the number of `exits`, and fingerprints of the `network` and the `policy`."""
+        manifest = self.manifest
+        exits = len(manifest.exit_names)
+        return {"exits": exits, "network": manifest.network, "policy": manifest.policy}
 
     def full(self, x: Any) -> Tensor:  # noqa: ANN401 - a batch as the network takes it
         """The network without exits in ONNX Runtime, `[N, K]` float32, for comparison.
@@ -112,17 +127,6 @@ class OnnxRunner(StagedRunner):
                 "with full=True"
             )
         return open_graph(self._folder, graph, self.threads)
-
-    def _point_at(self, budget: float) -> OperatingPoint:
-        selected = self.manifest.points.for_budget(budget)
-        if missing := self.manifest.missing_exits(selected):
-            shown = ", ".join(self.manifest.exit_names[exit_index] for exit_index in missing)
-            raise BudgetError(
-                f"the budget {budget} needs exits that are not in this export ({shown}): export "
-                "again at that budget, or with points='all'"
-            )
-        self._selected = selected
-        return self.manifest.operating_point(selected)
 
     def _begin(self, x: Any) -> dict[str, Tensor]:  # noqa: ANN401
         """The tensors that the first graph takes, by name."""

@@ -5,11 +5,12 @@ from offramp.runtime.members import Member, Said
 from offramp.runtime.operating_point import near_threshold
 from offramp.runtime.output import RunOutput
 from offramp.runtime.runner import Runner
-from offramp.runtime.stats import RunStats
+from offramp.runtime.stats import HeldBudget, RunStats
 
 __all__ = [
     "Cascade",
     "CascadeAnswer",
+    "HeldBudget",
     "Member",
     "RunOutput",
     "RunStats",

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from offramp.errors import ConfigError, MemoryLimitError
+from offramp.networks.inputs import Inputs
 from offramp.networks.state import State, batch_size, join_key, take
 from offramp.runtime.inflight import HistoryBuffer, InFlightBatch, finite_samples, join_batches
 from offramp.runtime.operating_point import OperatingPoint
 from offramp.runtime.output import ConfidenceFunction, ExitOutput, OutputBuffer, RunOutput
-from offramp.runtime.stats import RunStats, StatsCollector
+from offramp.runtime.stats import Operation, RunStats
 from offramp.thresholds.rule import stops
 
 # Torch on the CPU and ONNX Runtime report a failed allocation in no error class of its own.
@@ -30,26 +31,22 @@ Write = Callable[[Tensor, int, ExitOutput], None]
 class StagedRunner(ABC):
     """Runs stages one after the other and removes the samples that stop from the batch.
 
-    A subclass says how a batch begins, how a stage runs, what its exit returns, and how the
-    operating point for a budget is found. `confidence` is None if it is not known, and
-    `false_alarm_rate` is the probability of a false drift alarm in `stats`, over the whole stream.
+    A subclass says what a batch is, how it begins, how a stage runs, what its exit returns, and
+    how the operating point for a budget is found. `operation` holds the point and counts what is
+    done there; `confidence` is None if it is not known.
     """
 
     def __init__(
         self,
-        point: OperatingPoint,
+        operation: Operation,
         num_classes: int,
         confidence: ConfidenceFunction | None = None,
-        false_alarm_rate: float = 0.01,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        if not 0 < false_alarm_rate < 1:
-            raise ConfigError(f"`false_alarm_rate` must lie in (0, 1), got {false_alarm_rate}")
         self.num_classes = num_classes
-        self._point = point
+        self.operation = operation
         self._confidence = confidence
         self._clock = clock
-        self._stats = StatsCollector(point, false_alarm_rate)
 
     def __call__(self, x: Any, deadline: float | None = None) -> RunOutput:  # noqa: ANN401
         """Answer a batch.
@@ -68,7 +65,18 @@ class StagedRunner(ABC):
             MemoryLimitError: The batch does not fit into memory.
         """
         until = None if deadline is None else self._clock() + _checked_deadline(deadline)
-        point = self._point
+        point = self.operation.point
+        return self._finish(point, self._answer(point, x, until))
+
+    def run_at(self, index: int, x: Any) -> RunOutput:  # noqa: ANN401
+        """Answer a batch at the operating point with this number, and count nothing.
+
+        For servers, which count what several runners have done.
+        """
+        point = self.operation.ladder[index]
+        return self._answer(point, x).finish(point, self._confidence)
+
+    def _answer(self, point: OperatingPoint, x: Any, until: float | None = None) -> OutputBuffer:  # noqa: ANN401
         state = self._begin(x)
         samples = batch_size(state)
         buffer = self._buffer(samples)
@@ -82,7 +90,7 @@ class StagedRunner(ABC):
                     self._force(point, exit_index - 1, batch, buffer)
                     break
                 batch = self._run_stage(point, exit_index, batch, buffer.write)
-        return self._finish(point, buffer)
+        return buffer
 
     def _enter(
         self, point: OperatingPoint, state: State, samples: int, first_row: int
@@ -143,7 +151,7 @@ class StagedRunner(ABC):
     def _finish(self, point: OperatingPoint, buffer: OutputBuffer) -> RunOutput:
         output = buffer.finish(point, self._confidence)
         exits = buffer.exits_of_answered(output)
-        self._stats.add(point, exits, buffer.failed, buffer.forced)
+        self.operation.add(point, exits, buffer.failed, buffer.forced)
         return output
 
     def stream(self, batches: Iterable[Any], window: int = 16) -> Iterator[RunOutput]:
@@ -166,14 +174,13 @@ class StagedRunner(ABC):
         """
         if window < 1:
             raise ConfigError(f"`window` must be at least 1, got {window}")
-        point = self._point
-        for buffer in _Stream(self, point, window).run(batches):
+        for point, buffer in _Stream(self, window).run(batches):
             yield self._finish(point, buffer)
 
     @property
     def stats(self) -> RunStats:
         """Cost and exit shares since the budget was set, and whether they have drifted."""
-        return self._stats.snapshot()
+        return self.operation.snapshot()
 
     def set_budget(self, budget: float) -> None:
         """Move to another of the policy's operating points; nothing is refitted.
@@ -186,8 +193,7 @@ class StagedRunner(ABC):
         Raises:
             BudgetError: No operating point is that cheap; the message says what is possible.
         """
-        self._point = self._point_at(budget)
-        self._stats.start(self._point)
+        self.operation.start(self._index_for(budget))
 
     @contextmanager
     def _running(self, samples: int) -> Iterator[None]:
@@ -204,9 +210,18 @@ class StagedRunner(ABC):
         """The precision in which stages run; float32 unless a subclass says otherwise."""
         return nullcontext()
 
+    @property
     @abstractmethod
-    def _point_at(self, budget: float) -> OperatingPoint:
-        """The operating point for a budget."""
+    def inputs(self) -> Inputs:
+        """What a batch looks like."""
+
+    @property
+    @abstractmethod
+    def about(self) -> dict[str, Any]:
+        """What runs: the number of `exits`, and fingerprints of the `network` and the `policy`."""
+
+    def _index_for(self, budget: float) -> int:
+        return self.operation.ladder.for_budget(budget)
 
     @abstractmethod
     def _begin(self, x: Any) -> State:  # noqa: ANN401
@@ -236,31 +251,38 @@ class StagedRunner(ABC):
 
 
 class _Stream:
-    """Keeps the stages busy with full batches, at one operating point.
+    """Keeps the stages busy with full batches, all of them at one operating point.
 
     There is a queue before every stage. The deepest full queue runs first, which keeps few
     samples in flight; a new batch is read only when no queue is full. When `window` batches are
     in flight, all queues are emptied from the first to the last, so no sample waits for ever and
-    memory is bounded.
+    memory is bounded. A runner that holds its budget moves to another point whenever nothing is in
+    flight.
     """
 
-    def __init__(self, runner: StagedRunner, point: OperatingPoint, window: int) -> None:
+    def __init__(self, runner: StagedRunner, window: int) -> None:
         self._runner = runner
-        self._point = point
+        self._point = point = runner.operation.point
         self._window = window
         self._full = 1  # samples: as many as in the largest input batch so far
         self._queues: list[list[InFlightBatch]] = [[] for _ in point.costs]
         self._outputs = _OutputQueue()
 
-    def run(self, batches: Iterable[Any]) -> Iterator[OutputBuffer]:
+    def run(self, batches: Iterable[Any]) -> Iterator[tuple[OperatingPoint, OutputBuffer]]:
         """Yield the answers to each batch, in order, as soon as they are complete."""
         for x in batches:
             self._accept(x)
             if len(self._outputs) >= self._window:
                 self._empty()
-            yield from self._outputs.complete()
+            yield from self._complete()
         self._empty()
-        yield from self._outputs.complete()
+        yield from self._complete()
+
+    def _complete(self) -> Iterator[tuple[OperatingPoint, OutputBuffer]]:
+        for buffer in self._outputs.complete():
+            yield self._point, buffer
+        if self._runner.operation.holds_budget and not len(self._outputs):
+            self._point = self._runner.operation.point
 
     def _accept(self, x: Any) -> None:  # noqa: ANN401 - a batch as the network takes it
         runner = self._runner

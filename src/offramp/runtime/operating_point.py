@@ -19,6 +19,7 @@ TOLERANCE = 1e-4  # of a score; changing the batch size in float32 changes far l
 class OperatingPoint:
     """One operating point, ready to run; it never changes, so threads can share it."""
 
+    index: int  # its number among the policy's points
     limits: Tensor  # `[M]` float32, thresholds rounded up; `+inf` where an exit is closed
     # `[M]`, whether the head has to run: its exit is open, or something later reads its logits
     needs_head: tuple[bool, ...]
@@ -36,7 +37,9 @@ class OperatingPoint:
         """Work out what has to run, given which heads `[M]` read the logits before them."""
         limits = rounded_up(policy.thresholds, torch.float32)
         keeps = policy.answer.reads_history or policy.scorer.reads_history or any(reads_logits)
+        assert policy.selected is not None, "thresholds are those of a point"
         return cls(
+            index=policy.selected,
             limits=limits,
             needs_head=needed_heads(policy, open_exits(limits), reads_logits),
             keeps_logits=keeps,

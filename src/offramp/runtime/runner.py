@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.fx.experimental.optimization import fuse
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from offramp.errors import ConfigError, NetworkError, OriginError, OriginWarning
+from offramp.errors import ConfigError, GuaranteeWarning, NetworkError, OriginError, OriginWarning
 from offramp.machine import AutoPrecision, autocast, device_for, to_precision
-from offramp.networks.inputs import AnyInput, as_batch
+from offramp.networks.inputs import AnyInput, Inputs, as_batch
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import (
     Shared,
@@ -28,6 +28,7 @@ from offramp.runtime.engine import StagedRunner
 from offramp.runtime.inflight import HistoryBuffer, InFlightBatch
 from offramp.runtime.operating_point import OperatingPoint
 from offramp.runtime.output import ExitOutput
+from offramp.runtime.stats import Ladder, Operation, hold_window
 
 
 class Runner(StagedRunner):
@@ -51,6 +52,9 @@ class Runner(StagedRunner):
             another backend. The first batches then take long. `"fold"` does not: it only folds
             batch norms into the convolutions before them, which changes the last bits of logits.
         false_alarm_rate: Probability of a false drift alarm in `stats`, over the whole stream.
+        hold_budget: Move along the policy's operating points when inputs become harder or
+            easier, so that the mean cost over a window of 2,000 samples, or of as many as are
+            given here, stays at the budget.
         clock: Seconds, for deadlines.
 
     Raises:
@@ -73,7 +77,7 @@ class Runner(StagedRunner):
         (torch.Size([16]), True)
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the first two by name
         self,
         network: EarlyExitNetwork,
         policy: Policy,
@@ -83,6 +87,7 @@ class Runner(StagedRunner):
         channels_last: bool = False,
         compile: bool | str = False,
         false_alarm_rate: float = 0.01,
+        hold_budget: bool | int = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         network = network_of(policy, network)
@@ -90,9 +95,21 @@ class Runner(StagedRunner):
         self.precision = to_precision(precision, self.device)
         self._reads_logits = [bool(getattr(h, "reads_logits", True)) for h in network.heads]
         self._reads_logits[0] = False  # there is nothing before it
-        point = OperatingPoint.of(policy, self._reads_logits)
         confidence = None if policy.confidence is None else policy.confidence.probability
-        super().__init__(point, network.num_classes, confidence, false_alarm_rate, clock)
+        operation = Operation(
+            Ladder(policy.points, _point_maker(policy, self._reads_logits)),
+            _selected(policy),
+            false_alarm_rate,
+            hold_window(hold_budget),
+        )
+        super().__init__(operation, network.num_classes, confidence, clock)
+        if hold_budget and policy.guarantee is not None:
+            warnings.warn(
+                f"the chosen operating point is certified ({policy.guarantee}), and a budget is "
+                "held by leaving it: the guarantee does not hold",
+                GuaranteeWarning,
+                stacklevel=2,
+            )
         self.network = network.to(self.device).eval()
         self._policy = policy
         self._scorers = [
@@ -109,11 +126,26 @@ class Runner(StagedRunner):
     @property
     def policy(self) -> Policy:
         """The policy at its present operating point."""
-        return self._policy
+        now = self.operation.point.index
+        return self._policy if now == self._policy.selected else _moved(self._policy, now)
 
-    def _point_at(self, budget: float) -> OperatingPoint:
+    @property
+    def inputs(self) -> Inputs:
+        """What a batch looks like."""
+        return self.network.inputs
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What runs: the number of `exits`, and fingerprints of the `network` and the `policy`."""
+        return {
+            "exits": self.network.num_exits,
+            "network": self._policy.network or self.network.fingerprint(),
+            "policy": self._policy.fingerprint(),
+        }
+
+    def _index_for(self, budget: float) -> int:
         self._policy = self._policy.at(budget=budget)
-        return OperatingPoint.of(self._policy, self._reads_logits)
+        return _selected(self._policy)
 
     def full(self, x: Any) -> Tensor:  # noqa: ANN401 - a batch as the network takes it
         """The network without exits: all stages and the last head, `[N, K]` float32.
@@ -180,6 +212,21 @@ class Runner(StagedRunner):
 
     def _align(self, states: Sequence[State]) -> list[State]:
         return self.network.align(states)
+
+
+def _selected(policy: Policy) -> int:
+    policy.thresholds  # noqa: B018 - raises if there is no operating point
+    assert policy.selected is not None
+    return policy.selected
+
+
+def _moved(policy: Policy, index: int) -> Policy:
+    """The policy at another point, without its guarantee."""
+    return policy.uncertified().at_point(index)
+
+
+def _point_maker(policy: Policy, reads_logits: Sequence[bool]) -> Callable[[int], OperatingPoint]:
+    return lambda index: OperatingPoint.of(_moved(policy, index), reads_logits)
 
 
 def _compiled(network: EarlyExitNetwork, backend: bool | str) -> list[Callable[[State], State]]:

@@ -2,7 +2,16 @@
 
 from offramp.serving.answers import Model
 from offramp.serving.columns import Columns, PolicyPredictor
+from offramp.serving.images import ImageReader
 from offramp.serving.ray import predict_dataset
 from offramp.serving.server import ServeConfig, serve
 
-__all__ = ["Columns", "Model", "PolicyPredictor", "ServeConfig", "predict_dataset", "serve"]
+__all__ = [
+    "Columns",
+    "ImageReader",
+    "Model",
+    "PolicyPredictor",
+    "ServeConfig",
+    "predict_dataset",
+    "serve",
+]

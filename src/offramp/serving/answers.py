@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offramp.data.load import Source
 from offramp.errors import ConfigError, FileFormatError
 from offramp.machine import find_device, to_precision
+from offramp.networks.inputs import Inputs, TextInput
 from offramp.networks.network import EarlyExitNetwork
+from offramp.onnx.manifest import Manifest
+from offramp.onnx.runner import OnnxRunner
 from offramp.policy import Policy
+from offramp.runtime.engine import StagedRunner
 from offramp.runtime.runner import Runner
 from offramp.serving.images import ImageReader, images_of_run, takes_image_files
 from offramp.serving.requests import Query
+from offramp.storage import kind_of
 
 
 def network_folder(run: str | Path) -> Path:
@@ -30,81 +36,144 @@ class Model:
     """What a worker loads: folders rather than objects, so it can be sent to other processes.
 
     Attributes:
-        network: Folder of a network that a registered builder can make.
-        policy: Folder of its policy.
+        network: Folder of a network that a registered builder can make, or of an export.
+        policy: Folder of its policy; None for an export, which has one.
         budget: Budget of the operating point; None for the policy's own.
         class_names: `[K]`, or None.
         images: How image files and pixels are read; None if the network takes no square RGB
             images.
+        tokenizer: Name or folder of the tokenizer for texts; None if only tokens are taken.
+        hold_budget: See `Runner`.
     """
 
     network: Path
-    policy: Path
+    policy: Path | None = None
     budget: float | None = None
     class_names: tuple[str, ...] | None = None
     images: ImageReader | None = None
+    tokenizer: str | None = None
+    hold_budget: bool | int = False
 
     @classmethod
     def of_run(
         cls,
         run: str | Path,
-        policy: str | Path,
+        policy: str | Path | None = None,
         budget: float | None = None,
         *,
         data: str | None = None,
         domain: str | None = None,
         class_names: str | Path | None = None,
+        tokenizer: str | None = None,
     ) -> "Model":
         """The model of a run, which knows how its images are read and its classes are named.
 
         Args:
-            run: Folder of a run or of a saved network.
-            policy: Folder of its policy.
+            run: Folder of a run, of a saved network, or of an export.
+            policy: Folder of its policy; an export has its own.
             budget: Budget of the operating point; None for the policy's own.
             data: The data set of the training, if the run does not know it.
             domain: Domain of the data set.
             class_names: Text file with one class name per line, in place of the data set's.
+            tokenizer: Name or folder of a tokenizer, in place of the run's.
 
         Raises:
             FileFormatError: A folder is missing, foreign or damaged.
-            ConfigError: The class names cannot be read.
+            ConfigError: The class names cannot be read, or a policy is missing or one too many.
 
         Warns:
             OriginWarning: The data set is unknown; ImageNet's normalisation is used for images.
         """
-        model = cls(network_folder(run), Path(policy), budget)
-        inputs = model._load_network().inputs
-        images, names = None, None
-        if takes_image_files(inputs):
+        run = Path(run)
+        if kind_of(run) == "export":
+            model = cls._of_export(run, policy, budget)
+        elif policy is None:
+            raise ConfigError(
+                f"{run} is no export, which would have a policy: give the folder of a policy, too"
+            )
+        else:
+            model = cls(network_folder(run), Path(policy), budget)
+        inputs = model._inputs()
+        if takes_image_files(inputs) and (model.images is None or data is not None):
             images, names = images_of_run(inputs, run, data, domain)
+            model = replace(model, images=images, class_names=names)
+        if isinstance(inputs, TextInput):
+            source = Source.find(run)
+            known = model.tokenizer or (None if source is None else source.tokenizer)
+            model = replace(model, tokenizer=tokenizer or known)
         if class_names is not None:
-            names = _read_names(Path(class_names))
-        return cls(model.network, model.policy, budget, names, images)
+            model = replace(model, class_names=_read_names(Path(class_names)))
+        return model
 
-    def runner(self, device: str = "auto", precision: str = "float32") -> Runner:
+    @classmethod
+    def _of_export(cls, folder: Path, policy: str | Path | None, budget: float | None) -> "Model":
+        if policy is not None:
+            raise ConfigError(
+                f"{folder} is an export, which has its policy: leave {policy} out, or export "
+                "again with it"
+            )
+        notes = Manifest.read(folder).notes
+        names, images = notes.get("class_names"), notes.get("images")
+        tokenizer = notes.get("tokenizer")
+        return cls(
+            folder,
+            budget=budget,
+            class_names=tuple(map(str, names)) if isinstance(names, list) else None,
+            images=ImageReader.from_notes(images) if isinstance(images, dict) else None,
+            tokenizer=tokenizer if isinstance(tokenizer, str) else None,
+        )
+
+    def runner(
+        self, device: str = "auto", precision: str = "float32", threads: int | None = None
+    ) -> Runner | OnnxRunner:
         """Load the network and the policy, and check that they belong together.
 
         Args:
-            device: Where to run, see `Runner`.
-            precision: In which precision.
+            device: Where to run, see `Runner`; exports run on the CPU.
+            precision: In which precision; exports run in float32.
+            threads: Of ONNX Runtime, for an export.
 
         Raises:
             FileFormatError: A folder is not on this machine, or is foreign or damaged.
             ConfigError, NetworkError, OriginError, BudgetError: They do not belong together.
         """
-        network, policy = self._load_network(), Policy.load(_existing(self.policy))
-        policy = policy if self.budget is None else policy.at(budget=self.budget)
+        if self.policy is None:
+            runner = self._onnx_runner(device, precision, threads)
+        else:
+            policy = Policy.load(_existing(self.policy))
+            policy = policy if self.budget is None else policy.at(budget=self.budget)
+            place = find_device(device)
+            runner = Runner(
+                EarlyExitNetwork.load(_existing(self.network)),
+                policy,
+                device=place,
+                precision=to_precision(precision, place),
+                hold_budget=self.hold_budget,
+            )
         names = self.class_names
-        if names is not None and len(names) != network.num_classes:
+        if names is not None and len(names) != runner.num_classes:
             raise ConfigError(
-                f"there must be a name for each of the {network.num_classes} classes, got "
+                f"there must be a name for each of the {runner.num_classes} classes, got "
                 f"{len(names)}"
             )
-        place = find_device(device)
-        return Runner(network, policy, device=place, precision=to_precision(precision, place))
+        return runner
 
-    def _load_network(self) -> EarlyExitNetwork:
-        return EarlyExitNetwork.load(_existing(self.network))
+    def _onnx_runner(
+        self, device: str, precision: str, threads: int | None
+    ) -> "Runner | OnnxRunner":
+        if device not in ("auto", "cpu") or precision not in ("auto", "float32"):
+            raise ConfigError(
+                f"an export runs on the CPU in float32, got {device}, {precision}: leave them out"
+            )
+        runner = OnnxRunner(_existing(self.network), threads, hold_budget=self.hold_budget)
+        if self.budget is not None:
+            runner.set_budget(self.budget)
+        return runner
+
+    def _inputs(self) -> Inputs:
+        if self.policy is None:
+            return Manifest.read(_existing(self.network)).inputs
+        return EarlyExitNetwork.load(_existing(self.network)).inputs
 
 
 def _existing(folder: Path) -> Path:
@@ -124,16 +193,36 @@ def _read_names(path: Path) -> tuple[str, ...]:
 
 
 class Worker:
-    """Answers batches of parsed requests with a model that is loaded once, here."""
+    """Answers batches of parsed requests with a model that is loaded once, here, or a runner."""
 
-    def __init__(self, model: Model, device: str = "auto", precision: str = "float32") -> None:
-        self._model = model
-        self._runner = model.runner(device, precision)
+    def __init__(
+        self,
+        model: Model | StagedRunner,
+        device: str = "auto",
+        precision: str = "float32",
+        threads: int | None = None,
+        *,
+        class_names: Sequence[str] | None = None,
+        images: ImageReader | None = None,
+    ) -> None:
+        is_model = isinstance(model, Model)
+        self.runner = model.runner(device, precision, threads) if is_model else model
+        self._class_names = model.class_names if is_model else class_names
+        self.images = model.images if is_model else images
 
-    def __call__(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
-        """Answer a batch: for each query its `id` and the fields of `RunOutput.records`."""
-        output = self._runner(self._collated([query.arrays for query in queries]))
-        records = output.records(self._model.class_names)
+    @property
+    def policy(self) -> str:
+        """The fingerprint of the policy."""
+        return str(self.runner.about["policy"])
+
+    def __call__(self, queries: Sequence[Query], point: int | None = None) -> list[dict[str, Any]]:
+        """Answer a batch: for each query its `id` and the fields of `RunOutput.records`.
+
+        With a `point`, at the operating point with this number, and the runner counts nothing.
+        """
+        batch = self._collated([query.arrays for query in queries])
+        output = self.runner(batch) if point is None else self.runner.run_at(point, batch)
+        records = output.records(self._class_names)
         pairs = zip(queries, records, strict=True)
         return [{"id": query.id, **record} for query, record in pairs]
 
@@ -145,8 +234,8 @@ class Worker:
     def _inputs(self, sample: Mapping[str, Any]) -> Tensor:
         if "pixels" not in sample:
             return torch.from_numpy(sample["inputs"])
-        assert self._model.images is not None, "pixels are refused where images are not taken"
-        return self._model.images.normalization(torch.from_numpy(sample["pixels"])[None])[0]
+        assert self.images is not None, "pixels are refused where images are not taken"
+        return self.images.normalization(torch.from_numpy(sample["pixels"])[None])[0]
 
 
 def padded(texts: Sequence[dict[str, Any]]) -> dict[str, Tensor]:

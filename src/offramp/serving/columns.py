@@ -221,7 +221,7 @@ class PolicyPredictor:
         precision: str = "float32",
     ) -> None:
         self._runner = model.runner(device, precision)
-        inputs = self._runner.network.inputs
+        inputs = self._runner.inputs
         self._reader = ColumnReader(inputs, model.images, columns or Columns())
 
     def __call__(self, batch: dict[str, Array]) -> dict[str, Array]:

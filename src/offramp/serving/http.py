@@ -5,34 +5,109 @@ never shares a batch with good ones. Only servers import this module: fastapi is
 """
 
 import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import math
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
 
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.requests import ClientDisconnect
 
 from offramp.extras import require
-from offramp.serving.requests import Query, RequestError, RequestParser
+from offramp.runtime.stats import RunStats
+from offramp.serving.requests import MAX_ID, Query, RequestError, RequestParser, UnansweredError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+GAUGES = {
+    "drift": "1 if the exits differ from those of val; stays on",
+    "drift_log_evidence": "Natural logarithm of the evidence for drift",
+    "mean_cost": "Mean cost per answer since the budget was set, in runs of the full network",
+    "expected_cost": "The same on val",
+    "budget": "Mean cost on val of the operating point that was chosen",
+    "held_point_cost": "With a held budget: mean cost on val of the present operating point",
+    "held_recent_cost": "With a held budget: mean cost of the last window of answers",
+    "held_expected_loss": "With a held budget: accuracy on val, chosen point minus present one",
+    "held_at_limit": "With a held budget: 1 if no operating point is cheap or dear enough",
+    "worker_restarts": "Workers that died or hung and were started again",
+}
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 
 
-async def read_query(request: Request) -> Query:
-    """Read a request and check it with the `parser` in the app's state; mistakes are a 4xx."""
-    parser: RequestParser = request.app.state.parser
+class Gate:
+    """Who is let in: nobody before the workers are ready, and nobody once the server drains."""
+
+    def __init__(self, api_key: str | None = None) -> None:
+        self.ready = self.draining = False
+        self.inside = 0  # requests that are being answered
+        self._api_key = api_key
+
+    @property
+    def closed(self) -> str | None:
+        """Why nobody is let in, or None."""
+        if self.draining:
+            return "the server is shutting down"
+        return None if self.ready else "the workers are not ready yet"
+
+    async def check(self, request: Request, parser: RequestParser) -> None:
+        """Raise `HTTPException` if a request is not let in."""
+        reason, status = self.closed, 503
+        sent = request.headers.get("x-api-key", "")
+        if reason is None and self._api_key and not same_text(sent, self._api_key):
+            reason, status = "send the key of this server as X-API-Key", 401
+        if reason is None:
+            return
+        # Read first: what is left unread when a connection closes destroys the answer.
+        with contextlib.suppress(HTTPException):
+            await read_body(request, parser)
+        headers = {"Connection": "close", **({"Retry-After": "1"} if status == 503 else {})}
+        raise HTTPException(status, reason, headers=headers)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Count a request as being answered."""
+        self.inside += 1
+        try:
+            yield
+        finally:
+            self.inside -= 1
+
+
+def same_text(one: str, other: str) -> bool:
+    """Whether texts are equal, in a time that does not depend on where they differ."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+async def read_query(request: Request, parser: RequestParser) -> Query:
+    """Read a request and check it; mistakes are a 4xx."""
+    body = await read_body(request, parser)
+    kind = request.headers.get("content-type", "")
+    request_id = request.headers.get("x-request-id")
+    try:
+        # In a thread: decoding takes milliseconds, in which other requests should not wait.
+        return await run_in_threadpool(parser.parse, kind, body, request_id)
+    except RequestError as error:
+        raise HTTPException(error.status, error.reason) from None
+
+
+async def read_body(request: Request, parser: RequestParser) -> bytes:
+    """The body, if it arrives in time and is not too large; otherwise a 4xx."""
     timeout = parser.settings.body_timeout
     try:
         async with asyncio.timeout(timeout):
-            body = await _read_body(request, parser.settings.max_bytes)
-        kind = request.headers.get("content-type", "")
-        request_id = request.headers.get("x-request-id")
-        # In a thread: decoding takes milliseconds, in which other requests should not wait.
-        return await run_in_threadpool(parser.parse, kind, body, request_id)
+            return await _read_body(request, parser.settings.max_bytes)
+    except ClientDisconnect:
+        # Nobody reads this; the number, which is nginx's, is for metrics and the log.
+        raise HTTPException(499, "the client has gone") from None
     except TimeoutError:
         reason = f"the body did not arrive within {timeout:g} seconds"
         raise HTTPException(408, reason, headers={"Connection": "close"}) from None
@@ -56,11 +131,15 @@ async def _read_body(request: Request, limit: int) -> bytes:
 
 
 def to_response(answer: dict[str, Any]) -> Response:
-    """An answer of a `Worker` as JSON; exit and cost are also headers, for the metrics."""
+    """An answer of a `Worker` as JSON; what the metrics count is in the headers, too."""
     if answer["class"] is None:
         reason = "the network has no finite answer to this input"
         return JSONResponse({"detail": reason, "id": answer["id"]}, 422)
-    headers = {"X-Offramp-Exit": str(answer["exit"]), "X-Offramp-Cost": str(answer["cost"])}
+    headers = {
+        "X-Offramp-Exit": str(answer["exit"]),
+        "X-Offramp-Cost": str(answer["cost"]),
+        "X-Offramp-Likely-Wrong": str(int(answer["likely_wrong"])),
+    }
     return JSONResponse(answer, headers=headers)
 
 
@@ -68,21 +147,29 @@ def make_api(
     answer: Callable[[Query], Awaitable[dict[str, Any]]],
     parser: RequestParser,
     metrics: "RequestMetrics",
+    gate: Gate,
+    access_log: logging.Logger | None = None,
 ) -> FastAPI:
-    """An application with `/predict` and `/health`, for Ray Serve; `answer` answers a request."""
+    """An application with `/predict` and `/health`; `answer` answers a request."""
 
-    async def predict(query: Annotated[Query, Depends(read_query)]) -> Response:
-        return to_response(await answer(query))
+    async def predict(request: Request) -> Response:
+        await gate.check(request, parser)
+        with gate.entered():
+            query = await read_query(request, parser)
+            try:
+                return to_response(await answer(query))
+            except UnansweredError as error:
+                headers = {"Retry-After": "1"} if error.status == 503 else {}
+                raise HTTPException(error.status, error.reason, headers=headers) from None
 
     async def health() -> Response:
-        return PlainTextResponse("ok")  # a replica is asked only once it has loaded its model
+        closed = gate.closed
+        return PlainTextResponse("ok") if closed is None else PlainTextResponse(closed, 503)
 
     api = FastAPI(openapi_url=None)  # its page would load scripts from elsewhere
-    api.state.parser = parser
     api.add_api_route("/predict", predict, methods=["POST"], response_model=None)
     api.add_api_route("/health", health, methods=["GET"], response_model=None)
-    # Ray itself returns a request's id.
-    api.add_middleware(MetricsMiddleware, metrics=metrics, path="/predict", echo=False)
+    api.add_middleware(MetricsMiddleware, metrics=metrics, path="/predict", log=access_log)
     return api
 
 
@@ -99,6 +186,9 @@ class RequestMetrics:
         self._saved = self.counter(
             "offramp_cost_saved", "Compute saved, in runs of the full network"
         )
+        self._doubted = self.counter(
+            "offramp_likely_wrong", "Answers that are more probably wrong than right"
+        )
         self._seconds = self.histogram(
             "offramp_request_seconds", "Time from the first byte of a request to its answer"
         )
@@ -111,17 +201,17 @@ class RequestMetrics:
         """A function that adds a number of seconds."""
         raise NotImplementedError
 
-    def add(
-        self, status: int, seconds: float, exit_index: int | None = None, cost: float = 0.0
-    ) -> None:
-        """Count a request, with its exit and cost (share of the full network) if answered."""
+    def add(self, status: int, seconds: float, headers: dict[bytes, bytes]) -> None:
+        """Count a request, and what the headers of its answer say."""
         self._requests(1, status)
         self._seconds(seconds)
-        if exit_index is not None:
-            self._exits(1, exit_index)
+        if b"x-offramp-exit" in headers:
+            self._exits(1, int(headers[b"x-offramp-exit"]))
+            cost = float(headers[b"x-offramp-cost"])
             self._spent(cost)
             # The heads of early exits can make a sample dearer than the network without exits.
             self._saved(max(0.0, 1 - cost))
+            self._doubted(int(headers[b"x-offramp-likely-wrong"]))
 
 
 class PrometheusMetrics(RequestMetrics):
@@ -133,6 +223,36 @@ class PrometheusMetrics(RequestMetrics):
         super().__init__()
         for exit_index in range(exits):  # every exit is listed from the start
             self._exits(0, exit_index)
+        self._gauges = {
+            name: client.Gauge(f"offramp_{name}", text, registry=self._registry)
+            for name, text in GAUGES.items()
+        }
+        self._policy = client.Gauge(
+            "offramp_policy_info",
+            "What is served: fingerprints of the policy and its network",
+            ("policy", "network", "version"),
+            registry=self._registry,
+        )
+
+    def _show(self, stats: RunStats, about: dict[str, Any], restarts: int) -> None:
+        held = stats.held
+        values = {
+            "drift": stats.drift,
+            "drift_log_evidence": stats.log_evidence,
+            "mean_cost": stats.mean_cost,
+            "expected_cost": stats.expected_cost,
+            "budget": about["budget"],
+            "held_point_cost": math.nan if held is None else held.point_cost,
+            "held_recent_cost": math.nan if held is None else held.recent_cost,
+            "held_expected_loss": math.nan if held is None else held.expected_loss,
+            "held_at_limit": math.nan if held is None else held.at_limit,
+            "worker_restarts": restarts,
+        }
+        for name, value in values.items():
+            self._gauges[name].set(float(value))
+        self._policy.clear()
+        labels = (about["policy"][:16], about["network"][:16], about["version"])
+        self._policy.labels(*labels).set(1)
 
     def counter(self, name: str, text: str, label: str | None = None) -> Callable[..., None]:
         """A counter in the registry."""
@@ -150,8 +270,9 @@ class PrometheusMetrics(RequestMetrics):
         observe: Callable[[float], None] = made.observe
         return observe
 
-    def page(self) -> Response:
+    def page(self, stats: RunStats, about: dict[str, Any], restarts: int) -> Response:
         """The response to `GET /metrics`, in Prometheus' format."""
+        self._show(stats, about, restarts)
         text = self._client.generate_latest(self._registry)
         return Response(text, media_type=self._client.CONTENT_TYPE_LATEST)
 
@@ -184,39 +305,55 @@ class RayMetrics(RequestMetrics):
 
 
 class MetricsMiddleware:
-    """ASGI middleware that counts the requests to one path, and returns their ids if `echo`."""
+    """ASGI middleware that counts the requests to one path, returns ids, and writes a log."""
 
     def __init__(
         self,
         app: Callable[..., Awaitable[None]],
         metrics: RequestMetrics,
         path: str,
-        echo: bool = True,
+        log: logging.Logger | None = None,
     ) -> None:
-        self.app, self.metrics, self.path, self.echo = app, metrics, path, echo
+        self.app, self.metrics, self.path, self.log = app, metrics, path, log
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass everything on, and read the headers of the answer."""
-        # A path is relative to where the app is mounted.
-        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
-        if scope["type"] != "http" or path != self.path:
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         began = time.perf_counter()
+        # A path is relative to where the app is mounted.
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
         request_id = dict(scope["headers"]).get(b"x-request-id")
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                if request_id is not None and self.echo:
+                seconds, headers = time.perf_counter() - began, dict(message["headers"])
+                if path == self.path:
+                    self.metrics.add(message["status"], seconds, headers)
+                if request_id is not None and b"x-request-id" not in headers:
                     message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
-                self._count(message, time.perf_counter() - began)
+                if self.log is not None:
+                    self.log.info(_line(scope, path, message["status"], seconds, headers))
             await send(message)
 
         await self.app(scope, receive, counted)
 
-    def _count(self, message: Message, seconds: float) -> None:
-        headers = dict(message["headers"])
-        found = headers.get(b"x-offramp-exit")
-        exit_index = None if found is None else int(found)
-        cost = float(headers.get(b"x-offramp-cost", b"0"))
-        self.metrics.add(message["status"], seconds, exit_index, cost)
+
+def _line(
+    scope: Message, path: str, status: int, seconds: float, headers: dict[bytes, bytes]
+) -> str:
+    """A request as one line of JSON."""
+    found = headers.get(b"x-offramp-exit")
+    request_id = dict(scope["headers"]).get(b"x-request-id")
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "client": (scope.get("client") or (None,))[0],
+        "method": scope["method"],
+        "path": path,
+        "status": status,
+        "ms": round(1000 * seconds, 1),
+        "exit": None if found is None else int(found),
+        "id": None if request_id is None else request_id.decode("latin-1")[:MAX_ID],
+    }
+    return json.dumps(line)

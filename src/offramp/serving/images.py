@@ -1,9 +1,10 @@
 """Image files as batches for a network; a file that cannot be decoded fails alone."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from offramp.data.catalog import CATALOG
 from offramp.data.images import Decoder, Normalization
 from offramp.data.load import Source
 from offramp.data.reading import IMAGE_SUFFIXES
-from offramp.errors import DataError, NetworkError, OfframpError, OriginWarning
+from offramp.errors import DataError, FileFormatError, NetworkError, OfframpError, OriginWarning
 from offramp.networks.inputs import ImageInput, Inputs
 
 
@@ -68,10 +69,44 @@ class ImageReader:
         except Exception:  # Pillow raises OSError, SyntaxError, ValueError, struct.error, ...
             return None
 
+    @classmethod
+    def from_notes(cls, notes: Mapping[str, Any]) -> "ImageReader":
+        """What an export says about its images, see `reading_notes`.
+
+        Raises:
+            FileFormatError: It is something else.
+        """
+        try:
+            mean, std = (tuple(map(float, notes[name])) for name in ("mean", "std"))
+            size, centre = int(notes["size"]), float(notes["centre"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(
+                f"the export does not say how images are read: {error}"
+            ) from None
+        if len(mean) != 3 or len(std) != 3 or not size > 0 or not 0 < centre <= 1:
+            raise FileFormatError(f"the export reads images in an impossible way: {dict(notes)}")
+        return cls(size, centre, Normalization(mean, std))
+
 
 def takes_image_files(inputs: Inputs) -> bool:
     """Whether a network takes square RGB images, which is what files are read as."""
     return isinstance(inputs, ImageInput) and (inputs.channels, inputs.width) == (3, inputs.height)
+
+
+def reading_notes(inputs: Inputs, run: str | Path) -> dict[str, Any]:
+    """How the samples of a run are read, for an export: normalisation, class names, tokenizer.
+
+    Empty where the run does not know its data set.
+    """
+    source = Source.find(Path(run))
+    if source is None:
+        return {}
+    if not takes_image_files(inputs):
+        return {} if source.tokenizer is None else {"tokenizer": source.tokenizer}
+    reader, names = images_of_run(inputs, run)
+    normal = reader.normalization
+    images = {"size": reader.size, "centre": reader.centre, "mean": normal.mean, "std": normal.std}
+    return {"images": images} | ({} if names is None else {"class_names": list(names)})
 
 
 def images_of_run(

@@ -14,7 +14,7 @@ from offramp.errors import ConfigError
 from offramp.extras import require
 from offramp.serving.answers import Model, Worker
 from offramp.serving.columns import ColumnReader, Columns, PolicyPredictor
-from offramp.serving.requests import Query, RequestParser, RequestSettings
+from offramp.serving.requests import Query, RequestParser, RequestSettings, tokenizer_of
 
 DEPLOYMENT = "offramp"  # its name in Ray's configuration
 
@@ -58,7 +58,7 @@ def predict_dataset(
     columns = columns or Columns()
     _check_amounts(workers, batch_size)
     model = Model.of_run(network, policy, budget, data=data)
-    inputs = model.runner("cpu").network.inputs  # mistakes show here, before a cluster works
+    inputs = model.runner("cpu").inputs  # mistakes show here, before a cluster works
     known = dataset.columns(fetch_if_missing=False)
     if known is not None:
         ColumnReader(inputs, columns=columns).check(known)
@@ -92,22 +92,24 @@ def for_workers(model: Model) -> Model:
     ray = require("ray", extra="ray")
     if ray.is_initialized() and ray.get_runtime_context().runtime_env.get("working_dir"):
         return model
-    return replace(model, network=model.network.absolute(), policy=model.policy.absolute())
+    policy = None if model.policy is None else model.policy.absolute()
+    return replace(model, network=model.network.absolute(), policy=policy)
 
 
 @dataclass(frozen=True)
 class AppConfig(RequestSettings):
     """What is served, and how; see `RequestSettings` for the other settings."""
 
-    # folder of a run or of a saved network, which every machine has at that place
+    # folder of a run, of a saved network or of an export, which every machine has at that place
     network: str | Path
-    policy: str | Path  # folder of its policy, likewise
+    policy: str | Path | None = None  # folder of its policy, likewise; an export has its own
     budget: float | None = None  # budget of the operating point; None for the policy's own
     # For images: the data set of the training, whose normalisation and class names are used.
     # Default: the run's.
     data: str | None = None
     domain: str | None = None  # domain of the data set
     class_names: str | Path | None = None  # text file with one class name per line
+    tokenizer: str | None = None  # name or folder of a tokenizer, for `text`
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
@@ -140,9 +142,10 @@ def deployment(config: AppConfig) -> Any:  # noqa: ANN401 - a ray.serve.Deployme
         data=config.data,
         domain=config.domain,
         class_names=config.class_names,
+        tokenizer=config.tokenizer,
     )
-    inputs = model.runner("cpu").network.inputs
-    parser = RequestParser(inputs, model.images, config)
+    inputs = model.runner("cpu").inputs
+    parser = RequestParser(inputs, model.images, config, tokenizer_of(model.tokenizer))
     model = for_workers(model)
 
     def build() -> Any:  # noqa: ANN401 - in each replica
@@ -162,7 +165,7 @@ def _replica_api(model: Model, parser: RequestParser) -> Any:  # noqa: ANN401 - 
     serve = require("ray.serve", extra="ray")
     from fastapi.concurrency import run_in_threadpool
 
-    from offramp.serving.http import RayMetrics, make_api  # needs fastapi, too
+    from offramp.serving.http import Gate, RayMetrics, make_api  # needs fastapi, too
 
     settings = parser.settings
     worker = Worker(model, settings.device, settings.precision)
@@ -174,7 +177,9 @@ def _replica_api(model: Model, parser: RequestParser) -> Any:  # noqa: ANN401 - 
     batched = serve.batch(
         max_batch_size=settings.max_batch, batch_wait_timeout_s=settings.batch_wait
     )
-    return make_api(batched(answer_all), parser, RayMetrics())
+    gate = Gate()
+    gate.ready = True  # a replica is asked only once it has loaded its model
+    return make_api(batched(answer_all), parser, RayMetrics(), gate)
 
 
 def app(arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - a ray.serve.Application

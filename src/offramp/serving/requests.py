@@ -10,12 +10,14 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from offramp.data.text import Tokenizer, find_tokenizer
 from offramp.errors import ConfigError, NetworkError, OfframpError
 from offramp.extras import require
 from offramp.machine import to_precision
@@ -65,6 +67,14 @@ class RequestError(OfframpError):
         self.status, self.reason = status, reason
 
 
+class UnansweredError(OfframpError):
+    """A good request without an answer, with the HTTP status (500 to 599) that says why."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
 @dataclass(frozen=True, eq=False)
 class Query:
     """One sample to answer."""
@@ -82,6 +92,9 @@ class RequestParser:
     # how images are brought to its size; None if it takes no image files
     images: ImageReader | None = None
     settings: RequestSettings = field(default_factory=RequestSettings)  # the limits
+    tokenizer: Tokenizer | None = None  # makes tokens of texts; None if only tokens are taken
+    # Tokenizers of `transformers` may not be called by two threads at once.
+    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.inputs, ImageInput | TensorInput | TextInput):
@@ -132,12 +145,15 @@ class RequestParser:
         return array
 
     def _text(self, inputs: TextInput, fields: dict[str, Any]) -> dict[str, Array]:
+        if set(fields) == {"text"}:
+            return self._tokens(inputs, fields["text"])
         allowed = {"input_ids", "attention_mask", *(["token_type_ids"] * inputs.segments)}
         if "input_ids" not in fields or not set(fields) <= allowed:
+            text = "`text`, or " * (self.tokenizer is not None)
             raise RequestError(
                 422,
-                f"give `input_ids`, and optionally {_names(allowed - {'input_ids'})}, got the "
-                f"fields {_names(fields)}",
+                f"give {text}`input_ids`, and optionally {_names(allowed - {'input_ids'})}, got "
+                f"the fields {_names(fields)}",
             )
         arrays = {key: _numbers(key, v, np.dtype(np.int64)) for key, v in fields.items()}
         ids = arrays["input_ids"]
@@ -153,10 +169,27 @@ class RequestParser:
         arrays.setdefault("attention_mask", np.ones_like(ids))
         return arrays
 
+    def _tokens(self, inputs: TextInput, text: object) -> dict[str, Array]:
+        """What the tokenizer makes of one text, cut off at the network's limit."""
+        if self.tokenizer is None:
+            raise RequestError(
+                422, "this server has no tokenizer: send `input_ids`, or start it with one"
+            )
+        if not isinstance(text, str) or not text.strip():
+            raise RequestError(422, "`text` must be a string that is not empty")
+        with self._lock:
+            tokens = self.tokenizer(
+                [text], truncation=True, max_length=inputs.max_length, return_tensors="pt"
+            )
+        kept = ("input_ids", "attention_mask", *(["token_type_ids"] * inputs.segments))
+        return {name: np.asarray(tokens[name])[0] for name in kept if name in tokens}
+
     def _pixels(self, encoded: bytes) -> Array:
         """Uint8 `[3, S, S]` of a PNG or JPEG."""
         if self.images is None:
-            raise RequestError(415, "this network does not take images")
+            raise RequestError(
+                415, "this network does not take images, or was not told how they are read"
+            )
         self._check_size(encoded)
         pixels = self.images.decode(encoded)
         if pixels is None:
@@ -181,6 +214,11 @@ class RequestParser:
         return RequestError(
             413, f"images may have {limit} pixels, got {found}: send a smaller one"
         )
+
+
+def tokenizer_of(name: str | None) -> Tokenizer | None:
+    """A tokenizer by name or folder, or None where none is named."""
+    return None if name is None else find_tokenizer(name)
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

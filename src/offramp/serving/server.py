@@ -1,22 +1,23 @@
 """`serve`: a network and its policy behind HTTP, on one machine."""
 
-import multiprocessing
+import logging
 import os
-import signal
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 
 from offramp.errors import ConfigError
 from offramp.extras import require
 from offramp.machine import find_device
-from offramp.serving.answers import Model
-from offramp.serving.requests import RequestParser, RequestSettings
+from offramp.runtime.engine import StagedRunner
+from offramp.serving.answers import Model, Worker
+from offramp.serving.images import ImageReader
+from offramp.serving.requests import RequestSettings
 
-HOSTS = ("127.0.0.1", "0.0.0.0", "::")  # what LitServe can bind to
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)  # the alarm repeats the others
+API_KEY, ADMIN_TOKEN = "OFFRAMP_API_KEY", "OFFRAMP_ADMIN_TOKEN"
+"""Environment variables with the key of clients and with the token of whoever operates it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,18 +26,21 @@ class ServeConfig(RequestSettings):
 
     Args:
         host: 127.0.0.1 is reachable from this machine only; 0.0.0.0 and :: from everywhere.
-        port: 1024 to 65535.
+        port: 1 to 65535.
         workers: Number of processes that each hold the network.
-        threads: Threads of torch in each worker; None for torch's choice.
+        threads: Threads of torch or ONNX Runtime in each worker; None for their choice.
         request_timeout: Seconds after which a waiting request is given up.
+        drain_timeout: Seconds that open requests get to be answered once the server is to stop.
+        access_log: Whether every request is written to stderr, as a line of JSON.
+        remote_admin: Whether the budget and the policy can be changed from other machines, too.
 
     Raises:
         ConfigError: A value is impossible.
 
     Example:
-        >>> ServeConfig(port=80)
+        >>> ServeConfig(port=80_000)
         Traceback (most recent call last):
-        offramp.errors.ConfigError: `port` must lie in 1024..65535, got 80
+        offramp.errors.ConfigError: `port` must lie in 1..65535, got 80000
     """
 
     host: str = "127.0.0.1"
@@ -44,17 +48,20 @@ class ServeConfig(RequestSettings):
     workers: int = 1
     threads: int | None = None
     request_timeout: float = 30.0
+    drain_timeout: float = 30.0
+    access_log: bool = False
+    remote_admin: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.host not in HOSTS:
-            raise ConfigError(f"`host` must be one of {', '.join(HOSTS)}, got {self.host!r}")
-        if not 1024 <= self.port <= 65535:
-            raise ConfigError(f"`port` must lie in 1024..65535, got {self.port}")
+        if not 1 <= self.port <= 65535:
+            raise ConfigError(f"`port` must lie in 1..65535, got {self.port}")
         if self.workers < 1:
             raise ConfigError(f"`workers` must be at least 1, got {self.workers}")
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"`threads` must be at least 1, got {self.threads}")
+        if not self.drain_timeout >= 0:
+            raise ConfigError(f"`drain_timeout` must not be negative, got {self.drain_timeout}")
         if not self.request_timeout > self.batch_wait:
             raise ConfigError(
                 f"`request_timeout` must be longer than `batch_wait` ({self.batch_wait:g} s), got "
@@ -62,103 +69,87 @@ class ServeConfig(RequestSettings):
             )
 
 
-def serve(model: Model, config: ServeConfig | None = None) -> None:
-    """Answer requests until SIGINT or SIGTERM; then end all processes and return.
+def serve(
+    model: Model | StagedRunner,
+    config: ServeConfig | None = None,
+    *,
+    class_names: Sequence[str] | None = None,
+    images: ImageReader | None = None,
+    ready: Callable[[str], None] = lambda address: None,
+) -> None:
+    """Answer requests until SIGINT or SIGTERM; then answer those that are open, and return.
 
     `POST /predict` takes JSON, PNG and JPEG; `GET /health` says whether the workers are ready, and
     `GET /metrics` is for Prometheus. See docs/serving.md.
 
     Args:
-        model: What to serve; it is loaded here once, so mistakes show before the port opens.
+        model: Folders, which worker processes load; it is loaded here once, so mistakes show
+            before the port opens. Or a `Runner` or an `OnnxRunner`, which answers in a thread of
+            this process.
         config: Where and how to serve it.
+        class_names: `[K]`, for a runner; a `Model` has its own.
+        images: How image files are read, for a runner; without it, a runner takes numbers.
+        ready: Called with the address when requests are answered.
 
     Raises:
-        ConfigError, NetworkError, OriginError, FileFormatError: The model cannot be loaded.
+        ConfigError, NetworkError, OriginError, FileFormatError: The model cannot be loaded, or
+            the address cannot be listened at.
+        ProcessError: Workers died again and again.
         MissingExtraError: The extra `serve` is not installed.
     """
-    for module in ("litserve", "prometheus_client", "PIL.Image"):
+    for module in ("fastapi", "uvicorn", "prometheus_client", "PIL.Image"):
         require(module, extra="serve")
-    from offramp.serving.litserve import PolicyAPI, make_server  # needs these modules
+    from offramp.serving.service import Service, run_server  # needs these modules
 
     config = config or ServeConfig()
-    _check_port(config)
-    find_device(config.device)  # raises if it is not there
-    network = model.runner("cpu").network
-    parser = RequestParser(network.inputs, model.images, config)
-    about = {
-        "exits": network.num_exits,
-        "classes": network.num_classes,
-        "network": network.fingerprint(),
-    }
-    del network  # only the workers need it
-    api = PolicyAPI(model, config, config.threads)
-    server = make_server(api, parser, about, config.workers, config.request_timeout)
-    with _interrupt_on_signals():
-        try:
-            server.run(
-                host=config.host,
-                port=config.port,
-                num_api_servers=1,
-                log_level="warning",
-                generate_client_file=False,
-                limit_concurrency=config.max_requests,
-                access_log=False,
-            )
-        except KeyboardInterrupt:
-            # LitServe leaves its processes behind if it is interrupted while it starts. Nothing
-            # is being answered, and forked processes ignore SIGTERM as this one does now.
-            for child in multiprocessing.active_children():
-                child.kill()
-                child.join()
+    with _bound(config) as listening:
+        find_device(config.device)  # raises if it is not there
+        if isinstance(model, Model):
+            service = Service.of_model(model, config)
+        else:
+            worker = Worker(model, class_names=class_names, images=images)
+            service = Service.of_worker(worker, config)
+        if config.access_log:
+            service.access_log = _access_log()
+        service.api_key = os.environ.get(API_KEY) or None
+        service.admin_token = os.environ.get(ADMIN_TOKEN) or None
+        run_server(service, listening, lambda: ready(_address(listening)))
 
 
-def _check_port(config: ServeConfig) -> None:
-    """Raise if the port is taken; the server itself would only say so after loading."""
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+def _access_log() -> logging.Logger:
+    """A logger that writes lines to stderr as they are."""
+    log = logging.getLogger("offramp.access")
+    if not log.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        log.propagate = False
+    return log
+
+
+@contextmanager
+def _bound(config: ServeConfig) -> Iterator[socket.socket]:
+    """A socket at the address, which does not listen yet: clients are refused, and do not wait."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        made = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"cannot listen at {config.host!r}: {error.strerror or error}") from None
+    with made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((config.host, config.port))
+            made.bind(place)
         except OSError as error:
             raise ConfigError(
                 f"cannot listen at {config.host}:{config.port}: {error.strerror or error}; "
                 "choose another with --port or --host"
             ) from None
+        yield made
 
 
-@contextmanager
-def _interrupt_on_signals() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into the interrupt after which LitServe ends its processes.
-
-    The process that speaks HTTP is forked from this one and inherits its handlers. When it has
-    finished its requests it raises the signal again, which must do nothing there.
-    """
-    own_id = os.getpid()
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != own_id:
-            return
-        if _is_starting_process(frame):
-            # Python drops an exception that is raised while it forks: try again in a moment.
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-            return
-        # Once is enough: a second signal would cut short what the first has begun.
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _is_starting_process(frame: FrameType | None) -> bool:
-    """Whether this frame, or one that called it, is multiprocessing starting a process."""
-    while frame is not None:
-        if frame.f_code.co_name == "_launch":
-            return True
-        frame = frame.f_back
-    return False
+def _address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

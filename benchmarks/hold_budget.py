@@ -1,0 +1,168 @@
+"""A budget under drift: static thresholds beside a runner that holds its budget.
+
+Run: python benchmarks/hold_budget.py [--budgets 0.4,0.6] [--corruptions noise,blur] [--samples N]
+
+The shipped CIFAR-100 network answers a stream of test images that are corrupted in mid-stream:
+clean, then corrupted, then clean again. All exits' logits are recorded once; then real runners
+answer the recorded logits, batch by batch, so that stops, statistics and alarms are those of
+`Runner`. Printed are, for each stretch of the stream after its first window, by how much the mean
+cost misses the budget, the accuracy, and after how many samples of the stretch the alarm rang.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+import offramp
+from offramp.networks import EarlyExitNetwork
+from offramp.runtime.stats import WINDOW
+
+BATCH = 32
+SCORERS = {"corrector": offramp.Corrector, "max-probability": offramp.MaxProbability}
+
+
+def noisy(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Gaussian noise."""
+    return images + 0.6 * torch.randn(images.shape, generator=generator)
+
+
+def blurred(images: Tensor, generator: torch.Generator) -> Tensor:
+    """The mean of three by three pixels."""
+    return functional.avg_pool2d(functional.pad(images, (1, 1, 1, 1), "replicate"), 3, stride=1)
+
+
+def faded(images: Tensor, generator: torch.Generator) -> Tensor:
+    """A third of the contrast."""
+    return (
+        images.mean((1, 2, 3), keepdim=True) + (images - images.mean((1, 2, 3), keepdim=True)) / 3
+    )
+
+
+def pixelated(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Half of the resolution."""
+    return functional.interpolate(functional.avg_pool2d(images, 2), scale_factor=2)
+
+
+CORRUPTIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
+    "noise": noisy,
+    "blur": blurred,
+    "contrast": faded,
+    "pixelate": pixelated,
+}
+
+
+class Lookup(nn.Module):
+    """The head of an exit whose logits were recorded."""
+
+    reads_logits = False
+
+    def __init__(self, exit_index: int) -> None:
+        super().__init__()
+        self.exit_index = exit_index
+
+    def forward(self, logits: Tensor, _: Tensor | None = None) -> Tensor:
+        """Logits `[n, K]` out of `[n, M, K]`."""
+        return logits[:, self.exit_index]
+
+
+def replayed(exits: int, classes: int) -> EarlyExitNetwork:
+    """A network that takes recorded logits `[n, M, K]` and gives them back exit by exit."""
+    heads = [Lookup(exit_index) for exit_index in range(exits)]
+    return EarlyExitNetwork([nn.Identity() for _ in heads], heads, classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """A part of the stream."""
+
+    name: str
+    logits: Tensor  # [N, M, K]
+    labels: Tensor  # [N]
+
+    def batches(self, samples: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Samples drawn at random, in batches."""
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randint(len(self.labels), (samples,), generator=generator)
+        for index in rows.split(BATCH):
+            yield self.logits[index].float(), self.labels[index]
+
+
+@dataclass
+class Seen:
+    """What a runner did in one stretch, after its first window."""
+
+    name: str
+    error: float  # of the mean cost, as a share of the budget
+    accuracy: float
+    alarm: str  # after how many samples it rang here; empty if it did not, or before
+
+
+def record_cifar(names: Sequence[str]) -> tuple[offramp.Ledger, offramp.Ledger, list[Stretch]]:
+    """held_out and val as shipped, and test images clean and corrupted."""
+    shipped = offramp.zoo.cifar100()
+    network = shipped["network"]
+    test = offramp.data.load("cifar100")["test"]
+    images, labels = test.batch(torch.arange(2500))
+    generator = torch.Generator().manual_seed(0)
+    stretches = []
+    for name in ("clean", *names):
+        changed = images if name == "clean" else CORRUPTIONS[name](images, generator)
+        ledger = offramp.record(network, TensorDataset(changed, labels), "test", progress=False)
+        stretches.append(Stretch(name, ledger.logits, labels))
+    return shipped["held_out"], shipped["val"], stretches
+
+
+def run(
+    runner: offramp.Runner, stream: Sequence[Stretch], samples: int, budget: float, seed: int
+) -> list[Seen]:
+    """Send the stretches through a runner one after the other."""
+    seen, rang = [], False
+    for number, stretch in enumerate(stream):
+        costs, right, done, alarm = [], [], 0, ""
+        for logits, labels in stretch.batches(samples, seed + number):
+            output = runner(logits)
+            costs.append(output.costs)
+            right.append(output.predictions == labels)
+            done += len(labels)
+            if not rang and runner.stats.drift:
+                rang, alarm = True, str(done)
+        late = torch.cat(costs)[WINDOW:]
+        accuracy = torch.cat(right)[WINDOW:].double().mean()
+        seen.append(Seen(stretch.name, float(late.mean()) / budget - 1, float(accuracy), alarm))
+    return seen
+
+
+def main() -> None:
+    """Record, replay, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--corruptions", default=",".join(CORRUPTIONS))
+    parser.add_argument("--budgets", default="0.4,0.6")
+    parser.add_argument("--samples", type=int, default=10_000, help="of each stretch")
+    parser.add_argument("--scorer", choices=SCORERS, default="corrector")
+    asked = parser.parse_args()
+    names = asked.corruptions.split(",")
+    held_out, val, (clean, *others) = record_cifar(names)
+    network = replayed(val.num_exits, val.num_classes)
+    policy = offramp.Policy(SCORERS[asked.scorer]()).fit(held_out).tune(val)
+    policy.network = network.fingerprint()  # it answers with the logits of the real one
+    print("budget  stream     thresholds   error of the mean cost   accuracy   alarm after")
+    for budget in map(float, asked.budgets.split(",")):
+        for other in others:
+            for held in (False, True):
+                runner = offramp.Runner(network, policy.at(budget=budget), hold_budget=held)
+                cost = runner.stats.expected_cost
+                for each in run(runner, (clean, other, clean), asked.samples, cost, seed=1):
+                    print(
+                        f"{budget:6.2f}  {each.name:9}  {'held' if held else 'static':10}   "
+                        f"{each.error:+22.1%}   {each.accuracy:8.1%}   {each.alarm}",
+                        flush=True,
+                    )
+
+
+if __name__ == "__main__":
+    main()
