@@ -2,7 +2,7 @@
 
 Run: python benchmarks/clock.py [--networks shipped,lite0,resnet34,minilm] [--runtimes torch,onnx]
      [--threads 1,2] [--batches 1,32,256] [--budgets 0.3,0.5,0.7] [--seconds 20] [--clock cpu]
-     [--out clock.jsonl] [--quick]
+     [--out clock.jsonl] [--quick] [--markdown]
 
 For every network, runtime and number of threads a profile is measured. With its seconds as costs
 `auto` chooses exits and thresholds for each budget and batch size; then real test inputs go
@@ -26,9 +26,9 @@ through the runner and through the network without exits by turns. Printed are
   FOLDER     a run of `offramp train`; ledgers are recorded first
 
 Rows are appended to the file as they come, and those that are in it already are not measured
-again. `full` in the column of exits: the profile says that exits do not pay there, and the plan is
-the network without exits. On a machine that others use, `--clock cpu --threads 1` counts the
-processor's seconds of this process.
+again; `--markdown` only prints the file as a table. `full` in the column of exits: the profile
+says that exits do not pay there, and the plan is the network without exits. On a machine that
+others use, `--clock cpu --threads 1` counts the processor's seconds of this process.
 """
 
 import argparse
@@ -196,6 +196,29 @@ def show(row: dict[str, Any]) -> None:
     )
 
 
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as a table."""
+    head = "network | runtime | threads | batch | without exits, ms | promised | measured"
+    lines = [f"| {head} | measured / promised | times faster |", "|---|---" + "|---:" * 7 + "|"]
+    for row in rows:
+        promised, ratio = f"{row['promised']:.1%}", f"{row['measured'] / row['promised']:.2f}"
+        if row["exits"] == "full":
+            promised, ratio = f"no exits at {row['budget']:.0%}", ""
+        cells = [
+            Path(row["network"]).name,
+            {"onnx": "ONNX Runtime", "torch": "PyTorch"}[row["runtime"]],
+            str(row["threads"]),
+            str(row["batch"]),
+            f"{row['without']:.2f}",
+            promised,
+            f"{row['measured']:.1%}",
+            ratio,
+            f"{1 / row['measured']:.2f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def parsed() -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -208,6 +231,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--out", type=Path, default=Path("clock.jsonl"))
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--markdown", action="store_true")
     asked = parser.parse_args()
     if asked.quick:
         asked.networks, asked.runtimes, asked.threads = "shipped", "torch", "1"
@@ -226,6 +250,9 @@ def main() -> None:
         if asked.out.exists()
         else []
     )
+    if asked.markdown:
+        print(markdown(done))
+        return
 
     @cache
     def case_of(name: str) -> Case:

@@ -56,7 +56,8 @@ def arguments(path, request):
         return ["--quick", "--batches", "2", "--rounds", "2", "--model", model, "--data", data]
     if path.stem == "story_engineer":
         return ["--quick", "--images", "32", "--rounds", "2"]
-    return ["--quick"] if path.stem.startswith("story_") else []
+    quick = path.stem.startswith("story_") or path.stem == "cascade_cifar100"
+    return ["--quick"] if quick else []
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -96,7 +96,7 @@ def test_import_is_light():
 PUBLIC = """
 Ledger Costs Policy Method Answer Scorer Corrector MaxProbability TemperatureScaling Guarantee
 evaluate compare auto advise certify attach build train TrainConfig record Runner OnnxRunner export
-profile run OfframpError
+profile run OfframpError Cascade
 answers data evaluation metrics networks runtime scorers studies synthetic targets testing theory
 thresholds training zoo
 """

@@ -55,18 +55,19 @@ class Said:
         if isinstance(value, tuple) and len(value) in (2, 3):
             return cls(*value)
         if isinstance(value, Tensor | np.ndarray) and value.ndim == 1:
-            return cls.of_logits(torch.as_tensor(value))
+            return cls.of_logits(torch.as_tensor(value)[None])[0]
         raise NetworkError(
             "a model of a cascade must return logits [n, K], or for each item (answer, "
             f"confidence) or (answer, confidence, cost), got {value!r}"
         )
 
     @classmethod
-    def of_logits(cls, logits: Tensor) -> "Said":
-        """The most probable class, and how probable it is."""
+    def of_logits(cls, logits: Tensor) -> list["Said"]:
+        """The most probable class of each item, and how probable it is, from logits `[n, K]`."""
         values = logits.detach().float().cpu()
-        probs = values.softmax(dim=0)
-        return cls(int(probs.argmax()), float(probs.max()), logits=values)
+        top, best = values.softmax(dim=1).max(dim=1)
+        items = zip(best.tolist(), top.tolist(), values.unbind(0), strict=True)
+        return [cls(answer, sure, logits=row) for answer, sure, row in items]
 
 
 @dataclass(eq=False)
@@ -153,7 +154,8 @@ class Member:
     def visit(self, inputs: Any) -> "Visit":  # noqa: ANN401
         """A run over a batch, stage by stage."""
         ready = inputs if self.prepare is None else self.prepare(inputs)
-        return NetworkVisit(self, ready) if self.stages > 1 else Visit(self, ready)
+        staged = isinstance(self.model, EarlyExitNetwork)
+        return NetworkVisit(self, ready) if staged else Visit(self, ready)
 
 
 class Visit:
@@ -209,7 +211,7 @@ class NetworkVisit(Visit):
                 self._logits = torch.cat([*earlier, logits], dim=1)
                 self._next += 1
             assert self._logits is not None
-            return [Said.of_logits(row) for row in self._logits[:, -1]]
+            return Said.of_logits(self._logits[:, -1])
 
 
 def picked(inputs: Any, rows: Tensor) -> Any:  # noqa: ANN401 - whatever the inputs are
@@ -241,7 +243,7 @@ def _of_estimator(model: Any, inputs: np.ndarray) -> list[Said]:  # noqa: ANN401
     names = list(getattr(model, "classes_", range(probs.shape[1])))
     if names == list(range(len(names))):
         logs = np.log(np.maximum(probs, TINY)).astype(np.float32)
-        return [Said.of_logits(torch.from_numpy(row)) for row in logs]
+        return Said.of_logits(torch.from_numpy(logs))
     return [Said(names[int(row.argmax())], float(row.max())) for row in probs]
 
 
@@ -254,7 +256,7 @@ def _listed(found: Any, samples: int, name: str) -> list[Said]:  # noqa: ANN401
                 f"`{name}` must return logits [{samples}, K] for {samples} items, got "
                 f"{list(logits.shape)}"
             )
-        return [Said.of_logits(row) for row in logits]
+        return Said.of_logits(logits)
     if not isinstance(found, Sequence) or isinstance(found, str) or len(found) != samples:
         count = len(found) if isinstance(found, Sequence) else type(found).__name__
         raise NetworkError(

@@ -1,0 +1,118 @@
+"""Two shipped networks as a cascade, on real CIFAR-100 images and on the clock.
+
+The thin ResNet-20 looks first, at 32 pixels; EfficientNet-Lite0 looks at 96 pixels where that
+pays. Seconds per image are measured on this machine; policies are fitted and tuned on images that
+neither network was trained on, and test is timed beside either network alone.
+
+    python examples/cascade_cifar100.py            # data: a folder cifar100 below OFFRAMP_DATA
+    python examples/cascade_cifar100.py --quick    # untrained networks: only shows that it runs
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+import offramp
+from offramp.networks import EarlyExitNetwork
+from offramp.runtime import Member
+
+BATCH = 64
+
+
+def networks(quick: bool) -> tuple[EarlyExitNetwork, EarlyExitNetwork]:
+    """A small and a large network with their last exits only."""
+    if quick:
+        made = [offramp.build("convnet", num_classes=4, image_size=size) for size in (8, 16)]
+    else:
+        made = [offramp.zoo.cifar100()["network"], offramp.zoo.cifar100_lite0()]
+    small, large = (network.keep_exits([network.num_exits - 1]) for network in made)
+    return small.eval(), large.eval()
+
+
+def images(quick: bool, counts: dict[str, int]) -> dict[str, tuple[Tensor, Tensor]]:
+    """Images and labels of each split."""
+    if quick:
+        classes = torch.arange(40) % 4
+        return {name: (torch.rand(40, 3, 8, 8), classes) for name in counts}
+    splits = offramp.data.load("cifar100")
+    found = {}
+    for name, count in counts.items():
+        data = getattr(splits, name)
+        chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:count]
+        pairs = [data[number] for number in chosen.tolist()]
+        found[name] = torch.stack([x for x, _ in pairs]), torch.tensor([int(y) for _, y in pairs])
+    return found
+
+
+def larger(size: int) -> Callable[[Tensor], Tensor]:
+    """Images resized as the large network takes them."""
+    return lambda batch: interpolate(batch, size=size, mode="bilinear", align_corners=False)
+
+
+def seconds_per_image(run: Callable[[Tensor], object], inputs: Tensor) -> float:
+    """Wall time over all batches, by image."""
+    start = time.perf_counter()
+    for batch in inputs.split(BATCH):
+        run(batch)
+    return (time.perf_counter() - start) / len(inputs)
+
+
+def main() -> None:
+    """Measure, record, fit, and race."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help="untrained networks, random images")
+    parser.add_argument("--rounds", type=int, default=3, help="of which the fastest counts (3)")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    small, large = networks(given.quick)
+    data = images(given.quick, {"held_out": 2000, "val": 2000, "test": 2000})
+    members = [
+        Member(small, name="small"),
+        Member(large, name="large", prepare=larger(16 if given.quick else 96)),
+    ]
+    cascade = offramp.Cascade(members).measure(data["test"][0][:BATCH])
+    parts = [offramp.record(cascade, data[name], name) for name in ("held_out", "val", "test")]
+    held_out, val, test = parts
+    budgets = (0.5, 0.75)
+    names = ["baseline", "baseline:smooth", "eefp-logistic", "eefp", "auto"]
+    table = offramp.compare(held_out, val, test, names, budgets)
+    print(table)
+    for name in ("eefp", "eefp-logistic"):
+        print(name, "over baseline:", table[name].differences["baseline"])
+    print("alone:", [(row.cost, row.accuracy) for row in table.references.fixed], "\n")
+    inputs, labels = data["test"]
+
+    def alone(network: EarlyExitNetwork, prepare: Callable[[Tensor], Tensor]) -> float:
+        with torch.inference_mode():
+            return seconds_per_image(lambda batch: network(prepare(batch)), inputs)
+
+    assert members[1].prepare is not None
+    took = {
+        "small alone": min(alone(small, lambda batch: batch) for _ in range(given.rounds)),
+        "large alone": min(alone(large, members[1].prepare) for _ in range(given.rounds)),
+    }
+    right = {"small alone": test.logits[:, 0], "large alone": test.logits[:, 1]}
+    hits = {name: float((x.argmax(1) == labels).double().mean()) for name, x in right.items()}
+    promised = {}
+    for budget in budgets:
+        policy, name = table.plans["auto"][0][budget], f"cascade at {budget:.0%}"
+        took[name] = min(
+            seconds_per_image(lambda batch, p=policy: cascade.run(batch, p), inputs)
+            for _ in range(given.rounds)
+        )
+        found = cascade.run(inputs, policy)
+        answers = torch.tensor([answer.answer for answer in found])
+        hits[name] = float((answers == labels).double().mean())
+        promised[name] = float(policy.replay(test).costs.mean())
+    for name, seconds in took.items():
+        share = seconds / took["large alone"]
+        said = f", promised {promised[name]:.0%}" if name in promised else ""
+        print(f"{name}: {1000 * seconds:.2f} ms per image ({share:.0%}{said}), {hits[name]:.2%}")
+
+
+if __name__ == "__main__":
+    main()
