@@ -94,6 +94,9 @@ def compare_command(
     _show(result, folder, {"command": shlex.join(["offramp", *sys.argv[1:]])})
 
 
+Force = Annotated[bool, typer.Option("--force", help="Replace a policy that is there.")]
+
+
 def fit_command(
     path: LedgersPath,
     budget: Annotated[
@@ -115,6 +118,7 @@ def fit_command(
     folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
     profile: ProfilePath = None,
     batch: BatchSize = None,
+    force: Force = False,
 ) -> None:
     """Fit a policy, choose its operating point for a budget, and save it.
 
@@ -128,7 +132,7 @@ def fit_command(
         raise ConfigError(
             f"--method takes one method, and {method!r} is a group of them, for `offramp compare`"
         )
-    check_fresh(folder, "policy")
+    check_fresh(folder, "policy", force)
     from offramp import report
     from offramp.evaluation import evaluate
     from offramp.ledger.files import has_ledger, load_ledgers
@@ -146,7 +150,7 @@ def fit_command(
         policy = plan[wanted].at(budget=budget, max_drop=max_drop)
         if ledgers["held_out"].has_labels:
             policy.fit_confidence(plan.view(ledgers["held_out"]))
-    policy.save(folder)
+    policy.save(folder, chosen.name, str(path))
     _note_labels(ledgers)
     if has_test and ledgers["test"].has_labels:
         out.print(
@@ -167,6 +171,7 @@ def auto_command(
     folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
     profile: ProfilePath = None,
     batch: BatchSize = None,
+    force: Force = False,
 ) -> None:
     """Choose exits, answer, scorer and thresholds for a budget, and save the policy.
 
@@ -174,7 +179,7 @@ def auto_command(
     on the clock, and if no exit is cheap enough the policy is the full network.
     Whether exits pay at all is what `offramp advise` says.
     """
-    check_fresh(folder, "policy")
+    check_fresh(folder, "policy", force)
     from offramp.advice import auto
     from offramp.evaluation import evaluate
     from offramp.ledger.files import has_ledger, load_ledgers
@@ -187,7 +192,7 @@ def auto_command(
     with err.status("choosing exits, answer, scorer and thresholds"):
         plan = auto(ledgers["held_out"], ledgers["val"], [budget], names)
     policy = plan[budget]
-    policy.save(folder)
+    policy.save(folder, "auto", str(path))
     out.print(f"{plan.why[budget]}; exits {list(policy.exits)}", markup=False, highlight=False)
     if has_test and ledgers["test"].has_labels:
         out.print(f"on test: {evaluate(policy, ledgers['test'])}", markup=False, highlight=False)
