@@ -36,13 +36,13 @@ def export_command(
         bool, typer.Option(help="Also write the network without exits, for comparison.")
     ] = True,
 ) -> None:
-    """Write a network and its policy as ONNX graphs, from one open exit to the next.
+    r"""Write a network and its policy as ONNX graphs, from one open exit to the next.
 
     The stages up to an exit are one graph, and the exit (head, answer and scorer) is another;
     exits that are closed at the budget disappear. Any batch size is taken. export.json lists the
     graphs, with the thresholds. In Python, offramp.OnnxRunner(FOLDER) runs them without the
     PyTorch network; docs/serving.md describes inputs and outputs for other languages. Needs
-    pip install 'offramp[onnx]'.
+    pip install 'offramp\[onnx]'.
     """
     from offramp.onnx import export
 
@@ -97,7 +97,7 @@ def serve_command(
         int, typer.Option(help="Largest number of open requests; further ones get a 503.")
     ] = 1000,
 ) -> None:
-    """Answer requests over HTTP; every sample stops at its own exit.
+    r"""Answer requests over HTTP; every sample stops at its own exit.
 
     POST /predict takes a PNG or JPEG, or JSON: {"image": BASE64}, {"inputs": NESTED LISTS} or, for
     text, {"input_ids": LIST}; an "id" is returned with the answer. The answer is JSON: class,
@@ -108,7 +108,7 @@ def serve_command(
     exit. Example: curl -H 'Content-Type: image/png' --data-binary @a.png 127.0.0.1:8000/predict
 
     There is no encryption, and no key unless LIT_SERVER_API_KEY is set (clients then send it as
-    X-API-Key): put a proxy in front of a public server. Needs pip install 'offramp[serve]'.
+    X-API-Key): put a proxy in front of a public server. Needs pip install 'offramp\[serve]'.
     """
     from offramp.machine import describe_device, find_device, to_precision
     from offramp.serving import Model, ServeConfig, serve
