@@ -108,6 +108,7 @@ def record_cifar(names: Sequence[str]) -> tuple[offramp.Ledger, offramp.Ledger, 
     network = shipped["network"]
     test = offramp.data.load("cifar100")["test"]
     images, labels = test.batch(torch.arange(2500))
+    assert isinstance(images, Tensor)
     generator = torch.Generator().manual_seed(0)
     stretches = []
     for name in ("clean", *names):

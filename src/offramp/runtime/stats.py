@@ -250,7 +250,7 @@ class Operation:
         self._alarm = DriftAlarm(shares, point.val_samples, rate, point.is_open)
         self._exits = [0] * len(point.costs)
         self._expected = torch.zeros(len(point.costs), dtype=torch.float64)  # in samples
-        self._expected_cost = 0.0
+        self._expected_cost = self._spent = 0.0
         self._unseen: list[int] = []  # exits that the alarm has not seen yet
         self._failed = self._forced = 0
 
@@ -296,11 +296,19 @@ class Operation:
     ) -> None:
         self._expected += len(exits) * point.expected_shares
         self._expected_cost += len(exits) * point.expected_cost
+        # Seconds of an exit depend on the operating point, so they are added up at each.
+        cost = sum(point.cost_at[exit_index] for exit_index in exits)
+        self._spent += cost
         if forced or not exits:
             return
         self._moving.add(point, np.bincount(exits, minlength=len(self._exits)))
-        cost = sum(point.cost_at[exit_index] for exit_index in exits)
         self.point = self.ladder[controller.add(self.point.index, len(exits), cost)]
+
+    def _mean_cost(self, samples: int, shares: Tensor) -> float:
+        if not samples:
+            return float("nan")
+        is_held = self._controller is not None
+        return self._spent / samples if is_held else float(shares @ self.point.costs)
 
     def snapshot(self) -> RunStats:
         """Everything so far."""
@@ -312,7 +320,7 @@ class Operation:
                 samples=samples,
                 failed=self._failed,
                 forced=self._forced,
-                mean_cost=float(shares @ self.point.costs) if samples else float("nan"),
+                mean_cost=self._mean_cost(samples, shares),
                 exit_shares=shares,
                 expected_cost=(
                     self._expected_cost / samples if held else self.point.expected_cost

@@ -205,10 +205,14 @@ class Worker:
         class_names: Sequence[str] | None = None,
         images: ImageReader | None = None,
     ) -> None:
-        is_model = isinstance(model, Model)
-        self.runner = model.runner(device, precision, threads) if is_model else model
-        self._class_names = model.class_names if is_model else class_names
-        self.images = model.images if is_model else images
+        self.runner: StagedRunner
+        if isinstance(model, Model):
+            self.runner = model.runner(device, precision, threads)
+            self._class_names, self.images = model.class_names, model.images
+        else:
+            self.runner = model
+            names = None if class_names is None else tuple(class_names)
+            self._class_names, self.images = names, images
 
     @property
     def policy(self) -> str:
