@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offramp.errors import FileFormatError
+from offramp.hints import near_path
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -215,6 +216,8 @@ def read_description(folder: Path, kind: str, version: int) -> dict[str, Any]:
     if not path.is_file():
         found = kind_of(folder)
         hint = f"; it holds a {found}" if found else ""
+        if not folder.exists():
+            raise FileFormatError(f"no {kind} at {folder}: there is nothing{near_path(folder)}")
         raise FileFormatError(f"no {kind} at {folder}: {path.name} is missing{hint}")
     meta = read_json(path)
     if not isinstance(meta, dict) or meta.get("format") != f"offramp-{kind}":

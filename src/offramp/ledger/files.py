@@ -6,6 +6,7 @@ from pathlib import Path
 from offramp.errors import FileFormatError
 from offramp.hints import near_path
 from offramp.ledger.ledger import Ledger, Partition
+from offramp.ledger.sanity import warn_of_oddities
 from offramp.storage import check_splits, kind_of, split_file
 
 
@@ -34,17 +35,20 @@ def load_ledgers(
                 f"{path} is a single ledger, of the split {whole.split!r}; give the folder that "
                 f"holds {', '.join(splits)}, or a ledger that was saved with split='all'"
             )
+        warn_of_oddities([whole])
         parts = whole.partition()._asdict()
         return {split: parts[split] for split in splits}
     if kind_of(path) is not None:
         raise FileFormatError(f"{path} holds a {kind_of(path)}, and ledgers are needed")
     check_splits(path, splits)
     found = {split: split_file(path, split) for split in splits}
-    return {
+    ledgers = {
         split: Ledger.load(place, split=split, network=network)
         for split, place in found.items()
         if place is not None
     }
+    warn_of_oddities(ledgers.values())
+    return ledgers
 
 
 def has_ledger(path: str | Path, split: str) -> bool:

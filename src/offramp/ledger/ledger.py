@@ -473,6 +473,16 @@ class Ledger:
             stored = stored[:, 0] if self.kind == "logits" else stored.flatten(1)
             yield from (row.tobytes() for row in stored.float().numpy())
 
+    @staticmethod
+    def require(name: str, given: object) -> None:
+        """Raise `LedgerError` unless an argument is a ledger, and say how to make one."""
+        if not isinstance(given, Ledger):
+            split = name if name in SPLITS else "all"
+            raise LedgerError(
+                f"`{name}` must be a Ledger, got {type(given).__name__}; make one: "
+                f"offramp.Ledger(logits, labels, costs, split={split!r})"
+            )
+
     def require_split(self, wanted: str, allow_split: str | None = None) -> None:
         """Raise unless this is the wanted split, or the one that the caller allows instead.
 
