@@ -16,6 +16,7 @@ from offramp.cli.export_serve import export_command, serve_command
 from offramp.cli.fit_compare import (
     advise_command,
     auto_command,
+    certify_command,
     compare_command,
     fit_command,
 )
@@ -66,7 +67,7 @@ def _options(
 
 
 for command in (
-    *(compare_command, fit_command, auto_command, advise_command),
+    *(compare_command, fit_command, auto_command, certify_command, advise_command),
     *(inspect_command, verify_command),
     *(train_command, record_command, export_command, serve_command, predict_command),
     *(profile_command, bench_command),

@@ -60,6 +60,7 @@ def theory_command(
         if name not in STATEMENTS:
             raise ConfigError(f"there is no statement {name!r}{or_known(name, STATEMENTS)}")
     from offramp import theory
+    from offramp.theory.check import summary
     from offramp.theory.counterexamples import counterexample_texts
     from offramp.theory.plots import draw_figures
 
@@ -70,6 +71,7 @@ def theory_command(
         examples = [f"\n{result}" for result in results if result.example is not None]
         for text in [*examples, *([] if statement else counterexample_texts())]:
             out.print(text, markup=False, highlight=False, soft_wrap=True)
+    out.print(f"\n{summary(results)}", soft_wrap=True)
     if figures is not None:
         _print_written(draw_figures(figures))
 

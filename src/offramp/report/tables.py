@@ -36,10 +36,13 @@ def quantity(value: float) -> str:
     """A cost or a count as people write it.
 
     Example:
-        >>> quantity(41_234_567.0), quantity(0.00123456789)
-        ('41,234,567', '0.00123457')
+        >>> quantity(5_161_120.0), quantity(41_234_567.0), quantity(12_345), quantity(0.00123456)
+        ('5.16 M', '41.2 M', '12,345', '0.00123')
     """
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.6g}"
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {letter}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 @dataclass(frozen=True)
@@ -105,12 +108,18 @@ class ResultTable:
 
     def rich(self) -> RichTable:
         """Render for the terminal."""
+        headed = any(self.columns)  # else it lists facts, which are texts
         table = RichTable(
-            title=self.title, caption=self.caption, caption_justify="left", box=SIMPLE_HEAD
+            title=self.title,
+            title_justify="left",
+            caption=self.caption,
+            caption_justify="left",
+            box=SIMPLE_HEAD,
+            show_header=headed,
         )
         for number, column in enumerate(self.columns):
             # Text, not markup: names come from users, and brackets must stay brackets.
-            table.add_column(Text(column), justify="right" if number else "left")
+            table.add_column(Text(column), justify="right" if number and headed else "left")
         for row in self.rows:
             table.add_row(*(Text(cell.text, "bold" if cell.bold else "") for cell in row))
         return table
