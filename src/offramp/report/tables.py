@@ -134,6 +134,8 @@ def comparison_tables(comparison: Comparison) -> list[ResultTable]:
     compared = {method.name for method in comparison.methods}
     if "baseline" in compared and len(compared) > 1:
         found.append(_reachable_shares(comparison))
+    if comparison.setting.get("kind", "logits") != "logits":
+        found.append(_ways_to_stop(comparison))
     return [*found, _exits(comparison)]
 
 
@@ -241,6 +243,23 @@ def _reachable_shares(comparison: Comparison) -> ResultTable:
         [row(method) for method in comparison.methods if method.name != "baseline"],
         "From the baseline to a rule that sees the logits of all exits, but no label; - where "
         "that is less than half a point.",
+    )
+
+
+def _ways_to_stop(comparison: Comparison) -> ResultTable:
+    rows = []
+    for method in comparison.methods:
+        points = method.diagnostics.points
+        places = [int(abs(points.budgets - budget).argmin()) for budget in comparison.budgets]
+        shares = [f"{points.sure[n]:.1%} / {points.gave_up[n]:.1%}" for n in places]
+        rows.append(cells(method.label, *shares))
+    return ResultTable(
+        "ways",
+        "Stopped early: sure / hopeless",
+        ["method", *(_share(budget) for budget in comparison.budgets)],
+        rows,
+        "Shares of the test samples that stopped before their last stage with a confidence of at "
+        "least one half, and with less: going on was not worth it. The others went to the end.",
     )
 
 
