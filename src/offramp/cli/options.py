@@ -240,7 +240,7 @@ def read_ledgers(
     """The ledgers of a command: held_out, val and, if it is there or needed, test."""
     from offramp.ledger import files
 
-    splits = ("held_out", "val", "test")
+    splits: tuple[str, ...] = ("held_out", "val", "test")
     if not needs_test and not files.has_ledger(path, "test"):
         splits = splits[:2]
     given = cut if any(each is not None for each in cut) else None

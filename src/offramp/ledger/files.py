@@ -49,9 +49,8 @@ def load_ledgers(
                 f"holds {', '.join(splits)}, or a ledger that was saved with split='all'"
             )
         warn_of_oddities([whole])
-        held_out, val, test = (cut or Cut()).shares
-        how = {"seed": (cut or Cut()).seed, "stratify": (cut or Cut()).stratify}
-        parts = whole.partition(held_out, val, test, **how)._asdict()
+        cut = cut or Cut()
+        parts = whole.partition(*cut.shares, seed=cut.seed, stratify=cut.stratify)._asdict()
         return {split: parts[split] for split in splits}
     if kind_of(path) is not None:
         raise FileFormatError(f"{path} holds a {kind_of(path)}, and ledgers are needed")

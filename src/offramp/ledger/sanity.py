@@ -1,5 +1,6 @@
 """What a ledger's numbers say about mistakes that no type and no shape shows."""
 
+import math
 import warnings
 from collections.abc import Iterable
 
@@ -90,9 +91,11 @@ def _guesses(ledger: Ledger) -> list[str]:
 def _is_guess(predictions: Tensor, ledger: Ledger) -> bool:
     """Whether answers and labels agree no more often than independent ones would."""
     samples = len(predictions)
-    sizes = {"minlength": ledger.num_classes}
-    said, true = (torch.bincount(each, **sizes) / samples for each in (predictions, ledger.labels))
+    said, true = (
+        torch.bincount(each, minlength=ledger.num_classes) / samples
+        for each in (predictions, ledger.labels)
+    )
     chance = float((said * true).sum())
     right = float((predictions == ledger.labels).double().mean())
     # An exit that always says the same class is right as often as chance has it.
-    return right <= chance + SIGMAS * (chance * (1 - chance) / samples) ** 0.5
+    return right <= chance + SIGMAS * math.sqrt(chance * (1 - chance) / samples)
