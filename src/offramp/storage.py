@@ -8,6 +8,7 @@ noticed. Nothing that is read here can run code.
 
 import hashlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -21,6 +22,8 @@ from offramp.hints import near_path
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+logger = logging.getLogger(__name__)
 
 KINDS = ("ledger", "policy", "network", "export", "profile")
 
@@ -92,6 +95,7 @@ def write_folder(
     write_description(folder, kind, version, {"tensors": entry, **meta})
     if stale is not None:
         stale.unlink(missing_ok=True)
+    logger.debug("wrote a %s to %s (%d bytes of tensors)", kind, folder, entry["bytes"])
     return folder
 
 
@@ -163,8 +167,15 @@ def read_folder(
     folder = Path(folder)
     meta = read_description(folder, kind, version)
     path = _tensor_path(folder, meta, links_into)
-    if path.stat().st_size <= CHECKED_BYTES:
+    is_checked = path.stat().st_size <= CHECKED_BYTES and "sha256" in meta["tensors"]
+    if is_checked:
         _check_content(path, meta["tensors"])
+    logger.debug(
+        "reading a %s from %s (checksum %s)",
+        kind,
+        folder,
+        "right" if is_checked else "not compared",
+    )
     try:
         with safe_open(path, framework="pt") as file:
             return meta, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118

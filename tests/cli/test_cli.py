@@ -5,6 +5,7 @@ tried in this one, from the same `main`: starting Python and torch takes longer 
 """
 
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 from offramp import Policy, synthetic
-from offramp.cli.app import main
+from offramp.cli.app import app, main
 
 
 def offramp(*arguments, cwd=None):
@@ -269,3 +270,21 @@ def test_the_cut_of_a_single_file_can_be_chosen(here, tmp_path):
 def test_a_folder_of_splits_is_not_cut(here, folder, tmp_path):
     fit = ("fit", folder, "--budget", 0.6, "--out", tmp_path / "p", "--split-seed", 1)
     assert_refused(here(*fit), "has its splits already")
+
+
+def test_every_command_takes_json_quiet_and_verbose(here, folder, tmp_path):
+    fit = ("fit", folder, "--budget", 0.6, "--method", "baseline", "--out", tmp_path / "p")
+    found = here(*fit, "--json", "--quiet")
+    content = json.loads(found.stdout)
+    assert found.stderr == ""
+    assert content["policy"] == str(tmp_path / "p")
+    assert 0 < content["test"]["mean_cost"] <= 0.7
+    found = here("inspect", tmp_path / "p", "--json", "--verbose")
+    tables = json.loads(found.stdout)["tables"]
+    assert tables[0]["facts"]["scorer"] == "MaxProbability()"
+    assert "reading a policy from" in found.stderr
+    refused = here(*fit[:2], "--budget", 0.01, *fit[4:-1], tmp_path / "q", "--json", "--quiet")
+    assert_refused(refused, "must lie in")
+    assert refused.stdout == ""
+    for each in app.registered_commands:
+        assert {"as_json", "quiet", "verbose"} <= set(inspect.signature(each.callback).parameters)

@@ -32,7 +32,7 @@ from offramp.progress import RunProgress
 from offramp.storage import check_fresh, check_target
 
 if TYPE_CHECKING:
-    from offramp.evaluation import Comparison
+    from offramp.evaluation import Comparison, Outcome
     from offramp.ledger import Ledger
 
 _known = f"Groups: {', '.join(GROUPS)}. {KNOWN_METHODS}"
@@ -154,13 +154,10 @@ def fit_command(
     policy.save(folder)
     _note_labels(ledgers)
     if has_test and ledgers["test"].has_labels:
-        out.print(
-            f"on test: {evaluate(policy, plan.view(ledgers['test']))}",
-            markup=False,
-            highlight=False,
-        )
+        _show_outcome(evaluate(policy, plan.view(ledgers["test"])))
+    out.give(policy=folder)
     for table in report.inspect(folder):
-        out.print(table.rich())
+        out.show(table)
 
 
 def auto_command(
@@ -196,7 +193,14 @@ def auto_command(
     policy.save(folder)
     out.print(f"{plan.why[budget]}; exits {list(policy.exits)}", markup=False, highlight=False)
     if has_test and ledgers["test"].has_labels:
-        out.print(f"on test: {evaluate(policy, ledgers['test'])}", markup=False, highlight=False)
+        _show_outcome(evaluate(policy, ledgers["test"]))
+    out.give(policy=folder, exits=policy.exits)
+
+
+def _show_outcome(outcome: "Outcome") -> None:
+    out.print(f"on test: {outcome}", soft_wrap=True)
+    names = ("accuracy", "full_accuracy", "mean_cost", "exit_shares", "hopeless_share")
+    out.give(test={name: getattr(outcome, name) for name in names})
 
 
 def certify_command(
@@ -265,7 +269,8 @@ def certify_command(
     certificate.policy.save(folder)
     out.print(str(certificate), soft_wrap=True)
     if "test" in ledgers and ledgers["test"].has_labels:
-        out.print(f"on test: {evaluate(certificate.policy, ledgers['test'])}", soft_wrap=True)
+        _show_outcome(evaluate(certificate.policy, ledgers["test"]))
+    out.give(policy=folder, guarantee=certificate.policy.guarantee)
     for table in report.inspect(folder):
         out.print(table.rich())
 
@@ -311,20 +316,25 @@ def advise_command(
     names = split_names(methods)
     with err.status("choosing exits, answers, scorers and thresholds"):
         found = advise(ledgers["held_out"], ledgers["val"], ledgers["test"], wanted, names)
-    typer.echo(str(found))
+    out.print(str(found), soft_wrap=True)
     if folder is not None:
         for budget, policy in found.plan.items():
             policy.save(folder / f"policy-{budget:g}")
-        typer.echo(f"kept exits {found.plan.exits}; policies are in {folder}/")
+        out.print(f"kept exits {found.plan.exits}; policies are in {folder}/", soft_wrap=True)
 
 
 def _show(result: "Comparison", folder: Path, provenance: Mapping[str, Any] | None = None) -> None:
     from offramp import report
 
+    figures = {
+        method.name: {name: figure.value for name, figure in method.figures.items()}
+        for method in result.methods
+    }
+    out.give(figures=figures, folder=folder)
     # First: printing may be cut off.
     paths, missing = report.write_comparison(result, folder, provenance)
     for table in report.comparison_tables(result):
-        out.print(table.rich())
+        out.show(table)
     for sentence in report.verdicts(result):
         out.print(sentence, highlight=False)
     out.print(f"written to {folder}/: {', '.join(p.name for p in paths)}", highlight=False)

@@ -66,7 +66,7 @@ def theory_command(
 
     with _progress() as progress:
         results = theory.check_all(statement or (), worlds, seed, progress)
-    out.print(theory.claims_table(results).rich())
+    out.show(theory.claims_table(results))
     if with_examples:
         examples = [f"\n{result}" for result in results if result.example is not None]
         for text in [*examples, *([] if statement else counterexample_texts())]:
@@ -83,7 +83,7 @@ def _show_trained_network(seed: int, folder: Path | None) -> None:
 
     with _progress() as progress:
         exits = theory.compare_with_truth(seed, progress=progress)
-    out.print(truth_table(exits).rich())
+    out.show(truth_table(exits))
     if folder is not None:
         _print_written([truth_figure(exits, folder / "theory-trained-network.svg")])
 
