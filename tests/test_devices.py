@@ -289,7 +289,7 @@ def call(*words):
 def test_every_command_computes_on_the_device_and_says_so_first(place, tmp_path, monkeypatch):
     monkeypatch.setattr(load_module, "load", lambda name, **options: SPLITS)
     run, policy, used = tmp_path / "run", tmp_path / "policy", f"on {place.name} ("
-    data = ["--data", "x", "--batch-size", 16, "--device"]
+    data = ["--data", "mixture", "--batch-size", 16, "--device"]
 
     command = ("train", "--network", "convnet", "--epochs", 1, "--out", run, *data, place.name)
     found = call(*command, "--precision", "float32")

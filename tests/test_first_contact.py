@@ -83,7 +83,8 @@ def test_doctor_names_the_command_for_what_is_missing(monkeypatch):
     monkeypatch.setattr(extras, "requires", lambda _: lines)
     (finding,) = [f for f in doctor.diagnosis()["features"] if f.name.startswith("onnx")]
     assert not finding.good
-    assert finding.text == "lacks no-such-thing: pip install 'offramp[onnx]'"
+    assert finding.text.startswith("lacks no-such-thing: pip install 'offramp[onnx]'")
+    assert f"pip install -e '{ROOT}[onnx]'" in finding.text
 
 
 def test_doctor_works_where_the_package_is_not_installed(monkeypatch):

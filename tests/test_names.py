@@ -14,6 +14,7 @@ from offramp.advice import CANDIDATES
 from offramp.cli import export_serve
 from offramp.cli.options import complete_methods, complete_studies
 from offramp.data import CATALOG, EMBEDDED
+from offramp.guarantees import LOSSES
 from offramp.methods import GROUPS, METHODS, find_methods
 from offramp.networks import ARCHITECTURES
 from offramp.serving import ServeConfig
@@ -62,6 +63,7 @@ def test_names_are_those_of_the_registries():
     assert (*EMBEDDED, *CATALOG) == names.DATA_SETS
     assert names.STATEMENTS == STATEMENTS
     assert names.STUDIES == NAMES
+    assert set(names.LOSSES) == set(LOSSES)
     names.check_methods(CANDIDATES)
 
 

@@ -15,9 +15,9 @@ ROOT_ROOMS = [
     *(
         "errors",
         "schema",
+        "hints",
         "storage",
         "extras",
-        "hints",
         "names",
         "machine",
         "progress",

@@ -10,6 +10,7 @@ __all__ = [
     "GuaranteeError",
     "GuaranteeWarning",
     "LedgerError",
+    "LedgerWarning",
     "MemoryLimitError",
     "MissingExtraError",
     "NetworkError",
@@ -103,6 +104,10 @@ class PromiseError(OfframpError, AssertionError):
     def __init__(self, message: str, promises: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.promises = promises
+
+
+class LedgerWarning(UserWarning):
+    """Logits or labels that are possible, and look like a mistake."""
 
 
 class OriginWarning(UserWarning):

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
+from pathlib import Path
 from types import ModuleType
 
 from offramp.errors import MissingExtraError, PluginError
@@ -23,8 +24,10 @@ FEATURES = {
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra: `pip install 'offramp[report]'`."""
-    return f"pip install 'offramp[{extra}]'"
+    """The command that installs an extra, `pip install 'offramp[report]'`; and for a clone."""
+    clone = Path(__file__).parents[2]
+    here = f" (for this clone: pip install -e '{clone}[{extra}]')"
+    return f"pip install 'offramp[{extra}]'" + here * (clone / "pyproject.toml").is_file()
 
 
 def require(module: str, extra: str) -> ModuleType:
@@ -36,7 +39,7 @@ def require(module: str, extra: str) -> ModuleType:
         >>> require("no_such_module", extra="report")
         Traceback (most recent call last):
         offramp.errors.MissingExtraError: `no_such_module` is not installed; this feature needs
-        the extra `report`: pip install 'offramp[report]'
+        the extra `report`: pip install 'offramp[report]'...
     """
     try:
         return import_module(module)

@@ -42,6 +42,7 @@ HEADS = (
 OBJECTIVES = ("joint", "gradient-equilibrium", "distillation", "zero-time-waste")
 RECIPES = ("paper", "finetune")
 AUGMENTATIONS = ("none", "light", "paper")
+LOSSES = ("regret", "regret-sure", "regret-hopeless", "disagreement")
 RUNTIMES = ("torch", "onnx")
 DATA_SETS = (
     *("cluttered-digits", "mixture", "cifar100", "cifar10", "tiny-imagenet", "imagenet-1k"),

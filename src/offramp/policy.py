@@ -350,6 +350,7 @@ class Policy:
             allow_split: Another split's name, to use that one knowingly; with it, samples that
                 the policy has already used are accepted too.
         """
+        Ledger.require(split, ledger)
         ledger.require_split(split, allow_split)
         ledger = self._check_partner(ledger)
         if allow_split is None:
@@ -508,6 +509,7 @@ class Policy:
         return held_out.as_split("held_out")
 
     def _warn_of_few(self, held_out: Ledger) -> None:
+        Ledger.require("held_out", held_out)
         wanted = self.scorer.samples_wanted(held_out.num_exits, held_out.num_classes)
         if len(held_out) >= wanted:
             return

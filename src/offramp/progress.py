@@ -1,5 +1,6 @@
 """Progress on stderr: a bar on a terminal, otherwise a line per step."""
 
+import logging
 import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -8,6 +9,8 @@ from rich.console import Console
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
+
+logger = logging.getLogger("offramp")
 
 WIDTH = 160  # of what goes to a file or a pipe, which need not fold to the width of a terminal
 # Names and paths come from users: brackets in them are no markup.
@@ -86,9 +89,11 @@ class RunProgress:
         self._line(f"{done}, {note}, {record['seconds']:.1f} s")
 
     def say(self, text: str) -> None:
-        """Print one line."""
+        """Print one line, or log it where nothing is shown."""
         if self.shown:
             console.print(text, soft_wrap=True)
+        else:
+            logger.info(text.strip())
 
     def _line(self, text: str) -> None:
         """One line for a step, where no bar shows it."""

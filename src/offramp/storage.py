@@ -8,6 +8,7 @@ noticed. Nothing that is read here can run code.
 
 import hashlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -17,9 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offramp.errors import FileFormatError
+from offramp.hints import near_path
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+logger = logging.getLogger(__name__)
 
 KINDS = ("ledger", "policy", "network", "export", "profile")
 
@@ -91,6 +95,7 @@ def write_folder(
     write_description(folder, kind, version, {"tensors": entry, **meta})
     if stale is not None:
         stale.unlink(missing_ok=True)
+    logger.debug("wrote a %s to %s (%d bytes of tensors)", kind, folder, entry["bytes"])
     return folder
 
 
@@ -166,8 +171,15 @@ def read_folder(
     folder = Path(folder)
     meta = read_description(folder, kind, version)
     path = _tensor_path(folder, meta, links_into)
-    if path.stat().st_size <= CHECKED_BYTES:
+    is_checked = path.stat().st_size <= CHECKED_BYTES and "sha256" in meta["tensors"]
+    if is_checked:
         _check_content(path, meta["tensors"])
+    logger.debug(
+        "reading a %s from %s (checksum %s)",
+        kind,
+        folder,
+        "right" if is_checked else "not compared",
+    )
     try:
         with safe_open(path, framework="pt") as file:
             return meta, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
@@ -219,6 +231,8 @@ def read_description(folder: Path, kind: str, version: int) -> dict[str, Any]:
     if not path.is_file():
         found = kind_of(folder)
         hint = f"; it holds a {found}" if found else ""
+        if not folder.exists():
+            raise FileFormatError(f"no {kind} at {folder}: there is nothing{near_path(folder)}")
         raise FileFormatError(f"no {kind} at {folder}: {path.name} is missing{hint}")
     meta = read_json(path)
     if not isinstance(meta, dict) or meta.get("format") != f"offramp-{kind}":

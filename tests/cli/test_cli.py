@@ -5,6 +5,7 @@ tried in this one, from the same `main`: starting Python and torch takes longer 
 """
 
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 from offramp import Policy, synthetic
-from offramp.cli.app import main
+from offramp.cli.app import app, main
 
 
 def offramp(*arguments, cwd=None):
@@ -246,3 +247,50 @@ def test_help_teaches(here):
 
 def test_unknown_options_are_refused(here, folder):
     assert here("compare", folder, "--bugdets", "0.5").returncode == 2
+
+
+def test_certify_saves_a_policy_with_its_guarantee(here, folder, tmp_path):
+    wanted = ("certify", folder, "--method", "baseline", "--out", tmp_path / "p")
+    assert_refused(here(*wanted), "give --epsilon, --budget or both")
+    assert_refused(here(*wanted, "--epsilon", 1e-9), "smallest epsilon that could be certified")
+    assert not (tmp_path / "p").exists()
+    found = here(*wanted, "--epsilon", 0.4)
+    assert found.returncode == 0, found.stderr
+    assert "mean regret at most 0.4, with confidence 0.9" in found.stdout
+    assert Policy.load(tmp_path / "p").guarantee in " ".join(found.stdout.split())
+
+
+def test_the_cut_of_a_single_file_can_be_chosen(here, tmp_path):
+    ledger = synthetic.ledgers(seed=0, samples=200)["val"].as_split("all")
+    ledger.save(tmp_path / "one")
+    fit = ("fit", tmp_path / "one", "--budget", 0.6, "--method", "baseline", "--out")
+    chosen = ("--shares", "0.2,0.3,0.5", "--split-seed", 7, "--stratify")
+    found = here(*fit, tmp_path / "p", *chosen)
+    assert found.returncode == 0, found.stderr
+    assert "(seed 7) into" in found.stderr
+    parts = ledger.partition(0.2, 0.3, 0.5, seed=7, stratify=True)
+    assert Policy.load(tmp_path / "p").uses[0].data_fingerprint == parts.held_out.data_fingerprint
+    assert_refused(here(*fit, tmp_path / "q", "--shares", "0.5,0.6,0.1"), "sum to one")
+
+
+def test_a_folder_of_splits_is_not_cut(here, folder, tmp_path):
+    fit = ("fit", folder, "--budget", 0.6, "--out", tmp_path / "p", "--split-seed", 1)
+    assert_refused(here(*fit), "has its splits already")
+
+
+def test_every_command_takes_json_quiet_and_verbose(here, folder, tmp_path):
+    fit = ("fit", folder, "--budget", 0.6, "--method", "baseline", "--out", tmp_path / "p")
+    found = here(*fit, "--json", "--quiet")
+    content = json.loads(found.stdout)
+    assert found.stderr == ""
+    assert content["policy"] == str(tmp_path / "p")
+    assert 0 < content["test"]["mean_cost"] <= 0.7
+    found = here("inspect", tmp_path / "p", "--json", "--verbose")
+    tables = json.loads(found.stdout)["tables"]
+    assert tables[0]["facts"]["scorer"] == "MaxProbability()"
+    assert "reading a policy from" in found.stderr
+    refused = here(*fit[:2], "--budget", 0.01, *fit[4:-1], tmp_path / "q", "--json", "--quiet")
+    assert_refused(refused, "must lie in")
+    assert refused.stdout == ""
+    for each in app.registered_commands:
+        assert {"as_json", "quiet", "verbose"} <= set(inspect.signature(each.callback).parameters)

@@ -11,9 +11,9 @@ import torch
 from typer.testing import CliRunner
 
 import offramp
-from offramp.cli import predict_bench
 from offramp.cli.app import app
 from offramp.data import ImageData, Normalization, Splits
+from offramp.data.load import Source
 from offramp.errors import (
     ConfigError,
     DataError,
@@ -65,7 +65,7 @@ def places(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _data(monkeypatch):
-    monkeypatch.setattr(predict_bench.Source, "load", lambda self: SPLITS)
+    monkeypatch.setattr(Source, "load", lambda self: SPLITS)
 
 
 def call(text):
@@ -138,7 +138,7 @@ def test_without_a_data_set_the_normalisation_is_noted(places, folder, tmp_path)
 def test_a_run_remembers_its_data(places):
     run = places / "run"
     offramp.networks.EarlyExitNetwork.load(places / "network").save(run / "network")
-    predict_bench.Source("x").save(run)
+    Source("x").save(run)
     result = call(f"predict {run} {places}/policy --limit 3")
     assert [row["input"] for row in csv.DictReader(io.StringIO(result.stdout))] == [
         "test-0",
@@ -150,7 +150,7 @@ def test_a_run_remembers_its_data(places):
 def test_the_bare_network_of_a_run_remembers_its_data_too(places, folder):
     run = places / "trained"
     offramp.networks.EarlyExitNetwork.load(places / "network").save(run / "network")
-    predict_bench.Source("x").save(run)
+    Source("x").save(run)
     of_run, bare = (
         call(f"predict {path} {places}/policy {folder}/0.png") for path in (run, run / "network")
     )
@@ -203,6 +203,12 @@ def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
             "operating point yet: give --b",
         ),
         ("predict {p}/policy {p}/policy --data x", FileFormatError, "it holds a policy"),
+        (
+            "predict {p}/network {p}/network --data x",
+            FileFormatError,
+            "is no policy but a network",
+        ),
+        ("predict {p}/network {p}/polcy --data x", FileFormatError, "did you mean .*policy"),
         ("predict {p}/network {p}/policy --data x --split no", ConfigError, "--split must be one"),
         ("predict {p}/network {p}/policy {p}/nowhere", DataError, "no file or folder"),
         ("predict {p}/network {p}/policy {p}/network", DataError, "has no images"),

@@ -11,6 +11,7 @@ import typer
 from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
+from offramp import training
 from offramp.cli import train_record
 from offramp.cli.train_record import load_network
 from offramp.errors import ConfigError
@@ -52,10 +53,12 @@ def call(app, text):
 
 def test_from_nothing_to_ledgers(app, tmp_path):
     run = tmp_path / "run"
-    found = call(app, f"train --data x --network convnet --epochs 2 --batch-size 8 --out {run}")
+    found = call(
+        app, f"train --data mixture --network convnet --epochs 2 --batch-size 8 --out {run}"
+    )
     assert found.exit_code == 0
     assert (run / "network" / "network.json").exists()
-    call(app, f"record {run} --data x")
+    call(app, f"record {run} --data mixture")
     ledgers = [Ledger.load(run / "ledgers" / name) for name in ("held_out", "val", "test")]
     assert [ledger.split for ledger in ledgers] == ["held_out", "val", "test"]
     assert ledgers[0].dtype == torch.float16
@@ -68,19 +71,19 @@ def test_recording_knows_what_the_run_was_trained_on(app, tmp_path, monkeypatch)
     monkeypatch.setattr(
         source, "load", lambda name, **options: asked.append((name, options)) or splits
     )
-    call(app, f"train --data pets --domain art --network convnet --epochs 1 --out {tmp_path}")
+    call(app, f"train --data pacs --domain art --network convnet --epochs 1 --out {tmp_path}")
     call(app, f"record {tmp_path}")
     call(app, f"record {tmp_path} --domain photo")
     call(app, f"record {tmp_path} --data others --tokenizer words")
     assert asked[1:] == [
-        ("pets", {"domain": "art"}),
-        ("pets", {"domain": "photo"}),
+        ("pacs", {"domain": "art"}),
+        ("pacs", {"domain": "photo"}),
         ("others", {"tokenizer": "words"}),
     ]
 
 
 def test_a_bare_network_does_not_say_what_it_was_trained_on(app, tmp_path):
-    call(app, f"train --data x --network convnet --epochs 1 --out {tmp_path}/run")
+    call(app, f"train --data mixture --network convnet --epochs 1 --out {tmp_path}/run")
     (tmp_path / "run" / "network").rename(tmp_path / "network")  # away from the run that made it
     with pytest.raises(ConfigError, match="network does not say what it was trained on: give --d"):
         call(app, f"record {tmp_path}/network")
@@ -88,12 +91,14 @@ def test_a_bare_network_does_not_say_what_it_was_trained_on(app, tmp_path):
 
 @pytest.mark.parametrize("objective", ["zero-time-waste", "distillation"])
 def test_objectives_by_name(app, tmp_path, objective):
-    text = f"train --data x --network convnet --epochs 1 --objective {objective} --patience 0"
+    text = (
+        f"train --data mixture --network convnet --epochs 1 --objective {objective} --patience 0"
+    )
     assert call(app, f"{text} --out {tmp_path}").exit_code == 0
 
 
 def test_the_learning_rate_follows_the_network_unless_given(app, tmp_path):
-    text = f"train --data x --network convnet --epochs 1 --out {tmp_path}"
+    text = f"train --data mixture --network convnet --epochs 1 --out {tmp_path}"
     call(app, f"{text}/a")
     call(app, f"{text}/b --learning-rate 0.5")
     found = [json.loads((tmp_path / run / "train.json").read_text()) for run in "ab"]
@@ -104,13 +109,15 @@ def test_the_learning_rate_follows_the_network_unless_given(app, tmp_path):
     ("name", "found"), [("none", None), ("light", "mixup=0,"), ("paper", "mixup=0.25,")]
 )
 def test_augmentation_by_name_is_kept_with_the_run(app, tmp_path, name, found):
-    call(app, f"train --data x --network convnet --epochs 1 --augment {name} --out {tmp_path}")
+    call(
+        app, f"train --data mixture --network convnet --epochs 1 --augment {name} --out {tmp_path}"
+    )
     said = json.loads((tmp_path / "train.json").read_text())["augment"]
     assert said is None if found is None else found in said
 
 
 def test_options_override_a_recipe(app, tmp_path):
-    text = f"train --data x --network convnet --epochs 1 --out {tmp_path}"
+    text = f"train --data mixture --network convnet --epochs 1 --out {tmp_path}"
     call(app, f"{text}/a --recipe finetune")
     call(
         app,
@@ -128,7 +135,7 @@ def test_options_override_a_recipe(app, tmp_path):
 
 
 def test_exits_heads_and_their_weights_are_options(app, tmp_path):
-    text = f"train --data x --network convnet --epochs 1 --out {tmp_path}"
+    text = f"train --data mixture --network convnet --epochs 1 --out {tmp_path}"
     call(app, f"{text}/a --exits blocks.0,blocks.2 --head separable --exit-weights 0.5,1,2")
     call(app, f"{text}/b --exits 2")
     names = [load_network(tmp_path / run).exit_names for run in "ab"]
@@ -140,7 +147,7 @@ def test_exits_heads_and_their_weights_are_options(app, tmp_path):
 
 
 def test_a_saved_network_is_trained_further(app, tmp_path):
-    text = f"train --data x --epochs 1 --out {tmp_path}"
+    text = f"train --data mixture --epochs 1 --out {tmp_path}"
     call(app, f"{text}/a --network convnet --exits 2")
     call(app, f"{text}/b --network {tmp_path}/a --learning-rate 1e-9 --averaging 0.5")
     first, second = (load_network(tmp_path / run) for run in "ab")
@@ -155,10 +162,10 @@ def test_the_size_of_images_is_kept_for_recording(app, tmp_path, monkeypatch):
     asked = []
     splits = source.load("x")
     monkeypatch.setattr(source, "load", lambda name, **options: asked.append(options) or splits)
-    call(app, f"train --data x --network convnet --epochs 1 --image-size 8 --out {tmp_path}")
+    call(app, f"train --data mixture --network convnet --epochs 1 --image-size 8 --out {tmp_path}")
     call(app, f"record {tmp_path}")
     further = tmp_path / "further"
-    call(app, f"train --data x --network {tmp_path} --epochs 1 --out {further}")
+    call(app, f"train --data mixture --network {tmp_path} --epochs 1 --out {further}")
     assert asked == [{"image_size": 8}] * 3
     assert json.loads((tmp_path / "train.json").read_text())["image_sizes"] == []
 
@@ -167,21 +174,25 @@ def test_an_interruption_says_how_to_go_on(app, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train_record, "train", interrupted)
+    monkeypatch.setattr(training, "train", interrupted)
     monkeypatch.setattr(sys, "argv", ["offramp", "train", "--out", "runs/my digits"])
-    found = call(app, f"train --data x --network convnet --out {tmp_path}")
+    found = call(app, f"train --data mixture --network convnet --out {tmp_path}")
     assert found.exit_code == 130
     assert "the same command resumes it" in found.output
     assert "offramp train --out 'runs/my digits'" in found.output
 
 
 def test_wrong_options_are_named(app, tmp_path):
-    text = f"train --data x --network convnet --out {tmp_path}"
+    text = f"train --data mixture --network convnet --out {tmp_path}"
     with pytest.raises(ConfigError, match="`precision` must be auto, float32, bfloat16"):
         call(app, f"{text} --precision int8")
-    with pytest.raises(ConfigError, match="--augment must be none, light or paper, got 'heavy'"):
+    with pytest.raises(
+        ConfigError, match="--augment: there is no 'heavy'; known are light, none, paper"
+    ):
         call(app, f"{text} --augment heavy")
-    with pytest.raises(ConfigError, match="`recipe` must be one of paper, finetune, got 'fast'"):
+    with pytest.raises(
+        ConfigError, match="--recipe: there is no 'fast'; known are finetune, paper"
+    ):
         call(app, f"{text} --recipe fast")
     with pytest.raises(
         ConfigError, match="--image-size must be whole numbers of pixels, got '8,'"
@@ -193,9 +204,9 @@ def test_wrong_options_are_named(app, tmp_path):
         call(app, text.replace("convnet", "convnt"))
     call(app, f"{text} --epochs 1")
     with pytest.raises(ConfigError, match="--dtype must be float16 or float32, got 'int8'"):
-        call(app, f"record {tmp_path} --data x --dtype int8")
+        call(app, f"record {tmp_path} --data mixture --dtype int8")
     with pytest.raises(ConfigError, match="--splits must name splits of the data, got 'tset'"):
-        call(app, f"record {tmp_path} --data x --splits tset")
+        call(app, f"record {tmp_path} --data mixture --splits tset")
     source.load("x").train = Split("train", 0, shape=(7,))
     with pytest.raises(ConfigError, match="takes square images, and these data are not"):
         call(app, text)

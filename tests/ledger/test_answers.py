@@ -11,6 +11,7 @@ from offramp import Corrector, Ledger, MaxProbability, Policy
 from offramp.answers import CurrentExit, GeometricEnsemble, MajorityVote, TemperatureScaling
 from offramp.errors import FileFormatError, LedgerError, OfframpError
 from offramp.guarantees import Guarantee, certify
+from offramp.report.tables import comparison_tables
 from offramp.scorers import (
     BreakEven,
     Entropy,
@@ -382,6 +383,9 @@ def test_the_core_works_on_answers(parts):
     assert names == ["baseline", "eefp", "eefp-no-history", "ccct", "patience", "vote", "auto"]
     assert table["auto"].accuracy(0.5) > table.references.mixes[0].accuracy
     assert 0.5 < table.references.reachable[0].accuracy <= table.references.oracle[0].accuracy
+    (ways,) = (part for part in comparison_tables(table) if part.name == "ways")
+    outcome = offramp.evaluate(table.plans["eefp"][0][0.7], parts.test)
+    assert f"{outcome.sure_share:.1%} / {outcome.gave_up_share:.1%}" == ways.rows[1][2].text
     advice = offramp.advise(*parts, budgets=[0.5], resamples=50)
     assert advice.verdict == "exits"
     restored = type(table).from_json(json.loads(json.dumps(table.to_json())))

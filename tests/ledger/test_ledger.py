@@ -488,3 +488,19 @@ def test_a_single_npz_is_partitioned(tmp_path, splits):
 
 def test_folds_are_as_equal_as_possible():
     assert [(len(rest), len(fold)) for rest, fold in folds(10, 3)] == [(6, 4), (7, 3), (7, 3)]
+
+
+def test_a_stratified_partition_has_its_share_of_every_class():
+    labels = torch.arange(300) % 4
+    ledger = Ledger(torch.randn(300, 3, 4), labels, [1.0, 2.0, 3.0], split="all")
+    parts = ledger.partition(0.2, 0.3, 0.5, seed=1, stratify=True)
+    ids = [each for part in parts for each in part.sample_ids]
+    assert sorted(ids) == list(range(300))
+    for part, share in zip(parts, (0.2, 0.3, 0.5), strict=True):
+        counts = part.labels.bincount(minlength=4)
+        assert (counts - 75 * share).abs().max() <= 1
+    grouped = Ledger(
+        torch.randn(6, 3, 4), [0] * 6, [1.0, 2.0, 3.0], split="all", groups=list("aabbcc")
+    )
+    with pytest.raises(LedgerError, match="groups stay whole"):
+        grouped.partition(stratify=True)

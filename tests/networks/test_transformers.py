@@ -169,7 +169,9 @@ def test_decoder_is_refused(make):
 
 
 def test_missing_model_is_told(tmp_path):
-    with pytest.raises(NetworkError, match="it must be a folder or a hub id"):
+    with pytest.raises(
+        NetworkError, match="no folder of that name and nothing in the hub's cache"
+    ):
         attach(str(tmp_path / "nothing"))
 
 

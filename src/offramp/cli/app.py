@@ -1,21 +1,25 @@
 """The command line: each command parses its options and makes one public call."""
 
+import inspect
 import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from offramp import __version__
-from offramp.cli.console import err, out
+from offramp.cli.console import configured, err, out
 from offramp.cli.doctor import doctor_command, welcome
 from offramp.cli.export_serve import export_command, serve_command
 from offramp.cli.fit_compare import (
     advise_command,
     auto_command,
+    certify_command,
     compare_command,
     fit_command,
 )
@@ -35,6 +39,37 @@ app = typer.Typer(
     "`offramp doctor` says what is installed and what is missing, and "
     "`offramp --install-completion` completes names with the Tab key.",
 )
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one JSON document.")]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Print results and errors only."),
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show on stderr what the library logs.")
+]
+_COMMON = {"as_json": AsJson, "quiet": Quiet, "verbose": Verbose}
+
+
+def _with_common_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes --json, --quiet and --verbose as well."""
+    name = command.__name__.removesuffix("_command")
+
+    @wraps(command)
+    def run(as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:  # noqa: ANN401
+        with configured(name, as_json, quiet, verbose):
+            command(**options)
+
+    signature = inspect.signature(command)
+    common = [
+        inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+        for each, kind in _COMMON.items()
+    ]
+    own = signature.parameters.values()
+    run.__signature__ = signature.replace(parameters=[*own, *common])  # type: ignore[attr-defined]
+    run.__annotations__ = {**command.__annotations__, **_COMMON}
+    return run
 
 
 @app.callback(invoke_without_command=True)
@@ -66,14 +101,14 @@ def _options(
 
 
 for command in (
-    *(compare_command, fit_command, auto_command, advise_command),
+    *(compare_command, fit_command, auto_command, certify_command, advise_command),
     *(inspect_command, verify_command),
     *(train_command, record_command, export_command, serve_command, predict_command),
     *(profile_command, bench_command),
     *(report_command, theory_command, run_command, studies_command, study_command),
     *(demo_command, doctor_command),
 ):
-    app.command(command.__name__.removesuffix("_command"))(command)
+    app.command(command.__name__.removesuffix("_command"))(_with_common_options(command))
 
 
 def main() -> None:

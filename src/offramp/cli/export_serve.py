@@ -39,13 +39,13 @@ def export_command(
         bool, typer.Option(help="Also write the network without exits, for comparison.")
     ] = True,
 ) -> None:
-    """Write a network and its policy as ONNX graphs, from one open exit to the next.
+    r"""Write a network and its policy as ONNX graphs, from one open exit to the next.
 
     The stages up to an exit are one graph, and the exit (head, answer and scorer) is another;
     exits that are closed at the budget disappear. Any batch size is taken. export.json lists the
     graphs, with the thresholds. In Python, offramp.OnnxRunner(FOLDER) runs them without the
     PyTorch network; docs/serving.md describes inputs and outputs for other languages. Needs
-    pip install 'offramp[onnx]'.
+    pip install 'offramp\[onnx]'.
     """
     from offramp.onnx import export
     from offramp.serving.images import reading_notes
@@ -135,7 +135,7 @@ def serve_command(
         typer.Option("--remote-admin", help="Let other machines change budget and policy, too."),
     ] = False,
 ) -> None:
-    """Answer requests over HTTP; every sample stops at its own exit.
+    r"""Answer requests over HTTP; every sample stops at its own exit.
 
     POST /predict takes a PNG or JPEG, or JSON: {"image": BASE64}, {"inputs": NESTED LISTS} or, for
     text, {"text": TEXT} or {"input_ids": LIST}; an "id" is returned with the answer. The answer is
@@ -150,7 +150,7 @@ def serve_command(
     There is no encryption, and no key unless OFFRAMP_API_KEY is set (clients then send it as
     X-API-Key): put a proxy in front of a public server. With OFFRAMP_ADMIN_TOKEN set, PUT
     /admin/budget and POST /admin/reload change the budget and read the policy again. Needs
-    pip install 'offramp[serve]'.
+    pip install 'offramp\[serve]'.
     """
     from offramp.machine import describe_device, find_device, to_precision
     from offramp.serving import Model, ServeConfig, serve

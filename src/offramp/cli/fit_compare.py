@@ -1,4 +1,4 @@
-"""The commands `compare`, `fit`, `auto` and `advise`."""
+"""The commands `compare`, `fit`, `auto`, `certify` and `advise`."""
 
 import shlex
 import sys
@@ -15,21 +15,24 @@ from offramp.cli.options import (
     Budgets,
     LedgersPath,
     ProfilePath,
+    Shares,
+    SplitSeed,
+    Stratify,
     complete_methods,
-    in_seconds,
+    completing,
     named_methods,
-    note_partition,
     numbers,
+    read_ledgers,
     share,
     split_names,
 )
 from offramp.errors import ConfigError
-from offramp.names import CANDIDATES, GROUPS
+from offramp.names import CANDIDATES, GROUPS, LOSSES
 from offramp.progress import RunProgress
 from offramp.storage import check_fresh, check_target
 
 if TYPE_CHECKING:
-    from offramp.evaluation import Comparison
+    from offramp.evaluation import Comparison, Outcome
     from offramp.ledger import Ledger
 
 _known = f"Groups: {', '.join(GROUPS)}. {KNOWN_METHODS}"
@@ -64,6 +67,9 @@ def compare_command(
     ] = None,
     profile: ProfilePath = None,
     batch: BatchSize = None,
+    shares: Shares = None,
+    split_seed: SplitSeed = None,
+    stratify: Stratify = None,
 ) -> None:
     """Compare exit methods on saved per-exit logits, and print the table.
 
@@ -72,25 +78,23 @@ def compare_command(
     interactive page, report.html.
     """
     from offramp.evaluation import compare
-    from offramp.ledger.files import load_ledgers
 
     folder = folder or Path(f"{path.resolve().name.removesuffix('.npz')}-comparison")
     check_target(folder)
     wanted = split_names(methods)
-    shares = numbers("--budgets", budgets)
-    ledgers = in_seconds(load_ledgers(path), profile, batch)
+    cut = (shares, split_seed, stratify)
+    ledgers = read_ledgers(path, cut, profile, batch)
     with RunProgress() as progress:
         result = compare(
             ledgers["held_out"],
             ledgers["val"],
             ledgers["test"],
             wanted,
-            shares,
+            numbers("--budgets", budgets),
             seeds,
             resamples,
             progress.step,
         )
-    note_partition(path, ledgers)
     _show(result, folder, {"command": shlex.join(["offramp", *sys.argv[1:]])})
 
 
@@ -118,6 +122,9 @@ def fit_command(
     folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
     profile: ProfilePath = None,
     batch: BatchSize = None,
+    shares: Shares = None,
+    split_seed: SplitSeed = None,
+    stratify: Stratify = None,
     force: Force = False,
 ) -> None:
     """Fit a policy, choose its operating point for a budget, and save it.
@@ -135,13 +142,11 @@ def fit_command(
     check_fresh(folder, "policy", force)
     from offramp import report
     from offramp.evaluation import evaluate
-    from offramp.ledger.files import has_ledger, load_ledgers
     from offramp.methods import find_methods, ready
 
-    has_test = has_ledger(path, "test")
-    ledgers = load_ledgers(path, ("held_out", "val", "test")[: 3 if has_test else 2])
-    ledgers = in_seconds(ledgers, profile, batch)
-    note_partition(path, ledgers)
+    cut = (shares, split_seed, stratify)
+    ledgers = read_ledgers(path, cut, profile, batch, needs_test=False)
+    has_test = "test" in ledgers
     (found,) = find_methods(method, ledgers["val"].num_classes)
     chosen = ready(found, "optimized" if ledgers["val"].has_labels else "smooth")
     wanted = 1.0 if budget is None else budget
@@ -153,13 +158,10 @@ def fit_command(
     policy.save(folder, chosen.name, str(path))
     _note_labels(ledgers)
     if has_test and ledgers["test"].has_labels:
-        out.print(
-            f"on test: {evaluate(policy, plan.view(ledgers['test']))}",
-            markup=False,
-            highlight=False,
-        )
+        _show_outcome(evaluate(policy, plan.view(ledgers["test"])))
+    out.give(policy=folder)
     for table in report.inspect(folder):
-        out.print(table.rich())
+        out.show(table)
 
 
 def auto_command(
@@ -171,6 +173,9 @@ def auto_command(
     folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
     profile: ProfilePath = None,
     batch: BatchSize = None,
+    shares: Shares = None,
+    split_seed: SplitSeed = None,
+    stratify: Stratify = None,
     force: Force = False,
 ) -> None:
     """Choose exits, answer, scorer and thresholds for a budget, and save the policy.
@@ -182,12 +187,10 @@ def auto_command(
     check_fresh(folder, "policy", force)
     from offramp.advice import auto
     from offramp.evaluation import evaluate
-    from offramp.ledger.files import has_ledger, load_ledgers
 
-    has_test = has_ledger(path, "test")
-    ledgers = load_ledgers(path, ("held_out", "val", "test")[: 3 if has_test else 2])
-    ledgers = in_seconds(ledgers, profile, batch)
-    note_partition(path, ledgers)
+    cut = (shares, split_seed, stratify)
+    ledgers = read_ledgers(path, cut, profile, batch, needs_test=False)
+    has_test = "test" in ledgers
     names = split_names(methods)
     with err.status("choosing exits, answer, scorer and thresholds"):
         plan = auto(ledgers["held_out"], ledgers["val"], [budget], names)
@@ -195,7 +198,87 @@ def auto_command(
     policy.save(folder, "auto", str(path))
     out.print(f"{plan.why[budget]}; exits {list(policy.exits)}", markup=False, highlight=False)
     if has_test and ledgers["test"].has_labels:
-        out.print(f"on test: {evaluate(policy, ledgers['test'])}", markup=False, highlight=False)
+        _show_outcome(evaluate(policy, ledgers["test"]))
+    out.give(policy=folder, exits=policy.exits)
+
+
+def _show_outcome(outcome: "Outcome") -> None:
+    out.print(f"on test: {outcome}", soft_wrap=True)
+    names = ("accuracy", "full_accuracy", "mean_cost", "exit_shares", "hopeless_share")
+    out.give(test={name: getattr(outcome, name) for name in names})
+
+
+def certify_command(
+    path: LedgersPath,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Largest mean loss against the full network, 0.01 for a point."),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(callback=share, help="Largest mean cost, as a share of the full network."),
+    ] = None,
+    delta: Annotated[
+        float, typer.Option(help="Probability with which the guarantee may fail.")
+    ] = 0.1,
+    loss: Annotated[
+        str,
+        typer.Option(
+            autocompletion=completing(LOSSES),
+            help=f"One of {', '.join(LOSSES)}. regret: the full network is right, and the early "
+            "answer wrong.",
+        ),
+    ] = "regret",
+    method: Annotated[
+        str,
+        typer.Option(
+            callback=named_methods,
+            autocompletion=complete_methods,
+            help="Its answer and its scorer are used. " + KNOWN_METHODS,
+        ),
+    ] = "eefp",
+    folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
+    profile: ProfilePath = None,
+    batch: BatchSize = None,
+    shares: Shares = None,
+    split_seed: SplitSeed = None,
+    stratify: Stratify = None,
+    force: Force = False,
+) -> None:
+    """Fit a policy and give it an operating point with a guarantee, and save it.
+
+    With probability 1 - delta over the draw of val, the mean loss on new samples is at most
+    epsilon, the mean cost at most the budget, or both. The policy is fitted on held_out, where the
+    candidates are fixed too, with geometric thresholds; val only certifies. If nothing can be
+    certified, the error says what could be.
+    """
+    if epsilon is None and budget is None:
+        raise ConfigError("give --epsilon, --budget or both: what is to be guaranteed?")
+    if method in GROUPS or method == "auto":
+        raise ConfigError(f"--method takes one answer and scorer, and {method!r} is several")
+    check_fresh(folder, "policy", force)
+    from offramp import report
+    from offramp.evaluation import evaluate
+    from offramp.guarantees import Guarantee, certify
+    from offramp.methods import find_methods
+    from offramp.policy import Policy
+
+    guarantee = Guarantee(epsilon=epsilon, budget=budget, delta=delta, loss=loss)
+    cut = (shares, split_seed, stratify)
+    ledgers = read_ledgers(path, cut, profile, batch, needs_test=False)
+    held_out = ledgers["held_out"]
+    (found,) = find_methods(method, held_out.num_classes, held_out.kind)
+    with err.status(f"fitting and certifying {found.label}"):
+        policy = Policy(found.scorer, found.answer).fit(held_out)
+        policy.tune(held_out, "geometric", allow_split="held_out")
+        certificate = certify(policy, ledgers["val"], guarantee)
+    certificate.policy.save(folder)
+    out.print(str(certificate), soft_wrap=True)
+    if "test" in ledgers and ledgers["test"].has_labels:
+        _show_outcome(evaluate(certificate.policy, ledgers["test"]))
+    out.give(policy=folder, guarantee=certificate.policy.guarantee)
+    for table in report.inspect(folder):
+        out.print(table.rich())
 
 
 def _note_labels(ledgers: "Mapping[str, Ledger]") -> None:
@@ -220,6 +303,9 @@ def advise_command(
     ] = None,
     profile: ProfilePath = None,
     batch: BatchSize = None,
+    shares: Shares = None,
+    split_seed: SplitSeed = None,
+    stratify: Stratify = None,
 ) -> None:
     """Say whether early exits are worth it for this network: yes, a fixed exit, or neither.
 
@@ -231,27 +317,30 @@ def advise_command(
     if folder is not None:
         check_target(folder)
     from offramp.advice import advise
-    from offramp.ledger.files import load_ledgers
 
-    ledgers = in_seconds(load_ledgers(path), profile, batch)
-    note_partition(path, ledgers)
+    ledgers = read_ledgers(path, (shares, split_seed, stratify), profile, batch)
     names = split_names(methods)
     with err.status("choosing exits, answers, scorers and thresholds"):
         found = advise(ledgers["held_out"], ledgers["val"], ledgers["test"], wanted, names)
-    typer.echo(str(found))
+    out.print(str(found), soft_wrap=True)
     if folder is not None:
         for budget, policy in found.plan.items():
             policy.save(folder / f"policy-{budget:g}")
-        typer.echo(f"kept exits {found.plan.exits}; policies are in {folder}/")
+        out.print(f"kept exits {found.plan.exits}; policies are in {folder}/", soft_wrap=True)
 
 
 def _show(result: "Comparison", folder: Path, provenance: Mapping[str, Any] | None = None) -> None:
     from offramp import report
 
+    figures = {
+        method.name: {name: figure.value for name, figure in method.figures.items()}
+        for method in result.methods
+    }
+    out.give(figures=figures, folder=folder)
     # First: printing may be cut off.
     paths, missing = report.write_comparison(result, folder, provenance)
     for table in report.comparison_tables(result):
-        out.print(table.rich())
+        out.show(table)
     for sentence in report.verdicts(result):
         out.print(sentence, highlight=False)
     out.print(f"written to {folder}/: {', '.join(p.name for p in paths)}", highlight=False)

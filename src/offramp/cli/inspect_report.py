@@ -25,7 +25,7 @@ def inspect_command(
     from offramp import report
 
     for table in report.inspect(path):
-        out.print(table.rich())
+        out.show(table)
 
 
 def verify_command(
@@ -49,6 +49,7 @@ def verify_command(
         out.print(f"DAMAGED  {file.damage}", soft_wrap=True)
     for file in unknown:
         out.print(f"unknown  {file.path} has no checksum; its size is right", soft_wrap=True)
+    out.give(damaged=[str(file.path) for file in damaged], files=len(found))
     whole = len(found) - len(damaged) - len(unknown)
     size = decimal(sum(file.size for file in found))
     out.print(f"{whole} of {len(found)} files are as they were written ({size} read)")

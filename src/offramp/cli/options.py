@@ -79,6 +79,17 @@ def shares(text: str | None) -> str | None:
     return text
 
 
+def three_shares(text: str | None) -> str | None:
+    """Shares of held_out, val and test, refused at once if they cannot be."""
+    found = [] if text is None else numbers("--shares", text)
+    if text is not None and (len(found) != 3 or min(found) <= 0 or abs(sum(found) - 1) > 1e-9):
+        raise ConfigError(
+            "--shares are three positive numbers that sum to one, for held_out, val and test, "
+            f"such as 0.3,0.3,0.4, got {text!r}"
+        )
+    return text
+
+
 def there(path: Path | None) -> Path | None:
     """A path that must exist; else the error says what has a similar name."""
     if path is not None and not path.exists():
@@ -168,6 +179,23 @@ ProfilePath = Annotated[
         "budgets are shares of the seconds of the network without exits in the same runtime.",
     ),
 ]
+Cut = tuple[str | None, int | None, bool | None]
+"""`--shares`, `--split-seed` and `--stratify`, as they were given."""
+Shares = Annotated[
+    str | None,
+    typer.Option(
+        "--shares",
+        callback=three_shares,
+        help="Of a single file: shares of held_out, val and test. Default: 0.3,0.3,0.4.",
+    ),
+]
+SplitSeed = Annotated[
+    int | None, typer.Option("--split-seed", help="Of a single file: of the cut. Default: 0.")
+]
+Stratify = Annotated[
+    bool | None,
+    typer.Option("--stratify", help="Of a single file: every part gets its share of each class."),
+]
 BatchSize = Annotated[
     int | None, typer.Option("--batch", help="With --profile: samples per batch. Default: 1.")
 ]
@@ -206,11 +234,29 @@ def in_seconds(
     return {name: profile.timed(ledger, batch or 1) for name, ledger in ledgers.items()}
 
 
-def note_partition(path: Path, ledgers: "dict[str, Ledger]") -> None:
-    """Note on stderr that a single ledger was split."""
+def read_ledgers(
+    path: Path, cut: Cut, profile: Path | None, batch: int | None, needs_test: bool = True
+) -> "dict[str, Ledger]":
+    """The ledgers of a command: held_out, val and, if it is there or needed, test."""
+    from offramp.ledger import files
+
+    splits: tuple[str, ...] = ("held_out", "val", "test")
+    if not needs_test and not files.has_ledger(path, "test"):
+        splits = splits[:2]
+    given = cut if any(each is not None for each in cut) else None
+    how = None if given is None else files.Cut(*(_shares(cut[0]), cut[1] or 0, bool(cut[2])))
+    ledgers = files.load_ledgers(path, splits, cut=how)
     if path.is_file() or kind_of(path) == "ledger":
         sizes = ", ".join(f"{len(ledger):,} {split}" for split, ledger in ledgers.items())
-        err.print(f"note: one ledger was split at random (seed 0) into {sizes}")
+        err.print(f"note: one ledger was split at random (seed {cut[1] or 0}) into {sizes}")
+    return in_seconds(ledgers, profile, batch)
+
+
+def _shares(text: str | None) -> tuple[float, float, float]:
+    if text is None:
+        return (0.3, 0.3, 0.4)
+    held_out, val, test = numbers("--shares", text)
+    return held_out, val, test
 
 
 def batch_sizes(name: str, text: str) -> list[int]:

@@ -170,7 +170,7 @@ def profile_command(
         with err.status(f"measuring in {name}"):
             found = profile(made, chosen, name, sizes, threads, inputs, seconds)
         place = found.save(folder / name if len(runtimes) > 1 else folder)
-        out.print(profile_table(found).rich())
+        out.show(profile_table(found))
         _note(f"saved in {place}/")
 
 
@@ -231,7 +231,7 @@ def bench_command(
         rows = bench(made, chosen, inputs, labels, config, rivals)
     for size in sorted(set(config.batch_sizes) - {row.batch_size for row in rows}):
         _note(f"note: batch {size} is left out, it would take longer than --seconds {seconds:g}")
-    out.print(bench_table(rows).rich())
+    out.show(bench_table(rows))
     if folder is not None:
         paths, missing = write_bench(rows, folder)
         _note(f"written to {folder}/: {', '.join(path.name for path in paths)}")
@@ -307,7 +307,12 @@ def _load_split(source: "Source", split: str) -> "Data":
 def _writer(target: Path | None) -> Iterator[Callable[[dict[str, Any]], object]]:
     """A function that writes one record, as CSV or as JSON lines."""
     if target is None:
-        yield _csv_writer(sys.stdout)
+        if out.gathered is None:
+            yield _csv_writer(sys.stdout)
+        else:
+            answers: list[dict[str, Any]] = []
+            yield answers.append
+            out.give(answers=answers)
         return
     if target.suffix not in (".csv", ".jsonl"):
         raise ConfigError(f"--out must end in .csv or .jsonl, got {target.name!r}")

@@ -180,12 +180,12 @@ def _show(result: "RunResult") -> None:
         out.rule(name)
         # All the other tables are in the report.
         for table in (comparison_tables(comparison)[0], *result.tables[name]):
-            out.print(table.rich())
+            out.show(table)
         for sentence in verdicts(comparison):
             out.print(sentence)
     for name, found in result.tables.items():
         if name not in result.comparisons:
             out.rule(name)
             for table in found:
-                out.print(table.rich())
+                out.show(table)
     out.print(f"report: {result.report}", soft_wrap=True)

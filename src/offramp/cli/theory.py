@@ -60,16 +60,18 @@ def theory_command(
         if name not in STATEMENTS:
             raise ConfigError(f"there is no statement {name!r}{or_known(name, STATEMENTS)}")
     from offramp import theory
+    from offramp.theory.check import summary
     from offramp.theory.counterexamples import counterexample_texts
     from offramp.theory.plots import draw_figures
 
     with _progress() as progress:
         results = theory.check_all(statement or (), worlds, seed, progress)
-    out.print(theory.claims_table(results).rich())
+    out.show(theory.claims_table(results))
     if with_examples:
         examples = [f"\n{result}" for result in results if result.example is not None]
         for text in [*examples, *([] if statement else counterexample_texts())]:
             out.print(text, markup=False, highlight=False, soft_wrap=True)
+    out.print(f"\n{summary(results)}", soft_wrap=True)
     if figures is not None:
         _print_written(draw_figures(figures))
 
@@ -81,7 +83,7 @@ def _show_trained_network(seed: int, folder: Path | None) -> None:
 
     with _progress() as progress:
         exits = theory.compare_with_truth(seed, progress=progress)
-    out.print(truth_table(exits).rich())
+    out.show(truth_table(exits))
     if folder is not None:
         _print_written([truth_figure(exits, folder / "theory-trained-network.svg")])
 

@@ -8,6 +8,7 @@ from offramp.data.images import Normalization
 from offramp.data.reading import (
     ColumnNames,
     OfficialSplit,
+    is_offline,
     read_files,
     read_hub,
     read_hub_cache,
@@ -77,7 +78,7 @@ def find_official(name: str) -> tuple[Entry, dict[str, OfficialSplit]]:
         return entry, _read_folder(folder, entry.columns)
     if entry.hub is None:
         raise DataError(_unknown(name))
-    if _is_offline():
+    if is_offline():
         raise DataError(_missing(name, entry.hub, "and the hub was not asked (offline mode)"))
     problem = why_unreachable()
     if problem is not None:
@@ -105,11 +106,6 @@ def _read_folder(folder: Path, columns: ColumnNames) -> dict[str, OfficialSplit]
     if has_files or not any(path.is_dir() for path in folder.iterdir()):
         return read_files(folder, columns)
     return read_image_folder(folder)
-
-
-def _is_offline() -> bool:
-    switches = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
-    return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in switches)
 
 
 def _looked_in(name: str) -> str:

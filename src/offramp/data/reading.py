@@ -268,6 +268,12 @@ def quiet_datasets() -> Iterator[Any]:
             datasets.utils.enable_progress_bars()
 
 
+def is_offline() -> bool:
+    """Whether the environment says not to ask the hub."""
+    switches = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+    return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in switches)
+
+
 def why_unreachable(timeout: float = HUB_TIMEOUT) -> str | None:
     """Why the hub cannot be reached, or None where it answers.
 

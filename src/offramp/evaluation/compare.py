@@ -59,6 +59,8 @@ def compare(
         Margin    32.14  70.36  78.40      -  0.789
         - its score is no probability
     """
+    for name, ledger in (("held_out", held_out), ("val", val), ("test", test)):
+        Ledger.require(name, ledger)
     chosen = find_methods(methods, held_out.num_classes, held_out.kind)
     _check(budgets, seeds, resamples)
     draws, fits = Resamples(len(test), resamples, groups=test.group_numbers), Fits()

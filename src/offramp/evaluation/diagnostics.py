@@ -9,7 +9,7 @@ from torch import Tensor
 
 from offramp.metrics import Floats, ece_bins
 from offramp.policy import Policy
-from offramp.replay import GRID, Replay
+from offramp.replay import GRID, SURE, Replay
 from offramp.scorers import Scorer
 
 Counts = npt.NDArray[np.int64]
@@ -34,6 +34,10 @@ class BudgetPoints:
     stated: Floats | None
     # `[G]`, mean cost on the test samples that no exit gets right; NaN where there are none
     hopeless_costs: Floats
+    # `[G]`, share of the test samples that stop early with a confidence of at least one half, and
+    # with less, as hopeless
+    sure: Floats
+    gave_up: Floats
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,9 @@ def _along_budgets(policy: Policy, replay: Replay) -> BudgetPoints:
     place = curve.points.argsort()[chosen]  # the curve is sorted by its own costs
     thresholds = policy.points.thresholds[chosen]
     stated = policy.scorer.probability(thresholds[:, :-1])
+    exits = replay.exits_by_point[chosen].long()  # [G, N]
+    early = exits < replay.last_exits
+    sure = replay.confidences.T.gather(0, exits) >= SURE
     return BudgetPoints(
         budgets=np.array(GRID),
         points=chosen.numpy(),
@@ -93,6 +100,8 @@ def _along_budgets(policy: Policy, replay: Replay) -> BudgetPoints:
         thresholds=thresholds[:, :-1].numpy(),
         stated=None if stated is None else stated.double().numpy(),
         hopeless_costs=replay.costs_by_point[chosen][:, replay.hopeless].mean(dim=1).numpy(),
+        sure=(early & sure).double().mean(dim=1).numpy(),
+        gave_up=(early & ~sure).double().mean(dim=1).numpy(),
     )
 
 

@@ -21,6 +21,8 @@ WITHOUT_LABELS = (
 )
 """The end of a sentence on what has no labels."""
 
+INF = float("inf")
+
 SampleIds = Sequence[str] | Sequence[int] | Tensor | npt.NDArray[np.generic]
 
 
@@ -44,9 +46,10 @@ def checked_logits(logits: Any) -> Tensor:  # noqa: ANN401 - checked here
         if not good.all():
             sample, exit_index, class_index = (~good).nonzero()[0].tolist()
             value = tensor[rows][sample, exit_index, class_index].item()
+            clip = "; clip them first: logits.clip(-1e4, 1e4)" if value in (INF, -INF) else ""
             raise LedgerError(
                 f"`logits` must be finite, got {value} at sample {rows.start + sample}, exit "
-                f"{exit_index}, class {class_index}"
+                f"{exit_index}, class {class_index}{clip}"
             )
     _refuse_probabilities(tensor[:64].float())
     return tensor
@@ -54,8 +57,16 @@ def checked_logits(logits: Any) -> Tensor:  # noqa: ANN401 - checked here
 
 def _refuse_probabilities(logits: Tensor) -> None:
     """Softmax outputs are finite numbers too, and would give plausible, wrong figures."""
-    if (logits >= 0).all() and (logits <= 1).all() and ((logits.sum(2) - 1).abs() < 0.01).all():
-        raise LedgerError("`logits` look like probabilities; pass their logarithm instead")
+    sums = logits.sum(2)  # [n, M]
+    for total, what, cure in (
+        (1, "probabilities", "their logarithm"),
+        (100, "percentages", "the logarithm of a hundredth of them"),
+    ):
+        alike = (logits >= 0).all(2) & ((sums - total).abs() < 0.01 * total)
+        exits = alike.all(0).nonzero().flatten().tolist()
+        if exits:
+            some = "" if len(exits) == logits.shape[1] else f" at the exits {exits}"
+            raise LedgerError(f"`logits` look like {what}{some}; pass {cure} instead")
 
 
 def checked_outputs(outputs: Any) -> Tensor:  # noqa: ANN401

@@ -58,3 +58,26 @@ def cut(
     if groups is None:
         return pieces
     return [torch.isin(groups, piece).nonzero().squeeze(1) for piece in pieces]
+
+
+def stratified_cut(labels: Tensor, ends: Sequence[float], seed: int) -> list[Tensor]:
+    """The same for samples with labels `[N]`: every piece has its share of every class.
+
+    A sample too many falls to one side or the other at random, so that no piece is favoured.
+
+    Example:
+        >>> pieces = stratified_cut(torch.tensor([0, 1] * 10), [0.3, 0.6], seed=0)
+        >>> [torch.tensor([0, 1] * 10)[piece].bincount().tolist() for piece in pieces]
+        [[3, 3], [3, 3], [4, 4]]
+    """
+    generator = torch.Generator().manual_seed(seed)
+    pieces: list[list[Tensor]] = [[] for _ in range(len(ends) + 1)]
+    for label in labels.unique():
+        positions = (labels == label).nonzero().squeeze(1)
+        order = positions[torch.randperm(len(positions), generator=generator)]
+        chance = float(torch.rand(1, generator=generator))
+        # Rounding first: 20 times 0.3 is a hair below 6.
+        places = [int(round(len(order) * end, 9) + chance) for end in ends]
+        for piece, part in zip(pieces, order.tensor_split(places), strict=True):
+            piece.append(part)
+    return [torch.cat(parts) for parts in pieces]

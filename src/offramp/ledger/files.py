@@ -2,15 +2,28 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from offramp.errors import FileFormatError
+from offramp.errors import ConfigError, FileFormatError
 from offramp.hints import near_path
 from offramp.ledger.ledger import Ledger, Partition
+from offramp.ledger.sanity import warn_of_oddities
 from offramp.storage import check_splits, kind_of, split_file
 
 
+class Cut(NamedTuple):
+    """How a single ledger is partitioned."""
+
+    shares: tuple[float, float, float] = (0.3, 0.3, 0.4)  # of held_out, val and test
+    seed: int = 0
+    stratify: bool = False  # whether every part gets its share of every class
+
+
 def load_ledgers(
-    path: str | Path, splits: Sequence[str] = Partition._fields, network: str | None = None
+    path: str | Path,
+    splits: Sequence[str] = Partition._fields,
+    network: str | None = None,
+    cut: Cut | None = None,
 ) -> dict[str, Ledger]:
     """Read the ledgers below a folder by the names of their splits.
 
@@ -20,6 +33,7 @@ def load_ledgers(
             partitioned at random (30 %, 30 %, 40 %, seed 0).
         splits: Which ones are needed.
         network: Fingerprint of the network, for `.npz` files, which do not say it.
+        cut: How a single ledger is partitioned, if not so.
 
     Raises:
         FileFormatError: Something is missing; the message says what was looked for.
@@ -34,17 +48,23 @@ def load_ledgers(
                 f"{path} is a single ledger, of the split {whole.split!r}; give the folder that "
                 f"holds {', '.join(splits)}, or a ledger that was saved with split='all'"
             )
-        parts = whole.partition()._asdict()
+        warn_of_oddities([whole])
+        cut = cut or Cut()
+        parts = whole.partition(*cut.shares, seed=cut.seed, stratify=cut.stratify)._asdict()
         return {split: parts[split] for split in splits}
     if kind_of(path) is not None:
         raise FileFormatError(f"{path} holds a {kind_of(path)}, and ledgers are needed")
+    if cut is not None:
+        raise ConfigError(f"{path} has its splits already: shares and a seed are for one file")
     check_splits(path, splits)
     found = {split: split_file(path, split) for split in splits}
-    return {
+    ledgers = {
         split: Ledger.load(place, split=split, network=network)
         for split, place in found.items()
         if place is not None
     }
+    warn_of_oddities(ledgers.values())
+    return ledgers
 
 
 def has_ledger(path: str | Path, split: str) -> bool:

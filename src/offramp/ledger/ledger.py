@@ -34,7 +34,7 @@ from offramp.ledger.checks import (
     checked_outputs,
     checked_right,
 )
-from offramp.ledger.chunks import cut, row_slices
+from offramp.ledger.chunks import cut, row_slices, stratified_cut
 from offramp.ledger.npz import npz_costs, npz_network, read_npz
 from offramp.ledger.tables import TABLES, has_answers, npz_answers, read_table
 from offramp.schema import restore
@@ -423,6 +423,7 @@ class Ledger:
         test: float = 0.4,
         seed: int = 0,
         allow_split: str | None = None,
+        stratify: bool = False,
     ) -> Partition:
         """Cut one ledger at random into held_out, val and test, for those with one file.
 
@@ -434,12 +435,19 @@ class Ledger:
             test: Share to report figures on; the shares sum to one.
             seed: The same seed gives the same parts.
             allow_split: Name of this ledger's split, to cut up a ledger that is not `all`.
+            stratify: Whether every part gets its share of every class; not with groups.
         """
         self.require_split("all", allow_split)
         shares = (held_out, val, test)
         if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
             raise LedgerError(f"the shares must be positive and sum to one, got {shares}")
-        pieces = cut(len(self), [held_out, held_out + val], seed, self.group_numbers)
+        ends = [held_out, held_out + val]
+        if stratify and self.groups is not None:
+            raise LedgerError("groups stay whole, and cannot be cut by classes: leave it out")
+        if stratify:
+            pieces = stratified_cut(self.labels, ends, seed)
+        else:
+            pieces = cut(len(self), ends, seed, self.group_numbers)
         if not all(map(len, pieces)):
             units = "samples" if self.groups is None else "groups"
             raise LedgerError(f"{self.num_units} {units} are too few for shares of {shares}")
@@ -472,6 +480,16 @@ class Ledger:
             # Two samples share a confidence far more easily than all logits of an exit.
             stored = stored[:, 0] if self.kind == "logits" else stored.flatten(1)
             yield from (row.tobytes() for row in stored.float().numpy())
+
+    @staticmethod
+    def require(name: str, given: object) -> None:
+        """Raise `LedgerError` unless an argument is a ledger, and say how to make one."""
+        if not isinstance(given, Ledger):
+            split = name if name in SPLITS else "all"
+            raise LedgerError(
+                f"`{name}` must be a Ledger, got {type(given).__name__}; make one: "
+                f"offramp.Ledger(logits, labels, costs, split={split!r})"
+            )
 
     def require_split(self, wanted: str, allow_split: str | None = None) -> None:
         """Raise unless this is the wanted split, or the one that the caller allows instead.

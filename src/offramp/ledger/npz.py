@@ -22,6 +22,11 @@ KNOWN = ("logits", "costs", "stage_costs", "head_costs", *OPTIONAL)
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     """The arrays of an `.npz`, never unpickled."""
+    if path.is_file() and path.open("rb").read(6) == b"\x93NUMPY":
+        raise FileFormatError(
+            f"{path} is a single array (.npy); logits, labels and costs belong into one file: "
+            "numpy.savez('logits.npz', logits=..., labels=..., costs=...)"
+        )
     if path.is_file() and not is_zipfile(path):
         raise FileFormatError(
             f"{path} is not a complete .npz file: it is truncated, or no .npz at all; write it "

@@ -344,9 +344,17 @@ class EarlyExitNetwork(nn.Module):
 
         return str(Upload().push_to_hub(repo_id, **upload))
 
-    def extra_repr(self) -> str:
-        """The exits' names and the number of classes, for `print`."""
-        return f"num_classes={self.num_classes}, exit_names={list(self.exit_names)}"
+    def __repr__(self) -> str:
+        weights = sum(each.numel() for each in self.parameters())
+        heads = [type(head).__name__ for head in self.heads]
+        exits = ", ".join(
+            f"{name} ({head})" for name, head in zip(self.exit_names, heads, strict=True)
+        )
+        return (
+            f"EarlyExitNetwork({self.num_exits} exits, {self.num_classes} classes, {weights:,} "
+            f"weights\n  inputs: {self.inputs}\n  exits after: {exits}\n"
+            "  its modules: network.stages, network.heads)"
+        )
 
 
 def _joined(stages: Sequence[nn.Module]) -> nn.Module:

@@ -110,7 +110,42 @@ def _policy(path: Path, policy: Policy) -> list[ResultTable]:
     if policy.is_tuned and policy.selected is None:
         facts["operating point"] = "not chosen yet: pass --budget, or use policy.at(...) in Python"
     found = [_facts(f"Policy {path}", facts)]
+    if policy.is_tuned:
+        found.append(_budgets(policy))
     return found if policy.selected is None else [*found, _point(policy, policy.selected)]
+
+
+SHOWN = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""Budgets at which a policy is shown."""
+
+
+def _budgets(policy: Policy) -> ResultTable:
+    """The operating points that a few budgets lead to: cost, accuracy and thresholds."""
+    points = policy.points
+    reached = [budget for budget in SHOWN if budget >= float(points.budgets[0])]
+    rows = []
+    for budget in reached:
+        index = points.nearest(budget)
+        accuracy = float(points.accuracies[index])
+        rows.append(
+            cells(
+                f"{budget:.0%}",
+                f"{float(points.budgets[index]):.1%}",
+                "unknown" if math.isnan(accuracy) else f"{accuracy:.2%}",
+                " ".join(f"{float(each):.3g}" for each in points.thresholds[index][:-1]),
+            )
+        )
+    split = _tuned_on(policy)
+    full = "" if math.isnan(points.full_accuracy) else f"; full network {points.full_accuracy:.2%}"
+    columns = ["--budget", f"cost on {split}", "accuracy", "thresholds, exit by exit"]
+    expected = "to be expected" if split == "val" else f"on {split}, which promises nothing"
+    caption = f"Accuracy: {expected}{full}. inf closes an exit."
+    return ResultTable("budgets", "Over budgets", columns, rows, caption)
+
+
+def _tuned_on(policy: Policy) -> str:
+    """The split that the operating points come from."""
+    return next((use.split for use in reversed(policy.uses) if use.step == "tune"), "val")
 
 
 def _point(policy: Policy, selected: int) -> ResultTable:
@@ -120,7 +155,7 @@ def _point(policy: Policy, selected: int) -> ResultTable:
         cells(number, f"{float(threshold):.6g}", f"{float(share):.1%}")
         for number, (threshold, share) in enumerate(columns)
     ]
-    split = next((use.split for use in reversed(policy.uses) if use.step == "tune"), "val")
+    split = _tuned_on(policy)
     # The accuracy on the samples that a policy was fitted on promises nothing.
     expected = ", to be expected on similar samples" if split == "val" else ""
     caption = f"Chosen on {split}: {float(points.budgets[selected]):.1%} of the cost and "

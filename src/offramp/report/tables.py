@@ -36,10 +36,13 @@ def quantity(value: float) -> str:
     """A cost or a count as people write it.
 
     Example:
-        >>> quantity(41_234_567.0), quantity(0.00123456789)
-        ('41,234,567', '0.00123457')
+        >>> quantity(5_161_120.0), quantity(41_234_567.0), quantity(12_345), quantity(0.00123456)
+        ('5.16 M', '41.2 M', '12,345', '0.00123')
     """
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.6g}"
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {letter}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 @dataclass(frozen=True)
@@ -105,12 +108,18 @@ class ResultTable:
 
     def rich(self) -> RichTable:
         """Render for the terminal."""
+        headed = any(self.columns)  # else it lists facts, which are texts
         table = RichTable(
-            title=self.title, caption=self.caption, caption_justify="left", box=SIMPLE_HEAD
+            title=self.title,
+            title_justify="left",
+            caption=self.caption,
+            caption_justify="left",
+            box=SIMPLE_HEAD,
+            show_header=headed,
         )
         for number, column in enumerate(self.columns):
             # Text, not markup: names come from users, and brackets must stay brackets.
-            table.add_column(Text(column), justify="right" if number else "left")
+            table.add_column(Text(column), justify="right" if number and headed else "left")
         for row in self.rows:
             table.add_row(*(Text(cell.text, "bold" if cell.bold else "") for cell in row))
         return table
@@ -125,6 +134,8 @@ def comparison_tables(comparison: Comparison) -> list[ResultTable]:
     compared = {method.name for method in comparison.methods}
     if "baseline" in compared and len(compared) > 1:
         found.append(_reachable_shares(comparison))
+    if comparison.setting.get("kind", "logits") != "logits":
+        found.append(_ways_to_stop(comparison))
     return [*found, _exits(comparison)]
 
 
@@ -232,6 +243,23 @@ def _reachable_shares(comparison: Comparison) -> ResultTable:
         [row(method) for method in comparison.methods if method.name != "baseline"],
         "From the baseline to a rule that sees the logits of all exits, but no label; - where "
         "that is less than half a point.",
+    )
+
+
+def _ways_to_stop(comparison: Comparison) -> ResultTable:
+    rows = []
+    for method in comparison.methods:
+        points = method.diagnostics.points
+        places = [int(abs(points.budgets - budget).argmin()) for budget in comparison.budgets]
+        shares = [f"{points.sure[n]:.1%} / {points.gave_up[n]:.1%}" for n in places]
+        rows.append(cells(method.label, *shares))
+    return ResultTable(
+        "ways",
+        "Stopped early: sure / hopeless",
+        ["method", *(_share(budget) for budget in comparison.budgets)],
+        rows,
+        "Shares of the test samples that stopped before their last stage with a confidence of at "
+        "least one half, and with less: going on was not worth it. The others went to the end.",
     )
 
 

@@ -30,6 +30,9 @@ RECORD_FIELDS = ("class", "name", "confidence", "likely_wrong", "exit", "cost")
 """Fields of `RunOutput.records`, in order."""
 
 
+SHOWN = 10  # predictions in the text of an output
+
+
 class Taken(NamedTuple):
     """Where each of N samples left, `[N]` each; `RunOutput` says what they mean."""
 
@@ -67,6 +70,20 @@ class RunOutput:
     logits: Tensor
     taken_source: Taken | Callable[[], Taken] = field(repr=False)
     confidence_source: Tensor | ConfidenceFunction = field(repr=False)
+
+    def __repr__(self) -> str:
+        exits, counts = self.taken.exits.unique(return_counts=True)
+        left = ", ".join(
+            f"{c} at {e}" for e, c in zip(exits.tolist(), counts.tolist(), strict=True)
+        )
+        shown = self.predictions[:SHOWN].tolist()
+        more = ", ..." if len(self) > SHOWN else ""
+        return (
+            f"RunOutput({len(self)} samples, {int(self.failed.sum())} failed\n"
+            f"  predictions: {', '.join(map(str, shown))}{more}\n"
+            f"  exits: {left}\n"
+            f"  mean cost: {float(self.taken.costs.mean()):.1%} of the network without exits)"
+        )
 
     @cached_property
     def predictions(self) -> Tensor:

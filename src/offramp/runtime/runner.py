@@ -123,6 +123,13 @@ class Runner(StagedRunner):
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._stages = _compiled(network, compile)
 
+    def __repr__(self) -> str:
+        network = self.network
+        return (
+            f"Runner({network.num_exits} exits, {network.num_classes} classes, on {self.device} "
+            f"in {self.precision}\n  {self._policy})"
+        )
+
     @property
     def policy(self) -> Policy:
         """The policy at its present operating point."""

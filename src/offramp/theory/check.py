@@ -207,6 +207,26 @@ def claims_table(results: Sequence[ClaimResult]) -> ResultTable:
     )
 
 
+def summary(results: Sequence[ClaimResult]) -> str:
+    """What was found, in a sentence or two."""
+    by_name: dict[str, list[bool]] = {}
+    for result in results:
+        by_name.setdefault(result.claim.name, []).append(result.holds)
+    always = [name for name, found in by_name.items() if all(found)]
+    never = [name for name, found in by_name.items() if not any(found)]
+    mixed = [name for name in by_name if name not in (*always, *never)]
+    parts = [
+        f"{len(found)} {word}: {', '.join(found)}"
+        for found, word in (
+            (always, "hold under every definition and reading that was tried"),
+            (mixed, "hold under some"),
+            (never, "fail under all"),
+        )
+        if found
+    ]
+    return f"Of {len(by_name)} statements, " + "; ".join(parts) + "."
+
+
 _CAPTION = (
     "Worlds: random ones, plus small ones tried by the search. Deviation: the largest in a random "
     "world; 1 or 0 for statements that only hold or fail. Smallest: points x classes x exits of "

@@ -7,12 +7,17 @@ are made.
 """
 
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torch import nn
 
+from offramp.data.reading import is_offline, why_unreachable
 from offramp.errors import FileFormatError, NetworkError
 from offramp.extras import require
+from offramp.hints import or_known
+from offramp.names import ARCHITECTURES
 from offramp.networks.layout import Layout
 from offramp.networks.transformers.convolutional import (
     convnext_layout,
@@ -124,6 +129,7 @@ def pretrained_model(name: str) -> nn.Module:
         NetworkError: It cannot be read, has no safetensors, or is of a family without adapter.
     """
     transformers = require("transformers", extra="train")
+    _check_reachable(name, transformers)
     try:
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
         architecture = (config.architectures or [""])[0]
@@ -144,6 +150,22 @@ def pretrained_model(name: str) -> nn.Module:
             "with a config.json and safetensors; pickled weights and remote code are refused)"
         ) from error
     return model
+
+
+def _check_reachable(name: str, transformers: ModuleType) -> None:
+    """Refuse at once what is neither here nor can be had: the hub's library retries for long."""
+    if Path(name).exists():
+        return
+    try:
+        transformers.AutoConfig.from_pretrained(name, local_files_only=True)
+    except (OSError, ValueError):
+        problem = None if is_offline() else why_unreachable()
+        if is_offline() or problem is not None:
+            why = "offline mode" if problem is None else f"the hub cannot be reached: {problem}"
+            raise NetworkError(
+                f"there is no network `{name}` here, no folder of that name and nothing in the "
+                f"hub's cache ({why}){or_known(name, ARCHITECTURES)}"
+            ) from None
 
 
 def _model_class(name: str) -> Any:  # noqa: ANN401 - transformers has no types to name here
