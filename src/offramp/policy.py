@@ -14,7 +14,6 @@ from typing import Any, NotRequired, Self, TypedDict
 import torch
 from torch import Tensor
 
-from offramp import __version__
 from offramp.answer_confidence import Confidence, fit_confidence
 from offramp.answers import Answer, CurrentExit, crossfit_answers
 from offramp.component import Component, check_kind
@@ -29,6 +28,7 @@ from offramp.errors import (
     NotFittedError,
     SplitError,
 )
+from offramp.extras import installed_version
 from offramp.ledger import Ledger
 from offramp.ledger.answers import Normalise
 from offramp.replay import Price, Replay, replay, try_out
@@ -423,7 +423,7 @@ class Policy:
         if self.made is None:
             parts = f"{type(self.scorer).__name__}, {type(self.answer).__name__}"
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            self.made = Provenance(parts, now, __version__)
+            self.made = Provenance(parts, now, installed_version("offramp") or "unknown")
         said = {"name": name, "data": data}
         self.made = replace(self.made, **{k: v for k, v in said.items() if v is not None})
         return self.made

@@ -272,7 +272,7 @@ def certify_command(
         policy = Policy(found.scorer, found.answer).fit(held_out)
         policy.tune(held_out, "geometric", allow_split="held_out")
         certificate = certify(policy, ledgers["val"], guarantee)
-    certificate.policy.save(folder)
+    certificate.policy.save(folder, method, str(path))
     out.print(str(certificate), soft_wrap=True)
     if "test" in ledgers and ledgers["test"].has_labels:
         _show_outcome(evaluate(certificate.policy, ledgers["test"]))
