@@ -108,8 +108,8 @@ def fit_command(
         typer.Option(
             callback=named_methods,
             autocompletion=complete_methods,
-            help="Its thresholds are `optimized`, unless the name says otherwise, as in "
-            "eefp:geometric; without labels, `smooth`. " + KNOWN_METHODS,
+            help="Its thresholds are `smooth`, unless the name says otherwise, as in "
+            "eefp:geometric. " + KNOWN_METHODS,
         ),
     ] = "eefp",
     folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
@@ -139,7 +139,7 @@ def fit_command(
     ledgers = in_seconds(ledgers, profile, batch)
     note_partition(path, ledgers)
     (found,) = find_methods(method, ledgers["val"].num_classes)
-    chosen = ready(found, "optimized" if ledgers["val"].has_labels else "smooth")
+    chosen = ready(found)
     wanted = 1.0 if budget is None else budget
     with err.status(f"fitting {chosen.label}"):
         (plan,) = chosen.plans(ledgers["held_out"], ledgers["val"], [wanted], seeds=1)
@@ -149,8 +149,10 @@ def fit_command(
     policy.save(folder)
     _note_labels(ledgers)
     if has_test and ledgers["test"].has_labels:
+        named = chosen.describe().get("thresholds")  # `auto` chooses them itself
+        how = f", with {named} thresholds" if named else ""
         out.print(
-            f"on test: {evaluate(policy, plan.view(ledgers['test']))}",
+            f"on test{how}: {evaluate(policy, plan.view(ledgers['test']))}",
             markup=False,
             highlight=False,
         )
