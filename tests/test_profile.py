@@ -174,3 +174,29 @@ def test_a_head_that_reads_earlier_logits_keeps_their_exits():
         network.keep_exits([1, 3])
     with pytest.raises(NetworkError, match=r"ascending numbers in 0\.\.3, got \[4\]"):
         network.keep_exits([4])
+
+
+def test_bench_races_the_users_own_model_and_runners():
+    """The model as it was before it was cut into stages answers as the network without exits."""
+    from torch import nn
+    from torch.utils.data import TensorDataset
+
+    from offramp.bench import BenchConfig, bench
+
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(64, 3)),
+    )
+    images, labels = torch.rand(40, 3, 8, 8), torch.arange(40) % 3
+    network = offramp.attach(model, example=images[:2])
+    ledger = offramp.record(network, TensorDataset(images, labels), "all", progress=False)
+    held_out, val, _ = ledger.partition()
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
+    policy = policy.at(budget=1.0)
+    rivals = {"mine": model, "a runner": offramp.Runner(network, policy)}
+    config = BenchConfig(["torch"], [8], seconds=0.05, cuts=False)
+    rows = {row.name: row for row in bench(network, policy, images, labels, config, rivals)}
+    assert list(rows) == ["with exits", "without exits", "mine", "a runner"]
+    assert rows["mine"].accuracy == rows["without exits"].accuracy
+    assert rows["a runner"].accuracy == rows["with exits"].accuracy

@@ -8,14 +8,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from offramp.errors import ConfigError
 from offramp.machine import device_of
 from offramp.methods import Plan
 from offramp.names import RUNTIMES
-from offramp.networks import EarlyExitNetwork
+from offramp.networks import EarlyExitNetwork, attach
 from offramp.networks.state import batch_size as rows_of
+from offramp.networks.state import map_leaves
+from offramp.onnx.runner import OnnxRunner
 from offramp.policy import Policy
 from offramp.profile import (
     Profile,
@@ -29,6 +31,7 @@ from offramp.profile import (
     runner_of,
 )
 from offramp.runtime.output import RunOutput
+from offramp.runtime.runner import Runner
 
 TURNS = 3  # of every candidate on every batch; the best counts
 STRETCH = 64  # samples that a candidate answers before it is another one's turn
@@ -117,7 +120,7 @@ def bench(
     inputs: Any,  # noqa: ANN401 - a batch as the network takes it
     labels: Tensor | None = None,
     config: BenchConfig | None = None,
-    rivals: Mapping[str, EarlyExitNetwork] | None = None,
+    rivals: Mapping[str, nn.Module | Runner | OnnxRunner] | None = None,
     profiles: Mapping[str, Profile] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[BenchRow]:
@@ -132,7 +135,9 @@ def bench(
         inputs: Real samples, so that they leave where they leave in use.
         labels: `[N]`, for accuracies.
         config: Runtimes, batch sizes, budgets, threads, seconds.
-        rivals: Other networks by name, timed without exits.
+        rivals: What else could run, by name: other networks with exits, timed without them; your
+            own model as it was before `attach`, which cut it into stages; or a `Runner` or an
+            `OnnxRunner`, timed as it is and in its own runtime only.
         profiles: By runtime, for what is promised; measured here if not given.
         clock: Seconds; `time.process_time` on a machine that others use, with one thread.
 
@@ -179,7 +184,8 @@ def bench(
             ]
             full = next(iter(runners.values()))
             candidates.append(Candidate(WITHOUT, partial(plainly, full)))
-            candidates += _rivals(network, config, rivals or {}, opened)
+            candidates += _cuts(network, config, opened)
+            candidates += _rivals(rivals or {}, runtime, batch_of(inputs, torch.arange(2)), opened)
             for size in sizes:
                 batches = _batches(inputs, labels, size)
                 if size > sizes[0] and not _affordable(candidates, size, sizes, config.seconds):
@@ -201,17 +207,38 @@ def _named(policy: Policy | Plan, budgets: Sequence[float]) -> dict[str, Policy]
     return {f"at {budget:.0%}": policy[budget] for budget in budgets or policy.policies}
 
 
-def _rivals(
-    network: EarlyExitNetwork,
-    config: BenchConfig,
-    rivals: Mapping[str, EarlyExitNetwork],
-    opened: Opened,
-) -> Iterator[Candidate]:
+def _cuts(network: EarlyExitNetwork, config: BenchConfig, opened: Opened) -> Iterator[Candidate]:
     for exit_index in range(network.num_exits - 1) if config.cuts else ():
         cut = opened(network, plain_policy(network, [exit_index]))
         yield Candidate(f"exit {exit_index} alone", partial(plainly, cut))
+
+
+def _rivals(
+    rivals: Mapping[str, nn.Module | Runner | OnnxRunner],
+    runtime: str,
+    example: Any,  # noqa: ANN401 - two samples
+    opened: Opened,
+) -> Iterator[Candidate]:
     for name, rival in rivals.items():
+        if isinstance(rival, Runner | OnnxRunner):
+            if isinstance(rival, OnnxRunner) == (runtime == "onnx"):
+                yield Candidate(name, partial(answered, rival))
+            continue
+        if not isinstance(rival, EarlyExitNetwork):
+            if runtime == "torch":
+                yield Candidate(name, partial(_predicted, rival.eval()))
+                continue
+            rival = attach(rival, at=1, example=example)  # as a whole: graphs have no stages
         yield Candidate(name, partial(plainly, opened(rival, plain_policy(rival))))
+
+
+def _predicted(model: nn.Module, x: Any) -> Tensor:  # noqa: ANN401 - a batch as the model takes it
+    """What a model without exits predicts, `[n]`."""
+    where = device_of(model)
+    with torch.inference_mode():
+        found = model(map_leaves(lambda leaf: leaf.to(where), x))
+    logits: Tensor = getattr(found, "logits", found)  # models of `transformers` return more
+    return logits.argmax(dim=1).cpu()
 
 
 def _batches(

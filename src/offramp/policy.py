@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NotRequired, Self, TypedDict
 
@@ -27,6 +28,7 @@ from offramp.errors import (
     NotFittedError,
     SplitError,
 )
+from offramp.extras import installed_version
 from offramp.ledger import Ledger
 from offramp.ledger.answers import Normalise
 from offramp.replay import Price, Replay, replay, try_out
@@ -52,6 +54,27 @@ class SplitUse:
     data_fingerprint: str | None
 
 
+@dataclass(frozen=True)
+class Provenance:
+    """What a policy's file says about how it was made; data and network have fingerprints, too.
+
+    Attributes:
+        name: Of the method, or what the maker called it.
+        date: When it was saved first, in UTC.
+        version: Of the library.
+        data: Where the ledgers were, if the maker said so.
+    """
+
+    name: str
+    date: str
+    version: str
+    data: str | None = None
+
+    def __str__(self) -> str:
+        data = "" if self.data is None else f" from {self.data}"
+        return f"{self.name}, made {self.date[:10]} with offramp {self.version}{data}"
+
+
 class _Description(TypedDict):
     """What `Policy.save` writes, as far as `load` needs it."""
 
@@ -66,6 +89,7 @@ class _Description(TypedDict):
     uses: list[SplitUse]
     full_accuracy: float | None
     confidence: NotRequired[dict[str, Any] | None]
+    made: NotRequired[Provenance]
 
 
 class Policy:
@@ -82,6 +106,7 @@ class Policy:
         guarantee: What `certify` promises of the chosen operating point, or None.
         exits: The exits of the network that it decides at; the others are left out.
         uses: Every use of a split so far.
+        made: What its file says about how it was made; None before it is saved.
 
     Example:
         >>> from offramp import Corrector, synthetic
@@ -107,6 +132,7 @@ class Policy:
         self.kind = "logits"
         self.exits: tuple[int, ...] = ()
         self.confidence: Confidence | None = None
+        self.made: Provenance | None = None
         self._seen: dict[str, Tensor] = {}  # step -> hashes of the samples it has used
 
     def __repr__(self) -> str:
@@ -345,8 +371,14 @@ class Policy:
         chosen = slice(self.selected, self.selected + 1)
         return price.at(self.points.thresholds[chosen], self.points.shares[chosen])[0]
 
-    def save(self, folder: str | Path) -> Path:
-        """Write the policy as a folder, atomically; return its path."""
+    def save(self, folder: str | Path, name: str | None = None, data: str | None = None) -> Path:
+        """Write the policy as a folder, atomically; return its path.
+
+        Args:
+            folder: Where to write; a policy that is there is replaced.
+            name: What to call it; that of its scorer and answer by default.
+            data: Where its ledgers are, for the record.
+        """
         if self.cost_model is None:
             raise NotFittedError("this policy is not fitted; call fit(held_out) before save")
         tensors = {f"answer.{key}": value for key, value in self.answer.state().items()}
@@ -365,6 +397,7 @@ class Policy:
             "uses": [asdict(use) for use in self.uses],
             "full_accuracy": None,
             "confidence": None,
+            "made": asdict(self._provenance(name, data)),
         }
         if self.confidence is not None:
             tensors |= {f"confidence.{key}": v for key, v in self.confidence.state().items()}
@@ -374,6 +407,16 @@ class Policy:
             full = self._points.full_accuracy
             meta["full_accuracy"] = None if math.isnan(full) else full  # JSON knows no nan
         return write_folder(folder, "policy", VERSION, meta, tensors)
+
+    def _provenance(self, name: str | None, data: str | None) -> Provenance:
+        """What was known when the policy was first saved, with what is said now."""
+        if self.made is None:
+            parts = f"{type(self.scorer).__name__}, {type(self.answer).__name__}"
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            self.made = Provenance(parts, now, installed_version("offramp") or "unknown")
+        said = {"name": name, "data": data}
+        self.made = replace(self.made, **{k: v for k, v in said.items() if v is not None})
+        return self.made
 
     @classmethod
     def load(cls, folder: str | Path) -> "Policy":
@@ -411,6 +454,7 @@ class Policy:
                 )
                 policy = policy if policy.selected is None else policy.at_point(policy.selected)
             policy.guarantee = meta.get("guarantee")
+            policy.made = Provenance(**meta["made"]) if "made" in meta else None
         except (KeyError, TypeError, BudgetError, LedgerError, ConfigError) as error:
             raise FileFormatError(f"{where}: {error}") from None
         policy._check_tensors(where, meta.get("kind", "logits"))
@@ -481,7 +525,7 @@ class Policy:
         self.cost_model, self.num_classes = held_out.cost_model, held_out.num_classes
         self.kind = held_out.kind
         self.exits = held_out.exits
-        self._points = self.selected = self.guarantee = self.confidence = None
+        self._points = self.selected = self.guarantee = self.confidence = self.made = None
         self.uses, self._seen = [], {}
         self.record("fit", held_out)
 

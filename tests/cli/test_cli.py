@@ -145,8 +145,14 @@ def test_inspect_describes_ledgers_and_policies(here, folder, one_file, tmp_path
     assert result.stdout.count("held_out") >= 1
     assert "300" in result.stdout
     assert "hopeless" in result.stdout
-    here("fit", folder, "--budget", 0.5, "--method", "temperature", "--out", tmp_path / "p")
+    fit = ("fit", folder, "--budget", 0.5, "--method", "temperature", "--out", tmp_path / "p")
+    here(*fit)
+    made = Policy.load(tmp_path / "p").made
+    assert (made.name, made.data) == ("temperature", str(folder))
+    assert_refused(here(*fit), "there is a policy in", "already: give --force to replace it")
+    assert here(*fit, "--force").returncode == 0
     result = here("inspect", tmp_path / "p")
+    assert f"made {made.date[:10]} with offramp {made.version}" in " ".join(result.stdout.split())
     assert "TemperatureScaling" in result.stdout
     assert "fit on 300 of held_out, tune on 300 of val" in result.stdout
     result = here("inspect", one_file)

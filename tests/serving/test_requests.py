@@ -9,6 +9,7 @@ import zlib
 
 import numpy as np
 import pytest
+import torch
 
 from offramp.errors import ConfigError
 from offramp.networks.inputs import AnyInput, ImageInput, TensorInput, TextInput
@@ -21,6 +22,15 @@ Image = pytest.importorskip("PIL.Image")
 IMAGES = RequestParser(ImageInput(4, 4), ImageReader(4), RequestSettings(max_pixels=10_000))
 NUMBERS = RequestParser(TensorInput((2, 2)))
 TEXT = RequestParser(TextInput(max_length=5, vocabulary=10, segments=True))
+
+
+def letters(texts, max_length, **_):
+    """A tokenizer: the length of each word."""
+    rows = [[len(word) for word in text.split()][:max_length] for text in texts]
+    return {"input_ids": torch.tensor(rows), "attention_mask": torch.ones(1, len(rows[0]))}
+
+
+SPOKEN = RequestParser(TextInput(max_length=5, vocabulary=10), tokenizer=letters)
 
 
 def png(width=4, height=4, colour=(255, 0, 0), kind="PNG"):
@@ -124,15 +134,24 @@ FIELDS = [
     (NUMBERS, {"id": "x" * 300, "inputs": [[1, 2], [3, 4]]}, "of at most 200 characters"),
     (
         TEXT,
-        {"text": "hello"},
+        {"words": "hello"},
         "give `input_ids`, and optionally attention_mask, token_type_ids, got",
     ),
+    (TEXT, {"text": "hello"}, "this server has no tokenizer: send `input_ids`"),
+    (SPOKEN, {"text": " "}, "`text` must be a string that is not empty"),
+    (SPOKEN, {"text": ["a"]}, "`text` must be a string"),
+    (SPOKEN, {"word": 1}, "give `text`, or `input_ids`, and optionally"),
     (TEXT, {"input_ids": []}, r"`input_ids` must be"),
     (TEXT, {"input_ids": [11]}, r"`input_ids` must be a list of numbers in 0\.\.9"),
     (TEXT, {"input_ids": [1.5]}, "`input_ids` must be nested lists of finite numbers"),
     (TEXT, {"input_ids": [1] * 6}, "texts may have 5 tokens, got 6"),
     (TEXT, {"input_ids": [1], "attention_mask": [1, 1]}, "must have the shape of `input_ids`"),
 ]
+
+
+def test_a_tokenizer_makes_tokens_of_text():
+    query = ask(SPOKEN, text="stop as soon as you can tell")
+    assert query.arrays["input_ids"].tolist() == [4, 2, 4, 2, 3]  # cut off at the limit
 
 
 @pytest.mark.parametrize(("parser", "fields", "reason"), FIELDS)
@@ -150,8 +169,8 @@ def test_a_network_that_does_not_know_its_inputs_is_not_served():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"host": "example.org"}, "`host` must be one of 127.0.0.1"),
-        ({"port": 80}, r"`port` must lie in 1024\.\.65535, got 80"),
+        ({"drain_timeout": -1}, "`drain_timeout` must not be negative, got -1"),
+        ({"port": 0}, r"`port` must lie in 1\.\.65535, got 0"),
         ({"max_batch": 0}, "`max_batch` must be at least 1, got 0"),
         ({"max_bytes": 0}, "`max_bytes` must be at least 1, got 0"),
         ({"workers": 0}, "`workers` must be at least 1, got 0"),

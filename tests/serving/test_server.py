@@ -53,9 +53,7 @@ class Server:
         self.folder, self.runner = folder, offramp.Runner(network, policy)
         if "export" in folders:
             offramp.export(network, policy, folder / "export", points="all")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         options = f"--port {self.port} --max-bytes {MAX_BYTES} --max-pixels 5000 --threads 1"
         options += f" --body-timeout 1 --class-names {folder / 'names.txt'}"
         command = [sys.executable, "-m", "offramp", "serve", *(folder / each for each in folders)]
@@ -432,6 +430,56 @@ def test_a_policy_of_another_network_is_refused_before_the_port_opens(tmp_path):
         Model(tmp_path / "one", tmp_path / "policy").runner()
     with pytest.raises(ConfigError, match="a name for each of the 4 classes, got 1"):
         Model(tmp_path / "other", tmp_path / "policy", class_names=("a",)).runner()
+
+
+def test_a_live_runner_of_any_network_is_served_from_python(tmp_path):
+    """Also one whose backbone no file could name."""
+    code = f"""
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+import offramp
+from offramp.serving import ServeConfig, serve
+
+blocks = [nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU()]
+backbone = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(64, 3))
+network = offramp.attach(backbone, example=torch.zeros(2, 1, 8, 8))
+data = TensorDataset(torch.randn(60, 1, 8, 8), torch.arange(60) % 3)
+held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
+policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
+runner = offramp.Runner(network, policy.at(budget=1.0))
+serve(runner, ServeConfig(port={(port := free_port())}), class_names=["a", "b", "c"], ready=print)
+print(runner.stats.samples)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == f"http://127.0.0.1:{port}\n"
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        body = json.dumps({"inputs": torch.zeros(1, 8, 8).tolist()})
+        client.request("POST", "/predict", body, {"Content-Type": "application/json"})
+        answer = json.loads(client.getresponse().read())
+        assert answer["name"] == "abc"[answer["class"]]
+        client.request("PUT", "/admin/budget", "{}")
+        refused = json.loads(client.getresponse().read())["detail"]
+        assert "nothing can be changed: start the server with a token" in refused
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0 and process.stdout.read() == "1\n"
+    finally:
+        process.kill()
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def test_a_model_is_a_network_and_a_policy_or_an_export(tmp_path):
+    from offramp.errors import ConfigError
+    from offramp.serving import Model
+
+    with pytest.raises(ConfigError, match=r"is no export, .* give the folder of a policy, too"):
+        Model.of_run(tmp_path)
 
 
 def test_cli_names_what_is_wrong(tmp_path):

@@ -98,6 +98,9 @@ def compare_command(
     _show(result, folder, {"command": shlex.join(["offramp", *sys.argv[1:]])})
 
 
+Force = Annotated[bool, typer.Option("--force", help="Replace a policy that is there.")]
+
+
 def fit_command(
     path: LedgersPath,
     budget: Annotated[
@@ -122,6 +125,7 @@ def fit_command(
     shares: Shares = None,
     split_seed: SplitSeed = None,
     stratify: Stratify = None,
+    force: Force = False,
 ) -> None:
     """Fit a policy, choose its operating point for a budget, and save it.
 
@@ -135,7 +139,7 @@ def fit_command(
         raise ConfigError(
             f"--method takes one method, and {method!r} is a group of them, for `offramp compare`"
         )
-    check_fresh(folder, "policy")
+    check_fresh(folder, "policy", force)
     from offramp import report
     from offramp.evaluation import evaluate
     from offramp.methods import find_methods, ready
@@ -151,7 +155,7 @@ def fit_command(
         policy = plan[wanted].at(budget=budget, max_drop=max_drop)
         if ledgers["held_out"].has_labels:
             policy.fit_confidence(plan.view(ledgers["held_out"]))
-    policy.save(folder)
+    policy.save(folder, chosen.name, str(path))
     _note_labels(ledgers)
     if has_test and ledgers["test"].has_labels:
         named = chosen.describe().get("thresholds")  # `auto` chooses them itself
@@ -174,6 +178,7 @@ def auto_command(
     shares: Shares = None,
     split_seed: SplitSeed = None,
     stratify: Stratify = None,
+    force: Force = False,
 ) -> None:
     """Choose exits, answer, scorer and thresholds for a budget, and save the policy.
 
@@ -181,7 +186,7 @@ def auto_command(
     on the clock, and if no exit is cheap enough the policy is the full network.
     Whether exits pay at all is what `offramp advise` says.
     """
-    check_fresh(folder, "policy")
+    check_fresh(folder, "policy", force)
     from offramp.advice import auto
     from offramp.evaluation import evaluate
 
@@ -192,7 +197,7 @@ def auto_command(
     with err.status("choosing exits, answer, scorer and thresholds"):
         plan = auto(ledgers["held_out"], ledgers["val"], [budget], names)
     policy = plan[budget]
-    policy.save(folder)
+    policy.save(folder, "auto", str(path))
     out.print(f"{plan.why[budget]}; exits {list(policy.exits)}", markup=False, highlight=False)
     if has_test and ledgers["test"].has_labels:
         _show_outcome(evaluate(policy, ledgers["test"]))
@@ -240,6 +245,7 @@ def certify_command(
     shares: Shares = None,
     split_seed: SplitSeed = None,
     stratify: Stratify = None,
+    force: Force = False,
 ) -> None:
     """Fit a policy and give it an operating point with a guarantee, and save it.
 
@@ -252,7 +258,7 @@ def certify_command(
         raise ConfigError("give --epsilon, --budget or both: what is to be guaranteed?")
     if method in GROUPS or method == "auto":
         raise ConfigError(f"--method takes one answer and scorer, and {method!r} is several")
-    check_fresh(folder, "policy")
+    check_fresh(folder, "policy", force)
     from offramp import report
     from offramp.evaluation import evaluate
     from offramp.guarantees import Guarantee, certify
@@ -268,7 +274,7 @@ def certify_command(
         policy = Policy(found.scorer, found.answer).fit(held_out)
         policy.tune(held_out, "geometric", allow_split="held_out")
         certificate = certify(policy, ledgers["val"], guarantee)
-    certificate.policy.save(folder)
+    certificate.policy.save(folder, method, str(path))
     out.print(str(certificate), soft_wrap=True)
     if "test" in ledgers and ledgers["test"].has_labels:
         _show_outcome(evaluate(certificate.policy, ledgers["test"]))

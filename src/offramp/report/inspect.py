@@ -99,6 +99,8 @@ def _policy(path: Path, policy: Policy) -> list[ResultTable]:
         "network": policy.network or "unknown",
         "data used": ", ".join(uses),
     }
+    if policy.made is not None:
+        facts = {"made": str(policy.made), **facts}
     if policy.is_tuned:
         points = policy.points
         ends = f"{float(points.budgets.min()):.1%} to {float(points.budgets.max()):.1%}"
