@@ -53,7 +53,7 @@ def pool(held_out: Ledger, val: Ledger) -> Ledger:
     )
     labelled = all(each.has_labels for each in both)
     pooled = Ledger(
-        torch.cat([each.logits for each in both]),
+        torch.cat([each.outputs for each in both]),
         torch.cat([each.labels for each in both]) if labelled else None,
         _pooled_costs(held_out, val) or held_out.cost_model,
         split="held_out",
@@ -138,7 +138,7 @@ class CrossFit:
         policy.uses = []
         for step in ("fit", "tune"):
             policy.record(step, pooled, "held_out and val")
-        if pooled.has_labels:
+        if pooled.has_labels and pooled.kind == "logits":
             policy.confidence = Confidence().fit(self._parts(pooled), pooled.labels)
         return policy
 
