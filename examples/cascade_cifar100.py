@@ -18,7 +18,7 @@ from torch.nn.functional import interpolate
 
 import offramp
 from offramp.networks import EarlyExitNetwork
-from offramp.runtime import Member
+from offramp.runtime import CascadeAnswer, Member
 
 BATCH = 64
 
@@ -54,11 +54,11 @@ def larger(size: int) -> Callable[[Tensor], Tensor]:
 
 
 def seconds_per_image(run: Callable[[Tensor], object], inputs: Tensor) -> float:
-    """Wall time over all batches, by image."""
-    start = time.perf_counter()
+    """Time of the one thread over all batches, by image: other programs do not count."""
+    start = time.process_time()
     for batch in inputs.split(BATCH):
         run(batch)
-    return (time.perf_counter() - start) / len(inputs)
+    return (time.process_time() - start) / len(inputs)
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     small, large = networks(given.quick)
-    data = images(given.quick, {"held_out": 2000, "val": 2000, "test": 2000})
+    data = images(given.quick, {"held_out": 1000, "val": 1000, "test": 2000})
     members = [
         Member(small, name="small"),
         Member(large, name="large", prepare=larger(16 if given.quick else 96)),
@@ -100,12 +100,12 @@ def main() -> None:
     promised = {}
     for budget in budgets:
         policy, name = table.plans["auto"][0][budget], f"cascade at {budget:.0%}"
+        found: list[CascadeAnswer] = []
         took[name] = min(
-            seconds_per_image(lambda batch, p=policy: cascade.run(batch, p), inputs)
+            seconds_per_image(lambda x, p=policy, f=found: f.extend(cascade.run(x, p)), inputs)
             for _ in range(given.rounds)
         )
-        found = cascade.run(inputs, policy)
-        answers = torch.tensor([answer.answer for answer in found])
+        answers = torch.tensor([answer.answer for answer in found[: len(labels)]])
         hits[name] = float((answers == labels).double().mean())
         promised[name] = float(policy.replay(test).costs.mean())
     for name, seconds in took.items():

@@ -11,9 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-import scipy
 import torch
 from torch import Tensor
 
@@ -24,8 +21,8 @@ from offramp.ledger.chunks import folds
 from offramp.replay import exit_scores
 from offramp.scorers import History, Scorer
 from offramp.scorers.certainty import certainty
+from offramp.scorers.ridge import fit_logistic
 
-Floats = npt.NDArray[np.float64]
 Part: TypeAlias = tuple[Tensor | slice, Tensor, Tensor]
 
 RIDGE = 1e-2  # on weights of standardised features: holds them where few answers are wrong
@@ -55,13 +52,12 @@ class Confidence(Component):
             right = answers.argmax(2) == labels[rows, None]
             tables.append((rows, torch.cat([features, ended[..., None]], dim=2), right))
         order = torch.cat([torch.arange(len(labels))[rows] for rows, _, _ in tables])
-        inputs = torch.cat([table for _, table, _ in tables])[order.argsort()].numpy()
-        targets = torch.cat([right for *_, right in tables])[order.argsort()].numpy()
-        by_exit = list(zip(inputs.swapaxes(0, 1), targets.T, strict=True))
+        inputs = torch.cat([table for _, table, _ in tables])[order.argsort()]
+        targets = torch.cat([right for *_, right in tables])[order.argsort()]
+        by_exit = list(zip(inputs.unbind(1), targets.unbind(1), strict=True))
         full = [_logistic(features, right) for features, right in by_exit]
         plain = [_logistic(features[:, :2], right) for features, right in by_exit]
-        self.weights_ = torch.from_numpy(np.stack(full))
-        self.plain_weights_ = torch.from_numpy(np.stack(plain))
+        self.weights_, self.plain_weights_ = torch.stack(full), torch.stack(plain)
         return self
 
     def probability(self, answers: Tensor, exits: Tensor, scores: Tensor | None = None) -> Tensor:
@@ -135,25 +131,17 @@ def _features(answers: Tensor) -> Tensor:
     return torch.stack(certainty(answers), dim=1).double()
 
 
-def _logistic(features: Floats, right: npt.NDArray[np.bool_]) -> Floats:
+def _logistic(features: Tensor, right: Tensor) -> Tensor:
     """Weights of `[N, F]` features and a constant, `[F+1]`, of the largest likelihood.
 
     The targets are Platt's: not quite one and zero, so that an exit that is always right on
     held_out is not taken to be certain.
     """
-    centre, scale = features.mean(axis=0), features.std(axis=0) + 1e-12
-    inputs = np.column_stack([(features - centre) / scale, np.ones(len(features))])
+    centre, scale = features.mean(dim=0), features.std(dim=0, correction=0) + 1e-12
+    inputs = torch.cat([(features - centre) / scale, torch.ones(len(features), 1)], dim=1)
     hits = right.sum()
-    targets = np.where(right, (hits + 1) / (hits + 2), 1 / (len(right) - hits + 2))
-    ridge = np.append(np.full(features.shape[1], RIDGE), 0.0)
-
-    def loss_and_gradient(weights: Floats) -> tuple[float, Floats]:
-        logits = inputs @ weights
-        losses = np.logaddexp(0, logits) - targets * logits
-        gradient = inputs.T @ (scipy.special.expit(logits) - targets) + ridge * weights
-        return float(losses.sum() + 0.5 * ridge @ weights**2), gradient
-
-    start = np.zeros(len(ridge))
-    found = scipy.optimize.minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B").x
+    targets = torch.where(right, (hits + 1) / (hits + 2), 1 / (len(right) - hits + 2)).double()
+    ridge = torch.tensor([RIDGE] * features.shape[1] + [0.0], dtype=torch.float64)
+    found = fit_logistic(inputs, targets, ridge)
     slopes = found[:-1] / scale
-    return np.append(slopes, found[-1] - slopes @ centre)
+    return torch.cat([slopes, found[-1:] - slopes @ centre])

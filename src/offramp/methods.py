@@ -44,6 +44,7 @@ from offramp.scorers import (
 )
 from offramp.storage import read_description, write_description
 from offramp.thresholds import THRESHOLD_METHODS
+from offramp.thresholds.points import DEFAULT
 
 VERSION = 1
 
@@ -392,19 +393,19 @@ def find_methods(
     return list(found.values())
 
 
-def ready(method: Method, thresholds: str = "optimized") -> Method:
-    """A method as one would use it: with these thresholds instead of the paper's.
+def ready(method: Method) -> Method:
+    """A method as one would use it: with the thresholds of `Policy.tune` instead of the paper's.
 
     Thresholds that the method's name asks for after a colon stay, and so do those of a method that
     is made for others than the paper's.
 
     Example:
         >>> [ready(m).thresholds for m in find_methods(["eefp", "eefp:geometric", "pcee"], 10)]
-        ['optimized', 'geometric', 'shared']
+        ['smooth', 'geometric', 'shared']
     """
     if ":" in method.name or method.thresholds != "geometric":
         return method
-    return replace(method, thresholds=thresholds)
+    return replace(method, thresholds=DEFAULT)
 
 
 def _named(name: str) -> Method:

@@ -26,7 +26,7 @@ METHODS = (
 )
 GROUPS = ("standard", "extended", "simple", "beyond")
 CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even")
-"""Methods that `auto` chooses from; the first is what the others are held against.
+"""Methods that `auto` chooses from, the one that is trusted most last; the first is the yardstick.
 
 All of them are fitted in closed form, and need a few hundred samples.
 """

@@ -222,17 +222,7 @@ class Policy:
             allow_split: Another split's name, to tune on that one knowingly.
         """
         found = self.replay(val, "val", allow_split)
-        # What "no loss" is measured against: the network's own last exit, before any answer.
-        full, correct = torch.nan, None
-        if val.has_labels:
-            full, correct = float(found.network_correct[:, -1].double().mean()), found.correct
-        inputs = found.scores, correct, found.cost_shares
-        chosen = tune_points(*inputs, full, thresholds, points, found.chances)
-        chosen = not_flattered(chosen, *inputs, thresholds, found.chances, found.groups)
-        if val.sample_costs is None:
-            prices = found.price.at(chosen.thresholds, chosen.shares)
-            chosen = chosen.priced((prices * chosen.shares).sum(dim=1))
-        self._points = chosen
+        self._points = operating_points(found, thresholds, points)
         self.selected = self.guarantee = None
         self.record("tune", val)
         return self
@@ -334,7 +324,7 @@ class Policy:
 
     def decide(self, ledger: Ledger) -> Tensor:
         """The exit at which each sample stops, `[N]`; any split may be asked about."""
-        ledger = self._check_partner(ledger)
+        ledger = self.check_partner(ledger)
         thresholds = self.thresholds
         found = replay(self.answer, self.scorer, ledger)
         return exits_taken(found.scores, thresholds).minimum(found.last_exits)
@@ -352,7 +342,7 @@ class Policy:
         """
         Ledger.require(split, ledger)
         ledger.require_split(split, allow_split)
-        ledger = self._check_partner(ledger)
+        ledger = self.check_partner(ledger)
         if allow_split is None:
             self.check_unseen(ledger, step="tune" if split == "val" else "measure")
         thresholds = None if self._points is None else self._points.thresholds
@@ -539,14 +529,17 @@ class Policy:
         self.uses, self._seen = [], {}
         self.record("fit", held_out)
 
-    def record(self, step: str, ledger: Ledger) -> None:
-        """Note that a step has used these samples, so that no other one does unnoticed."""
-        use = SplitUse(step, ledger.split, len(ledger), ledger.data_fingerprint)
+    def record(self, step: str, ledger: Ledger, split: str | None = None) -> None:
+        """Note that a step has used these samples, so that no other one does unnoticed.
+
+        `split` says where they come from, if not from the ledger's split alone.
+        """
+        use = SplitUse(step, split or ledger.split, len(ledger), ledger.data_fingerprint)
         self.uses = [*self.uses, use]
         # A copy: two steps may share a ledger, and a file must not hold one tensor twice.
         self._seen = {**self._seen, step: ledger.sample_hashes().clone()}
 
-    def _check_partner(self, ledger: Ledger) -> Ledger:
+    def check_partner(self, ledger: Ledger) -> Ledger:
         """The ledger with this policy's exits; it must be of its network and have its costs."""
         if self.cost_model is None:
             raise NotFittedError("this policy is not fitted; call fit(held_out) first")
@@ -591,3 +584,26 @@ class Policy:
                     f"{shared} of the {len(ledger)} samples of this {ledger.split} ledger were "
                     f"already used to {used_by} this policy; use other samples{knowingly}"
                 )
+
+
+def operating_points(
+    found: Replay, thresholds: str = DEFAULT, points: int = 201
+) -> OperatingPoints:
+    """Operating points by a named method, from a policy replayed on samples that it has not seen.
+
+    Args:
+        found: On val.
+        thresholds: Name of the threshold method.
+        points: How many operating points.
+    """
+    # What "no loss" is measured against: the network's own last exit, before any answer.
+    full, correct = torch.nan, None
+    if found.labels is not None:
+        full, correct = float(found.network_correct[:, -1].double().mean()), found.correct
+    inputs = found.scores, correct, found.cost_shares
+    chosen = tune_points(*inputs, full, thresholds, points, found.chances)
+    chosen = not_flattered(chosen, *inputs, thresholds, found.chances, found.groups)
+    if found.price.by_sample is not None:
+        return chosen
+    prices = found.price.at(chosen.thresholds, chosen.shares)
+    return chosen.priced((prices * chosen.shares).sum(dim=1))

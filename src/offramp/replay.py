@@ -50,6 +50,10 @@ class Curve:
         return AccuracyAt(float(accuracies[0, 0]), float(costs[0, 0]))
 
 
+BY_SAMPLE = ("predictions", "network_predictions", "scores", "confidences", "losses", "chances")
+"""Names of what a replay always has for every sample and exit."""
+
+
 @dataclass(frozen=True)
 class Replay:
     """What a policy says at every exit of a ledger, and what stopping there costs.
@@ -98,15 +102,7 @@ class Replay:
 
     def take(self, index: Tensor) -> "Replay":
         """The same for some of the samples."""
-        names = (
-            "predictions",
-            "network_predictions",
-            "scores",
-            "confidences",
-            "losses",
-            "chances",
-        )
-        parts = {name: getattr(self, name)[index] for name in names}
+        parts = {name: getattr(self, name)[index] for name in BY_SAMPLE}
         for name in ("labels", "lengths", "groups"):
             known = getattr(self, name)
             parts[name] = None if known is None else known[index]

@@ -105,7 +105,7 @@ def test_fit_saves_a_policy_that_meets_the_budget(folder, tmp_path):
     out = tmp_path / "policy"
     result = offramp("fit", folder, "--budget", 0.5, "--method", "baseline", "--out", out)
     assert result.returncode == 0, result.stderr
-    assert "on test: accuracy" in result.stdout
+    assert "on test, with smooth thresholds: accuracy" in result.stdout
     policy = Policy.load(out)
     assert policy.points.budgets[policy.selected] <= 0.5
 

@@ -156,8 +156,14 @@ def test_estimators_and_onnx_sessions_are_models(tmp_path):
     onnx.save(model, tmp_path / "same.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "same.onnx")
     first_three = Member(session, 2.0, name="onnx", prepare=lambda batch: batch[:, :3])
-    ledger = Cascade([Member(Blurred(0.6), 1.0), first_three]).record((inputs, labels), "val")
+    cascade = Cascade([Member(Blurred(0.6), 1.0), first_three])
+    ledger = cascade.record((inputs, labels), "val")
     assert torch.equal(ledger.logits[:, 1], inputs[:, :3])
+    policy = Policy(MaxProbability()).fit(ledger, "val").tune(ledger, allow_split="val")
+    first_three.prepare = lambda batch: seen.append(len(batch)) or batch[:, :3]
+    seen = []
+    found = cascade.run(inputs, policy.at(budget=0.8))
+    assert seen == [sum(answer.stage for answer in found)]  # only those that come to it
 
 
 def words(samples=200):
@@ -317,7 +323,7 @@ def test_seconds_are_measured():
     cascade = Cascade([quick, slow]).measure(words(10), rounds=1)
     ledger = cascade.record((words(), [truth(w) for w in words()]), split="all")
     assert ledger.unit == "seconds"
-    assert ledger.reference_cost == pytest.approx(0.002, rel=1)
+    assert ledger.reference_cost >= 0.002
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """`auto`: exits, answer, scorer and thresholds, chosen by cross-validation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,30 +8,34 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from offramp.advice.rating import SURE, CrossFit, Hits, hits_on, pick, pool
 from offramp.errors import ConfigError
+from offramp.evaluation.bootstrap import Interval, unseen_variance
 from offramp.ledger import Ledger
-from offramp.ledger.chunks import folds
 from offramp.methods import Fits, Method, Plan, find_methods, keep_exits, register
 from offramp.names import CANDIDATES
 from offramp.policy import Policy
-from offramp.replay import Replay
 from offramp.scorers import MaxProbability
-from offramp.thresholds.points import OperatingPoints, tune_points
+from offramp.thresholds.points import OperatingPoints
 
-Rate = Callable[[Sequence[int]], float]
+Rate = Callable[[Sequence[int]], npt.ArrayLike]
+"""How good a set of exits is for every sample, `[N]`; higher is better."""
 
 NEGLIGIBLE = 1e-3  # of the network without exits; heads that cost less are not worth a search
 
 
 def choose_exits(ledger: Ledger, rate: Rate) -> list[int]:
-    """Drop the exit whose loss is the best riddance, again and again, while that helps.
+    """Drop the exit whose loss is the best riddance, again and again, while that clearly helps.
+
+    The best of several is a lucky one where samples are few, so what is gained must be more than
+    two standard errors.
 
     The last exit stays, and so do exits whose heads cost next to nothing, or where their cost is
     not known apart: dropping them saves nothing that a closed threshold would not.
 
     Args:
         ledger: Any split: its costs are looked at.
-        rate: How good a set of exits is; higher is better.
+        rate: How good a set of exits is for every sample, `[N]`; higher is better.
 
     Returns:
         Indices of the exits to keep, ascending.
@@ -49,11 +53,15 @@ def choose_exits(ledger: Ledger, rate: Rate) -> list[int]:
     costly = [index for index in kept[:-1] if ledger.cost_model.heads[index] > least]
     if not costly:
         return kept
-    best = rate(kept)
+    best = np.atleast_1d(rate(kept))
     while len(kept) > 2 and costly:
-        rated = {index: rate([other for other in kept if other != index]) for index in costly}
-        worst = max(rated, key=lambda index: rated[index])
-        if rated[worst] <= best:
+        rated = {
+            index: np.atleast_1d(rate([other for other in kept if other != index]))
+            for index in costly
+        }
+        worst = max(rated, key=lambda index: float(rated[index].mean()))
+        gain = rated[worst] - best
+        if gain.mean() <= SURE * gain.std() / len(gain) ** 0.5:
             break
         best = rated[worst]
         kept.remove(worst)
@@ -61,97 +69,8 @@ def choose_exits(ledger: Ledger, rate: Rate) -> list[int]:
     return kept
 
 
-Hits = npt.NDArray[np.float64]
-"""`[N, B]` in [0, 1]: whether each sample is answered rightly at each budget."""
-
-FOLDS = 2
-POINTS = 41  # operating points while methods are only compared
-
-
-def hits_of(
-    method: Method,
-    held_out: Ledger,
-    val: Ledger,
-    budgets: Sequence[float],
-    fits: Fits | None = None,
-) -> Hits:
-    """Hits of a method on all samples of held_out and val, `[N, B]`.
-
-    Fits on held_out that are not random are taken from `fits`, and left there.
-    """
-    known: Fits = {} if fits is None or "seed" in method.scorer.settings() else fits
-    turns = (
-        (held_out, val, known),
-        (val.as_split("held_out"), held_out.as_split("val"), Fits()),
-    )
-    found = []
-    for fitted_on, rated_on, kept in turns:
-        policy, *_ = method.fitted(fitted_on, 1, kept)
-        found.append(hits_on(policy, method.thresholds, rated_on, budgets))
-    return np.concatenate(found)
-
-
-def hits_on(policy: Policy, thresholds: str, val: Ledger, budgets: Sequence[float]) -> Hits:
-    """Hits of a fitted policy on val, `[N, B]`, with thresholds from the other folds."""
-    replay = policy.replay(val, "val")
-    hits = np.zeros((len(val), len(budgets)))
-    for others, fold in folds(len(val), FOLDS, val.group_numbers):
-        rest = replay.take(others)
-        inputs = rest.scores, rest.correct, rest.cost_shares
-        points = tune_points(*inputs, 0.0, thresholds, POINTS, rest.chances)
-        tuned = replace(replay.take(fold), thresholds=points.thresholds)
-        hits[fold.numpy()] = _hits(tuned, budgets)
-    return hits
-
-
-def _hits(replay: Replay, budgets: Sequence[float]) -> Hits:
-    """Right or wrong under the two points around each budget, mixed as a curve mixes them."""
-    curve = replay.curve
-    exits = replay.exits_by_point[curve.points]  # [P, n], by growing cost
-    right = replay.correct.gather(1, exits.T.long()).double().numpy()  # [n, P]
-    spent = curve.costs.numpy()
-    columns = []
-    for budget in budgets:
-        if replay.point_costs.min() > budget + 1e-9:
-            # A policy that cannot be that cheap must not be rated at the cost that it can have.
-            columns.append(np.zeros(len(right)))
-            continue
-        place = float(np.interp(budget, spent, np.arange(len(spent))))
-        left, share = int(place), place - int(place)
-        after = min(left + 1, len(spent) - 1)
-        columns.append((1 - share) * right[:, left] + share * right[:, after])
-    return np.stack(columns, axis=1)
-
-
-def pick(hits: dict[str, Hits], number: int) -> str:
-    """The method for the budget with this number: good there, and the best over all budgets.
-
-    The highest of several noisy figures is a lucky one. So all methods within one standard error
-    of the best at this budget are kept, where the error is that of the difference on the same
-    samples; of these, the one that is best on average over all budgets is taken.
-
-    Args:
-        hits: By method, on the same samples and for the same budgets.
-        number: Of the budget.
-
-    Example:
-        >>> lucky, steady = np.zeros((100, 2)), np.zeros((100, 2))
-        >>> lucky[:50, 0], steady[2:51, 0], steady[:50, 1] = 1, 1, 1
-        >>> pick({"lucky": lucky, "steady": steady}, number=0)
-        'steady'
-    """
-    best = max(hits, key=lambda name: hits[name][:, number].mean())
-    close = []
-    for name, found in hits.items():
-        behind = hits[best][:, number] - found[:, number]
-        error = behind.std() / len(behind) ** 0.5
-        if behind.mean() <= error:
-            close.append(name)
-    return max(close, key=lambda name: hits[name].mean())
-
-
 ANSWER_CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even-no-ensemble")
-"""The same where answers come without logits."""
+"""Methods to choose from where answers come without logits."""
 
 POOLED = (0.25, 0.5, 0.75)
 """Budgets that methods are rated at, besides those that are asked for."""
@@ -165,19 +84,22 @@ def auto(
 ) -> Plan:
     """The best policy for each budget: exits, answer, scorer and thresholds.
 
-    Methods are rated by cross-validation on held_out and val: each of the two is fitted on once,
-    while the other gives thresholds and is counted, half by half. Of the methods that cannot be
-    told from the best at a budget, the one that is best over all budgets is taken. It is fitted
-    on held_out; val is held back for its final thresholds. Test is not touched.
+    Methods are rated by cross-validation on held_out and val together: fitted on some of the
+    samples, with thresholds from others, and counted on the rest, in turn. Of the methods that
+    cannot be told from the best at a budget, the last one is taken: with few samples, the highest
+    of several figures is a lucky one. It is fitted on all samples, and its thresholds come from
+    the scores of copies that had not seen them; a method whose fit is random is fitted on
+    held_out, and val gives its thresholds. Test is not touched.
 
     With costs in seconds (`Profile.timed`) a budget that no exit can keep is given the network
     without exits, and the plan says so: exits do not pay there.
 
     Args:
-        held_out: To choose by, and to fit answers and scorers.
-        val: To choose by, and to tune the thresholds of what is chosen.
+        held_out: To choose by, to fit on and to tune on.
+        val: More samples for the same.
         budgets: Mean costs as shares of the network without exits.
-        methods: To choose from; the first is what gains are measured against.
+        methods: To choose from, the one that is trusted most last; the first is what gains are
+            measured against.
 
     Raises:
         BudgetError: A budget is below the cost of the first exit, in another unit than seconds.
@@ -195,13 +117,13 @@ def auto(
     for budget, policy in plan.items():
         if len(policy.exits) > 1:
             policy.points.for_budget(budget)  # raises where a budget is out of reach
-    fitted = {id(policy.scorer): policy for policy in plan.values()}
+    unsure = {id(p.scorer): p for p in plan.values() if p.confidence is None}
     confidences = {
         key: policy.fit_confidence(policy.view(held_out)).confidence
-        for key, policy in fitted.items()
+        for key, policy in unsure.items()
     }
     for policy in plan.values():
-        policy.confidence = confidences[id(policy.scorer)]
+        policy.confidence = confidences.get(id(policy.scorer), policy.confidence)
     return plan
 
 
@@ -243,7 +165,8 @@ def full_network(held_out: Ledger, val: Ledger) -> Policy:
 class Auto(Method):
     """`auto` as a method: the best of several others, chosen for each budget.
 
-    The choice is made once, with the first seed; then what was chosen is fitted with every seed.
+    The choice is made once, with the first seed; then what was chosen is fitted, with every seed
+    where that is random.
 
     Args:
         candidates: To choose from.
@@ -259,7 +182,6 @@ class Auto(Method):
 
     name: str = "auto"
     label: str = "Auto"
-    thresholds: str = "optimized"
     candidates: tuple[str | Method, ...] = CANDIDATES
 
     def describe(self) -> dict[str, Any]:
@@ -280,16 +202,19 @@ class Auto(Method):
         seeds: int,
         fits: Fits | None = None,
     ) -> list[Plan]:
-        """Choose a method for each budget, and make plans of it as that method would."""
-        fits = {} if fits is None else fits
-        choice = _choose(held_out, val, budgets, self.candidates, fits)
+        """Choose a method for each budget, and make plans of it."""
+        choice = _choose(held_out, val, budgets, self.candidates)
         views = keep_exits(held_out, choice.exits), keep_exits(val, choice.exits)
         # Fits of all exits are no use for fewer of them.
-        shared = fits if views[0] is held_out else {}
-        chosen = {method.name: method for method in choice.methods.values()}
-        made = {
-            name: method.plans(*views, budgets, seeds, shared) for name, method in chosen.items()
-        }
+        shared = fits if fits is not None and views[0] is held_out else {}
+        made: dict[str, list[Mapping[float, Policy]]] = {}
+        for method in {method.name: method for method in choice.methods.values()}.values():
+            if choice.is_pooled(method):
+                policy = choice.crossed[method.name].policy(choice.pooled)
+                points = policy.points
+                made[method.name] = [{b: policy.at_point(points.nearest(b)) for b in budgets}]
+            else:
+                made[method.name] = list(method.plans(*views, budgets, seeds, shared))
         count = max(map(len, made.values()))
         return [
             choice.plan(
@@ -314,12 +239,21 @@ class _Choice:
         exits: Indices of the exits that are kept.
         why: By budget, a sentence.
         accuracies: By method and budget, cross-validated on held_out and val.
+        pooled: The samples of both, with these exits.
+        crossed: By method, its cross-fitted copies.
     """
 
     methods: dict[float, Method]
     exits: list[int]
     why: dict[float, str]
     accuracies: dict[str, dict[float, float]]
+    pooled: Ledger
+    crossed: dict[str, CrossFit]
+
+    @staticmethod
+    def is_pooled(method: Method) -> bool:
+        """Whether copies of it score alike, so that thresholds of one suit another."""
+        return type(method).plans is Method.plans and "seed" not in method.scorer.settings()
 
     def plan(self, policies: dict[float, Policy]) -> Plan:
         """The plan of these policies, with the reasons for the choice."""
@@ -332,7 +266,6 @@ def _choose(
     val: Ledger,
     budgets: Sequence[float],
     methods: Sequence[str | Method],
-    fits: Fits,
 ) -> _Choice:
     """Choose exits and, for each budget, a method."""
     if not budgets or len(set(budgets)) < len(budgets):
@@ -342,9 +275,9 @@ def _choose(
         methods = ANSWER_CANDIDATES
     chosen = find_methods(methods, held_out.num_classes, held_out.kind)
     exits = choose_exits(val, lambda kept: _rate(kept, chosen[0], held_out, val, rated_at))
-    views = keep_exits(held_out, exits), keep_exits(val, exits)
-    shared = fits if views[0] is held_out else {}
-    hits = {method.name: hits_of(method, *views, rated_at, shared) for method in chosen}
+    pooled = keep_exits(pool(held_out, val), exits)
+    crossed = _crossed(chosen, pooled)
+    hits = {name: found.hits(rated_at) for name, found in crossed.items()}
     by_name = {method.name: method for method in chosen}
     picked = {b: by_name[pick(hits, number)] for number, b in enumerate(budgets)}
     spent = "time" if val.unit == "seconds" else "compute"
@@ -356,7 +289,22 @@ def _choose(
         name: dict(zip(budgets, found.mean(axis=0).tolist(), strict=False))
         for name, found in hits.items()
     }
-    return _Choice(picked, exits, why, accuracies)
+    return _Choice(picked, exits, why, accuracies, pooled, crossed)
+
+
+def _crossed(methods: Sequence[Method], pooled: Ledger) -> dict[str, CrossFit]:
+    """Every method cross-fitted; those that differ in their thresholds only, once."""
+    found: dict[str, CrossFit] = {}
+    for method in methods:
+        known = (other for other in found.values() if _same_fit(other.method, method))
+        same = next(known, None)
+        found[method.name] = replace(same, method=method) if same else CrossFit.of(method, pooled)
+    return found
+
+
+def _same_fit(one: Method, other: Method) -> bool:
+    parts = ((method.scorer.describe(), method.answer.describe()) for method in (one, other))
+    return len({repr(part) for part in parts}) == 1
 
 
 def _rate(
@@ -365,24 +313,29 @@ def _rate(
     held_out: Ledger,
     val: Ledger,
     budgets: Sequence[float],
-) -> float:
-    """How good a set of exits is for the simplest method, with thresholds that fit it."""
+) -> Hits:
+    """How good a set of exits is for the simplest method, `[N]`, with thresholds that fit it."""
     (policy,) = method.policy().fit_seeds(held_out.keep_exits(kept), [0])
-    return float(hits_on(policy, "smooth", val.keep_exits(kept), budgets).mean())
+    replay = policy.replay(val.keep_exits(kept), "val")
+    hits: Hits = hits_on(replay, "smooth", budgets).mean(axis=1)
+    return hits
 
 
 def _reason(
     best: Method, methods: Sequence[Method], hits: dict[str, Hits], number: int, budget: str
 ) -> str:
-    """What was chosen, and by how much."""
+    """What was chosen, by how much, and how sure that is."""
     first = methods[0]
-    gains = 100 * (hits[best.name] - hits[first.name])[:, number]
-    spread = gains.std() / len(gains) ** 0.5
     text = (
         f"{_words(best)}: {hits[best.name][:, number].mean():.2%} at {budget} "
-        f"by cross-validation on held_out and val, {gains.mean():+.2f} ± {spread:.2f} points "
-        f"against {_words(first)}"
+        "by cross-validation on held_out and val"
     )
+    if best is not first:
+        gain = gain_of(hits[best.name][:, number], hits[first.name][:, number])
+        low, value, high = (100 * end for end in (gain.low, gain.value, gain.high))
+        text += f", {value:+.2f} [{low:+.2f}, {high:+.2f}] points against {_words(first)}"
+        if not gain.is_clear:
+            text += ", from which it cannot be told with so few samples"
     others = [method for method in methods if method is not best]
     if not others:
         return text
@@ -391,7 +344,20 @@ def _reason(
     text = f"{text}; the best other: {_words(rival)}, {other:.2%}"
     if other <= hits[best.name][:, number].mean():
         return text
-    return f"{text}, which cannot be told from it here and is not as good over all budgets"
+    return f"{text}, which cannot be told from it here"
+
+
+def gain_of(hits: Hits, base: Hits) -> Interval:
+    """What hits `[N]` gain over others on the same samples, with a 95 % interval.
+
+    Example:
+        >>> gain_of(np.ones(100), np.arange(100) % 2).is_clear
+        True
+    """
+    gaps = hits - base
+    value, error = gaps.mean(), (gaps.var() / len(gaps) + unseen_variance(len(gaps))) ** 0.5
+    low, high = float(value - SURE * error), float(value + SURE * error)
+    return Interval(float(value), low, high, low > 0 or high < 0)
 
 
 def _words(method: Method) -> str:

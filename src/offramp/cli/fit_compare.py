@@ -115,8 +115,8 @@ def fit_command(
         typer.Option(
             callback=named_methods,
             autocompletion=complete_methods,
-            help="Its thresholds are `optimized`, unless the name says otherwise, as in "
-            "eefp:geometric; without labels, `smooth`. " + KNOWN_METHODS,
+            help="Its thresholds are `smooth`, unless the name says otherwise, as in "
+            "eefp:geometric. " + KNOWN_METHODS,
         ),
     ] = "eefp",
     folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
@@ -148,7 +148,7 @@ def fit_command(
     ledgers = read_ledgers(path, cut, profile, batch, needs_test=False)
     has_test = "test" in ledgers
     (found,) = find_methods(method, ledgers["val"].num_classes)
-    chosen = ready(found, "optimized" if ledgers["val"].has_labels else "smooth")
+    chosen = ready(found)
     wanted = 1.0 if budget is None else budget
     with err.status(f"fitting {chosen.label}"):
         (plan,) = chosen.plans(ledgers["held_out"], ledgers["val"], [wanted], seeds=1)
@@ -158,7 +158,9 @@ def fit_command(
     policy.save(folder, chosen.name, str(path))
     _note_labels(ledgers)
     if has_test and ledgers["test"].has_labels:
-        _show_outcome(evaluate(policy, plan.view(ledgers["test"])))
+        named = chosen.describe().get("thresholds")  # `auto` chooses them itself
+        how = f", with {named} thresholds" if named else ""
+        _show_outcome(evaluate(policy, plan.view(ledgers["test"])), how)
     out.give(policy=folder)
     for table in report.inspect(folder):
         out.show(table)
@@ -202,8 +204,8 @@ def auto_command(
     out.give(policy=folder, exits=policy.exits)
 
 
-def _show_outcome(outcome: "Outcome") -> None:
-    out.print(f"on test: {outcome}", soft_wrap=True)
+def _show_outcome(outcome: "Outcome", how: str = "") -> None:
+    out.print(f"on test{how}: {outcome}", soft_wrap=True)
     names = ("accuracy", "full_accuracy", "mean_cost", "exit_shares", "hopeless_share")
     out.give(test={name: getattr(outcome, name) for name in names})
 

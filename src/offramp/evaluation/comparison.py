@@ -58,6 +58,11 @@ class MethodResult:
     # by rival (`baseline`, `temperature`) and column
     differences: dict[str, dict[str, Interval]] = field(default_factory=dict)
 
+    @property
+    def thresholds(self) -> str:
+        """How they were chosen, or that the method chooses that too."""
+        return str(self.settings.get("thresholds", "chosen"))
+
     def accuracy(self, budget: float) -> float:
         """Mean over seeds of the accuracy at one of the budgets that were compared."""
         key = accuracy_key(budget)

@@ -145,7 +145,7 @@ def _methods(comparison: Comparison) -> ResultTable:
     return ResultTable(
         "methods",
         "Accuracy (%) at a mean cost of a share of the network without exits",
-        ["method", *shares, "ECE", "EEFP", "ECE last"],
+        ["method", "thresholds", *shares, "ECE", "EEFP", "ECE last"],
         [
             *(_method_row(comparison, method) for method in comparison.methods),
             *_reference_rows(comparison),
@@ -186,7 +186,7 @@ def _method_row(comparison: Comparison, method: MethodResult) -> list[Cell]:
         _cell(figures[accuracy_key(budget)], percent=True) for budget in comparison.budgets
     ]
     others = [_cell(figures[column]) for column in ("ece", "eefp", "ece_last")]
-    return cells(method.label, *accuracies, *others)
+    return cells(method.label, method.thresholds, *accuracies, *others)
 
 
 def _reference_rows(comparison: Comparison) -> list[list[Cell]]:
@@ -195,11 +195,11 @@ def _reference_rows(comparison: Comparison) -> list[list[Cell]]:
     budgets = comparison.budgets
     full = [rows.full] * len(budgets)
     return [
-        cells("Best fixed exit", *map(_reference, rows.best_fixed, budgets), *blank),
-        cells("Mix of two fixed exits", *map(_reference, rows.mixes, budgets), *blank),
-        cells("Full network", *map(_reference, full, budgets), *blank),
-        cells("Reachable", *map(_reference, rows.reachable, budgets), *blank),
-        cells("Oracle", *map(_reference, rows.oracle, budgets), *blank),
+        cells("Best fixed exit", "", *map(_reference, rows.best_fixed, budgets), *blank),
+        cells("Mix of two fixed exits", "", *map(_reference, rows.mixes, budgets), *blank),
+        cells("Full network", "", *map(_reference, full, budgets), *blank),
+        cells("Reachable", "", *map(_reference, rows.reachable, budgets), *blank),
+        cells("Oracle", "", *map(_reference, rows.oracle, budgets), *blank),
     ]
 
 
@@ -215,14 +215,14 @@ def _differences(comparison: Comparison, rival: str) -> ResultTable:
             gap_cell(found.get(column), 100 if column.startswith("accuracy") else 1)
             for column in comparison.columns
         ]
-        return cells(method.label, *gaps)
+        return cells(method.label, method.thresholds, *gaps)
 
     shares = [_share(budget) for budget in comparison.budgets]
     methods = [method for method in comparison.methods if rival in method.differences]
     return ResultTable(
         f"versus-{rival}",
         f"Difference to {rival}, with 95 % intervals",
-        ["method", *shares, "ECE", "EEFP"],
+        ["method", "thresholds", *shares, "ECE", "EEFP"],
         [row(method) for method in methods],
         "Accuracy in points; paired bootstrap over test samples. Bold: the interval excludes "
         "zero.",
@@ -234,12 +234,12 @@ def _reachable_shares(comparison: Comparison) -> ResultTable:
 
     def row(method: MethodResult) -> list[Cell]:
         shares = [comparison.reachable_share(method.name, each) for each in comparison.budgets]
-        return cells(method.label, *map(share_cell, shares))
+        return cells(method.label, method.thresholds, *map(share_cell, shares))
 
     return ResultTable(
         "reachable-gap",
         "Share of the reachable gap that each method closes",
-        ["method", *(_share(budget) for budget in comparison.budgets)],
+        ["method", "thresholds", *(_share(budget) for budget in comparison.budgets)],
         [row(method) for method in comparison.methods if method.name != "baseline"],
         "From the baseline to a rule that sees the logits of all exits, but no label; - where "
         "that is less than half a point.",

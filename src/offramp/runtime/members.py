@@ -144,29 +144,31 @@ class Member:
         """Time each stage on a batch; the fastest of several rounds counts."""
         best = [float("inf")] * self.stages
         for _ in range(rounds):
-            visit = self.visit(inputs)
+            visit = self.visit(inputs, torch.arange(samples))
             for stage in range(self.stages):
                 start = time.perf_counter()
                 visit.batch(stage, torch.arange(samples))
                 best[stage] = min(best[stage], (time.perf_counter() - start) / samples)
         self.costs = Costs(tuple(best), (0.0,) * self.stages, unit="seconds")
 
-    def visit(self, inputs: Any) -> "Visit":  # noqa: ANN401
-        """A run over a batch, stage by stage."""
-        ready = inputs if self.prepare is None else self.prepare(inputs)
+    def visit(self, inputs: Any, rows: Tensor) -> "Visit":  # noqa: ANN401
+        """A run over some items of a batch, by their growing positions, stage by stage."""
+        ready = picked(inputs, rows)
+        ready = ready if self.prepare is None else self.prepare(ready)
         staged = isinstance(self.model, EarlyExitNetwork)
-        return NetworkVisit(self, ready) if staged else Visit(self, ready)
+        return NetworkVisit(self, ready, rows) if staged else Visit(self, ready, rows)
 
 
 class Visit:
-    """One model on one batch; items may leave between stages."""
+    """One model on the items of a batch that have come to it; they may leave between stages."""
 
-    def __init__(self, member: Member, inputs: Any) -> None:  # noqa: ANN401
-        self.member, self.inputs = member, inputs
+    def __init__(self, member: Member, inputs: Any, rows: Tensor) -> None:  # noqa: ANN401
+        self.member, self.inputs, self.rows = member, inputs, rows
 
     def batch(self, stage: int, rows: Tensor) -> list[Said]:
-        """What it says of these items, positions in the batch."""
-        model, inputs = self.member.model, picked(self.inputs, rows)
+        """What it says of these items, by their positions in the whole batch."""
+        places = torch.searchsorted(self.rows, rows)
+        model, inputs = self.member.model, picked(self.inputs, places)
         if isinstance(model, nn.Module):
             with torch.inference_mode(), evaluating(model):
                 return _listed(model(inputs), len(rows), self.member.name)
@@ -180,17 +182,17 @@ class Visit:
 
     def item(self, row: int) -> Awaitable[Any]:
         """The call of an async model for one item."""
-        call: Awaitable[Any] = self.member.model(picked_one(self.inputs, row))
+        place = int(torch.searchsorted(self.rows, row))
+        call: Awaitable[Any] = self.member.model(picked_one(self.inputs, place))
         return call
 
 
 class NetworkVisit(Visit):
     """An `EarlyExitNetwork`, whose state shrinks with the batch."""
 
-    def __init__(self, member: Member, inputs: Any) -> None:  # noqa: ANN401
-        super().__init__(member, inputs)
+    def __init__(self, member: Member, inputs: Any, rows: Tensor) -> None:  # noqa: ANN401
+        super().__init__(member, inputs, rows)
         self._state: State | None = None
-        self._rows = torch.empty(0, dtype=torch.long)
         self._logits: Tensor | None = None
         self._next = 0
 
@@ -199,10 +201,10 @@ class NetworkVisit(Visit):
         network = self.member.model
         with torch.inference_mode(), evaluating(network):
             if self._state is None:
-                self._state, self._rows = network.begin(picked(self.inputs, rows)), rows
-            elif len(rows) < len(self._rows):
-                kept = torch.isin(self._rows, rows).nonzero().squeeze(1)
-                self._state, self._rows = take(self._state, kept), self._rows[kept]
+                self._state = network.begin(self.inputs)
+            if len(rows) < len(self.rows):
+                kept = torch.searchsorted(self.rows, rows)
+                self._state, self.rows = take(self._state, kept), rows
                 self._logits = None if self._logits is None else self._logits[kept]
             while self._next <= stage:
                 self._state = network.advance(self._next, self._state)

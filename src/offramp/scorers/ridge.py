@@ -14,6 +14,7 @@ from typing import Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from offramp.answers.ensembles import best_weights
 from offramp.component import EVERY_KIND
@@ -422,7 +423,8 @@ def log_break_even(gains: Tensor) -> Tensor:
 
 SOFTNESS = 0.75  # weight of the soft target beside the hard one
 LOGISTIC = 15.0  # a sample tells a logistic regression less, so penalties are this much smaller
-NEWTON_STEPS = 12
+NEWTON_STEPS = 30  # about six are needed
+SMALL_STEP = 1e-3  # of the weights; the next step would be its square
 
 
 @dataclass
@@ -469,28 +471,42 @@ class LogisticCorrector(RidgeScorer):
         assert teacher.labels is not None
         hard = stop_target(predictions, teacher.labels).double()
         target = torch.lerp(hard, teacher.soft_stop_target(predictions), SOFTNESS)
-        return [
-            fit_logistic(design, target[:, exit_index], penalties / LOGISTIC)[:, None]
-            for exit_index, design in enumerate(designs)
-        ]
+        found: list[Tensor] = []
+        for exit_index, design in enumerate(designs):
+            start = found[-1][:, 0] if found else None  # neighbouring exits are alike
+            weights = fit_logistic(design, target[:, exit_index], penalties / LOGISTIC, start)
+            found.append(weights[:, None])
+        return found
 
 
-def fit_logistic(design: Tensor, target: Tensor, penalties: Tensor) -> Tensor:
+def fit_logistic(
+    design: Tensor, target: Tensor, penalties: Tensor, start: Tensor | None = None
+) -> Tensor:
     """Weights `[D]` of a ridge logistic regression, by Newton's method.
 
     Args:
         design: float64 `[N, D]`.
         target: float64 `[N]` in [0, 1].
         penalties: float64 `[D]`.
+        start: `[D]`; zeros where it is not given.
     """
-    weights = torch.zeros_like(penalties)
+
+    def loss_of(logits: Tensor, weights: Tensor) -> float:
+        losses = binary_cross_entropy_with_logits(logits, target, reduction="sum")
+        return float(losses + penalties @ weights.square() / 2)
+
+    weights = torch.zeros_like(penalties) if start is None else start
+    logits = design @ weights
+    now = loss_of(logits, weights)
     for _ in range(NEWTON_STEPS):
-        chance = (design @ weights).clamp(-30, 30).sigmoid()
+        chance = logits.sigmoid()
         curvature = (chance * (1 - chance)).clamp_min(1e-4)[:, None]
         hessian = (design * curvature).T @ design + penalties.diag()
-        gradient = design.T @ (chance - target) + penalties * weights
-        step = torch.linalg.solve(hessian, gradient)
-        weights = weights - step
-        if step.abs().max() < 1e-4:
+        step = torch.linalg.solve(hessian, design.T @ (chance - target) + penalties * weights)
+        moved = design @ step
+        while (new := loss_of(logits - moved, weights - step)) > now and step.abs().max() > 1e-6:
+            step, moved = step / 2, moved / 2
+        weights, logits, now = weights - step, logits - moved, new
+        if step.abs().max() < SMALL_STEP:
             break
     return weights

@@ -46,8 +46,9 @@ ROUNDING = 1e-9
 
 COARSE = 11  # operating points that are enough to see how much val flatters
 
-DEFAULT = "optimized"
-"""What policies are tuned with unless told otherwise: it wins on every network that was tried."""
+DEFAULT = "smooth"
+"""What policies are tuned with unless told otherwise: as good as the better of geometric and
+optimised thresholds, from a hundred val samples to thousands."""
 
 
 @dataclass(frozen=True)

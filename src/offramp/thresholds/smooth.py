@@ -20,6 +20,7 @@ RIDGE = 2.0  # in samples, on the powers of the normal score; a tenth of it on t
 PRICES = (-2.6, 1.2, 60)  # powers of ten, and how many
 SMALLEST = 1e-6  # a chance; nothing is surer in float32
 PRIOR = 1.0  # of slope and offset, in samples: holds them where all answers are right
+EXIT_PRIOR = 100.0  # of what a single exit adds to them: a few hundred samples hardly move it
 HALVINGS = 10  # of the way from the cuts of one price to those of the next
 
 
@@ -65,8 +66,9 @@ def smooth_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) ->
 def calibrated_chances(chances: Tensor, correct: Tensor) -> Tensor:
     """Chances of being right, made to agree with what was right: float64 `[N, M]`.
 
-    A network's probabilities may be too sure. Two numbers for all exits, a slope and an offset of
-    the log-odds, are fitted to which answers are right.
+    A network's probabilities may be too sure. A slope and an offset of the log-odds are fitted to
+    which answers are right: one pair for all exits, and what each exit adds to it. The latter is
+    held near zero, so that it shows with thousands of samples and hardly with a few hundred.
 
     Args:
         chances: `[N, M]` in [0, 1], from a source that is better than the exits themselves.
@@ -81,9 +83,12 @@ def calibrated_chances(chances: Tensor, correct: Tensor) -> Tensor:
                 [0.7000],
                 [0.7000]], dtype=torch.float64)
     """
-    odds = chances.double().clamp(SMALLEST, 1 - SMALLEST).logit().flatten()
-    design = torch.stack([odds, torch.ones_like(odds)], dim=1)
-    prior = torch.full((2,), PRIOR, dtype=torch.float64)
+    exits = chances.shape[1]
+    odds = chances.double().clamp(SMALLEST, 1 - SMALLEST).logit()
+    pair = torch.stack([odds, torch.ones_like(odds)], dim=2)  # [N, M, 2]
+    own = torch.einsum("nmp,me->nmep", pair, torch.eye(exits, dtype=torch.float64)).flatten(2)
+    design = torch.cat([pair, own], dim=2).flatten(0, 1)
+    prior = torch.tensor([PRIOR] * 2 + [EXIT_PRIOR] * 2 * exits, dtype=torch.float64)
     weights = fit_logistic(design, correct.flatten().double(), prior)
     return (design @ weights).sigmoid().view(chances.shape)
 

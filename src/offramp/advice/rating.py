@@ -1,0 +1,219 @@
+"""How good methods are, by cross-fitting on the samples of held_out and val together."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from offramp.answer_confidence import Confidence
+from offramp.costs import SampleCosts
+from offramp.ledger import Ledger
+from offramp.ledger.chunks import folds
+from offramp.methods import Method
+from offramp.policy import Policy, operating_points
+from offramp.replay import BY_SAMPLE, Replay
+from offramp.scorers import MaxProbability
+from offramp.thresholds.points import tune_points
+
+Hits = npt.NDArray[np.float64]
+"""`[N, B]` in [0, 1]: whether each sample is answered rightly at each budget."""
+
+SURE = 1.96  # standard errors to each side: 95 %
+MANY = 2000  # samples of held_out and val together, above which half of them give a good fit
+FEW_FOLDS = 4  # below
+POINTS = 41  # operating points while methods are only compared
+
+
+def pool(held_out: Ledger, val: Ledger) -> Ledger:
+    """Both splits as one held_out ledger.
+
+    Raises:
+        SplitError: These are other splits, or they share samples.
+        OriginError: They are of different networks.
+        LedgerError: They have other exits, classes or costs.
+
+    Example:
+        >>> from offramp import synthetic
+        >>> splits = synthetic.ledgers(seed=0, samples=300)
+        >>> len(pool(splits["held_out"], splits["val"]))
+        600
+    """
+    (policy,) = Policy(MaxProbability()).fit_seeds(held_out, [0])
+    val.require_split("val")
+    policy.check_partner(val)
+    policy.check_unseen(val, step="tune")
+    both = held_out, val
+    ids, groups, lengths = (
+        [value for each in both if (value := getattr(each, name)) is not None]
+        for name in ("sample_ids", "groups", "lengths")
+    )
+    labelled = all(each.has_labels for each in both)
+    pooled = Ledger(
+        torch.cat([each.outputs for each in both]),
+        torch.cat([each.labels for each in both]) if labelled else None,
+        _pooled_costs(held_out, val) or held_out.cost_model,
+        split="held_out",
+        sample_ids=[*ids[0], *ids[1]] if len(ids) == 2 else None,
+        network=held_out.network,
+        class_names=held_out.class_names,
+        groups=[*groups[0], *groups[1]] if len(groups) == 2 else None,
+        lengths=torch.cat(lengths) if len(lengths) == 2 else None,
+        kind=held_out.kind,
+    )
+    pooled.exits = held_out.exits
+    return pooled
+
+
+def _pooled_costs(held_out: Ledger, val: Ledger) -> SampleCosts | None:
+    """Costs that differ from sample to sample; None where they do not."""
+    first, second = held_out.sample_costs, val.sample_costs
+    if first is None or second is None:
+        return None
+    stages, heads, reference = (
+        torch.cat([getattr(first, name), getattr(second, name)])
+        for name in ("stages", "heads", "reference")
+    )
+    return SampleCosts(stages, heads, reference, first.unit)
+
+
+@dataclass(frozen=True)
+class CrossFit:
+    """Copies of a method's policy, each on the samples that it was not fitted on.
+
+    Attributes:
+        method: Whose policy.
+        folds: Numbers of the samples that each copy is for.
+        policies: The copies.
+        replay: Of all samples, each by its copy.
+    """
+
+    method: Method
+    folds: list[Tensor]
+    policies: list[Policy]
+    replay: Replay
+
+    @classmethod
+    def of(cls, method: Method, pooled: Ledger) -> "CrossFit":
+        """Fit a copy for each fold, or one in all where there is nothing to learn."""
+        found, policies, replays = [], [], []
+        for rest, fold in _cuts(method, pooled):
+            policy, *_ = method.policy().fit_seeds(pooled.take(rest), [0])
+            found.append(fold)
+            policies.append(policy)
+            learns = len(rest) < len(pooled)
+            part = pooled.take(fold).as_split("val")
+            replays.append(policy.replay(part, "val", None if learns else "val"))
+        order = torch.cat(found).argsort()
+        parts: dict[str, Any] = {
+            name: torch.cat([getattr(part, name) for part in replays])[order] for name in BY_SAMPLE
+        }
+        whole = replace(
+            replays[0],
+            labels=pooled.labels,
+            lengths=pooled.lengths,
+            groups=pooled.group_numbers,
+            price=replace(
+                replays[0].price, costs=pooled.cost_model, by_sample=pooled.sample_costs
+            ),
+            **parts,
+        )
+        return cls(method, found, policies, whole)
+
+    def hits(self, budgets: Sequence[float]) -> Hits:
+        """Hits of every sample, `[N, B]`, with thresholds from the other half of the samples."""
+        return hits_on(self.replay, self.method.thresholds, budgets)
+
+    def policy(self, pooled: Ledger) -> Policy:
+        """The policy fitted on all samples, with thresholds and confidence from the copies.
+
+        So every sample serves both, and no threshold was chosen by a score that had seen the
+        label of its sample.
+        """
+        policy, *_ = self.method.policy().fit_seeds(pooled, [0])
+        policy = policy.with_points(operating_points(self.replay, self.method.thresholds))
+        policy.uses = []
+        for step in ("fit", "tune"):
+            policy.record(step, pooled, "held_out and val")
+        if pooled.has_labels and pooled.kind == "logits":
+            policy.confidence = Confidence().fit(self._parts(pooled), pooled.labels)
+        return policy
+
+    def _parts(self, pooled: Ledger) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """By chunks: numbers of samples, their answers `[n, M, K]` and scores `[n, M-1]`."""
+        for fold, policy in zip(self.folds, self.policies, strict=True):
+            for rows, logits in pooled.take(fold).chunks():
+                numbers = fold[rows]
+                yield numbers, policy.answer.answers(logits), self.replay.scores[numbers, :-1]
+
+
+def _cuts(method: Method, pooled: Ledger) -> Iterator[tuple[Tensor, Tensor]]:
+    """What each copy is fitted on, and what it is for."""
+    if not (method.scorer.learns or method.answer.learns):
+        everything = torch.arange(len(pooled))
+        yield everything, everything
+        return
+    # Copies fitted on half of a few samples say little of a fit on all of them.
+    slow = "seed" in method.scorer.settings()
+    count = 2 if slow or len(pooled) >= MANY else FEW_FOLDS
+    yield from folds(len(pooled), count, pooled.group_numbers)
+
+
+def hits_on(replay: Replay, thresholds: str, budgets: Sequence[float]) -> Hits:
+    """Hits of a fitted policy, `[N, B]`, with thresholds from the other half of the samples."""
+    hits = np.zeros((len(replay), len(budgets)))
+    for others, fold in folds(len(replay), 2, replay.groups):
+        rest = replay.take(others)
+        inputs = rest.scores, rest.correct, rest.cost_shares
+        points = tune_points(*inputs, 0.0, thresholds, POINTS, rest.chances)
+        tuned = replace(replay.take(fold), thresholds=points.thresholds)
+        hits[fold.numpy()] = hits_at(tuned, budgets)
+    return hits
+
+
+def hits_at(replay: Replay, budgets: Sequence[float]) -> Hits:
+    """Right or wrong under the two points around each budget, mixed as a curve mixes them."""
+    curve = replay.curve
+    exits = replay.exits_by_point[curve.points]  # [P, n], by growing cost
+    right = replay.correct.gather(1, exits.T.long()).double().numpy()  # [n, P]
+    spent = curve.costs.numpy()
+    columns = []
+    for budget in budgets:
+        if replay.point_costs.min() > budget + 1e-9:
+            # A policy that cannot be that cheap must not be rated at the cost that it can have.
+            columns.append(np.zeros(len(right)))
+            continue
+        place = float(np.interp(budget, spent, np.arange(len(spent))))
+        left, share = int(place), place - int(place)
+        after = min(left + 1, len(spent) - 1)
+        columns.append((1 - share) * right[:, left] + share * right[:, after])
+    return np.stack(columns, axis=1)
+
+
+def pick(hits: dict[str, Hits], number: int) -> str:
+    """The method for the budget with this number: the last one that may well be the best there.
+
+    The highest of several noisy figures is a lucky one. So methods are named from the plainest to
+    the one that is trusted most, and the last of those is taken that are within two standard
+    errors of the best at this budget, where the error is that of the difference on the same
+    samples. The more samples there are, the more they decide.
+
+    Args:
+        hits: By method, on the same samples and for the same budgets.
+        number: Of the budget.
+
+    Example:
+        >>> lucky, trusted = np.zeros((100, 2)), np.zeros((100, 2))
+        >>> lucky[:50, 0], trusted[2:51, 0] = 1, 1
+        >>> pick({"lucky": lucky, "trusted": trusted}, number=0)
+        'trusted'
+    """
+    best = max(hits, key=lambda name: hits[name][:, number].mean())
+    for name in reversed(hits):
+        behind = hits[best][:, number] - hits[name][:, number]
+        if behind.mean() <= SURE * behind.std() / len(behind) ** 0.5:
+            return name
+    return best
