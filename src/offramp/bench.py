@@ -161,6 +161,7 @@ def bench(
     config = BenchConfig() if config is None else config
     if not rows_of(inputs):
         raise ConfigError("there are no samples to time anything on")
+    network.settle(inputs)
     rows: list[BenchRow] = []
     now = Ticks(clock, device_of(network)).now  # which waits for the device
     for runtime in config.runtimes:

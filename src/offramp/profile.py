@@ -280,6 +280,8 @@ def profile(
     if not seconds >= 0:
         raise ConfigError(f"`seconds` must not be negative, got {seconds}")
     sizes = _sizes(largest)
+    if inputs is not None:
+        network.settle(inputs)
     batch = network.example(sizes[-1]) if inputs is None else inputs
     policy = plain_policy(network) if policy is None else policy
     where = device_of(network) if runtime == "torch" else torch.device("cpu")

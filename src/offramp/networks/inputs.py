@@ -192,16 +192,16 @@ class ImageInput(Inputs):
         images = self.begin(x)
         size = tuple(images.shape[2:]) if isinstance(images, Tensor) else ()
         if size != (self.height, self.width):
-            found = "x".join(map(str, size))
-            assumed = (
-                ", which is a guess: record the network before, and it knows its size"
-                if self.assumed
-                else ""
-            )
+            stated, found = f"{self.height}x{self.width}", "x".join(map(str, size))
+            if self.assumed:
+                raise NetworkError(
+                    f"nobody has stated the size of this network's images, {stated} is a guess, "
+                    f"and these have {found}: record the network with its data before, or attach "
+                    "the exits with `example=`"
+                )
             raise NetworkError(
-                f"the costs of this network were counted for images of {self.height}x{self.width}"
-                f"{assumed}, got {found}: resize the images to {self.height}x{self.width}, or "
-                "attach the exits again for the other size"
+                f"the costs of this network were counted for images of {stated}, got {found}: "
+                f"resize the images to {stated}, or attach the exits again for the other size"
             )
         _check_dtype(images, "float32")
 
