@@ -199,6 +199,7 @@ class Auto(Method):
 
     name: str = "auto"
     label: str = "Auto"
+    thresholds: str = "smooth"
     candidates: tuple[str | Method, ...] = CANDIDATES
 
     def describe(self) -> dict[str, Any]:
