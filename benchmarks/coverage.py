@@ -110,8 +110,11 @@ class Tally:
 
 def simulate(
     found: Sequence[tuple[Replay, Scorer]], samples: int, draws: int, count: int
-) -> Iterator[str]:
-    """Rows of the table for one size: of all methods, the worst coverage and the mean width."""
+) -> dict[str, npt.NDArray[np.float64]]:
+    """By kind of interval: share covered, share missed clearly and width of every method.
+
+    `[methods, 3, C]`, in percent, of the methods after the first one.
+    """
     population, generator = len(found[0][0]), torch.Generator().manual_seed(samples)
     resamples = Resamples(samples, count)
     gaps, kinds = [], {"percentiles": [Tally() for _ in found[1:]]}
@@ -135,8 +138,15 @@ def simulate(
         np.append((other - base)[:-1], mean[-1])
         for other, mean in zip(rest, np.mean(gaps, axis=0), strict=True)
     ]
-    for kind, tallies in kinds.items():
-        figures = np.stack([t.figures(truth) for t, truth in zip(tallies, truths, strict=True)])
+    return {
+        kind: np.stack([t.figures(truth) for t, truth in zip(tallies, truths, strict=True)])
+        for kind, tallies in kinds.items()
+    }
+
+
+def rows(simulated: Mapping[str, npt.NDArray[np.float64]], samples: int) -> Iterator[str]:
+    """Rows of the table for one size: of all methods, the worst coverage and the mean width."""
+    for kind, figures in simulated.items():
         for label, row in (
             ("covered", np.nanmin(figures[:, 0], axis=0)),
             ("missed clearly", np.nanmax(figures[:, 1], axis=0)),
@@ -161,8 +171,8 @@ def main() -> None:
         print(f"| test samples | interval | % | {' | '.join(COLUMNS)} |")
         print(f"|---:|---|---|{'---:|' * len(COLUMNS)}")
         for size in map(int, options.sizes.split(",")):
-            for row in simulate(found, size, options.draws, options.resamples):
-                print(row, flush=True)
+            simulated = simulate(found, size, options.draws, options.resamples)
+            print(*rows(simulated, size), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

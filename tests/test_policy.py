@@ -485,7 +485,11 @@ def test_a_tuned_policy_does_not_flatter_itself():
     on_val, stated = [], []
     for seed in range(8):
         splits = synthetic.ledgers(seed=seed, samples=400, exits=6)
-        policy = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"], points=41)
+        policy = (
+            Policy(MaxProbability())
+            .fit(splits["held_out"])
+            .tune(splits["val"], "optimized", points=41)
+        )
         seen, unseen = (
             points_of(
                 policy.points.thresholds, replay.scores, replay.correct, replay.cost_shares, 0.0

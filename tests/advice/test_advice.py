@@ -362,3 +362,15 @@ def test_exits_whose_look_costs_more_than_it_saves_are_dropped():
     timed = {name: ledger.with_costs(costs) for name, ledger in splits.items()}
     plan = auto(timed["held_out"], timed["val"], [0.5, 0.7], ["baseline"])
     assert all(1 not in policy.exits and len(policy.exits) > 1 for policy in plan.values())
+
+
+def test_a_plan_in_seconds_says_where_fixed_exits_are_as_good():
+    splits = synthetic.ledgers(seed=0, samples=600, exits=4)
+
+    def why(look):
+        costs = Costs((0.25,) * 4, (look, look, look, 0.0), reference=1.0, unit="seconds")
+        held_out, val = (splits[name].with_costs(costs) for name in ("held_out", "val"))
+        return auto(held_out, val, [0.7], ["baseline"]).why[0.7]
+
+    assert "no clear gain over fixed exits in the same time" in why(0.2)
+    assert "no clear gain" not in why(0.0)

@@ -224,6 +224,11 @@ def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
         ),
         ("bench {p}/network {p}/policy --batch a", ConfigError, "comma-separated numbers"),
         ("bench {p}/network {p}/policy --batch 0", ConfigError, "whole numbers from 1 on"),
+        (
+            "bench {p}/network {p}/policy --batch 90000000 --seconds 0.1",
+            ConfigError,
+            "batch 90000000 takes about .* give more seconds, or a smaller --batch",
+        ),
         ("bench {p}/network {p}/policy --runtime tpu", ConfigError, "must be torch, onnx or"),
         ("bench {p}/other {p}/policy", OriginError, "record this network and fit"),
         ("bench {p}/fewer {p}/policy", NetworkError, "policy is for 4 exits and 3 classes"),

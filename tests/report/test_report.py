@@ -74,8 +74,8 @@ def test_a_comparison_is_written_in_every_form(table, tmp_path):
     paths, missing = report.write_comparison(table, tmp_path / "out")
     assert missing is None
     names = {path.name for path in paths}
-    forms = {f"comparison.{form}" for form in ("md", "tex", "csv", "json", "svg")}
-    assert names == forms | {"gains.svg", "report.html"}
+    forms = {f"comparison.{form}" for form in ("md", "tex", "csv", "json", "svg", "pdf")}
+    assert names == forms | {"gains.svg", "gains.pdf", "report.html"}
     content = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert content["methods"][0]["figures"]["eefp"]["value"] == pytest.approx(
         table["baseline"].figures["eefp"].value
@@ -275,3 +275,16 @@ def test_the_first_row_of_the_tidy_table_is_the_first_accuracy(table):
 
 def test_images_are_embedded_as_png():
     assert image_url(np.zeros((2, 2, 1), np.uint8)).startswith("data:image/png;base64,")
+
+
+def test_a_comparison_as_a_data_frame_has_a_row_per_method(table):
+    pytest.importorskip("pandas")
+    frame = table.to_pandas()
+    assert list(frame.index) == [method.name for method in table.methods]
+    assert frame.loc["baseline", "accuracy@0.5"] == table["baseline"].accuracy(0.5)
+
+
+def test_latex_has_the_note_below_the_table():
+    text = report.ResultTable("t", "A title", ["a", "b"], [], "A note.").latex()
+    assert "\\caption{A title}" in text
+    assert text.index("\\end{tabular}") < text.index("A note.") < text.index("\\end{table}")

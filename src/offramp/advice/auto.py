@@ -11,6 +11,7 @@ import torch
 from offramp.advice.rating import SURE, CrossFit, Hits, hits_on, pick, pool
 from offramp.errors import ConfigError
 from offramp.evaluation.bootstrap import Interval, unseen_variance
+from offramp.evaluation.references import fixed_exits, heads_correct, mix_at
 from offramp.ledger import Ledger
 from offramp.methods import Fits, Method, Plan, find_methods, keep_exits, register
 from offramp.names import CANDIDATES
@@ -139,6 +140,7 @@ def _where_exits_pay(plan: Plan, held_out: Ledger, val: Ledger) -> Plan:
         elif budget >= 1 and points.accuracies[index] <= points.full_accuracy:
             found = "they are no more accurate, and there is time for all of it"
         else:
+            why[budget] += _beside_fixed_exits(val, budget, float(points.accuracies[index]))
             continue
         policies[budget] = full
         why[budget] = (
@@ -146,6 +148,21 @@ def _where_exits_pay(plan: Plan, held_out: Ledger, val: Ledger) -> Plan:
             f"the full network: {found}"
         )
     return replace(plan, policies=policies, why=why)
+
+
+def _beside_fixed_exits(val: Ledger, budget: float, accuracy: float) -> str:
+    """A word of warning where samples might as well leave at exits drawn at random."""
+    if not val.has_labels:
+        return ""
+    correct = heads_correct(val)
+    mix = mix_at(fixed_exits(val, correct), correct.double().mean(dim=0), budget)
+    error = (2 * accuracy * (1 - accuracy) / len(val)) ** 0.5
+    if accuracy > mix.accuracy + SURE * error:
+        return ""
+    return (
+        f"; no clear gain over fixed exits in the same time ({mix.accuracy:.2%} on val): `advise` "
+        "says on test whether exits pay"
+    )
 
 
 def full_network(held_out: Ledger, val: Ledger) -> Policy:
@@ -182,6 +199,7 @@ class Auto(Method):
 
     name: str = "auto"
     label: str = "Auto"
+    thresholds: str = "smooth"
     candidates: tuple[str | Method, ...] = CANDIDATES
 
     def describe(self) -> dict[str, Any]:

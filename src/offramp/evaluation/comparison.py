@@ -11,6 +11,7 @@ from offramp.evaluation.bootstrap import Interval
 from offramp.evaluation.diagnostics import Diagnostics
 from offramp.evaluation.outcome import ExitMetrics
 from offramp.evaluation.references import References
+from offramp.extras import require
 from offramp.methods import Plan
 from offramp.replay import Curve
 from offramp.schema import plain, restore
@@ -157,6 +158,23 @@ class Comparison:
         reached, below = (self[each].accuracy(budget) for each in (name, "baseline"))
         possible = reachable - below
         return (reached - below) / possible if possible > SMALL_GAIN else float("nan")
+
+    def to_pandas(self) -> Any:  # noqa: ANN401 - a DataFrame; pandas is optional
+        """One row per method: its label, its thresholds, and the value of every figure.
+
+        Raises:
+            MissingExtraError: pandas is not installed; it comes with the extra `report`.
+        """
+        pandas = require("pandas", extra="report")
+        rows = {
+            method.name: {
+                "label": method.label,
+                "thresholds": method.thresholds,
+                **{name: figure.value for name, figure in method.figures.items()},
+            }
+            for method in self.methods
+        }
+        return pandas.DataFrame.from_dict(rows, orient="index").rename_axis("method")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file; NaN becomes None, infinities become text."""

@@ -104,6 +104,8 @@ def plot_comparison(comparison: Comparison, path: str | Path) -> Path:
     _label(trade, "cost (share of the network without exits)", "accuracy (%)", title)
     _label(calibration, "exit", "ECE", "Calibration error (lower = calibrated)")
     _label(prediction, "exit", "EEFP", "Failure prediction (higher = better)")
+    for axes in (calibration, prediction):  # there is no exit 1.5
+        axes.xaxis.get_major_locator().set_params(integer=True)
     trade.legend(fontsize=8)
     return save_figure(figure, Path(path))
 
@@ -174,7 +176,8 @@ def save_figure(figure: Any, path: Path) -> Path:  # noqa: ANN401 - matplotlib i
     settings = {"svg.hashsalt": "offramp", "svg.fonttype": "none", "font.sans-serif": FONTS}
     settled = require("matplotlib", extra="report").rc_context(settings)
     with atomic_path(path) as temporary, settled:
-        figure.savefig(temporary, format=kind, dpi=120)
+        undated = {"CreationDate": None} if kind == "pdf" else None
+        figure.savefig(temporary, format=kind, dpi=120, metadata=undated)
         if kind == "svg":
             small = small_svg(temporary.read_text(encoding="utf-8"))
             temporary.write_text(small, encoding="utf-8")
@@ -228,13 +231,21 @@ def _draw_gains(
     rows: Sequence[str],
     gaps: Mapping[str, Interval],
 ) -> None:
-    """Dots with intervals: the method's own thresholds in grey, others in orange below."""
+    """Dots with intervals: the method's own thresholds in grey, others in orange below.
+
+    A row with one of both only has it on its label.
+    """
+    kinds = {
+        row: {name.partition(":")[1] for name in gaps if name.partition(":")[0] == row}
+        for row in rows
+    }
     for has_own, colour, shift in ((True, PALETTE[0][0], -0.18), (False, PALETTE[2][0], 0.18)):
         found = {}
         for method in methods:
             name, _, thresholds = method.name.partition(":")
             if method.name in gaps and has_own == (not thresholds):
-                found[rows.index(name) + shift] = gaps[method.name]
+                offset = shift if len(kinds[name]) > 1 else 0.0
+                found[rows.index(name) + offset] = gaps[method.name]
         places = list(found)
         low, value, high = (
             [100 * getattr(gap, end) for gap in found.values()] for end in ("low", "value", "high")

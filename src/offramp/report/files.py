@@ -23,7 +23,7 @@ def write_comparison(
     provenance: Mapping[str, Any] | None = None,
     page: bool = True,
 ) -> tuple[list[Path], str | None]:
-    """Write tables as Markdown, CSV and LaTeX, everything as JSON, a figure as SVG and a page.
+    """Write tables as Markdown, CSV, LaTeX and JSON, figures as SVG and PDF, and a page.
 
     Args:
         comparison: From `compare`.
@@ -49,9 +49,11 @@ def write_comparison(
     name = folder.resolve().name.removesuffix("-comparison")
     drawings: list[Callable[[], Path]] = [
         lambda: plot_comparison(comparison, folder / "comparison.svg"),
+        lambda: plot_comparison(comparison, folder / "comparison.pdf"),
     ]
     if any("baseline" in method.differences for method in comparison.methods):
         drawings.append(lambda: plot_gains(comparison, folder / "gains.svg"))
+        drawings.append(lambda: plot_gains(comparison, folder / "gains.pdf"))
     if page:
         drawings.append(
             lambda: write_page(

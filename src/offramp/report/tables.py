@@ -81,10 +81,12 @@ class ResultTable:
         return "\n\n".join(part for part in parts if part)
 
     def latex(self) -> str:
-        """Render as a LaTeX `table` with a booktabs `tabular`."""
+        """Render as a LaTeX `table` with a booktabs `tabular`, and the caption as its note."""
+        note = ["\\par\\smallskip\\footnotesize", _latex(self.caption)] if self.caption else []
         lines = [
             "\\begin{table}",
-            f"\\caption{{{_latex(f'{self.title}. {self.caption}'.strip())}}}",
+            "\\centering",
+            f"\\caption{{{_latex(self.title)}}}",
             f"\\label{{tab:{self.name}}}",
             f"\\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}",
             "\\toprule",
@@ -95,7 +97,7 @@ class ResultTable:
             texts = [_latex(cell.text) for cell in row]
             marked = [f"\\textbf{{{t}}}" if c.bold else t for t, c in zip(texts, row, strict=True)]
             lines.append(_latex_row(marked))
-        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"])
+        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *note, "\\end{table}"])
 
     def csv(self) -> str:
         """Render as CSV: the title, the columns, and the cells as they are shown."""
