@@ -149,8 +149,12 @@ def make_api(
     metrics: "RequestMetrics",
     gate: Gate,
     access_log: logging.Logger | None = None,
+    echo: bool = True,
 ) -> FastAPI:
-    """An application with `/predict` and `/health`; `answer` answers a request."""
+    """An application with `/predict` and `/health`; `answer` answers a request.
+
+    With `echo`, the id of a request is returned as a header, which some servers do themselves.
+    """
 
     async def predict(request: Request) -> Response:
         await gate.check(request, parser)
@@ -169,7 +173,9 @@ def make_api(
     api = FastAPI(openapi_url=None)  # its page would load scripts from elsewhere
     api.add_api_route("/predict", predict, methods=["POST"], response_model=None)
     api.add_api_route("/health", health, methods=["GET"], response_model=None)
-    api.add_middleware(MetricsMiddleware, metrics=metrics, path="/predict", log=access_log)
+    api.add_middleware(
+        MetricsMiddleware, metrics=metrics, path="/predict", log=access_log, echo=echo
+    )
     return api
 
 
@@ -305,7 +311,7 @@ class RayMetrics(RequestMetrics):
 
 
 class MetricsMiddleware:
-    """ASGI middleware that counts the requests to one path, returns ids, and writes a log."""
+    """ASGI middleware that counts requests to one path, returns ids if `echo`, writes a log."""
 
     def __init__(
         self,
@@ -313,8 +319,9 @@ class MetricsMiddleware:
         metrics: RequestMetrics,
         path: str,
         log: logging.Logger | None = None,
+        echo: bool = True,
     ) -> None:
-        self.app, self.metrics, self.path, self.log = app, metrics, path, log
+        self.app, self.metrics, self.path, self.log, self.echo = app, metrics, path, log, echo
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass everything on, and read the headers of the answer."""
@@ -331,7 +338,7 @@ class MetricsMiddleware:
                 seconds, headers = time.perf_counter() - began, dict(message["headers"])
                 if path == self.path:
                     self.metrics.add(message["status"], seconds, headers)
-                if request_id is not None and b"x-request-id" not in headers:
+                if request_id is not None and self.echo:
                     message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
                 if self.log is not None:
                     self.log.info(_line(scope, path, message["status"], seconds, headers))

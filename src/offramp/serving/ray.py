@@ -179,7 +179,8 @@ def _replica_api(model: Model, parser: RequestParser) -> Any:  # noqa: ANN401 - 
     )
     gate = Gate()
     gate.ready = True  # a replica is asked only once it has loaded its model
-    return make_api(batched(answer_all), parser, RayMetrics(), gate)
+    # Ray itself returns a request's id.
+    return make_api(batched(answer_all), parser, RayMetrics(), gate, echo=False)
 
 
 def app(arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - a ray.serve.Application
