@@ -73,6 +73,13 @@ def choose_exits(ledger: Ledger, rate: Rate) -> list[int]:
 ANSWER_CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even-no-ensemble")
 """Methods to choose from where answers come without logits."""
 
+QUICK_CANDIDATES = ("baseline", "baseline:smooth")
+"""Methods to choose from where costs are seconds of single samples.
+
+There a decision that looks back at other exits takes as long as a stage of a small network, and
+profiles time decisions that do not.
+"""
+
 POOLED = (0.25, 0.5, 0.75)
 """Budgets that methods are rated at, besides those that are asked for."""
 
@@ -100,7 +107,8 @@ def auto(
         val: More samples for the same.
         budgets: Mean costs as shares of the network without exits.
         methods: To choose from, the one that is trusted most last; the first is what gains are
-            measured against.
+            measured against. By default, where costs are seconds of single samples, only max
+            probability: decisions that look back at other exits take too long there.
 
     Raises:
         BudgetError: A budget is below the cost of the first exit, in another unit than seconds.
@@ -289,8 +297,8 @@ def _choose(
     if not budgets or len(set(budgets)) < len(budgets):
         raise ConfigError(f"`budgets` must be distinct and at least one, got {list(budgets)}")
     rated_at = [*budgets, *(budget for budget in POOLED if budget not in budgets)]
-    if held_out.kind != "logits" and tuple(methods) == CANDIDATES:
-        methods = ANSWER_CANDIDATES
+    if tuple(methods) == CANDIDATES:
+        methods = _candidates(held_out)
     chosen = find_methods(methods, held_out.num_classes, held_out.kind)
     exits = choose_exits(val, lambda kept: _rate(kept, chosen[0], held_out, val, rated_at))
     pooled = keep_exits(pool(held_out, val), exits)
@@ -308,6 +316,15 @@ def _choose(
         for name, found in hits.items()
     }
     return _Choice(picked, exits, why, accuracies, pooled, crossed)
+
+
+def _candidates(ledger: Ledger) -> tuple[str, ...]:
+    """What to choose from for a ledger, if nobody says otherwise."""
+    if ledger.kind != "logits":
+        return ANSWER_CANDIDATES
+    # Costs of batches know how long a stage takes on what is left of one.
+    is_single = ledger.unit == "seconds" and not ledger.cost_model.shrinking
+    return QUICK_CANDIDATES if is_single else CANDIDATES
 
 
 def _crossed(methods: Sequence[Method], pooled: Ledger) -> dict[str, CrossFit]:
