@@ -30,6 +30,9 @@ IMAGE_TYPES = ("image/png", "image/jpeg")
 FORMATS = ("PNG", "JPEG")
 MAX_ID = 200  # characters
 LONGEST_WAIT = 30.0  # seconds
+# Tokenizers of `transformers` may not be called by two threads at once. Not kept in a parser,
+# which is sent to other machines.
+_TOKENIZING = Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +96,6 @@ class RequestParser:
     images: ImageReader | None = None
     settings: RequestSettings = field(default_factory=RequestSettings)  # the limits
     tokenizer: Tokenizer | None = None  # makes tokens of texts; None if only tokens are taken
-    # Tokenizers of `transformers` may not be called by two threads at once.
-    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.inputs, ImageInput | TensorInput | TextInput):
@@ -177,7 +178,7 @@ class RequestParser:
             )
         if not isinstance(text, str) or not text.strip():
             raise RequestError(422, "`text` must be a string that is not empty")
-        with self._lock:
+        with _TOKENIZING:
             tokens = self.tokenizer(
                 [text], truncation=True, max_length=inputs.max_length, return_tensors="pt"
             )
