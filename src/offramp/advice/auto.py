@@ -74,10 +74,12 @@ ANSWER_CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even
 """Methods to choose from where answers come without logits."""
 
 QUICK_CANDIDATES = ("baseline", "baseline:smooth")
-"""Methods to choose from where costs are seconds of single samples.
+"""Methods to choose from where single samples are timed in a network that takes a few ms."""
 
-There a decision that looks back at other exits takes as long as a stage of a small network, and
-profiles time decisions that do not.
+LOOKING_BACK = 1e-4
+"""Seconds that a decision for one sample takes more if it looks back at other exits.
+
+Profiles time decisions that do not. Measured on one core; in batches it is nothing.
 """
 
 POOLED = (0.25, 0.5, 0.75)
@@ -107,8 +109,8 @@ def auto(
         val: More samples for the same.
         budgets: Mean costs as shares of the network without exits.
         methods: To choose from, the one that is trusted most last; the first is what gains are
-            measured against. By default, where costs are seconds of single samples, only max
-            probability: decisions that look back at other exits take too long there.
+            measured against. By default only max probability where costs are seconds of
+            single samples and looking back at other exits would take a tenth of them.
 
     Raises:
         BudgetError: A budget is below the cost of the first exit, in another unit than seconds.
@@ -322,9 +324,10 @@ def _candidates(ledger: Ledger) -> tuple[str, ...]:
     """What to choose from for a ledger, if nobody says otherwise."""
     if ledger.kind != "logits":
         return ANSWER_CANDIDATES
-    # Costs of batches know how long a stage takes on what is left of one.
-    is_single = ledger.unit == "seconds" and not ledger.cost_model.shrinking
-    return QUICK_CANDIDATES if is_single else CANDIDATES
+    if ledger.unit != "seconds" or ledger.cost_model.shrinking:  # which only batches have
+        return CANDIDATES
+    looks = LOOKING_BACK * (ledger.num_exits - 1)
+    return QUICK_CANDIDATES if looks > ledger.reference_cost / 10 else CANDIDATES
 
 
 def _crossed(methods: Sequence[Method], pooled: Ledger) -> dict[str, CrossFit]:
