@@ -66,10 +66,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="untrained networks, random images")
     parser.add_argument("--rounds", type=int, default=3, help="of which the fastest counts (3)")
+    parser.add_argument("--fit", type=int, default=2000, help="images to fit, and to tune (2000)")
+    parser.add_argument("--images", type=int, default=2000, help="images to test (2000)")
     given = parser.parse_args()
     torch.set_num_threads(1)
     small, large = networks(given.quick)
-    data = images(given.quick, {"held_out": 1000, "val": 1000, "test": 2000})
+    data = images(given.quick, {"held_out": given.fit, "val": given.fit, "test": given.images})
     members = [
         Member(small, name="small"),
         Member(large, name="large", prepare=larger(16 if given.quick else 96)),

@@ -163,7 +163,7 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def cascade(quick: bool) -> None:
-    """Five models: fitted and tuned on 285 questions, tested once."""
+    """Five models: fitted and tuned on 285 questions, and tested."""
     train = cascade_ledger(read("cascade_mmlu_llama_train.npz", quick), "all")
     test = cascade_ledger(read("cascade_mmlu_llama_test.npz", quick), "test")
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))

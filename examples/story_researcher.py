@@ -29,7 +29,7 @@ EXITS = (1, 2, 4, 8, 16, 32, 64)  # trees evaluated so far, which is also the co
 BUDGETS = (0.1, 0.25, 0.5)  # half of the trees are nearly as good as all of them
 METHODS = (
     *("baseline", "temperature", "vector", "matrix", "entropy", "margin", "patience", "product"),
-    *("ensemble", "eefp", "eefp-no-history", "ccct", "pcee", "gates", "forecast", "value"),
+    *("ensemble", "eefp", "eefp-no-history", "ccct", "pcee", "gates"),
 )
 
 

@@ -32,7 +32,6 @@ from offramp.scorers import (
     Corrector,
     Entropy,
     ExitUtility,
-    Forecast,
     Gates,
     LogisticCorrector,
     Margin,
@@ -40,7 +39,6 @@ from offramp.scorers import (
     Patience,
     PerformanceControl,
     Scorer,
-    ValueOfContinuing,
 )
 from offramp.storage import read_description, write_description
 from offramp.thresholds import THRESHOLD_METHODS
@@ -310,9 +308,6 @@ _PLAIN = [
     Method("pcee", "PCEE", PerformanceControl(), thresholds="shared"),
     Method("eenet", "EENet, post hoc", ExitUtility(), thresholds="assigned"),
     Method("gates", "JEI-DNN gates, post hoc", Gates()),
-    Method("forecast", "Forecast", Forecast()),
-    Method("value", "Value of continuing", ValueOfContinuing()),
-    Method("value-regression", "Value, by regression", ValueOfContinuing(loss="regression")),
 ]
 
 METHODS = {method.name: method for method in [*_PLAIN, *_correctors()]}
@@ -326,7 +321,7 @@ _ALL_K = [f"{name}-top-{k}" for name in ("eefp", "ccct") for k in (1, 2, 5, 10, 
 _BEYOND = [
     *("baseline", "temperature", "margin", "patience", "product", "ensemble", "class-ensemble"),
     *("stacking", "ccct", "eefp", "eefp-no-history", "eefp-ensemble", "eefp-stacking"),
-    *("eefp-no-history-class-ensemble", "gates", "forecast", "value", "value-regression"),
+    *("eefp-no-history-class-ensemble", "gates"),
 ]
 
 GROUPS = {

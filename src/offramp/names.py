@@ -15,8 +15,7 @@ METHODS = (
     "stacking",
     *("eefp", "eefp-no-history", "ccct", "eefp-ensemble", "eefp-class-ensemble"),
     *("eefp-no-history-class-ensemble", "eefp-stacking", "eefp-logistic"),
-    *("break-even", "break-even-no-ensemble", "pcee", "eenet", "gates", "forecast", "value"),
-    *("value-regression", "auto", "pairs"),
+    *("break-even", "break-even-no-ensemble", "pcee", "eenet", "gates", "auto", "pairs"),
     *(
         f"{name}-top-{k}{history}"
         for k in (1, 2, 5, 10, "all")

@@ -374,3 +374,15 @@ def test_a_plan_in_seconds_says_where_fixed_exits_are_as_good():
 
     assert "no clear gain over fixed exits in the same time" in why(0.2)
     assert "no clear gain" not in why(0.0)
+
+
+def test_decisions_that_look_back_are_for_networks_that_take_longer():
+    splits = synthetic.ledgers(seed=0, samples=200, exits=4)
+
+    def rated(seconds):
+        costs = Costs((seconds / 4,) * 4, (0.0,) * 4, reference=seconds, unit="seconds")
+        held_out, val = (splits[name].with_costs(costs) for name in ("held_out", "val"))
+        return set(auto(held_out, val, [0.6]).accuracies)
+
+    assert rated(0.002) == {"baseline", "baseline:smooth"}
+    assert rated(0.1) > rated(0.002)

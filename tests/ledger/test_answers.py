@@ -15,12 +15,10 @@ from offramp.report.tables import comparison_tables
 from offramp.scorers import (
     BreakEven,
     Entropy,
-    Forecast,
     Gates,
     LogisticCorrector,
     Patience,
     PerformanceControl,
-    ValueOfContinuing,
 )
 
 
@@ -263,9 +261,7 @@ EVERY = [
     LogisticCorrector(),
     BreakEven(),
     PerformanceControl(),
-    Forecast(epochs=1),
     Gates(epochs=1),
-    ValueOfContinuing(epochs=1),
 ]
 
 

@@ -200,5 +200,5 @@ def test_the_command_writes_an_export(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = CliRunner().invoke(app, ["export", "network", "policy", "--budget", "0.9"])
     assert run.exit_code == 0, run.output
-    assert "6 graphs and export.json written to export/" in run.output
+    assert "4 graphs and export.json written to export/" in run.output
     assert torch.equal(OnnxRunner("export").thresholds, policy.at(budget=0.9).thresholds)

@@ -19,7 +19,7 @@ from offramp.machine import physical_cores
 from offramp.onnx import OnnxRunner, export
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
-from offramp.scorers import BreakEven, ExitUtility, LogisticCorrector, ValueOfContinuing
+from offramp.scorers import BreakEven, ExitUtility, Gates, LogisticCorrector
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import exits_taken
 
@@ -112,7 +112,7 @@ ANSWERS = {
     ("scorer", "answer"),
     [
         (
-            ValueOfContinuing(hidden=4, epochs=1),
+            Gates(hidden=4, epochs=1, history=True),
             ClassWiseEnsemble(),
         ),
         (
@@ -123,7 +123,7 @@ ANSWERS = {
         (LogisticCorrector(), CurrentExit()),
         (offramp.Corrector(hidden=16, log_odds=False), CurrentExit()),
     ],
-    ids=["value", "utility", "break-even", "logistic", "paper"],
+    ids=["gates", "utility", "break-even", "logistic", "paper"],
 )
 def test_learned_scorers_decide_alike_in_a_graph(make_once, tmp_path, scorer, answer):
     world = make_once("flat", scorer, answer, exits=3)

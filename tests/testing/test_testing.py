@@ -24,13 +24,11 @@ from offramp.scorers import (
     BreakEven,
     Entropy,
     ExitUtility,
-    Forecast,
     Gates,
     LogisticCorrector,
     Margin,
     Patience,
     PerformanceControl,
-    ValueOfContinuing,
 )
 from offramp.testing import check_answer, check_scorer, check_threshold_method
 from offramp.testing.components import ANSWER_PROMISES, SCORER_PROMISES
@@ -53,7 +51,7 @@ SCORERS = [
     *(MaxProbability(), Entropy(), Margin(), Patience(), PerformanceControl()),
     *(Corrector(), Corrector(history=False, k="all", target="correctness", seed=3)),
     Corrector(log_odds=False),
-    *(Gates(), Forecast(), ValueOfContinuing(), ValueOfContinuing(loss="regression")),
+    Gates(),
     *(ExitUtility(), BreakEven(), BreakEven(history=False, classes=False)),
     *(LogisticCorrector(), LogisticCorrector(history=False)),
 ]

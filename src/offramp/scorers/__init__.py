@@ -3,7 +3,6 @@
 from offramp.scorers.base import AnswerHistory, History, Scorer
 from offramp.scorers.certainty import Entropy, Margin, MaxProbability, Patience
 from offramp.scorers.corrector import Corrector
-from offramp.scorers.cost_aware import Forecast, ValueOfContinuing
 from offramp.scorers.peers import ExitUtility, Gates, PerformanceControl
 from offramp.scorers.ridge import BreakEven, LogisticCorrector
 
@@ -13,7 +12,6 @@ __all__ = [
     "Corrector",
     "Entropy",
     "ExitUtility",
-    "Forecast",
     "Gates",
     "History",
     "LogisticCorrector",
@@ -22,5 +20,4 @@ __all__ = [
     "Patience",
     "PerformanceControl",
     "Scorer",
-    "ValueOfContinuing",
 ]

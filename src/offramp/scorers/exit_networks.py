@@ -1,6 +1,6 @@
 """Small networks, one per exit, on what an exit and those before it say of the top classes.
 
-Correctors, forecasts and values are made of them. Two layers each; the networks of all exits,
+Correctors, gates and utilities are made of them. Two layers each; the networks of all exits,
 seeds and outputs are trained as one batched product.
 """
 

@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from offramp.component import EVERY_KIND
+from offramp.costs import mean_costs
 from offramp.errors import LedgerError
 from offramp.scorers.base import History, PreparedScorer, Scorer, Scoring
-from offramp.scorers.cost_aware import PRICES, Priced, seeds_of
 from offramp.scorers.exit_networks import (
     PARAMETERS,
     ExitNetworks,
@@ -40,15 +40,33 @@ from offramp.scorers.exit_networks import (
 )
 from offramp.targets import correctness
 
+PRICES = tuple(torch.logspace(-1.7, 0.7, 12, dtype=torch.float64).tolist())
+"""Accuracy for the cost of the whole network: from 0.02, nearly free, to 5, hardly affordable."""
+
 
 @dataclass
-class Gates(Priced):
+class Gates(PreparedScorer):
     """A gate per exit and price; all of a price minimise the expected error and cost together.
 
     A sample leaves at exit m with the probability that gate m opens and none before it did. So
     every gate is trained for what the later ones make of the samples that it lets through. Those
     learn nothing from samples that do not get there: at a high price the first gates may open for
-    all before the later ones are any good. `ValueOfContinuing`, learned backwards, avoids that.
+    all before the later ones are any good. `BreakEven`, learned backwards, avoids that. The score
+    is the number of prices, counted softly, at which the gates of an exit open.
+
+    Args:
+        k: How many of the most probable classes to look at; None means min(5, K), `"all"` all.
+        history: Also look at the probabilities of those classes at every exit so far.
+        hidden: Hidden units per price.
+        epochs: Passes over held_out.
+        seed: Of the initial weights; the order of the samples is always the same.
+
+    Attributes:
+        hidden_weights_: `[M-1, D, 12 x hidden]`, zero-padded.
+        hidden_biases_: `[M-1, 12 x hidden]`.
+        output_weights_: `[M-1, 12, hidden]`.
+        output_biases_: `[M-1, 12]`.
+        log_odds_weights_: `[M-1, 12]`, how much of the answer's log-odds is added.
 
     Example:
         >>> from offramp import Policy, synthetic
@@ -58,15 +76,60 @@ class Gates(Priced):
         torch.Size([300])
     """
 
+    k: int | Literal["all"] | None = None
     history: bool = False
+    hidden: int = 16
+    epochs: int = 30
+    seed: int = 0
+    reads = EVERY_KIND
+    learned = PARAMETERS
+
+    def __post_init__(self) -> None:
+        check_k(self.k)
+        check_counts(hidden=self.hidden, epochs=self.epochs)
+
+    def on(self, kind: str) -> Self:
+        """A copy for ledgers of a kind; of answers without logits, everything is looked at."""
+        ready = super().on(kind)
+        return ready if kind == "logits" else ready.clone(k="all")
+
+    @property
+    def view(self) -> TopView:
+        """What the networks see."""
+        return TopView(self.k, self.history)
+
+    def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:
+        """Train the gates of all exits but the last."""
+        return self._keep(self._train_seeds(history, labels, costs, [self.seed]), 0)
+
+    def fit_seeds(
+        self, history: History, labels: Tensor, costs: Tensor, seeds: Sequence[int]
+    ) -> list[Self]:
+        """One fitted scorer per seed; all seeds are trained together."""
+        parameters = self._train_seeds(history, labels, costs, seeds)
+        return [self.clone(seed=s)._keep(parameters, index) for index, s in enumerate(seeds)]
+
+    def macs(self, exit_index: int, num_classes: int) -> int:
+        """Two matrix products for all prices."""
+        width = self.view.width(exit_index, num_classes)
+        return (width + 1) * self.hidden * len(PRICES)
+
+    def _prepared(self, exit_index: int, num_classes: int) -> Scoring:
+        """At how many of the prices to stop, counted softly."""
+        outputs = networks_at(self, exit_index, num_classes)
+        return lambda history: outputs(history).sigmoid().sum(dim=1)
 
     def _train_seeds(
-        self, history: History, correct: Tensor, costs: Tensor, seeds: Sequence[int]
+        self, history: History, labels: Tensor, costs: Tensor, seeds: Sequence[int]
     ) -> Parameters:
+        """Parameters with the gates of one seed after those of another."""
+        predictions = torch.cat([part.predictions for _, part in history.chunks()])
+        correct, means = correctness(predictions, labels).float(), mean_costs(costs)
         exits, prices = range(history.exit_index), torch.tensor(PRICES).float().repeat(len(seeds))
         inputs = [self.view.width(exit_index, history.answers.shape[2]) for exit_index in exits]
-        parameters = initial_parameters(inputs, self.hidden, seeds_of(seeds, len(PRICES)))
-        paid = (costs.float()[:, None] * prices)[:, None]  # [M, 1, S]
+        each = [seed * 1000 + number for seed in seeds for number in range(len(PRICES))]
+        parameters = initial_parameters(inputs, self.hidden, each)
+        paid = ((means / means[-1]).float()[:, None] * prices)[:, None]  # [M, 1, S]
 
         def loss_of(odds: Tensor, rows: Tensor) -> Tensor:
             lost = 1 - correct[rows].T[..., None] + paid  # [M, n, S]
@@ -75,6 +138,18 @@ class Gates(Priced):
         features = Features(self.view, history, exits, inputs[-1])
         train_networks(parameters.block(exits, features.width), features, loss_of, self.epochs)
         return parameters
+
+    def _keep(self, parameters: Parameters, index: int) -> Self:
+        """Take over the weights of the seed with this number."""
+        prices = len(PRICES)
+        mine = slice(index * prices, (index + 1) * prices)
+        units = slice(index * prices * self.hidden, (index + 1) * prices * self.hidden)
+        self.hidden_weights_ = parameters.hidden_weights[:, :, units].clone()
+        self.hidden_biases_ = parameters.hidden_biases[:, 0, units].clone()
+        self.output_weights_ = parameters.output_weights[:, 0, mine].clone()
+        self.output_biases_ = parameters.output_biases[:, 0, mine].clone()
+        self.log_odds_weights_ = parameters.log_odds_weights[:, 0, mine].clone()
+        return self
 
 
 def leaving(odds: Tensor) -> Tensor:

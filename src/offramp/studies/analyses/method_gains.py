@@ -21,8 +21,6 @@ COMPONENTS = {
     "class-ensemble": "answers from all exits alone",
     "class-ensemble:optimized": "answers from all exits, thresholds",
     "eefp-no-history-class-ensemble:optimized": "all three",
-    "value:optimized": "value of continuing, thresholds",
-    "forecast:optimized": "forecast, thresholds",
     "eenet": "EENet, post hoc",
     "auto": "what auto chooses",
 }
