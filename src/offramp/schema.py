@@ -116,6 +116,8 @@ def _restore(kind: Any, value: Any, place: _Place) -> Any:  # noqa: ANN401, C901
         if len(numbers) != len(kind._fields):
             raise place.wrong(f"{len(kind._fields)} numbers", value)
         return kind(*(_restore(float, each, place.item(i)) for i, each in enumerate(numbers)))
+    if outer is np.ndarray and inner:  # npt.NDArray[...] states the type of its numbers
+        return _array(outer, value, place).astype(*get_args(inner[1]))
     return _leaf(outer, value, place)
 
 

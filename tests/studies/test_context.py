@@ -86,7 +86,7 @@ def test_pretrained_models_of_other_libraries_get_exits(context, tmp_path):
     made = make_network(NetworkSettings(str(tmp_path / "model")), samples, 0)
     assert (made.num_exits, made.num_classes) == (2, 10)
     missing = NetworkSettings(str(tmp_path / "nothing"))
-    with pytest.raises(NetworkError, match="cannot load"):
+    with pytest.raises(NetworkError, match="there is no network"):
         make_network(missing, samples, 0)
 
 

@@ -126,7 +126,8 @@ def train(
     with processes.together(), kept_randomness(), shown as progress:
         moves = "" if device_of(network) == processes.device else "; the network is moved there"
         progress.say(f"training on {describe_device(processes.device)}, {precision}{moves}")
-        network.settle(next(samples.batches([torch.tensor([0])]))[0])
+        if getattr(network.inputs, "assumed", False):
+            network.settle(next(samples.batches([torch.tensor([0])]))[0])
         network.to(processes.device)
         if config.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
