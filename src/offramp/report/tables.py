@@ -58,7 +58,7 @@ class ResultTable:
         | method | x |
         | --- | ---: |
         | a\|b | **1** |
-        >>> print(table.latex().splitlines()[7])
+        >>> print(table.latex().splitlines()[8])
         a|b & \textbf{1} \\
     """
 
