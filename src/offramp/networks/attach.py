@@ -118,7 +118,7 @@ def _follow_mode(network: EarlyExitNetwork, backbone: BackboneModules) -> None:
 
 
 def _inputs(layout: Layout, backbone: Backbone, example: Any) -> Inputs:  # noqa: ANN401
-    stated = layout.inputs or backbone.inputs
+    stated = backbone.inputs or layout.inputs
     if stated is not None:
         return stated if example is None else stated.of_size(example)
     if example is None:

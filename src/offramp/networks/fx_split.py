@@ -18,6 +18,7 @@ from offramp.networks.fx_trace import (
     scopes_of,
     trace_module,
 )
+from offramp.networks.inputs import inputs_like
 from offramp.networks.layout import (
     Channels,
     Layout,
@@ -327,6 +328,7 @@ class Cuts:
             blocks=labels,
             classifier=rest,
             num_classes=linear.out_features if isinstance(linear, nn.Linear) else None,
+            inputs=inputs_like(example),
             leaves=leaves,
             channels={name: channels for name, channels in known.items() if channels},
             at_end=at_end,

@@ -26,7 +26,7 @@ def check(source: str, name: str) -> dict[str, object]:
     make = timm_model if source == "timm" else torchvision_model
     backbone = make(name).eval()
     network = attach(backbone, at=3).eval()
-    x = torch.rand(2, *network.inputs.shape)
+    x = network.example(2)
     with torch.no_grad():
         whole = network(x)
         state = network.advance(0, network.begin(x))
