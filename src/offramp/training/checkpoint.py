@@ -101,7 +101,7 @@ class _Record(TypedDict):
     accuracy: NotRequired[list[float]]
 
 
-class History(TypedDict):
+class _KeptHistory(TypedDict):
     """What a run remembers besides weights."""
 
     records: list[_Record]
@@ -114,7 +114,7 @@ class _Description(TypedDict):
 
     command: dict[str, Any]
     place: Place
-    history: History
+    history: _KeptHistory
 
 
 @dataclass(frozen=True)
