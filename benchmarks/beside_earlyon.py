@@ -10,13 +10,15 @@ torchvision's wheel cannot be imported with a CPU build of torch, because its ow
 missing there (`operator torchvision::nms does not exist`). earlyon needs none of them, so two
 empty ones are defined first.
 
-earlyon wraps the stages and heads of one network with random weights as they are, with the
-policy's thresholds as its confidences. It answers single samples at their own exit, and batches at
+earlyon wraps the stages and heads of a copy of one network with random weights as they are, with
+the policy's thresholds as its confidences; the runner, as by default, folds batch norms and stores
+channels last. It answers single samples at their own exit, and batches at
 the first exit at which every sample is sure enough; the runner removes samples from the batch.
 All take turns, and the best of several rounds counts.
 """
 
 import argparse
+import copy
 import math
 import time
 import warnings
@@ -140,7 +142,7 @@ def main() -> None:
     if options.clock == "cpu":
         torch.set_num_threads(1)
     network, policy, images = prepare(options.network, size)
-    wrapper = earlyon_wrapper(network, size)
+    wrapper = earlyon_wrapper(copy.deepcopy(network), size)
     print(f"{options.network}, {size} px, {network.num_exits} exits, {rounds} rounds, ", end="")
     print(f"{torch.get_num_threads()} threads, {options.clock} time")
     print("  batch  mean cost   earlyon ms   runner ms   times faster")

@@ -23,6 +23,7 @@ from offramp.errors import (
     OriginError,
     OriginWarning,
 )
+from offramp.networks.inputs import AnyInput
 from offramp.runtime import Runner
 from offramp.runtime.operating_point import OperatingPoint, answer_and_score
 from offramp.runtime.output import OUTPUT_COLUMNS, RECORD_FIELDS, OutputBuffer
@@ -303,7 +304,7 @@ def test_folded_batch_norms_decide_alike_and_what_cannot_be_folded_stays(quiet):
     ledger = offramp.record(network, data, split="all", progress=False)
     held_out, val, _ = ledger.partition()
     policy = Policy(MaxProbability()).fit(held_out).tune(val).at(budget=0.7)
-    plain, folded = Runner(network, policy), Runner(network, policy, compile="fold")
+    plain, folded = Runner(network, policy, compile=False), Runner(network, policy)
     kept = [one is two for one, two in zip(plain._stages, folded._stages, strict=True)]
     assert kept == [False, True, True, False]
     assert any(isinstance(module, nn.BatchNorm2d) for module in network.stages[0].modules())
@@ -314,9 +315,9 @@ def test_folded_batch_norms_decide_alike_and_what_cannot_be_folded_stays(quiet):
     assert not torch.equal(one.logits, two.logits)
 
 
-def test_folding_needs_an_example(world):
-    with pytest.raises(ConfigError, match="this network does not know its inputs"):
-        Runner(world.network, world.policy, compile="fold")
+def test_without_an_example_nothing_is_folded(world):
+    assert isinstance(world.network.inputs, AnyInput)
+    assert Runner(world.network, world.policy)._stages == list(world.network.stages)
 
 
 def test_compiled_stages_decide_alike(world):

@@ -29,8 +29,9 @@ class Inputs:
         """A made-up batch of the right shape, for counting and probing."""
         raise NotImplementedError
 
-    def check_counted(self, x: Any) -> None:  # noqa: ANN401
-        """Raise `NetworkError` unless samples are what costs were counted for, and of its type."""
+    def begin_counted(self, x: Any) -> State:  # noqa: ANN401
+        """As `begin`, for samples of the size that costs were counted for, and of its type."""
+        return self.begin(x)
 
     def of_size(self, x: Any) -> "Inputs":  # noqa: ANN401
         """These inputs with the size of a batch, if theirs is only assumed so far."""
@@ -116,8 +117,8 @@ class TensorInput(Inputs):
             raise NetworkError(f"a batch must be a tensor like [{shape}], got {_shape_of(x)}")
         return x
 
-    def check_counted(self, x: Any) -> None:  # noqa: ANN401
-        """See `Inputs.check_counted`."""
+    def begin_counted(self, x: Any) -> State:  # noqa: ANN401
+        """See `Inputs.begin_counted`."""
         x = self.begin(x)
         if isinstance(x, Tensor) and tuple(x.shape[1:]) != self.shape:
             raise NetworkError(
@@ -125,6 +126,7 @@ class TensorInput(Inputs):
                 f"got {list(x.shape[1:])}: resize them, or attach with an example of their shape"
             )
         _check_dtype(x, self.dtype)
+        return x
 
     def example(self, batch: int = 1) -> Tensor:
         """A batch of noise, or of zeros for whole numbers."""
@@ -187,8 +189,8 @@ class ImageInput(Inputs):
             )
         return images
 
-    def check_counted(self, x: Any) -> None:  # noqa: ANN401
-        """See `Inputs.check_counted`."""
+    def begin_counted(self, x: Any) -> State:  # noqa: ANN401
+        """See `Inputs.begin_counted`."""
         images = self.begin(x)
         size = tuple(images.shape[2:]) if isinstance(images, Tensor) else ()
         if size != (self.height, self.width):
@@ -204,6 +206,7 @@ class ImageInput(Inputs):
                 f"resize the images to {stated}, or attach the exits again for the other size"
             )
         _check_dtype(images, "float32")
+        return images
 
     def of_size(self, x: Any) -> "ImageInput":  # noqa: ANN401
         """See `Inputs.of_size`."""
@@ -318,6 +321,8 @@ def as_batch(x: Any) -> Any:  # noqa: ANN401
         >>> as_batch({"pixel_values": np.zeros((2, 3), dtype=np.float32), "labels": [0, 1]}).shape
         torch.Size([2, 3])
     """
+    if isinstance(x, Tensor):
+        return x
     if isinstance(x, np.ndarray):
         return _from_numpy(x)
     if not isinstance(x, Mapping):
@@ -340,10 +345,10 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
 
 def _check_dtype(x: Any, wanted: str) -> None:  # noqa: ANN401
     """Raise unless numbers are of the type, or floats that are narrower."""
-    if not isinstance(x, Tensor):
+    if not isinstance(x, Tensor) or x.dtype is getattr(torch, wanted, None):
         return
     found = str(x.dtype).removeprefix("torch.")
-    if found == wanted or (wanted == "float32" and found in ("float16", "bfloat16")):
+    if wanted == "float32" and found in ("float16", "bfloat16"):
         return
     hint = f"convert them, for example with x.to(torch.{wanted})"
     if found == "uint8" and wanted == "float32":

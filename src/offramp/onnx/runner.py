@@ -131,9 +131,7 @@ class OnnxRunner(StagedRunner):
     def _begin(self, x: Any) -> dict[str, Tensor]:  # noqa: ANN401
         """The tensors that the first graph takes, by name."""
         inputs, first = self.manifest.inputs, self.manifest.segments[0]
-        x = as_batch(x)
-        inputs.check_counted(x)
-        state = inputs.begin(x)
+        state = inputs.begin_counted(as_batch(x))
         leaves = [leaf_at(state, path).detach().cpu() for path in first.state]
         return dict(zip(self._first_names, leaves, strict=True))
 

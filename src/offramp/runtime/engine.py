@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -96,7 +97,7 @@ class StagedRunner(ABC):
         self, point: OperatingPoint, state: State, samples: int, first_row: int
     ) -> InFlightBatch | None:
         """All samples before the first stage, except those with NaN or infinite inputs."""
-        rows = torch.arange(first_row, first_row + samples)
+        rows = _rows(first_row, samples)
         finite = finite_samples(state)
         if finite is not None:
             rows, state, samples = rows[finite], take(state, finite), len(finite)
@@ -361,6 +362,11 @@ class _OutputQueue:
             first, buffer = self._buffers.popleft()
             del self._missing[first]
             yield buffer
+
+
+@lru_cache(maxsize=8)  # of the same few batches, since nobody changes them
+def _rows(first: int, samples: int) -> Tensor:
+    return torch.arange(first, first + samples)
 
 
 def _checked_deadline(deadline: float) -> float:
