@@ -8,11 +8,13 @@ import torch
 from torch import nn
 
 import offramp
+from offramp.answers import CurrentExit
 from offramp.costs import Costs
 from offramp.errors import ConfigError, FileFormatError, NetworkError, OriginError
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.heads import LinearHead, Pool
 from offramp.profile import Profile, profile
+from offramp.replay import replay
 from offramp.runtime import Runner
 
 SECONDS = {"stage": (1.0, 0.5), "head": (0.25, 0.125)}  # per call, per row
@@ -49,7 +51,8 @@ def slow_network(clock, exits=3):
 def made(stages=((1.0, 2.0), (3.0, 4.0)), looks=((0.2, 0.0), (0.4, 0.0)), sizes=(1, 4)):
     return Profile(
         "torch", 1, "cpu", "a machine", "n", [0, 1], "", list(sizes), [2.5, 6.0],
-        [list(row) for row in stages], [list(row) for row in looks], [0.0] * 2, [0.0] * 2,
+        [list(row) for row in stages], [list(row) for row in looks],
+        [[2 * look for look in row] for row in looks], [0.0] * 2, [0.0] * 2,
     )  # fmt: skip
 
 
@@ -91,7 +94,8 @@ def test_a_budget_in_seconds_is_what_batches_take():
 
 def test_costs_of_single_samples_are_proportional_and_of_batches_are_not():
     found = made()
-    assert found.costs(1) == Costs((1.0, 2.0), (0.2, 0.0), 2.5, "seconds")
+    back = Costs((1.0, 2.0), (0.4, 0.0), 2.5, "seconds")
+    assert found.costs(1) == Costs((1.0, 2.0), (0.2, 0.0), 2.5, "seconds", (), back)
     costs = found.costs(4)
     assert costs.stages == pytest.approx((0.75, 1.0))
     assert costs.reference == pytest.approx(1.5)
@@ -123,6 +127,34 @@ def test_a_closed_exit_costs_no_look():
     replay = policy.replay(timed["test"])
     assert float(replay.price.at(closed, last)[0, -1]) == 1.0
     assert float(replay.price.at(closed.zero_(), last)[0, -1]) == 1.375
+
+
+def test_decisions_that_look_back_are_charged_for_it(tmp_path):
+    splits = offramp.synthetic.ledgers(seed=0, samples=200, exits=2)
+    timed = splits["test"].with_costs(made().costs(1))
+    restored = offramp.Ledger.load(timed.save(tmp_path / "ledger"))
+    assert restored.cost_model == timed.cost_model
+    taken = [
+        replay(CurrentExit(), scorer, restored).price.shares
+        for scorer in (offramp.MaxProbability(), offramp.scorers.Patience())
+    ]
+    assert [shares.tolist() for shares in taken] == [
+        pytest.approx([1.2 / 2.5, 3.2 / 2.5]),
+        pytest.approx([1.4 / 2.5, 3.4 / 2.5]),
+    ]
+
+
+def test_looking_back_is_timed():
+    network = offramp.build("convnet", num_classes=4, image_size=8)
+    found = profile(network, batch_size=1, seconds=0.3)
+    more = np.array(found.looks_back) - np.array(found.looks)
+    assert (more >= 0).all() and more.sum() > 0
+    own = offramp.Policy(offramp.scorers.Patience())
+    data = torch.utils.data.TensorDataset(torch.rand(60, 3, 8, 8), torch.arange(60) % 4)
+    held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
+    own = own.fit(held_out).tune(val)
+    looks = profile(network, own, batch_size=1, seconds=0)
+    assert looks.looks_back == looks.looks
 
 
 def test_profiles_are_files(tmp_path):

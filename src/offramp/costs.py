@@ -36,6 +36,8 @@ class Costs:
             it is left, `[2, M, G]` at the shares `OCCUPANCY`; the last column is `stages` and
             `heads`. A stage on a quarter of a batch takes more than a quarter of the time.
             Empty where costs are proportional, as MACs and single samples are.
+        looking_back: The costs where decisions read earlier exits, which takes longer; the same
+            if None.
 
     Example:
         >>> costs = Costs(stages=(40, 60), heads=(5, 10))
@@ -50,6 +52,7 @@ class Costs:
     reference: float = field(default=0.0)
     unit: str = "macs"
     shrinking: tuple[tuple[tuple[float, ...], ...], ...] = ()
+    looking_back: "Costs | None" = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", _floats("stage costs", self.stages))
@@ -75,6 +78,8 @@ class Costs:
         if not 0 < self.reference < float("inf"):
             raise LedgerError(f"the reference cost must be positive, got {self.reference!r}")
         object.__setattr__(self, "shrinking", _curves(self.shrinking, len(self.stages)))
+        if isinstance(self.looking_back, dict):  # as in a file
+            object.__setattr__(self, "looking_back", Costs(**self.looking_back))
 
     @classmethod
     def from_cumulative(
@@ -182,7 +187,8 @@ class Costs:
                 tuple(map(sum, zip(*together[a:b], strict=True))) for a, b in pairwise(bounds)
             ]
             curves = (tuple(joined), tuple(looks[exit_index] for exit_index in exits))
-        return Costs(stages, heads, self.reference, self.unit, curves)
+        back = None if self.looking_back is None else self.looking_back.keep(exits)
+        return Costs(stages, heads, self.reference, self.unit, curves, back)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""
@@ -192,6 +198,7 @@ class Costs:
             "reference": self.reference,
             "unit": self.unit,
             **({"shrinking": self.shrinking} if self.shrinking else {}),
+            **({"looking_back": self.looking_back.to_json()} if self.looking_back else {}),
         }
 
 

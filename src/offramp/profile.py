@@ -3,6 +3,7 @@
 import math
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -15,8 +16,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from offramp.answers import GeometricEnsemble
 from offramp.costs import OCCUPANCY, Costs
-from offramp.errors import ConfigError, FileFormatError, NetworkError, OriginError
+from offramp.errors import (
+    ConfigError,
+    FewSamplesWarning,
+    FileFormatError,
+    NetworkError,
+    OriginError,
+)
 from offramp.ledger import Ledger
 from offramp.machine import describe_device, device_of, machine_name, synchronize
 from offramp.names import RUNTIMES
@@ -30,18 +38,19 @@ from offramp.runtime import Runner
 from offramp.runtime.output import RunOutput
 from offramp.runtime.runner import network_of
 from offramp.schema import restore
-from offramp.scorers import History, MaxProbability
+from offramp.scorers import BreakEven, History, MaxProbability
 from offramp.storage import read_description, write_description
 from offramp.thresholds.points import OperatingPoints
 from offramp.training.batches import moved
 
-VERSION = 1
+VERSION = 2
 
 Floats = npt.NDArray[np.float64]
 
 NEVER = 1e30  # a threshold that no score reaches; the exit stays open, so its head and scorer run
 LONG = 1e9  # a deadline that never comes: with one, a runner reads its clock before every stage
 TURNS = 3  # of every probe before any has more
+NOISE = 64  # samples to fit decisions to that are only timed
 DRAWS = 16  # samples per turn, as several batches where these are small: texts differ in length
 
 
@@ -65,6 +74,7 @@ class Profile:
         full: `[S]` seconds of the network without exits.
         stages: `[S, M]` seconds of each stage. The first one includes the fixed cost of a call.
         looks: `[S, M]` seconds of each look: head, answer, scorer, and taking out those who stop.
+        looks_back: `[S, M]` the same where the decision reads the exits before.
         call: `[S]` the fixed cost of a call, which is in the first stage.
         spread: `[S]` how much longer than the best the median turn took, as a share.
     """
@@ -80,6 +90,7 @@ class Profile:
     full: list[float]
     stages: list[list[float]]
     looks: list[list[float]]
+    looks_back: list[list[float]]
     call: list[float]
     spread: list[float]
 
@@ -102,14 +113,18 @@ class Profile:
                 f"this profile was measured for batches of 1 to {self.sizes[-1]}, got "
                 f"{batch_size}: measure again with that batch size"
             )
-        parts = [
-            _expected(self.sizes, np.array(part), batch_size) for part in (self.stages, self.looks)
-        ]
-        stages, heads = (tuple(part[-1]) for part in parts)
-        # One sample is all of its batch or nothing of it: costs are proportional.
-        curves = () if batch_size == 1 else tuple(tuple(map(tuple, part.T)) for part in parts)
         full = float(np.interp(batch_size, self.sizes, self.full)) / batch_size
-        return Costs(stages, heads, full, "seconds", curves)
+
+        def with_looks(looks: list[list[float]], looking_back: Costs | None = None) -> Costs:
+            parts = [
+                _expected(self.sizes, np.array(part), batch_size) for part in (self.stages, looks)
+            ]
+            stages, heads = (tuple(part[-1]) for part in parts)
+            # One sample is all of its batch or nothing of it: costs are proportional.
+            curves = () if batch_size == 1 else tuple(tuple(map(tuple, part.T)) for part in parts)
+            return Costs(stages, heads, full, "seconds", curves, looking_back)
+
+        return with_looks(self.looks, with_looks(self.looks_back))
 
     def timed(self, ledger: Ledger, batch_size: int) -> Ledger:
         """A ledger of this network with its costs in seconds.
@@ -159,9 +174,10 @@ class Profile:
         meta = read_description(Path(folder), "profile", VERSION)
         profile: Profile = restore(cls, meta, f"{folder} is not a complete profile")
         rows = len(profile.sizes)
-        parts = (profile.full, profile.call, profile.spread, profile.stages, profile.looks)
+        by_exit = profile.stages, profile.looks, profile.looks_back
+        parts = profile.full, profile.call, profile.spread, *by_exit
         complete = rows and all(len(part) == rows for part in parts)
-        exits = {len(row) for part in (profile.stages, profile.looks) for row in part}
+        exits = {len(row) for part in by_exit for row in part}
         sizes = profile.sizes == sorted(set(profile.sizes)) and profile.sizes[0] > 0
         if not complete or exits != {len(profile.exits)} or not sizes:
             raise FileFormatError(
@@ -257,7 +273,8 @@ def profile(
     Args:
         network: On the device where it will run.
         policy: Whose answer and scorer look at the exits; the max probability by default, which
-            takes about as long as other scorers without history.
+            takes about as long as other scorers without history. Decisions that look back at
+            earlier exits are then timed beside it, by break-even prices.
         runtime: `torch` or `onnx`.
         batch_size: Of the batches to come; one or several. Smaller ones are measured too.
         threads: Of the runtime; what it uses now by default.
@@ -293,8 +310,9 @@ def profile(
 
         runner = opened(probes.policy)
         alone = None if probes.last_alone is None else opened(probes.last_alone)
+        back = None if probes.looking_back is None else opened(probes.looking_back)
         used = getattr(runner, "threads", torch.get_num_threads())
-        turns = _take_turns(probes, Timer(runner, alone, ticks), seconds)
+        turns = _take_turns(probes, Timer(runner, alone, back, ticks), seconds)
     found = _summary(probes, turns)
     return Profile(
         runtime=runtime,
@@ -321,13 +339,30 @@ def plain_policy(network: EarlyExitNetwork, exits: Sequence[int] | None = None) 
     With a single exit it is for the network that is cut there, and has no others.
     """
     logits = torch.zeros(4, network.num_exits, network.num_classes)
+    exits = range(network.num_exits) if exits is None else exits
+    return _fitted(Policy(MaxProbability()), network, logits, exits)
+
+
+def _looking_back(network: EarlyExitNetwork, exits: Sequence[int]) -> Policy:
+    """Break-even prices on an ensemble, fitted to noise: as quick as if it were to samples."""
+    shape = NOISE, network.num_exits, network.num_classes
+    logits = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    policy = Policy(BreakEven(), GeometricEnsemble(shrinkage=1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewSamplesWarning)
+        return _fitted(policy, network, logits, exits)
+
+
+def _fitted(
+    policy: Policy, network: EarlyExitNetwork, logits: Tensor, exits: Sequence[int]
+) -> Policy:
+    """A policy for a network that stops nobody, fitted to made-up logits."""
     costs = Costs((1.0,) * network.num_exits, (0.0,) * network.num_exits, unit="relative")
-    name = network.fingerprint()
-    ledger = Ledger(logits, [0, 1, 0, 1], costs, split="held_out", network=name)
-    kept = ledger if exits is None else ledger.keep_exits(exits)
-    (policy,) = Policy(MaxProbability()).fit_seeds(kept, [0])
-    never = torch.full((kept.num_exits,), NEVER, dtype=torch.float64)
-    return policy.with_points(_points([never])).at_point(0)
+    labels, name = torch.arange(len(logits)) % 2, network.fingerprint()
+    ledger = Ledger(logits, labels, costs, split="held_out", network=name).keep_exits(exits)
+    (fitted,) = policy.fit_seeds(ledger, [0])
+    never = torch.full((ledger.num_exits,), NEVER, dtype=torch.float64)
+    return fitted.with_points(_points([never])).at_point(0)
 
 
 class Probes:
@@ -369,6 +404,8 @@ class Probes:
         except NetworkError:  # its heads read the logits of those before, and none can be dropped
             self.last_alone = None
         self.policy = policy.with_points(_points(list(thresholds.values()))).at_point(0)
+        looks_back = policy.scorer.reads_history or policy.answer.reads_history
+        self.looking_back = None if looks_back else _looking_back(network, policy.exits)
 
     def budget(self, name: str) -> float:
         """The budget that selects an operating point."""
@@ -474,11 +511,12 @@ class Timer:
 
     runner: Timed
     alone: Timed | None  # with the last exit only; None if exits cannot be dropped
+    back: Timed | None  # with decisions that look back; None if those of `runner` do
     ticks: Ticks
 
     def turn(self, probes: Probes, size: int) -> Iterator[tuple[str, int, Floats]]:
         """Time every probe once on every batch of a size: its name, the batch, its pieces."""
-        for name in ("full", "alone", "closed", "open", "first", str(size)):
+        for name in ("full", "alone", "closed", "open", "back", "first", str(size)):
             run = self._run(probes, name)
             batches = probes.batches[size][: 1 if name == str(size) else None]
             for draw, batch in enumerate(batches if run else ()):
@@ -488,8 +526,9 @@ class Timer:
     def _run(self, probes: Probes, name: str) -> Callable[[Any], Any] | None:
         if name == "full":
             return partial(plainly, self.runner)
-        if name == "alone":
-            return None if self.alone is None else partial(answered, self.alone, deadline=LONG)
+        if name in ("alone", "back"):
+            other = self.alone if name == "alone" else self.back
+            return None if other is None else partial(answered, other, deadline=LONG)
         self.runner.set_budget(probes.budget(name))
         return partial(answered, self.runner, deadline=LONG)
 
@@ -553,7 +592,11 @@ def _summary(probes: Probes, turns: Turns) -> dict[str, Any]:
     stages[:, 0] += call
     stages[:, -1] -= call
     leaving = {size: _best(turns[size, str(size)]) for size in sizes}
-    found["looks"] = (looks + _shrinking(sizes, opened, leaving)).tolist()
+    looks += _shrinking(sizes, opened, leaving)
+    more = np.zeros_like(looks)
+    if (sizes[0], "back") in turns:
+        more = (np.array([_best(turns[size, "back"]) for size in sizes]) - opened).clip(0)
+    found["looks"], found["looks_back"] = looks.tolist(), (looks + more).tolist()
     totals = [np.array(turns[size, "open"][0]).sum(axis=1) for size in sizes]
     found["spread"] = [float(np.median(each) / each.min() - 1) for each in totals]
     return {"full": full.tolist(), "stages": stages.tolist(), "call": call.tolist(), **found}

@@ -256,13 +256,19 @@ class Price:
         return replace(self, by_sample=None if known is None else known.take(index))
 
     @cached_property
+    def charged(self) -> Costs:
+        """The costs with decisions like this one."""
+        looks_back = self.scorer.reads_history or self.answer.reads_history
+        return (self.costs.looking_back if looks_back else None) or self.costs
+
+    @cached_property
     def shares(self) -> Tensor:
         """`[M]` float64, cumulative: what each exit costs where all are open and batches full.
 
         Answers and scorers are counted in MACs and therefore added to MACs only; no scorer is
         run, or charged, at the last exit. `[N, M]` where costs differ from sample to sample.
         """
-        costs, total = self.costs, self.costs.cumulative
+        costs, total = self.charged, self.charged.cumulative
         if self.by_sample is not None:
             total = self.by_sample.cumulative
         if costs.unit == "macs":
@@ -283,7 +289,7 @@ class Price:
             return mean_costs(self.shares).expand(shares.shape)
         left = shares.flip(1).cumsum(1).flip(1)
         looks = needed_heads(thresholds, self.scorer.reads_history, self.answer.reads_history)
-        return self.costs.cumulative_at(left, looks) / self.costs.reference
+        return self.charged.cumulative_at(left, looks) / self.charged.reference
 
     def paid(self, thresholds: Tensor, exits: Tensor) -> Tensor:
         """`[P, N]` float64: what samples pay at operating points `[P, M]` for exits `[P, N]`."""

@@ -73,15 +73,6 @@ def choose_exits(ledger: Ledger, rate: Rate) -> list[int]:
 ANSWER_CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even-no-ensemble")
 """Methods to choose from where answers come without logits."""
 
-QUICK_CANDIDATES = ("baseline", "baseline:smooth")
-"""Methods to choose from where single samples are timed in a network that takes a few ms."""
-
-LOOKING_BACK = 1e-4
-"""Seconds that a decision for one sample takes more if it looks back at other exits.
-
-Profiles time decisions that do not. Measured on one core; in batches it is nothing.
-"""
-
 POOLED = (0.25, 0.5, 0.75)
 """Budgets that methods are rated at, besides those that are asked for."""
 
@@ -109,8 +100,7 @@ def auto(
         val: More samples for the same.
         budgets: Mean costs as shares of the network without exits.
         methods: To choose from, the one that is trusted most last; the first is what gains are
-            measured against. By default only max probability where costs are seconds of
-            single samples and looking back at other exits would take a tenth of them.
+            measured against.
 
     Raises:
         BudgetError: A budget is below the cost of the first exit, in another unit than seconds.
@@ -299,8 +289,8 @@ def _choose(
     if not budgets or len(set(budgets)) < len(budgets):
         raise ConfigError(f"`budgets` must be distinct and at least one, got {list(budgets)}")
     rated_at = [*budgets, *(budget for budget in POOLED if budget not in budgets)]
-    if tuple(methods) == CANDIDATES:
-        methods = _candidates(held_out)
+    if tuple(methods) == CANDIDATES and held_out.kind != "logits":
+        methods = ANSWER_CANDIDATES
     chosen = find_methods(methods, held_out.num_classes, held_out.kind)
     exits = choose_exits(val, lambda kept: _rate(kept, chosen[0], held_out, val, rated_at))
     pooled = keep_exits(pool(held_out, val), exits)
@@ -318,16 +308,6 @@ def _choose(
         for name, found in hits.items()
     }
     return _Choice(picked, exits, why, accuracies, pooled, crossed)
-
-
-def _candidates(ledger: Ledger) -> tuple[str, ...]:
-    """What to choose from for a ledger, if nobody says otherwise."""
-    if ledger.kind != "logits":
-        return ANSWER_CANDIDATES
-    if ledger.unit != "seconds" or ledger.cost_model.shrinking:  # which only batches have
-        return CANDIDATES
-    looks = LOOKING_BACK * (ledger.num_exits - 1)
-    return QUICK_CANDIDATES if looks > ledger.reference_cost / 10 else CANDIDATES
 
 
 def _crossed(methods: Sequence[Method], pooled: Ledger) -> dict[str, CrossFit]:
