@@ -38,6 +38,7 @@ class Costs:
             Empty where costs are proportional, as MACs and single samples are.
         looking_back: The costs where decisions read earlier exits, which takes longer; the same
             if None.
+        origin: Where they were measured, in words.
 
     Example:
         >>> costs = Costs(stages=(40, 60), heads=(5, 10))
@@ -53,6 +54,7 @@ class Costs:
     unit: str = "macs"
     shrinking: tuple[tuple[tuple[float, ...], ...], ...] = ()
     looking_back: "Costs | None" = None
+    origin: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", _floats("stage costs", self.stages))
@@ -188,7 +190,7 @@ class Costs:
             ]
             curves = (tuple(joined), tuple(looks[exit_index] for exit_index in exits))
         back = None if self.looking_back is None else self.looking_back.keep(exits)
-        return Costs(stages, heads, self.reference, self.unit, curves, back)
+        return Costs(stages, heads, self.reference, self.unit, curves, back, self.origin)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""
@@ -199,6 +201,7 @@ class Costs:
             "unit": self.unit,
             **({"shrinking": self.shrinking} if self.shrinking else {}),
             **({"looking_back": self.looking_back.to_json()} if self.looking_back else {}),
+            **({"origin": self.origin} if self.origin else {}),
         }
 
 

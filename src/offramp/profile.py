@@ -33,6 +33,7 @@ from offramp.networks.state import batch_size as rows_of
 from offramp.networks.state import evaluating, take
 from offramp.onnx import OnnxRunner, export
 from offramp.policy import Policy
+from offramp.progress import RunProgress
 from offramp.replay import Price, exit_scores
 from offramp.runtime import Runner
 from offramp.runtime.output import RunOutput
@@ -99,6 +100,12 @@ class Profile:
         """M."""
         return len(self.stages[0])
 
+    @property
+    def where(self) -> str:
+        """Runtime, threads, device and machine, in words."""
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        return f"{self.runtime}, {threads}, {self.device}, {self.machine}"
+
     def costs(self, batch_size: int) -> Costs:
         """Seconds per sample in batches of this size, for `ledger.with_costs`.
 
@@ -122,7 +129,8 @@ class Profile:
             stages, heads = (tuple(part[-1]) for part in parts)
             # One sample is all of its batch or nothing of it: costs are proportional.
             curves = () if batch_size == 1 else tuple(tuple(map(tuple, part.T)) for part in parts)
-            return Costs(stages, heads, full, "seconds", curves, looking_back)
+            origin = f"{self.where}, batches of {batch_size}"
+            return Costs(stages, heads, full, "seconds", curves, looking_back, origin)
 
         return with_looks(self.looks, with_looks(self.looks_back))
 
@@ -187,8 +195,7 @@ class Profile:
         return profile
 
     def __str__(self) -> str:
-        where = f"{self.runtime}, {self.threads} threads, {self.device}, {self.machine}"
-        lines = [f"milliseconds per sample, {where}", f"looks: {self.decided_by}"]
+        lines = [f"milliseconds per sample, {self.where}", f"looks: {self.decided_by}"]
         for row, size in enumerate(self.sizes):
             stages, looks = (
                 " ".join(f"{1e3 * value / size:.3f}" for value in part[row])
@@ -253,7 +260,7 @@ class Timed(Protocol):
     def set_budget(self, budget: float) -> None: ...  # noqa: D102
 
 
-def profile(
+def profile(  # noqa: PLR0913 - all but the first two by name
     network: EarlyExitNetwork,
     policy: Policy | None = None,
     runtime: str = "torch",
@@ -262,6 +269,7 @@ def profile(
     inputs: Any = None,  # noqa: ANN401 - a batch as the network takes it
     seconds: float = 10.0,
     clock: Callable[[], float] = time.perf_counter,
+    progress: bool = False,
 ) -> Profile:
     """Measure the seconds of every stage and of every look at an exit, as they really run.
 
@@ -281,6 +289,7 @@ def profile(
         inputs: Real samples, which matters for texts; made-up ones by default.
         seconds: Approximate time to spend. Every size is measured at least once.
         clock: Seconds; `time.process_time` on a machine that others use, with one thread.
+        progress: Show a bar on stderr.
 
     Example:
         >>> from offramp.networks import build
@@ -312,7 +321,9 @@ def profile(
         alone = None if probes.last_alone is None else opened(probes.last_alone)
         back = None if probes.looking_back is None else opened(probes.looking_back)
         used = getattr(runner, "threads", torch.get_num_threads())
-        turns = _take_turns(probes, Timer(runner, alone, back, ticks), seconds)
+        with RunProgress(progress) as bar:
+            bar.start(f"measuring in {runtime}", max(1, round(seconds)))
+            turns = _take_turns(probes, Timer(runner, alone, back, ticks), seconds, bar)
     found = _summary(probes, turns)
     return Profile(
         runtime=runtime,
@@ -483,7 +494,7 @@ Turns = dict[tuple[int, str], list[list[Floats]]]
 """By size and probe, for every batch, the seconds of its pieces in every turn."""
 
 
-def _take_turns(probes: Probes, timer: "Timer", seconds: float) -> Turns:
+def _take_turns(probes: Probes, timer: "Timer", seconds: float, bar: RunProgress) -> Turns:
     """Time all probes again and again, a size at a time, so that every size gets its share.
 
     Every size has one turn, however long it takes. Later ones count alone: the first warms up.
@@ -500,8 +511,10 @@ def _take_turns(probes: Probes, timer: "Timer", seconds: float) -> Turns:
             draws = turns.setdefault((size, name), [])
             draws.extend([] for _ in range(draw + 1 - len(draws)))
             draws[draw].append(pieces)
+        before = sum(spent.values())
         spent[size] += time.perf_counter() - start
         taken[size] += 1
+        bar.advance(int(sum(spent.values())) - int(before))
     return {key: [each[1:] or each for each in draws] for key, draws in turns.items()}
 
 

@@ -175,13 +175,18 @@ def test_bench_races_what_a_user_could_run(places, tmp_path):
     assert {row["batch_size"] for row in rows} == {2, 4}
     assert all(0 <= row["accuracy"] <= 1 for row in rows)
     assert (tmp_path / "bench" / "bench.svg").is_file()
+    page = tmp_path / "report.html"
+    call(f"report {tmp_path}/bench --out {page}")
+    shown = page.read_text()
+    assert "exit 0 alone" in shown and "data:image/svg+xml" in shown
     assert "noise as input" in call(f"{text} --no-cuts").stderr
 
 
 def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
     folder = tmp_path / "profile"
     call(f"profile {places}/network --batch 1,4 --seconds 0 --data x --out {folder}")
-    assert "look 0" in call(f"inspect {folder}").stdout
+    shown = call(f"inspect {folder}").stdout
+    assert "look 0" in shown and "looking back" in shown
     ledgers = tmp_path / "ledgers"
     network = offramp.networks.EarlyExitNetwork.load(places / "network")
     for split in ("held_out", "val", "test"):
@@ -189,6 +194,7 @@ def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
     made = f"auto {ledgers} --methods baseline --profile {folder} --batch 4 --budget 0.95"
     call(f"{made} --out {tmp_path}/policy")
     assert offramp.Policy.load(tmp_path / "policy").cost_model.unit == "seconds"
+    assert "batches of 4)" in call(f"inspect {tmp_path}/policy").stdout
     with pytest.raises(ConfigError, match="give --profile as well"):
         call(f"auto {ledgers} --batch 4 --out {tmp_path}/other")
 

@@ -62,21 +62,26 @@ def report_command(
         list[Path],
         typer.Argument(
             metavar="FOLDER...",
-            help="Folders that `offramp compare` wrote, or their comparison.json.",
+            help="Folders that `offramp compare` wrote, or their comparison.json; and folders "
+            "that `offramp bench --out` wrote.",
         ),
     ],
     path: Annotated[Path, typer.Option("--out", help="Path of the page.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Title of the page.")] = "Exit methods compared",
 ) -> None:
-    """Write one self-contained HTML page from saved comparisons.
+    """Write one self-contained HTML page from saved comparisons and benchmarks.
 
     The page works offline. It shows cost-accuracy curves, a budget slider for two methods side by
-    side, calibration and scores exit by exit, hopeless samples, tables, and what was run.
+    side, calibration and scores exit by exit, hopeless samples, tables, and what was run; and
+    accuracy over milliseconds.
     """
-    from offramp.report import Section, read_comparison, write_page
+    from offramp.report import Section, bench_section, read_comparison, write_page
 
     sections, origins = [], {}
     for folder in folders:
+        if (folder / "bench.json").is_file():
+            sections.append(bench_section(folder))
+            continue
         comparison, origin = read_comparison(folder)
         name = (folder if folder.is_dir() else folder.parent).resolve().name
         sections.append(Section(name.removesuffix("-comparison"), comparison))

@@ -172,8 +172,7 @@ def profile_command(
     source = Source.find(network, data, domain, tokenizer)
     inputs, _ = _samples(made, source, split, sizes)
     for name in runtimes:
-        with err.status(f"measuring in {name}"):
-            found = profile(made, chosen, name, sizes, threads, inputs, seconds)
+        found = profile(made, chosen, name, sizes, threads, inputs, seconds, progress=True)
         place = found.save(folder / name if len(runtimes) > 1 else folder)
         out.show(profile_table(found))
         _note(f"saved in {place}/")

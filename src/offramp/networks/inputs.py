@@ -119,14 +119,15 @@ class TensorInput(Inputs):
 
     def begin_counted(self, x: Any) -> State:  # noqa: ANN401
         """See `Inputs.begin_counted`."""
-        x = self.begin(x)
-        if isinstance(x, Tensor) and tuple(x.shape[1:]) != self.shape:
+        state = self.begin(x)
+        if isinstance(state, Tensor) and tuple(state.shape[1:]) != self.shape:
+            found = list(state.shape[1:])
             raise NetworkError(
                 f"samples must have the shape {list(self.shape)}, for which costs were counted, "
-                f"got {list(x.shape[1:])}: resize them, or attach with an example of their shape"
+                f"got {found}: resize them, or attach with an example of their shape"
             )
-        _check_dtype(x, self.dtype)
-        return x
+        _check_dtype(state, self.dtype)
+        return state
 
     def example(self, batch: int = 1) -> Tensor:
         """A batch of noise, or of zeros for whole numbers."""

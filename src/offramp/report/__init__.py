@@ -1,6 +1,12 @@
 """Comparisons -> tables, sentences, figures, and one self-contained page."""
 
-from offramp.report.clock import bench_table, plot_bench, profile_table, write_bench
+from offramp.report.clock import (
+    bench_section,
+    bench_table,
+    plot_bench,
+    profile_table,
+    write_bench,
+)
 from offramp.report.figures import plot_comparison, plot_gains
 from offramp.report.files import read_comparison, write_comparison
 from offramp.report.inspect import inspect
@@ -12,6 +18,7 @@ __all__ = [
     "ResultTable",
     "SampleStrip",
     "Section",
+    "bench_section",
     "bench_table",
     "comparison_tables",
     "inspect",

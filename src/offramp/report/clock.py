@@ -12,8 +12,10 @@ from offramp.errors import MissingExtraError
 from offramp.extras import require
 from offramp.profile import Profile
 from offramp.report.figures import PALETTE, save_figure
+from offramp.report.sections import Section
 from offramp.report.tables import Cell, ResultTable, cells
-from offramp.storage import write_text
+from offramp.schema import restore
+from offramp.storage import read_json, write_text
 
 
 def profile_table(profile: Profile) -> ResultTable:
@@ -28,16 +30,19 @@ def profile_table(profile: Profile) -> ResultTable:
         rows.append(line(f"stage {exit_index}", [row[column] for row in profile.stages]))
         if exit_index != profile.exits[-1]:
             rows.append(line(f"look {exit_index}", [row[column] for row in profile.looks]))
+    more = [sum(b) - sum(a) for a, b in zip(profile.looks, profile.looks_back, strict=True)]
+    looks = max(1, profile.num_exits - 1)
+    rows.append(line("looking back", [seconds / looks for seconds in more]))
     rows.append(cells("spread", *(f"{share:.0%}" for share in profile.spread)))
-    threads = "1 thread" if profile.threads == 1 else f"{profile.threads} threads"
     return ResultTable(
         "profile",
-        f"Milliseconds per sample: {profile.runtime}, {threads}, {profile.device}, "
-        f"{profile.machine}",
+        f"Milliseconds per sample: {profile.where}",
         ["batch", *map(str, profile.sizes)],
         rows,
         f"A look is the head and the decision of an exit ({profile.decided_by}); the last head "
-        "counts with its stage. Best of all turns; spread: how much longer the median turn took.",
+        "counts with its stage. Looking back: how much longer a look takes, on average, where the "
+        "decision reads the exits before. Best of all turns; spread: how much longer the median "
+        "turn took.",
     )
 
 
@@ -101,6 +106,19 @@ def _draw(panel: Any, rows: Sequence[BenchRow]) -> None:  # noqa: ANN401 - matpl
         points = sorted((1e3 * row.seconds, 100 * (row.accuracy or 0.0)) for row in group)
         look = {"color": PALETTE[(number + 1) % len(PALETTE)][0], "label": label, "marker": "o"}
         panel.plot(*zip(*points, strict=True), linestyle="-" if number == 0 else "none", **look)
+
+
+def bench_section(folder: str | Path) -> Section:
+    """What `write_bench` wrote, as a section of a page.
+
+    Raises:
+        FileFormatError: The rows are damaged.
+    """
+    folder = Path(folder)
+    file, figure = folder / "bench.json", folder / "bench.svg"
+    rows: list[BenchRow] = restore(list[BenchRow], read_json(file), str(file))
+    figures = [figure] if figure.is_file() else []
+    return Section(folder.resolve().name, tables=[bench_table(rows)], figures=figures)
 
 
 def write_bench(rows: Sequence[BenchRow], folder: str | Path) -> tuple[list[Path], str | None]:
