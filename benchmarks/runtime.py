@@ -11,9 +11,11 @@ costs near 30 % and 60 %, the runner's time is compared with
   c  together  the whole batch runs until its last sample stops
   d  masks     the whole batch runs to the end, and answers are picked by masks
 
+All of them run the same stages and heads, with batch norms folded and channels last.
+
 Weights are random, since time does not depend on them, and thresholds are such that the shares
 come out on the very images that are timed. All variants run by turns and the best of several
-rounds counts. Aims: at most 1.15 x the ideal at batch 256 and 1.25 x at batch 1; at least 2 x
+rounds counts. Aims: at most 1.05 x the ideal at batch 256 and 1.10 x at batch 1; at least 2 x
 faster than c from batch 32 on. Printed besides: decisions that batch size 1 and bfloat16 change.
 
 With `--overhead`, only what the runner adds to the bare loop over stages and heads is measured, in
@@ -131,12 +133,12 @@ def unshrunk(runner: Runner, point: OperatingPoint, x: Tensor, to_the_end: bool)
     answers = torch.empty(len(x), network.num_classes)
     logits: list[Tensor] = []
     with torch.inference_mode():
-        state = network.begin(x)
+        state = runner._begin(x)
         for exit_index in range(exits):
-            state = network.advance(exit_index, state)
+            state = runner._stages[exit_index](state)
             if not point.needs_head[exit_index]:
                 continue
-            logits.append(network.head(exit_index, state))
+            logits.append(runner._heads[exit_index](state, None))
             so_far = torch.stack(logits, 1)
             if so_far.shape[1] <= exit_index:  # heads were skipped: nothing reads their logits
                 so_far = logits[-1][:, None].expand(-1, exit_index + 1, -1)
@@ -152,16 +154,18 @@ def unshrunk(runner: Runner, point: OperatingPoint, x: Tensor, to_the_end: bool)
     return taken
 
 
-def part_times(network: EarlyExitNetwork, x: Tensor) -> Tensor:
-    """Seconds of every stage and of every head for the whole batch, `[2, M]`."""
-    times = torch.zeros(2, network.num_exits, dtype=torch.float64)
+def part_times(runner: Runner, x: Tensor) -> Tensor:
+    """Seconds of every stage and of every head for the whole batch, `[2, M]`, as the runner's."""
+    times = torch.zeros(2, runner.network.num_exits, dtype=torch.float64)
     with torch.inference_mode():
-        state = network.begin(x)
-        for exit_index in range(network.num_exits):
+        state = runner._begin(x)
+        for exit_index, (stage, head) in enumerate(
+            zip(runner._stages, runner._heads, strict=True)
+        ):
             start = clock()
-            state = network.advance(exit_index, state)
+            state = stage(state)
             middle = clock()
-            network.head(exit_index, state)
+            head(state, None)
             times[:, exit_index] = torch.tensor([middle - start, clock() - middle])
     return times
 
@@ -213,7 +217,7 @@ def measure(runners: Sequence[Runner], batches: Sequence[Tensor], rounds: int) -
         for name, job in jobs.items():
             spent, outputs[name] = timed(job, batches)
             best[name] = min(best[name], spent)
-        found = torch.stack([part_times(network, batch) for batch in batches]).sum(0)
+        found = torch.stack([part_times(runners[0], batch) for batch in batches]).sum(0)
         parts = torch.minimum(parts, found)
     rows = []
     for number, point in enumerate(points):
@@ -303,7 +307,7 @@ def print_overhead(name: str, setting: Setting, scorers: Sequence[str]) -> None:
                     runner.operation.point, limits=limits, needs_head=(True,) * exits
                 )
                 jobs["runner", looked_at] = runner
-                jobs["bare", looked_at] = partial(bare, network, exits=looked_at)
+                jobs["bare", looked_at] = partial(bare, runner, exits=looked_at)
             best = best_times(jobs, x, repeats=max(1, 16 // size), rounds=20 * setting.rounds)
             added = [1e6 * (best["runner", n] - best["bare", n]) for n in (exits, 1)]
             per_exit = (added[0] - added[1]) / (exits - 1)
@@ -314,12 +318,11 @@ def print_overhead(name: str, setting: Setting, scorers: Sequence[str]) -> None:
             )
 
 
-def bare(network: EarlyExitNetwork, x: Tensor, exits: int) -> None:
+def bare(runner: Runner, x: Tensor, exits: int) -> None:
     """The first stages and heads, one after the other, without anything else."""
-    stages, heads = list(network.stages)[:exits], list(network.heads)
     with torch.inference_mode():
-        state = network.begin(x)
-        for stage, head in zip(stages, heads, strict=False):
+        state = runner._begin(x)
+        for stage, head in zip(runner._stages[:exits], runner._heads, strict=False):
             state = stage(state)
             head(state, None)
 
