@@ -50,6 +50,7 @@ import offramp
 from offramp.bench import WITHOUT, BenchConfig, bench
 from offramp.data.load import Source
 from offramp.ledger import Ledger
+from offramp.machine import keep_memory
 from offramp.networks import EarlyExitNetwork
 from offramp.profile import Profile
 
@@ -245,6 +246,7 @@ def main() -> None:
     """Measure what is not in the file yet."""
     warnings.filterwarnings("ignore", category=UserWarning)
     asked = parsed()
+    keep_memory()
     done = (
         [json.loads(line) for line in asked.out.read_text().splitlines()]
         if asked.out.exists()

@@ -1,5 +1,6 @@
 """What this machine has: devices, the precisions they are fast in, and cores."""
 
+import ctypes
 import math
 import os
 import platform
@@ -211,6 +212,32 @@ def _quota(root: Path = Path("/sys/fs/cgroup")) -> float:
         except (OSError, ValueError, ZeroDivisionError):  # not there, or "max"
             continue
     return math.inf
+
+
+def keep_memory(most: int = 2**30) -> bool:
+    """Keep freed memory for the next batch, instead of giving it back to the system each time.
+
+    The GNU allocator gives the buffers of large batches back when they are freed, and the system
+    has to fill them with zeros when they are asked for again: a quarter of the time of a batch of
+    256 images in a small network. This concerns the whole process, so no runner does it by itself;
+    the commands do. The same, before a process starts: `MALLOC_TRIM_THRESHOLD_=1073741824
+    MALLOC_MMAP_THRESHOLD_=1073741824`.
+
+    Args:
+        most: Bytes that are kept.
+
+    Returns:
+        Whether the allocator can do that; only the GNU C library's can.
+
+    Example:
+        >>> keep_memory() in (True, False)
+        True
+    """
+    trim_threshold, mmap_threshold = -1, -3  # of <malloc.h>
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    allocator = ctypes.CDLL(None)
+    return all(allocator.mallopt(each, most) for each in (trim_threshold, mmap_threshold))
 
 
 def machine_name() -> str:

@@ -246,8 +246,9 @@ def bench_command(
 
 def _placed(network: Path, device: str) -> "EarlyExitNetwork":
     """A network on a device, which is said first."""
-    from offramp.machine import describe_device, find_device
+    from offramp.machine import describe_device, find_device, keep_memory
 
+    keep_memory()
     place = find_device(device)
     _note(f"running on {describe_device(place)}")
     return load_network(network).to(place)
@@ -304,9 +305,10 @@ def _runner(
     network: "EarlyExitNetwork", policy: "Policy", device: str, precision: str
 ) -> "Runner":
     """A runner on a device, which is said first."""
-    from offramp.machine import describe_device, find_device, to_precision
+    from offramp.machine import describe_device, find_device, keep_memory, to_precision
     from offramp.runtime import Runner
 
+    keep_memory()
     place = find_device(device)
     chosen = to_precision(precision, place)
     _note(f"running on {describe_device(place)}, {chosen}")

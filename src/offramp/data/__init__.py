@@ -2,6 +2,7 @@
 
 from offramp.data.augmentation import Augmentation
 from offramp.data.catalog import CATALOG, EMBEDDED
+from offramp.data.corruptions import CORRUPTIONS, STRENGTHS, corrupted
 from offramp.data.digits import Difficulty, DigitsData, cluttered_digits
 from offramp.data.images import ImageData, Normalization
 from offramp.data.load import load
@@ -11,7 +12,9 @@ from offramp.data.text import TextData
 
 __all__ = [
     "CATALOG",
+    "CORRUPTIONS",
     "EMBEDDED",
+    "STRENGTHS",
     "Augmentation",
     "Data",
     "Difficulty",
@@ -23,6 +26,7 @@ __all__ = [
     "Splits",
     "TextData",
     "cluttered_digits",
+    "corrupted",
     "load",
     "mixture",
 ]
