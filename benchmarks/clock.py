@@ -1,6 +1,6 @@
 """Is a budget in seconds kept on the clock, and what do exits gain over the same runtime without?
 
-Run: python benchmarks/clock.py [--networks shipped,lite0,resnet34,minilm] [--runtimes torch,onnx]
+Run: python benchmarks/clock.py [--networks thin,lite0,resnet34,minilm] [--runtimes torch,onnx]
      [--threads 1,2] [--batches 1,32,256] [--budgets 0.3,0.5,0.7] [--seconds 20] [--clock cpu]
      [--out clock.jsonl] [--quick] [--markdown]
 
@@ -15,9 +15,9 @@ through the runner and through the network without exits by turns. Printed are
              error of the clock alone, without that of taking other samples than val's
   times      how many times faster than the same runtime without exits
 
-  shipped    the thin ResNet-20 with nine exits that comes with offramp, and its ledgers
-  lite0      EfficientNet-Lite0 with seven exits at 96 px, that comes with offramp; ledgers of
-             2,048 + 2,048 images are recorded first
+  thin       the thin ResNet-20 with nine exits that comes with offramp; ledgers of 2,048 + 2,048
+             images are recorded first
+  lite0      EfficientNet-Lite0 with seven exits at 96 px, that comes with offramp and its ledgers
   resnet34   ResNet-34 at 64 px with four exits and *random weights*: thresholds are quantiles of
              its scores on real images, so as many leave at each exit as a budget asks for, and no
              accuracy is looked at
@@ -91,17 +91,17 @@ def test_inputs(splits: Any, samples: int) -> Any:  # noqa: ANN401
     return splits["test"].batch(drawn[:samples])[0]
 
 
-def shipped(samples: int) -> Case:
-    """The shipped thin network."""
-    parts = offramp.zoo.cifar100()
-    inputs = test_inputs(offramp.data.load("cifar100"), samples)
-    return Case(parts["network"], parts["held_out"], parts["val"], inputs, True)
+def thin(samples: int) -> Case:
+    """The small network that ships."""
+    network, splits = offramp.zoo.cifar100_thin().eval(), offramp.data.load("cifar100")
+    return recorded(network, splits, samples, is_trained=True)
 
 
 def lite0(samples: int) -> Case:
-    """EfficientNet-Lite0 at 96 px."""
-    network, splits = offramp.zoo.cifar100_lite0(), offramp.data.load("cifar100", image_size=96)
-    return recorded(network, splits, samples, is_trained=True)
+    """EfficientNet-Lite0 at 96 px, which ships with ledgers."""
+    parts = offramp.zoo.cifar100()
+    inputs = test_inputs(offramp.data.load("cifar100", image_size=96), samples)
+    return Case(parts["network"].eval(), parts["held_out"], parts["val"], inputs, True)
 
 
 def resnet34(samples: int) -> Case:
@@ -134,7 +134,7 @@ def trained(folder: str, samples: int) -> Case:
     return recorded(network, source.load(), samples, is_trained=True)
 
 
-CASES = {"shipped": shipped, "lite0": lite0, "resnet34": resnet34, "minilm": minilm}
+CASES = {"thin": thin, "lite0": lite0, "resnet34": resnet34, "minilm": minilm}
 
 
 def policies(
@@ -235,7 +235,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_true")
     asked = parser.parse_args()
     if asked.quick:
-        asked.networks, asked.runtimes, asked.threads = "shipped", "torch", "1"
+        asked.networks, asked.runtimes, asked.threads = "thin", "torch", "1"
         asked.batches, asked.seconds = "1,32", 2.0
     for name, kind in (("threads", int), ("batches", int), ("budgets", float)):
         setattr(asked, name, [kind(part) for part in getattr(asked, name).split(",")])

@@ -46,9 +46,9 @@ def network_named(name: str, size: int) -> EarlyExitNetwork:
     """A shipped network, or one with random weights."""
     torch.manual_seed(0)
     if name == "cifar100":
-        return offramp.zoo.cifar100()["network"].eval()
+        return offramp.zoo.cifar100_thin().eval()
     if name == "cifar100-lite0":
-        return offramp.zoo.cifar100_lite0().eval()
+        return offramp.zoo.cifar100()["network"].eval()
     if name == "minilm":
         from transformers import BertConfig, BertForSequenceClassification
 

@@ -28,7 +28,7 @@ def networks(quick: bool) -> tuple[EarlyExitNetwork, EarlyExitNetwork]:
     if quick:
         made = [offramp.build("convnet", num_classes=4, image_size=size) for size in (8, 16)]
     else:
-        made = [offramp.zoo.cifar100()["network"], offramp.zoo.cifar100_lite0()]
+        made = [offramp.zoo.cifar100_thin(), offramp.zoo.cifar100()["network"]]
     small, large = (network.keep_exits([network.num_exits - 1]) for network in made)
     return small.eval(), large.eval()
 

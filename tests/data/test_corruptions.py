@@ -48,7 +48,7 @@ def test_images_can_be_enlarged_afterwards(clean):
 
 
 def test_unknown_corruptions_are_refused(clean):
-    with pytest.raises(ConfigError, match="`kind` must be one of noise, blur, .*, got 'fog'"):
+    with pytest.raises(ConfigError, match=r"`kind` must be one of noise, blur, .*, got 'fog'"):
         corrupted(clean, "fog", 1)
     with pytest.raises(ConfigError, match="whole number from 1 to 5, got 6"):
         corrupted(clean, "blur", 6)

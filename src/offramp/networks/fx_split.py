@@ -122,8 +122,8 @@ def _reader(node: fx.Node) -> str:
     return f"`{(scopes and scopes[-1]) or node.name}`"
 
 
-class Segment(nn.Module):
-    """A segment of a graph: from the state before it to the state after it.
+class TracedPart(nn.Module):
+    """A part of a graph: from the state before it to the state after it.
 
     `shared` says of each outgoing value whether it is the same for all samples; None for the
     logits, which are not part of a state.
@@ -161,7 +161,7 @@ class TracedStage(nn.Module):
     the graphs differ each mode has its own; both share all parameters.
     """
 
-    def __init__(self, in_eval: Segment, in_training: Segment | None) -> None:
+    def __init__(self, in_eval: TracedPart, in_training: TracedPart | None) -> None:
         super().__init__()
         self.in_eval = in_eval
         self.in_training = in_training
@@ -372,7 +372,7 @@ def split(
 
 def _segments(
     traced: TracedModule, names: Sequence[str], classifier: fx.Node | None, example: Tensor
-) -> list[Segment]:
+) -> list[TracedPart]:
     cuts = Cuts(traced)
     ends = [cuts.live(cuts.node_after(name)) for name in names]
     if classifier is not None:
@@ -381,13 +381,13 @@ def _segments(
     # The number of samples is not carried, but read from the state again.
     rows = {node for node, kind in kinds.items() if kind == "rows"}
     states = [[node for node in state if node not in rows] for state in ends]
-    segments = []
+    parts = []
     for begin, end in pairwise([[cuts.nodes[0]], *states, [traced.output]]):
         graph = _copied(cuts, begin, end, rows)
-        segments.append(Segment(graph, [kinds.get(node) == "shared" for node in end]))
+        parts.append(TracedPart(graph, [kinds.get(node) == "shared" for node in end]))
     if classifier is not None:
-        segments[-1].shared = None
-    return segments
+        parts[-1].shared = None
+    return parts
 
 
 def _copied(
