@@ -11,6 +11,7 @@ Ledgers of corrupted images are kept in the folder of the run: if killed, the sa
 """
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,9 +127,13 @@ def row(kind: str, strength: int | str, method: str, outcome: Outcome) -> str:
     cells = [
         *(kind, str(strength), f"{100 * outcome.full_accuracy:.1f}", method),
         *(f"{outcome.mean_cost:.1%}", f"{100 * outcome.accuracy:.1f}", f"{share:.1%}"),
-        *(f"{outcome.ece[:-1].mean():.3f}", f"{outcome.eefp[:-1].mean():.3f}"),
+        *(_digits(float(figure[:-1].mean())) for figure in (outcome.ece, outcome.eefp)),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _digits(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d, conv2d, interpolate, pad
+from torch.nn.functional import conv2d, interpolate, pad
 
 from offramp.data.images import ImageData, Indexed
 from offramp.errors import ConfigError
@@ -19,7 +19,7 @@ from offramp.extras import require
 NOISE = (0.04, 0.08, 0.12, 0.18, 0.26)  # standard deviation, of the range of values
 BLUR = (0.012, 0.018, 0.025, 0.035, 0.05)  # standard deviation, of the side
 CONTRAST = (0.7, 0.5, 0.35, 0.22, 0.12)  # what is left of it
-PIXELS = (0.5, 0.33, 0.25, 0.18, 0.13)  # what is left of the resolution
+PIXELS = (0.95, 0.85, 0.7, 0.55, 0.4)  # what is left of the resolution
 QUALITY = (40, 25, 15, 10, 6)  # of JPEG
 
 
@@ -43,9 +43,9 @@ def _contrast(pixels: Tensor, strength: int, seed: int) -> Tensor:
 
 
 def _pixelate(pixels: Tensor, strength: int, seed: int) -> Tensor:
-    height, width = (max(1, round(PIXELS[strength] * side)) for side in pixels.shape[-2:])
-    coarse = adaptive_avg_pool2d(pixels, (height, width))
-    return interpolate(coarse[None], size=pixels.shape[-2:])[0]
+    size = [max(1, round(PIXELS[strength] * side)) for side in pixels.shape[-2:]]
+    coarse = interpolate(pixels[None], size=size, mode="bilinear", antialias=True)
+    return interpolate(coarse, size=pixels.shape[-2:])[0]
 
 
 def _jpeg(pixels: Tensor, strength: int, seed: int) -> Tensor:
