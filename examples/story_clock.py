@@ -22,6 +22,7 @@ import offramp
 from offramp.bench import WITHOUT, BenchConfig, BenchRow, bench
 from offramp.data import Splits, cluttered_digits
 from offramp.data.load import Source
+from offramp.machine import keep_memory
 from offramp.networks import EarlyExitNetwork
 from offramp.report import plot_bench
 
@@ -123,6 +124,7 @@ def main() -> None:
     chosen = options()
     warnings.filterwarnings("ignore", category=UserWarning)
     torch.set_num_threads(chosen.threads)
+    keep_memory()
     network, splits = prepared(chosen)
     parts = ledgers(network, splits, chosen.run / "ledgers")
     drawn = torch.randperm(len(splits.test), generator=torch.Generator().manual_seed(0))
