@@ -4,6 +4,7 @@ Every step is cached: a second run only writes the pages again. (The networks tr
 
     python tools/publish_studies.py                # all of them
     python tools/publish_studies.py msdnet-cifar100 other-methods
+    OFFRAMP_DATA=runs python tools/publish_studies.py docs/results/strong-networks.toml
 """
 
 import argparse
@@ -29,6 +30,10 @@ def main() -> None:
     names = parser.parse_args().names or studies.NAMES
     TARGET.mkdir(parents=True, exist_ok=True)
     for name in names:
+        if name.endswith(".toml"):
+            text = file_page(name, run(name))
+            (RESULTS / f"{Path(name).stem}.md").write_text(text, encoding="utf-8")
+            continue
         result = run(studies.find_study(name), scale="small")
         if name not in LONG:
             (TARGET / f"{name}.md").write_text(page(name, result), encoding="utf-8")
@@ -38,6 +43,29 @@ def main() -> None:
         for experiment in result.comparisons:
             text = network_page(name, experiment, result)
             (RESULTS / name / f"{experiment}.md").write_text(text, encoding="utf-8")
+
+
+def file_page(name: str, result: RunResult) -> str:
+    """A study of ledgers that were recorded before: its analyses, and every network's tables."""
+    about = json.loads((result.folder / "study.json").read_text(encoding="utf-8"))
+    settings = about["configuration"]
+    blocks = [
+        f"# {settings['title']}",
+        settings["about"],
+        f"Measured on {date.today()} with `OFFRAMP_DATA=runs offramp run {name}`.",
+        settings["report"]["note"],
+    ]
+    for experiment, comparison in result.comparisons.items():
+        shown = [table for table in comparison_tables(comparison) if table.name in SHOWN]
+        blocks += [
+            f"## {settings['networks'][experiment]['title']}",
+            *(table.markdown() for table in result.tables[experiment]),
+            *(table.markdown() for table in shown),
+        ]
+    for analysis in result.tables.keys() - result.comparisons.keys():
+        blocks += ["## Which metric ranks methods as their accuracy does?"]
+        blocks += [table.markdown() for table in result.tables[analysis]]
+    return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def page(name: str, result: RunResult) -> str:
