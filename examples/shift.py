@@ -36,17 +36,7 @@ from offramp.networks import EarlyExitNetwork
 from offramp.storage import write_text
 
 METHODS = ("baseline:smooth", "temperature:smooth", "eefp:smooth", "eefp-logistic", "break-even")
-HEAD = (
-    "corruption",
-    "strength",
-    "full",
-    "method",
-    "cost",
-    "accuracy",
-    "of the full",
-    "ECE",
-    "EEFP",
-)
+HEAD = ("corruption", "strength", "full", *(f"`{name}`" for name in METHODS), "ECE", "EEFP")
 
 
 def options() -> argparse.Namespace:
@@ -121,14 +111,13 @@ def recorded(
     return ledger
 
 
-def row(kind: str, strength: int | str, method: str, outcome: Outcome) -> str:
-    """One line of the table."""
-    share = outcome.accuracy / outcome.full_accuracy
-    cells = [
-        *(kind, str(strength), f"{100 * outcome.full_accuracy:.1f}", method),
-        *(f"{outcome.mean_cost:.1%}", f"{100 * outcome.accuracy:.1f}", f"{share:.1%}"),
-        *(_digits(float(figure[:-1].mean())) for figure in (outcome.ece, outcome.eefp)),
-    ]
+def row(kind: str, strength: int, outcomes: Sequence[Outcome]) -> str:
+    """One line of the table: accuracies at mean costs, and ECE and EEFP of all methods in turn."""
+    cells = [kind, str(strength or ""), f"{100 * outcomes[0].full_accuracy:.1f}"]
+    cells += [f"{100 * each.accuracy:.1f} at {each.mean_cost:.1%}" for each in outcomes]
+    for figure in ("ece", "eefp"):
+        means = (float(getattr(each, figure)[:-1].mean()) for each in outcomes)
+        cells.append(", ".join(map(_digits, means)))
     return f"| {' | '.join(cells)} |"
 
 
@@ -142,7 +131,7 @@ def main() -> None:
     case = prepared(chosen)
     count, ledgers = min(chosen.samples, len(case.clean)), case.ledgers
     drawn = torch.randperm(len(case.clean), generator=torch.Generator().manual_seed(0))
-    lines = [f"| {' | '.join(HEAD)} |", "|---|---:|---:|---|" + "---:|" * 5]
+    lines = [f"| {' | '.join(HEAD)} |", "|---|---:|---:|" + "---:|" * len(METHODS) + "---|---|"]
     policies = {
         method.name: method.plans(ledgers["held_out"], ledgers["val"], [chosen.budget], seeds=1)[0]
         for method in find_methods(METHODS, ledgers["val"].num_classes)
@@ -154,10 +143,9 @@ def main() -> None:
         place = None if chosen.quick else chosen.run / "shifted" / f"{kind}-{strength}-{count}"
         images = case.images(kind, strength)
         ledger = recorded(case.network, images, drawn[:count].tolist(), place)
-        for name, plan in policies.items():
-            outcome = evaluate(plan[chosen.budget], ledger)
-            lines.append(row(kind, strength or "", name, outcome))
-            print(lines[-1], flush=True)
+        outcomes = [evaluate(plan[chosen.budget], ledger) for plan in policies.values()]
+        lines.append(row(kind, strength, outcomes))
+        print(lines[-1], flush=True)
     if chosen.out is not None:
         write_text(chosen.out, "\n".join(lines) + "\n")
 
