@@ -16,7 +16,6 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Self
 
@@ -30,8 +29,9 @@ from offramp import Guarantee, Ledger, Method, Policy, certify
 from offramp.component import EVERY_KIND, current_exit_only
 from offramp.costs import SampleCosts
 from offramp.errors import GuaranteeError
-from offramp.evaluation.bootstrap import Resamples, interval_of
+from offramp.evaluation.bootstrap import Interval, Resamples, interval_of
 from offramp.evaluation.comparison import Comparison
+from offramp.evaluation.pairs import PairEnvelope, pair_envelope
 from offramp.scorers import Corrector, History, LogisticCorrector, Scorer
 from offramp.scorers.ridge import fit_logistic
 from offramp.targets import correctness
@@ -151,8 +151,13 @@ def against(table: Comparison, test: Ledger, ours: str, rival: str) -> list[str]
         gap = table[ours].accuracy(budget) - table[rival].accuracy(budget)
         resampled = (moved[ours] - moved[rival])[:, number]
         found = interval_of(f"accuracy@{budget}", gap, resampled, test.num_units)
-        cells.append(f"{100 * gap:+.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}]")
+        cells.append(points(found))
     return cells
+
+
+def points(gap: Interval) -> str:
+    """A difference in points, with its interval."""
+    return f"{100 * gap.value:+.2f} [{100 * gap.low:+.2f}, {100 * gap.high:+.2f}]"
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -191,13 +196,17 @@ def cascade(quick: bool) -> None:
         [
             [m.label, *(f"{m.accuracy(b):.2%}" for b in BUDGETS), f"{m.figures['eefp'].value:.3f}"]
             for m in table.methods
+        ]
+        + [
+            [f"Mix of pairs, chosen on {name}", *pair_rows(ledger, test), ""]
+            for name, ledger in {"val": val, "held_out and val": train, "test": test}.items()
         ],
     )
     rivals = ["calibrated", "pairs", "baseline:smooth"]
     rows = [[f"over {table[name].label}", *against(table, test, "auto", name)] for name in rivals]
+    mixed = [table["auto"].differences["pair-mix"][f"accuracy@{budget:g}"] for budget in BUDGETS]
+    rows.append(["over the mix of pairs, chosen on held_out and val", *map(points, mixed)])
     print_table(["Auto, points", *heads[1:-1]], rows)
-    hindsight = [f"{budget:.0%}: {pairs_in_hindsight(test, budget):.2%}" for budget in BUDGETS]
-    print("pairs with thresholds and mixtures chosen on test itself,", ", ".join(hindsight))
     singles = [f"{float(c):.0%}: {float(a):.2%}" for c, a in zip(costs, alone, strict=True)]
     print("models alone, cost and accuracy:", ", ".join(singles))
     best = table.plans["auto"][0]
@@ -208,49 +217,30 @@ def cascade(quick: bool) -> None:
         full = interval_of("accuracy", float(gaps.mean()), moved, len(test))
         print(
             f"auto at {budget:.0%}: {outcome.accuracy:.2%} for {outcome.mean_cost:.1%} of the "
-            f"dollars, {100 * full.value:+.2f} [{100 * full.low:+.2f}, {100 * full.high:+.2f}] "
-            f"points against the last model; models {best[budget].exits}; "
+            f"dollars, {points(full)} points against the last model; models {best[budget].exits}; "
             f"{outcome.gave_up_share:.1%} gave up, which lost {outcome.gave_up_loss:.1%}"
         )
     print()
-    draw(table, costs, alone)
+    draw(table, pair_envelope([train], test), costs, alone)
 
 
-def pairs_in_hindsight(test: Ledger, budget: float) -> float:
-    """The convex envelope of all cascades of two models, as if test were known: a hard rival."""
-    points = []
-    for first, second in combinations(range(test.num_exits), 2):
-        kept = test.keep_exits([first, second])
-        assert kept.sample_costs is not None
-        order = kept.outputs[:, 0, 0].argsort(descending=True)  # the surest stop first
-        costs = kept.sample_costs.cumulative[order] / test.reference_cost
-        right = kept.labels[order].double()
-        for values in (costs, right):
-            early = torch.cat([torch.zeros(1).double(), values[:, 0].cumsum(0)])
-            late = values[:, 1].sum() - torch.cat(
-                [torch.zeros(1).double(), values[:, 1].cumsum(0)]
-            )
-            points.append((early + late) / len(test))
-    spent, hits = torch.cat(points[::2]).numpy(), torch.cat(points[1::2]).numpy()
-    below = np.flatnonzero(spent <= budget + 1e-12)
-    above = np.flatnonzero(spent > budget)
-    # The best mixture of a cheaper and a dearer point that costs the budget.
-    below = below[np.argsort(-hits[below])[:400]]
-    above = above[np.argsort(-hits[above])[:400]]
-    share = (budget - spent[below, None]) / (spent[above] - spent[below, None])
-    mixed = hits[below, None] + share * (hits[above] - hits[below, None])
-    return float(max(hits[below].max(), mixed.max(initial=0.0)))
+def pair_rows(chosen_on: Ledger, test: Ledger) -> list[str]:
+    """Accuracies of the envelope of two-model cascades that is best on some questions."""
+    envelope = pair_envelope([chosen_on], test)
+    return [f"{envelope.at(budget).accuracy:.2%}" for budget in BUDGETS]
 
 
-def draw(table: Comparison, costs: Tensor, alone: Tensor) -> None:
+def draw(table: Comparison, pairs: PairEnvelope, costs: Tensor, alone: Tensor) -> None:
     """Accuracy against dollars, as story-answers.svg."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
-    for name in ("auto", "pairs", "calibrated"):
-        grid = np.linspace(0.1, 1, 91)
+    grid = np.linspace(0.1, 1, 91)
+    for name in ("auto", "calibrated"):
         curve = table[name].curves[0]  # of the policy for the middle budget
         reached = [100 * curve.at(budget).accuracy for budget in grid]
         axes.plot(grid, reached, label=table[name].label)
+    mixed = [100 * pairs.at(budget).accuracy for budget in grid]
+    axes.plot(grid, mixed, label="Mix of two-model cascades")
     axes.plot(costs, 100 * alone, "o", color="0.3", label="one model alone")
     axes.set(xlabel="dollars, as a share of the largest model alone", ylabel="accuracy, %")
     axes.legend(frameon=False)

@@ -142,8 +142,14 @@ class Costs:
     @property
     def alone(self) -> Tensor:
         """`[M]` float64: the cost of a network that has only exit m, without heads before it."""
-        stages = torch.tensor(self.stages, dtype=torch.float64).cumsum(0)
-        return stages + torch.tensor(self.heads, dtype=torch.float64)
+        ends = enumerate(self.heads, start=1)
+        alone = [sum(self.stages[_start(self.stages, end) : end]) + head for end, head in ends]
+        return torch.tensor(alone, dtype=torch.float64)
+
+    @property
+    def is_cascade(self) -> bool:
+        """Whether some exits are models of their own, which start afresh; see `of_members`."""
+        return 0.0 in self.stages[1:]
 
     def cumulative_at(self, left: Tensor, looked_at: Tensor) -> Tensor:
         """What a sample pays for answering at each exit, when batches shrink: `[P, M]` float64.
@@ -178,16 +184,22 @@ class Costs:
         return torch.from_numpy(np.stack(columns, axis=1))
 
     def keep(self, exits: Sequence[int]) -> "Costs":
-        """Keep these exits: dropped heads cost nothing, their stages join the next kept exit."""
-        bounds = [0, *(exit_index + 1 for exit_index in exits)]
-        stages = tuple(sum(self.stages[a:b]) for a, b in pairwise(bounds))
+        """Keep these exits: dropped heads cost nothing, their stages join the next kept exit.
+
+        A model of its own does not need what was dropped before it, so those stages are gone.
+
+        Example:
+            >>> network_and_model = Costs(stages=(4, 6, 0), heads=(1, 1, 50))
+            >>> network_and_model.keep([0, 2]).cumulative.tolist()
+            [5.0, 55.0]
+        """
+        bounds = _bounds(self.stages, exits)
+        stages = tuple(sum(self.stages[a:b]) for a, b in bounds)
         heads = tuple(self.heads[exit_index] for exit_index in exits)
         curves: tuple[tuple[tuple[float, ...], ...], ...] = ()
         if self.shrinking:
             together, looks = self.shrinking
-            joined = [
-                tuple(map(sum, zip(*together[a:b], strict=True))) for a, b in pairwise(bounds)
-            ]
+            joined = [tuple(map(sum, zip(*together[a:b], strict=True))) for a, b in bounds]
             curves = (tuple(joined), tuple(looks[exit_index] for exit_index in exits))
         back = None if self.looking_back is None else self.looking_back.keep(exits)
         return Costs(stages, heads, self.reference, self.unit, curves, back, self.origin)
@@ -287,10 +299,22 @@ class SampleCosts:
 
     def keep(self, exits: Sequence[int]) -> "SampleCosts":
         """Keep these exits, as `Costs.keep` does."""
-        bounds = [0, *(exit_index + 1 for exit_index in exits)]
-        stages = [self.stages[:, a:b].sum(dim=1) for a, b in pairwise(bounds)]
+        bounds = _bounds(self.stages.sum(dim=0).tolist(), exits)
+        stages = [self.stages[:, a:b].sum(dim=1) for a, b in bounds]
         heads = self.heads[:, list(exits)]
         return SampleCosts(torch.stack(stages, dim=1), heads, self.reference, self.unit)
+
+
+def _start(stages: Sequence[float], end: int, begin: int = 0) -> int:
+    """The first stage that an exit needs of those in `begin..end-1`: a free one starts afresh."""
+    free = [number for number in range(max(begin, 1), end) if stages[number] == 0]
+    return free[-1] if free else begin
+
+
+def _bounds(stages: Sequence[float], exits: Sequence[int]) -> list[tuple[int, int]]:
+    """The stages from `a` to before `b` that each kept exit pays for."""
+    ends = [0, *(exit_index + 1 for exit_index in exits)]
+    return [(_start(stages, b, a), b) for a, b in pairwise(ends)]
 
 
 def mean_costs(costs: Tensor) -> Tensor:

@@ -125,6 +125,14 @@ def test_keeping_models_of_a_cascade_drops_what_the_others_cost():
     assert kept.reference_cost == 15
     assert ledger.take([0]).reference_cost == 10
     assert Costs.of_members([1, 4, 10], "dollars").keep([0, 2]).cumulative.tolist() == [1, 11]
+    network_first = SampleCosts(
+        torch.tensor([[4.0, 6.0, 0.0]]).double(),
+        torch.tensor([[1.0, 1.0, 50.0]]).double(),
+        torch.tensor([50.0]).double(),
+    )
+    assert network_first.keep([0, 2]).cumulative.tolist() == [[5, 55]]
+    assert network_first.keep([1, 2]).cumulative.tolist() == [[11, 61]]
+    assert network_first.mean().alone.tolist() == [5, 11, 50]
 
 
 def test_a_sample_that_ends_keeps_its_answer_and_its_cost():

@@ -106,6 +106,22 @@ def test_exits_of_a_network_are_stages_too():
     assert {answer.stage for answer in cascade.run(images, dropped)} <= {0, 2, 4}
 
 
+def test_a_model_after_a_network_does_not_pay_for_exits_that_were_dropped():
+    network = offramp.build("convnet", num_classes=3, image_size=8)
+    images, labels = torch.rand(60, 3, 8, 8), torch.arange(60) % 3
+    other = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
+    cascade = Cascade([network, Member(other, cost=5e6)], unit="macs")
+    ledger = cascade.record((images, labels), split="all")
+    own = offramp.networks.count_macs(network)
+    assert ledger.cost_model.alone.tolist() == [*own.alone.tolist(), 5e6]
+    held_out, val, _ = (part.keep_exits([1, 4]) for part in ledger.partition())
+    wanted = [float(own.alone[1]), float(own.alone[1]) + 5e6]
+    assert held_out.costs.tolist() == pytest.approx(wanted)
+    policy = Policy(MaxProbability()).fit(held_out).tune(val, "geometric").at_point(100)
+    paid = {answer.stage: answer.cost for answer in cascade.run(images, policy)}
+    assert [paid[1], paid[4]] == pytest.approx(wanted)
+
+
 def test_models_that_are_left_out_are_not_asked():
     asked = []
 

@@ -118,9 +118,12 @@ class Resamples:
     def accuracies(self, replay: Replay, budgets: Tensor) -> Tensor:
         """Resampled accuracies at the budgets, `[R, B]`: each resample has its own curve."""
         exits = replay.exits_by_point.T.long()  # [N, P]
-        right = self.means(replay.correct.gather(1, exits))
-        spent = self.means(replay.costs_by_point.T)
-        return accuracy_at(spent, right, budgets.float())[0].double()
+        return self.curves(replay.costs_by_point.T, replay.correct.gather(1, exits), budgets)
+
+    def curves(self, costs: Tensor, right: Tensor, budgets: Tensor) -> Tensor:
+        """The same from what each sample costs, and whether it is right, at points: `[N, P]`."""
+        found = accuracy_at(self.means(costs), self.means(right), budgets.float())
+        return found[0].double()
 
     def ece(self, replay: Replay, scorer: Scorer, bins: int = 15) -> Tensor | None:
         """Resampled calibration error, mean over all exits but the last, `[R]`, or None.

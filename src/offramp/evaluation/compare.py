@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 from offramp.errors import ConfigError
 from offramp.evaluation.bootstrap import Interval, Resamples, interval_of
 from offramp.evaluation.comparison import (
+    PAIR_MIX,
     RIVALS,
     Comparison,
     Figure,
@@ -19,6 +21,7 @@ from offramp.evaluation.comparison import (
 )
 from offramp.evaluation.diagnostics import diagnose
 from offramp.evaluation.outcome import exit_metrics
+from offramp.evaluation.pairs import PairEnvelope, pair_envelope
 from offramp.evaluation.references import references
 from offramp.ledger import Ledger
 from offramp.methods import Fits, Method, Plan, find_methods
@@ -76,9 +79,13 @@ def compare(
     if progress is not None:
         progress(len(chosen), len(chosen), "done")
     setting = _setting(held_out, val, test, seeds, resamples)
-    rows = references(val, test, budgets)
-    comparison = Comparison(tuple(budgets), results, rows, setting, plans)
+    comparison = Comparison(
+        tuple(budgets), results, references(val, test, budgets), setting, plans
+    )
     _mark_best(comparison, resampled)
+    if test.cost_model.is_cascade:
+        known = [ledger for ledger in (held_out, val) if ledger.has_labels]
+        _set_beside_pairs(comparison, pair_envelope(known, test), draws, resampled)
     return comparison
 
 
@@ -169,6 +176,26 @@ def _mark_best(comparison: Comparison, resampled: dict[str, dict[str, Tensor]]) 
                     found = versus(method, by_name[rival], column)
                     if found is not None:
                         method.differences.setdefault(rival, {})[column] = found
+
+
+def _set_beside_pairs(
+    comparison: Comparison,
+    envelope: PairEnvelope,
+    draws: Resamples,
+    resampled: dict[str, dict[str, Tensor]],
+) -> None:
+    """Add what cascades of two models reach, and the differences to it."""
+    wanted = torch.tensor(comparison.budgets, dtype=torch.float64)
+    moved = draws.curves(envelope.costs, envelope.right, wanted)
+    mixes = [envelope.at(budget) for budget in comparison.budgets]
+    comparison.references = replace(comparison.references, pair_mixes=mixes)
+    for method in comparison.methods:
+        found = method.differences.setdefault(PAIR_MIX, {})
+        for number, (budget, mix) in enumerate(zip(comparison.budgets, mixes, strict=True)):
+            column = accuracy_key(budget)
+            gap = method.figures[column].value - mix.accuracy
+            gaps = resampled[method.name][column] - moved[:, number]
+            found[column] = interval_of(column, gap, gaps, comparison.setting["units"])
 
 
 def _check(budgets: Sequence[float], seeds: int, resamples: int) -> None:

@@ -19,6 +19,8 @@ from offramp.schema import plain, restore
 RIVALS = ("baseline", "temperature")
 """Methods that every other one is compared with, where they take part."""
 
+PAIR_MIX = "pair-mix"
+"""What methods for cascades are compared with too: the best mix of cascades of two models."""
 
 SMALL_GAIN = 0.005
 """A gain below which shares of it are not stated."""
@@ -56,7 +58,7 @@ class MethodResult:
     # time to fit, tune and measure all seeds; methods that differ in their thresholds only are
     # fitted once, which counts for the first
     seconds: float = float("nan")
-    # by rival (`baseline`, `temperature`) and column
+    # by rival (`baseline`, `temperature`; `pair-mix` for cascades) and column
     differences: dict[str, dict[str, Interval]] = field(default_factory=dict)
 
     @property

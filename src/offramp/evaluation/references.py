@@ -1,7 +1,7 @@
 """What to hold methods against: fixed exits and their mixes, what is reachable, and the oracle."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from offramp.answers import GeometricEnsemble
 from offramp.costs import mean_costs
 from offramp.errors import LedgerError
+from offramp.evaluation.pairs import PairMix
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import folds
 from offramp.replay import GRID, AccuracyAt, accuracy_at
@@ -57,6 +58,8 @@ class References:
             the cost of the first exit where the budget is below it.
         oracle_curve: The same at every whole per cent from the first exit's cost on.
         hopeless_share: Share of test samples that no exit gets right.
+        pair_mixes: Of a cascade, per budget: the mix of two cascades of two models that is best
+            on held_out and val together; empty for anything else.
     """
 
     fixed: list[FixedExit]
@@ -68,6 +71,7 @@ class References:
     oracle: list[AccuracyAt]
     oracle_curve: list[AccuracyAt]
     hopeless_share: float
+    pair_mixes: list[PairMix] = field(default_factory=list)
 
 
 def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> References:

@@ -12,10 +12,19 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from offramp.evaluation.bootstrap import Interval
-from offramp.evaluation.comparison import RIVALS, Comparison, Figure, MethodResult, accuracy_key
+from offramp.evaluation.comparison import (
+    PAIR_MIX,
+    RIVALS,
+    Comparison,
+    Figure,
+    MethodResult,
+    accuracy_key,
+)
+from offramp.evaluation.pairs import PairMix
 from offramp.evaluation.references import FixedExit, FixedMix
 from offramp.replay import AccuracyAt
 
+Reference = FixedExit | FixedMix | PairMix | AccuracyAt
 FEW_SAMPLES = 200  # of test: with fewer, half a point cannot be seen
 
 
@@ -130,7 +139,7 @@ class ResultTable:
 def comparison_tables(comparison: Comparison) -> list[ResultTable]:
     """The tables of a comparison: methods, differences to the rivals, and each exit alone."""
     found = [_methods(comparison)]
-    for rival in ("baseline", "temperature"):
+    for rival in (*RIVALS, PAIR_MIX):
         if any(rival in method.differences for method in comparison.methods):
             found.append(_differences(comparison, rival))
     compared = {method.name for method in comparison.methods}
@@ -159,8 +168,19 @@ def _methods(comparison: Comparison) -> ResultTable:
         "but the last; ECE last is that of the max probability of the last answer. (@ x) is the "
         "cost nearest to a budget that is out of reach. The mix answers at one of two exits, at "
         "random; Reachable sees the logits of all exits, but no label; the oracle sees the labels."
+        + _of_pairs(comparison)
         + _uncharged(comparison)
         + _coarse(comparison),
+    )
+
+
+def _of_pairs(comparison: Comparison) -> str:
+    if not comparison.references.pair_mixes:
+        return ""
+    return (
+        " The mix of two-model cascades takes one of two pairs of models at random, with a "
+        "threshold on the confidence of the first; pairs and thresholds are the best on held_out "
+        "and val together."
     )
 
 
@@ -196,16 +216,19 @@ def _reference_rows(comparison: Comparison) -> list[list[Cell]]:
     blank = ("", "", "")
     budgets = comparison.budgets
     full = [rows.full] * len(budgets)
+    pairs = map(_reference, rows.pair_mixes, budgets)
+    beside = [cells("Mix of two-model cascades", "", *pairs, *blank)] if rows.pair_mixes else []
     return [
         cells("Best fixed exit", "", *map(_reference, rows.best_fixed, budgets), *blank),
         cells("Mix of two fixed exits", "", *map(_reference, rows.mixes, budgets), *blank),
+        *beside,
         cells("Full network", "", *map(_reference, full, budgets), *blank),
         cells("Reachable", "", *map(_reference, rows.reachable, budgets), *blank),
         cells("Oracle", "", *map(_reference, rows.oracle, budgets), *blank),
     ]
 
 
-def _reference(point: FixedExit | FixedMix | AccuracyAt, budget: float) -> str:
+def _reference(point: Reference, budget: float) -> str:
     out_of_reach = f" (@ {_share(point.cost)})" if point.cost > budget + 1e-9 else ""
     return f"{100 * point.accuracy:.2f}{out_of_reach}"
 
@@ -221,9 +244,10 @@ def _differences(comparison: Comparison, rival: str) -> ResultTable:
 
     shares = [_share(budget) for budget in comparison.budgets]
     methods = [method for method in comparison.methods if rival in method.differences]
+    named = "the mix of two-model cascades" if rival == PAIR_MIX else rival
     return ResultTable(
         f"versus-{rival}",
-        f"Difference to {rival}, with 95 % intervals",
+        f"Difference to {named}, with 95 % intervals",
         ["method", "thresholds", *shares, "ECE", "EEFP"],
         [row(method) for method in methods],
         "Accuracy in points; paired bootstrap over test samples. Bold: the interval excludes "
@@ -376,7 +400,8 @@ TIDY_COLUMNS = ["method", "label", "figure", "value", "spread", "cost", "among_b
 def tidy_csv(comparison: Comparison) -> str:
     """One row per method or reference and figure; accuracies as shares, empty where unknown."""
     out = io.StringIO()
-    gaps = [f"{end}_{rival}" for rival in RIVALS for end in ("minus", "low", "high")]
+    rivals = [*RIVALS, *[PAIR_MIX] * bool(comparison.references.pair_mixes)]
+    gaps = [f"{end}_{rival}" for rival in rivals for end in ("minus", "low", "high")]
     writer = csv.DictWriter(out, [*TIDY_COLUMNS, *gaps], lineterminator="\n")
     writer.writeheader()
     for method in comparison.methods:
@@ -406,11 +431,12 @@ def _method_rows(method: MethodResult) -> Iterator[dict[str, Any]]:
 
 def _tidy_reference_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
     rows = comparison.references
-    by_name: dict[str, Sequence[FixedExit | FixedMix | AccuracyAt]] = {
+    by_name: dict[str, Sequence[Reference]] = {
         "best-fixed-exit": rows.best_fixed,
         "fixed-mix": rows.mixes,
         "reachable": rows.reachable,
         "oracle": rows.oracle,
+        **({PAIR_MIX: rows.pair_mixes} if rows.pair_mixes else {}),
     }
     for name, points in by_name.items():
         for budget, point in zip(comparison.budgets, points, strict=True):

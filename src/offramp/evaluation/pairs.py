@@ -1,0 +1,180 @@
+"""The envelope of two-model cascades: what a longer cascade has to beat.
+
+Two models with a threshold on the confidence of the first are a point of cost and accuracy, and
+two such points can be mixed at random. All that is reachable in this way, without a third model
+and without anything learned, lies below a concave curve (Bouchard 2026, arXiv 2605.06350, there
+without mixing).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offramp.answers import CurrentExit
+from offramp.ledger import Ledger
+from offramp.replay import accuracy_at, replay
+from offramp.scorers import MaxProbability
+from offramp.thresholds.rule import stops
+
+Numbers = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class PairMix:
+    """Two cascades of two models, one of which answers each sample, chosen at random."""
+
+    pairs: tuple[tuple[int, ...], ...]  # the cheaper and the dearer one; one stage: a model alone
+    share: float  # of the samples that go to the dearer one
+    cost: float  # as a share of the last model alone
+    accuracy: float  # on test
+
+
+@dataclass(frozen=True)
+class PairCascade:
+    """Two stages and a threshold between them, or one stage alone."""
+
+    stages: tuple[int, ...]
+    threshold: float = -torch.inf  # on the log-odds of the first; who is below goes on
+
+
+@dataclass(frozen=True)
+class PairEnvelope:
+    """Corners of the concave envelope on one split, as they fare on another.
+
+    Attributes:
+        corners: From the cheapest to the most accurate on the first split.
+        costs: `[N, V]` float64, what each sample costs at each corner, as shares.
+        right: bool `[N, V]`, whether it is answered correctly.
+
+    Example:
+        >>> from offramp import Costs, synthetic
+        >>> prices = Costs.of_members([1, 2, 4, 10], "dollars")
+        >>> splits = synthetic.ledgers(seed=0, exits=4)
+        >>> val, test = (splits[name].with_costs(prices) for name in ("val", "test"))
+        >>> mix = pair_envelope([val], test).at(0.5)
+        >>> round(mix.cost, 6), 0 <= mix.share <= 1, len(mix.pairs)
+        (0.5, True, 2)
+    """
+
+    corners: list[PairCascade]
+    costs: Tensor
+    right: Tensor
+
+    def at(self, budget: float) -> PairMix:
+        """The mix of neighbouring corners that costs a budget, or the nearest corner."""
+        spent, hits = self.costs.mean(dim=0), self.right.double().mean(dim=0)
+        wanted = torch.tensor([budget], dtype=torch.float64)
+        accuracy, cost = (float(x) for x in accuracy_at(spent[None], hits[None], wanted))
+        order = spent.argsort(stable=True)
+        place = int(torch.searchsorted(spent[order], cost).clamp(1, max(len(spent) - 1, 1)))
+        low, high = (int(order[min(each, len(order) - 1)]) for each in (place - 1, place))
+        gap = float(spent[high] - spent[low])
+        share = (cost - float(spent[low])) / gap if gap > 0 else 0.0
+        pairs = self.corners[low].stages, self.corners[high].stages
+        return PairMix(pairs, share, cost, accuracy)
+
+
+def pair_envelope(chosen_on: Sequence[Ledger], test: Ledger) -> PairEnvelope:
+    """Find the envelope of all pairs of stages on some splits, and measure its corners on test.
+
+    Nothing is fitted, so that all samples but those of test may choose pairs and thresholds.
+
+    Args:
+        chosen_on: held_out and val, say.
+        test: To measure on.
+    """
+    corners = _corners(_Samples.of(chosen_on))
+    samples = _Samples.of([test])
+    measured = [samples.answered(corner) for corner in corners]
+    costs, right = (torch.stack(columns, dim=1) for columns in zip(*measured, strict=True))
+    return PairEnvelope(corners, costs, right)
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """What every stage says of the samples of some ledgers: log-odds and right or wrong."""
+
+    ledgers: Sequence[Ledger]
+    scores: Tensor  # [N, M]
+    correct: Tensor  # bool [N, M]
+    reference: float  # mean cost of the last model alone
+
+    @classmethod
+    def of(cls, ledgers: Sequence[Ledger]) -> "_Samples":
+        found = [replay(CurrentExit(), MaxProbability(), ledger) for ledger in ledgers]
+        whole = sum(len(ledger) * ledger.reference_cost for ledger in ledgers)
+        return cls(
+            ledgers,
+            torch.cat([each.scores for each in found]).double(),
+            torch.cat([each.network_correct for each in found]),
+            whole / sum(map(len, ledgers)),
+        )
+
+    def costs(self, stages: Sequence[int]) -> Tensor:
+        """`[N, 1 or 2]` float64: what these stages cost each sample, all others left out."""
+        kept = [ledger.keep_exits(stages) for ledger in self.ledgers]
+        found = [each.cumulative_costs.expand(len(each), -1) for each in kept]
+        return torch.cat(found) / self.reference
+
+    def answered(self, corner: PairCascade) -> tuple[Tensor, Tensor]:
+        """What each sample costs `[N]`, and whether it is answered correctly `[N]`."""
+        stopped = stops(self.scores[:, corner.stages[0]], corner.threshold)
+        costs, correct = self.costs(corner.stages), self.correct[:, list(corner.stages)]
+        cost, right = (torch.where(stopped, x[:, 0], x[:, -1]) for x in (costs, correct))
+        return cost, right
+
+
+def _corners(samples: _Samples) -> list[PairCascade]:
+    exits = samples.scores.shape[1]
+    points = [PairCascade((stage,)) for stage in range(exits)]
+    for first in range(exits - 1):
+        ordered, order = samples.scores[:, first].sort(descending=True)
+        between = (ordered[:-1] > ordered[1:]).nonzero().squeeze(1)  # no threshold parts ties
+        limits = ((ordered[between] + ordered[between + 1]) / 2).tolist()
+        if not limits:
+            continue
+        for second in range(first + 1, exits):
+            pair = (first, second)
+            spent = _means(samples.costs(pair)[order])[between]
+            hits = _means(samples.correct[order][:, pair].double())[between]
+            kept = upper_hull(spent.numpy(), hits.numpy())
+            points += [PairCascade(pair, limits[index]) for index in kept]
+    means = [[float(x.double().mean()) for x in samples.answered(point)] for point in points]
+    return [points[index] for index in upper_hull(*np.array(means).T)]
+
+
+def _means(values: Tensor) -> Tensor:
+    """`[N]`: the mean of values `[N, 2]` when the first 1, 2, ... samples stop early."""
+    early, late = values.unbind(1)
+    return (early.cumsum(0) + late.sum() - late.cumsum(0)) / len(values)
+
+
+def upper_hull(costs: Numbers, accuracies: Numbers) -> list[int]:
+    """Numbers of the points on the concave envelope, from the cheapest to the most accurate.
+
+    Args:
+        costs: `[P]`.
+        accuracies: `[P]`.
+
+    Example:
+        >>> upper_hull(np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.2, 0.3, 0.8, 0.7]))
+        [0, 2]
+    """
+    order = np.lexsort((-accuracies, costs))
+    best = np.maximum.accumulate(accuracies[order])
+    better = np.concatenate([[True], accuracies[order][1:] > best[:-1]])  # a dearer one must pay
+    kept: list[int] = []
+    for index in order[better].tolist():
+        while len(kept) > 1 and _is_below(kept[-2], kept[-1], index, costs, accuracies):
+            kept.pop()
+        kept.append(index)
+    return kept
+
+
+def _is_below(one: int, two: int, three: int, costs: Numbers, accuracies: Numbers) -> bool:
+    """Whether the second of three points lies on or below the line through the others."""
+    rise = (accuracies[three] - accuracies[one]) * (costs[two] - costs[one])
+    return bool((accuracies[two] - accuracies[one]) * (costs[three] - costs[one]) <= rise)
