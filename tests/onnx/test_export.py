@@ -63,6 +63,19 @@ def test_an_export_does_not_overwrite_a_policy(make, tmp_path):
         export(world.network, world.policy, tmp_path / "policy", world.inputs(3))
 
 
+def test_a_policy_for_answers_without_logits_is_refused_at_once(make, tmp_path):
+    world = make("flat", exits=2)
+    said = {"confidence": [[0.3, 0.9], [0.8, 0.9]] * 30, "correct": [[False, True]] * 60}
+    ledger = offramp.Ledger.from_answers(**said, costs=[1, 2], split="all")
+    held_out, val, _ = ledger.partition()
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val).at_point(0)
+    with pytest.raises(
+        NetworkError, match=r"without logits, .* policy.start\(\)"
+    ):
+        export(world.network, policy, tmp_path / "out", world.inputs(3))
+    assert not (tmp_path / "out").exists()
+
+
 CORRUPTIONS = {
     "../stage.onnx": ("segments.0.graph.file", "`file` must be a bare name"),
     "/etc/passwd.onnx": ("segments.0.graph.file", "`file` must be a bare name"),

@@ -11,6 +11,7 @@ from offramp.answers import (
     ClassWiseEnsemble,
     CurrentExit,
     GeometricEnsemble,
+    MajorityVote,
     ProductOfExperts,
     StackingNetwork,
 )
@@ -120,10 +121,10 @@ ANSWERS = {
             StackingNetwork(k=2, hidden=4),
         ),
         (BreakEven(), ProductOfExperts()),
-        (LogisticCorrector(), CurrentExit()),
+        (LogisticCorrector(), MajorityVote()),
         (offramp.Corrector(hidden=16, log_odds=False), CurrentExit()),
     ],
-    ids=["gates", "utility", "break-even", "logistic", "paper"],
+    ids=["gates", "utility", "break-even", "vote", "paper"],
 )
 def test_learned_scorers_decide_alike_in_a_graph(make_once, tmp_path, scorer, answer):
     world = make_once("flat", scorer, answer, exits=3)
