@@ -1,6 +1,7 @@
 """What a page shows of a method is what the policy does."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from offramp import Corrector, MaxProbability, Method, Policy, compare, evaluate
 from offramp.evaluation import Comparison
 from offramp.evaluation.diagnostics import score_histograms
+from offramp.report.tables import comparison_tables
 from offramp.schema import plain, restore
 from offramp.scorers import Patience
 from offramp.targets import hopeless, oracle_accuracies, oracle_accuracy
@@ -128,3 +130,35 @@ def test_histograms_part_the_samples_by_their_target():
     found = score_histograms(scores, scores > 0.45, bins=2)
     assert found.stop.tolist() == [[0, 5]]
     assert found.go.tolist() == [[5, 0]]
+
+
+def test_exits_that_a_policy_leaves_out_keep_their_place(splits):
+    ledgers = {name: ledger.keep_exits([0, 2, 4]) for name, ledger in splits.items()}
+    method = METHODS[1]
+
+    class Few(Method):
+        """The same with exits 0, 2 and 4 only."""
+
+        def plans(self, held_out, val, budgets, seeds, fits=None):
+            kept = (each.keep_exits([0, 2, 4]) for each in (held_out, val))
+            return [replace(p, exits=[0, 2, 4]) for p in super().plans(*kept, budgets, seeds)]
+
+    few = Few("few", "Few", method.scorer)
+    table = compare(**splits, methods=[few], budgets=[0.5], seeds=1, resamples=5)
+    alone = compare(**ledgers, methods=[method], budgets=[0.5], seeds=1, resamples=5)
+    every, some = table["few"], alone["eefp"]
+    places = [0, 2, 4]
+    for figure in ("accuracy", "ece", "eefp"):
+        found = getattr(every.exits[0], figure)
+        assert len(found) == 5 and np.isnan(found[[1, 3]]).all()
+        np.testing.assert_array_equal(found[places], getattr(some.exits[0], figure))
+    points, expected = every.diagnostics.points, some.diagnostics.points
+    for name in ("shares", "sure", "gave_up"):
+        np.testing.assert_array_equal(getattr(points, name)[:, places], getattr(expected, name))
+        assert not getattr(points, name)[:, [1, 3]].any()
+    np.testing.assert_array_equal(points.thresholds[:, [0, 2]], expected.thresholds)
+    assert np.isposinf(points.thresholds[:, [1, 3]]).all()
+    assert every.diagnostics.histograms.stop.shape[0] == 4
+    assert not every.diagnostics.histograms.stop[[1, 3]].any()
+    assert comparison_tables(table)[-1].rows[1][3].text == "-"  # which once did not exist
+    assert "   2  " in str(evaluate(table.plans["few"][0][0.5], splits["test"]))

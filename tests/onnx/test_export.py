@@ -69,9 +69,7 @@ def test_a_policy_for_answers_without_logits_is_refused_at_once(make, tmp_path):
     ledger = offramp.Ledger.from_answers(**said, costs=[1, 2], split="all")
     held_out, val, _ = ledger.partition()
     policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val).at_point(0)
-    with pytest.raises(
-        NetworkError, match=r"without logits, .* policy.start\(\)"
-    ):
+    with pytest.raises(NetworkError, match=r"without logits, .* policy.start\(\)"):
         export(world.network, policy, tmp_path / "out", world.inputs(3))
     assert not (tmp_path / "out").exists()
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from offramp import Corrector, Method, compare
+from offramp import Corrector, Ledger, Method, compare
 from offramp.report import SampleStrip, Section, write_comparison, write_page
 
 pytestmark = pytest.mark.browser
@@ -282,3 +282,60 @@ def test_without_scripts_the_tables_are_there(visit):
     body = page.locator("main").inner_text()
     assert "The charts need JavaScript" in body
     assert "Accuracy (%) at a mean cost" in body
+
+
+@pytest.fixture(scope="module")
+def answers(chromium, tmp_path_factory):
+    """A page of answers without logits, of which one method leaves stages out."""
+    rng = np.random.default_rng(0)
+    found = rng.integers(0, 6, 607)[:, None] <= np.arange(4)  # some never are
+    odds = np.where(found, 1.5, -1.5) + rng.normal(size=found.shape)
+    ledger = Ledger.from_answers(
+        confidence=1 / (1 + np.exp(-odds)), correct=found, costs=[1, 2, 3, 4], split="all"
+    )
+    table = compare(*ledger.partition(), ["eefp-logistic", "pairs"], [0.5], 1, resamples=5)
+    folder = tmp_path_factory.mktemp("answers")
+    path = write_page(folder / "report.html", "Answers", [Section("One", table)], {})
+    page = chromium.new_page()
+    page.goto(path.as_uri())
+    page.wait_for_selector('[data-chart="hopeless"] .main-svg')
+    yield page, table
+    page.close()
+
+
+def test_of_answers_the_page_tells_who_was_sure_and_who_gave_up(answers):
+    page, table = answers
+    set_slider(page, 60)
+    points = table["eefp-logistic"].diagnostics.points
+    sure, gave_up = points.sure[59], points.gave_up[59]
+    assert gave_up.sum() > 0.01
+    assert text(page, '[data-side="left"] [data-value="ways"]') == (
+        f"stopped early: {100 * sure.sum():.1f} % sure, {100 * gave_up.sum():.1f} % as hopeless"
+    )
+    assert plotted(page, "shares", 1) == pytest.approx(100 * gave_up)  # the hatched bars
+    kept = points.shares[59] - gave_up
+    assert plotted(page, "shares", 0) == pytest.approx(100 * kept)
+    exit_index = int(gave_up.argmax())
+    row = page.locator('[data-table="points"] tbody tr').nth(exit_index)
+    shown = row.locator('[data-value="share"]').first.inner_text().replace("\u202f", " ")
+    assert f"{100 * gave_up[exit_index]:.1f} % hopeless" in shown
+    assert "classes" not in page.locator(".facts").first.inner_text()
+
+
+def test_stages_that_a_method_leaves_out_are_shown_as_closed(answers):
+    page, table = answers
+    policy = table.plans["pairs"][0][0.5]
+    rows = page.locator('[data-table="points"] tbody tr')
+    assert rows.count() == 4
+    for number in range(4):
+        limit = rows.nth(number).locator('[data-value="threshold"]').nth(1).inner_text()
+        share = rows.nth(number).locator('[data-value="share"]').nth(1).inner_text()
+        if number not in policy.exits:
+            assert share.startswith("0.0")
+            assert limit == "closed" or number == 3
+    assert "NaN" not in page.locator("main").inner_text()
+    page.locator('[data-control="method"]').select_option("1")
+    out = next(number for number in range(3) if number not in policy.exits)
+    page.locator('[data-control="exit"] label').nth(out).click()
+    assert "leaves the exit out" in page.locator('[data-chart="histogram"]').inner_text()
+    assert text(page, '[data-value="exit-accuracy"]') == "–"

@@ -105,14 +105,15 @@ def _measure(
         column: torch.stack([run.resampled[column] for run in runs]).mean(dim=0)
         for column in runs[0].resampled
     }
+    first, count = runs[0], test.num_exits
     result = MethodResult(
         method.name,
         method.label,
         {**method.describe(), **plans[0].describe()},
         figures,
-        [run.exits for run in runs],
+        [run.exits.among(run.kept, count) for run in runs],
         [run.replay.curve for run in runs],
-        diagnose(runs[0].policy, runs[0].replay),
+        diagnose(first.policy, first.replay).among(first.kept, count),
     )
     return result, resampled
 
@@ -121,13 +122,14 @@ class _Run:
     """One plan on test: accuracies at every budget, the rest at the middle one."""
 
     def __init__(self, plan: Plan, test: Ledger, draws: Resamples) -> None:
-        budgets, test = list(plan), plan.view(test)
+        budgets, known, test = list(plan), test.exits, plan.view(test)
         # Policies that share their operating points differ in the chosen one alone.
         policies = {id(policy.points): policy for policy in plan.values()}
         replays = {key: policy.replay(test) for key, policy in policies.items()}
         wanted = torch.tensor(budgets, dtype=torch.float64)
         accuracies = {key: draws.accuracies(each, wanted) for key, each in replays.items()}
         self.policy = plan[budgets[len(budgets) // 2]]
+        self.kept = [known.index(number) for number in self.policy.exits]
         self.replay = replays[id(self.policy.points)]
         self.exits = exit_metrics(self.replay, self.policy.scorer)
         self.values, self.costs, self.resampled = {}, {}, {}  # by column, budget, column [R]

@@ -1,12 +1,14 @@
 """Looking into one method: what it does at every budget, and what its scores are like."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from offramp.evaluation.outcome import placed
 from offramp.metrics import Floats, ece_bins
 from offramp.policy import Policy
 from offramp.replay import GRID, SURE, Replay
@@ -34,10 +36,25 @@ class BudgetPoints:
     stated: Floats | None
     # `[G]`, mean cost on the test samples that no exit gets right; NaN where there are none
     hopeless_costs: Floats
-    # `[G]`, share of the test samples that stop early with a confidence of at least one half, and
-    # with less, as hopeless
+    # `[G, M]`, share of the test samples that stop early at each exit with a confidence of at
+    # least one half, and with less, as hopeless
     sure: Floats
     gave_up: Floats
+
+    def among(self, exits: Sequence[int], count: int) -> "BudgetPoints":
+        """The same among all exits of a network: nobody leaves at those that are left out."""
+        thresholds = placed(self.thresholds.T, exits[:-1], count, np.inf)
+        thresholds[exits[-1]] = -np.inf  # where everybody leaves who is left
+        stated = self.stated
+        return replace(
+            self,
+            thresholds=thresholds[:-1].T,
+            stated=None if stated is None else placed(stated.T, exits[:-1], count, np.nan)[:-1].T,
+            **{
+                name: placed(getattr(self, name).T, exits, count, 0.0).T
+                for name in ("shares", "sure", "gave_up")
+            },
+        )
 
 
 @dataclass(frozen=True)
@@ -51,6 +68,11 @@ class Reliability:
     right: Floats  # `[M, B]`, share of right answers in each bin
     counts: Counts  # `[M, B]`, samples in each bin
 
+    def among(self, exits: Sequence[int], count: int) -> "Reliability":
+        """The same among all exits of a network; empty bins at those that are left out."""
+        stated, right = (placed(part, exits, count, np.nan) for part in (self.stated, self.right))
+        return Reliability(stated, right, placed(self.counts, exits, count, 0))
+
 
 @dataclass(frozen=True)
 class ScoreHistograms:
@@ -59,6 +81,14 @@ class ScoreHistograms:
     edges: Floats  # `[M-1, H+1]`; the outer bins also hold the half per cent beyond each end
     stop: Counts  # `[M-1, H]`, samples that are right here, or hopeless from here on
     go: Counts  # `[M-1, H]`, the others
+
+    def among(self, exits: Sequence[int], count: int) -> "ScoreHistograms":
+        """The same among all exits of a network; empty where no scorer runs."""
+        kept = exits[:-1]
+        edges = placed(self.edges, kept, count, 0.0)
+        edges += np.linspace(0, 1, edges.shape[1]) * (np.ptp(edges, axis=1, keepdims=True) == 0)
+        stop, go = (placed(part, kept, count, 0) for part in (self.stop, self.go))
+        return ScoreHistograms(edges[:-1], stop[:-1], go[:-1])
 
 
 @dataclass(frozen=True)
@@ -69,6 +99,15 @@ class Diagnostics:
     reliability: Reliability  # per exit
     histograms: ScoreHistograms  # per exit but the last
     hopeless_count: int  # test samples that no exit of the network gets right
+
+    def among(self, exits: Sequence[int], count: int) -> "Diagnostics":
+        """The same among all exits of a network, of which the policy has kept some."""
+        return Diagnostics(
+            self.points.among(exits, count),
+            self.reliability.among(exits, count),
+            self.histograms.among(exits, count),
+            self.hopeless_count,
+        )
 
 
 def diagnose(policy: Policy, replay: Replay) -> Diagnostics:
@@ -90,6 +129,14 @@ def _along_budgets(policy: Policy, replay: Replay) -> BudgetPoints:
     exits = replay.exits_by_point[chosen].long()  # [G, N]
     early = exits < replay.last_exits
     sure = replay.confidences.T.gather(0, exits) >= SURE
+
+    def by_exit(chosen: Tensor) -> Floats:
+        columns = [
+            (chosen & (exits == m)).double().mean(dim=1) for m in range(thresholds.shape[1])
+        ]
+        found: Floats = torch.stack(columns, dim=1).numpy()
+        return found
+
     return BudgetPoints(
         budgets=np.array(GRID),
         points=chosen.numpy(),
@@ -100,8 +147,8 @@ def _along_budgets(policy: Policy, replay: Replay) -> BudgetPoints:
         thresholds=thresholds[:, :-1].numpy(),
         stated=None if stated is None else stated.double().numpy(),
         hopeless_costs=replay.costs_by_point[chosen][:, replay.hopeless].mean(dim=1).numpy(),
-        sure=(early & sure).double().mean(dim=1).numpy(),
-        gave_up=(early & ~sure).double().mean(dim=1).numpy(),
+        sure=by_exit(early & sure),
+        gave_up=by_exit(early & ~sure),
     )
 
 

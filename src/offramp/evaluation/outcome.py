@@ -1,7 +1,8 @@
 """Outcome: what a policy does on test at one operating point."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from offramp.policy import Policy
 from offramp.replay import Replay
 from offramp.schema import plain
 from offramp.scorers import Scorer
+
+Numbers = TypeVar("Numbers", bound=np.ndarray[Any, Any])
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,29 @@ class ExitMetrics:
     eefp: Floats  # AUROC of the scores for the stop target; NaN at the last exit
     nll: Floats  # negative log-likelihood of the answer
     augrc: Floats  # of the scores for the answer being right; of the max probability at the last
+
+    def among(self, exits: Sequence[int], count: int) -> "ExitMetrics":
+        """The same among all exits of a network; NaN at those that a policy leaves out."""
+        every = {name: placed(values, exits, count, np.nan) for name, values in vars(self).items()}
+        return ExitMetrics(**every)
+
+
+def placed(values: Numbers, exits: Sequence[int], count: int, fill: float) -> Numbers:
+    """Values `[m, ...]` of some exits among all of them, `[M, ...]`.
+
+    Args:
+        values: Of the exits that a policy has kept.
+        exits: Their numbers.
+        count: How many exits there are.
+        fill: At the others.
+
+    Example:
+        >>> placed(np.array([0.5, 0.75]), [1, 3], 4, 0.0)
+        array([0.  , 0.5 , 0.  , 0.75])
+    """
+    every = np.full((count, *values.shape[1:]), fill, dtype=values.dtype)
+    every[list(exits)] = values
+    return every
 
 
 def exit_metrics(replay: Replay, scorer: Scorer) -> ExitMetrics:
@@ -63,6 +89,7 @@ class Outcome:
             were sure: with a confidence of at least one half. NaN otherwise, as the next two.
         gave_up_share: Share of samples that stopped early with less, as hopeless.
         gave_up_loss: Share of samples that gave up and would have been right at the last exit.
+        exit_numbers: `[M]`, which exits of the network these are; a policy may leave some out.
     """
 
     accuracy: float
@@ -76,6 +103,7 @@ class Outcome:
     sure_share: float = float("nan")
     gave_up_share: float = float("nan")
     gave_up_loss: float = float("nan")
+    exit_numbers: tuple[int, ...] = ()
 
     @property
     def ece(self) -> Floats:
@@ -106,10 +134,10 @@ class Outcome:
                 f"; {self.gave_up_loss:.1%} gave up and would have been right by going on"
             )
             lines.insert(2, ways)
-        columns = zip(
-            self.exit_shares, self.exits.accuracy, self.exits.ece, self.exits.eefp, strict=True
-        )
-        for number, (share, right, error, area) in enumerate(columns):
+        found = self.exits
+        numbers = self.exit_numbers or range(len(self.exit_shares))
+        columns = (numbers, self.exit_shares, found.accuracy, found.ece, found.eefp)
+        for number, share, right, error, area in zip(*columns, strict=True):
             lines.append(
                 f"{number:4d}  {share:6.1%}   {right:6.1%}  {_digits(error)}  {_digits(area)}"
             )
@@ -145,11 +173,12 @@ def evaluate(policy: Policy, test: Ledger, allow_split: str | None = None) -> Ou
         hopeless_cost=float(costs[lost].mean()) if lost.any() else float("nan"),
         hopeless_accuracy=float(right[lost].double().mean()) if lost.any() else float("nan"),
         full_accuracy=float(replay.network_correct[:, -1].double().mean()),
+        exit_numbers=policy.exits,
         **({} if policy.kind == "logits" else _ways_to_stop(replay)),
     )
 
 
-def _ways_to_stop(replay: Replay) -> dict[str, float]:
+def _ways_to_stop(replay: Replay) -> dict[str, Any]:
     """Shares of the samples that were sure, that gave up, and that lost a right answer by it."""
     early, gave_up = replay.exits < replay.last_exits, replay.gave_up
     regret = gave_up & ~replay.right & replay.network_correct[:, -1]

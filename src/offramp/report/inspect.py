@@ -159,10 +159,10 @@ def _tuned_on(policy: Policy) -> str:
 
 def _point(policy: Policy, selected: int) -> ResultTable:
     points = policy.points
-    columns = zip(policy.thresholds, points.shares[selected], strict=True)
+    columns = zip(policy.exits, policy.thresholds, points.shares[selected], strict=True)
     rows = [
         cells(number, f"{float(threshold):.6g}", f"{float(share):.1%}")
-        for number, (threshold, share) in enumerate(columns)
+        for number, threshold, share in columns
     ]
     split = _tuned_on(policy)
     # The accuracy on the samples that a policy was fitted on promises nothing.

@@ -28,6 +28,7 @@ def page_data(comparison: Comparison) -> dict[str, Any]:
     first = comparison.methods[0].diagnostics
     data: dict[str, Any] = plain(
         {
+            "kind": comparison.setting.get("kind", "logits"),
             "samples": comparison.setting["samples"]["test"],
             "hopeless": first.hopeless_count,
             "references": asdict(comparison.references),

@@ -179,15 +179,21 @@ class View:
         return comparison_tables(self.comparison)
 
     @property
+    def tells_ways(self) -> bool:
+        """Whether samples stop in two ways: sure or hopeless, as answers without logits do."""
+        return bool(self.comparison.setting.get("kind", "logits") != "logits")
+
+    @property
     def facts(self) -> list[tuple[str, str]]:
         """The figures at the top."""
         setting, full = self.comparison.setting, self.comparison.references.full
+        classes = [] if self.tells_ways else [("classes", f"{setting['classes']:,}")]
         return [
             ("full network accuracy", percent(full.accuracy, 2)),
             ("hopeless samples", percent(self.comparison.references.hopeless_share)),
             ("methods", str(len(self.comparison.methods))),
             ("exits", str(setting["exits"])),
-            ("classes", f"{setting['classes']:,}"),
+            *classes,
             ("test samples", f"{setting['samples']['test']:,}"),
         ]
 

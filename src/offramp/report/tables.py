@@ -277,7 +277,7 @@ def _ways_to_stop(comparison: Comparison) -> ResultTable:
     for method in comparison.methods:
         points = method.diagnostics.points
         places = [int(abs(points.budgets - budget).argmin()) for budget in comparison.budgets]
-        shares = [f"{points.sure[n]:.1%} / {points.gave_up[n]:.1%}" for n in places]
+        shares = [f"{points.sure[n].sum():.1%} / {points.gave_up[n].sum():.1%}" for n in places]
         rows.append(cells(method.label, *shares))
     return ResultTable(
         "ways",

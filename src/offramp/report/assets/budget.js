@@ -8,9 +8,19 @@ function showChosen(section) {
     root.querySelector('[data-value="accuracy"]').textContent = percent(points.accuracies[section.place], 2);
     root.querySelector('[data-value="cost"]').textContent = percent(points.costs[section.place], 1);
     root.querySelector('[data-value="val-cost"]').textContent = percent(points.val_costs[section.place], 1);
+    const ways = root.querySelector('[data-value="ways"]');
+    if (ways) ways.textContent = waysToStop(points, section.place);
   }
   section.find('[data-value="finding"]').textContent = finding(section);
   showPoints(section);
+}
+
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+// Of answers without logits: who stopped because they were sure, and who gave up.
+function waysToStop(points, place) {
+  const [sure, hopeless] = [points.sure[place], points.gave_up[place]].map(sum);
+  return `stopped early: ${percent(sure)} sure, ${percent(hopeless)} as hopeless`;
 }
 
 const signed = (value, digits) => (Number(value.toFixed(digits)) + 0 < 0 ? "−" : "+") + Math.abs(value).toFixed(digits);
@@ -47,7 +57,9 @@ function showPoints(section) {
   for (let exit = 0; exit < section.numExits; exit += 1) {
     const row = element("tr", {}, element("th", { scope: "row" }, String(exit)));
     for (const { points } of methods) {
-      row.append(element("td", { class: "group", "data-value": "share" }, percent(points.shares[section.place][exit])));
+      const hopeless = section.tellsWays ? points.gave_up[section.place][exit] : 0;
+      const note = hopeless > 0 ? [" ", element("small", {}, `${percent(hopeless)} hopeless`)] : [];
+      row.append(element("td", { class: "group", "data-value": "share" }, percent(points.shares[section.place][exit]), ...note));
       row.append(element("td", { "data-value": "threshold" }, ...threshold(points, section.place, exit)));
     }
     body.append(row);
@@ -56,14 +68,23 @@ function showPoints(section) {
 }
 
 function drawShares(section) {
-  const traces = [section.chosen.left, section.chosen.right].map((index, side) => {
+  const traces = [section.chosen.left, section.chosen.right].flatMap((index, side) => {
     const method = section.methods[index];
-    const shares = method.points.shares[section.place];
-    return {
-      type: "bar", x: shares.map((_, exit) => exit), y: shares.map((share) => 100 * share), name: literal(method.label),
-      marker: { color: methodColour(method, side ? 1 : 0.75) }, hovertemplate: "%{y:.1f} %",
-    };
+    const { shares, gave_up: hopeless } = method.points;
+    const bars = (part, values, hovertemplate, pattern) => ({
+      type: "bar", x: values.map((_, exit) => exit), y: values.map((share) => 100 * share),
+      name: literal(method.label + part), offsetgroup: String(side), hovertemplate,
+      marker: { color: methodColour(method, side ? 1 : 0.75), ...pattern },
+    });
+    const all = shares[section.place];
+    if (!section.tellsWays) return [bars("", all, "%{y:.1f} %")];
+    const lost = hopeless[section.place];
+    return [
+      bars("", all.map((share, exit) => share - lost[exit]), "%{y:.1f} %"),
+      bars(", hopeless", lost, "%{y:.1f} %", { pattern: { shape: "/", fillmode: "overlay", fgcolor: colour("paper"), solidity: 0.4 } }),
+    ];
   });
   const x = axis("exit", { dtick: 1, showgrid: false });
-  draw(section.chart("shares"), traces, layout(x, percentAxis("samples that leave", { rangemode: "tozero" }), { bargap: 0.3, bargroupgap: 0.08 }));
+  const y = percentAxis("samples that leave", { rangemode: "tozero" });
+  draw(section.chart("shares"), traces, layout(x, y, { barmode: section.tellsWays ? "stack" : "group", bargap: 0.3, bargroupgap: 0.08 }));
 }

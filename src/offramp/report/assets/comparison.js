@@ -15,6 +15,7 @@ class Comparison {
   }
 
   get methods() { return this.data.methods; }
+  get tellsWays() { return this.data.kind !== "logits"; }
   get numExits() { return this.data.references.fixed.length; }
   get budget() { return Number(this.find('[data-control="budget"]').value); }
   get shown() { return this.methods.filter((method) => !this.hidden.has(method.name)); }

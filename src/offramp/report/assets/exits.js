@@ -16,7 +16,7 @@ function showExitFacts(section) {
   const names = { accuracy: "accuracy", ece: "ECE", eefp: "EEFP", augrc: "AUGRC", nll: "NLL" };
   const made = Object.entries(names).map(([key, name]) => {
     const value = exits[key][section.exit];
-    const text = key === "accuracy" ? percent(value, 2) : decimal(value);
+    const text = key === "accuracy" && value !== null ? percent(value, 2) : decimal(value);
     return element("div", {}, element("dt", {}, name), element("dd", { "data-value": `exit-${key}` }, text));
   });
   section.find('[data-part="exit-facts"]').replaceChildren(...made);
@@ -39,7 +39,7 @@ function drawReliability(section) {
     }),
   ];
   const ends = { range: [-2, 102], dtick: 25, tick0: 0 };
-  const notes = bins.length ? [] : [nothing("This scorer states no probability.")];
+  const notes = bins.length ? [] : [nothing("No probability is stated here.")];
   draw(section.chart("reliability"), traces, layout(
     percentAxis("stated probability", ends), percentAxis("correct answers", ends),
     { hovermode: "closest", title: heading("Reliability"), annotations: notes },
@@ -48,10 +48,10 @@ function drawReliability(section) {
 
 function drawHistogram(section) {
   const method = section.methods[section.method];
-  const isLast = section.exit >= section.numExits - 1;
   const { edges, stop, go } = method.histograms;
+  const isScored = section.exit < stop.length && [...stop[section.exit], ...go[section.exit]].some((count) => count > 0);
   const kinds = [["stop", stop, "should stop"], ["go", go, "should continue"]];
-  const traces = isLast ? [] : kinds.map(([name, counts, label]) => {
+  const traces = !isScored ? [] : kinds.map(([name, counts, label]) => {
     const limits = edges[section.exit];
     const width = limits[1] - limits[0];
     return {
@@ -60,12 +60,13 @@ function drawHistogram(section) {
       hovertemplate: "%{y} samples",
     };
   });
-  const shapes = isLast ? [] : thresholdLine(method.points.thresholds[section.place][section.exit], edges[section.exit]);
-  const notes = isLast ? [nothing("No scorer runs at the last exit: every sample leaves.")] : [];
+  const shapes = !isScored ? [] : thresholdLine(method.points.thresholds[section.place][section.exit], edges[section.exit]);
+  const left = section.exit < stop.length ? "This method leaves the exit out." : "No scorer runs at the last exit: every sample leaves.";
+  const notes = isScored ? [] : [nothing(left)];
   draw(section.chart("histogram"), traces, layout(
-    axis("stop score", { hoverformat: ".2f", showgrid: false, visible: !isLast }), axis("samples", { rangemode: "tozero", visible: !isLast }),
+    axis("stop score", { hoverformat: ".2f", showgrid: false, visible: isScored }), axis("samples", { rangemode: "tozero", visible: isScored }),
     { barmode: "overlay", bargap: 0, title: heading("Scores"), shapes, annotations: notes,
-      showlegend: !isLast, legend: { x: 1, xanchor: "right", y: 1, yanchor: "top", font: { size: 12 }, bgcolor: "rgba(0,0,0,0)" } },
+      showlegend: isScored, legend: { x: 1, xanchor: "right", y: 1, yanchor: "top", font: { size: 12 }, bgcolor: "rgba(0,0,0,0)" } },
   ));
 }
 
