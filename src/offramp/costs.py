@@ -317,6 +317,32 @@ def _bounds(stages: Sequence[float], exits: Sequence[int]) -> list[tuple[int, in
     return [(_start(stages, b, a), b) for a, b in pairwise(ends)]
 
 
+def seconds_left(sizes: Sequence[int], seconds: Any, batch: int) -> Tensor:  # noqa: ANN401
+    """What rows of a batch cost when only a share of them is left, at the shares `OCCUPANCY`.
+
+    As it falls when rows leave at random: of a batch of eight, half is four rows on average.
+
+    Args:
+        sizes: `[S]` rows of the batches that were timed, ascending.
+        seconds: `[S]`, of each of them; what nobody reaches takes no time.
+        batch: Rows of the whole batch.
+
+    Returns:
+        `[G]` float64, seconds by row of the *whole* batch.
+
+    Example:
+        >>> seconds_left([1, 2], [1.0, 2.0], batch=2)[-2:].tolist()  # one second by row
+        [0.5, 1.0]
+        >>> seconds_left([1, 2], [2.0, 2.0], batch=2)[-2:].tolist()  # two, however many there are
+        [0.75, 1.0]
+    """
+    rows = np.arange(batch + 1)
+    each = torch.from_numpy(np.interp(rows, [0, *sizes], [0.0, *seconds]))
+    shares = torch.tensor(OCCUPANCY, dtype=torch.float64)[:, None]
+    drawn = torch.distributions.Binomial(batch, shares, validate_args=False)
+    return drawn.log_prob(torch.from_numpy(rows).double()).exp() @ each / batch
+
+
 def mean_costs(costs: Tensor) -> Tensor:
     """`[M]` float64: what each exit costs the mean sample, from costs `[M]` or `[N, M]`."""
     return costs.double().mean(dim=0) if costs.ndim == 2 else costs.double()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import offramp
-from offramp import Cascade, MaxProbability, Policy
+from offramp import Cascade, Costs, MaxProbability, Policy
 from offramp.errors import ConfigError, LedgerError, NetworkError
 from offramp.runtime import Member, Said
 from offramp.scorers import LogisticCorrector
@@ -335,15 +335,49 @@ def test_failures_while_recording_keep_what_was_said_before():
     assert ledger.labels[13].tolist() == [False, True]
 
 
-def test_seconds_are_measured():
-    def slow(batch):
-        time.sleep(0.002 * len(batch))
-        return quick(batch)
+def test_seconds_are_measured_for_what_is_left_of_a_batch(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("offramp.runtime.members.time.perf_counter", lambda: now[0])
 
-    cascade = Cascade([quick, slow]).measure(words(10), rounds=1)
+    def taking(seconds):
+        def model(batch):
+            now[0] += 0.4 + seconds * len(batch)  # a call has a fixed cost
+            return quick(batch)
+
+        return model
+
+    cascade = Cascade([taking(0.1), taking(1.0)]).measure(words(8), rounds=2)
     ledger = cascade.record((words(), [truth(w) for w in words()]), split="all")
     assert ledger.unit == "seconds"
-    assert ledger.reference_cost >= 0.002
+    assert ledger.cost_model.alone.tolist() == pytest.approx([0.15, 1.05])
+    assert ledger.reference_cost == pytest.approx(1.05)
+    left, looks = torch.tensor([[1.0, 0.5]]), torch.tensor([[True, True]])
+    paid = ledger.cost_model.cumulative_at(left, looks)[0]
+    # Of eight items four are left on average, and one call in 256 is saved because none is.
+    rest = (0.4 * (1 - 0.5**8) + 1.0 * 4) / 4
+    assert paid.tolist() == pytest.approx([0.15, 0.15 + rest], rel=1e-3)
+
+
+def test_in_seconds_a_closed_model_is_not_asked():
+    asked = []
+
+    def model(name, cost):
+        def answer(batch):
+            asked.append(name)
+            return [(text[0], 0.5 + 0.4 * (text < "c")) for text in batch]
+
+        return Member(answer, cost=cost, name=name)
+
+    letters = ["a", "b", "c", "d"] * 20
+    cascade = Cascade([model("one", 1.0), model("two", 2.0), model("last", 9.0)], unit="seconds")
+    held_out, val, test = cascade.record((letters, letters), split="all").partition()
+    policy = Policy(MaxProbability()).fit(held_out).tune(val, "geometric").at_point(-1)
+    assert policy.thresholds[:2].isinf().all()
+    asked.clear()
+    (found,) = cascade.run(["a"], policy)
+    assert asked == ["last"]
+    assert found.cost == 9.0 == policy.replay(test).costs[0] * test.reference_cost
+    assert (found.stage, found.answer) == (2, "a")
 
 
 @pytest.mark.parametrize(
@@ -352,6 +386,11 @@ def test_seconds_are_measured():
         (lambda: Cascade([quick]), ConfigError, "at least two stages"),
         (lambda: Cascade([quick, careful], concurrency=0), ConfigError, "`concurrency` must be"),
         (lambda: Member("gpt"), ConfigError, "cannot be a model of a cascade"),
+        (
+            lambda: Cascade([Member(quick, Costs((1,), (0,), unit="seconds")), careful]),
+            ConfigError,
+            "costs of `quick` are seconds, and those of the cascade relative: say Cascade",
+        ),
         (lambda: Cascade([quick, careful], unit="macs"), ConfigError, "multiply-accumulates of"),
         (
             lambda: Cascade([quick, quick]).record((words(), words()), split="val"),

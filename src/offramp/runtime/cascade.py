@@ -78,6 +78,12 @@ class Cascade:
         for member in made:
             if member.costs is None and unit == "macs":
                 member.count()
+            known = "relative" if member.costs is None else member.costs.unit
+            if known not in ("relative", unit):
+                raise ConfigError(
+                    f"the costs of `{member.name}` are {known}, and those of the cascade {unit}: "
+                    f"say Cascade(..., unit={known!r}), and state all costs in it"
+                )
 
     @property
     def num_stages(self) -> int:
@@ -96,6 +102,10 @@ class Cascade:
 
     def measure(self, inputs: Any, rounds: int = 3) -> "Cascade":  # noqa: ANN401
         """Time every model on a batch, and take the seconds per item as costs.
+
+        Parts of the batch are timed too: the second model gets what the first one leaves over, and
+        half of a batch takes more than half of the time. For the exits of a network alone,
+        `offramp.profile` does the same.
 
         Args:
             inputs: A batch as the cascade takes it, of the size that it will get.
@@ -232,13 +242,16 @@ class Cascade:
         """Of every stage and item; a call's own cost counts before the model's."""
         stages: list[float] = []
         heads: list[float | None] = []
+        curves: list[list[tuple[float, ...]]] = [[], []]
         for member in self.members:
             known = member.costs
             # A model of one stage is a head: what is left out then costs nothing.
             if known is not None and member.stages == 1:
-                known = Costs.of_members(known.cumulative, known.unit)
+                known = _as_head(known)
             stages += [0.0] * member.stages if known is None else known.stages
             heads += [None] * member.stages if known is None else known.heads
+            for part, found in zip(curves, known.shrinking if known else (), strict=False):
+                part += found
         own = [[None if said is None else said.cost for said in row] for row in table]
         for number, cost in enumerate(heads):
             if cost is None and any(row[number] is None for row in own):
@@ -251,7 +264,8 @@ class Cascade:
         plain = [cost or 0.0 for cost in heads]
         if all(cost is None for row in own for cost in row):
             reference = sum(stages[-last:]) + plain[-1]
-            return Costs(tuple(stages), tuple(plain), reference, self.unit)
+            shrinking = tuple(map(tuple, curves)) if len(curves[0]) == len(stages) else ()
+            return Costs(tuple(stages), tuple(plain), reference, self.unit, shrinking)
         paid = torch.tensor(
             [[k if c is None else c for c, k in zip(row, plain, strict=True)] for row in own],
             dtype=torch.float64,
@@ -259,6 +273,17 @@ class Cascade:
         before = torch.tensor(stages, dtype=torch.float64).expand(paid.shape)
         alone = before[:, -last:].sum(dim=1) + paid[:, -1]
         return SampleCosts(before, paid, alone, self.unit)
+
+
+def _as_head(costs: Costs) -> Costs:
+    """The costs of a model with one stage as those of a head, which shares nothing."""
+    both = [
+        tuple(map(sum, zip(*curves, strict=True)))
+        for curves in zip(*costs.shrinking, strict=False)
+    ]
+    free = [(0.0,) * len(curve) for curve in both]
+    shrinking = (tuple(free), tuple(both)) if both else ()
+    return Costs((0.0,), tuple(costs.cumulative.tolist()), 0.0, costs.unit, shrinking)
 
 
 def _inputs_and_labels(data: Any) -> tuple[Any, Any]:  # noqa: ANN401

@@ -12,7 +12,7 @@ from torch import Tensor
 from offramp.errors import ConfigError, NetworkError
 from offramp.ledger.answers import Normalise, log_odds_of, same_form
 from offramp.policy import Policy
-from offramp.replay import SURE
+from offramp.replay import SURE, needed_heads
 from offramp.runtime.members import Member, Said, Visit
 from offramp.scorers.base import HISTORIES
 from offramp.thresholds.rule import rounded_up, stops
@@ -87,11 +87,12 @@ class CascadeRun:
         """Ask until the policy stops each item, or time is up."""
         items = [_Item() for _ in range(self.samples)]
         left, first = torch.arange(self.samples), 0
+        asked_of = _needed(policy)
         for member in self.members:
-            numbers = [n for n in policy.exits if first <= n < first + member.stages]
+            numbers = [n for n in asked_of if first <= n < first + member.stages]
             visit = member.visit(self.inputs, left) if numbers and len(left) else None
             for number in numbers:
-                late = number > policy.exits[0] and self._is_late()
+                late = number > asked_of[0] and self._is_late()
                 if late or visit is None or not len(left):
                     break
                 found = await self._ask(visit, number - first, left)
@@ -157,6 +158,19 @@ class CascadeRun:
             except Exception:
                 await asyncio.sleep(self.settings.backoff * 2**attempt)
         return await call()
+
+
+def _needed(policy: Policy) -> list[int]:
+    """The stages to ask: all that were charged, when the policy was tuned.
+
+    In seconds a stage that is closed costs nothing, unless a later one looks back at it.
+    """
+    assert policy.cost_model is not None
+    if policy.cost_model.unit != "seconds":
+        return list(policy.exits)
+    looks_back = policy.scorer.reads_history, policy.answer.reads_history
+    (needed,) = needed_heads(policy.thresholds[None], *looks_back).tolist()
+    return [number for number, is_read in zip(policy.exits, needed, strict=True) if is_read]
 
 
 async def _soon(value: Any) -> Any:  # noqa: ANN401

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offramp.costs import Costs
+from offramp.costs import OCCUPANCY, Costs, seconds_left
 from offramp.errors import ConfigError, NetworkError
 from offramp.networks.macs import count_macs
 from offramp.networks.network import EarlyExitNetwork, fingerprint
@@ -141,15 +141,29 @@ class Member:
         self.costs = count_macs(self.model)
 
     def measure(self, inputs: Any, samples: int, rounds: int) -> None:  # noqa: ANN401
-        """Time each stage on a batch; the fastest of several rounds counts."""
-        best = [float("inf")] * self.stages
+        """Time each stage on a batch and on parts of it; the fastest of several rounds counts."""
+        sizes = sorted({max(1, samples // 2**power) for power in range(samples.bit_length())})
+        best = torch.full((len(sizes), self.stages), torch.inf, dtype=torch.float64)
         for _ in range(rounds):
-            visit = self.visit(inputs, torch.arange(samples))
-            for stage in range(self.stages):
-                start = time.perf_counter()
-                visit.batch(stage, torch.arange(samples))
-                best[stage] = min(best[stage], (time.perf_counter() - start) / samples)
-        self.costs = Costs(tuple(best), (0.0,) * self.stages, unit="seconds")
+            for number, size in enumerate(sizes):
+                best[number] = best[number].minimum(self._timed(inputs, size))
+        stages = tuple((best[-1] / samples).tolist())
+        curves = [seconds_left(sizes, column.tolist(), samples).tolist() for column in best.T]
+        free = [[0.0] * len(OCCUPANCY)] * self.stages
+        # One item is all of its batch or nothing of it: costs are proportional.
+        shrinking = (curves, free) if samples > 1 else ()
+        self.costs = Costs(stages, (0.0,) * self.stages, unit="seconds", shrinking=shrinking)
+
+    def _timed(self, inputs: Any, size: int) -> Tensor:  # noqa: ANN401
+        """Seconds of each stage on the first items of a batch."""
+        rows = torch.arange(size)
+        start = time.perf_counter()  # bringing inputs into the form of the model is its work too
+        visit, took = self.visit(inputs, rows), []
+        for stage in range(self.stages):
+            visit.batch(stage, rows)
+            took.append(time.perf_counter() - start)
+            start += took[-1]
+        return torch.tensor(took, dtype=torch.float64)
 
     def visit(self, inputs: Any, rows: Tensor) -> "Visit":  # noqa: ANN401
         """A run over some items of a batch, by their growing positions, stage by stage."""
