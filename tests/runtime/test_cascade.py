@@ -335,9 +335,8 @@ def test_failures_while_recording_keep_what_was_said_before():
     assert ledger.labels[13].tolist() == [False, True]
 
 
-def test_seconds_are_measured_for_what_is_left_of_a_batch(monkeypatch):
+def test_seconds_are_measured_for_what_is_left_of_a_batch():
     now = [0.0]
-    monkeypatch.setattr("offramp.runtime.members.time.perf_counter", lambda: now[0])
 
     def taking(seconds):
         def model(batch):
@@ -346,7 +345,7 @@ def test_seconds_are_measured_for_what_is_left_of_a_batch(monkeypatch):
 
         return model
 
-    cascade = Cascade([taking(0.1), taking(1.0)]).measure(words(8), rounds=2)
+    cascade = Cascade([taking(0.1), taking(1.0)]).measure(words(8), 2, lambda: now[0])
     ledger = cascade.record((words(), [truth(w) for w in words()]), split="all")
     assert ledger.unit == "seconds"
     assert ledger.cost_model.alone.tolist() == pytest.approx([0.15, 1.05])

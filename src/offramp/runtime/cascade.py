@@ -5,6 +5,7 @@ import hashlib
 import time
 from collections.abc import (
     AsyncIterator,
+    Callable,
     Coroutine,
     Iterable,
     Iterator,
@@ -100,7 +101,12 @@ class Cascade:
         text = "\n".join(member.identity for member in self.members)
         return "cascade-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def measure(self, inputs: Any, rounds: int = 3) -> "Cascade":  # noqa: ANN401
+    def measure(
+        self,
+        inputs: Any,  # noqa: ANN401
+        rounds: int = 3,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> "Cascade":
         """Time every model on a batch, and take the seconds per item as costs.
 
         Parts of the batch are timed too: the second model gets what the first one leaves over, and
@@ -110,12 +116,13 @@ class Cascade:
         Args:
             inputs: A batch as the cascade takes it, of the size that it will get.
             rounds: The fastest of so many counts.
+            clock: Seconds; `time.process_time` on a machine that others use, with one thread.
         """
         if any(member.is_async for member in self.members):
             raise ConfigError("async models wait for others: state what their calls cost instead")
         self.unit = "seconds"
         for member in self.members:
-            member.measure(inputs, count(inputs), rounds)
+            member.measure(inputs, count(inputs), rounds, clock)
         return self
 
     def record(

@@ -1,7 +1,6 @@
 """The models of a cascade: whatever takes a batch and returns logits, or answers it is sure of."""
 
 import inspect
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -140,13 +139,20 @@ class Member:
             )
         self.costs = count_macs(self.model)
 
-    def measure(self, inputs: Any, samples: int, rounds: int) -> None:  # noqa: ANN401
+    def measure(
+        self,
+        inputs: Any,  # noqa: ANN401
+        samples: int,
+        rounds: int,
+        clock: Callable[[], float],
+    ) -> None:
         """Time each stage on a batch and on parts of it; the fastest of several rounds counts."""
         sizes = sorted({max(1, samples // 2**power) for power in range(samples.bit_length())})
         best = torch.full((len(sizes), self.stages), torch.inf, dtype=torch.float64)
-        for _ in range(rounds):
-            for number, size in enumerate(sizes):
-                best[number] = best[number].minimum(self._timed(inputs, size))
+        for number, size in enumerate(sizes):
+            self._timed(inputs, size, clock)  # the first of a size also finds memory for it
+            for _ in range(rounds):
+                best[number] = best[number].minimum(self._timed(inputs, size, clock))
         stages = tuple((best[-1] / samples).tolist())
         curves = [seconds_left(sizes, column.tolist(), samples).tolist() for column in best.T]
         free = [[0.0] * len(OCCUPANCY)] * self.stages
@@ -154,14 +160,14 @@ class Member:
         shrinking = (curves, free) if samples > 1 else ()
         self.costs = Costs(stages, (0.0,) * self.stages, unit="seconds", shrinking=shrinking)
 
-    def _timed(self, inputs: Any, size: int) -> Tensor:  # noqa: ANN401
+    def _timed(self, inputs: Any, size: int, clock: Callable[[], float]) -> Tensor:  # noqa: ANN401
         """Seconds of each stage on the first items of a batch."""
         rows = torch.arange(size)
-        start = time.perf_counter()  # bringing inputs into the form of the model is its work too
+        start = clock()  # bringing inputs into the form of the model is its work too
         visit, took = self.visit(inputs, rows), []
         for stage in range(self.stages):
             visit.batch(stage, rows)
-            took.append(time.perf_counter() - start)
+            took.append(clock() - start)
             start += took[-1]
         return torch.tensor(took, dtype=torch.float64)
 
