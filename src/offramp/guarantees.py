@@ -254,15 +254,22 @@ class Certificate:
     def __str__(self) -> str:
         parts = []
         if self.guarantee.epsilon is not None:
-            parts.append(f"mean {self.guarantee.loss} at most {self.guarantee.epsilon:g}")
+            parts.append(f"mean {self._loss} at most {self.guarantee.epsilon:g}")
         if self.guarantee.budget is not None:
             parts.append(f"mean cost at most {self.guarantee.budget:g}")
         delta = self.guarantee.delta
         how = "on average over draws of" if delta is None else f"with confidence {_sure(delta)} on"
         return (
             f"{' and '.join(parts)}, {how} {self.samples:,} samples; there, the "
-            f"{self.guarantee.loss} was {self.loss:.4f} and the cost {self.cost:.4f}"
+            f"{self._loss} was {self.loss:.4f} and the cost {self.cost:.4f}"
         )
+
+    @property
+    def _loss(self) -> str:
+        """In words."""
+        kind, _, way = self.guarantee.loss.partition("-")
+        told = {"sure": " where it stopped as sure", "hopeless": " where it gave up as hopeless"}
+        return kind + told.get(way, "")
 
 
 def _sure(delta: float) -> str:
@@ -378,8 +385,8 @@ def _possible(replay: Replay, guarantee: Guarantee, reference: float) -> tuple[f
     if guarantee.largest_cost is None:
         raise ConfigError(
             "costs differ from sample to sample here, and a bound on their mean needs the most "
-            "that a single one can cost: give it as Guarantee(largest_cost=...), in "
-            f"{replay.price.costs.unit}, such as the limit on tokens"
+            "that a single one can cost: give it as Guarantee(largest_cost=...), on the command "
+            f"line --largest-cost, in {replay.price.costs.unit}, such as the limit on tokens"
         )
     return 0.0, guarantee.largest_cost / reference
 

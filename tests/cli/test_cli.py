@@ -258,6 +258,29 @@ def test_certify_saves_a_policy_with_its_guarantee(here, folder, tmp_path):
     assert found.returncode == 0, found.stderr
     assert "mean regret at most 0.4, with confidence 0.9" in found.stdout
     assert Policy.load(tmp_path / "p").guarantee in " ".join(found.stdout.split())
+    assert_refused(here(*wanted[:3], "pairs", "--epsilon", 0.4), "'pairs' is several")
+
+
+def test_certify_takes_answers_of_which_each_way_to_stop_has_its_guarantee(here, tmp_path):
+    rows = [
+        {
+            "confidence": [0.2 + 0.6 * (n % 3 == 0), 0.9],
+            "correct": [n % 3 == 0, n % 5 > 0],
+            "costs": [10 + n % 7, 50 + n % 9],
+            "unit": "tokens",
+            "id": n,
+        }
+        for n in range(300)
+    ]
+    path = tmp_path / "answers.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    wanted = ("certify", path, "--method", "baseline", "--out", tmp_path / "p")
+    found = here(*wanted, "--epsilon", 0.2, "--loss", "regret-hopeless")
+    assert found.returncode == 0, found.stderr
+    assert "mean regret where it gave up as hopeless at most 0.2" in found.stdout
+    assert_refused(here(*wanted, "--budget", 0.9, "--force"), "--largest-cost, in tokens")
+    found = here(*wanted, "--budget", 0.9, "--largest-cost", 100, "--force")
+    assert "mean cost at most 0.9" in found.stdout, found.stderr
 
 
 def test_the_cut_of_a_single_file_can_be_chosen(here, tmp_path):

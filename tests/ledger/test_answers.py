@@ -414,6 +414,29 @@ def test_each_way_to_stop_can_be_certified(parts, loss):
     assert found.loss <= found.loss_bound <= 0.15
 
 
+@pytest.mark.parametrize("loss", ["regret-sure", "regret-hopeless"])
+def test_each_guarantee_is_broken_in_at_most_delta_of_the_draws(loss):
+    world = quiz(3000, seed=1, groups=None).as_split("val")
+    held_out = quiz(300, seed=2, groups=None).as_split("held_out")
+    policy = Policy(LogisticCorrector()).fit(held_out)
+    policy.tune(held_out, "geometric", 21, allow_split="held_out")
+    replay = policy.replay(world, "val")
+    exits = replay.exits_by_point.T.long()  # [N, P]
+    sure = replay.confidences.gather(1, exits) >= 0.5
+    lost = replay.correct[:, -1:] & ~replay.correct.gather(1, exits)
+    truth = (lost & (sure if loss == "regret-sure" else ~sure)).double().mean(dim=0)
+    draws, epsilon, delta = 100, float(truth.max()) / 2, 0.1
+    generator, broken, reached = torch.Generator().manual_seed(0), 0, []
+    for _ in range(draws):
+        sample = world.take(torch.randint(len(world), (300,), generator=generator))
+        found = certify(policy, sample, Guarantee(epsilon=epsilon, delta=delta, loss=loss))
+        reached.append(float(truth[found.policy.selected]))
+        broken += reached[-1] > epsilon
+    # What 100 draws may show of a true rate of 0.1, with probability 0.999.
+    assert broken / draws <= delta + 3.1 * (delta * (1 - delta) / draws) ** 0.5
+    assert np.mean(reached) > epsilon / 4  # and the promise is not kept by doing nothing
+
+
 def test_answers_without_labels_can_be_tuned(parts):
     def unlabelled(ledger):
         return Ledger(

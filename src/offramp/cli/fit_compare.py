@@ -228,9 +228,17 @@ def certify_command(
         typer.Option(
             autocompletion=completing(LOSSES),
             help=f"One of {', '.join(LOSSES)}. regret: the full network is right, and the early "
-            "answer wrong.",
+            "answer wrong; -sure and -hopeless: only where the policy stopped with a confidence "
+            "of at least one half, or gave up with less. disagreement: the two differ.",
         ),
     ] = "regret",
+    largest_cost: Annotated[
+        float | None,
+        typer.Option(
+            help="The most that a single sample can cost, such as a limit on tokens: for --budget "
+            "where costs differ from sample to sample.",
+        ),
+    ] = None,
     method: Annotated[
         str,
         typer.Option(
@@ -256,7 +264,7 @@ def certify_command(
     """
     if epsilon is None and budget is None:
         raise ConfigError("give --epsilon, --budget or both: what is to be guaranteed?")
-    if method in GROUPS or method == "auto":
+    if method in (*GROUPS, "auto", "pairs"):
         raise ConfigError(f"--method takes one answer and scorer, and {method!r} is several")
     check_fresh(folder, "policy", force)
     from offramp import report
@@ -265,7 +273,7 @@ def certify_command(
     from offramp.methods import find_methods
     from offramp.policy import Policy
 
-    guarantee = Guarantee(epsilon=epsilon, budget=budget, delta=delta, loss=loss)
+    guarantee = Guarantee(epsilon, budget, delta, loss, largest_cost=largest_cost)
     cut = (shares, split_seed, stratify)
     ledgers = read_ledgers(path, cut, profile, batch, needs_test=False)
     held_out = ledgers["held_out"]

@@ -143,9 +143,10 @@ LedgersPath = Annotated[
     typer.Argument(
         metavar="PATH",
         callback=ledgers_there,
-        help="Folder with held_out, val and test (each a saved ledger or an .npz with logits "
-        "[N, M, K], labels [N] if known, and cumulative costs [M]), or a single such ledger, "
-        "which is split into these three at random.",
+        help="Folder with held_out, val and test (each a saved ledger, an .npz with logits "
+        "[N, M, K], labels [N] if known, and cumulative costs [M], or answers without logits as "
+        ".npz, .jsonl or .parquet), or a single such ledger, which is split into these three at "
+        "random.",
     ),
 ]
 NetworkPath = Annotated[
