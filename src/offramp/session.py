@@ -9,6 +9,7 @@ from torch import Tensor
 from offramp.answers import Answer
 from offramp.errors import ConfigError, LedgerError
 from offramp.ledger.answers import Normalise, log_odds_of, log_odds_of_log, same_form
+from offramp.replay import SURE
 from offramp.scorers import Scorer
 from offramp.scorers.base import HISTORIES
 from offramp.thresholds.rule import rounded_up, stops
@@ -97,10 +98,15 @@ class Session:
                 f"this session has stopped at stage {self.stage}; start another one for the next "
                 "item, with policy.start()"
             )
+        if cost is not None and not cost >= (self.cost or 0):
+            raise LedgerError(
+                f"`cost` is what the item has cost by now, and does not fall: got {cost:g} after "
+                f"{self.cost or 0:g}"
+            )
         row = self._row(said, confidence, log_confidence, features)
         self._said.append(said)
         self._outputs.append(row[None, None])
-        self.cost = cost
+        self.cost = self.cost if cost is None else cost
         with torch.inference_mode():
             outputs = torch.cat(self._outputs, dim=1)
             self._answered.append(self._answer.answer_at(outputs).unsqueeze(1))
@@ -130,12 +136,16 @@ class Session:
 
     @property
     def why(self) -> str | None:
-        """Why it stopped: `sure`, `hopeless` (rather wrong, and would stay so), or `last`."""
+        """Why it stopped: `sure`, `hopeless` (rather wrong, and would stay so), or `last`.
+
+        Of logits it is never `hopeless`: of many classes, the most probable one may well be right
+        with less than one half.
+        """
         if not self.stopped:
             return None
         if len(self._outputs) == len(self._limits):
             return "last"
-        return "sure" if self._confidence >= 0.5 else "hopeless"
+        return "sure" if self._confidence >= SURE or self._kind == "logits" else "hopeless"
 
     def _row(
         self,

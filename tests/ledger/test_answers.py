@@ -238,6 +238,10 @@ def test_broken_lines_are_named(tmp_path):
         ({"costs": [[2, 1]]}, "must not fall"),
         ({"answers": "ab"}, "must be a table"),
         ({"unit": "euros"}, "`unit` must be one of macs"),
+        ({"normalise": int}, "`normalise` fails on the answer 'a': ValueError"),
+        ({"labels": [["a", "b"]]}, "`labels` is one right answer per sample, got .'a', 'b'."),
+        ({"costs": [[1, 2, 3]]}, "`costs` has 3 stages for sample 0, not 2"),
+        ({"costs": [1, 2, 3]}, "one cost per exit: there are 2 exits, and 3 costs"),
     ],
 )
 def test_bad_answers_are_refused_in_words(changes, message):
@@ -301,6 +305,7 @@ def test_sessions_on_logits_decide_as_ledgers_do(splits):
         session = policy.start()
         assert [session.observe(row) for row in logits[: wanted + 1]][-1]
         assert session.stage == wanted
+        assert session.why in ("sure", "last")
     with pytest.raises(OfframpError, match="this session has stopped at stage"):
         session.observe(logits[0])
     with pytest.raises(LedgerError, match="observes 10 finite logits"):
@@ -318,6 +323,9 @@ def test_sessions_refuse_what_the_policy_does_not_know(parts):
         session.observe("yes", 0.5, features=[1.0])
     with pytest.raises(LedgerError, match="a confidence is a probability"):
         session.observe("yes", 2.0)
+    session.observe("yes", 0.01, cost=30)
+    with pytest.raises(LedgerError, match="does not fall: got 20 after 30"):
+        session.observe("yes", 0.01, cost=20)
 
 
 @pytest.mark.parametrize(

@@ -379,12 +379,51 @@ def test_in_seconds_a_closed_model_is_not_asked():
     assert (found.stage, found.answer) == (2, "a")
 
 
+def broken(batch):
+    raise ConnectionError("no key")
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
         (lambda: Cascade([quick]), ConfigError, "at least two stages"),
         (lambda: Cascade([quick, careful], concurrency=0), ConfigError, "`concurrency` must be"),
         (lambda: Member("gpt"), ConfigError, "cannot be a model of a cascade"),
+        (
+            lambda: Cascade([quick, careful], unit="euro"),
+            ConfigError,
+            "`unit` must be one of macs",
+        ),
+        (lambda: Cascade([quick, careful]).measure([]), ConfigError, "got none"),
+        (
+            lambda: modules().run(data()[0], "policy/"),
+            ConfigError,
+            "its ledger, got str",
+        ),
+        (
+            lambda: Cascade([Member(quick, 1.0), Member(careful, 2.0)]).record(words(), "val"),
+            LedgerError,
+            r"records \(inputs, labels\), or a data set of such pairs",
+        ),
+        (
+            lambda: modules().run("0-0", policy_of(modules())[0]),
+            ConfigError,
+            r"takes a batch of items: \['0-0'\]",
+        ),
+        (
+            lambda: Cascade([Member(broken, 1.0), careful], backoff=0).record(
+                (words(9), words(9)), "val"
+            ),
+            LedgerError,
+            "`broken`, the first model, failed on sample 0: ConnectionError: no key",
+        ),
+        (
+            lambda: Cascade([Member(quick, 1.0), Member(broken, 2.0)], backoff=0).record(
+                (words(9), words(9)), "val"
+            ),
+            LedgerError,
+            "`broken` failed on every sample: ConnectionError: no key",
+        ),
         (
             lambda: Cascade([Member(quick, Costs((1,), (0,), unit="seconds")), careful]),
             ConfigError,

@@ -223,7 +223,14 @@ def _first_stages(
 
 def same_form(answer: Any, normalise: Normalise | None) -> Any:  # noqa: ANN401
     """An answer as it is compared: after the caller's normaliser, if there is one."""
-    return answer if normalise is None else normalise(answer)
+    if normalise is None:
+        return answer
+    try:
+        return normalise(answer)
+    except Exception as error:  # it is the caller's, and fails in its own ways
+        raise LedgerError(
+            f"`normalise` fails on the answer {answer!r}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _right(
@@ -249,6 +256,11 @@ def _right(
         truths = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else list(labels)
         if len(truths) != len(rows):
             raise LedgerError(f"`labels` must be {len(rows)}, one per sample, got {len(truths)}")
+        if isinstance(truths[0], list) and not isinstance(answers[0][0], list):
+            raise LedgerError(
+                f"`labels` is one right answer per sample, got {truths[0]!r} for sample 0; say "
+                "which stages are right as `correct`"
+            )
         forms = [same_form(truth, normalise) for truth in truths]
         hits = [
             [bool(same_form(answer, normalise) == truth) for answer in row]
@@ -290,7 +302,7 @@ def _features(features: Any, rows: list[list[float | None]], stages: int) -> Ten
     return tensor
 
 
-def padded_costs(costs: Any, lengths: Tensor) -> Any:  # noqa: ANN401 - checked where costs are made
+def padded_costs(costs: Any, stated: Confidences, lengths: Tensor) -> Any:  # noqa: ANN401
     """Cumulative costs as they were given, or, from rows of different lengths, `[N, M]`.
 
     A stage that is missing has cost nothing more.
@@ -302,6 +314,6 @@ def padded_costs(costs: Any, lengths: Tensor) -> Any:  # noqa: ANN401 - checked 
         raise LedgerError(f"there must be costs for {len(lengths)} samples, got {len(costs)}")
     stages = int(lengths.max())
     for sample, (row, length) in enumerate(zip(costs, lengths.tolist(), strict=True)):
-        if len(row) < length or row[0] is None:
+        if not length <= len(row) <= len(stated.rows[sample]) or row[0] is None:
             raise LedgerError(f"`costs` has {len(row)} stages for sample {sample}, not {length}")
     return [_carried(list(row), stages) for row in costs]

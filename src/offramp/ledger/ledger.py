@@ -113,6 +113,7 @@ class Ledger:
         shape = self._logits.shape
         self.lengths = checked_lengths(lengths, *shape[:2])
         self._logits = carried_on(self._logits, self.lengths)
+        _check_stages(costs, shape[1])
         self.sample_costs = costs_by_sample(costs, self.lengths, len(self._logits))
         if self.sample_costs is not None:
             self.cost_model = self.sample_costs.mean()
@@ -132,11 +133,6 @@ class Ledger:
         self._hashes: Tensor | None = None
         self._exits: Tensor | None = None
         self.exits = tuple(range(self._logits.shape[1]))
-        if len(self.cost_model.stages) != self._logits.shape[1]:
-            raise LedgerError(
-                f"there must be one cost per exit: the logits have {self._logits.shape[1]} exits, "
-                f"and {len(self.cost_model.stages)} costs were given"
-            )
         if self.sample_costs is not None and len(self.sample_costs) != len(self._logits):
             raise LedgerError(
                 f"there must be costs for the {len(self._logits)} samples, got them for "
@@ -213,9 +209,9 @@ class Ledger:
         stated = Confidences.of(confidence, log_confidence, mask)
         table = answer_table(answers, stated, labels, correct, features, normalise)
         if not isinstance(costs, Costs | SampleCosts):
-            plain = padded_costs(costs, table.lengths)
-            costs = SampleCosts.from_cumulative(plain, unit) if np.ndim(plain) == 2 else plain
-            costs = costs if np.ndim(plain) == 2 else Costs.from_cumulative(plain, unit)
+            plain = padded_costs(costs, stated, table.lengths)
+            by_sample = np.ndim(plain) == 2
+            costs = (SampleCosts if by_sample else Costs).from_cumulative(plain, unit)
         return cls(
             table.outputs,
             table.right,
@@ -647,6 +643,17 @@ class Ledger:
             first = next(self.chunks())[1][:64]
             whole.network = "content-" + digest(first.numpy().tobytes())
         return whole
+
+
+def _check_stages(costs: Any, exits: int) -> None:  # noqa: ANN401 - as `Ledger` takes them
+    """Raise unless there is one cost per exit; what is no table of numbers raises elsewhere."""
+    known = costs.stages if isinstance(costs, Costs | SampleCosts) else costs
+    found = np.shape(known)[-1:] if np.ndim(known) else ()
+    if found and found[0] != exits:
+        raise LedgerError(
+            f"there must be one cost per exit: there are {exits} exits, and {found[0]} costs "
+            "were given"
+        )
 
 
 class _Description(TypedDict):

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offramp.costs import Costs, SampleCosts
+from offramp.costs import UNITS, Costs, SampleCosts
 from offramp.errors import ConfigError, LedgerError, NetworkError
 from offramp.ledger import Ledger
 from offramp.ledger.answers import Normalise
 from offramp.policy import Policy
-from offramp.runtime.cascade_run import CallSettings, CascadeAnswer, CascadeRun, count
+from offramp.runtime.cascade_run import CallSettings, CascadeAnswer, CascadeRun, count, told
 from offramp.runtime.members import Member, Said, picked
 
 Result = TypeVar("Result")
@@ -74,6 +74,8 @@ class Cascade:
         made = [each if isinstance(each, Member) else Member(each) for each in members]
         if len(made) < 2 and sum(member.stages for member in made) < 2:
             raise ConfigError("a cascade needs at least two stages: two models, or more")
+        if unit not in UNITS:
+            raise ConfigError(f"`unit` must be one of {', '.join(UNITS)}, got {unit!r}")
         self.members, self.unit = made, unit
         self.settings = CallSettings(concurrency, retries, backoff, normalise)
         for member in made:
@@ -120,6 +122,8 @@ class Cascade:
         """
         if any(member.is_async for member in self.members):
             raise ConfigError("async models wait for others: state what their calls cost instead")
+        if not count(inputs):
+            raise ConfigError("measure models on a batch of the size that they will get, got none")
         self.unit = "seconds"
         for member in self.members:
             member.measure(inputs, count(inputs), rounds, clock)
@@ -151,13 +155,12 @@ class Cascade:
         if split is None:
             raise LedgerError("the data do not say which split they are; pass split='val', say")
         table: list[list[Said | None]] = []
+        errors: dict[str, Exception] = {}
         for rows in torch.arange(count(inputs)).split(batch_size):
             run = CascadeRun(self.members, picked(inputs, rows), self.settings)
             table += _finished(run.all_stages())
-        for sample, row in enumerate(table):
-            if row[0] is None:
-                name = self.members[0].name
-                raise LedgerError(f"`{name}`, the first model, failed on sample {sample}")
+            errors |= run.errors
+        self._check_answers(table, errors)
         ids = getattr(data, "sample_ids", None)
         known: dict[str, Any] = {
             "split": split,
@@ -207,6 +210,8 @@ class Cascade:
             on with the next one, and is answered with what there was before.
         """
         self._check(policy)
+        if deadline is not None and not deadline >= 0:
+            raise ConfigError(f"`deadline` must not be negative, got {deadline}")
         until = None if deadline is None else time.monotonic() + deadline
         return await CascadeRun(self.members, inputs, self.settings, until).answers(policy)
 
@@ -232,7 +237,21 @@ class Cascade:
         for task in waiting:
             yield (await task)[0]
 
+    def _check_answers(self, table: list[list[Said | None]], errors: dict[str, Exception]) -> None:
+        """Raise where there is nothing to keep, and say why the model failed."""
+        for stage, name in enumerate(self.stage_names):
+            failed = [sample for sample, row in enumerate(table) if row[stage] is None]
+            if failed and (stage == 0 or len(failed) == len(table)):
+                where = f"on sample {failed[0]}" if stage == 0 else "on every sample"
+                first = ", the first model," if stage == 0 else ""
+                raise LedgerError(f"`{name}`{first} failed {where}: {told(errors[name])}")
+
     def _check(self, policy: Policy) -> None:
+        if not isinstance(policy, Policy):
+            raise ConfigError(
+                "a cascade runs with a policy that was fitted on its ledger, got "
+                f"{type(policy).__name__}"
+            )
         _ = policy.thresholds  # raises where there is no operating point
         if policy.exits and policy.exits[-1] >= self.num_stages:
             raise NetworkError(
@@ -298,6 +317,11 @@ def _inputs_and_labels(data: Any) -> tuple[Any, Any]:  # noqa: ANN401
     if isinstance(data, tuple) and len(data) == 2:
         return data
     pairs = [data[number] for number in range(len(data))]
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        raise LedgerError(
+            "a cascade records (inputs, labels), or a data set of such pairs; without labels: "
+            "(inputs, None)"
+        )
     inputs, labels = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     if isinstance(inputs[0], Tensor):
         return torch.stack(inputs), torch.as_tensor(labels)

@@ -1,6 +1,7 @@
 """One batch on its way through the models of a cascade: calls, retries, and who leaves when."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from offramp.replay import SURE, needed_heads
 from offramp.runtime.members import Member, Said, Visit
 from offramp.scorers.base import HISTORIES
 from offramp.thresholds.rule import rounded_up, stops
+
+logger = logging.getLogger("offramp")
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class CascadeRun:
     ) -> None:
         self.members, self.inputs, self.settings, self.until = members, inputs, settings, until
         self.samples = count(inputs)
+        self.errors: dict[str, Exception] = {}  # by model, the last one
         self.limit = asyncio.Semaphore(settings.concurrency)
 
     async def all_stages(self) -> list[list[Said | None]]:
@@ -134,7 +138,8 @@ class CascadeRun:
             return list(await self._tried(lambda: _soon(visit.batch(stage, rows))))
         except NetworkError:
             raise
-        except Exception:
+        except Exception as error:
+            self._note(visit.member.name, error)
             return [None] * len(rows)
 
     async def _ask_one(self, visit: Visit, row: int) -> Said | None:
@@ -145,8 +150,16 @@ class CascadeRun:
                     return Said.of(await self._tried(lambda: visit.item(row)))
             except NetworkError:
                 raise
-            except Exception:
+            except Exception as error:
+                if left is None or not isinstance(error, TimeoutError):  # or time is up
+                    self._note(visit.member.name, error)
                 return None
+
+    def _note(self, name: str, error: Exception) -> None:
+        """Keep why a model failed, and say it once."""
+        if name not in self.errors:
+            logger.warning("`%s` of a cascade failed: %s", name, told(error))
+        self.errors[name] = error
 
     async def _tried(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401
         """The result of a call, tried again with longer and longer pauses."""
@@ -171,6 +184,11 @@ def _needed(policy: Policy) -> list[int]:
     looks_back = policy.scorer.reads_history, policy.answer.reads_history
     (needed,) = needed_heads(policy.thresholds[None], *looks_back).tolist()
     return [number for number, is_read in zip(policy.exits, needed, strict=True) if is_read]
+
+
+def told(error: Exception) -> str:
+    """An error of somebody else's in one line."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 async def _soon(value: Any) -> Any:  # noqa: ANN401
@@ -219,10 +237,15 @@ class _Item:
             return torch.stack(logits)
         table = []
         for stage, said in enumerate(self.said):
-            if said.confidence is None:
-                raise NetworkError("a model gave an answer without a confidence")
+            try:
+                odds = log_odds_of(float(said.confidence))  # type: ignore[arg-type]
+            except (TypeError, ValueError):
+                raise NetworkError(
+                    f"`{self.names[stage]}` must give a confidence with its answer, a number in "
+                    f"[0, 1], got {said.confidence!r}"
+                ) from None
             first = self.forms.index(self.forms[stage]) if kind == "answers" else stage
-            table.append([log_odds_of(said.confidence), first, *said.features])
+            table.append([odds, first, *said.features])
         return torch.tensor(table, dtype=torch.float32)
 
     def answer(self, policy: Policy, end: str) -> CascadeAnswer:
@@ -258,6 +281,8 @@ def decide(policy: Policy, place: int, items: list[_Item]) -> None:
 
 def count(inputs: Any) -> int:  # noqa: ANN401
     """How many items a batch has."""
+    if isinstance(inputs, str):
+        raise ConfigError(f"a cascade takes a batch of items: [{inputs!r}], got a single text")
     if isinstance(inputs, Mapping):
         return len(next(iter(inputs.values())))
     return len(inputs)
