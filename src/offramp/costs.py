@@ -340,7 +340,8 @@ def seconds_left(sizes: Sequence[int], seconds: Any, batch: int) -> Tensor:  # n
     each = torch.from_numpy(np.interp(rows, [0, *sizes], [0.0, *seconds]))
     shares = torch.tensor(OCCUPANCY, dtype=torch.float64)[:, None]
     drawn = torch.distributions.Binomial(batch, shares, validate_args=False)
-    return drawn.log_prob(torch.from_numpy(rows).double()).exp() @ each / batch
+    chances: Tensor = drawn.log_prob(torch.from_numpy(rows).double()).exp()  # [G, batch + 1]
+    return chances @ each / batch
 
 
 def mean_costs(costs: Tensor) -> Tensor:

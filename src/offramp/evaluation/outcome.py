@@ -48,9 +48,10 @@ def placed(values: Numbers, exits: Sequence[int], count: int, fill: float) -> Nu
         >>> placed(np.array([0.5, 0.75]), [1, 3], 4, 0.0)
         array([0.  , 0.5 , 0.  , 0.75])
     """
-    every = np.full((count, *values.shape[1:]), fill, dtype=values.dtype)
+    every: Any = np.full((count, *values.shape[1:]), fill, dtype=values.dtype)
     every[list(exits)] = values
-    return every
+    found: Numbers = every
+    return found
 
 
 def exit_metrics(replay: Replay, scorer: Scorer) -> ExitMetrics:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from offramp.costs import Costs, SampleCosts
 from offramp.errors import LedgerError
 from offramp.ledger.chunks import row_slices
 
@@ -164,3 +165,14 @@ def _as_tensor(name: str, values: Any) -> Tensor:  # noqa: ANN401
             return torch.as_tensor(values)
         except (TypeError, ValueError, RuntimeError) as error:
             raise LedgerError(f"`{name}` must be an array of numbers: {error}") from None
+
+
+def check_stages(costs: Any, exits: int) -> None:  # noqa: ANN401 - as `Ledger` takes them
+    """Raise unless there is one cost per exit; what is no table of numbers raises elsewhere."""
+    known = costs.stages if isinstance(costs, Costs | SampleCosts) else costs
+    found = np.shape(known)[-1:] if np.ndim(known) else ()
+    if found and found[0] != exits:
+        raise LedgerError(
+            f"there must be one cost per exit: there are {exits} exits, and {found[0]} costs "
+            "were given"
+        )

@@ -1,11 +1,9 @@
 """Ledger: every exit's logits on one split, with costs, and with labels where they are known."""
 
-import hashlib
-import warnings
 from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, Self, TypedDict
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,19 +11,14 @@ import torch
 from torch import Tensor
 
 from offramp.costs import Costs, SampleCosts
-from offramp.errors import FileFormatError, LedgerError, OriginError, OriginWarning, SplitError
+from offramp.errors import LedgerError
+from offramp.ledger import saved
 from offramp.ledger.answers import Confidences, Normalise, answer_table, padded_costs
-from offramp.ledger.arrays import (
-    bytes_to_ids,
-    carried_on,
-    costs_by_sample,
-    digest,
-    ids_to_bytes,
-    renumbered,
-)
+from offramp.ledger.arrays import carried_on, costs_by_sample, digest, renumbered
 from offramp.ledger.checks import (
     WITHOUT_LABELS,
     SampleIds,
+    check_stages,
     checked_ids,
     checked_labels,
     checked_lengths,
@@ -35,14 +28,9 @@ from offramp.ledger.checks import (
     checked_right,
 )
 from offramp.ledger.chunks import cut, row_slices, stratified_cut
-from offramp.ledger.npz import npz_costs, npz_network, read_npz
-from offramp.ledger.tables import TABLES, has_answers, npz_answers, read_table
-from offramp.schema import restore
-from offramp.storage import read_folder, write_folder
+from offramp.ledger.origin import SPLITS, Origin
 
-SPLITS = ("train", "held_out", "val", "test", "all")
 KINDS = ("logits", "answers", "confidences")
-VERSION = 1
 
 
 class Partition(NamedTuple):
@@ -53,7 +41,7 @@ class Partition(NamedTuple):
     test: "Ledger"
 
 
-class Ledger:
+class Ledger(Origin):
     """The logits of every exit on one split, with labels, costs and origin.
 
     Args:
@@ -113,7 +101,7 @@ class Ledger:
         shape = self._logits.shape
         self.lengths = checked_lengths(lengths, *shape[:2])
         self._logits = carried_on(self._logits, self.lengths)
-        _check_stages(costs, shape[1])
+        check_stages(costs, shape[1])
         self.sample_costs = costs_by_sample(costs, self.lengths, len(self._logits))
         if self.sample_costs is not None:
             self.cost_model = self.sample_costs.mean()
@@ -269,19 +257,6 @@ class Ledger:
         return self.costs if self.sample_costs is None else self.sample_costs.cumulative
 
     @property
-    def group_numbers(self) -> Tensor | None:
-        """`[N]`: the number of each sample's group, from 0 on; None where there are none."""
-        if self.groups is None:
-            return None
-        numbers: dict[str | int, int] = {}
-        return torch.tensor([numbers.setdefault(name, len(numbers)) for name in self.groups])
-
-    @property
-    def num_units(self) -> int:
-        """How many samples say something of their own: groups, or samples where there are none."""
-        return len(self) if self.groups is None else len(set(self.groups))
-
-    @property
     def unit(self) -> str:
         """`macs`, `seconds`, `tokens`, `dollars` or `relative`."""
         return self.cost_model.unit
@@ -306,11 +281,6 @@ class Ledger:
     def outputs(self) -> Tensor:
         """What the exits put out: `logits`, or what `from_answers` made of answers."""
         return self._pick(slice(None))
-
-    @property
-    def data_fingerprint(self) -> str | None:
-        """Fingerprint of the sample ids, or None where they are not known."""
-        return None if self.sample_ids is None else digest("\n".join(map(str, self.sample_ids)))
 
     def __len__(self) -> int:
         return len(self._logits if self._rows is None else self._rows)
@@ -455,21 +425,6 @@ class Ledger:
             )
         )
 
-    def sample_hashes(self) -> Tensor:
-        """A number per sample, int64 `[N]`, by which samples are told apart: `[N]`.
-
-        From the groups, the sample ids, or, where neither are known, from the first exit's logits.
-        Labels are left out: a sample without its label is the same sample.
-        """
-        if self._hashes is None:
-            names = self.sample_ids if self.groups is None else self.groups
-            keys = map(str, names) if names is not None else self._contents()
-            raw = (key.encode() if isinstance(key, str) else key for key in keys)
-            digests = (hashlib.blake2b(key, digest_size=8).digest() for key in raw)
-            numbers = [int.from_bytes(digest) >> 1 for digest in digests]
-            self._hashes = torch.tensor(numbers, dtype=torch.long)
-        return self._hashes
-
     def _contents(self) -> Iterator[bytes]:
         for rows in row_slices(len(self), self.num_classes):
             stored = self._logits[rows if self._rows is None else self._rows[rows]]
@@ -477,74 +432,9 @@ class Ledger:
             stored = stored[:, 0] if self.kind == "logits" else stored.flatten(1)
             yield from (row.tobytes() for row in stored.float().numpy())
 
-    @staticmethod
-    def require(name: str, given: object) -> None:
-        """Raise `LedgerError` unless an argument is a ledger, and say how to make one."""
-        if not isinstance(given, Ledger):
-            split = name if name in SPLITS else "all"
-            raise LedgerError(
-                f"`{name}` must be a Ledger, got {type(given).__name__}; make one: "
-                f"offramp.Ledger(logits, labels, costs, split={split!r})"
-            )
-
-    def require_split(self, wanted: str, allow_split: str | None = None) -> None:
-        """Raise unless this is the wanted split, or the one that the caller allows instead.
-
-        Raises:
-            SplitError: With the words that would allow it, where the step takes them.
-        """
-        if self.split not in (wanted, allow_split):
-            raise SplitError(
-                f"this step needs the split {wanted!r}, and the ledger is {self.split!r}; where a "
-                f"step takes another one knowingly, it takes allow_split={self.split!r}"
-            )
-
-    def require_network(self, network: str | None) -> None:
-        """Raise if this ledger comes from another network; warn where that cannot be known.
-
-        Raises:
-            OriginError: The fingerprints differ.
-        """
-        if network is None or self.network is None:
-            warnings.warn(
-                f"this {self.split} ledger or its partner does not say which network made it, so "
-                "mixing up networks would go unnoticed; pass network='...' to Ledger",
-                OriginWarning,
-                stacklevel=3,
-            )
-        elif self.network != network:
-            raise OriginError(
-                f"this {self.split} ledger is from the network {self.network!r}, and its partner "
-                f"from {network!r}; record both with the same weights"
-            )
-
     def save(self, folder: str | Path) -> Path:
         """Write the ledger as a folder, atomically; return its path."""
-        tensors = {"logits": self.outputs}
-        if self._labels is not None:
-            tensors["labels"] = self._labels
-        if self.sample_ids is not None:
-            tensors["sample_ids"] = ids_to_bytes(self.sample_ids)
-        if self.groups is not None:
-            tensors["groups"] = ids_to_bytes(self.groups)
-        if self.lengths is not None:
-            tensors["lengths"] = self.lengths
-        if (costs := self.sample_costs) is not None:
-            parts = {"stages": costs.stages, "heads": costs.heads, "reference": costs.reference}
-            tensors |= {f"costs.{name}": part for name, part in parts.items()}
-        meta = {
-            "split": self.split,
-            "kind": self.kind,
-            "labelled": self.has_labels,
-            "shape": [len(self), self.num_exits, self.num_classes],
-            "costs": self.cost_model.to_json(),
-            "network": self.network,
-            "data_fingerprint": self.data_fingerprint,
-            "class_names": self.class_names,
-            "exits": self.exits,
-            "recorded_on": self.recorded_on,
-        }
-        return write_folder(folder, "ledger", VERSION, meta, tensors)
+        return saved.save(self, folder)
 
     @classmethod
     def load(cls, path: str | Path, split: str | None = None, network: str | None = None) -> Self:
@@ -566,59 +456,7 @@ class Ledger:
             FileFormatError: The file is missing, truncated, foreign or of an unknown version.
             LedgerError: The arrays are not a ledger's.
         """
-        path = Path(path)
-        if not path.exists():
-            raise FileFormatError(f"there is no ledger at {path}")
-        if path.is_dir():
-            return cls._load_folder(path, split)
-        if split is None:
-            raise LedgerError(
-                f"{path} does not say which split it is; pass split= one of {', '.join(SPLITS)}"
-            )
-        arrays = {} if path.suffix in TABLES else read_npz(path)
-        if path.suffix in TABLES or has_answers(arrays):
-            table = npz_answers(path, arrays) if arrays else read_table(path)
-            named = {} if network is None else {"network": network}
-            return cls.from_answers(**{**table, **named}, split=split)
-        return cls(
-            arrays["logits"],
-            arrays.get("labels"),
-            npz_costs(path, arrays),
-            split=split,
-            sample_ids=arrays.get("sample_ids"),
-            network=npz_network(path, arrays) if network is None else network,
-            groups=arrays.get("groups"),
-            lengths=arrays.get("lengths"),
-        )
-
-    @classmethod
-    def _load_folder(cls, folder: Path, split: str | None) -> Self:
-        meta, tensors = read_folder(folder, "ledger", VERSION)
-        by_sample = {key[6:]: value for key, value in tensors.items() if key.startswith("costs.")}
-        restore(_Description, meta, f"{folder} is not a complete ledger")
-        try:
-            costs = Costs(**meta["costs"])
-            ledger = cls(
-                tensors["logits"],
-                tensors["labels"] if meta.get("labelled", True) else None,
-                SampleCosts(**by_sample, unit=costs.unit) if by_sample else costs,
-                split=meta["split"],
-                sample_ids=bytes_to_ids(tensors.get("sample_ids")),
-                network=meta["network"],
-                class_names=meta["class_names"],
-                recorded_on=meta.get("recorded_on"),  # older files do not say it
-                groups=bytes_to_ids(tensors.get("groups")),
-                lengths=tensors.get("lengths"),
-                kind=meta.get("kind", "logits"),
-            )
-            ledger.exits = tuple(meta.get("exits", ledger.exits))
-        except LedgerError:
-            raise
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise FileFormatError(f"{folder} is not a complete ledger: {error}") from None
-        if split is not None:
-            ledger.require_split(split)
-        return ledger
+        return saved.load(cls, Path(path), split, network)
 
     def _pick(self, rows: slice) -> Tensor:
         """Stored logits of some samples, `[n, M, K]`."""
@@ -643,27 +481,3 @@ class Ledger:
             first = next(self.chunks())[1][:64]
             whole.network = "content-" + digest(first.numpy().tobytes())
         return whole
-
-
-def _check_stages(costs: Any, exits: int) -> None:  # noqa: ANN401 - as `Ledger` takes them
-    """Raise unless there is one cost per exit; what is no table of numbers raises elsewhere."""
-    known = costs.stages if isinstance(costs, Costs | SampleCosts) else costs
-    found = np.shape(known)[-1:] if np.ndim(known) else ()
-    if found and found[0] != exits:
-        raise LedgerError(
-            f"there must be one cost per exit: there are {exits} exits, and {found[0]} costs "
-            "were given"
-        )
-
-
-class _Description(TypedDict):
-    """What `save` writes, as far as `load` needs it."""
-
-    split: str
-    costs: dict[str, Any]
-    network: str | None
-    class_names: list[str] | None
-    labelled: NotRequired[bool]
-    exits: NotRequired[list[int]]
-    recorded_on: NotRequired[str | None]
-    kind: NotRequired[str]

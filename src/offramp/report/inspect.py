@@ -6,7 +6,8 @@ from pathlib import Path
 from offramp.costs import Costs
 from offramp.errors import FileFormatError
 from offramp.evaluation.references import fixed_exits, heads_correct
-from offramp.ledger.ledger import SPLITS, Ledger
+from offramp.ledger import Ledger
+from offramp.ledger.origin import SPLITS
 from offramp.networks import EarlyExitNetwork, count_macs
 from offramp.networks.network import FORMAT_VERSION as NETWORK_VERSION
 from offramp.onnx.manifest import Manifest

@@ -154,8 +154,10 @@ class Member:
             for _ in range(rounds):
                 best[number] = best[number].minimum(self._timed(inputs, size, clock))
         stages = tuple((best[-1] / samples).tolist())
-        curves = [seconds_left(sizes, column.tolist(), samples).tolist() for column in best.T]
-        free = [[0.0] * len(OCCUPANCY)] * self.stages
+        curves = tuple(
+            tuple(seconds_left(sizes, column.tolist(), samples).tolist()) for column in best.T
+        )
+        free = ((0.0,) * len(OCCUPANCY),) * self.stages
         # One item is all of its batch or nothing of it: costs are proportional.
         shrinking = (curves, free) if samples > 1 else ()
         self.costs = Costs(stages, (0.0,) * self.stages, unit="seconds", shrinking=shrinking)

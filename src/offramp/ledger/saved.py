@@ -1,0 +1,120 @@
+"""Ledgers on disk: folders that `save` wrote, plain `.npz` files, and tables of answers."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
+
+from offramp.costs import Costs, SampleCosts
+from offramp.errors import FileFormatError, LedgerError
+from offramp.ledger.arrays import bytes_to_ids, ids_to_bytes
+from offramp.ledger.npz import npz_costs, npz_network, read_npz
+from offramp.ledger.origin import SPLITS
+from offramp.ledger.tables import TABLES, has_answers, npz_answers, read_table
+from offramp.schema import restore
+from offramp.storage import read_folder, write_folder
+
+if TYPE_CHECKING:
+    from offramp.ledger.ledger import Ledger
+
+VERSION = 1
+
+Made = TypeVar("Made", bound="Ledger")
+
+
+class _Description(TypedDict):
+    """What `save` writes, as far as `load` needs it."""
+
+    split: str
+    costs: dict[str, Any]
+    network: str | None
+    class_names: list[str] | None
+    labelled: NotRequired[bool]
+    exits: NotRequired[list[int]]
+    recorded_on: NotRequired[str | None]
+    kind: NotRequired[str]
+
+
+def save(ledger: "Ledger", folder: str | Path) -> Path:
+    """Write a ledger as a folder, atomically; return its path."""
+    tensors = {"logits": ledger.outputs}
+    if ledger.has_labels:
+        tensors["labels"] = ledger.labels
+    if ledger.sample_ids is not None:
+        tensors["sample_ids"] = ids_to_bytes(ledger.sample_ids)
+    if ledger.groups is not None:
+        tensors["groups"] = ids_to_bytes(ledger.groups)
+    if ledger.lengths is not None:
+        tensors["lengths"] = ledger.lengths
+    if (costs := ledger.sample_costs) is not None:
+        parts = {"stages": costs.stages, "heads": costs.heads, "reference": costs.reference}
+        tensors |= {f"costs.{name}": part for name, part in parts.items()}
+    meta = {
+        "split": ledger.split,
+        "kind": ledger.kind,
+        "labelled": ledger.has_labels,
+        "shape": [len(ledger), ledger.num_exits, ledger.num_classes],
+        "costs": ledger.cost_model.to_json(),
+        "network": ledger.network,
+        "data_fingerprint": ledger.data_fingerprint,
+        "class_names": ledger.class_names,
+        "exits": ledger.exits,
+        "recorded_on": ledger.recorded_on,
+    }
+    return write_folder(folder, "ledger", VERSION, meta, tensors)
+
+
+def load(
+    ledger_type: type[Made], path: Path, split: str | None = None, network: str | None = None
+) -> Made:
+    """Read a ledger; see `Ledger.load`."""
+    if not path.exists():
+        raise FileFormatError(f"there is no ledger at {path}")
+    if path.is_dir():
+        return _load_folder(ledger_type, path, split)
+    if split is None:
+        raise LedgerError(
+            f"{path} does not say which split it is; pass split= one of {', '.join(SPLITS)}"
+        )
+    arrays = {} if path.suffix in TABLES else read_npz(path)
+    if path.suffix in TABLES or has_answers(arrays):
+        table = npz_answers(path, arrays) if arrays else read_table(path)
+        named = {} if network is None else {"network": network}
+        return ledger_type.from_answers(**{**table, **named}, split=split)
+    return ledger_type(
+        arrays["logits"],
+        arrays.get("labels"),
+        npz_costs(path, arrays),
+        split=split,
+        sample_ids=arrays.get("sample_ids"),
+        network=npz_network(path, arrays) if network is None else network,
+        groups=arrays.get("groups"),
+        lengths=arrays.get("lengths"),
+    )
+
+
+def _load_folder(ledger_type: type[Made], folder: Path, split: str | None) -> Made:
+    meta, tensors = read_folder(folder, "ledger", VERSION)
+    by_sample = {key[6:]: value for key, value in tensors.items() if key.startswith("costs.")}
+    restore(_Description, meta, f"{folder} is not a complete ledger")
+    try:
+        costs = Costs(**meta["costs"])
+        ledger = ledger_type(
+            tensors["logits"],
+            tensors["labels"] if meta.get("labelled", True) else None,
+            SampleCosts(**by_sample, unit=costs.unit) if by_sample else costs,
+            split=meta["split"],
+            sample_ids=bytes_to_ids(tensors.get("sample_ids")),
+            network=meta["network"],
+            class_names=meta["class_names"],
+            recorded_on=meta.get("recorded_on"),  # older files do not say it
+            groups=bytes_to_ids(tensors.get("groups")),
+            lengths=tensors.get("lengths"),
+            kind=meta.get("kind", "logits"),
+        )
+        ledger.exits = tuple(meta.get("exits", ledger.exits))
+    except LedgerError:
+        raise
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise FileFormatError(f"{folder} is not a complete ledger: {error}") from None
+    if split is not None:
+        ledger.require_split(split)
+    return ledger
