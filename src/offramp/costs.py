@@ -331,10 +331,10 @@ def seconds_left(sizes: Sequence[int], seconds: Any, batch: int) -> Tensor:  # n
         `[G]` float64, seconds by row of the *whole* batch.
 
     Example:
-        >>> seconds_left([1, 2], [1.0, 2.0], batch=2)[-2:].tolist()  # one second by row
-        [0.5, 1.0]
-        >>> seconds_left([1, 2], [2.0, 2.0], batch=2)[-2:].tolist()  # two, however many there are
-        [0.75, 1.0]
+        >>> seconds_left([1, 2], [1.0, 2.0], batch=2)[-2:]  # one second by row
+        tensor([0.5000, 1.0000], dtype=torch.float64)
+        >>> seconds_left([1, 2], [2.0, 2.0], batch=2)[-2:]  # two, however many there are
+        tensor([0.7500, 1.0000], dtype=torch.float64)
     """
     rows = np.arange(batch + 1)
     each = torch.from_numpy(np.interp(rows, [0, *sizes], [0.0, *seconds]))
