@@ -1,98 +1,40 @@
 """Policy = answer + scorer + operating points: the only place where they are joined."""
 
-import hashlib
-import json
-import math
 import warnings
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NotRequired, Self, TypedDict
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from offramp.answer_confidence import Confidence, fit_confidence
 from offramp.answers import Answer, CurrentExit, crossfit_answers
-from offramp.component import Component, check_kind
+from offramp.component import check_kind
 from offramp.costs import Costs
 from offramp.errors import (
     BudgetError,
     ConfigError,
     FewSamplesWarning,
-    FileFormatError,
     GuaranteeWarning,
     LedgerError,
     NotFittedError,
-    SplitError,
 )
-from offramp.extras import installed_version
 from offramp.ledger import Ledger
 from offramp.ledger.answers import Normalise
-from offramp.replay import Price, Replay, replay, try_out
-from offramp.schema import check_tensors, restore
+from offramp.policy import saved
+from offramp.policy.uses import SplitUses
+from offramp.replay import Price, Replay, replay
 from offramp.scorers import History, Scorer
 from offramp.scorers.base import ledger_history
 from offramp.session import Session
-from offramp.storage import read_folder, write_folder
 from offramp.thresholds.points import DEFAULT, OperatingPoints, not_flattered, tune_points
 from offramp.thresholds.rule import exits_taken
 
-VERSION = 1
-MOST_CLASSES = 10_000_000
 
-
-@dataclass(frozen=True)
-class SplitUse:
-    """One use of a split by a policy: which step, which split, which samples."""
-
-    step: str
-    split: str
-    samples: int
-    data_fingerprint: str | None
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """What a policy's file says about how it was made; data and network have fingerprints, too.
-
-    Attributes:
-        name: Of the method, or what the maker called it.
-        date: When it was saved first, in UTC.
-        version: Of the library.
-        data: Where the ledgers were, if the maker said so.
-    """
-
-    name: str
-    date: str
-    version: str
-    data: str | None = None
-
-    def __str__(self) -> str:
-        data = "" if self.data is None else f" from {self.data}"
-        return f"{self.name}, made {self.date[:10]} with offramp {self.version}{data}"
-
-
-class _Description(TypedDict):
-    """What `Policy.save` writes, as far as `load` needs it."""
-
-    answer: dict[str, Any]
-    scorer: dict[str, Any]
-    network: str | None
-    costs: dict[str, Any]
-    num_classes: int
-    exits: NotRequired[list[int]]
-    selected: int | None
-    guarantee: NotRequired[str | None]
-    uses: list[SplitUse]
-    full_accuracy: float | None
-    confidence: NotRequired[dict[str, Any] | None]
-    made: NotRequired[Provenance]
-
-
-class Policy:
+class Policy(SplitUses):
     """When to stop and what to answer.
 
     Args:
@@ -117,6 +59,7 @@ class Policy:
     """
 
     def __init__(self, scorer: Scorer, answer: Answer | None = None) -> None:
+        super().__init__()
         check_kind("scorer", scorer, Scorer)
         if answer is not None:
             check_kind("answer", answer, Answer)
@@ -125,15 +68,13 @@ class Policy:
         self._points: OperatingPoints | None = None
         self.selected: int | None = None
         self.guarantee: str | None = None
-        self.uses: list[SplitUse] = []
         self.network: str | None = None
         self.cost_model: Costs | None = None
         self.num_classes: int | None = None
         self.kind = "logits"
         self.exits: tuple[int, ...] = ()
         self.confidence: Confidence | None = None
-        self.made: Provenance | None = None
-        self._seen: dict[str, Tensor] = {}  # step -> hashes of the samples it has used
+        self.made: saved.Provenance | None = None
 
     def __repr__(self) -> str:
         state = f"at point {self.selected}" if self.selected is not None else "no point chosen"
@@ -227,13 +168,13 @@ class Policy:
         self.record("tune", val)
         return self
 
-    def with_points(self, points: OperatingPoints) -> "Policy":
+    def with_points(self, points: OperatingPoints) -> Self:
         """This policy with operating points that were found elsewhere, and none of them chosen."""
         view = copy(self)
         view._points, view.selected, view.guarantee = points, None, None
         return view
 
-    def at(self, budget: float | None = None, max_drop: float | None = None) -> "Policy":
+    def at(self, budget: float | None = None, max_drop: float | None = None) -> Self:
         """This policy at one of its operating points.
 
         Args:
@@ -253,7 +194,7 @@ class Policy:
         assert max_drop is not None
         return self.at_point(points.for_accuracy(max_drop))
 
-    def at_point(self, index: int) -> "Policy":
+    def at_point(self, index: int) -> Self:
         """This policy at the operating point with this number, cheapest first.
 
         Warns:
@@ -276,7 +217,7 @@ class Policy:
             )
         return chosen
 
-    def uncertified(self) -> "Policy":
+    def uncertified(self) -> Self:
         """This policy without a guarantee, as before another one is given."""
         view = copy(self)
         view.guarantee = None
@@ -379,119 +320,21 @@ class Policy:
             name: What to call it; that of its scorer and answer by default.
             data: Where its ledgers are, for the record.
         """
-        if self.cost_model is None:
-            raise NotFittedError("this policy is not fitted; call fit(held_out) before save")
-        tensors = {f"answer.{key}": value for key, value in self.answer.state().items()}
-        tensors |= {f"scorer.{key}": value for key, value in self.scorer.state().items()}
-        tensors |= {f"seen.{step}": hashes for step, hashes in self._seen.items()}
-        meta: dict[str, Any] = {
-            "answer": self.answer.describe(),
-            "scorer": self.scorer.describe(),
-            "network": self.network,
-            "costs": self.cost_model.to_json(),
-            "num_classes": self.num_classes,
-            "kind": self.kind,
-            "exits": self.exits,
-            "selected": self.selected,
-            "guarantee": self.guarantee,
-            "uses": [asdict(use) for use in self.uses],
-            "full_accuracy": None,
-            "confidence": None,
-            "made": asdict(self._provenance(name, data)),
-        }
-        if self.confidence is not None:
-            tensors |= {f"confidence.{key}": v for key, v in self.confidence.state().items()}
-            meta["confidence"] = self.confidence.describe()
-        if self._points is not None:
-            tensors |= {f"points.{key}": value for key, value in self._points.tensors().items()}
-            full = self._points.full_accuracy
-            meta["full_accuracy"] = None if math.isnan(full) else full  # JSON knows no nan
-        return write_folder(folder, "policy", VERSION, meta, tensors)
-
-    def _provenance(self, name: str | None, data: str | None) -> Provenance:
-        """What was known when the policy was first saved, with what is said now."""
-        if self.made is None:
-            parts = f"{type(self.scorer).__name__}, {type(self.answer).__name__}"
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            self.made = Provenance(parts, now, installed_version("offramp") or "unknown")
-        said = {"name": name, "data": data}
-        self.made = replace(self.made, **{k: v for k, v in said.items() if v is not None})
-        return self.made
+        return saved.save(self, folder, name, data)
 
     @classmethod
-    def load(cls, folder: str | Path) -> "Policy":
+    def load(cls, folder: str | Path) -> Self:
         """Read a policy that `save` wrote; it decides bitwise as before.
 
         Raises:
             FileFormatError: The folder is missing, truncated, foreign, of an unknown version, or
                 names an answer or a scorer that is not defined here.
         """
-        meta, tensors = read_folder(folder, "policy", VERSION)
-        where = f"{folder} is not a complete policy"
-        restore(_Description, meta, where)
-        names = ("answer", "scorer", "seen", "points", "confidence")
-        parts: dict[str, dict[str, Tensor]] = {name: {} for name in names}
-        try:
-            for name, value in tensors.items():
-                part, _, key = name.partition(".")
-                parts[part][key] = value
-            policy = cls(
-                Scorer.restore(meta["scorer"], parts["scorer"]),
-                Answer.restore(meta["answer"], parts["answer"]),
-            )
-            policy.cost_model, policy.num_classes = Costs(**meta["costs"]), meta["num_classes"]
-            policy.kind = meta.get("kind", "logits")  # older files know no other
-            policy.exits = tuple(meta.get("exits", range(len(policy.cost_model.stages))))
-            policy._seen = parts["seen"]
-            if meta.get("confidence") is not None:
-                policy.confidence = Confidence.restore(meta["confidence"], parts["confidence"])
-            policy.network, policy.selected = meta["network"], meta["selected"]
-            policy.uses = [SplitUse(**use) for use in meta["uses"]]
-            if parts["points"]:
-                full = meta["full_accuracy"]
-                policy._points = OperatingPoints(
-                    **parts["points"], full_accuracy=torch.nan if full is None else full
-                )
-                policy = policy if policy.selected is None else policy.at_point(policy.selected)
-            policy.guarantee = meta.get("guarantee")
-            policy.made = Provenance(**meta["made"]) if "made" in meta else None
-        except (KeyError, TypeError, BudgetError, LedgerError, ConfigError) as error:
-            raise FileFormatError(f"{where}: {error}") from None
-        policy._check_tensors(where, meta.get("kind", "logits"))
-        return policy
+        return saved.load(cls, folder)
 
     def fingerprint(self) -> str:
         """A hash of everything that was learned, and of the operating points."""
-        digest = hashlib.sha256()
-        components: dict[str, Component] = {"answer": self.answer, "scorer": self.scorer}
-        if self.confidence is not None:
-            components["confidence"] = self.confidence
-        tensors = {f"points.{key}": value for key, value in self.points.tensors().items()}
-        for name, component in components.items():
-            digest.update(json.dumps(component.describe(), sort_keys=True, default=str).encode())
-            tensors |= {f"{name}.{key}": value for key, value in component.state().items()}
-        for name, tensor in sorted(tensors.items()):
-            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
-            digest.update(tensor.contiguous().numpy().data)
-        return digest.hexdigest()
-
-    def _check_tensors(self, where: str, kind: str) -> None:
-        """Raise `FileFormatError` unless tensors of a file fit its exits and classes."""
-        assert self.cost_model is not None and self.num_classes is not None
-        exits = len(self.cost_model.stages)
-        if len(self.exits) != exits or list(self.exits) != sorted(set(self.exits)):
-            raise FileFormatError(f"{where}: {exits} exits have costs, got exits {self.exits}")
-        if not 1 <= self.num_classes <= MOST_CLASSES:
-            raise FileFormatError(f"{where}: `num_classes` cannot be {self.num_classes}")
-        check_tensors(self._seen, dict.fromkeys(self._seen, (torch.int64, (None,))), where)
-        if self._points is not None:
-            self._points.check(exits, where)
-        if self.confidence is not None:
-            weights = {"weights_": (exits, 4), "plain_weights_": (exits, 3)}
-            wanted = {name: (torch.float64, shape) for name, shape in weights.items()}
-            check_tensors(self.confidence.state(), wanted, where)
-        if kind == "logits":
-            try_out(self.answer, self.scorer, exits, self.num_classes, where)
+        return saved.fingerprint(self)
 
     @staticmethod
     def _held_out(held_out: Ledger, allow_split: str | None) -> Ledger:
@@ -526,18 +369,8 @@ class Policy:
         self.kind = held_out.kind
         self.exits = held_out.exits
         self._points = self.selected = self.guarantee = self.confidence = self.made = None
-        self.uses, self._seen = [], {}
+        self.uses, self.seen = [], {}
         self.record("fit", held_out)
-
-    def record(self, step: str, ledger: Ledger, split: str | None = None) -> None:
-        """Note that a step has used these samples, so that no other one does unnoticed.
-
-        `split` says where they come from, if not from the ledger's split alone.
-        """
-        use = SplitUse(step, split or ledger.split, len(ledger), ledger.data_fingerprint)
-        self.uses = [*self.uses, use]
-        # A copy: two steps may share a ledger, and a file must not hold one tensor twice.
-        self._seen = {**self._seen, step: ledger.sample_hashes().clone()}
 
     def check_partner(self, ledger: Ledger) -> Ledger:
         """The ledger with this policy's exits; it must be of its network and have its costs."""
@@ -565,25 +398,6 @@ class Policy:
             )
         ledger.require_network(self.network)
         return ledger
-
-    def check_unseen(self, ledger: Ledger, step: str) -> None:
-        """Raise if other steps have used samples of this ledger.
-
-        Raises:
-            SplitError: With the number of such samples and the step.
-        """
-        hashes = ledger.sample_hashes()
-        # Without ids, samples are known by their logits, and a data set may hold a few twins.
-        named = ledger.sample_ids is not None or ledger.groups is not None
-        allowed = 0 if named else len(ledger) // 100
-        for used_by, seen in self._seen.items():
-            shared = int(torch.isin(hashes, seen).sum())
-            if used_by != step and shared > allowed:
-                knowingly = f", or say allow_split={ledger.split!r}" * (step != "certify")
-                raise SplitError(
-                    f"{shared} of the {len(ledger)} samples of this {ledger.split} ledger were "
-                    f"already used to {used_by} this policy; use other samples{knowingly}"
-                )
 
 
 def operating_points(

@@ -1,0 +1,192 @@
+"""Policies on disk: a folder with JSON and tensors, and a fingerprint of what was learned."""
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
+
+import torch
+from torch import Tensor
+
+from offramp.answer_confidence import Confidence
+from offramp.answers import Answer
+from offramp.component import Component
+from offramp.costs import Costs
+from offramp.errors import (
+    BudgetError,
+    ConfigError,
+    FileFormatError,
+    LedgerError,
+    NotFittedError,
+)
+from offramp.extras import installed_version
+from offramp.policy.uses import SplitUse
+from offramp.replay import try_out
+from offramp.schema import check_tensors, restore
+from offramp.scorers import Scorer
+from offramp.storage import read_folder, write_folder
+from offramp.thresholds.points import OperatingPoints
+
+if TYPE_CHECKING:
+    from offramp.policy.policy import Policy
+
+VERSION = 1
+MOST_CLASSES = 10_000_000
+
+Made = TypeVar("Made", bound="Policy")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a policy's file says about how it was made; data and network have fingerprints, too.
+
+    Attributes:
+        name: Of the method, or what the maker called it.
+        date: When it was saved first, in UTC.
+        version: Of the library.
+        data: Where the ledgers were, if the maker said so.
+    """
+
+    name: str
+    date: str
+    version: str
+    data: str | None = None
+
+    def __str__(self) -> str:
+        data = "" if self.data is None else f" from {self.data}"
+        return f"{self.name}, made {self.date[:10]} with offramp {self.version}{data}"
+
+
+class _Description(TypedDict):
+    """What `Policy.save` writes, as far as `load` needs it."""
+
+    answer: dict[str, Any]
+    scorer: dict[str, Any]
+    network: str | None
+    costs: dict[str, Any]
+    num_classes: int
+    exits: NotRequired[list[int]]
+    selected: int | None
+    guarantee: NotRequired[str | None]
+    uses: list[SplitUse]
+    full_accuracy: float | None
+    confidence: NotRequired[dict[str, Any] | None]
+    made: NotRequired[Provenance]
+
+
+def save(policy: "Policy", folder: str | Path, name: str | None, data: str | None) -> Path:
+    """Write a policy as a folder, atomically; see `Policy.save`."""
+    if policy.cost_model is None:
+        raise NotFittedError("this policy is not fitted; call fit(held_out) before save")
+    tensors = {f"answer.{key}": value for key, value in policy.answer.state().items()}
+    tensors |= {f"scorer.{key}": value for key, value in policy.scorer.state().items()}
+    tensors |= {f"seen.{step}": hashes for step, hashes in policy.seen.items()}
+    meta: dict[str, Any] = {
+        "answer": policy.answer.describe(),
+        "scorer": policy.scorer.describe(),
+        "network": policy.network,
+        "costs": policy.cost_model.to_json(),
+        "num_classes": policy.num_classes,
+        "kind": policy.kind,
+        "exits": policy.exits,
+        "selected": policy.selected,
+        "guarantee": policy.guarantee,
+        "uses": [asdict(use) for use in policy.uses],
+        "full_accuracy": None,
+        "confidence": None,
+        "made": asdict(_provenance(policy, name, data)),
+    }
+    if policy.confidence is not None:
+        tensors |= {f"confidence.{key}": v for key, v in policy.confidence.state().items()}
+        meta["confidence"] = policy.confidence.describe()
+    if policy.is_tuned:
+        tensors |= {f"points.{key}": value for key, value in policy.points.tensors().items()}
+        full = policy.points.full_accuracy
+        meta["full_accuracy"] = None if math.isnan(full) else full  # JSON knows no nan
+    return write_folder(folder, "policy", VERSION, meta, tensors)
+
+
+def _provenance(policy: "Policy", name: str | None, data: str | None) -> Provenance:
+    """What was known when the policy was first saved, with what is said now."""
+    if policy.made is None:
+        parts = f"{type(policy.scorer).__name__}, {type(policy.answer).__name__}"
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        policy.made = Provenance(parts, now, installed_version("offramp") or "unknown")
+    said = {"name": name, "data": data}
+    policy.made = replace(policy.made, **{k: v for k, v in said.items() if v is not None})
+    return policy.made
+
+
+def load(policy_type: type[Made], folder: str | Path) -> Made:
+    """Read a policy that `save` wrote; see `Policy.load`."""
+    meta, tensors = read_folder(folder, "policy", VERSION)
+    where = f"{folder} is not a complete policy"
+    restore(_Description, meta, where)
+    names = ("answer", "scorer", "seen", "points", "confidence")
+    parts: dict[str, dict[str, Tensor]] = {name: {} for name in names}
+    try:
+        for name, value in tensors.items():
+            part, _, key = name.partition(".")
+            parts[part][key] = value
+        policy = policy_type(
+            Scorer.restore(meta["scorer"], parts["scorer"]),
+            Answer.restore(meta["answer"], parts["answer"]),
+        )
+        policy.cost_model, policy.num_classes = Costs(**meta["costs"]), meta["num_classes"]
+        policy.kind = meta.get("kind", "logits")  # older files know no other
+        policy.exits = tuple(meta.get("exits", range(len(policy.cost_model.stages))))
+        policy.seen = parts["seen"]
+        if meta.get("confidence") is not None:
+            policy.confidence = Confidence.restore(meta["confidence"], parts["confidence"])
+        policy.network = meta["network"]
+        policy.uses = [SplitUse(**use) for use in meta["uses"]]
+        if parts["points"]:
+            full = meta["full_accuracy"]
+            full = torch.nan if full is None else full
+            policy = policy.with_points(OperatingPoints(**parts["points"], full_accuracy=full))
+            chosen = meta["selected"]
+            policy = policy if chosen is None else policy.at_point(chosen)
+        policy.guarantee = meta.get("guarantee")
+        policy.made = Provenance(**meta["made"]) if "made" in meta else None
+    except (KeyError, TypeError, BudgetError, LedgerError, ConfigError) as error:
+        raise FileFormatError(f"{where}: {error}") from None
+    _check_tensors(policy, where, meta.get("kind", "logits"))
+    return policy
+
+
+def fingerprint(policy: "Policy") -> str:
+    """A hash of everything that was learned, and of the operating points."""
+    digest = hashlib.sha256()
+    components: dict[str, Component] = {"answer": policy.answer, "scorer": policy.scorer}
+    if policy.confidence is not None:
+        components["confidence"] = policy.confidence
+    tensors = {f"points.{key}": value for key, value in policy.points.tensors().items()}
+    for name, component in components.items():
+        digest.update(json.dumps(component.describe(), sort_keys=True, default=str).encode())
+        tensors |= {f"{name}.{key}": value for key, value in component.state().items()}
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def _check_tensors(policy: "Policy", where: str, kind: str) -> None:
+    """Raise `FileFormatError` unless tensors of a file fit its exits and classes."""
+    assert policy.cost_model is not None and policy.num_classes is not None
+    exits = len(policy.cost_model.stages)
+    if len(policy.exits) != exits or list(policy.exits) != sorted(set(policy.exits)):
+        raise FileFormatError(f"{where}: {exits} exits have costs, got exits {policy.exits}")
+    if not 1 <= policy.num_classes <= MOST_CLASSES:
+        raise FileFormatError(f"{where}: `num_classes` cannot be {policy.num_classes}")
+    check_tensors(policy.seen, dict.fromkeys(policy.seen, (torch.int64, (None,))), where)
+    if policy.is_tuned:
+        policy.points.check(exits, where)
+    if policy.confidence is not None:
+        weights = {"weights_": (exits, 4), "plain_weights_": (exits, 3)}
+        wanted = {name: (torch.float64, shape) for name, shape in weights.items()}
+        check_tensors(policy.confidence.state(), wanted, where)
+    if kind == "logits":
+        try_out(policy.answer, policy.scorer, exits, policy.num_classes, where)
