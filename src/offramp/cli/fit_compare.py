@@ -11,18 +11,14 @@ import typer
 from offramp.cli.console import err, out
 from offramp.cli.options import (
     KNOWN_METHODS,
-    BatchSize,
     Budgets,
     LedgersPath,
-    ProfilePath,
-    Shares,
-    SplitSeed,
-    Stratify,
+    Read,
     complete_methods,
     completing,
     named_methods,
     numbers,
-    read_ledgers,
+    reading,
     share,
     split_names,
 )
@@ -37,6 +33,8 @@ if TYPE_CHECKING:
 
 _known = f"Groups: {', '.join(GROUPS)}. {KNOWN_METHODS}"
 
+PolicyFolder = Annotated[Path, typer.Option("--out", help="Where to save it.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a policy that is there.")]
 Candidates = Annotated[
     str,
     typer.Option(
@@ -47,8 +45,10 @@ Candidates = Annotated[
 ]
 
 
+@reading
 def compare_command(
     path: LedgersPath,
+    read: Read,
     methods: Annotated[
         str,
         typer.Option(
@@ -65,11 +65,6 @@ def compare_command(
         Path | None,
         typer.Option("--out", help="Where to write. Default: NAME-comparison in this folder."),
     ] = None,
-    profile: ProfilePath = None,
-    batch: BatchSize = None,
-    shares: Shares = None,
-    split_seed: SplitSeed = None,
-    stratify: Stratify = None,
 ) -> None:
     """Compare exit methods on saved per-exit logits, and print the table.
 
@@ -82,8 +77,7 @@ def compare_command(
     folder = folder or Path(f"{path.resolve().name.removesuffix('.npz')}-comparison")
     check_target(folder)
     wanted = split_names(methods)
-    cut = (shares, split_seed, stratify)
-    ledgers = read_ledgers(path, cut, profile, batch)
+    ledgers = read()
     with RunProgress() as progress:
         result = compare(
             ledgers["held_out"],
@@ -98,11 +92,10 @@ def compare_command(
     _show(result, folder, {"command": shlex.join(["offramp", *sys.argv[1:]])})
 
 
-Force = Annotated[bool, typer.Option("--force", help="Replace a policy that is there.")]
-
-
+@reading
 def fit_command(
     path: LedgersPath,
+    read: Read,
     budget: Annotated[
         float | None,
         typer.Option(callback=share, help="Mean cost, as a share of the full network."),
@@ -119,12 +112,7 @@ def fit_command(
             "eefp:geometric. " + KNOWN_METHODS,
         ),
     ] = "eefp",
-    folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
-    profile: ProfilePath = None,
-    batch: BatchSize = None,
-    shares: Shares = None,
-    split_seed: SplitSeed = None,
-    stratify: Stratify = None,
+    folder: PolicyFolder = Path("policy"),
     force: Force = False,
 ) -> None:
     """Fit a policy, choose its operating point for a budget, and save it.
@@ -144,8 +132,7 @@ def fit_command(
     from offramp.evaluation import evaluate
     from offramp.methods import find_methods, ready
 
-    cut = (shares, split_seed, stratify)
-    ledgers = read_ledgers(path, cut, profile, batch, needs_test=False)
+    ledgers = read(needs_test=False)
     has_test = "test" in ledgers
     (found,) = find_methods(method, ledgers["val"].num_classes)
     chosen = ready(found)
@@ -166,18 +153,15 @@ def fit_command(
         out.show(table)
 
 
+@reading
 def auto_command(
     path: LedgersPath,
+    read: Read,
     budget: Annotated[
         float, typer.Option(callback=share, help="Mean cost, as a share of the full network.")
     ] = 0.5,
     methods: Candidates = ",".join(CANDIDATES),
-    folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
-    profile: ProfilePath = None,
-    batch: BatchSize = None,
-    shares: Shares = None,
-    split_seed: SplitSeed = None,
-    stratify: Stratify = None,
+    folder: PolicyFolder = Path("policy"),
     force: Force = False,
 ) -> None:
     """Choose exits, answer, scorer and thresholds for a budget, and save the policy.
@@ -190,8 +174,7 @@ def auto_command(
     from offramp.advice import auto
     from offramp.evaluation import evaluate
 
-    cut = (shares, split_seed, stratify)
-    ledgers = read_ledgers(path, cut, profile, batch, needs_test=False)
+    ledgers = read(needs_test=False)
     has_test = "test" in ledgers
     names = split_names(methods)
     with err.status("choosing exits, answer, scorer and thresholds"):
@@ -210,8 +193,10 @@ def _show_outcome(outcome: "Outcome", how: str = "") -> None:
     out.give(test={name: getattr(outcome, name) for name in names})
 
 
+@reading
 def certify_command(
     path: LedgersPath,
+    read: Read,
     epsilon: Annotated[
         float | None,
         typer.Option(help="Largest mean loss against the full network, 0.01 for a point."),
@@ -247,12 +232,7 @@ def certify_command(
             help="Its answer and its scorer are used. " + KNOWN_METHODS,
         ),
     ] = "eefp",
-    folder: Annotated[Path, typer.Option("--out", help="Where to save it.")] = Path("policy"),
-    profile: ProfilePath = None,
-    batch: BatchSize = None,
-    shares: Shares = None,
-    split_seed: SplitSeed = None,
-    stratify: Stratify = None,
+    folder: PolicyFolder = Path("policy"),
     force: Force = False,
 ) -> None:
     """Fit a policy and give it an operating point with a guarantee, and save it.
@@ -274,8 +254,7 @@ def certify_command(
     from offramp.policy import Policy
 
     guarantee = Guarantee(epsilon, budget, delta, loss, largest_cost=largest_cost)
-    cut = (shares, split_seed, stratify)
-    ledgers = read_ledgers(path, cut, profile, batch, needs_test=False)
+    ledgers = read(needs_test=False)
     held_out = ledgers["held_out"]
     (found,) = find_methods(method, held_out.num_classes, held_out.kind)
     with err.status(f"fitting and certifying {found.label}"):
@@ -303,19 +282,16 @@ def _note_labels(ledgers: "Mapping[str, Ledger]") -> None:
             err.print(f"note: {split} has no labels: {losses[split]}")
 
 
+@reading
 def advise_command(
     path: LedgersPath,
+    read: Read,
     budgets: Budgets = "0.25,0.5,0.75",
     methods: Candidates = ",".join(CANDIDATES),
     folder: Annotated[
         Path | None,
         typer.Option("--out", help="Save the policy for each budget there, as policy-BUDGET."),
     ] = None,
-    profile: ProfilePath = None,
-    batch: BatchSize = None,
-    shares: Shares = None,
-    split_seed: SplitSeed = None,
-    stratify: Stratify = None,
 ) -> None:
     """Say whether early exits are worth it for this network: yes, a fixed exit, or neither.
 
@@ -328,7 +304,7 @@ def advise_command(
         check_target(folder)
     from offramp.advice import advise
 
-    ledgers = read_ledgers(path, (shares, split_seed, stratify), profile, batch)
+    ledgers = read()
     names = split_names(methods)
     with err.status("choosing exits, answers, scorers and thresholds"):
         found = advise(ledgers["held_out"], ledgers["val"], ledgers["test"], wanted, names)

@@ -4,8 +4,10 @@ Nothing here imports torch: help, completion and mistakes are answered without i
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial, wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -251,6 +253,41 @@ def read_ledgers(
         sizes = ", ".join(f"{len(ledger):,} {split}" for split, ledger in ledgers.items())
         err.print(f"note: one ledger was split at random (seed {cut[1] or 0}) into {sizes}")
     return in_seconds(ledgers, profile, batch)
+
+
+class Read(Protocol):
+    """Reads the ledgers of a command, as its options say."""
+
+    def __call__(self, needs_test: bool = True) -> "dict[str, Ledger]":
+        """By split: held_out, val and, if it is there or needed, test."""
+
+
+_READING = {
+    "profile": ProfilePath,
+    "batch": BatchSize,
+    "shares": Shares,
+    "split_seed": SplitSeed,
+    "stratify": Stratify,
+}
+
+
+def reading(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes `(path, read, ...)`, with the options by which ledgers are read.
+
+    Typer knows options by a signature alone, so theirs are added to that of the command.
+    """
+
+    @wraps(command)
+    def run(path: Path, **given: Any) -> None:  # noqa: ANN401 - as the options are
+        profile, batch, *cut = (given.pop(name) for name in _READING)
+        command(path, partial(read_ledgers, path, tuple(cut), profile, batch), **given)
+
+    own = [each for name, each in signature(command).parameters.items() if name != "read"]
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    more = [Parameter(name, kind, default=None, annotation=a) for name, a in _READING.items()]
+    run.__annotations__ = {each.name: each.annotation for each in (*own, *more)}
+    vars(run)["__signature__"] = Signature([*own, *more])
+    return run
 
 
 def _shares(text: str | None) -> tuple[float, float, float]:
