@@ -206,6 +206,24 @@ def test_bad_tables_are_refused_in_words(tmp_path, change, message):
         Ledger.load(path, "all")
 
 
+def test_files_may_say_what_each_model_alone_has_cost(tmp_path):
+    path = tmp_path / "calls.jsonl"
+    told = [{**row, "model_costs": [1, 8], "unit": "dollars"} for row in rows()]
+    for row in told:
+        del row["costs"]
+    path.write_text("\n".join(map(json.dumps, told)))
+    ledger = Ledger.load(path, "all")
+    assert ledger.cost_model.is_cascade and ledger.unit == "dollars"
+    assert (ledger.costs.tolist(), ledger.reference_cost) == ([1, 9], 8)
+    for costs in ([1.0, 8.0], [[1.0, 8.0]] * 3):
+        arrays = {"confidence": [[0.4, 0.8]] * 3, "correct": [[0, 1]] * 3, "model_costs": costs}
+        np.savez(tmp_path / "calls.npz", **arrays)
+        assert Ledger.load(tmp_path / "calls.npz", "all").reference_cost == 8
+    path.write_text(json.dumps({**told[0], "costs": [1, 9]}))
+    with pytest.raises(FileFormatError, match="`model_costs`, what each model alone"):
+        Ledger.load(path, "all")
+
+
 def test_broken_lines_are_named(tmp_path):
     path = tmp_path / "all.jsonl"
     path.write_text(json.dumps(rows()[0]) + "\n{")

@@ -4,14 +4,18 @@ from offramp.evaluation.bootstrap import Interval
 from offramp.evaluation.compare import compare
 from offramp.evaluation.comparison import Comparison
 from offramp.evaluation.outcome import Outcome, evaluate
+from offramp.evaluation.pairs import PairEnvelope, PairMix, pair_envelope
 from offramp.evaluation.references import References, references
 
 __all__ = [
     "Comparison",
     "Interval",
     "Outcome",
+    "PairEnvelope",
+    "PairMix",
     "References",
     "compare",
     "evaluate",
+    "pair_envelope",
     "references",
 ]

@@ -447,8 +447,9 @@ class Ledger(Origin):
                 optionally `sample_ids`, `groups`, `lengths`, and `network`, a text that all files
                 of one network share. For answers without logits, an `.npz` with the arguments of
                 `from_answers`, or a `.jsonl` or `.parquet` file with a row per sample: lists
-                `answers`, `confidence` or `log_confidence`, `costs`, `correct`, `features`, and
-                single values `label`, `group`, `id`, `unit`, `network`.
+                `answers`, `confidence` or `log_confidence`, `correct`, `features`, `costs` or, of
+                a cascade, `model_costs` (what each model alone has cost), and single values
+                `label`, `group`, `id`, `unit`, `network`.
             split: Needed for a file; for a folder it must be what the folder says.
             network: Fingerprint of the network, for a file that does not name it.
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from offramp.costs import Costs, SampleCosts
 from offramp.errors import FileFormatError
 from offramp.extras import require
 from offramp.hints import close_names
@@ -18,7 +19,10 @@ ROW_NAMES = {"label": "labels", "group": "groups", "id": "sample_ids"}
 ALIKE = ("unit", "network")
 """What is the same for all samples."""
 
-BY_STAGE = ("answers", "confidence", "log_confidence", "correct", "costs", "features", "mask")
+BY_STAGE = (
+    *("answers", "confidence", "log_confidence", "correct", "costs", "model_costs", "features"),
+    "mask",
+)
 COLUMNS = (*BY_STAGE, *ROW_NAMES, *ALIKE)
 ARRAYS = (*BY_STAGE, *ROW_NAMES.values(), *ALIKE)
 
@@ -46,7 +50,8 @@ def read_table(path: Path) -> dict[str, Any]:
                 f"{path}, row {number + 1} lacks {', '.join(lacking)}, which other rows have"
             )
     table = {ROW_NAMES.get(name, name): [row[name] for row in rows] for name in names}
-    return {name: _alike(path, name, v) if name in ALIKE else v for name, v in table.items()}
+    found = {name: _alike(path, name, v) if name in ALIKE else v for name, v in table.items()}
+    return _priced(path, found)
 
 
 def check_names(path: Path, names: Iterable[str], known: Iterable[str]) -> None:
@@ -61,7 +66,7 @@ def check_names(path: Path, names: Iterable[str], known: Iterable[str]) -> None:
     ]
     rename = f"; rename {' and '.join(sorted(set(guesses)))}?" if guesses else ""
     missing = [] if has_answers(present) else ["`confidence` and no `log_confidence`"]
-    missing += [] if "costs" in present else ["`costs`"]
+    missing += [] if {"costs", "model_costs"} & present else ["`costs`"]
     if missing:
         has = ", ".join(sorted(present))
         raise FileFormatError(f"{path} has no {' and no '.join(missing)}; it has {has}{rename}")
@@ -73,7 +78,23 @@ def npz_answers(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `Ledger.from_answers` from the arrays of an `.npz`."""
     check_names(path, arrays, ARRAYS)
     found = {name: arrays[name] for name in ARRAYS if name in arrays}
-    return {name: v.item() if name in ALIKE else v for name, v in found.items()}
+    return _priced(path, {n: v.item() if n in ALIKE else v for n, v in found.items()})
+
+
+def _priced(path: Path, found: dict[str, Any]) -> dict[str, Any]:
+    """The same with the costs of a cascade, where a file says what each model alone has cost."""
+    if "model_costs" not in found:
+        return found
+    if "costs" in found:
+        raise FileFormatError(
+            f"{path} has `costs`, what a sample had cost by each stage, and `model_costs`, what "
+            "each model alone has cost: leave one out"
+        )
+    rest = {name: value for name, value in found.items() if name != "model_costs"}
+    alone, unit = found["model_costs"], found.get("unit", "relative")
+    same_for_all = getattr(alone, "ndim", 2) == 1
+    kind = Costs if same_for_all else SampleCosts
+    return {**rest, "costs": kind.of_members(alone, unit)}
 
 
 def _alike(path: Path, name: str, values: list[Any]) -> Any:  # noqa: ANN401
