@@ -12,6 +12,7 @@ from offramp import Costs, Ledger, compare
 from offramp.costs import SampleCosts
 from offramp.evaluation.comparison import Comparison
 from offramp.evaluation.pairs import pair_envelope
+from offramp.evaluation.references import references
 from offramp.report.tables import comparison_tables, tidy_csv
 
 
@@ -110,6 +111,23 @@ def test_a_comparison_of_cascades_shows_the_mix_and_the_differences_to_it(splits
     assert Comparison.from_json(values).references == table.references
     del values["references"]["pair_mixes"]  # as older files are
     assert Comparison.from_json(values).references.pair_mixes == []
+
+
+def test_no_rule_of_a_cascade_is_above_the_oracle_which_asks_one_model():
+    ledger, _, prices = three_models(40, 3)
+    right, shares = ledger.labels.numpy(), prices / prices[:, 2].mean()
+    rows = references(ledger, ledger, [0.2, 0.4, 0.9])
+    for found, budget in zip(rows.oracle, [0.2, 0.4, 0.9], strict=True):
+        # Which of the three models each sample asks, as a linear program with whole solutions.
+        flat = -right.astype(float).flatten() / 40
+        once = np.kron(np.eye(40), np.ones(3))
+        best = linprog(
+            flat, A_ub=shares.flatten()[None] / 40, b_ub=[found.cost], A_eq=once, b_eq=[1] * 40
+        )
+        assert -best.fun - 1 / 40 <= found.accuracy <= -best.fun + 1e-9
+        assert found.accuracy >= pair_envelope([ledger], ledger).at(budget).accuracy - 1 / 40
+    cheaper = references(ledger.keep_exits([0, 2]), ledger.keep_exits([0, 2]), [0.4]).oracle[0]
+    assert cheaper.accuracy <= rows.oracle[1].accuracy
 
 
 def test_networks_with_exits_are_no_cascades(splits):

@@ -60,6 +60,9 @@ class References:
         hopeless_share: Share of test samples that no exit gets right.
         pair_mixes: Of a cascade, per budget: the mix of two cascades of two models that is best
             on held_out and val together; empty for anything else.
+
+    The reachable rule and the oracle know beforehand which model of a cascade they take, and pay
+    for that one alone.
     """
 
     fixed: list[FixedExit]
@@ -92,8 +95,11 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
     correct, val_accuracy = heads_correct(test), heads_correct(val).double().mean(dim=0)
     alone = _costs_alone(test)
     fixed = fixed_exits(test, correct)
-    costs = test.cumulative_costs / test.reference_cost
+    costs = _costs_beforehand(test)
     least = float(mean_costs(costs)[0])
+    if test.cost_model.is_cascade:
+        correct, costs = _cheapest_right(correct, costs.expand(len(test), -1))
+        least = float(costs[:, 0].mean())
     grid = [budget for budget in GRID if budget >= least]
     reachable = reachable_accuracies(test, [*budgets, *grid])
     return References(
@@ -191,8 +197,7 @@ def reachable_accuracies(test: Ledger, budgets: Sequence[float]) -> list[Accurac
         raise LedgerError(
             f"test needs at least two samples, to measure one half by the other, got {len(test)}"
         )
-    costs = test.cumulative_costs / test.reference_cost
-    costs = costs.expand(len(test), -1)
+    costs = _costs_beforehand(test).expand(len(test), -1)
     if test.kind != "logits":
         return _reachable_by_chances(test, costs, budgets)
     spent, right = torch.zeros_like(PRICES), torch.zeros_like(PRICES)
@@ -230,6 +235,23 @@ def _reachable_by_chances(
     hits = right.gather(1, exits).double().mean(dim=0)[None]
     found = accuracy_at(spent, hits, torch.tensor(budgets, dtype=torch.float64))
     return list(map(AccuracyAt, *(part[0].tolist() for part in found)))
+
+
+def _costs_beforehand(test: Ledger) -> Tensor:
+    """`[M]` or `[N, M]`: what a rule pays that knows at once where a sample leaves, as shares."""
+    if not test.cost_model.is_cascade:
+        return test.cumulative_costs / test.reference_cost
+    alone = [test.keep_exits([m]).cumulative_costs[..., 0] for m in range(test.num_exits)]
+    return torch.stack(alone, dim=-1) / test.reference_cost
+
+
+def _cheapest_right(correct: Tensor, costs: Tensor) -> tuple[Tensor, Tensor]:
+    """The cheapest model of each sample, and the cheapest that is right: both as `[N, 2]`."""
+    least, first = costs.min(dim=1)
+    known = correct.any(dim=1)
+    dearer = costs.masked_fill(~correct, torch.inf).amin(dim=1)
+    right = torch.stack([correct.gather(1, first[:, None]).squeeze(1), known], dim=1)
+    return right, torch.stack([least, torch.where(known, dearer, least)], dim=1)
 
 
 def _oracle(correct: Tensor, costs: Tensor, budgets: list[float]) -> list[AccuracyAt]:

@@ -143,9 +143,11 @@ def comparison_tables(comparison: Comparison) -> list[ResultTable]:
         if any(rival in method.differences for method in comparison.methods):
             found.append(_differences(comparison, rival))
     compared = {method.name for method in comparison.methods}
-    if "baseline" in compared and len(compared) > 1:
+    kind = comparison.setting.get("kind", "logits")
+    # Of confidences alone, what is reachable is a guess, and no bound to take shares of.
+    if "baseline" in compared and len(compared) > 1 and kind != "confidences":
         found.append(_reachable_shares(comparison))
-    if comparison.setting.get("kind", "logits") != "logits":
+    if kind != "logits":
         found.append(_ways_to_stop(comparison))
     return [*found, _exits(comparison)]
 
@@ -153,6 +155,8 @@ def comparison_tables(comparison: Comparison) -> list[ResultTable]:
 def _methods(comparison: Comparison) -> ResultTable:
     shares = [_share(budget) for budget in comparison.budgets]
     seeds = comparison.setting["seeds"]
+    kind = comparison.setting.get("kind", "logits")
+    seen = kind if kind != "answers" else "answers and confidences"
     return ResultTable(
         "methods",
         "Accuracy (%) at a mean cost of a share of the network without exits",
@@ -167,7 +171,7 @@ def _methods(comparison: Comparison) -> ResultTable:
         "method (paired bootstrap over test samples, 95 %). ECE and EEFP are means over all exits "
         "but the last; ECE last is that of the max probability of the last answer. (@ x) is the "
         "cost nearest to a budget that is out of reach. The mix answers at one of two exits, at "
-        "random; Reachable sees the logits of all exits, but no label; the oracle sees the labels."
+        f"random; Reachable sees the {seen} of all exits, but no label; the oracle sees the labels."
         + _of_pairs(comparison)
         + _uncharged(comparison)
         + _coarse(comparison),
