@@ -171,10 +171,8 @@ def _methods(comparison: Comparison) -> ResultTable:
         "method (paired bootstrap over test samples, 95 %). ECE and EEFP are means over all exits "
         "but the last; ECE last is that of the max probability of the last answer. (@ x) is the "
         "cost nearest to a budget that is out of reach. The mix answers at one of two exits, at "
-        f"random; Reachable sees the {seen} of all exits, but no label; the oracle sees the labels."
-        + _of_pairs(comparison)
-        + _uncharged(comparison)
-        + _coarse(comparison),
+        f"random; Reachable sees the {seen} of all exits, but no label; the oracle sees "
+        "the labels." + _of_pairs(comparison) + _uncharged(comparison) + _coarse(comparison),
     )
 
 
