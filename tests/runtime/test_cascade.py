@@ -122,6 +122,15 @@ def test_a_model_after_a_network_does_not_pay_for_exits_that_were_dropped():
     assert [paid[1], paid[4]] == pytest.approx(wanted)
 
 
+def test_multiply_accumulates_of_modules_are_counted():
+    inputs, labels = torch.rand(20, 8), torch.arange(20) % 3
+    small, large = nn.Linear(8, 3), nn.Sequential(nn.Linear(16, 10), nn.ReLU(), nn.Linear(10, 3))
+    twice = Member(large, prepare=lambda batch: torch.cat([batch, batch], dim=1))
+    ledger = Cascade([small, twice], unit="macs").record((inputs, labels), "val")
+    assert ledger.unit == "macs"
+    assert ledger.cost_model.alone.tolist() == [8 * 3, 16 * 10 + 10 * 3]
+
+
 def test_models_that_are_left_out_are_not_asked():
     asked = []
 

@@ -39,8 +39,9 @@ class Cascade:
 
     Args:
         members: The models, or `Member`s of them, with their costs.
-        unit: Of the costs: `dollars`, `tokens`, `seconds`, `macs` or `relative`. With `macs` they
-            are counted where they are not stated; with `seconds`, `measure` times them.
+        unit: Of the costs: `dollars`, `tokens`, `seconds`, `macs` or `relative`. With `macs` those
+            of torch modules are counted where they are not stated; with `seconds`, `measure` times
+            them.
         concurrency: How many calls of async models may run at once.
         retries: How often a call that fails is tried again.
         backoff: Seconds before the first retry; twice as many before each next one.
@@ -154,6 +155,9 @@ class Cascade:
         split = split or getattr(data, "split", None)
         if split is None:
             raise LedgerError("the data do not say which split they are; pass split='val', say")
+        for member in self.members:
+            if member.costs is None and self.unit == "macs":
+                member.count(picked(inputs, torch.arange(1)))
         table: list[list[Said | None]] = []
         errors: dict[str, Exception] = {}
         for rows in torch.arange(count(inputs)).split(batch_size):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from offramp.costs import OCCUPANCY, Costs, seconds_left
 from offramp.errors import ConfigError, NetworkError
-from offramp.networks.macs import count_macs
+from offramp.networks.macs import count_macs, counting
 from offramp.networks.network import EarlyExitNetwork, fingerprint
 from offramp.networks.state import State, evaluating, take
 
@@ -126,18 +126,24 @@ class Member:
         """Tells it from others: weights, where it has some, else its name."""
         return fingerprint(self.model) if isinstance(self.model, nn.Module) else self.name
 
-    def count(self) -> None:
-        """Count its multiply-accumulates.
+    def count(self, inputs: Any = None) -> None:  # noqa: ANN401 - as the cascade takes them
+        """Count its multiply-accumulates; those of a plain module on a batch of inputs.
 
         Raises:
             ConfigError: That is not possible for what this model is.
         """
-        if not isinstance(self.model, EarlyExitNetwork):
+        if isinstance(self.model, EarlyExitNetwork):
+            self.costs = count_macs(self.model)
+        elif not isinstance(self.model, nn.Module):
             raise ConfigError(
                 f"the multiply-accumulates of `{self.name}` are not known: state them as "
                 "Member(..., cost=...), or let the cascade measure seconds"
             )
-        self.costs = count_macs(self.model)
+        elif inputs is not None:
+            ready = inputs if self.prepare is None else self.prepare(inputs)
+            with counting() as counter, torch.inference_mode(), evaluating(self.model):
+                samples = len(self.model(ready))
+            self.costs = Costs((counter.get_total_flops() / 2 / samples,), (0.0,))
 
     def measure(
         self,
