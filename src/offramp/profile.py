@@ -51,6 +51,7 @@ Floats = npt.NDArray[np.float64]
 NEVER = 1e30  # a threshold that no score reaches; the exit stays open, so its head and scorer run
 LONG = 1e9  # a deadline that never comes: with one, a runner reads its clock before every stage
 TURNS = 3  # of every probe before any has more
+SHORT = 0.1  # of the time to spend: what one more turn may take when it has run out
 NOISE = 64  # samples to fit decisions to that are only timed
 DRAWS = 4  # samples per turn, as several batches where these are smaller
 TEXTS = 16  # the same of texts, which differ in length
@@ -499,15 +500,23 @@ Turns = dict[tuple[int, str], list[list[Floats]]]
 def _take_turns(probes: Probes, timer: "Timer", seconds: float, bar: RunProgress) -> Turns:
     """Time all probes again and again, a size at a time, so that every size gets its share.
 
-    Every size has one turn, however long it takes.
+    Every size has one turn, however long it takes, and a few if they are short: one alone may have
+    been disturbed.
     """
     turns: Turns = {}
     spent = dict.fromkeys(probes.sizes, 0.0)
     taken = dict.fromkeys(probes.sizes, 0)
-    while min(taken.values()) < 1 or sum(spent.values()) < seconds:
-        waiting = [size for size in probes.sizes if taken[size] < TURNS] or probes.sizes
-        waiting = [size for size in waiting if not taken[size]] or waiting
-        size = min(waiting, key=lambda each: spent[each])
+
+    def waiting() -> list[int]:
+        """The sizes of which one has the next turn."""
+        unseen = [size for size in probes.sizes if not taken[size]]
+        few = [size for size in probes.sizes if taken[size] < TURNS]
+        if unseen or sum(spent.values()) < seconds:
+            return unseen or few or probes.sizes
+        return [size for size in few if spent[size] / taken[size] <= SHORT * seconds]
+
+    while sizes := waiting():
+        size = min(sizes, key=lambda each: spent[each])
         start = time.perf_counter()
         for name, draw, pieces in timer.turn(probes, size):
             draws = turns.setdefault((size, name), [])
