@@ -94,8 +94,9 @@ def test_a_budget_in_seconds_is_what_batches_take():
 
 def test_costs_of_single_samples_are_proportional_and_of_batches_are_not():
     found = made()
-    back = Costs((1.0, 2.0), (0.4, 0.0), 2.5, "seconds")
-    assert found.costs(1) == Costs((1.0, 2.0), (0.2, 0.0), 2.5, "seconds", (), back)
+    where = "torch, 1 thread, cpu, a machine, batches of 1"
+    back = Costs((1.0, 2.0), (0.4, 0.0), 2.5, "seconds", origin=where)
+    assert found.costs(1) == Costs((1.0, 2.0), (0.2, 0.0), 2.5, "seconds", (), back, where)
     costs = found.costs(4)
     assert costs.stages == pytest.approx((0.75, 1.0))
     assert costs.reference == pytest.approx(1.5)
