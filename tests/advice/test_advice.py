@@ -1,5 +1,6 @@
 """The choice of a policy: what it looks at, what it never sees, and what it says."""
 
+from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
@@ -109,6 +110,15 @@ def test_samples_that_thresholds_are_tuned_on_are_not_those_that_are_counted(led
     assert not after[fold.numpy()][never].any()
     always = (predictions == val.labels[fold][:, None]).all(1).numpy()
     assert before[fold.numpy()][always].all()
+
+
+def test_samples_of_a_group_are_one_witness(ledgers):
+    val = ledgers["val"]
+    policy = Policy(METHODS["baseline"].scorer).fit(ledgers["held_out"])
+    replay = policy.replay(val, "val")
+    groups = torch.arange(len(val)) // 4
+    hits = hits_on(replace(replay, groups=groups), "geometric", [0.5])
+    assert hits.shape == (200, 1)  # so that `pick` counts 200 and not 800
 
 
 def test_copies_do_not_see_the_labels_of_the_samples_that_they_are_for(ledgers):
