@@ -386,13 +386,18 @@ def test_a_plan_in_seconds_says_where_fixed_exits_are_as_good():
     assert "no clear gain" not in why(0.0)
 
 
-def test_decisions_that_look_back_are_for_networks_that_take_longer():
-    splits = synthetic.ledgers(seed=0, samples=200, exits=4)
+def test_decisions_that_look_back_are_charged_for_it():
+    splits = synthetic.ledgers(seed=0, samples=300, exits=4)
+    stages, heads = (0.25,) * 4, (0.01, 0.01, 0.01, 0.0)
 
-    def rated(seconds):
-        costs = Costs((seconds / 4,) * 4, (0.0,) * 4, reference=seconds, unit="seconds")
+    def chosen(look):
+        back = Costs(stages, (look, look, look, 0.0), reference=1.0, unit="seconds")
+        costs = Costs(stages, heads, 1.0, "seconds", looking_back=back)
         held_out, val = (splits[name].with_costs(costs) for name in ("held_out", "val"))
-        return set(auto(held_out, val, [0.6]).accuracies)
+        return auto(held_out, val, [0.6])
 
-    assert rated(0.002) == {"baseline", "baseline:smooth"}
-    assert rated(0.1) > rated(0.002)
+    cheap, dear = chosen(0.01), chosen(0.2)
+    looks_back = [cheap.accuracies[name][0.6] for name in ("eefp-logistic", "break-even")]
+    assert min(looks_back) > max(dear.accuracies[n][0.6] for n in ("eefp-logistic", "break-even"))
+    assert dear.methods[0.6] == "baseline:smooth"
+    assert cheap.accuracies["baseline"] == dear.accuracies["baseline"]
