@@ -53,7 +53,7 @@ class Corrector(PreparedScorer):
         history: Also look at the probabilities of those classes at every exit so far, in the
             current exit's order (g_h of the paper's Eq. 3; without, g of Eq. 2).
         target: `"eefp"` predicts the stop target; `"correctness"` only whether the exit is right
-            (CCCT in the paper's Appendix E).
+            (CCCT, confidence corrector with confidence target, in the paper's Appendix E).
         hidden: Hidden units.
         epochs: Passes over held_out.
         seed: Of the initial weights; the order of the samples is always the same.
