@@ -1,10 +1,12 @@
 """What the documentation site needs beyond mkdocs' own settings; mkdocs.yml names this file.
 
 The pages below docs/ are plain Markdown with relative links, so that they read the same in the
-repository. Three things differ on the site: the navigation may say `FOLDER/*.md`, the scripts of
+repository. Three things differ on the site: the navigation may say `FOLDER/*.md`, the files of
 examples/ and the changelog are pages, and an `Example:` in a docstring is shown as code.
 """
 
+import base64
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -23,10 +25,60 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for script in sorted((ROOT / "examples").glob("*.py")):
         text = f"# {script.name}\n\n```python\n{script.read_text()}```\n"
         files.append(File.generated(config, f"examples/{script.stem}.md", content=text))
+    for notebook in sorted((ROOT / "examples").glob("*.ipynb")):
+        text = notebook_page(json.loads(notebook.read_text()))
+        files.append(File.generated(config, f"examples/{notebook.stem}.md", content=text))
     changes = (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")
     files.append(File.generated(config, "changelog.md", content=changes))
-    config.nav = expanded(config.nav, [file.src_uri for file in files.documentation_pages()])
+    named = json.dumps(config.nav)  # a page that has a place of its own is not listed again
+    pages = [file.src_uri for file in files.documentation_pages()]
+    config.nav = expanded(config.nav, [page for page in pages if f'"{page}"' not in named])
     return files
+
+
+def notebook_page(notebook: dict[str, Any]) -> str:
+    r"""A notebook with its outputs as Markdown.
+
+    Example:
+        >>> printed = {"output_type": "stream", "text": ["4\n"]}
+        >>> cells = [
+        ...     {"cell_type": "markdown", "source": ["See [how](../docs/how-to/index.md)."]},
+        ...     {"cell_type": "code", "source": ["print(2 + 2)"], "outputs": [printed]},
+        ... ]
+        >>> print(notebook_page({"cells": cells}))
+        See [how](../how-to/index.md).
+        <BLANKLINE>
+        ```python
+        print(2 + 2)
+        ```
+        <BLANKLINE>
+        ```text
+        4
+        ```
+    """
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source.replace("](../docs/", "](../"))
+        else:
+            outputs = [shown(output) for output in cell["outputs"]]
+            parts += [f"```python\n{source}\n```", *outputs]
+    return "\n\n".join(parts)
+
+
+def shown(output: dict[str, Any]) -> str:
+    """One output of a cell: a table, a picture inside of the page, or text."""
+    data = output.get("data", {"text/plain": output.get("text", [])})
+    content = {kind: "".join(lines) for kind, lines in data.items()}
+    if "text/markdown" in content:
+        return content["text/markdown"]
+    if "image/png" in content:
+        return f"![Output](data:image/png;base64,{content['image/png'].replace(chr(10), '')})"
+    if "image/svg+xml" in content:
+        packed = base64.b64encode(content["image/svg+xml"].encode()).decode()
+        return f"![Output](data:image/svg+xml;base64,{packed})"
+    return f"```text\n{content['text/plain'].rstrip()}\n```"
 
 
 def expanded(nav: Any, pages: list[str]) -> Any:  # noqa: ANN401
@@ -75,7 +127,7 @@ def linked(text: str, target: str, page: str) -> str:
     place = posixpath.normpath(posixpath.join(folder, target))
     if not place.startswith("../"):
         return f"[{text}]({target})"
-    found = re.fullmatch(r"\.\./examples/(\w+)\.py|\.\./(CHANGELOG)\.md", place)
+    found = re.fullmatch(r"\.\./examples/(\w+)\.(?:py|ipynb)|\.\./(CHANGELOG)\.md", place)
     if found is None:
         return text
     made = f"examples/{found[1]}.md" if found[1] else "changelog.md"

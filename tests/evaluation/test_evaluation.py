@@ -1,5 +1,5 @@
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -94,6 +94,8 @@ def test_printed_outcome_says_what_was_measured(policy, splits):
     text = str(outcome)
     assert f"accuracy {outcome.accuracy:.2%}" in text
     assert len(text.splitlines()) == 4 + 5
+    without = replace(outcome, hopeless_share=0.0, hopeless_cost=float("nan"))
+    assert "hopeless samples: none" in str(without)
 
 
 def test_curve_holds_the_outcome_of_every_operating_point(policy, splits):

@@ -126,7 +126,9 @@ class Outcome:
             f"accuracy {self.accuracy:.2%} (full network {self.full_accuracy:.2%}) at "
             f"{self.mean_cost:.1%} of the cost of the network without exits",
             f"hopeless samples: {self.hopeless_share:.1%}, each given {self.hopeless_cost:.1%} "
-            "of that cost",
+            "of that cost"
+            if self.hopeless_share
+            else "hopeless samples: none",
             "exit   leave  accuracy    ECE   EEFP",
         ]
         if not np.isnan(self.sure_share):
