@@ -1,8 +1,9 @@
 """What the documentation site needs beyond mkdocs' own settings; mkdocs.yml names this file.
 
 The pages below docs/ are plain Markdown with relative links, so that they read the same in the
-repository. Three things differ on the site: the navigation may say `FOLDER/*.md`, the files of
-examples/ and the changelog are pages, and an `Example:` in a docstring is shown as code.
+repository. Four things differ on the site: the navigation may say `FOLDER/*.md`, the files of
+examples/ and the changelog are pages, the logo is that of the report, and an `Example:` in a
+docstring is shown as code.
 """
 
 import base64
@@ -30,9 +31,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"examples/{notebook.stem}.md", content=text))
     changes = (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")
     files.append(File.generated(config, "changelog.md", content=changes))
+    logo = (ROOT / "src" / "offramp" / "report" / "assets" / "logo.svg").read_text()
+    files.append(File.generated(config, "assets/logo.svg", content=logo))
     named = json.dumps(config.nav)  # a page that has a place of its own is not listed again
-    pages = [file.src_uri for file in files.documentation_pages()]
-    config.nav = expanded(config.nav, [page for page in pages if f'"{page}"' not in named])
+    pages = {file.src_uri: menu_title(file) for file in files.documentation_pages()}
+    config.nav = expanded(config.nav, {k: v for k, v in pages.items() if f'"{k}"' not in named})
     return files
 
 
@@ -81,13 +84,20 @@ def shown(output: dict[str, Any]) -> str:
     return f"```text\n{content['text/plain'].rstrip()}\n```"
 
 
-def expanded(nav: Any, pages: list[str]) -> Any:  # noqa: ANN401
+def menu_title(file: File) -> str:
+    """The heading of a page, without what its place in the menu says already."""
+    heading = re.search(r"^# (.*)", file.content_string, flags=re.MULTILINE)
+    title = heading[1] if heading else file.name
+    return re.sub(r"^Beyond the paper: |,? small scale$", "", title, flags=re.IGNORECASE)
+
+
+def expanded(nav: Any, pages: dict[str, str]) -> Any:  # noqa: ANN401
     """A navigation with every `FOLDER/*.md` replaced by its pages; a section without any goes.
 
     Example:
         >>> nav = [{"Home": "index.md"}, {"More": ["more/*.md", "c.md"]}, {"None": "none/*.md"}]
-        >>> expanded(nav, ["more/b.md", "more/a.md", "more/index.md", "index.md", "c.md"])
-        [{'Home': 'index.md'}, {'More': ['more/index.md', 'more/a.md', 'more/b.md', 'c.md']}]
+        >>> expanded(nav, {"more/b.md": "B", "more/a.md": "A", "more/index.md": "More"})[1]
+        {'More': ['more/index.md', {'A': 'more/a.md'}, {'B': 'more/b.md'}, 'c.md']}
     """
     if isinstance(nav, list):
         parts = (expanded(item, pages) for item in nav)
@@ -99,8 +109,10 @@ def expanded(nav: Any, pages: list[str]) -> Any:  # noqa: ANN401
     if not nav.endswith("/*.md"):
         return nav
     folder = nav.removesuffix("/*.md")
-    inside = [page for page in pages if posixpath.dirname(page) == folder]
-    return sorted(inside, key=lambda page: (posixpath.basename(page) != "index.md", page))
+    inside = sorted(page for page in pages if posixpath.dirname(page) == folder)
+    index = f"{folder}/index.md"
+    titled = [{pages[page]: page} for page in inside if page != index]
+    return [index, *titled] if index in inside else titled
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

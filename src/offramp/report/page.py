@@ -15,7 +15,7 @@ from typing import Any
 from offramp.evaluation.comparison import Comparison, MethodResult
 from offramp.extras import require
 from offramp.report.figures import PALETTE, curve_band, exit_band, look_of
-from offramp.report.sections import Section, groups_of, view_of
+from offramp.report.sections import Section, groups_of, svg_url, view_of
 from offramp.schema import plain
 from offramp.storage import write_text
 
@@ -108,6 +108,8 @@ def write_page(
         sections=views,
         provenance=groups_of(provenance),
         style=markup(_style()),
+        logo=markup((ASSETS / "logo.svg").read_text(encoding="utf-8")),
+        icon=svg_url(ASSETS / "logo.svg"),
         data=markup(embedded_json({n: page_data(c) for n, c in charted.items() if c})),
         scripts=[markup(script) for script in scripts],
     )
