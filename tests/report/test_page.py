@@ -84,6 +84,21 @@ def test_the_embedded_data_are_the_comparisons_own(html, table):
     assert data["0"]["references"] == saved["references"]
 
 
+def test_six_methods_are_drawn_at_first_against_the_baseline_and_no_two_look_alike(splits):
+    ledgers = (splits[name] for name in ("held_out", "val", "test"))
+    many = [Method(f"m{n}", f"Number {n}") for n in range(9)]
+    data = page_data(compare(*ledgers, methods=[*many, "baseline"], resamples=2))
+    methods = {method["name"]: method for method in data["methods"]}
+    shown = [method for name, method in methods.items() if name not in data["hidden"]]
+    assert len(shown) == 6
+    assert "baseline" not in data["hidden"]
+    assert data["methods"][data["reference"]]["name"] == "baseline"
+    assert len({method["colour"] for method in shown}) == 6
+    assert len({method["marker"] for method in shown}) == 6
+    looks = {(m["colour"], m["dash"], m["marker"]) for m in methods.values()}
+    assert len(looks) == len(methods)
+
+
 @pytest.mark.parametrize("text", [NASTY, "<!--<script>", "\u2028\u2029", "]]>"])
 def test_embedded_json_holds_no_character_that_html_reads(text):
     embedded = embedded_json({text: text})

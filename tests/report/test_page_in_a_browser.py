@@ -223,6 +223,23 @@ def test_a_method_can_be_hidden_in_all_charts(page):
     page.locator(".chip").first.click()
 
 
+def test_methods_that_are_not_drawn_at_first_come_with_a_click(chromium, splits, tmp_path):
+    ledgers = (splits[name] for name in ("held_out", "val", "test"))
+    many = [Method(f"m{n}", f"Number {n}") for n in range(7)]
+    table = compare(*ledgers, methods=["baseline", *many], resamples=2)
+    path = write_page(tmp_path / "report.html", "Many", [Section("One", table)], {})
+    page = chromium.new_page()
+    page.goto(path.as_uri())
+    page.wait_for_selector('[data-chart="tradeoff"] .main-svg')
+    count = "chart => chart.data.filter((trace) => trace.name?.startsWith('Number')).length"
+    drawn = page.locator('[data-chart="tradeoff"]')
+    assert drawn.evaluate(count) == 5
+    page.locator('.chip[aria-pressed="false"]').first.click()
+    assert drawn.evaluate(count) == 6
+    assert "6 of 8 methods are drawn" in page.locator(".prose").first.inner_text()
+    page.close()
+
+
 @pytest.mark.parametrize("width", [768, 375])
 def test_a_narrow_page_does_not_scroll_sideways_and_stays_readable(page, width):
     page.set_viewport_size({"width": width, "height": 800})

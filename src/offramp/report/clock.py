@@ -11,7 +11,7 @@ from offramp.bench import WITHOUT, BenchRow
 from offramp.errors import MissingExtraError
 from offramp.extras import require
 from offramp.profile import Profile
-from offramp.report.figures import PALETTE, save_figure
+from offramp.report.figures import look_of, save_figure
 from offramp.report.sections import Section
 from offramp.report.tables import Cell, ResultTable, cells
 from offramp.schema import restore
@@ -104,8 +104,8 @@ def _draw(panel: Any, rows: Sequence[BenchRow]) -> None:  # noqa: ANN401 - matpl
 
     for number, (label, group) in enumerate(groupby(rows, key=kind)):
         points = sorted((1e3 * row.seconds, 100 * (row.accuracy or 0.0)) for row in group)
-        look = {"color": PALETTE[(number + 1) % len(PALETTE)][0], "label": label, "marker": "o"}
-        panel.plot(*zip(*points, strict=True), linestyle="-" if number == 0 else "none", **look)
+        line = {"linestyle": "-" if number == 0 else "none", "label": label}
+        panel.plot(*zip(*points, strict=True), **{**look_of(number + 1).matplotlib(), **line})
 
 
 def bench_section(folder: str | Path) -> Section:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,17 +26,46 @@ PALETTE = (
     ("#56b4e9", "#93d3f7"),
     ("#000000", "#f2f2f2"),
 )
-DASHES = ("solid", "dash", "dot")
+# Plotly's names, and matplotlib's for the same.
+DASHES = {"solid": "-", "dash": "--", "dashdot": "-.", "dot": ":"}
+MARKERS = {
+    **{"circle": "o", "square": "s", "triangle-up": "^", "diamond": "D"},
+    **{"triangle-down": "v", "star": "*", "pentagon": "p", "hexagon": "h"},
+}
 
 
-def look_of(number: int) -> tuple[int, str]:
-    """Colour (its place in the palette) and dash of the method with this number.
+class Look(NamedTuple):
+    """How a line is drawn: its neighbours differ in all three, so grey paper shows it, too."""
+
+    colour: int  # its place in the palette
+    dash: str
+    marker: str
+
+    def matplotlib(self) -> dict[str, str]:
+        """The same as arguments of `Axes.plot`."""
+        return {
+            "color": PALETTE[self.colour][0],
+            "linestyle": DASHES[self.dash],
+            "marker": MARKERS[self.marker],
+        }
+
+
+def look_of(number: int) -> Look:
+    """The look of the line with this number; 64 of them differ.
 
     Example:
-        >>> look_of(2), look_of(9)
-        ((2, 'solid'), (1, 'dash'))
+        >>> look_of(2), look_of(10)
+        (Look(colour=2, dash='dashdot', marker='triangle-up'),
+         Look(colour=2, dash='dot', marker='diamond'))
+        >>> len({look_of(number) for number in range(64)})
+        64
     """
-    return number % len(PALETTE), DASHES[number // len(PALETTE) % len(DASHES)]
+    lap = number // len(PALETTE)
+    return Look(
+        number % len(PALETTE),
+        list(DASHES)[(number + lap) % len(DASHES)],
+        list(MARKERS)[(number + lap) % len(MARKERS)],
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +97,6 @@ def _band(x: Floats, runs: Sequence[Floats]) -> Band:
     return Band(x, values.mean(axis=0), spread)
 
 
-LINES = {"solid": "-", "dash": "--", "dot": ":"}
 FONTS = ["DejaVu Sans", "Verdana", "sans-serif"]
 MOST_CURVES = 6  # in one figure; more of them hide each other
 
@@ -85,19 +113,14 @@ def plot_comparison(comparison: Comparison, path: str | Path) -> Path:
     figures = require("matplotlib.figure", extra="report")
     figure = figures.Figure(figsize=(13, 4), layout="constrained")
     trade, calibration, prediction = figure.subplots(1, 3)
-    drawn = _drawn(comparison)
-    for number, method in enumerate(comparison.methods):
-        if method.name not in drawn:
-            continue
-        colour, dash = look_of(number)
-        look = {
-            "color": PALETTE[colour][0],
-            "linestyle": LINES[dash],
-            "label": _literal(method.label),
-        }
-        _draw_band(trade, curve_band(method, points=60), look, scale=100)
-        _draw_band(calibration, exit_band(method, "ece"), {**look, "marker": "o"})
-        _draw_band(prediction, exit_band(method, "eefp"), {**look, "marker": "o"})
+    drawn = shown_first(comparison)
+    for number, method in enumerate(drawn):
+        look = {**look_of(number).matplotlib(), "label": _literal(method.label)}
+        # Markers of different lines do not hide each other where the lines run together.
+        sparse = {**look, "markevery": (2 * number, 12)}
+        _draw_band(trade, curve_band(method, points=60), sparse, scale=100)
+        _draw_band(calibration, exit_band(method, "ece"), look)
+        _draw_band(prediction, exit_band(method, "eefp"), look)
     _draw_references(trade, comparison)
     total = len(comparison.methods)
     title = "Cost-accuracy" + (f", {len(drawn)} of {total} methods" if len(drawn) < total else "")
@@ -110,8 +133,11 @@ def plot_comparison(comparison: Comparison, path: str | Path) -> Path:
     return save_figure(figure, Path(path))
 
 
-def _drawn(comparison: Comparison) -> set[str]:
-    """The names of the methods that are drawn."""
+def shown_first(comparison: Comparison) -> list[MethodResult]:
+    """The methods that are drawn unless others are asked for, at most six, in their order.
+
+    These are the rivals, and the most accurate of the others.
+    """
 
     def accuracy(method: MethodResult) -> float:
         budgets = comparison.budgets
@@ -120,7 +146,8 @@ def _drawn(comparison: Comparison) -> set[str]:
     rivals = [method.name for method in comparison.methods if method.name in RIVALS]
     others = [method for method in comparison.methods if method.name not in RIVALS]
     best = sorted(others, key=accuracy, reverse=True)[: MOST_CURVES - len(rivals)]
-    return {*rivals, *(method.name for method in best)}
+    chosen = {*rivals, *(method.name for method in best)}
+    return [method for method in comparison.methods if method.name in chosen]
 
 
 def _draw_band(

@@ -14,7 +14,7 @@ from typing import Any
 
 from offramp.evaluation.comparison import Comparison, MethodResult
 from offramp.extras import require
-from offramp.report.figures import PALETTE, curve_band, exit_band, look_of
+from offramp.report.figures import PALETTE, Look, curve_band, exit_band, look_of, shown_first
 from offramp.report.sections import Section, groups_of, svg_url, view_of
 from offramp.schema import plain
 from offramp.storage import write_text
@@ -26,25 +26,39 @@ PLOTTED = ("ece", "eefp", "augrc")
 def page_data(comparison: Comparison) -> dict[str, Any]:
     """The values of one comparison that the charts show, as plain values."""
     first = comparison.methods[0].diagnostics
+    shown = [method.name for method in shown_first(comparison)]
+    hidden = [method.name for method in comparison.methods if method.name not in shown]
+    looks = {name: look_of(number) for number, name in enumerate([*shown, *hidden])}
     data: dict[str, Any] = plain(
         {
             "kind": comparison.setting.get("kind", "logits"),
             "samples": comparison.setting["samples"]["test"],
             "hopeless": first.hopeless_count,
             "references": asdict(comparison.references),
-            "methods": [_method(n, method) for n, method in enumerate(comparison.methods)],
+            "methods": [_method(m, looks[m.name]) for m in comparison.methods],
+            "hidden": hidden,
+            "reference": _reference([method.name for method in comparison.methods]),
         }
     )
     return data
 
 
-def _method(number: int, method: MethodResult) -> dict[str, Any]:
-    colour, dash = look_of(number)
+def _reference(names: Sequence[str]) -> int:
+    """The place of the baseline, with any thresholds if need be, or of the first method.
+
+    Example:
+        >>> _reference(["eefp", "baseline:smooth"]), _reference(["eefp", "margin"])
+        (1, 0)
+    """
+    found = [place for place, name in enumerate(names) if name.partition(":")[0] == "baseline"]
+    return names.index("baseline") if "baseline" in names else (found or [0])[0]
+
+
+def _method(method: MethodResult, look: Look) -> dict[str, Any]:
     return {
         "name": method.name,
         "label": method.label,
-        "colour": colour,
-        "dash": dash,
+        **look._asdict(),
         "seeds": len(method.curves),
         "curve": asdict(curve_band(method)),
         "bands": {figure: asdict(exit_band(method, figure)) for figure in PLOTTED},

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from offramp.errors import ConfigError, FileFormatError
 from offramp.evaluation.comparison import Comparison
 from offramp.extras import require
+from offramp.report.figures import shown_first
 from offramp.report.tables import ResultTable, comparison_tables
 
 Images = npt.NDArray[np.uint8]
@@ -202,6 +203,14 @@ class View:
         """What was compared, and how each method was set."""
         methods = {m.label: described(m.settings, m.seconds) for m in self.comparison.methods}
         return groups_of({**self.comparison.setting, "methods": methods})
+
+    @property
+    def curves_sentence(self) -> str:
+        """How many methods are drawn, where not all are."""
+        shown, total = len(shown_first(self.comparison)), len(self.comparison.methods)
+        if shown == total:
+            return ""
+        return f"{shown} of {total} methods are drawn; a click on a name above shows or hides it."
 
     @property
     def seeds(self) -> int:

@@ -30,10 +30,13 @@ function element(tag, attributes = {}, ...children) {
 }
 
 function swatchOf(method) {
-  const made = element("span", { class: `swatch ${method.dash}` });
+  const made = element("span", { class: `swatch ${method.dash} ${method.marker}` });
   made.style.color = `var(--m${method.colour})`;
   return made;
 }
+
+// Lines differ in dash and marker too: on grey paper, and for readers who see colours differently.
+const markerOf = (method, extra) => ({ symbol: method.marker, size: 7, color: methodColour(method), ...extra });
 
 function axis(title, extra = {}) {
   return {
@@ -76,8 +79,9 @@ function line(method, x, y, extra = {}) {
   return {
     x, y,
     name: literal(method.label),
-    mode: "lines",
+    mode: "lines+markers",
     line: { color: methodColour(method), width: 2, dash: method.dash },
+    marker: markerOf(method, { maxdisplayed: 12 }),
     ...extra,
   };
 }

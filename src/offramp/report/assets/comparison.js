@@ -4,9 +4,9 @@ class Comparison {
   constructor(root, data) {
     this.root = root;
     this.data = data;
-    this.hidden = new Set();
+    this.hidden = new Set(data.hidden);
     this.drawn = false;
-    this.chosen = { left: 0, right: this.bestRival() };
+    this.chosen = { left: data.reference, right: this.bestRival() };
     this.method = this.chosen.right;
     this.exit = Math.floor((this.numExits - 1) / 2);
     this.setUpLegend();
@@ -26,15 +26,15 @@ class Comparison {
 
   // The most accurate of the other methods at half of the compute.
   bestRival() {
-    const others = this.methods.map((_, index) => index).slice(1);
+    const others = this.methods.map((_, index) => index).filter((index) => index !== this.data.reference);
     const accuracy = (index) => this.methods[index].points.accuracies[49];
-    return others.reduce((best, index) => (accuracy(index) > accuracy(best) ? index : best), others[0] ?? 0);
+    return others.reduce((best, index) => (accuracy(index) > accuracy(best) ? index : best), others[0] ?? this.data.reference);
   }
 
   setUpLegend() {
     const place = this.find('[data-part="legend"]');
     const chip = (key, label, swatch) => {
-      const made = element("button", { type: "button", "aria-pressed": "true", class: "chip" }, swatch, label);
+      const made = element("button", { type: "button", "aria-pressed": String(!this.hidden.has(key)), class: "chip" }, swatch, label);
       made.addEventListener("click", () => {
         const isHidden = this.hidden.delete(key) ? false : Boolean(this.hidden.add(key));
         made.setAttribute("aria-pressed", String(!isHidden));

@@ -4,9 +4,7 @@ const TITLES = { ece: "ECE", eefp: "EEFP", augrc: "AUGRC" };
 
 function drawExits(section, figure) {
   const known = section.shown.filter((method) => method.bands[figure].mean.some((value) => value !== null));
-  const traces = known.flatMap((method) => bandTraces(method, method.bands[figure], 1, "", {
-    mode: "lines+markers", marker: { size: 5, color: methodColour(method) },
-  }));
+  const traces = known.flatMap((method) => bandTraces(method, method.bands[figure], 1, "", { marker: markerOf(method) }));
   const x = axis("exit", { dtick: section.numExits > 12 ? 2 : 1, showgrid: false });
   draw(section.chart(figure), traces, layout(x, axis(""), { title: heading(TITLES[figure]) }));
 }
@@ -33,7 +31,7 @@ function drawReliability(section) {
   const traces = [
     { x: [0, 100], y: [0, 100], mode: "lines", line: { color: colour("rule-strong"), width: 1.5, dash: "dash" }, hoverinfo: "skip" },
     line(method, bins.map((bin) => 100 * stated[section.exit][bin]), bins.map((bin) => 100 * right[section.exit][bin]), {
-      mode: "lines+markers", marker: { size: 8, color: methodColour(method) },
+      marker: markerOf(method, { size: 8 }),
       customdata: bins.map((bin) => counts[section.exit][bin]),
       hovertemplate: "stated %{x:.1f} %, correct %{y:.1f} %<br>%{customdata} samples<extra></extra>",
     }),
