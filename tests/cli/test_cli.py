@@ -110,6 +110,32 @@ def test_fit_saves_a_policy_that_meets_the_budget(folder, tmp_path):
     assert policy.points.budgets[policy.selected] <= 0.5
 
 
+def test_fit_and_compare_agree_on_the_same_thresholds_and_say_where_they_do_not(
+    here, folder, tmp_path
+):
+    methods = "baseline,margin,margin:smooth"
+    compared = here("compare", folder, "--methods", methods, "--out", tmp_path / "o", "--json")
+    fitted = here(
+        "fit", folder, "--method", "margin", "--budget", 0.5, "--out", tmp_path / "p", "--json"
+    )
+    assert "calls this policy margin:smooth; it takes the paper's geometric" in fitted.stderr
+    tables = json.loads(compared.stdout)["tables"]
+    assert "`offramp fit` and `Policy.tune` choose smooth ones" in tables[0]["caption"]
+    methods = json.loads((tmp_path / "o" / "comparison.json").read_text())["methods"]
+    geometric, smooth = ({**method["curves"][0]} for method in methods[1:])
+    found = json.loads(fitted.stdout)["test"]
+    point = (found["mean_cost"], found["accuracy"])
+    points = np.array([smooth["costs"], smooth["accuracies"]]).T  # [P, 2]
+    assert np.isclose(points, point).all(axis=1).any()
+    assert geometric["accuracies"] != smooth["accuracies"]
+    assert "margin:smooth, made" in here("inspect", tmp_path / "p").stdout
+
+
+def test_a_guarantee_has_no_other_thresholds_than_it_says(here, folder, tmp_path):
+    refused = here("certify", folder, "--epsilon", 0.1, "--method", "margin:optimized")
+    assert_refused(refused, "among geometric thresholds", "without ':optimized'")
+
+
 def test_fit_takes_an_accuracy_and_needs_no_test_ledger(folder, tmp_path):
     for split in ("held_out", "val"):
         (tmp_path / split).symlink_to(folder / split)

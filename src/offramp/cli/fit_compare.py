@@ -142,12 +142,19 @@ def fit_command(
         policy = plan[wanted].at(budget=budget, max_drop=max_drop)
         if ledgers["held_out"].has_labels:
             policy.fit_confidence(plan.view(ledgers["held_out"]))
-    policy.save(folder, chosen.name, str(path))
+    thresholds = chosen.describe().get("thresholds")  # none: `auto` chooses them itself
+    whole = f"{chosen.name}:{thresholds}" if thresholds and ":" not in method else chosen.name
+    policy.save(folder, whole, str(path))
     _note_labels(ledgers)
     if has_test and ledgers["test"].has_labels:
-        named = chosen.describe().get("thresholds")  # `auto` chooses them itself
-        how = f", with {named} thresholds" if named else ""
-        _show_outcome(evaluate(policy, plan.view(ledgers["test"])), how)
+        _show_outcome(evaluate(policy, plan.view(ledgers["test"])), thresholds)
+        if thresholds != found.thresholds:
+            err.print(
+                f"`offramp compare` calls this policy {whole}; it takes the paper's "
+                f"{found.thresholds} thresholds for plain {method}",
+                highlight=False,
+                soft_wrap=True,
+            )
     out.give(policy=folder)
     for table in report.inspect(folder):
         out.show(table)
@@ -187,7 +194,8 @@ def auto_command(
     out.give(policy=folder, exits=policy.exits)
 
 
-def _show_outcome(outcome: "Outcome", how: str = "") -> None:
+def _show_outcome(outcome: "Outcome", thresholds: str | None = None) -> None:
+    how = f", with {thresholds} thresholds" if thresholds else ""
     out.print(f"on test{how}: {outcome}", soft_wrap=True)
     names = ("accuracy", "full_accuracy", "mean_cost", "exit_shares", "hopeless_share")
     out.give(test={name: getattr(outcome, name) for name in names})
@@ -257,6 +265,11 @@ def certify_command(
     ledgers = read(needs_test=False)
     held_out = ledgers["held_out"]
     (found,) = find_methods(method, held_out.num_classes, held_out.kind)
+    if ":" in method and found.thresholds != "geometric":
+        raise ConfigError(
+            f"a guarantee is chosen among geometric thresholds; name the method without "
+            f"{':' + found.thresholds!r}"
+        )
     with err.status(f"fitting and certifying {found.label}"):
         policy = Policy(found.scorer, found.answer).fit(held_out)
         policy.tune(held_out, "geometric", allow_split="held_out")
@@ -264,7 +277,7 @@ def certify_command(
     certificate.policy.save(folder, method, str(path))
     out.print(str(certificate), soft_wrap=True)
     if "test" in ledgers and ledgers["test"].has_labels:
-        _show_outcome(evaluate(certificate.policy, ledgers["test"]))
+        _show_outcome(evaluate(certificate.policy, ledgers["test"]), "geometric")
     out.give(policy=folder, guarantee=certificate.policy.guarantee)
     for table in report.inspect(folder):
         out.print(table.rich())

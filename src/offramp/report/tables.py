@@ -172,7 +172,11 @@ def _methods(comparison: Comparison) -> ResultTable:
         "but the last; ECE last is that of the max probability of the last answer. (@ x) is the "
         "cost nearest to a budget that is out of reach. The mix answers at one of two exits, at "
         f"random; Reachable sees the {seen} of all exits, but no label; the oracle sees "
-        "the labels." + _of_pairs(comparison) + _uncharged(comparison) + _coarse(comparison),
+        "the labels."
+        + _of_pairs(comparison)
+        + _papers(comparison)
+        + _uncharged(comparison)
+        + _coarse(comparison),
     )
 
 
@@ -183,6 +187,16 @@ def _of_pairs(comparison: Comparison) -> str:
         " The mix of two-model cascades takes one of two pairs of models at random, with a "
         "threshold on the confidence of the first; pairs and thresholds are the best on held_out "
         "and val together."
+    )
+
+
+def _papers(comparison: Comparison) -> str:
+    """Why `fit` finds other figures, where thresholds are those of the paper."""
+    if not any(method.thresholds == "geometric" for method in comparison.methods):
+        return ""
+    return (
+        " Geometric thresholds are the paper's; `offramp fit` and `Policy.tune` choose smooth "
+        "ones, which a method has here if it is named so, as in eefp:smooth."
     )
 
 
