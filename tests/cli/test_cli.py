@@ -174,7 +174,7 @@ def test_inspect_describes_ledgers_and_policies(here, folder, one_file, tmp_path
     fit = ("fit", folder, "--budget", 0.5, "--method", "temperature", "--out", tmp_path / "p")
     here(*fit)
     made = Policy.load(tmp_path / "p").made
-    assert (made.name, made.data) == ("temperature", str(folder))
+    assert (made.name, made.data) == ("temperature:smooth", str(folder))
     assert_refused(here(*fit), "there is a policy in", "already: give --force to replace it")
     assert here(*fit, "--force").returncode == 0
     result = here("inspect", tmp_path / "p")
@@ -267,6 +267,8 @@ def test_help_teaches(here):
     for command in ("compare", "fit", "inspect", "demo"):
         assert command in front
     page = here("compare", "--help").stdout
+    assert page == here("compare", "-h").stdout
+    assert "Usage: offramp compare [OPTIONS] {PATH}" in page
     assert "cumulative costs" in page
     assert "standard" in page
 

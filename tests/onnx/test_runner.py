@@ -241,6 +241,13 @@ def test_any_batch_at_any_budget_is_decided_alike(exported, kind, samples, seed,
     agreement(made.runner(inputs), runner(inputs), unsure)
 
 
+def test_a_runner_prints_as_a_few_lines(exported):
+    text = repr(exported("conv").runner)
+    assert text.startswith("OnnxRunner(")
+    assert "of the network without exits" in text
+    assert len(text.splitlines()) == 3
+
+
 def test_arrays_are_taken_like_tensors(exported):
     made = exported("conv")
     inputs = made.world.inputs(5)

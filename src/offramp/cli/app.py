@@ -31,9 +31,11 @@ from offramp.cli.train_record import record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.names import plugins_known
 
+HELP = {"help_option_names": ["-h", "--help"]}
+
 app = typer.Typer(
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
     help="Early-exit neural networks: decide when to stop, for a compute budget.\n\n"
     "Start with `offramp demo`, or give your own per-exit logits to `offramp compare`. "
     "`offramp doctor` says what is installed and what is missing, and "
@@ -117,10 +119,19 @@ def main() -> None:
     # typer would turn Ctrl-C into a silent exit.
     signal.signal(signal.SIGINT, _interrupted)
     try:
-        app()
+        _run(sys.argv[1:])
     except (OfframpError, OSError) as error:
         err.print(f"offramp: {error}", style="red", soft_wrap=True)
         sys.exit(2)
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments[1:] in (["--help"], ["-h"]):
+        # The options before a command are not read: typer takes a third of the time for them.
+        known: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+        if arguments[0] in known:
+            known[arguments[0]].main(arguments[1:], f"offramp {arguments[0]}", **HELP)
+    app(arguments)
 
 
 def _interrupted(*_: object) -> None:

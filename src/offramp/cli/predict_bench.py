@@ -31,6 +31,7 @@ from offramp.cli.options import (
 from offramp.cli.train_record import load_network
 from offramp.errors import ConfigError
 from offramp.names import RUNTIMES
+from offramp.progress import RunProgress
 from offramp.storage import atomic_path, check_fresh, check_target
 
 if TYPE_CHECKING:
@@ -232,8 +233,11 @@ def bench_command(
     source = Source.find(network, data, domain, tokenizer)
     inputs, labels = _samples(made, source, split, config.batch_sizes)
     rivals = {each.name: load_network(each) for each in rival or ()}
-    with err.status("measuring"):
-        rows = bench(made, chosen, inputs, labels, config, rivals)
+    rows = []
+    with RunProgress() as progress:
+        for number, name in enumerate(config.runtimes):
+            progress.step(number, len(config.runtimes), f"measuring in {name}")
+            rows += bench(made, chosen, inputs, labels, replace(config, runtimes=[name]), rivals)
     for size in sorted(set(config.batch_sizes) - {row.batch_size for row in rows}):
         _note(f"note: batch {size} is left out, it would take longer than --seconds {seconds:g}")
     out.show(bench_table(rows))

@@ -1,7 +1,5 @@
 """The sub-command `theory`: parse, and a few public calls."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +10,7 @@ from offramp.cli.options import completing
 from offramp.errors import ConfigError
 from offramp.hints import or_known
 from offramp.names import STATEMENTS
+from offramp.progress import RunProgress
 from offramp.storage import check_target
 
 
@@ -64,8 +63,8 @@ def theory_command(
     from offramp.theory.counterexamples import counterexample_texts
     from offramp.theory.plots import draw_figures
 
-    with _progress() as progress:
-        results = theory.check_all(statement or (), worlds, seed, progress)
+    with RunProgress() as progress:
+        results = theory.check_all(statement or (), worlds, seed, progress.step)
     out.show(theory.claims_table(results))
     if with_examples:
         examples = [f"\n{result}" for result in results if result.example is not None]
@@ -81,8 +80,8 @@ def _show_trained_network(seed: int, folder: Path | None) -> None:
     from offramp.theory.plots import truth_figure
     from offramp.theory.trained_network import truth_table
 
-    with _progress() as progress:
-        exits = theory.compare_with_truth(seed, progress=progress)
+    with RunProgress() as progress:
+        exits = theory.compare_with_truth(seed, progress=progress.step)
     out.show(truth_table(exits))
     if folder is not None:
         _print_written([truth_figure(exits, folder / "theory-trained-network.svg")])
@@ -90,13 +89,3 @@ def _show_trained_network(seed: int, folder: Path | None) -> None:
 
 def _print_written(paths: list[Path]) -> None:
     err.print(f"written: {', '.join(map(str, paths))}", highlight=False, markup=False)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None]]:
-    with err.status("starting") as status:
-
-        def update(done: int, total: int, text: str) -> None:
-            status.update(f"{done} of {total} done: {text}")
-
-        yield update

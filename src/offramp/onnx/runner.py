@@ -89,6 +89,16 @@ class OnnxRunner(StagedRunner):
             return tuple(str(path[0]) for path in segment.state)
         return names("state", len(segment.state))
 
+    def __repr__(self) -> str:
+        manifest, point = self.manifest, self.operation.point.index
+        graphs = ", ".join(manifest.exit_names[each.exit_index] for each in manifest.segments)
+        return (
+            f"OnnxRunner({len(manifest.exit_names)} exits, {manifest.num_classes} classes, "
+            f"{self.threads} thread{'s' * (self.threads > 1)}\n"
+            f"  graphs up to: {graphs}\n"
+            f"  at {float(manifest.points.budgets[point]):.1%} of the network without exits)"
+        )
+
     @property
     def thresholds(self) -> Tensor:
         """`[M]` float64, at the present operating point."""
