@@ -1,6 +1,12 @@
 """An export at work decides as the network and the policy that it was made from."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import hypothesis
+import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
@@ -239,6 +245,34 @@ def test_any_batch_at_any_budget_is_decided_alike(exported, kind, samples, seed,
     inputs = made.world.inputs(samples, seed)
     unsure, _ = near(made.world, runner.policy, inputs)
     agreement(made.runner(inputs), runner(inputs), unsure)
+
+
+@pytest.mark.parametrize("kind", ["conv", "cascade"])
+def test_the_documented_reader_needs_no_pytorch_and_decides_alike(exported, kind, tmp_path):
+    made = exported(kind)
+    inputs, runner = made.world.inputs(40), made.fresh()
+    wanted, points = [], []
+    for budget in BUDGETS[made.world.network.num_exits]:
+        runner.set_budget(budget)
+        points.append(runner.operation.point.index)
+        found = runner(inputs)
+        wanted.append(torch.stack([found.predictions, found.exits]))
+    page = Path(__file__).parents[2] / "docs" / "serving.md"
+    (block,) = re.findall(r"```python\n(import json\n.*?)```", page.read_text(), flags=re.DOTALL)
+    np.save(tmp_path / "batch.npy", inputs.numpy())
+    code = f"""
+import sys
+found, reader = [], Export({str(made.folder)!r})
+for point in {points}:
+    reader.thresholds = [*map(float.fromhex, reader.about["points"]["thresholds"][point])]
+    found.append(reader(np.load("batch.npy")))
+assert "torch" not in sys.modules
+np.save("found.npy", found)
+"""
+    code = block[: block.index("alone = ")] + code
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert torch.equal(torch.from_numpy(np.load(tmp_path / "found.npy")), torch.stack(wanted))
+    assert len(torch.stack(wanted)[:, 1].unique()) > 1
 
 
 def test_a_runner_prints_as_a_few_lines(exported):

@@ -468,6 +468,79 @@ print(runner.stats.samples)
         process.kill()
 
 
+def test_a_cascade_is_served_from_python(tmp_path):
+    code = f"""
+import offramp
+from offramp.runtime import Member
+from offramp.serving import ServeConfig, serve
+
+def quick(batch):
+    return [(len(text) > 4, 0.9 if len(text) != 5 else 0.55) for text in batch]
+
+def slow(batch):
+    if any("crash" in text for text in batch):
+        raise RuntimeError
+    return [(text.startswith("long"), 0.99) for text in batch]
+
+members = [Member(quick, cost=1.0), Member(slow, cost=9.0)]
+cascade = offramp.Cascade(members, unit="dollars", backoff=0)
+words = ["long word", "abc", "tiny!", "b"] * 30
+ledger = cascade.record((words, [w.startswith("long") for w in words]), split="all")
+held_out, val, _ = ledger.partition()
+policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val).at(budget=0.5)
+config = ServeConfig(port={(port := free_port())})
+serve(cascade, config, policy=policy, read=str.strip, ready=print)
+"""
+    environment = {**os.environ, "OFFRAMP_ADMIN_TOKEN": TOKEN}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def ask(path, method="POST", **fields):
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+        client.request(method, path, json.dumps(fields), headers)
+        response = client.getresponse()
+        return response.status, response.read()
+
+    try:
+        assert process.stdout.readline() == f"http://127.0.0.1:{port}\n"
+        status, body = ask("/predict", item=" abc ", id=3)
+        first = json.loads(body)
+        assert (status, first["id"], first["answer"], first["member"]) == (200, 3, False, "quick")
+        second = json.loads(ask("/predict", item="tiny!")[1])
+        assert (second["member"], second["exit"], second["answer"]) == ("slow", 1, False)
+        assert first["cost"] == pytest.approx(1 / 9)
+        assert second["cost"] == pytest.approx(10 / 9)
+        fallen = json.loads(ask("/predict", item="crash")[1])  # five letters: quick is unsure
+        assert (fallen["member"], fallen["failures"]) == ("quick", ["slow"])
+        for status, wanted in ((422, {"text": "abc"}), (422, {"item": 5})):
+            assert ask("/predict", **wanted)[0] == status
+        assert b"give `item`" in ask("/predict", text="abc")[1]
+        page = ask("/metrics", "GET")[1].decode()
+        assert 'offramp_exits_total{exit="0"} 1.0' in page  # where it stopped asking
+        assert 'offramp_exits_total{exit="1"} 2.0' in page
+        about = json.loads(ask("/admin/budget", "PUT", budget=1.0)[1])
+        assert about["members"] == ["quick", "slow"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+
+
+def test_a_cascade_is_refused_without_its_own_policy(splits):
+    from offramp import Cascade, MaxProbability, Policy
+    from offramp.errors import ConfigError, NetworkError
+    from offramp.serving import ServeConfig, serve
+
+    cascade = Cascade([lambda batch: batch, lambda batch: batch])
+    with pytest.raises(ConfigError, match=r"serve\(cascade, policy=policy\)"):
+        serve(cascade, ServeConfig(port=free_port()))
+    other = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"]).at(budget=0.5)
+    with pytest.raises(NetworkError):
+        serve(cascade, ServeConfig(port=free_port()), policy=other)
+
+
 def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

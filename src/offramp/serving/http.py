@@ -23,7 +23,14 @@ from starlette.requests import ClientDisconnect
 
 from offramp.extras import require
 from offramp.runtime.stats import RunStats
-from offramp.serving.requests import MAX_ID, Query, RequestError, RequestParser, UnansweredError
+from offramp.serving.requests import (
+    MAX_ID,
+    Parser,
+    Query,
+    RequestError,
+    UnansweredError,
+    is_answered,
+)
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -58,7 +65,7 @@ class Gate:
             return "the server is shutting down"
         return None if self.ready else "the workers are not ready yet"
 
-    async def check(self, request: Request, parser: RequestParser) -> None:
+    async def check(self, request: Request, parser: Parser) -> None:
         """Raise `HTTPException` if a request is not let in."""
         reason, status = self.closed, 503
         sent = request.headers.get("x-api-key", "")
@@ -87,7 +94,7 @@ def same_text(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())
 
 
-async def read_query(request: Request, parser: RequestParser) -> Query:
+async def read_query(request: Request, parser: Parser) -> Query:
     """Read a request and check it; mistakes are a 4xx."""
     body = await read_body(request, parser)
     kind = request.headers.get("content-type", "")
@@ -99,7 +106,7 @@ async def read_query(request: Request, parser: RequestParser) -> Query:
         raise HTTPException(error.status, error.reason) from None
 
 
-async def read_body(request: Request, parser: RequestParser) -> bytes:
+async def read_body(request: Request, parser: Parser) -> bytes:
     """The body, if it arrives in time and is not too large; otherwise a 4xx."""
     timeout = parser.settings.body_timeout
     try:
@@ -131,10 +138,13 @@ async def _read_body(request: Request, limit: int) -> bytes:
 
 
 def to_response(answer: dict[str, Any]) -> Response:
-    """An answer of a `Worker` as JSON; what the metrics count is in the headers, too."""
-    if answer["class"] is None:
-        reason = "the network has no finite answer to this input"
-        return JSONResponse({"detail": reason, "id": answer["id"]}, 422)
+    """An answer of a worker as JSON; what the metrics count is in the headers, too."""
+    if not is_answered(answer):
+        failed = answer.get("detail")  # of models that may be there again in a moment
+        reason = failed or "the network has no finite answer to this input"
+        headers = {"Retry-After": "1"} if failed else None
+        body = {"detail": reason, "id": answer["id"]}
+        return JSONResponse(body, 503 if failed else 422, headers)
     headers = {
         "X-Offramp-Exit": str(answer["exit"]),
         "X-Offramp-Cost": str(answer["cost"]),
@@ -145,7 +155,7 @@ def to_response(answer: dict[str, Any]) -> Response:
 
 def make_api(
     answer: Callable[[Query], Awaitable[dict[str, Any]]],
-    parser: RequestParser,
+    parser: Parser,
     metrics: "RequestMetrics",
     gate: Gate,
     access_log: logging.Logger | None = None,

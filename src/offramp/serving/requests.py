@@ -8,10 +8,10 @@ import base64
 import binascii
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -83,8 +83,31 @@ class Query:
     """One sample to answer."""
 
     id: str | int | None  # the client's name for it, returned with the answer
-    # without a batch dimension: `pixels` (uint8), `inputs`, or those of a text
-    arrays: dict[str, Array]
+    # without a batch dimension: `pixels` (uint8), `inputs`, those of a text, or an `item`
+    arrays: dict[str, Any]
+
+
+def is_answered(record: Mapping[str, Any]) -> bool:
+    """Whether a worker's record of a query has an answer: a class, or whatever a cascade says."""
+    return record.get("class", record.get("answer")) is not None
+
+
+class Parser(Protocol):
+    """Turns the requests of a server into queries."""
+
+    @property
+    def settings(self) -> RequestSettings:
+        """The limits."""
+        ...
+
+    @property
+    def inputs(self) -> Inputs | None:
+        """What is taken, where that is known."""
+        ...
+
+    def parse(self, content_type: str, body: bytes, request_id: str | None = None) -> Query:
+        """Read what is asked in a body, or raise `RequestError`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -106,17 +129,9 @@ class RequestParser:
 
     def parse(self, content_type: str, body: bytes, request_id: str | None = None) -> Query:
         """Read the sample in a body; an `id` in JSON takes precedence over one from a header."""
-        kind = content_type.partition(";")[0].strip().lower()
-        if kind in IMAGE_TYPES:
+        if _media_type(content_type) in IMAGE_TYPES:
             return Query(_checked_id(request_id), {"pixels": self._pixels(body)})
-        if kind != "application/json":
-            raise RequestError(
-                415,
-                f"the content type must be application/json, {' or '.join(IMAGE_TYPES)}, got "
-                f"{kind[:80] or 'none'!r}",
-            )
-        fields = _json_object(body)
-        found = _checked_id(fields.pop("id", request_id))
+        found, fields = json_query(content_type, body, request_id, IMAGE_TYPES)
         return Query(found, self._arrays(fields))
 
     def _arrays(self, fields: dict[str, Any]) -> dict[str, Array]:
@@ -220,6 +235,22 @@ class RequestParser:
 def tokenizer_of(name: str | None) -> Tokenizer | None:
     """A tokenizer by name or folder, or None where none is named."""
     return None if name is None else find_tokenizer(name)
+
+
+def json_query(
+    content_type: str, body: bytes, request_id: str | None, others: Sequence[str] = ()
+) -> tuple[str | int | None, dict[str, Any]]:
+    """The id and the other fields of a body of JSON; `others` are named where it is none."""
+    kind = _media_type(content_type)
+    if kind != "application/json":
+        known = ", ".join(("application/json", " or ".join(others))[: 1 + bool(others)])
+        raise RequestError(415, f"the content type must be {known}, got {kind[:80] or 'none'!r}")
+    fields = _json_object(body)
+    return _checked_id(fields.pop("id", request_id)), fields
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

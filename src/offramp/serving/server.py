@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from offramp.errors import ConfigError
 from offramp.extras import require
 from offramp.machine import find_device
+from offramp.policy import Policy
+from offramp.runtime.cascade import Cascade
 from offramp.runtime.engine import StagedRunner
 from offramp.serving.answers import Model, Worker
+from offramp.serving.cascades import CascadeWorker, ReadItem
 from offramp.serving.images import ImageReader
 from offramp.serving.requests import RequestSettings
 
@@ -70,9 +73,11 @@ class ServeConfig(RequestSettings):
 
 
 def serve(
-    model: Model | StagedRunner,
+    model: Model | StagedRunner | Cascade,
     config: ServeConfig | None = None,
     *,
+    policy: Policy | None = None,
+    read: ReadItem | None = None,
     class_names: Sequence[str] | None = None,
     images: ImageReader | None = None,
     ready: Callable[[str], None] = lambda address: None,
@@ -85,8 +90,11 @@ def serve(
     Args:
         model: Folders, which worker processes load; it is loaded here once, so mistakes show
             before the port opens. Or a `Runner` or an `OnnxRunner`, which answers in a thread of
-            this process.
+            this process; or a `Cascade`, of which `workers` batches can be on their way at once.
         config: Where and how to serve it.
+        policy: At an operating point, for a cascade.
+        read: Makes an item of what stands under `item` in a request's JSON, for a cascade; by
+            default the item is that itself. `torch.tensor` suits models of tensors.
         class_names: `[K]`, for a runner; a `Model` has its own.
         images: How image files are read, for a runner; without it, a runner takes numbers.
         ready: Called with the address when requests are answered.
@@ -106,6 +114,8 @@ def serve(
         find_device(config.device)  # raises if it is not there
         if isinstance(model, Model):
             service = Service.of_model(model, config)
+        elif isinstance(model, Cascade):
+            service = Service.of_cascade(CascadeWorker(model, policy, read), config)
         else:
             worker = Worker(model, class_names=class_names, images=images)
             service = Service.of_worker(worker, config)

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -19,15 +19,32 @@ from fastapi.responses import JSONResponse
 
 from offramp import __version__
 from offramp.errors import OfframpError
-from offramp.runtime.engine import StagedRunner
+from offramp.runtime.stats import Operation
 from offramp.serving.answers import Model, Worker
+from offramp.serving.cascades import CascadeWorker
 from offramp.serving.http import Gate, PrometheusMetrics, make_api, read_body, same_text
-from offramp.serving.requests import RequestParser, tokenizer_of
+from offramp.serving.requests import Parser, RequestParser, is_answered, tokenizer_of
 from offramp.serving.server import ADMIN_TOKEN, ServeConfig
 from offramp.serving.workers import Answers, Batcher, ProcessSlot, ThreadSlot, WorkerSlot
 
 LINGER = 0.5  # seconds in which requests that were on their way are still refused in words
 log = logging.getLogger("offramp.serving")
+
+
+class Served(Protocol):
+    """What a service keeps of a runner or a cascade."""
+
+    operation: Operation
+
+    @property
+    def num_classes(self) -> int | None:
+        """K, where it is known."""
+        ...
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Number of `exits`, fingerprints of the `network` and the `policy`."""
+        ...
 
 
 class Service:
@@ -39,9 +56,9 @@ class Service:
 
     def __init__(
         self,
-        runner: StagedRunner,
+        runner: Served,
         slots: Sequence[WorkerSlot],
-        parser: RequestParser,
+        parser: Parser,
         config: ServeConfig,
         model: Model | None = None,
     ) -> None:
@@ -69,11 +86,17 @@ class Service:
         parser = RequestParser(worker.runner.inputs, worker.images, config)
         return cls(worker.runner, [ThreadSlot(worker)], parser, config)
 
+    @classmethod
+    def of_cascade(cls, worker: CascadeWorker, config: ServeConfig) -> "Service":
+        """Serve a cascade; `workers` batches can be on their way at once, each in a thread."""
+        slots = [ThreadSlot(worker) for _ in range(config.workers)]
+        return cls(worker, slots, worker.parser(config), config)
+
     def _choose(self) -> tuple[int, Callable[[Answers], None]]:
         operation, point = self._operation, self._operation.point
 
         def count(answers: Answers) -> None:
-            exits = [each["exit"] for each in answers if each["class"] is not None]
+            exits = [each["exit"] for each in answers if is_answered(each)]
             operation.add(point, exits, len(answers) - len(exits))
 
         return point.index, count
@@ -169,7 +192,7 @@ class Service:
 
 
 def _kept(
-    runner: StagedRunner,
+    runner: Served,
 ) -> tuple[Any, dict[str, Any], Callable[[float], None]]:
     """What a service keeps of a runner: not the network, which only the workers need."""
     operation = runner.operation

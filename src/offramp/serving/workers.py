@@ -44,10 +44,23 @@ class WorkerSlot(Protocol):
         ...
 
 
-class ThreadSlot:
-    """A live runner in a thread, which cannot be ended before its batch is answered."""
+class LiveWorker(Protocol):
+    """Answers batches in this process."""
 
-    def __init__(self, worker: Worker) -> None:
+    @property
+    def policy(self) -> str:
+        """The fingerprint of the policy."""
+        ...
+
+    def __call__(self, queries: Sequence[Query], point: int) -> Answers:
+        """Answer a batch at the operating point with this number."""
+        ...
+
+
+class ThreadSlot:
+    """A runner or a cascade in a thread, which cannot be ended before its batch is answered."""
+
+    def __init__(self, worker: "LiveWorker") -> None:
         self._worker = worker
         self._executor = ThreadPoolExecutor(1, "offramp-worker")
 
