@@ -89,6 +89,11 @@ def test_figures_come_from_test(policy, splits):
         policy.replay(splits["val"])
 
 
+def test_a_policy_comes_before_its_ledger(policy, splits):
+    with pytest.raises(ConfigError, match="in this order; the first was a Ledger"):
+        evaluate(splits["test"], policy)
+
+
 def test_printed_outcome_says_what_was_measured(policy, splits):
     outcome = evaluate(policy.at(budget=0.5), splits["test"])
     text = str(outcome)

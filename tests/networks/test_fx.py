@@ -283,6 +283,14 @@ def test_module_that_cannot_be_traced_is_told_the_ways_out():
         attach(Untraceable(), example=torch.rand(2, 4))
 
 
+def test_an_example_that_the_backbone_does_not_take_is_named():
+    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+    with pytest.raises(
+        NetworkError, match=r"cannot be run on `example`, \[2, 1, 8, 8\] of float32"
+    ):
+        attach(backbone, at=["1"], example=torch.zeros(2, 1, 8, 8))
+
+
 def test_tracing_needs_an_example():
     with pytest.raises(NetworkError, match=r"Branches is cut by tracing.*pass `example=`"):
         attach(Branches())

@@ -311,6 +311,9 @@ def test_data_that_cannot_be_trained_on_are_refused(convnet, data, quick):
         (TensorDataset(images[:0], labels[:0]), "the data set is empty"),
         (TensorDataset(images), "must be a pair of .inputs, label.*got tuple of 1"),
         (TensorDataset(images[:1], labels[:1]), "1 samples are too few"),
+        (images, r"got inputs without labels.*TensorDataset\(inputs, labels\)"),
+        (images.numpy(), "got inputs without labels"),
+        ((images, labels), r"got a pair.*TensorDataset\(inputs, labels\)"),
     ):
         with pytest.raises(ConfigError, match=message):
             train(convnet, wrong, config=quick)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 from offramp.metrics import Floats, augrc, ece, eefp
 from offramp.policy import Policy
@@ -164,6 +165,11 @@ def evaluate(policy: Policy, test: Ledger, allow_split: str | None = None) -> Ou
         >>> round(outcome.mean_cost, 1)
         0.5
     """
+    if not isinstance(policy, Policy):
+        raise ConfigError(
+            "evaluate takes a policy and the test ledger, in this order; the first was a "
+            f"{type(policy).__name__}"
+        )
     replay = policy.replay(test, "test", allow_split)
     exits, costs, right, lost = replay.exits, replay.costs, replay.right, replay.hopeless
     shares = torch.bincount(exits, minlength=replay.scores.shape[1]).double() / len(test)

@@ -86,7 +86,13 @@ def _run(
     # A graph of training mode may update statistics and draw random numbers.
     buffers = [(buffer, buffer.clone()) for buffer in traced.root.buffers()]
     with torch.no_grad(), torch.random.fork_rng(), evaluating(traced.root):
-        recorder.run(move_beside([traced.root], batch))
+        try:
+            recorder.run(move_beside([traced.root], batch))
+        except RuntimeError as error:
+            raise NetworkError(
+                f"the backbone cannot be run on `example`, {list(example.shape)} of "
+                f"{str(example.dtype).removeprefix('torch.')}: {str(error).splitlines()[0]}"
+            ) from None
         for buffer, before in buffers:
             buffer.copy_(before)
     return recorder.values

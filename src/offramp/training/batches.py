@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -195,6 +196,13 @@ class _Reader(Dataset[Any]):
 
 
 def _checked(dataset: Any) -> Any:  # noqa: ANN401
+    is_pair = isinstance(dataset, tuple) and len(dataset) == 2
+    if is_pair or isinstance(dataset, Tensor | np.ndarray):
+        raise ConfigError(
+            "data must be a data set of (inputs, label), got "
+            f"{'a pair' if is_pair else 'inputs without labels'}: for tensors, wrap them as "
+            "torch.utils.data.TensorDataset(inputs, labels)"
+        )
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise ConfigError(
             "data must be a data set of (inputs, label) with a length, whose samples can be "
