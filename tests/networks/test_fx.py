@@ -283,12 +283,19 @@ def test_module_that_cannot_be_traced_is_told_the_ways_out():
         attach(Untraceable(), example=torch.rand(2, 4))
 
 
-def test_an_example_that_the_backbone_does_not_take_is_named():
-    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
-    with pytest.raises(
-        NetworkError, match=r"cannot be run on `example`, \[2, 1, 8, 8\] of float32"
-    ):
-        attach(backbone, at=["1"], example=torch.zeros(2, 1, 8, 8))
+class Traced(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 4, 3), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.two(self.one(x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("backbone", [Traced(), nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten())])
+def test_an_example_that_the_backbone_does_not_take_is_named(backbone):
+    with pytest.raises(NetworkError, match=r"cannot be run on `example`.*to have 3 channels"):
+        attach(backbone, num_classes=2, example=torch.zeros(2, 1, 8, 8))
 
 
 def test_tracing_needs_an_example():

@@ -65,7 +65,13 @@ def choose_heads(
     heads: list[nn.Module] = []
     with torch.no_grad(), evaluating(*stages):
         for exit_index, (stage, name) in enumerate(zip(stages, names, strict=True)):
-            state = stage(state)
+            try:
+                state = stage(state)
+            except RuntimeError as error:
+                raise NetworkError(
+                    f"the backbone cannot be run on `example`, up to the exit after `{name}`: "
+                    f"{str(error).splitlines()[0]}"
+                ) from None
             check_state(state, rows, f"exit {exit_index} ({name})")
             if exit_index == len(stages) - 1 and own is not None:
                 heads.append(BackboneHead(own))

@@ -87,7 +87,7 @@ def read_comparison(path: str | Path) -> tuple[Comparison, dict[str, Any]]:
     """
     path = Path(path)
     file = path / "comparison.json" if path.is_dir() else path
-    if not file.is_file():
+    if not file.is_file() or file.suffix != ".json":
         raise FileFormatError(
             f"there is no comparison at {file}; give a folder that `offramp compare` wrote"
         )
