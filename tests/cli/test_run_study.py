@@ -1,5 +1,8 @@
 """The sub-commands run, studies, study and demo, as a user runs them."""
 
+import subprocess
+import sys
+
 import pytest
 from typer.testing import CliRunner
 
@@ -41,6 +44,14 @@ def test_studies_lists_every_study(shipped, tmp_path, monkeypatch):
     listed = offramp("studies", "--cache", tmp_path).stdout
     assert "metric-validity" in listed
     assert "    paper: tiny-imagenet, resnet34 (not run; data missing: tiny-imagenet)" in listed
+
+
+def test_all_studies_are_read_in_a_fresh_process(tmp_path):
+    """Where nothing has registered `auto` yet."""
+    command = [sys.executable, "-m", "offramp", "studies", "--cache", str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "beyond" in run.stdout
 
 
 def test_a_study_runs_by_name(shipped, tmp_path):

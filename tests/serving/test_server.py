@@ -547,6 +547,15 @@ def free_port():
         return free.getsockname()[1]
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    from offramp.errors import FileFormatError
+    from offramp.serving import Model
+
+    (tmp_path / "export").mkdir()
+    with pytest.raises(FileFormatError, match=r"nothing at .*exprt; did you mean .*export"):
+        Model.of_run(tmp_path / "exprt")
+
+
 def test_a_model_is_a_network_and_a_policy_or_an_export(tmp_path):
     from offramp.errors import ConfigError
     from offramp.serving import Model

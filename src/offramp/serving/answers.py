@@ -12,6 +12,7 @@ from torch import Tensor
 
 from offramp.data.load import Source
 from offramp.errors import ConfigError, FileFormatError
+from offramp.hints import near_path
 from offramp.machine import find_device, to_precision
 from offramp.networks.inputs import Inputs, TextInput
 from offramp.networks.network import EarlyExitNetwork
@@ -85,6 +86,8 @@ class Model:
             OriginWarning: The data set is unknown; ImageNet's normalisation is used for images.
         """
         run = Path(run)
+        if not run.exists():
+            raise FileFormatError(f"there is nothing at {run}{near_path(run)}")
         if kind_of(run) == "export":
             model = cls._of_export(run, policy, budget)
         elif policy is None:

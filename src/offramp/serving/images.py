@@ -126,7 +126,7 @@ def images_of_run(
     if source is None:
         warnings.warn(
             f"{run} does not say what it was trained on, so images are normalised as ImageNet's; "
-            "name the data set of the training with `data`",
+            "name the data set of the training (`data`, or --data)",
             OriginWarning,
             stacklevel=3,
         )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from offramp import names
 from offramp.data import Augmentation
 from offramp.errors import ConfigError
 from offramp.extras import plugin_origins
@@ -172,7 +173,8 @@ class CompareSettings:
     resamples: int = 1000  # bootstrap resamples of the test samples, for intervals
 
     def __post_init__(self) -> None:
-        known = [*GROUPS, *METHODS]
+        # Some methods register themselves when they are first asked for.
+        known = [*GROUPS, *dict.fromkeys([*names.METHODS, *METHODS])]
         for name in self.methods:
             plain, colon, _ = name.partition(":")
             if plain not in known:
