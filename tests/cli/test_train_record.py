@@ -210,3 +210,14 @@ def test_wrong_options_are_named(app, tmp_path):
     source.load("x").train = Split("train", 0, shape=(7,))
     with pytest.raises(ConfigError, match="takes square images, and these data are not"):
         call(app, text)
+
+
+def test_settings_are_refused_before_data_are_read(app, monkeypatch, tmp_path):
+    monkeypatch.setattr("offramp.data.load.Source.load", lambda _: pytest.fail("data were read"))
+    text = f"train --data cluttered-digits --network convnet --out {tmp_path / 'r'}"
+    for option, message in (
+        ("--epochs 0", "`epochs` must be a whole number of at least 1, got 0"),
+        ("--learning-rate 0", "`learning_rate` must be above 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            call(app, f"{text} {option}")

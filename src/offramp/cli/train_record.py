@@ -182,9 +182,7 @@ def train_command(
     source = Source.find(Path(network), data, domain, tokenizer) if saved else None
     source = source or Source(data, domain, tokenizer)
     source = replace(source, image_size=sizes[-1] if sizes else source.image_size)
-    samples = source.load().train
-    is_image = isinstance(samples[0][0], Tensor)
-    config = replace(
+    config = replace(  # which checks all settings, before data are read
         chosen.config_with(
             epochs=epochs,
             batch_size=batch_size,
@@ -192,7 +190,7 @@ def train_command(
             averaging=averaging,
             label_smoothing=label_smoothing,
         ),
-        learning_rate=learning_rate or _learning_rate(network, is_image or freeze_backbone),
+        learning_rate=chosen.config.learning_rate if learning_rate is None else learning_rate,
         image_sizes=sizes if len(sizes) > 1 else (),
         patience=chosen.config.patience if patience is None else patience or None,
         device=device,
@@ -201,6 +199,11 @@ def train_command(
         workers=workers,
         seed=seed,
     )
+    samples = source.load().train
+    is_image = isinstance(samples[0][0], Tensor)
+    if learning_rate is None:
+        rate = _learning_rate(network, is_image or freeze_backbone)
+        config = replace(config, learning_rate=rate)
     if saved:
         _check_unchanged(exits, head)
         made = load_network(Path(network))
