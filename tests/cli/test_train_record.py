@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from offramp import training
 from offramp.cli import train_record
 from offramp.cli.train_record import load_network
+from offramp.data.load import Source
 from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 from offramp.networks import SeparableHead
@@ -213,7 +214,7 @@ def test_wrong_options_are_named(app, tmp_path):
 
 
 def test_settings_are_refused_before_data_are_read(app, monkeypatch, tmp_path):
-    monkeypatch.setattr("offramp.data.load.Source.load", lambda _: pytest.fail("data were read"))
+    monkeypatch.setattr(Source, "load", lambda _: pytest.fail("data were read"))
     text = f"train --data cluttered-digits --network convnet --out {tmp_path / 'r'}"
     for option, message in (
         ("--epochs 0", "`epochs` must be a whole number of at least 1, got 0"),
