@@ -75,16 +75,6 @@ def test_pictures_are_small_and_each_is_shown_once_or_more():
     assert [path.name for path in pictures if f"{path.name}" not in pages] == []
 
 
-def test_the_front_page_draws_what_the_stories_say(tmp_path):
-    script = ROOT / "tools" / "front_picture.py"
-    spec = importlib.util.spec_from_file_location("front_picture", script)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.main(tmp_path / "front.svg")
-    drawn, kept = (tmp_path / "front.svg").read_text(), ROOT / "docs" / "images" / "front.svg"
-    assert drawn == kept.read_text(), "run python tools/front_picture.py"
-
-
 def test_no_page_is_in_the_menu_twice(site):
     menu = (site / "results" / "index.html").read_text().split('data-md-type="navigation"')[1]
     links = re.findall(r'<a href="([^"#]*)"[^>]*class="md-nav__link', menu.split("</main>")[0])

@@ -13,7 +13,7 @@ from torch import Tensor
 from offramp.data.load import Source
 from offramp.errors import ConfigError, FileFormatError
 from offramp.hints import near_path
-from offramp.machine import find_device, to_precision
+from offramp.machine import find_device, keep_memory, to_precision
 from offramp.networks.inputs import Inputs, TextInput
 from offramp.networks.network import EarlyExitNetwork
 from offramp.onnx.manifest import Manifest
@@ -145,6 +145,7 @@ class Model:
         else:
             policy = Policy.load(_existing(self.policy))
             policy = policy if self.budget is None else policy.at(budget=self.budget)
+            keep_memory()
             place = find_device(device)
             runner = Runner(
                 EarlyExitNetwork.load(_existing(self.network)),
