@@ -51,6 +51,7 @@ Floats = npt.NDArray[np.float64]
 NEVER = 1e30  # a threshold that no score reaches; the exit stays open, so its head and scorer run
 LONG = 1e9  # a deadline that never comes: with one, a runner reads its clock before every stage
 TURNS = 3  # of every probe before any has more
+WARM = 8  # samples, before a probe is timed
 SHORT = 0.1  # of the time to spend: what one more turn may take when it has run out
 NOISE = 64  # samples to fit decisions to that are only timed
 DRAWS = 4  # samples per turn, as several batches where these are smaller
@@ -545,7 +546,8 @@ class Timer:
             if run is None:
                 continue
             batches = probes.batches[size][: 1 if name == str(size) else None]
-            run(batches[0])  # after another probe, or another size, caches are cold
+            for _ in range(max(1, WARM // size)):
+                run(batches[0])  # after another probe, or another size, caches are cold
             for draw, batch in enumerate(batches):
                 yield name, draw, _pieces(run, batch, self.ticks)
 
