@@ -493,7 +493,7 @@ serve(cascade, config, policy=policy, read=str.strip, ready=print)
 """
     environment = {**os.environ, "OFFRAMP_ADMIN_TOKEN": TOKEN}
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, text=True, env=environment
     )
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
