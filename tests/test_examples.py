@@ -44,7 +44,9 @@ def test_example_runs(path, tmp_path):
         assert list(tmp_path.rglob("*.svg")), "a story draws its picture"
 
 
-def test_notebook_runs_from_top_to_bottom(tmp_path):
+def test_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    # Threads that wait for a core that other tests use take ten times as long as one.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     if not all(importlib.util.find_spec(name) for name in ("nbclient", "ipykernel")):
         reason = "the notebook needs nbclient and ipykernel: pip install '.[dev]'"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
