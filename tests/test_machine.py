@@ -158,7 +158,7 @@ def faults():
         torch.zeros(16 * 2**20)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 without = faults()
-print(keep_memory(), without, faults(), faults())
+print(keep_memory(), without, faults(), faults(), faults(), faults())
 """
 
 
@@ -166,5 +166,5 @@ print(keep_memory(), without, faults(), faults())
 def test_kept_memory_need_not_be_fetched_again():
     command = [sys.executable, "-c", KEEPING]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    kept, without, _, then = shown.split()
+    kept, without, *_, then = shown.split()  # by then the heap has grown
     assert kept == "True" and int(then) < int(without) / 10

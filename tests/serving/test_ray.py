@@ -309,7 +309,7 @@ def test_arguments_may_be_text_as_on_a_command_line():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"network": "run"}, "run is no export, which would have a policy: give the folder"),
+        ({"network": "tests"}, "tests is no export, which would have a policy: give the folder"),
         ({"network": "run", "policy": "p", "budgets": 1}, "`budgets`: "),
         ({"network": "run", "policy": "p", "budget": "half"}, "`budget`: .*number"),
         ({"network": "run", "policy": "p", "max_batch": 0}, "`max_batch` must be at least 1"),

@@ -451,7 +451,9 @@ runner = offramp.Runner(network, policy.at(budget=1.0))
 serve(runner, ServeConfig(port={(port := free_port())}), class_names=["a", "b", "c"], ready=print)
 print(runner.stats.samples)
 """
-    process = subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout.readline() == f"http://127.0.0.1:{port}\n"
         client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)

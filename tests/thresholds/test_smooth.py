@@ -40,12 +40,13 @@ def test_there_is_a_point_for_every_cost():
     assert cost.sort().values.diff().max() < 0.05
 
 
-def test_from_few_samples_they_are_better_than_the_others_on_new_ones():
-    shipped = cifar100()
+@pytest.mark.real
+def test_from_few_samples_they_are_better_than_the_others_on_new_ones(real_splits):
+    shipped = real_splits
     policy = Policy(MaxProbability()).fit_seeds(shipped["held_out"], [0])[0]
     val, test = policy.replay(shipped["val"], "val"), policy.replay(shipped["test"])
     found = dict.fromkeys(("geometric", "optimized", "smooth"), 0.0)
-    for start in range(0, 2000, 200):
+    for start in range(0, 1500, 150):
         few = val.take(torch.arange(start, start + 150))
         inputs = few.scores, few.correct, few.cost_shares
         for name in found:

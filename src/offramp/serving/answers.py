@@ -85,9 +85,7 @@ class Model:
         Warns:
             OriginWarning: The data set is unknown; ImageNet's normalisation is used for images.
         """
-        run = Path(run)
-        if not run.exists():
-            raise FileFormatError(f"there is nothing at {run}{near_path(run)}")
+        run = _existing(Path(run))
         if kind_of(run) == "export":
             model = cls._of_export(run, policy, budget)
         elif policy is None:
@@ -183,8 +181,8 @@ class Model:
 def _existing(folder: Path) -> Path:
     if not folder.is_dir():
         raise FileFormatError(
-            f"there is no folder {folder} on {socket.gethostname()}; every machine that runs this "
-            "model needs it at the same place"
+            f"there is no folder {folder} on {socket.gethostname()}{near_path(folder)}; every "
+            "machine that runs this model needs it at the same place"
         )
     return folder
 
