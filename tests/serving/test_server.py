@@ -554,7 +554,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
     from offramp.serving import Model
 
     (tmp_path / "export").mkdir()
-    with pytest.raises(FileFormatError, match=r"nothing at .*exprt; did you mean .*export"):
+    with pytest.raises(FileFormatError, match=r"no folder .*exprt on .*; did you mean .*export"):
         Model.of_run(tmp_path / "exprt")
 
 
