@@ -33,8 +33,8 @@ CORE = [
 ]
 NETWORK = ["data", "networks", "training"]
 MEETING = [
-    *("record", "zoo", "runtime", "onnx", "profile", "bench", "serving", "report", "studies"),
-    *("theory", "cli", "__main__"),
+    *("record", "zoo", "runtime", "onnx", "probes", "profile", "bench", "serving", "report"),
+    *("studies", "theory", "cli", "__main__"),
 ]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]
 

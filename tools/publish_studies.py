@@ -11,6 +11,7 @@ import argparse
 import json
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from offramp import studies
 from offramp.report import comparison_tables
@@ -45,16 +46,21 @@ def main() -> None:
             (RESULTS / name / f"{experiment}.md").write_text(text, encoding="utf-8")
 
 
-def file_page(name: str, result: RunResult) -> str:
-    """A study of ledgers that were recorded before: its analyses, and every network's tables."""
+def opening(result: RunResult, scale: str, command: str = "") -> tuple[dict[str, Any], list[str]]:
+    """The settings of a study, and what its page begins with."""
     about = json.loads((result.folder / "study.json").read_text(encoding="utf-8"))
     settings = about["configuration"]
-    blocks = [
-        f"# {settings['title']}",
+    return settings, [
+        f"# {settings['title']}{scale}",
         settings["about"],
-        f"Measured on {date.today()} with `OFFRAMP_DATA=runs offramp run {name}`.",
+        f"Measured on {date.today()} with `{command or about['command']}`.{training(result)}",
         settings["report"]["note"],
     ]
+
+
+def file_page(name: str, result: RunResult) -> str:
+    """A study of ledgers that were recorded before: its analyses, and every network's tables."""
+    settings, blocks = opening(result, "", f"OFFRAMP_DATA=runs offramp run {name}")
     for experiment, comparison in result.comparisons.items():
         shown = [table for table in comparison_tables(comparison) if table.name in SHOWN]
         blocks += [
@@ -70,14 +76,7 @@ def file_page(name: str, result: RunResult) -> str:
 
 def page(name: str, result: RunResult) -> str:
     """A study as Markdown."""
-    about = json.loads((result.folder / "study.json").read_text(encoding="utf-8"))
-    settings = about["configuration"]
-    blocks = [
-        f"# {settings['title']}, small scale",
-        settings["about"],
-        f"Measured on {date.today()} with `{about['command']}`.{training(result)}",
-        settings["report"]["note"],
-    ]
+    settings, blocks = opening(result, ", small scale")
     experiments = result.comparisons
     for analysis in result.tables.keys() - experiments.keys():
         blocks += [table.markdown() for table in result.tables[analysis]]

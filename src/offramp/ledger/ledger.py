@@ -28,7 +28,7 @@ from offramp.ledger.checks import (
     checked_right,
 )
 from offramp.ledger.chunks import cut, row_slices, stratified_cut
-from offramp.ledger.origin import SPLITS, Origin
+from offramp.ledger.origin import SPLITS, SampleOrigin
 
 KINDS = ("logits", "answers", "confidences")
 
@@ -41,7 +41,7 @@ class Partition(NamedTuple):
     test: "Ledger"
 
 
-class Ledger(Origin):
+class Ledger(SampleOrigin):
     """The logits of every exit on one split, with labels, costs and origin.
 
     Args:

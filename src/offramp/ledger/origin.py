@@ -13,7 +13,7 @@ from offramp.ledger.arrays import digest
 SPLITS = ("train", "held_out", "val", "test", "all")
 
 
-class Origin:
+class SampleOrigin:
     """What a ledger knows of its samples: split, network, ids and groups.
 
     Attributes:
