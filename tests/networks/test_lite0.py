@@ -35,3 +35,10 @@ def test_lite0_has_sixteen_exits_and_loads_without_its_package(tmp_path):
 def test_sizes_for_which_the_padding_would_be_wrong_are_refused():
     with pytest.raises(NetworkError, match=r"multiple of 32, got 80: resize the images to 96"):
         efficientnet_lite0(10, 80, pretrained=False)
+
+
+def test_smaller_images_can_come_first_in_training(tmp_path):
+    network = build("efficientnet-lite0", num_classes=7, image_size=64, at=2, pretrained=False)
+    network.save(tmp_path)
+    for each in (network, EarlyExitNetwork.load(tmp_path)):
+        assert each.eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 2, 7)

@@ -51,13 +51,16 @@ def build(
     builder = BUILDERS.get(name)
     if builder is None:
         raise NetworkError(f"there is no network `{name}`{or_known(name, ARCHITECTURES)}")
-    inputs = ImageInput(image_size, image_size, settings.get("channels", 3))
+    channels = settings.get("channels", 3)
     settings = {**_taken(builder, num_classes=num_classes, image_size=image_size), **settings}
     try:
         inspect.signature(builder).bind(**settings)
         backbone = builder(**settings)
     except TypeError as error:
         raise NetworkError(f"`{name}` does not take these settings: {error}") from None
+    inputs = getattr(backbone, "inputs", None)  # one of the user's own need not say
+    if not isinstance(inputs, ImageInput):
+        inputs = ImageInput(image_size, image_size, channels)
     return attach_to(Backbone(backbone, name, settings, inputs), at, num_classes, head)
 
 
