@@ -17,7 +17,8 @@ from offramp.cli.train_record import load_network
 from offramp.data.load import Source
 from offramp.errors import ConfigError
 from offramp.ledger import Ledger
-from offramp.networks import SeparableHead
+from offramp.networks import SeparableHead, build
+from offramp.networks.macs import count_macs
 
 # The function of the same name hides the module.
 source = import_module("offramp.data.load")
@@ -169,6 +170,19 @@ def test_the_size_of_images_is_kept_for_recording(app, tmp_path, monkeypatch):
     call(app, f"train --data mixture --network {tmp_path} --epochs 1 --out {further}")
     assert asked == [{"image_size": 8}] * 3
     assert json.loads((tmp_path / "train.json").read_text())["image_sizes"] == []
+
+
+def test_a_saved_network_can_be_trained_for_another_image_size(app, tmp_path, monkeypatch):
+    split = Split("train", 0, shape=(3, 32, 32))
+    monkeypatch.setattr(source, "load", lambda name, **_: SimpleNamespace(train=split))
+    network = build("efficientnet-lite0", num_classes=3, image_size=64, at=1, pretrained=False)
+    network.save(tmp_path / "large")
+    text = f"train --data mixture --network {tmp_path}/large --epochs 1 --augment none"
+    call(app, f"{text} --out {tmp_path}/small --image-size 32")
+    small = load_network(tmp_path / "small")
+    assert (small.inputs.height, small.inputs.assumed) == (32, False)
+    macs = [sum(count_macs(each).stages) for each in (small, network)]
+    assert macs[0] < macs[1] / 3
 
 
 def test_an_interruption_says_how_to_go_on(app, tmp_path, monkeypatch):

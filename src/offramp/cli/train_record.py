@@ -32,7 +32,7 @@ from offramp.names import ARCHITECTURES, AUGMENTATIONS, DATA_SETS, HEADS, OBJECT
 if TYPE_CHECKING:
     from offramp.data import Augmentation
     from offramp.ledger import Ledger
-    from offramp.networks import EarlyExitNetwork
+    from offramp.networks import EarlyExitNetwork, Inputs
     from offramp.training import Objective, TrainHistory
 
 _BY_RECIPE = "Default: as the recipe says."
@@ -142,7 +142,8 @@ def train_command(
         str | None,
         typer.Option(
             help="Size of the images in pixels. Several, comma-separated: in turn, each for an "
-            "equal share of the epochs; the network is built for the last."
+            "equal share of the epochs; the network is built for the last. A saved convolutional "
+            "network is trained on for the new size."
         ),
     ] = None,
     domain: Domain = None,
@@ -207,6 +208,8 @@ def train_command(
     if saved:
         _check_unchanged(exits, head)
         made = load_network(Path(network))
+        if sizes:
+            made.inputs = _of_another_size(made.inputs)
     else:
         head = head or ("cascade" if goal.name == _CASCADE else None)
         made = build_for_data(network, samples, seed, _where(exits), head)
@@ -332,6 +335,15 @@ def _is_saved(network: str) -> bool:
     from offramp.serving.answers import network_folder
 
     return (network_folder(Path(network)) / "network.json").is_file()
+
+
+def _of_another_size(inputs: "Inputs") -> "Inputs":
+    """The same inputs, of the size that the data will have; `fixed` ones have only theirs."""
+    from offramp.networks import ImageInput
+
+    if isinstance(inputs, ImageInput) and not inputs.fixed:
+        return replace(inputs, assumed=True)
+    return inputs
 
 
 def _check_unchanged(exits: str, head: str | None) -> None:
