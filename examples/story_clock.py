@@ -2,8 +2,9 @@
 
 Takes the folder of a run of `offramp train`. It records what is missing, measures a profile, lets
 `auto` choose exits and thresholds for budgets in *seconds*, and times them on real test inputs
-beside the network without exits and the network cut after each exit. Accuracies are those of all
-test samples, and gains have 95 % intervals over them.
+beside the network without exits, the network cut after each exit and, with `--rival`, another one
+that was recorded on the same data. Accuracies are those of all test samples, and gains have 95 %
+intervals over them.
 
     pip install 'offramp[train,report,onnx]'
     python examples/story_clock.py runs/lite0 --runtimes onnx,torch --batches 1,32
@@ -36,6 +37,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--runtimes", default="onnx,torch")
     parser.add_argument("--batches", default="1,32")
     parser.add_argument("--budgets", default="0.3,0.4,0.5,0.6,0.7,0.8,0.9")
+    parser.add_argument("--rival", type=Path, help="run of a smaller network, with its ledgers")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--samples", type=int, default=512, help="test samples to time on")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each thing measured")
@@ -74,6 +76,11 @@ def ledgers(
     return held_out, val, test
 
 
+def accuracies(ledger: offramp.Ledger) -> list[float]:
+    """Of every exit alone."""
+    return (ledger.logits.argmax(2) == ledger.labels[:, None]).double().mean(0).tolist()
+
+
 def measured(
     network: EarlyExitNetwork,
     parts: tuple[offramp.Ledger, ...],
@@ -91,24 +98,32 @@ def measured(
     advice = offramp.advise(held_out, val, test, budgets)
     found = {f"at {row.budget:.0%}": row for row in advice.budgets}
     config = BenchConfig([runtime], [batch], threads=chosen.threads, seconds=chosen.seconds)
-    rows = bench(network, advice.plan, inputs, None, config, profiles={runtime: profile})
-    correct = (test.logits.argmax(2) == test.labels[:, None]).double().mean(0)
+    rivals = {}
+    if chosen.rival is not None:
+        rivals[chosen.rival.name] = EarlyExitNetwork.load(chosen.rival / "network").eval()
+    rows = bench(network, advice.plan, inputs, None, config, rivals, {runtime: profile})
+    others = {
+        name: accuracies(offramp.Ledger.load(chosen.rival / "ledgers" / "test"))[-1]
+        for name in rivals
+    }
+    exits_alone = accuracies(test)
     print(f"\n{runtime}, batch {batch}: {advice.text}\n")
     print("| | ms | share of the time | promised | accuracy (%) | over fixed exits | over full |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     shown = []
     for row in rows:
-        alone = -1 if row.name == WITHOUT else None
-        if row.name.endswith(" alone"):
-            alone = int(row.name.split()[1])
-        accuracy = found[row.name].accuracy if alone is None else float(correct[alone])
         gains = ["", ""]
-        if alone is None:
+        if row.name in found:
             one = found[row.name]
+            accuracy = one.accuracy
             gains = [
                 f"{100 * gap.value:+.2f} [{100 * gap.low:+.2f}, {100 * gap.high:+.2f}]"
                 for gap in (one.over_mix, one.over_full)
             ]
+        elif row.name in others:
+            accuracy = others[row.name]
+        else:
+            accuracy = exits_alone[-1 if row.name == WITHOUT else int(row.name.split()[1])]
         promised = "" if row.promised is None else f"{row.promised:.1%}"
         print(
             f"| {row.name} | {1e3 * row.seconds:.3f} | {row.share:.1%} | {promised} | "

@@ -227,9 +227,10 @@ def test_bench_races_the_users_own_model_and_runners():
     held_out, val, _ = ledger.partition()
     policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
     policy = policy.at(budget=1.0)
-    rivals = {"mine": model, "a runner": offramp.Runner(network, policy)}
+    small = offramp.build("convnet", num_classes=3, image_size=4, depth=2)
+    rivals = {"mine": model, "a runner": offramp.Runner(network, policy), "small": small}
     config = BenchConfig(["torch"], [8], seconds=0.05, cuts=False)
     rows = {row.name: row for row in bench(network, policy, images, labels, config, rivals)}
-    assert list(rows) == ["with exits", "without exits", "mine", "a runner"]
+    assert list(rows) == ["with exits", "without exits", "mine", "a runner", "small"]
     assert rows["mine"].accuracy == rows["without exits"].accuracy
     assert rows["a runner"].accuracy == rows["with exits"].accuracy

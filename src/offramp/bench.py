@@ -14,7 +14,7 @@ from offramp.errors import ConfigError
 from offramp.machine import device_of
 from offramp.methods import Plan
 from offramp.names import RUNTIMES
-from offramp.networks import EarlyExitNetwork, attach
+from offramp.networks import EarlyExitNetwork, ImageInput, attach
 from offramp.networks.state import batch_size as rows_of
 from offramp.networks.state import map_leaves
 from offramp.onnx.runner import OnnxRunner
@@ -23,6 +23,7 @@ from offramp.probes import Ticks, Timed, answered, batch_of, plain_policy, plain
 from offramp.profile import Profile, profile
 from offramp.runtime.output import RunOutput
 from offramp.runtime.runner import Runner
+from offramp.training.batches import resized
 
 TURNS = 3  # of every candidate on every batch; the best counts
 STRETCH = 64  # samples that a candidate answers before it is another one's turn
@@ -92,6 +93,7 @@ class Candidate:
     name: str
     answer: Callable[[Any], RunOutput | Tensor]  # a batch -> with exits, or predictions `[n]`
     promised: Callable[..., float] | None = None  # batch size and exits -> share of the time
+    image_size: int | None = None  # that it takes, where that is another one
     best: list[float] = field(default_factory=list)
     right: list[Tensor] = field(default_factory=list)
     exits: list[Tensor] = field(default_factory=list)
@@ -126,9 +128,10 @@ def bench(
         inputs: Real samples, so that they leave where they leave in use.
         labels: `[N]`, for accuracies.
         config: Runtimes, batch sizes, budgets, threads, seconds.
-        rivals: What else could run, by name: other networks with exits, timed without them; your
-            own model as it was before `attach`, which cut it into stages; or a `Runner` or an
-            `OnnxRunner`, timed as it is and in its own runtime only.
+        rivals: What else could run, by name: other networks with exits, timed without them, on
+            images of their own size (resizing is not timed); your own model as it was before
+            `attach`, which cut it into stages; or a `Runner` or an `OnnxRunner`, timed as it is
+            and in its own runtime only.
         profiles: By runtime, for what is promised; measured here if not given.
         clock: Seconds; `time.process_time` on a machine that others use, with one thread.
 
@@ -221,7 +224,9 @@ def _rivals(
                 yield Candidate(name, partial(_predicted, rival.eval()))
                 continue
             rival = attach(rival, at=1, example=example)  # as a whole: graphs have no stages
-        yield Candidate(name, partial(plainly, opened(rival, plain_policy(rival))))
+        size = rival.inputs.height if isinstance(rival.inputs, ImageInput) else None
+        runner = opened(rival, plain_policy(rival))
+        yield Candidate(name, partial(plainly, runner), image_size=size)
 
 
 def _predicted(model: nn.Module, x: Any) -> Tensor:  # noqa: ANN401 - a batch as the model takes it
@@ -288,6 +293,7 @@ def _run(
     x: Any,  # noqa: ANN401
     clock: Callable[[], float],
 ) -> tuple[float, RunOutput | Tensor]:
+    x = resized(x, each.image_size)
     start = clock()
     answers = each.answer(x)
     return clock() - start, answers

@@ -197,7 +197,11 @@ def bench_command(
     ] = None,
     cuts: Annotated[bool, typer.Option(help="Time the network cut at each exit, too.")] = True,
     rival: Annotated[
-        list[Path] | None, typer.Option(help="Folder of another network, timed without exits.")
+        list[Path] | None,
+        typer.Option(
+            help="Folder of another network, timed without exits; such as a smaller one, or one "
+            "for smaller images."
+        ),
     ] = None,
     threads: Threads = None,
     folder: Annotated[
