@@ -24,6 +24,7 @@ from offramp.answers import (
 from offramp.errors import BudgetError, ConfigError, MemoryLimitError, NetworkError
 from offramp.machine import physical_cores
 from offramp.onnx import OnnxRunner, export
+from offramp.onnx.graphs import Graph
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
 from offramp.scorers import BreakEven, ExitUtility, Gates, LogisticCorrector
@@ -301,6 +302,22 @@ def test_an_export_can_do_without_the_network_without_exits(make, tmp_path):
     folder = export(world.network, world.policy, tmp_path, world.inputs(3), full=False)
     with pytest.raises(ConfigError, match="export again with full=True"):
         OnnxRunner(folder, threads=1).full(world.inputs(3))
+
+
+def test_torch_leaves_the_cores_to_onnx_runtime_while_graphs_run(exported, monkeypatch):
+    made, seen, run = exported("conv"), [], Graph.run
+    runner = made.fresh()
+    monkeypatch.setattr(
+        Graph, "run", lambda *args: seen.append(torch.get_num_threads()) or run(*args)
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        runner(made.world.inputs(3))
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_threads_are_the_cores_of_the_process_unless_given(exported):

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from offramp.errors import ConfigError
@@ -138,6 +140,9 @@ class OnnxRunner(StagedRunner):
             )
         return open_graph(self._folder, graph, self.threads)
 
+    def _mode(self) -> AbstractContextManager[Any]:
+        return _OneTorchThread()
+
     def _begin(self, x: Any) -> dict[str, Tensor]:  # noqa: ANN401
         """The tensors that the first graph takes, by name."""
         inputs, first = self.manifest.inputs, self.manifest.segments[0]
@@ -197,6 +202,17 @@ def _confidence_of(folder: Path, manifest: Manifest) -> ConfidenceFunction | Non
         return None
     graph = open_graph(folder, manifest.confidence, threads=1)
     return lambda answers, exits, scores: graph.run([answers, exits, scores])[0]
+
+
+class _OneTorchThread:
+    """Torch moves rows on one thread: others would spin on, on the cores of ONNX Runtime."""
+
+    def __enter__(self) -> None:
+        self._threads = torch.get_num_threads()  # of the calling thread, as what is set
+        torch.set_num_threads(1)
+
+    def __exit__(self, *error: object) -> None:
+        torch.set_num_threads(self._threads)
 
 
 class _Opened(NamedTuple):

@@ -200,15 +200,15 @@ class StagedRunner(ABC):
     def _running(self, samples: int) -> Iterator[None]:
         """The mode in which stages run; if memory runs out, the error suggests a batch size."""
         try:
-            with torch.inference_mode(), self._autocast():
+            with torch.inference_mode(), self._mode():
                 yield
         except Exception as error:  # ONNX Runtime's errors share no other class
             if not _is_out_of_memory(error):
                 raise
             raise MemoryLimitError(_advice(samples)) from error
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        """The precision in which stages run; float32 unless a subclass says otherwise."""
+    def _mode(self) -> AbstractContextManager[Any]:
+        """What else holds while stages run, such as a precision."""
         return nullcontext()
 
     @property

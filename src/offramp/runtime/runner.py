@@ -193,7 +193,7 @@ class Runner(StagedRunner):
         state: State = map_leaves(place, self.network.inputs.begin_counted(as_batch(x)))
         return state
 
-    def _autocast(self) -> AbstractContextManager[Any]:
+    def _mode(self) -> AbstractContextManager[Any]:
         return autocast(self.device, self.precision)
 
     def _advance(
