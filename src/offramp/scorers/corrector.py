@@ -18,15 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from offramp.component import EVERY_KIND
 from offramp.errors import ConfigError
-from offramp.scorers.base import History, PreparedScorer, Scoring
+from offramp.scorers.base import History, Scoring
 from offramp.scorers.exit_networks import (
-    PARAMETERS,
     Features,
     Loss,
     Parameters,
-    TopView,
+    TopScorer,
     check_counts,
     check_k,
     initial_parameters,
@@ -45,7 +43,7 @@ WIDE = 256  # above so many inputs, each exit is trained by itself
 
 
 @dataclass
-class Corrector(PreparedScorer):
+class Corrector(TopScorer):
     """A two-layer network per exit on the top-k probabilities of the answer.
 
     Args:
@@ -79,8 +77,6 @@ class Corrector(PreparedScorer):
     epochs: int = 30
     seed: int = 0
     log_odds: bool = True
-    reads = EVERY_KIND
-    learned = PARAMETERS
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -89,27 +85,6 @@ class Corrector(PreparedScorer):
         check_counts(hidden=self.hidden, epochs=self.epochs)
         if not isinstance(self.log_odds, bool):
             raise ConfigError(f"`log_odds` must be True or False, got {self.log_odds!r}")
-
-    def on(self, kind: str) -> Self:
-        """A copy for ledgers of a kind; of answers without logits, everything is looked at."""
-        ready = super().on(kind)
-        return ready if kind == "logits" else ready.clone(k="all")
-
-    @property
-    def view(self) -> TopView:
-        """What the networks see."""
-        return TopView(self.k, self.history)
-
-    def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:
-        """Train one small network per exit but the last, all at once."""
-        return self._keep(self._train_seeds(history, labels, [self.seed]), 0)
-
-    def fit_seeds(
-        self, history: History, labels: Tensor, costs: Tensor, seeds: Sequence[int]
-    ) -> list[Self]:
-        """One fitted corrector per seed; exits and seeds are trained as one batched product."""
-        parameters = self._train_seeds(history, labels, seeds)
-        return [self.clone(seed=s)._keep(parameters, index) for index, s in enumerate(seeds)]
 
     @property
     def reads_history(self) -> bool:
@@ -132,7 +107,9 @@ class Corrector(PreparedScorer):
         """25 for each input of the widest network: 1,000 for k=5, history and nine exits."""
         return SAMPLES_PER_INPUT * self.view.width(max(num_exits - 2, 0), num_classes)
 
-    def _train_seeds(self, history: History, labels: Tensor, seeds: Sequence[int]) -> Parameters:
+    def _train_seeds(
+        self, history: History, labels: Tensor, costs: Tensor, seeds: Sequence[int]
+    ) -> Parameters:
         exits = range(history.exit_index)  # correctors are for exits 0..M-2
         inputs = [self.view.width(exit_index, history.answers.shape[2]) for exit_index in exits]
         parameters = initial_parameters(inputs, self.hidden, seeds)

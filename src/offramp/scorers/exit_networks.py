@@ -6,13 +6,14 @@ seeds and outputs are trained as one batched product.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from offramp.component import EVERY_KIND
 from offramp.errors import ConfigError
-from offramp.scorers.base import AnswerHistory, History
+from offramp.scorers.base import AnswerHistory, History, PreparedScorer
 
 PARAMETERS = (
     *("hidden_weights_", "hidden_biases_", "output_weights_", "output_biases_"),
@@ -270,3 +271,43 @@ def check_counts(**counts: object) -> None:
     for name, value in counts.items():
         if type(value) is not int or value < 1:
             raise ConfigError(f"`{name}` must be a whole number of at least 1, got {value!r}")
+
+
+class TopScorer(PreparedScorer):
+    """Parent of scorers whose networks look at the top classes, and are trained seed by seed."""
+
+    k: int | Literal["all"] | None
+    history: bool
+    seed: int
+    reads = EVERY_KIND
+    learned = PARAMETERS
+
+    def on(self, kind: str) -> Self:
+        """A copy for ledgers of a kind; of answers without logits, everything is looked at."""
+        ready = super().on(kind)
+        return ready if kind == "logits" else ready.clone(k="all")
+
+    @property
+    def view(self) -> TopView:
+        """What the networks see."""
+        return TopView(self.k, self.history)
+
+    def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:
+        """Train the networks of all exits but the last, all at once."""
+        return self._keep(self._train_seeds(history, labels, costs, [self.seed]), 0)
+
+    def fit_seeds(
+        self, history: History, labels: Tensor, costs: Tensor, seeds: Sequence[int]
+    ) -> list[Self]:
+        """One fitted scorer per seed; exits and seeds are trained as one batched product."""
+        parameters = self._train_seeds(history, labels, costs, seeds)
+        return [self.clone(seed=s)._keep(parameters, index) for index, s in enumerate(seeds)]
+
+    def _train_seeds(
+        self, history: History, labels: Tensor, costs: Tensor, seeds: Sequence[int]
+    ) -> Parameters:
+        raise NotImplementedError
+
+    def _keep(self, parameters: Parameters, index: int) -> Self:
+        """Take over the weights of the seed with this number."""
+        raise NotImplementedError

@@ -31,6 +31,7 @@ from offramp.scorers.exit_networks import (
     Features,
     Parameters,
     SmallNetworks,
+    TopScorer,
     TopView,
     check_counts,
     check_k,
@@ -45,7 +46,7 @@ PRICES = tuple(torch.logspace(-1.7, 0.7, 12, dtype=torch.float64).tolist())
 
 
 @dataclass
-class Gates(PreparedScorer):
+class Gates(TopScorer):
     """A gate per exit and price; all of a price minimise the expected error and cost together.
 
     A sample leaves at exit m with the probability that gate m opens and none before it did. So
@@ -81,33 +82,10 @@ class Gates(PreparedScorer):
     hidden: int = 16
     epochs: int = 30
     seed: int = 0
-    reads = EVERY_KIND
-    learned = PARAMETERS
 
     def __post_init__(self) -> None:
         check_k(self.k)
         check_counts(hidden=self.hidden, epochs=self.epochs)
-
-    def on(self, kind: str) -> Self:
-        """A copy for ledgers of a kind; of answers without logits, everything is looked at."""
-        ready = super().on(kind)
-        return ready if kind == "logits" else ready.clone(k="all")
-
-    @property
-    def view(self) -> TopView:
-        """What the networks see."""
-        return TopView(self.k, self.history)
-
-    def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:
-        """Train the gates of all exits but the last."""
-        return self._keep(self._train_seeds(history, labels, costs, [self.seed]), 0)
-
-    def fit_seeds(
-        self, history: History, labels: Tensor, costs: Tensor, seeds: Sequence[int]
-    ) -> list[Self]:
-        """One fitted scorer per seed; all seeds are trained together."""
-        parameters = self._train_seeds(history, labels, costs, seeds)
-        return [self.clone(seed=s)._keep(parameters, index) for index, s in enumerate(seeds)]
 
     def macs(self, exit_index: int, num_classes: int) -> int:
         """Two matrix products for all prices."""
