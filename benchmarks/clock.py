@@ -48,7 +48,7 @@ from torch.utils.data import Subset
 
 import offramp
 from offramp.bench import WITHOUT, BenchConfig, bench
-from offramp.data.load import Source
+from offramp.data.source import Source
 from offramp.ledger import Ledger
 from offramp.machine import keep_memory
 from offramp.networks import EarlyExitNetwork

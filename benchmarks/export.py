@@ -34,7 +34,7 @@ from offramp.networks.state import batch_size, take
 from offramp.onnx import OnnxRunner
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
-from offramp.runtime.operating_point import TOLERANCE
+from offramp.runtime.of_policy import TOLERANCE
 from offramp.thresholds.points import OperatingPoints
 
 CLASSES, SAMPLES, CALLS = 100, 64, 24
@@ -149,7 +149,7 @@ def measure(name: str, asked: argparse.Namespace) -> None:
             rows = torch.arange(max(size, CALLS)) % SAMPLES
             batches = [take(inputs, part) for part in rows.split(size)]
             reach = [float((exits[rows] > index).double().mean()) for index in [-1, *opened]]
-            leaves = [leaf.numpy() for leaf in runner._begin(batches[0]).values()]
+            leaves = list(runner._begin(batches[0]).values())
             bare = bare_graphs(Path(folder), runner, leaves)
             calls = [partial(run, batch) for run in (runner, runner.full) for batch in batches]
             times = torch.tensor(best([*bare, *calls], asked))

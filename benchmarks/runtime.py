@@ -45,7 +45,8 @@ from offramp.networks.heads import LinearHead, Pool
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
 from offramp.runtime.inflight import InFlightBatch
-from offramp.runtime.operating_point import OperatingPoint, answer_and_score
+from offramp.runtime.of_policy import answer_and_score, point_of
+from offramp.runtime.operating_point import OperatingPoint
 from offramp.thresholds.rule import stops
 
 NETWORKS = ("resnet34", "msdnet", "vit-tiny")
@@ -201,7 +202,7 @@ def measure(runners: Sequence[Runner], batches: Sequence[Tensor], rounds: int) -
     """All variants by turns, best of the rounds; a row per runner, which differ by the budget."""
     network = runners[0].network
     heads = [False] * network.num_exits
-    points = [OperatingPoint.of(runner.policy, heads) for runner in runners]
+    points = [point_of(runner.policy, heads) for runner in runners]
     # Without exits, and with masks, a budget changes nothing.
     jobs: dict[Any, Callable[[Tensor], Any]] = {
         "no_exits": runners[0].full,
@@ -302,7 +303,7 @@ def print_overhead(name: str, setting: Setting, scorers: Sequence[str]) -> None:
             jobs: dict[Any, Callable[[Tensor], Any]] = {}
             for looked_at, limit in ((exits, NEVER), (1, -NEVER)):
                 runner = Runner(network, policy.at(budget=0.6))
-                limits = torch.full((exits,), limit)
+                limits = (limit,) * exits
                 runner.operation.point = replace(
                     runner.operation.point, limits=limits, needs_head=(True,) * exits
                 )

@@ -32,7 +32,7 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 import offramp
-from offramp.data.images import Normalization
+from offramp.data.decoding import Normalization
 
 SIZE, POOL = 32, 256
 BAD = (b"{", b'{"inputs": [1]}', b"x" * (2**20 + 1), b"[" * 9000)

@@ -23,7 +23,7 @@ from offramp.advice.rating import pool
 from offramp.errors import FewSamplesWarning
 from offramp.methods import Method, find_methods
 from offramp.replay import Replay
-from offramp.thresholds.points import tune_points
+from offramp.thresholds.tuning import tune_points
 
 FIT = 1000
 SIZES = (100, 200, 300, 1000, 3000, 5000)

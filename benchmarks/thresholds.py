@@ -14,7 +14,7 @@ from offramp.answers import CurrentExit
 from offramp.replay import replay
 from offramp.thresholds import exits_taken, optimize
 from offramp.thresholds.optimized import optimized_sweep
-from offramp.thresholds.points import measure
+from offramp.thresholds.tuning import measure
 
 Result = TypeVar("Result")
 Rows = list[list[float]]

@@ -28,7 +28,7 @@ from offramp.data import (
     cluttered_digits,
     corrupted,
 )
-from offramp.data.load import Source
+from offramp.data.source import Source
 from offramp.evaluation import Outcome, evaluate
 from offramp.ledger import Ledger
 from offramp.methods import find_methods

@@ -22,7 +22,7 @@ import torch
 import offramp
 from offramp.bench import WITHOUT, BenchConfig, BenchRow, bench
 from offramp.data import Splits, cluttered_digits
-from offramp.data.load import Source
+from offramp.data.source import Source
 from offramp.machine import keep_memory
 from offramp.networks import EarlyExitNetwork
 from offramp.report import plot_bench

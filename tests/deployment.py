@@ -5,6 +5,7 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -269,6 +270,13 @@ def exported(make_once, tmp_path_factory):
         return made[kind]
 
     return of
+
+
+def without_torch(folder: Path) -> dict[str, str]:
+    """An environment whose processes, and theirs, cannot import torch."""
+    (folder / "torch.py").write_text("raise ImportError('torch is not to be imported here')\n")
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def bad_requests(max_bytes: int) -> list[tuple[Any, str, int, str]]:

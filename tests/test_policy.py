@@ -39,7 +39,7 @@ from offramp.errors import (
     SplitError,
 )
 from offramp.scorers import BreakEven, Entropy, LogisticCorrector, Margin, Patience
-from offramp.thresholds.points import points_of
+from offramp.thresholds.tuning import points_of
 
 PAIRS = [
     (MaxProbability(), CurrentExit()),

@@ -174,6 +174,8 @@ def test_wrong_uses_are_refused():
         profile(network, runtime="tpu")
     with pytest.raises(ConfigError, match="`batch_size` must be at least 1"):
         profile(network, batch_size=0)
+    with pytest.raises(NetworkError, match=r"an EarlyExitNetwork, got Linear: .*offramp\.attach"):
+        profile(torch.nn.Linear(2, 2))
     with pytest.raises(ConfigError, match="batches of 1 to 4, got 8: measure again"):
         made().costs(8)
     splits = offramp.synthetic.ledgers(seed=0, samples=50, exits=2)

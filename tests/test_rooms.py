@@ -14,12 +14,15 @@ ROOT = Path(offramp.__file__).parent
 ROOT_ROOMS = [
     *(
         "errors",
+        "lazy",
+        "arrays",
         "schema",
         "hints",
         "storage",
         "extras",
         "names",
         "machine",
+        "cores",
         "progress",
         "costs",
         "component",

@@ -9,11 +9,9 @@ from data to a report. `Runner` puts a policy to work. `testing` checks answers,
 threshold methods of your own.
 """
 
-import sys
-from importlib import import_module
-from importlib.util import find_spec
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from offramp.lazy import import_when_asked
 
 if TYPE_CHECKING:
     from offramp import (
@@ -98,59 +96,35 @@ __all__ = [
     "zoo",
 ]
 
-# Everything is imported when it is first asked for: torch takes seconds, and the command line
-# answers `--help`, Tab and most mistakes without it.
-_HOMES = {
-    "Answer": "answers",
-    "Cascade": "runtime",
-    "Corrector": "scorers",
-    "Costs": "costs",
-    "Guarantee": "guarantees",
-    "Ledger": "ledger",
-    "MaxProbability": "scorers",
-    "Method": "methods",
-    "OfframpError": "errors",
-    "OnnxRunner": "onnx",
-    "Policy": "policy",
-    "Runner": "runtime",
-    "Scorer": "scorers",
-    "TemperatureScaling": "answers",
-    "TrainConfig": "training",
-    "advise": "advice",
-    "attach": "networks",
-    "auto": "advice",
-    "build": "networks",
-    "certify": "guarantees",
-    "compare": "evaluation",
-    "evaluate": "evaluation",
-    "export": "onnx",
-    "profile": "profile",
-    "record": "record",
-    "run": "studies",
-    "train": "training",
-}
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401
-    home = _HOMES.get(name, name)
-    if home.startswith("_") or find_spec(f"offramp.{home}") is None:
-        raise AttributeError(f"module 'offramp' has no attribute {name!r}")
-    module = import_module(f"offramp.{home}")
-    found = getattr(module, name) if name in _HOMES else module
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """Keeps the functions `record` and `profile` in front of the modules of the same names."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
+import_when_asked(
+    __name__,
+    {
+        "Answer": "answers",
+        "Cascade": "runtime",
+        "Corrector": "scorers",
+        "Costs": "costs",
+        "Guarantee": "guarantees",
+        "Ledger": "ledger",
+        "MaxProbability": "scorers",
+        "Method": "methods",
+        "OfframpError": "errors",
+        "OnnxRunner": "onnx",
+        "Policy": "policy",
+        "Runner": "runtime",
+        "Scorer": "scorers",
+        "TemperatureScaling": "answers",
+        "TrainConfig": "training",
+        "advise": "advice",
+        "attach": "networks",
+        "auto": "advice",
+        "build": "networks",
+        "certify": "guarantees",
+        "compare": "evaluation",
+        "evaluate": "evaluation",
+        "export": "onnx",
+        "profile": "profile",
+        "record": "record",
+        "run": "studies",
+        "train": "training",
+    },
+)

@@ -1,8 +1,6 @@
-"""What this machine has: devices, the precisions they are fast in, and cores."""
+"""What this machine has: devices, and the precisions they are fast in."""
 
 import ctypes
-import math
-import os
 import platform
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -175,43 +173,6 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, DTYPES[precision])
-
-
-def physical_cores() -> int:
-    """Cores that this process may use: physical ones, in its affinity and its container's quota.
-
-    Two threads of one physical core share its arithmetic units, so more threads than these make
-    matrix products no faster.
-    """
-    if not hasattr(os, "sched_getaffinity"):  # macOS and Windows
-        return os.cpu_count() or 1
-    cores = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
-    return max(1, math.ceil(min(len(cores), _quota())))
-
-
-def _siblings(cpu: int) -> str:
-    """The logical processors on the same physical core, as the kernel lists them."""
-    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-    try:
-        return path.read_text()
-    except OSError:  # unknown: every processor counts as a core
-        return str(cpu)
-
-
-def _quota(root: Path = Path("/sys/fs/cgroup")) -> float:
-    """Processors that the container's control group grants; infinite without a limit.
-
-    Example:
-        >>> _quota(Path("/nowhere"))
-        inf
-    """
-    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
-        try:
-            quota, period = " ".join((root / name).read_text() for name in files).split()
-            return int(quota) / int(period) if int(quota) > 0 else math.inf
-        except (OSError, ValueError, ZeroDivisionError):  # not there, or "max"
-            continue
-    return math.inf
 
 
 def keep_memory(most: int = 2**30) -> bool:

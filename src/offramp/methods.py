@@ -42,7 +42,7 @@ from offramp.scorers import (
 )
 from offramp.storage import read_description, write_description
 from offramp.thresholds import THRESHOLD_METHODS
-from offramp.thresholds.points import DEFAULT
+from offramp.thresholds.tuning import DEFAULT
 
 VERSION = 1
 

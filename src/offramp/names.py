@@ -43,6 +43,7 @@ RECIPES = ("paper", "finetune")
 AUGMENTATIONS = ("none", "light", "paper")
 LOSSES = ("regret", "regret-sure", "regret-hopeless", "disagreement")
 RUNTIMES = ("torch", "onnx")
+PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 DATA_SETS = (
     *("cluttered-digits", "mixture", "cifar100", "cifar10", "tiny-imagenet", "imagenet-1k"),
     *("domainnet", "pacs", "sst2"),

@@ -21,7 +21,7 @@ from offramp.errors import (
 from offramp.ledger import Ledger
 from offramp.machine import describe_device, device_of, machine_name
 from offramp.names import RUNTIMES
-from offramp.networks import EarlyExitNetwork
+from offramp.networks.network import EarlyExitNetwork, check_has_exits
 from offramp.policy import Policy
 from offramp.probes import (
     Probes,
@@ -237,6 +237,7 @@ def profile(  # noqa: PLR0913 - all but the first two by name
         >>> found.sizes, found.costs(batch_size=4).unit
         ([1, 2, 4], 'seconds')
     """
+    check_has_exits(network, "a profile")
     if runtime not in RUNTIMES:
         raise ConfigError(f"`runtime` must be torch or onnx, got {runtime!r}")
     largest = [batch_size] if isinstance(batch_size, int) else list(batch_size)

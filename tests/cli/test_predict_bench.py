@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import offramp
 from offramp.cli.app import app
 from offramp.data import ImageData, Normalization, Splits
-from offramp.data.load import Source
+from offramp.data.source import Source
 from offramp.errors import (
     ConfigError,
     DataError,

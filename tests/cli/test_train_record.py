@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from offramp import training
 from offramp.cli import train_record
 from offramp.cli.train_record import load_network
-from offramp.data.load import Source
+from offramp.data.source import Source
 from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 from offramp.networks import SeparableHead, build

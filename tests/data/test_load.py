@@ -432,7 +432,7 @@ def test_named_data_in_the_layout_of_the_hub(name, tmp_path, monkeypatch):
 
 
 def test_images_are_cut_to_their_middle():
-    from offramp.data.images import Decoder
+    from offramp.data.decoding import Decoder
 
     picture = torch.zeros(20, 40, 3, dtype=torch.uint8)
     picture[:, 10:30] = 200

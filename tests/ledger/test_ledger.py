@@ -61,6 +61,7 @@ def test_bad_logit_far_down_a_large_ledger_is_named():
         ({"labels": torch.tensor([0, 1, 2, 3, 4, 0])}, r"0\.\.3, got 4 at sample 4"),
         ({"labels": torch.tensor([0, 1, -1, 3, 0, 0])}, "got -1 at sample 2"),
         ({"labels": torch.zeros(5, dtype=torch.long)}, r"shape \[6\] to match"),
+        ({"labels": torch.eye(4)[[0, 1, 2, 3, 0, 0]]}, r"one-hot, give labels\.argmax\(1\)"),
         ({"labels": torch.zeros(6)}, "must be integers, got torch.float32"),
         ({"labels": ["a"] * 6}, "`labels` must be an array of numbers"),
         ({"logits": torch.zeros(6, 4)}, r"shape \[N, M, K\], got \[6, 4\]"),

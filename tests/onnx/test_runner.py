@@ -1,5 +1,7 @@
 """An export at work decides as the network and the policy that it was made from."""
 
+import inspect
+import json
 import re
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
 
 import offramp
@@ -21,17 +24,16 @@ from offramp.answers import (
     ProductOfExperts,
     StackingNetwork,
 )
+from offramp.cores import physical_cores
 from offramp.errors import BudgetError, ConfigError, MemoryLimitError, NetworkError
-from offramp.machine import physical_cores
 from offramp.onnx import OnnxRunner, export
-from offramp.onnx.graphs import Graph
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
 from offramp.scorers import BreakEven, ExitUtility, Gates, LogisticCorrector
 from offramp.thresholds.points import OperatingPoints
-from offramp.thresholds.rule import exits_taken
+from offramp.thresholds.taken import exits_taken
 
-from ..deployment import Clock, joined_outputs, split_batch
+from ..deployment import Clock, joined_outputs, split_batch, without_torch
 
 pytest.importorskip("onnxruntime")
 
@@ -248,6 +250,66 @@ def test_any_batch_at_any_budget_is_decided_alike(exported, kind, samples, seed,
     agreement(made.runner(inputs), runner(inputs), unsure)
 
 
+def test_exports_run_bit_by_bit_alike_where_torch_cannot_be_imported(exported, tmp_path):
+    """Streams, failed samples, confidences and statistics, too."""
+    wanted = {}
+    for kind in KINDS:
+        made = exported(kind)
+        inputs, runner = as_arrays(made.world.inputs(40)), made.fresh()
+        np.savez(tmp_path / f"{kind}.npz", **inputs)
+        budgets = BUDGETS[made.world.network.num_exits]
+        wanted[kind] = (str(made.folder), budgets, answers_to(runner, budgets, inputs))
+    code = f"""
+import json
+import numpy as np
+from offramp import OnnxRunner
+
+{inspect.getsource(answers_to)}
+found = {{}}
+for kind, folder, budgets in {[(kind, *parts[:2]) for kind, parts in wanted.items()]}:
+    batch = dict(np.load(kind + ".npz"))
+    found[kind] = answers_to(OnnxRunner(folder, threads=1), budgets, batch)
+print(json.dumps(found))
+"""
+    command = [sys.executable, "-c", code]
+    alone = subprocess.run(
+        command, cwd=tmp_path, env=without_torch(tmp_path), capture_output=True, text=True
+    )
+    assert alone.returncode == 0, alone.stderr
+    found = json.loads(alone.stdout)
+    for kind, (*_, expected) in wanted.items():
+        assert found[kind] == expected, kind
+        assert len({number for each in expected for number in each["exits"]}) > 1
+
+
+def as_arrays(inputs):
+    parts = inputs if isinstance(inputs, dict) else {"pixel_values": inputs}
+    return {name: part.numpy() for name, part in parts.items()}
+
+
+def answers_to(runner, budgets, batch):
+    """Everything that comes out, as text that is compared bit by bit."""
+    rows, found = (slice(20), slice(20, 40)), []
+    halves = [{name: part[half] for name, part in batch.items()} for half in rows]
+    for budget in budgets:
+        runner.set_budget(budget)
+        once = runner(batch)
+        columns = [output.columns() for output in runner.stream(halves)]
+        found.append(
+            {
+                "exits": once.exits.tolist(),
+                "logits": once.logits.tobytes().hex(),
+                "scores": once.scores.tobytes().hex(),
+                "confidence": once.confidence.tobytes().hex(),
+                "records": repr(once.records()),
+                "stream": [column.tobytes().hex() for each in columns for column in each.values()],
+                "stats": str(runner.stats),
+                "full": runner.full(batch).tobytes().hex(),
+            }
+        )
+    return found
+
+
 @pytest.mark.parametrize("kind", ["conv", "cascade"])
 def test_the_documented_reader_needs_no_pytorch_and_decides_alike(exported, kind, tmp_path):
     made = exported(kind)
@@ -283,10 +345,21 @@ def test_a_runner_prints_as_a_few_lines(exported):
     assert len(text.splitlines()) == 3
 
 
-def test_arrays_are_taken_like_tensors(exported):
+def test_arrays_are_answered_with_arrays_and_tensors_with_the_same_tensors(exported):
     made = exported("conv")
-    inputs = made.world.inputs(5)
-    assert torch.equal(made.runner(inputs.numpy()).logits, made.runner(inputs).logits)
+    inputs = made.world.inputs(12)
+    inputs[3] = torch.inf
+    arrays, tensors = made.runner(inputs.numpy()), made.runner(inputs)
+    assert int(arrays.failed.sum()) == 1
+    for name, column in {**tensors.columns(), "logits": tensors.logits}.items():
+        own = arrays.columns().get(name, arrays.logits)
+        assert isinstance(own, np.ndarray) and isinstance(column, torch.Tensor)
+        assert own.dtype == column.numpy().dtype, name
+        assert np.array_equal(own, column, equal_nan=own.dtype.kind == "f"), name
+    assert arrays.records() == tensors.records() == tensors[:].records()
+    one, other = made.runner.stream([inputs[:4].numpy(), inputs[4:]], window=2)
+    assert isinstance(one.logits, np.ndarray) and isinstance(other.logits, torch.Tensor)
+    assert [*one.records(), *other.records()] == arrays.records()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -304,20 +377,26 @@ def test_an_export_can_do_without_the_network_without_exits(make, tmp_path):
         OnnxRunner(folder, threads=1).full(world.inputs(3))
 
 
-def test_torch_leaves_the_cores_to_onnx_runtime_while_graphs_run(exported, monkeypatch):
-    made, seen, run = exported("conv"), [], Graph.run
-    runner = made.fresh()
-    monkeypatch.setattr(
-        Graph, "run", lambda *args: seen.append(torch.get_num_threads()) or run(*args)
-    )
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        runner(made.world.inputs(3))
-        assert set(seen) == {1}
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+class Noting(TorchDispatchMode):
+    """Notes what torch computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_torch_leaves_the_cores_to_onnx_runtime_while_graphs_run(exported):
+    """It computes nothing: its threads would spin on, on the cores of ONNX Runtime."""
+    made = exported("conv")
+    inputs = made.world.inputs(12)
+    with Noting() as torch_did:
+        found = made.runner(inputs)
+    assert torch_did.seen <= {"detach"}
+    assert len(found.exits.unique()) > 1  # rows were moved
 
 
 def test_threads_are_the_cores_of_the_process_unless_given(exported):
@@ -375,7 +454,7 @@ def test_stats_are_those_of_the_runner(exported):
     unsure, _ = near(made.world, policy, inputs[torch.arange(64) != 5])
     assert one.mean_cost == pytest.approx(other.mean_cost, abs=1e-9 + float(unsure.sum()) / 63)
     assert one.expected_cost == other.expected_cost
-    assert torch.equal(one.expected_shares, other.expected_shares.double())
+    assert np.array_equal(one.expected_shares, other.expected_shares)
     assert str(one).startswith("63 samples (1 failed, 0 out of time)")
     own.set_budget(0.8)
     assert own.stats.samples == 0
@@ -452,7 +531,7 @@ def test_the_budget_moves_along_the_stored_points(exported):
     for budget in (0.4, 0.9):
         made.runner.set_budget(budget)
         expected = made.world.policy.at(budget=budget).thresholds
-        assert torch.equal(made.runner.thresholds, expected)  # bit by bit
+        assert np.array_equal(made.runner.thresholds, expected)  # bit by bit
         costs.append(made.runner(made.world.inputs(64)).costs.mean())
     assert costs[0] < costs[1]
     with pytest.raises(BudgetError, match="`budget` must lie in"):

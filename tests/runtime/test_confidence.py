@@ -15,7 +15,7 @@ from offramp.errors import FileFormatError, NotFittedError
 from offramp.metrics import ece
 from offramp.replay import replay
 from offramp.runtime import Runner
-from offramp.runtime.operating_point import OperatingPoint
+from offramp.runtime.of_policy import point_of
 from offramp.runtime.output import ExitOutput, OutputBuffer
 
 
@@ -29,11 +29,11 @@ def answered(policy, ledger):
     exits = policy.decide(ledger).long()
     answers = policy.answer.answers(ledger.logits.float())[torch.arange(len(exits)), exits]
     scores = replay(policy.answer, policy.scorer, ledger).scores
-    buffer = OutputBuffer(len(exits), ledger.num_classes)
+    buffer = OutputBuffer(len(exits), ledger.num_classes, torch)
     for exit_index in range(ledger.num_exits):
         rows = (exits == exit_index).nonzero().squeeze(1)
         buffer.write(rows, exit_index, ExitOutput(answers[rows], scores[rows, exit_index]))
-    point = OperatingPoint.of(policy, [False] * ledger.num_exits)
+    point = point_of(policy, [False] * ledger.num_exits)
     return buffer.finish(point, policy.confidence.probability)
 
 

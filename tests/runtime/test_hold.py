@@ -139,7 +139,7 @@ def point(index, shares, val_samples=2000):
     return SimpleNamespace(
         index=index,
         is_open=(True,) * len(shares),
-        expected_shares=torch.from_numpy(counts),
+        expected_shares=tuple(counts.tolist()),
         val_samples=val_samples,
     )
 

@@ -25,7 +25,7 @@ from offramp.errors import (
 )
 from offramp.networks.inputs import AnyInput
 from offramp.runtime import Runner
-from offramp.runtime.operating_point import OperatingPoint, answer_and_score
+from offramp.runtime.of_policy import answer_and_score, point_of
 from offramp.runtime.output import OUTPUT_COLUMNS, RECORD_FIELDS, OutputBuffer
 
 from ..deployment import Clock
@@ -209,7 +209,8 @@ def test_a_batch_of_failing_samples_and_an_empty_batch_have_outputs(world):
     runner = Runner(world.network, world.policy)
     output = runner(torch.full((3, 3, 8, 8), torch.nan))
     assert output.failed.all() and not output.likely_wrong.any()
-    assert len(runner(torch.empty(0, 3, 8, 8))) == 0
+    empty = runner(torch.empty(0, 3, 8, 8))
+    assert len(empty) == 0 and repr(empty) == "RunOutput(no samples)"
     assert runner.stats.samples == 0
 
 
@@ -448,7 +449,7 @@ def test_a_runner_scores_by_the_method_of_a_subclass(make):
 def test_a_subclass_with_a_method_of_its_own_is_taken_to_read_history(make):
     assert Reader().reads_history and not offramp.MaxProbability().reads_history
     world = make("flat", Reader())
-    point = OperatingPoint.of(world.policy, [False] * 4)
+    point = point_of(world.policy, [False] * 4)
     assert point.keeps_logits
 
 
@@ -559,7 +560,7 @@ def test_records_of_a_policy_without_confidence_have_none(world):
 def test_only_open_exits_need_their_heads_where_nothing_looks_back():
     held_out, val, _ = synthetic.ledgers(seed=0).values()
     policy = Policy(MaxProbability()).fit(held_out).tune(val).at(budget=0.4)
-    point = OperatingPoint.of(policy, [False] * 8)
+    point = point_of(policy, [False] * 8)
     assert point.needs_head == point.is_open
     assert not point.keeps_logits
 

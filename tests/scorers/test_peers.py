@@ -11,7 +11,7 @@ from offramp.replay import replay
 from offramp.scorers import ExitUtility, History
 from offramp.thresholds import exits_taken
 from offramp.thresholds.assigned import assigned_sweep
-from offramp.thresholds.points import measure, tune_points
+from offramp.thresholds.tuning import measure, tune_points
 
 
 @pytest.fixture(scope="module")

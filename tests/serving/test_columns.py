@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import offramp
-from offramp.data.images import Normalization
-from offramp.data.load import Source
+from offramp.data.decoding import Normalization
+from offramp.data.source import Source
 from offramp.errors import ConfigError, DataError, FileFormatError, NetworkError, OriginWarning
 from offramp.networks.inputs import AnyInput, ImageInput, TensorInput, TextInput
 from offramp.serving import Columns, Model, PolicyPredictor

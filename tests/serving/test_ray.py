@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import offramp
-from offramp.data.load import Source
+from offramp.data.source import Source
 from offramp.errors import ConfigError, DataError, FileFormatError, MissingExtraError
 from offramp.replay import replay
 from offramp.runtime import near_threshold

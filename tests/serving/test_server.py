@@ -20,9 +20,9 @@ import torch
 from torch.utils.data import TensorDataset
 
 import offramp
-from offramp.data.images import Normalization
+from offramp.data.decoding import Normalization
 
-from ..deployment import bad_requests
+from ..deployment import bad_requests, without_torch
 
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
@@ -58,9 +58,10 @@ class Server:
         options += f" --body-timeout 1 --class-names {folder / 'names.txt'}"
         command = [sys.executable, "-m", "offramp", "serve", *(folder / each for each in folders)]
         self.log = (folder / "log.txt").open("w+")
+        environment = without_torch(folder) if folders == ("export",) else os.environ
         self.process = subprocess.Popen(
             [*map(str, command), *options.split(), *more],
-            env={**os.environ, "OFFRAMP_ADMIN_TOKEN": TOKEN},
+            env={**environment, "OFFRAMP_ADMIN_TOKEN": TOKEN},
             stdout=self.log,
             stderr=self.log,
             start_new_session=True,  # as in a terminal: a group of its own
@@ -389,11 +390,19 @@ class LastRequests(threading.Thread):
 
 
 def test_a_server_that_is_stopped_answers_what_is_open_and_refuses_the_rest(tmp_path):
-    """An export, under the load of clients that keep their connections, and of others."""
+    """An export, under the load of clients that keep their connections, and of others.
+
+    It can be served where torch cannot be imported, with the answers that it has with torch.
+    """
     pytest.importorskip("onnxruntime")
     stopped = Server(tmp_path, "--access-log", "--hold-budget", folders=("export",))
     try:
         stopped.wait()
+        here = offramp.OnnxRunner(tmp_path / "export", threads=1)
+        for seed in range(4):
+            status, body, _ = stopped.post(png(seed), "image/png")
+            (expected,) = here(pixels(png(seed))).records(NAMES)
+            assert status == 200 and json.loads(body) == {"id": None, **expected}
         clients = [LastRequests(stopped.port, reconnects=number % 2) for number in range(16)]
         for client in clients:
             client.start()

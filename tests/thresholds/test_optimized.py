@@ -17,7 +17,7 @@ from offramp.scorers import MaxProbability
 from offramp.thresholds import exits_taken, geometric, optimize
 from offramp.thresholds.geometric import geometric_sweep, shared_sweep
 from offramp.thresholds.optimized import SortedSamples, _Search, optimized_sweep
-from offramp.thresholds.points import measure, tune_points
+from offramp.thresholds.tuning import measure, tune_points
 
 COSTS = torch.tensor([0.1, 0.4, 1.0], dtype=torch.float64)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from offramp import MaxProbability, Policy
 from offramp.errors import LedgerError
 from offramp.thresholds import exits_taken
-from offramp.thresholds.points import measure, tune_points
 from offramp.thresholds.smooth import calibrated_chances, smooth_sweep
+from offramp.thresholds.tuning import measure, tune_points
 from offramp.zoo import cifar100
 
 COSTS = torch.tensor([0.1, 0.4, 0.7, 1.0], dtype=torch.float64)

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from offramp.errors import BudgetError, ConfigError, LedgerError
 from offramp.thresholds import exits_taken, geometric, rounded_up, stops
 from offramp.thresholds.geometric import geometric_sweep, shares_of
-from offramp.thresholds.points import measure, tune_points
+from offramp.thresholds.tuning import measure, tune_points
 
 FLOATS = st.floats(-10, 10, width=32)
 FEW_VALUES = st.integers(0, 3).map(float)  # many ties

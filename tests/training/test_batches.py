@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from offramp.data.images import Decoder, ImageData, Pixels
+from offramp.data.decoding import Decoder
+from offramp.data.images import ImageData, Pixels
 from offramp.errors import CorruptImageError, DataError
 from offramp.record import record
 from offramp.training.batches import Samples, in_order

@@ -324,6 +324,7 @@ def test_labels_that_the_network_does_not_have_are_refused(convnet, data, quick)
     for wrong, message in (
         (labels + 1, r"labels must lie in 0\.\.2 for this network, got"),
         (labels.view(-1, 1), "labels must be one whole number per sample"),
+        (torch.eye(3).long()[labels], r"got the shape .*one-hot, give labels\.argmax\(1\)"),
         (torch.rand(64, 7), r"soft targets must have the shape \[n, 3\]"),
     ):
         with pytest.raises(LedgerError, match=message):

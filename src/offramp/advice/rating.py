@@ -17,7 +17,7 @@ from offramp.methods import Method
 from offramp.policy import Policy, operating_points
 from offramp.replay import BY_SAMPLE, Replay
 from offramp.scorers import MaxProbability
-from offramp.thresholds.points import tune_points
+from offramp.thresholds.tuning import tune_points
 
 Hits = npt.NDArray[np.float64]
 """`[N, B]` in [0, 1]: whether each sample is answered rightly at each budget."""

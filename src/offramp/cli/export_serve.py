@@ -152,7 +152,6 @@ def serve_command(
     /admin/budget and POST /admin/reload change the budget and read the policy again. Needs
     pip install 'offramp\[serve]'.
     """
-    from offramp.machine import describe_device, find_device, to_precision
     from offramp.serving import Model, ServeConfig, serve
 
     config = ServeConfig(
@@ -181,10 +180,7 @@ def serve_command(
         class_names=class_names,
         tokenizer=tokenizer,
     )
-    place = find_device(device)
-    where = "ONNX Runtime"
-    if model.policy is not None:
-        where = f"{describe_device(place)}, {to_precision(precision, place)}"
+    where = model.check_place(device, precision)
 
     def ready(address: str) -> None:
         text = f"serving on {where}, at {address}/predict; stop with Ctrl-C"

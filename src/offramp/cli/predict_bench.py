@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import torch
 
     from offramp.data import Data
-    from offramp.data.load import Source
+    from offramp.data.source import Source
     from offramp.networks import EarlyExitNetwork
     from offramp.policy import Policy
     from offramp.runtime import Runner
@@ -89,7 +89,7 @@ def predict_command(
         raise ConfigError(f"--batch-size must be at least 1, got {batch_size}")
     import torch
 
-    from offramp.data.load import Source
+    from offramp.data.source import Source
     from offramp.serving.images import find_images, images_of_run
 
     made = load_network(network)
@@ -162,7 +162,7 @@ def profile_command(
     """
     sizes, runtimes = batch_sizes("--batch", batch), _runtimes(runtime)
     check_fresh(folder, "profile")
-    from offramp.data.load import Source
+    from offramp.data.source import Source
     from offramp.policy import Policy
     from offramp.profile import profile
     from offramp.report import profile_table
@@ -218,7 +218,7 @@ def bench_command(
     process on the same samples, and the best of three turns counts.
     """
     from offramp.bench import BenchConfig, bench
-    from offramp.data.load import Source
+    from offramp.data.source import Source
     from offramp.report import bench_table, write_bench
 
     config = BenchConfig(

@@ -165,7 +165,7 @@ def train_command(
     _check_data(data)
     from torch import Tensor
 
-    from offramp.data.load import Source
+    from offramp.data.source import Source
     from offramp.machine import find_device, to_precision
     from offramp.networks import build_for_data
     from offramp.networks.backbones import BUILDERS
@@ -285,7 +285,7 @@ def record_command(
     """Run a trained network over held_out, val and test, and save a ledger of each."""
     from torch.utils.data import DataLoader
 
-    from offramp.data.load import Source
+    from offramp.data.source import Source
     from offramp.machine import find_device, to_precision
     from offramp.record import record
     from offramp.serving.answers import network_folder

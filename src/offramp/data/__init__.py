@@ -1,14 +1,20 @@
 """Data sets by name, the four disjoint splits, augmentation."""
 
-from offramp.data.augmentation import Augmentation
-from offramp.data.catalog import CATALOG, EMBEDDED
-from offramp.data.corruptions import CORRUPTIONS, STRENGTHS, corrupted
-from offramp.data.digits import Difficulty, DigitsData, cluttered_digits
-from offramp.data.images import ImageData, Normalization
-from offramp.data.load import load
-from offramp.data.mixture import Mixture, MixtureData, mixture
-from offramp.data.splits import Data, Splits
-from offramp.data.text import TextData
+from typing import TYPE_CHECKING
+
+from offramp.lazy import import_when_asked
+
+if TYPE_CHECKING:
+    from offramp.data.augmentation import Augmentation
+    from offramp.data.catalog import CATALOG, EMBEDDED
+    from offramp.data.corruptions import CORRUPTIONS, STRENGTHS, corrupted
+    from offramp.data.decoding import Normalization
+    from offramp.data.digits import Difficulty, DigitsData, cluttered_digits
+    from offramp.data.images import ImageData
+    from offramp.data.load import load
+    from offramp.data.mixture import Mixture, MixtureData, mixture
+    from offramp.data.splits import Data, Splits
+    from offramp.data.text import TextData
 
 __all__ = [
     "CATALOG",
@@ -30,3 +36,27 @@ __all__ = [
     "load",
     "mixture",
 ]
+
+import_when_asked(
+    __name__,
+    {
+        "Augmentation": "augmentation",
+        "CATALOG": "catalog",
+        "CORRUPTIONS": "corruptions",
+        "Data": "splits",
+        "Difficulty": "digits",
+        "DigitsData": "digits",
+        "EMBEDDED": "catalog",
+        "ImageData": "images",
+        "Mixture": "mixture",
+        "MixtureData": "mixture",
+        "Normalization": "decoding",
+        "STRENGTHS": "corruptions",
+        "Splits": "splits",
+        "TextData": "text",
+        "cluttered_digits": "digits",
+        "corrupted": "corruptions",
+        "load": "load",
+        "mixture": "mixture",
+    },
+)

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from offramp.data.images import Normalization
+from offramp.data.decoding import Normalization
 from offramp.data.reading import (
     ColumnNames,
     OfficialSplit,

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from offramp.data.images import ImageData, Normalization
+from offramp.data.decoding import Normalization
+from offramp.data.images import ImageData
 from offramp.data.splits import SPLITS, Splits, shuffled, with_default_sizes
 from offramp.errors import ConfigError
 

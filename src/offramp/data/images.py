@@ -1,6 +1,5 @@
 """Images: decoded when they are first asked for, kept as bytes, normalised a batch at a time."""
 
-import io
 import mmap
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,63 +7,17 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from offramp.data.decoding import Decoder, Normalization
 from offramp.data.reading import RawInputs
 from offramp.data.splits import LabelledData
 from offramp.errors import CorruptImageError, DataError, OfframpError
-from offramp.extras import require
 
 IN_MEMORY = 2 * 2**30  # bytes of pixels per split that are kept once decoded
-# Pillow tries its formats one after the other, and knows many that are never trained on
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "GIF", "TIFF")
 CHUNK = 1024  # images that are decoded together when all are checked
 THREADS = 4  # Pillow releases the interpreter lock while it decodes
-
-
-@dataclass(frozen=True)
-class Normalization:
-    """The mean that is subtracted from pixels (0 to 1), and the deviation they are divided by."""
-
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
-
-    def __call__(self, pixels: Tensor) -> Tensor:
-        """Float32 from uint8, both `[n, C, H, W]`."""
-        std = torch.tensor(self.std)
-        scale = (1 / (255 * std))[:, None, None]
-        shift = (torch.tensor(self.mean) / std)[:, None, None]
-        return pixels.to(torch.float32).mul_(scale).sub_(shift)
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """From an encoded image to `[3, S, S]` pixels."""
-
-    # S: the shorter side is resized to `S / centre` and the middle is cropped. None takes images
-    # as they are.
-    image_size: int | None = None
-    centre: float = 1.0  # share of the shorter side that is kept
-
-    def __call__(self, encoded: bytes) -> Tensor:
-        """Uint8 `[3, H, W]`; Pillow raises OSError, SyntaxError or ValueError at a broken one."""
-        image_module = require("PIL.Image", extra="train")
-        with image_module.open(io.BytesIO(encoded), formats=FORMATS) as image:
-            picture = self._resized(image.convert("RGB"))
-        # Pillow's arrays are read-only, which torch warns about
-        return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
-
-    def _resized(self, picture: Any) -> Any:  # noqa: ANN401 - an image of Pillow
-        size = self.image_size
-        if size is None or picture.size == (size, size):
-            return picture
-        shorter = min(picture.size) * self.centre
-        left, top = ((side - shorter) / 2 for side in picture.size)
-        bilinear = require("PIL.Image", extra="train").Resampling.BILINEAR
-        box = (left, top, left + shorter, top + shorter)
-        return picture.resize((size, size), bilinear, box=box)
 
 
 def _shared_zeros(*shape: int) -> Tensor:
@@ -135,7 +88,7 @@ class Pixels:
 
     def _attempt(self, encoded: bytes) -> Tensor | None:
         try:
-            return self._decode(encoded)
+            return torch.from_numpy(self._decode(encoded))
         except OfframpError:
             raise
         # Pillow raises OSError, SyntaxError, ValueError, struct.error ... for broken files

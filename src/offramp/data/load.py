@@ -1,21 +1,20 @@
 """`load`: the four disjoint splits of a data set by name; and `Source`, which data a run uses."""
 
-import json
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 import torch
 
 from offramp.data.catalog import EMBEDDED, Entry, find_official
+from offramp.data.decoding import Decoder
 from offramp.data.digits import CANVAS, cluttered_digits
-from offramp.data.images import Decoder, ImageData, Pixels
+from offramp.data.images import ImageData, Pixels
 from offramp.data.mixture import mixture
 from offramp.data.reading import OfficialSplit
 from offramp.data.splits import Data, Splits, assign_splits, checked_sizes
-from offramp.data.text import TextData, Tokenizer, find_tokenizer
+from offramp.data.text import TextData
+from offramp.data.tokenizers import Tokenizer, find_tokenizer
 from offramp.errors import ConfigError, DataError
-from offramp.storage import write_text
 
 Domain: TypeAlias = str | tuple[str, str] | None
 OnCorrupt: TypeAlias = Literal["raise", "skip"]
@@ -254,59 +253,3 @@ def _num_classes(name: str, official: dict[str, OfficialSplit]) -> int:
     if names is not None and highest >= len(names):
         raise DataError(f"`{name}` has {len(names)} classes and a label {highest}")
     return highest + 1 if names is None else len(names)
-
-
-SOURCE = "data.json"  # in the folder of a run
-
-
-@dataclass(frozen=True)
-class Source:
-    """Which data a run uses; saved with it, and used again when the network is recorded."""
-
-    data: str  # name of a data set, or a folder
-    domain: str | None = None  # where `test` comes from, for data sets of several domains
-    tokenizer: str | None = None  # for text
-    image_size: int | None = None  # the usual size of the data set by default
-
-    def load(self) -> Splits:
-        """The four splits."""
-        given: dict[str, Any] = asdict(self)
-        name = given.pop("data")
-        return load(name, **{option: value for option, value in given.items() if value})
-
-    def save(self, run: Path) -> None:
-        """Write it into the folder of a run; a tokenizer's folder so that all find it."""
-        words = self.tokenizer
-        words = str(Path(words).resolve()) if words and Path(words).is_dir() else words
-        write_text(run / SOURCE, json.dumps(asdict(replace(self, tokenizer=words))) + "\n")
-
-    @classmethod
-    def find(
-        cls,
-        run: Path,
-        data: str | None = None,
-        domain: str | None = None,
-        tokenizer: str | None = None,
-    ) -> "Source | None":
-        """What is asked for here, completed by what the run was trained on; None if unknown."""
-        path = _file(run)
-        saved: dict[str, Any] = {}
-        if path is not None:
-            saved = json.loads(path.read_text(encoding="utf-8"))
-        name = data or saved.get("data")
-        if name is None:
-            return None
-        same = data in (None, saved.get("data"))  # a domain belongs to its data set
-        return cls(
-            name,
-            domain or (saved.get("domain") if same else None),
-            tokenizer or saved.get("tokenizer"),
-            saved.get("image_size"),  # the network was made for it, whatever the data
-        )
-
-
-def _file(run: Path) -> Path | None:
-    """The file of a run, given by its folder or by that of its network, that names its data."""
-    run = run.resolve()
-    places = (run, run.parent) if run.name == "network" else (run,)
-    return next((place / SOURCE for place in places if (place / SOURCE).is_file()), None)

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor
 
+from offramp.data.decoding import IMAGE_SUFFIXES
 from offramp.errors import DataError
 from offramp.extras import require
 
@@ -32,7 +33,6 @@ IMAGE_COLUMNS = ("image", "img")
 TEXT_COLUMNS = ("sentence", "text")
 LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "target")
 HUB_TIMEOUT = 4.0  # seconds
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".gif", ".tif", ".tiff")
 
 
 @dataclass(frozen=True)

@@ -1,38 +1,14 @@
 """Text: kept as it is, and tokenised a batch at a time by a tokenizer that the caller gives."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from offramp.data.splits import LabelledData
-from offramp.errors import DataError
-from offramp.extras import require
-
-# Called as those of `transformers` are: with a list of texts, padding, truncation, max_length
-# and return_tensors="pt"
-Tokenizer: TypeAlias = Callable[..., Mapping[str, Any]]
+from offramp.data.tokenizers import Tokenizer
 
 MAX_TOKENS = 128
-
-
-def find_tokenizer(tokenizer: Tokenizer | str) -> Tokenizer:
-    """A tokenizer as it is, or one of `transformers` by name; code of the hub is never run."""
-    if not isinstance(tokenizer, str):
-        return tokenizer
-    transformers = require("transformers", extra="train")
-    try:
-        found: Tokenizer = transformers.AutoTokenizer.from_pretrained(
-            tokenizer, trust_remote_code=False
-        )
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"there is no tokenizer {tokenizer!r}: {str(error).splitlines()[0]} (name a folder "
-            "with a tokenizer.json, or a model on the hub)"
-        ) from None
-    return found
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

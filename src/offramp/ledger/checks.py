@@ -97,6 +97,11 @@ def checked_right(right: Any, shape: tuple[int, int]) -> Tensor:  # noqa: ANN401
 def checked_labels(labels: Any, samples: int, classes: int) -> Tensor:  # noqa: ANN401
     """Integer labels `[N]` in `0..K-1`."""
     tensor = _as_tensor("labels", labels).detach().cpu()
+    if tensor.shape == (samples, classes) and classes > 1:
+        raise LedgerError(
+            f"`labels` must be one class per sample, [{samples}], got {list(tensor.shape)}: if "
+            "they are one-hot, give labels.argmax(1)"
+        )
     if tensor.shape != (samples,):
         raise LedgerError(
             f"`labels` must have the shape [{samples}] to match `logits`, got "

@@ -1,23 +1,28 @@
 """Networks with exits: attach them to any backbone, or build the paper's; count what they cost."""
 
-from offramp.networks.architectures import ARCHITECTURES
-from offramp.networks.attach import attach
-from offramp.networks.backbones import register_builder
-from offramp.networks.build import build, build_for_data
-from offramp.networks.heads import (
-    CascadeHead,
-    Head,
-    LinearHead,
-    MLPHead,
-    Pool,
-    SeparableHead,
-    TwoConvHead,
-)
-from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
-from offramp.networks.layout import Layout, Unit
-from offramp.networks.macs import count_macs
-from offramp.networks.network import EarlyExitNetwork
-from offramp.networks.state import Shared, State, take
+from typing import TYPE_CHECKING
+
+from offramp.lazy import import_when_asked
+
+if TYPE_CHECKING:
+    from offramp.networks.architectures import ARCHITECTURES
+    from offramp.networks.attach import attach
+    from offramp.networks.backbones import register_builder
+    from offramp.networks.build import build, build_for_data
+    from offramp.networks.heads import (
+        CascadeHead,
+        Head,
+        LinearHead,
+        MLPHead,
+        Pool,
+        SeparableHead,
+        TwoConvHead,
+    )
+    from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
+    from offramp.networks.layout import Layout, Unit
+    from offramp.networks.macs import count_macs
+    from offramp.networks.network import EarlyExitNetwork
+    from offramp.networks.state import Shared, State, take
 
 __all__ = [
     "ARCHITECTURES",
@@ -44,3 +49,32 @@ __all__ = [
     "register_builder",
     "take",
 ]
+
+import_when_asked(
+    __name__,
+    {
+        "ARCHITECTURES": "architectures",
+        "CascadeHead": "heads",
+        "EarlyExitNetwork": "network",
+        "Head": "heads",
+        "ImageInput": "inputs",
+        "Inputs": "inputs",
+        "Layout": "layout",
+        "LinearHead": "heads",
+        "MLPHead": "heads",
+        "Pool": "heads",
+        "SeparableHead": "heads",
+        "Shared": "state",
+        "State": "state",
+        "TensorInput": "inputs",
+        "TextInput": "inputs",
+        "TwoConvHead": "heads",
+        "Unit": "layout",
+        "attach": "attach",
+        "build": "build",
+        "build_for_data": "build",
+        "count_macs": "macs",
+        "register_builder": "backbones",
+        "take": "state",
+    },
+)

@@ -1,28 +1,32 @@
 """What a network takes as input: a batch is checked once, and turned into the first state."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from offramp.arrays import Array, is_array, is_floating, namespace
 from offramp.errors import FileFormatError, NetworkError
 from offramp.networks.state import State, map_leaves
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Inputs:
     """Parent of the kinds of input; a kind is a frozen dataclass of JSON values."""
 
     kind: ClassVar[str]
-    _kinds: ClassVar[dict[str, type["Inputs"]]] = {}
+    _kinds: ClassVar[dict[str, type[Inputs]]] = {}
 
     def __init_subclass__(cls) -> None:
         Inputs._kinds[cls.kind] = cls
 
     def begin(self, x: Any) -> State:  # noqa: ANN401 - checked here
-        """Check a batch and turn it into the state that the first stage takes."""
+        """Check a batch, of tensors or of arrays, and turn it into the first stage's state."""
         raise NotImplementedError
 
     def example(self, batch: int = 1) -> Any:  # noqa: ANN401
@@ -33,7 +37,7 @@ class Inputs:
         """As `begin`, for samples of the size that costs were counted for, and of its type."""
         return self.begin(x)
 
-    def of_size(self, x: Any) -> "Inputs":  # noqa: ANN401
+    def of_size(self, x: Any) -> Inputs:  # noqa: ANN401
         """These inputs with the size of a batch, if theirs is only assumed so far."""
         return self
 
@@ -50,7 +54,7 @@ class Inputs:
         return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
 
     @staticmethod
-    def restore(description: object) -> "Inputs":
+    def restore(description: object) -> Inputs:
         """Rebuild from `describe()`.
 
         Raises:
@@ -101,7 +105,7 @@ class TensorInput(Inputs):
     kind: ClassVar[str] = "tensor"
 
     @classmethod
-    def like(cls, example: Tensor) -> "TensorInput":
+    def like(cls, example: Tensor) -> TensorInput:
         """The kind of input that `example` is a batch of."""
         return cls(tuple(example.shape[1:]), str(example.dtype).removeprefix("torch."))
 
@@ -111,16 +115,16 @@ class TensorInput(Inputs):
         Raises:
             NetworkError: It is not.
         """
-        x = as_batch(x)
-        if not isinstance(x, Tensor) or x.ndim != len(self.shape) + 1:
+        x = unwrapped(x)
+        if not is_array(x) or x.ndim != len(self.shape) + 1:
             shape = ", ".join(("N", *map(str, self.shape)))
             raise NetworkError(f"a batch must be a tensor like [{shape}], got {_shape_of(x)}")
         return x
 
     def begin_counted(self, x: Any) -> State:  # noqa: ANN401
         """See `Inputs.begin_counted`."""
-        state = self.begin(x)
-        if isinstance(state, Tensor) and tuple(state.shape[1:]) != self.shape:
+        state: Array = self.begin(x)
+        if tuple(state.shape[1:]) != self.shape:
             found = list(state.shape[1:])
             raise NetworkError(
                 f"samples must have the shape {list(self.shape)}, for which costs were counted, "
@@ -131,6 +135,8 @@ class TensorInput(Inputs):
 
     def example(self, batch: int = 1) -> Tensor:
         """A batch of noise, or of zeros for whole numbers."""
+        import torch  # only networks ask for examples
+
         dtype = getattr(torch, self.dtype, None)
         if not isinstance(dtype, torch.dtype):
             raise FileFormatError(f"the file names an unknown dtype {self.dtype!r}")
@@ -152,6 +158,7 @@ class ImageInput(Inputs):
             trained on or recorded with do, see `EarlyExitNetwork.settle`.
 
     Example:
+        >>> import torch
         >>> ImageInput(64, 64).begin(torch.zeros(2, 3, 32, 32))
         Traceback (most recent call last):
         offramp.errors.NetworkError: this network takes images of the shape [N, 3, 64, 64], got
@@ -171,8 +178,8 @@ class ImageInput(Inputs):
         Raises:
             NetworkError: Not images, or images of another size or number of channels.
         """
-        images = as_batch(x)
-        if not isinstance(images, Tensor) or images.ndim != 4:
+        images = unwrapped(x)
+        if not is_array(images) or images.ndim != 4:
             raise NetworkError(
                 f"images must be a tensor [N, {self.channels}, height, width] (or a mapping "
                 f"with `pixel_values`), got {_shape_of(images)}"
@@ -192,8 +199,8 @@ class ImageInput(Inputs):
 
     def begin_counted(self, x: Any) -> State:  # noqa: ANN401
         """See `Inputs.begin_counted`."""
-        images = self.begin(x)
-        size = tuple(images.shape[2:]) if isinstance(images, Tensor) else ()
+        images: Array = self.begin(x)
+        size = tuple(images.shape[2:])
         if size != (self.height, self.width):
             stated, found = f"{self.height}x{self.width}", "x".join(map(str, size))
             if self.assumed:
@@ -209,10 +216,10 @@ class ImageInput(Inputs):
         _check_dtype(images, "float32")
         return images
 
-    def of_size(self, x: Any) -> "ImageInput":  # noqa: ANN401
+    def of_size(self, x: Any) -> ImageInput:  # noqa: ANN401
         """See `Inputs.of_size`."""
-        images = self.begin(x)
-        if not self.assumed or not isinstance(images, Tensor):
+        images: Array = self.begin(x)
+        if not self.assumed:
             return self
         return replace(self, height=images.shape[2], width=images.shape[3], assumed=False)
 
@@ -232,6 +239,7 @@ class TextInput(Inputs):
         segments: Whether `token_type_ids` are read.
 
     Example:
+        >>> import torch
         >>> state = TextInput(512, 1000).begin({"input_ids": torch.tensor([[1, 2]])})
         >>> state["mask"]
         tensor([[1, 1]])
@@ -248,9 +256,8 @@ class TextInput(Inputs):
         Raises:
             NetworkError: No mapping with ids, a mask of another shape, or too many tokens.
         """
-        x = as_batch(x)
-        ids = x.get("input_ids") if isinstance(x, Mapping) else None
-        if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point():
+        ids: Array = x.get("input_ids") if isinstance(x, Mapping) else None
+        if not is_array(ids) or ids.ndim != 2 or is_floating(ids):
             raise NetworkError(
                 "text must be a mapping with `input_ids`, whole numbers [N, length], and "
                 "`attention_mask`, as tokenizer(texts, padding=True, return_tensors='pt') "
@@ -262,7 +269,7 @@ class TextInput(Inputs):
                 f"tokenizer with truncation=True, max_length={self.max_length}"
             )
         mask = x.get("attention_mask")
-        state = {"input_ids": ids, "mask": torch.ones_like(ids) if mask is None else mask}
+        state = {"input_ids": ids, "mask": namespace(ids).ones_like(ids) if mask is None else mask}
         if self.segments and x.get("token_type_ids") is not None:
             state["token_type_ids"] = x["token_type_ids"]
         for name, value in state.items():
@@ -275,6 +282,8 @@ class TextInput(Inputs):
 
     def example(self, batch: int = 1) -> dict[str, Tensor]:
         """Texts of up to 128 tokens without padding."""
+        import torch  # only networks ask for examples
+
         ids = torch.arange(min(self.max_length, 128)) % self.vocabulary
         return {
             "input_ids": ids.expand(batch, -1).contiguous(),
@@ -285,7 +294,7 @@ class TextInput(Inputs):
         """Cut the columns on the right that are padding for every remaining sample."""
         if not isinstance(state, dict):
             return state
-        used = state["mask"].any(0).nonzero()
+        used = namespace(state["mask"]).argwhere(state["mask"].any(0))
         length = int(used.max()) + 1 if len(used) else 1
         if length == state["mask"].shape[1]:
             return state
@@ -303,14 +312,15 @@ def inputs_like(example: Any) -> Inputs:  # noqa: ANN401
     """The kind of input that `example` is a batch of: images if it has three channels.
 
     Example:
+        >>> import torch
         >>> inputs_like(torch.zeros(2, 3, 32, 32))
         ImageInput(height=32, width=32, channels=3, fixed=False, assumed=False)
         >>> inputs_like(torch.zeros(2, 40))
         TensorInput(shape=(40,), dtype='float32')
     """
-    if not isinstance(example, Tensor):
+    if not is_array(example):
         return AnyInput()
-    if example.ndim == 4 and example.shape[1] == 3 and example.dtype == torch.float32:
+    if example.ndim == 4 and example.shape[1] == 3 and str(example.dtype) == "torch.float32":
         return ImageInput(example.shape[2], example.shape[3], fixed=False)
     return TensorInput.like(example)
 
@@ -322,36 +332,63 @@ def as_batch(x: Any) -> Any:  # noqa: ANN401
         >>> as_batch({"pixel_values": np.zeros((2, 3), dtype=np.float32), "labels": [0, 1]}).shape
         torch.Size([2, 3])
     """
-    if isinstance(x, Tensor):
-        return x
+    x = unwrapped(x)
     if isinstance(x, np.ndarray):
         return _from_numpy(x)
     if not isinstance(x, Mapping):
         return x
-    if "pixel_values" in x:
-        return as_batch(x["pixel_values"])
     arrays = {k: _from_numpy(v) for k, v in x.items() if isinstance(v, np.ndarray)}
     return {**x, **arrays} if arrays else x
 
 
+def unwrapped(x: Any) -> Any:  # noqa: ANN401
+    """The images in a mapping with `pixel_values`; anything else as it is."""
+    return x["pixel_values"] if isinstance(x, Mapping) and "pixel_values" in x else x
+
+
+def to_numpy(leaf: Array) -> np.ndarray[Any, Any]:
+    """A leaf of a state as an array, in the memory that it has; half precision as float32.
+
+    Example:
+        >>> import torch
+        >>> to_numpy(torch.ones(2, dtype=torch.bfloat16)).dtype
+        dtype('float32')
+    """
+    if not isinstance(leaf, np.ndarray):
+        tensor = leaf.detach().cpu()
+        leaf = (tensor.float() if is_floating(tensor) and tensor.itemsize < 4 else tensor).numpy()
+    array: np.ndarray[Any, Any] = leaf
+    if array.dtype.kind not in "biuf":
+        raise _no_numbers(array)
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
 def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    import torch  # who asks for tensors has it
+
     try:
         return torch.from_numpy(array if array.flags.writeable else array.copy())
     except TypeError:
-        raise NetworkError(
-            f"a batch must be numbers, got an array of {array.dtype}: stack the samples to one "
-            "array of float32"
-        ) from None
+        raise _no_numbers(array) from None
 
 
-def _check_dtype(x: Any, wanted: str) -> None:  # noqa: ANN401
+def _no_numbers(array: np.ndarray[Any, Any]) -> NetworkError:
+    return NetworkError(
+        f"a batch must be numbers, got an array of {array.dtype}: stack the samples to one array "
+        "of float32"
+    )
+
+
+def _check_dtype(x: Array, wanted: str) -> None:
     """Raise unless numbers are of the type, or floats that are narrower."""
-    if not isinstance(x, Tensor) or x.dtype is getattr(torch, wanted, None):
-        return
     found = str(x.dtype).removeprefix("torch.")
+    if found == wanted:
+        return
     if wanted == "float32" and found in ("float16", "bfloat16"):
         return
     hint = f"convert them, for example with x.to(torch.{wanted})"
+    if isinstance(x, np.ndarray):
+        hint = f"convert them, for example with x.astype(numpy.{wanted})"
     if found == "uint8" and wanted == "float32":
         hint = (
             "pixels have to be normalised as in training, for example with "
@@ -364,13 +401,14 @@ def _widened(state: State, columns: int) -> State:
     if not columns:
         return state
 
-    def pad(leaf: Tensor) -> Tensor:
-        shape = (len(leaf), columns, *leaf.shape[2:])
-        return torch.cat([leaf, leaf.new_zeros(shape)], dim=1)
+    def pad(leaf: Array) -> Array:
+        library, shape = namespace(leaf), (len(leaf), columns, *leaf.shape[2:])
+        zeros = library.broadcast_to(library.zeros_like(leaf[:1, :1]), shape)
+        return library.concatenate([leaf, zeros], 1)
 
     widened: State = map_leaves(pad, state)
     return widened
 
 
-def _shape_of(x: object) -> str:
-    return str(list(x.shape)) if isinstance(x, Tensor) else type(x).__name__
+def _shape_of(x: Any) -> str:  # noqa: ANN401
+    return str(list(x.shape)) if is_array(x) else type(x).__name__

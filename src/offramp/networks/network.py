@@ -18,7 +18,7 @@ from offramp.errors import FileFormatError, NetworkError, OfframpError
 from offramp.extras import require
 from offramp.networks.backbones import BackboneModules, find_layout, rebuild_backbone
 from offramp.networks.heads import BackboneHead, Head
-from offramp.networks.inputs import AnyInput, ImageInput, Inputs, TensorInput
+from offramp.networks.inputs import AnyInput, ImageInput, Inputs, TensorInput, as_batch
 from offramp.networks.layout import Layout
 from offramp.networks.state import State
 from offramp.schema import restore
@@ -124,7 +124,7 @@ class EarlyExitNetwork(nn.Module):
         Raises:
             NetworkError: The batch is not what the network takes; the message says what is.
         """
-        return self.inputs.begin(x)
+        return self.inputs.begin(as_batch(x))
 
     def settle(self, x: Any) -> None:  # noqa: ANN401 - a batch as the network takes it
         """Take the size of a batch as the network's own, if nobody has stated one so far.
@@ -504,3 +504,12 @@ def _save_with_card(network: EarlyExitNetwork, folder: FilePath) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     card = _CARD.format(exits=network.num_exits, classes=network.num_classes)
     (folder / "README.md").write_text(card)
+
+
+def check_has_exits(network: object, who: str) -> None:
+    """Raise `NetworkError` unless `who` was given a network with exits."""
+    if not isinstance(network, EarlyExitNetwork):
+        raise NetworkError(
+            f"{who} needs an EarlyExitNetwork, got {type(network).__name__}: put exits on it with "
+            "offramp.attach"
+        )

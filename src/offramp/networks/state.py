@@ -1,18 +1,25 @@
 """The state that is passed from stage to stage: tensors in any nesting, samples first.
 
+In ONNX Runtime they are arrays of numpy.
+
 Every tensor in a state has one row per sample. What does not belong to samples (a position
 bias, a size) is wrapped in `Shared`: `take` never has to guess from a shape.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
+from offramp.arrays import Array, is_array, is_floating, namespace, positions
 from offramp.errors import NetworkError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -22,14 +29,11 @@ class Shared:
     value: Any
 
 
-# Needed to export a stage whose state has shared leaves.
-torch.export.register_dataclass(Shared, serialized_type_name="offramp.networks.Shared")
-
-State: TypeAlias = "Tensor | Shared | Sequence[State] | Mapping[str, State]"
+State: TypeAlias = "Array | Shared | Sequence[State] | Mapping[str, State]"
 Path: TypeAlias = tuple[str | int, ...]
 
 
-def take(state: State, index: Tensor) -> Any:  # noqa: ANN401 - the structure of `state`
+def take(state: State, index: Array) -> Any:  # noqa: ANN401 - the structure of `state`
     """Keep some samples of a state, in the order of `index`.
 
     Args:
@@ -45,23 +49,27 @@ def take(state: State, index: Tensor) -> Any:  # noqa: ANN401 - the structure of
         >>> take(state, torch.tensor([2, 0]))
         {'hidden': tensor([[4., 5.], [0., 1.]]), 'size': Shared(value=(4, 4))}
     """
-    if index.ndim != 1 or index.dtype not in (torch.int64, torch.int32, torch.bool):
+    dtype = str(index.dtype).removeprefix("torch.")
+    if index.ndim != 1 or dtype not in ("int64", "int32", "bool"):
         raise NetworkError(
-            f"`index` must be int64 positions or a bool mask of shape [n], got {index.dtype} "
+            f"`index` must be int64 positions or a bool mask of shape [n], got {dtype} "
             f"of shape {list(index.shape)}"
         )
     rows = index
-    if index.dtype == torch.bool:
+    if dtype == "bool":
         if len(index) != batch_size(state):
             raise NetworkError(
                 f"a mask must have one entry per sample, got {len(index)} entries for "
                 f"{batch_size(state)} samples"
             )
-        rows = index.nonzero().flatten()
+        rows = positions(index)
     return map_leaves(lambda leaf: _take_rows(leaf, rows), state)
 
 
-def _take_rows(tensor: Tensor, rows: Tensor) -> Tensor:
+def _take_rows(tensor: Array, rows: Array) -> Array:
+    if isinstance(tensor, np.ndarray):
+        return tensor[rows]
+    rows = rows.to(tensor.device)
     if tensor.ndim < 4 or tensor.is_contiguous():
         return tensor.index_select(0, rows)
     # `index_select` loses channels_last. With the channels moved to the end the tensor is
@@ -72,9 +80,9 @@ def _take_rows(tensor: Tensor, rows: Tensor) -> Tensor:
     return tensor.permute(last).index_select(0, rows).movedim(-1, 1)
 
 
-def map_leaves(function: Callable[[Tensor], Tensor], state: State) -> Any:  # noqa: ANN401
+def map_leaves(function: Callable[[Array], Array], state: State) -> Any:  # noqa: ANN401
     """Apply a function to every tensor that belongs to samples; `Shared` leaves stay."""
-    if isinstance(state, Tensor):
+    if is_array(state):
         return function(state)
     if isinstance(state, Shared):
         return state
@@ -90,14 +98,14 @@ def map_leaves(function: Callable[[Tensor], Tensor], state: State) -> Any:  # no
     )
 
 
-def named_leaves(state: State, path: Path = ()) -> Iterator[tuple[Path, Tensor | Shared]]:
+def named_leaves(state: State, path: Path = ()) -> Iterator[tuple[Path, Array | Shared]]:
     """Every leaf of a state with the keys and positions that lead to it.
 
     Example:
         >>> [path for path, leaf in named_leaves({"scales": [Shared(1), Shared(2)]})]
         [('scales', 0), ('scales', 1)]
     """
-    if isinstance(state, Tensor | Shared):
+    if isinstance(state, Shared) or is_array(state):
         yield path, state
     elif isinstance(state, Mapping):
         for key, value in state.items():
@@ -114,12 +122,12 @@ def join(states: Sequence[State]) -> Any:  # noqa: ANN401 - the structure of the
     if len(states) == 1:
         return states[0]
     leaves = [_tensors(state) for state in states]
-    joined = iter([torch.cat(same) for same in zip(*leaves, strict=True)])
+    joined = iter([namespace(same[0]).concatenate(same) for same in zip(*leaves, strict=True)])
     return map_leaves(lambda _: next(joined), states[0])
 
 
-def _tensors(state: State) -> list[Tensor]:
-    return [leaf for _, leaf in named_leaves(state) if isinstance(leaf, Tensor)]
+def _tensors(state: State) -> list[Array]:
+    return [leaf for _, leaf in named_leaves(state) if not isinstance(leaf, Shared)]
 
 
 def join_key(state: State) -> tuple[Any, ...]:
@@ -127,12 +135,12 @@ def join_key(state: State) -> tuple[Any, ...]:
     return tuple((path, *_kind_of(leaf)) for path, leaf in named_leaves(state))
 
 
-def _kind_of(leaf: Tensor | Shared) -> tuple[Any, ...]:
-    if isinstance(leaf, Tensor):
+def _kind_of(leaf: Array | Shared) -> tuple[Any, ...]:
+    if not isinstance(leaf, Shared):
         return leaf.shape[1:], leaf.dtype, leaf.device
     value = leaf.value
     # A shared tensor may be computed again for each batch: its values count, not its identity.
-    return (value.shape, value.flatten().tolist()) if isinstance(value, Tensor) else (value,)
+    return (value.shape, value.flatten().tolist()) if is_array(value) else (value,)
 
 
 def leaf_at(state: State, path: Path) -> Any:  # noqa: ANN401
@@ -156,8 +164,8 @@ def move_beside(modules: Iterable[nn.Module], state: State) -> State:
     if parameter is None:
         return state
 
-    def move(leaf: Tensor) -> Tensor:
-        return leaf.to(parameter if leaf.is_floating_point() else parameter.device)
+    def move(leaf: Array) -> Array:
+        return leaf.to(parameter if is_floating(leaf) else parameter.device)
 
     moved: State = map_leaves(move, state)
     return moved
@@ -166,7 +174,7 @@ def move_beside(modules: Iterable[nn.Module], state: State) -> State:
 def check_state(state: State, rows: int, where: str) -> None:
     """Raise unless every tensor has one row per sample; `where` names the stage before it."""
     for path, leaf in named_leaves(state):
-        if isinstance(leaf, Tensor) and (leaf.ndim == 0 or len(leaf) != rows):
+        if not isinstance(leaf, Shared) and (leaf.ndim == 0 or len(leaf) != rows):
             spot = "".join(f"[{key!r}]" for key in path)
             raise NetworkError(
                 f"the state after {where} must have one row per sample: state{spot} has the "

@@ -6,19 +6,20 @@ import json
 import logging
 import secrets
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor, nn
 
 from offramp.errors import ConfigError, NetworkError
 from offramp.extras import require
 from offramp.networks.inputs import AnyInput, Inputs, TextInput, inputs_like
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State
-from offramp.onnx.graphs import check_graph, optimized
+from offramp.onnx.graphs import graph_of, optimized
 from offramp.onnx.manifest import BARE, GraphFile, Manifest, Segment
 from offramp.onnx.modules import (
     ConfidenceModule,
@@ -28,11 +29,13 @@ from offramp.onnx.modules import (
     SegmentModule,
 )
 from offramp.policy import Policy
-from offramp.runtime.operating_point import open_exits, val_samples
+from offramp.runtime.of_policy import val_samples
+from offramp.runtime.operating_point import open_exits
 from offramp.runtime.runner import network_of
 from offramp.storage import atomic_path, check_target
 
 OPSET = 20
+AGREEMENT = 1e-3  # largest difference of outputs, relative to 1 + their size
 
 
 def export(
@@ -123,7 +126,7 @@ def _selected(policy: Policy) -> int:
 def _kept_exits(policy: Policy, points: str) -> list[int]:
     """The exits that are open at the selected operating point, or at any."""
     everywhere = policy.points.thresholds.amin(0)
-    lowest = everywhere if points == "all" else policy.thresholds
+    lowest = (everywhere if points == "all" else policy.thresholds).tolist()
     return [index for index, is_open in enumerate(open_exits(lowest)) if is_open]
 
 
@@ -169,7 +172,7 @@ class _Writer:
         """Write one graph under a fresh name that begins with `stem`."""
         self._progress(len(self.written), self._total, what)
         content = optimized(self._content(module, what), what)
-        check_graph(content, module, module.args, what)
+        _check_graph(content, module, module.args, what)
         path = self._folder / f"{stem}-{secrets.token_hex(4)}.onnx"
         with atomic_path(path) as temporary:
             temporary.write_bytes(content)
@@ -203,6 +206,23 @@ class _Writer:
         state = {0: batch, 1: length} if self._is_text else {0: batch}
         is_state = [name.startswith("state_") for name in module.inputs]
         return [tuple(state if each else {0: batch} for each in is_state)]
+
+
+def _check_graph(content: bytes, module: nn.Module, args: Sequence[Tensor], name: str) -> None:
+    """Raise `NetworkError` unless a graph returns what the module does, for all and for one."""
+    graph = graph_of(content, name)
+    for rows in (slice(None), slice(1)):
+        inputs = [each[rows].contiguous() for each in args]
+        with torch.inference_mode():
+            wanted = module(*inputs)
+        found = map(torch.from_numpy, graph.run([each.numpy() for each in inputs]))
+        for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+            off = ((one - other).abs() / (1 + other.abs())).max() if one.numel() else 0.0
+            if one.shape != other.shape or not off <= AGREEMENT:
+                raise NetworkError(
+                    f"{name} returns something else as an ONNX graph: output {number} has a "
+                    f"relative error of {float(off):.2g}, and at most {AGREEMENT:g} is allowed"
+                )
 
 
 def _first_state(network: EarlyExitNetwork, example: Any) -> tuple[Inputs, State]:  # noqa: ANN401

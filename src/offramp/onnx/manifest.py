@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from offramp.arrays import Array
 from offramp.errors import FileFormatError
 from offramp.networks.inputs import Inputs
 from offramp.runtime.operating_point import OperatingPoint, open_exits
@@ -74,7 +74,7 @@ class Manifest:
     inputs: Inputs  # what a batch looks like
     num_classes: int  # K
     exit_names: tuple[str, ...]  # `[M]`
-    costs: Tensor  # `[M]` float64, cumulative, as shares of the network without exits
+    costs: Array  # `[M]` float64, cumulative, as shares of the network without exits
     points: OperatingPoints  # the policy's operating points
     selected: int  # index of the chosen point
     val_samples: int  # number of samples that the points were tuned on; 1 if unknown
@@ -94,7 +94,7 @@ class Manifest:
     def missing_exits(self, selected: int) -> list[str]:
         """Names of the exits that are open at a point, and that the graphs do not have."""
         present = {segment.exit_index for segment in self.segments}
-        is_open = open_exits(self.points.thresholds[selected])
+        is_open = open_exits(self.points.thresholds[selected].tolist())
         return [
             self.exit_names[index]
             for index, each in enumerate(is_open)
@@ -103,16 +103,16 @@ class Manifest:
 
     def operating_point(self, selected: int) -> OperatingPoint:
         """The operating point with this index, ready to run."""
-        limits = rounded_up(self.points.thresholds[selected], torch.float32)
+        limits = rounded_up(self.points.thresholds[selected], np.float32).tolist()
         return OperatingPoint(
             index=selected,
-            limits=limits,
+            limits=tuple(limits),
             needs_head=open_exits(limits),  # graphs return what others read
             keeps_logits=any(graph.reads_logits for graph in self.graphs),
             keeps_answers=any(graph.reads_answers for graph in self.graphs),
-            costs=self.costs,
+            costs=tuple(self.costs.tolist()),
             expected_cost=float(self.points.budgets[selected]),
-            expected_shares=self.points.shares[selected],
+            expected_shares=tuple(self.points.shares[selected].tolist()),
             val_samples=self.val_samples,
         )
 
@@ -162,16 +162,16 @@ class Manifest:
         return manifest
 
 
-def hex_floats(values: Tensor) -> list[Any]:
+def hex_floats(values: Array) -> list[Any]:
     """Nested lists of hexadecimal floats.
 
     Example:
-        >>> hex_floats(torch.tensor([0.5, torch.inf], dtype=torch.float64))
+        >>> hex_floats(np.array([0.5, np.inf]))
         ['0x1.0000000000000p-1', 'inf']
     """
     if values.ndim > 1:
         return [hex_floats(row) for row in values]
-    return [float(value).hex() for value in values.double()]
+    return [float(value).hex() for value in values]
 
 
 def _read_segment(entry: dict[str, Any], folder: str | Path) -> Segment:
@@ -255,7 +255,7 @@ def _check(manifest: Manifest, folder: str) -> None:
             f"{folder} has no graphs of the exits {', '.join(missing)}, which are open at the "
             "chosen point; export again"
         )
-    if not (manifest.costs > 0).all() or not (manifest.costs.diff() > 0).all():
+    if not (manifest.costs > 0).all() or not (np.diff(manifest.costs) > 0).all():
         raise FileFormatError(
             f"{folder}: `costs` must be positive and increase from exit to exit, got "
             f"{manifest.costs.tolist()}"
@@ -294,7 +294,7 @@ class _Fields:
 
     def floats(
         self, name: str, shape: Sequence[int], infinite: bool = False, unknown: bool = False
-    ) -> Tensor:
+    ) -> Array:
         """Float64 of this shape from hexadecimal text; infinite values and nan only if allowed."""
         found = self.value(name, list)
         rows = found if len(shape) == 2 else [found]
@@ -305,8 +305,8 @@ class _Fields:
         count = shape[0] if len(shape) == 2 else 1
         if len(rows) != count or {len(row) for row in numbers} != {shape[-1]}:
             raise self.wrong(name, f"numbers of shape {list(shape)}", f"{len(rows)} rows")
-        values = torch.tensor(numbers, dtype=torch.float64).view(*shape)
-        bad = (values.isinf() & (not infinite)) | (values.isnan() & (not unknown))
+        values = np.array(numbers, dtype=np.float64).reshape(shape)
+        bad = (np.isinf(values) & (not infinite)) | (np.isnan(values) & (not unknown))
         if bad.any():
             raise self.wrong(name, "numbers", values[bad].tolist()[:3])
         return values

@@ -16,7 +16,10 @@ from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import Path, Shared, State, map_leaves, named_leaves, take
 from offramp.onnx.manifest import SO_FAR, names
 from offramp.policy import Policy
-from offramp.runtime.operating_point import answer_and_score, needed_heads
+from offramp.runtime.of_policy import answer_and_score, needed_heads
+
+# Needed to export a stage whose state has shared leaves.
+torch.export.register_dataclass(Shared, serialized_type_name="offramp.networks.Shared")
 
 
 class GraphModule(nn.Module):
@@ -136,7 +139,7 @@ class SegmentModule(GraphModule):
             after, fewer = stage(after), stage(fewer)
         pairs = zip(named_leaves(after), named_leaves(fewer), strict=True)
         for (path, one), (_, other) in pairs:
-            if isinstance(one, Shared) and not _same(one.value, other.value):  # type: ignore[union-attr]
+            if isinstance(one, Shared) and not _same(one.value, other.value):
                 raise NetworkError(
                     f"the state after stage {self.exits[-1]} cannot be exported: its shared part "
                     f"{list(path)} changes with the batch, and a graph keeps it fixed"

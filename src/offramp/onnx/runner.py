@@ -1,25 +1,31 @@
 """`OnnxRunner`: an export at work in ONNX Runtime, deciding as `Runner` does."""
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from offramp.arrays import is_array
+from offramp.cores import physical_cores
 from offramp.errors import ConfigError
-from offramp.machine import physical_cores
-from offramp.networks.inputs import Inputs, TextInput, as_batch
+from offramp.networks.inputs import Inputs, TextInput, to_numpy
 from offramp.networks.state import State, leaf_at
-from offramp.onnx.graphs import Graph, open_graph
+from offramp.onnx.graphs import Array, Graph, open_graph
 from offramp.onnx.manifest import SO_FAR, Manifest, Segment, names
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.inflight import InFlightBatch
 from offramp.runtime.operating_point import OperatingPoint
-from offramp.runtime.output import ConfidenceFunction, ExitOutput, OutputBuffer
+from offramp.runtime.output import (
+    ConfidenceFunction,
+    ExitOutput,
+    OutputBuffer,
+    RunOutput,
+    as_tensor,
+)
 from offramp.runtime.stats import Ladder, Operation, hold_window
 
 
@@ -30,6 +36,9 @@ class OnnxRunner(StagedRunner):
     `stats`, deadlines and `set_budget`. Its decisions are the same up to rounding: only a sample
     whose score lies within rounding of a threshold can leave at another exit. A deadline is
     looked at between graphs, and so can be overrun by all stages up to the next open exit.
+
+    It does not need torch either: numpy arrays are answered with numpy arrays, and tensors with
+    tensors.
 
     Args:
         folder: Folder that `export` wrote.
@@ -49,6 +58,8 @@ class OnnxRunner(StagedRunner):
         FileFormatError: The folder is foreign or damaged, or refers to files outside of it.
         MissingExtraError: The extra `onnx` is not installed.
     """
+
+    library: ClassVar[Any] = np
 
     def __init__(
         self,
@@ -74,6 +85,28 @@ class OnnxRunner(StagedRunner):
         )
         self._segments = self._open_segments()
         self._first_names = self._state_names(manifest.segments[0])
+
+    def __call__(self, x: Any, deadline: float | None = None) -> RunOutput:  # noqa: ANN401
+        """Answer a batch: see `Runner`."""
+        output = super().__call__(x, deadline)
+        return output.as_tensors() if _holds_tensors(x) else output
+
+    def run_at(self, index: int, x: Any) -> RunOutput:  # noqa: ANN401
+        """Answer a batch at the operating point with this number, and count nothing."""
+        output = super().run_at(index, x)
+        return output.as_tensors() if _holds_tensors(x) else output
+
+    def stream(self, batches: Iterable[Any], window: int = 16) -> Iterator[RunOutput]:
+        """Answer many batches: see `Runner`."""
+        of_tensors: deque[bool] = deque()  # the batches in flight
+
+        def noted() -> Iterator[Any]:
+            for x in batches:
+                of_tensors.append(_holds_tensors(x))
+                yield x
+
+        for output in super().stream(noted(), window):
+            yield output.as_tensors() if of_tensors.popleft() else output
 
     def _open_segments(self) -> dict[int, "_Opened"]:
         """The graphs of segments, by the index of their first stage."""
@@ -102,9 +135,10 @@ class OnnxRunner(StagedRunner):
         )
 
     @property
-    def thresholds(self) -> Tensor:
+    def thresholds(self) -> Array:
         """`[M]` float64, at the present operating point."""
-        return self.manifest.points.thresholds[self.operation.point.index]
+        found: Array = self.manifest.points.thresholds[self.operation.point.index]
+        return found
 
     @property
     def inputs(self) -> Inputs:
@@ -118,8 +152,10 @@ class OnnxRunner(StagedRunner):
         exits = len(manifest.exit_names)
         return {"exits": exits, "network": manifest.network, "policy": manifest.policy}
 
-    def full(self, x: Any) -> Tensor:  # noqa: ANN401 - a batch as the network takes it
+    def full(self, x: Any) -> Any:  # noqa: ANN401 - a batch as the network takes it
         """The network without exits in ONNX Runtime, `[N, K]` float32, for comparison.
+
+        An array, or a tensor for tensors.
 
         Raises:
             ConfigError: The export was made without it, by `export(..., full=False)`.
@@ -127,7 +163,7 @@ class OnnxRunner(StagedRunner):
         leaves = list(self._begin(x).values())
         with self._running(len(leaves[0])):
             (logits,) = self._full.run(leaves)
-        return logits
+        return as_tensor(logits) if _holds_tensors(x) else logits
 
     @cached_property
     def _full(self) -> Graph:
@@ -140,14 +176,11 @@ class OnnxRunner(StagedRunner):
             )
         return open_graph(self._folder, graph, self.threads)
 
-    def _mode(self) -> AbstractContextManager[Any]:
-        return _OneTorchThread()
-
-    def _begin(self, x: Any) -> dict[str, Tensor]:  # noqa: ANN401
-        """The tensors that the first graph takes, by name."""
+    def _begin(self, x: Any) -> dict[str, Array]:  # noqa: ANN401
+        """The arrays that the first graph takes, by name."""
         inputs, first = self.manifest.inputs, self.manifest.segments[0]
-        state = inputs.begin_counted(as_batch(x))
-        leaves = [leaf_at(state, path).detach().cpu() for path in first.state]
+        state = inputs.begin_counted(x)
+        leaves = [to_numpy(leaf_at(state, path)) for path in first.state]
         return dict(zip(self._first_names, leaves, strict=True))
 
     def _advance(
@@ -185,7 +218,7 @@ class OnnxRunner(StagedRunner):
         """Answer at the exit that the last graph has reached: closed exits are not there."""
         ends = (segment.exit_index for segment in self.manifest.segments)
         reached = next(end for end in ends if end >= exit_index)
-        if reached == len(point.limit_at) - 1:  # nothing is cut short
+        if reached == len(point.limits) - 1:  # nothing is cut short
             self._run_stage(point, reached, batch, buffer.write)
         else:
             super()._force(point, reached, batch, buffer)
@@ -204,17 +237,6 @@ def _confidence_of(folder: Path, manifest: Manifest) -> ConfidenceFunction | Non
     return lambda answers, exits, scores: graph.run([answers, exits, scores])[0]
 
 
-class _OneTorchThread:
-    """Torch moves rows on one thread: others would spin on, on the cores of ONNX Runtime."""
-
-    def __enter__(self) -> None:
-        self._threads = torch.get_num_threads()  # of the calling thread, as what is set
-        torch.set_num_threads(1)
-
-    def __exit__(self, *error: object) -> None:
-        torch.set_num_threads(self._threads)
-
-
 class _Opened(NamedTuple):
     """A segment whose graph is open."""
 
@@ -224,5 +246,12 @@ class _Opened(NamedTuple):
     said_from: int  # the first output that its exit says: the answer, and the scores behind it
 
 
-def _leaves(state: Any) -> list[Tensor]:  # noqa: ANN401 - a dict, as `_begin` makes it
+def _holds_tensors(x: Any) -> bool:  # noqa: ANN401 - a batch as the network takes it
+    """Whether a batch is of tensors rather than of numpy arrays."""
+    parts = list(x.values()) if isinstance(x, Mapping) else x
+    parts = parts if isinstance(parts, list | tuple) else [parts]
+    return any(is_array(part) and not isinstance(part, np.ndarray) for part in parts)
+
+
+def _leaves(state: Any) -> list[Array]:  # noqa: ANN401 - a dict, as `_begin` makes it
     return list(state.values())

@@ -30,8 +30,9 @@ from offramp.replay import Price, Replay, replay
 from offramp.scorers import History, Scorer
 from offramp.scorers.base import ledger_history
 from offramp.session import Session
-from offramp.thresholds.points import DEFAULT, OperatingPoints, not_flattered, tune_points
-from offramp.thresholds.rule import exits_taken
+from offramp.thresholds.points import OperatingPoints
+from offramp.thresholds.taken import exits_taken
+from offramp.thresholds.tuning import DEFAULT, not_flattered, tune_points
 
 
 class Policy(SplitUses):
@@ -244,7 +245,8 @@ class Policy(SplitUses):
                 "this policy has no operating point yet; choose one, for instance with "
                 "policy.at(budget=0.5)"
             )
-        return points.thresholds[self.selected]
+        chosen: Tensor = points.thresholds[self.selected]
+        return chosen
 
     def view(self, ledger: Ledger) -> Ledger:
         """A ledger with the exits that this policy decides at, if it has more of them."""

@@ -183,10 +183,23 @@ def _check_tensors(policy: "Policy", where: str, kind: str) -> None:
         raise FileFormatError(f"{where}: `num_classes` cannot be {policy.num_classes}")
     check_tensors(policy.seen, dict.fromkeys(policy.seen, (torch.int64, (None,))), where)
     if policy.is_tuned:
-        policy.points.check(exits, where)
+        _check_points(policy.points, exits, where)
     if policy.confidence is not None:
         weights = {"weights_": (exits, 4), "plain_weights_": (exits, 3)}
         wanted = {name: (torch.float64, shape) for name, shape in weights.items()}
         check_tensors(policy.confidence.state(), wanted, where)
     if kind == "logits":
         try_out(policy.answer, policy.scorer, exits, policy.num_classes, where)
+
+
+def _check_points(points: OperatingPoints, exits: int, where: str) -> None:
+    """Raise `FileFormatError` unless these can be operating points for so many exits."""
+    count = len(points.budgets) if points.budgets.ndim else 0
+    per_exit = {"thresholds", "shares"}
+    shapes = {n: (count, exits) if n in per_exit else (count,) for n in points.tensors()}
+    wanted = {name: (torch.float64, shape) for name, shape in shapes.items()}
+    check_tensors(points.tensors(), wanted, where)
+    if not (count and points.budgets.isfinite().all() and (points.budgets.diff() >= 0).all()):
+        raise FileFormatError(f"{where}: `points.budgets` must be ascending numbers")
+    if points.thresholds.isnan().any():
+        raise FileFormatError(f"{where}: `points.thresholds` has what is no number")

@@ -1,12 +1,17 @@
 """A policy at work: samples really leave the batch as soon as they have their answer."""
 
-from offramp.runtime.cascade import Cascade
-from offramp.runtime.cascade_run import CascadeAnswer
-from offramp.runtime.members import Member, Said
-from offramp.runtime.operating_point import near_threshold
-from offramp.runtime.output import RunOutput
-from offramp.runtime.runner import Runner
-from offramp.runtime.stats import HeldBudget, RunStats
+from typing import TYPE_CHECKING
+
+from offramp.lazy import import_when_asked
+
+if TYPE_CHECKING:
+    from offramp.runtime.cascade import Cascade
+    from offramp.runtime.cascade_run import CascadeAnswer
+    from offramp.runtime.members import Member, Said
+    from offramp.runtime.of_policy import near_threshold
+    from offramp.runtime.output import RunOutput
+    from offramp.runtime.runner import Runner
+    from offramp.runtime.stats import HeldBudget, RunStats
 
 __all__ = [
     "Cascade",
@@ -19,3 +24,18 @@ __all__ = [
     "Said",
     "near_threshold",
 ]
+
+import_when_asked(
+    __name__,
+    {
+        "Cascade": "cascade",
+        "CascadeAnswer": "cascade_run",
+        "HeldBudget": "stats",
+        "Member": "members",
+        "RunOutput": "output",
+        "RunStats": "stats",
+        "Runner": "runner",
+        "Said": "members",
+        "near_threshold": "of_policy",
+    },
+)

@@ -121,7 +121,7 @@ class MovingDriftAlarm:
     def _limit(self, point: OperatingPoint) -> Floats:
         """For each tilt the log of its largest mean under shares that are compatible with val."""
         cells = np.array(point.is_open)
-        shares = point.expected_shares.numpy()[cells]
+        shares = np.array(point.expected_shares)[cells]
         slack = entropy_radius(len(shares), self._rate_of_val) / point.val_samples
         return np.log(_largest_mean(np.exp(self._tilts[:, cells]), shares, slack))
 

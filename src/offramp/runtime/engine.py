@@ -6,11 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
+from offramp.arrays import Array, namespace, positions
 from offramp.errors import ConfigError, MemoryLimitError
 from offramp.networks.inputs import Inputs
 from offramp.networks.state import State, batch_size, join_key, take
@@ -26,7 +24,7 @@ OUT_OF_MEMORY = (
     "Failed to allocate memory for requested buffer",
 )
 
-Write = Callable[[Tensor, int, ExitOutput], None]
+Write = Callable[[Array, int, ExitOutput], None]
 
 
 class StagedRunner(ABC):
@@ -34,8 +32,11 @@ class StagedRunner(ABC):
 
     A subclass says what a batch is, how it begins, how a stage runs, what its exit returns, and
     how the operating point for a budget is found. `operation` holds the point and counts what is
-    done there; `confidence` is None if it is not known.
+    done there; `confidence` is None if it is not known. `library` has the arrays that are in
+    flight: numpy or torch.
     """
+
+    library: ClassVar[Any]
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class StagedRunner(ABC):
         buffer = self._buffer(samples)
         with self._running(samples):
             batch = self._enter(point, state, samples, first_row=0)
-            for exit_index in range(len(point.limit_at)):
+            for exit_index in range(len(point.limits)):
                 if batch is None:
                     break
                 late = until is not None and exit_index and self._clock() >= until
@@ -97,13 +98,13 @@ class StagedRunner(ABC):
         self, point: OperatingPoint, state: State, samples: int, first_row: int
     ) -> InFlightBatch | None:
         """All samples before the first stage, except those with NaN or infinite inputs."""
-        rows = _rows(first_row, samples)
+        rows = _rows(self.library, first_row, samples)
         finite = finite_samples(state)
         if finite is not None:
             rows, state, samples = rows[finite], take(state, finite), len(finite)
         if not samples:
             return None
-        history = HistoryBuffer.empty(point, samples, self.num_classes)
+        history = HistoryBuffer.empty(point, samples, self.num_classes, self.library)
         return InFlightBatch(rows, self._trim(state), history)
 
     def _run_stage(
@@ -116,27 +117,27 @@ class StagedRunner(ABC):
         batch = self._advance(point, exit_index, batch)
         if not point.needs_head[exit_index]:
             return batch
-        last = exit_index == len(point.limit_at) - 1
+        last = exit_index == len(point.limits) - 1
         output = self._exit(exit_index, batch, score=point.is_open[exit_index] and not last)
         if last:
             write(batch.rows, exit_index, output)
             return None
         if output.scores is None:
             return batch
-        limit, samples = point.limit_at[exit_index], len(batch)
+        limit, samples = point.limits[exit_index], len(batch)
         if samples == 1:  # as numbers, which takes a tenth of the time
             count = int(stops(output.scores.item(), limit))
         else:
             stop = stops(output.scores, limit)
-            count = int(stop.count_nonzero())
+            count = int(namespace(stop).count_nonzero(stop))
         if not count:
             return batch  # as it is: nothing is copied
         if count == samples:
             write(batch.rows, exit_index, output)
             return None
-        leaving = stop.nonzero().squeeze(1)
+        leaving = positions(stop)
         write(batch.rows[leaving], exit_index, output.take(leaving))
-        staying = batch.take((~stop).nonzero().squeeze(1))
+        staying = batch.take(positions(~stop))
         return staying.with_state(self._trim(staying.state))
 
     def _force(
@@ -147,7 +148,7 @@ class StagedRunner(ABC):
         buffer.write(batch.rows, exit_index, output, forced=True)
 
     def _buffer(self, samples: int) -> OutputBuffer:
-        return OutputBuffer(samples, self.num_classes)
+        return OutputBuffer(samples, self.num_classes, self.library)
 
     def _finish(self, point: OperatingPoint, buffer: OutputBuffer) -> RunOutput:
         output = buffer.finish(point, self._confidence)
@@ -200,7 +201,7 @@ class StagedRunner(ABC):
     def _running(self, samples: int) -> Iterator[None]:
         """The mode in which stages run; if memory runs out, the error suggests a batch size."""
         try:
-            with torch.inference_mode(), self._mode():
+            with self._mode():
                 yield
         except Exception as error:  # ONNX Runtime's errors share no other class
             if not _is_out_of_memory(error):
@@ -208,7 +209,7 @@ class StagedRunner(ABC):
             raise MemoryLimitError(_advice(samples)) from error
 
     def _mode(self) -> AbstractContextManager[Any]:
-        """What else holds while stages run, such as a precision."""
+        """In which mode and precision of its library stages run."""
         return nullcontext()
 
     @property
@@ -327,7 +328,7 @@ class _Stream:
         states = self._runner._align([batch.state for batch in batches])
         for batch, state in zip(batches, states, strict=True):
             groups.setdefault(repr(join_key(state)), []).append((batch, state))
-        with torch.inference_mode():
+        with self._runner._mode():
             return [join_batches(*zip(*group, strict=True)) for group in groups.values()]
 
 
@@ -348,10 +349,10 @@ class _OutputQueue:
         self._missing[self.next_row] = expected
         self.next_row += max(buffer.samples, 1)  # an empty batch has a row of its own, too
 
-    def write(self, rows: Tensor, exit_index: int, output: ExitOutput) -> None:
+    def write(self, rows: Array, exit_index: int, output: ExitOutput) -> None:
         """Pass answers on to the batches that they belong to."""
         for first, buffer in self._buffers:
-            own = ((rows >= first) & (rows < first + buffer.samples)).nonzero().squeeze(1)
+            own = positions((rows >= first) & (rows < first + buffer.samples))
             if len(own):
                 buffer.write(rows[own] - first, exit_index, output.take(own))
                 self._missing[first] -= len(own)
@@ -365,8 +366,8 @@ class _OutputQueue:
 
 
 @lru_cache(maxsize=8)  # of the same few batches, since nobody changes them
-def _rows(first: int, samples: int) -> Tensor:
-    return torch.arange(first, first + samples)
+def _rows(library: Any, first: int, samples: int) -> Array:  # noqa: ANN401
+    return library.arange(first, first + samples)
 
 
 def _checked_deadline(deadline: float) -> float:
@@ -376,7 +377,7 @@ def _checked_deadline(deadline: float) -> float:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
         return True
     return any(phrase in str(error) for phrase in OUT_OF_MEMORY)
 

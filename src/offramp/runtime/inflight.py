@@ -3,15 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from offramp.answers import Answer, CurrentExit
-from offramp.networks.state import State, join, named_leaves, take
+from offramp.arrays import Array, all_finite, is_floating, namespace, positions
+from offramp.networks.state import Shared, State, join, named_leaves, take
 from offramp.runtime.operating_point import OperatingPoint
 from offramp.runtime.output import ExitOutput
-from offramp.scorers import History
 
 
 @dataclass(eq=False, slots=True)
@@ -19,57 +16,48 @@ class HistoryBuffer:
     """Logits and answers of the exits so far, as far as anything reads them."""
 
     # `[n, M, K]`, filled up to the current exit; None if nothing looks back
-    logits: Tensor | None = None
+    logits: Array | None = None
     # the same for the answers; None if nothing looks back, or if they are the logits
-    answers: Tensor | None = None
+    answers: Array | None = None
 
     @classmethod
-    def empty(cls, point: OperatingPoint, samples: int, num_classes: int) -> "HistoryBuffer":
-        """Before the first exit."""
+    def empty(
+        cls,
+        point: OperatingPoint,
+        samples: int,
+        num_classes: int,
+        library: Any,  # noqa: ANN401 - numpy or torch
+    ) -> "HistoryBuffer":
+        """Before the first exit, in arrays of a library."""
         if not point.keeps_logits:
             return cls()
         # a head that was skipped by mistake shows up as NaN, not as a plausible answer.
-        logits = torch.full((samples, len(point.costs), num_classes), torch.nan)
-        return cls(logits, torch.full_like(logits, torch.nan) if point.keeps_answers else None)
+        shape = (samples, len(point.costs), num_classes)
+        logits = library.full(shape, math.nan, dtype=library.float32)
+        return cls(logits, library.full_like(logits, math.nan) if point.keeps_answers else None)
 
-    def add(self, exit_index: int, logits: Tensor, answer: Answer) -> History:
-        """The exits up to this one, with new logits `[n, K]` and what `answer` makes of them."""
-        so_far = _appended(self.logits, exit_index, logits)
-        if type(answer) is CurrentExit:
-            return History(so_far, so_far, logits)
-        answered = answer.answer_at(so_far)
-        return History(so_far, _appended(self.answers, exit_index, answered), answered)
-
-    def take(self, index: Tensor) -> "HistoryBuffer":
+    def take(self, index: Array) -> "HistoryBuffer":
         """Keep some of the samples."""
         parts = self.logits, self.answers
         return HistoryBuffer(*(None if part is None else part[index] for part in parts))
-
-
-def _appended(kept: Tensor | None, exit_index: int, values: Tensor) -> Tensor:
-    """`[n, m+1, K]` with new values `[n, K]` last; if none are kept, they stand in for earlier."""
-    if kept is None:
-        return values.unsqueeze(1).expand(-1, exit_index + 1, -1)
-    kept.select(1, exit_index).copy_(values)
-    return kept.narrow(1, 0, exit_index + 1)
 
 
 @dataclass(eq=False, slots=True)  # made once per exit: a frozen one takes three times as long
 class InFlightBatch:
     """n samples between two stages; never changed."""
 
-    rows: Tensor  # `[n]` int64, the rows of the output that their answers go to
+    rows: Array  # `[n]` int64, the rows of the output that their answers go to
     state: State  # what the next stage takes
     history: HistoryBuffer  # what the exits so far have returned
     said: ExitOutput | None = None  # by the exit behind the last stage, where it ran with it
 
     def __len__(self) -> int:
-        return self.rows.shape[0]  # faster than len
+        return int(self.rows.shape[0])  # faster than len
 
-    def take(self, index: Tensor) -> "InFlightBatch":
+    def take(self, index: Array) -> "InFlightBatch":
         """Keep some of the samples: the tensors really become smaller."""
-        state = take(self.state, index.to(_device_of(self.state)))
         said = None if self.said is None else self.said.take(index)
+        state = take(self.state, index)
         return InFlightBatch(self.rows[index], state, self.history.take(index), said)
 
     def with_state(self, state: State) -> "InFlightBatch":
@@ -85,28 +73,24 @@ def join_batches(batches: Sequence[InFlightBatch], states: Sequence[State]) -> I
         _concatenated([batch.history.logits for batch in batches]),
         _concatenated([batch.history.answers for batch in batches]),
     )
-    return InFlightBatch(torch.cat([batch.rows for batch in batches]), join(states), history)
+    rows = _concatenated([batch.rows for batch in batches])
+    return InFlightBatch(rows, join(states), history)
 
 
-def _concatenated(parts: Sequence[Tensor | None]) -> Tensor | None:
+def _concatenated(parts: Sequence[Array | None]) -> Array | None:
     present = [part for part in parts if part is not None]
-    return torch.cat(present) if present else None
+    return namespace(present[0]).concatenate(present) if present else None
 
 
-def finite_samples(state: State) -> Tensor | None:
+def finite_samples(state: State) -> Array | None:
     """Positions of the samples without NaN or infinite values; None if all are finite."""
-    finite: Tensor | None = None
+    finite: Array | None = None
     for _, leaf in named_leaves(state):
-        if isinstance(leaf, Tensor) and leaf.is_floating_point():
-            # a single sum shows whether anything is wrong, which is rare.
-            if math.isfinite(leaf.sum().item()):
-                continue
-            fine = leaf.flatten(1).isfinite().all(dim=1)
-            finite = fine if finite is None else finite & fine
+        if isinstance(leaf, Shared) or not is_floating(leaf) or all_finite(leaf):
+            continue
+        fine = namespace(leaf).isfinite(leaf.reshape(len(leaf), -1)).all(1)
+        finite = fine if finite is None else finite & fine
     if finite is None or bool(finite.all()):
         return None
-    return finite.nonzero().squeeze(1).cpu()
-
-
-def _device_of(state: State) -> torch.device:
-    return next(leaf.device for _, leaf in named_leaves(state) if isinstance(leaf, Tensor))
+    found = positions(finite)
+    return found.cpu() if hasattr(found, "cpu") else found

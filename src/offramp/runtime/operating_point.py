@@ -1,64 +1,31 @@
 """One operating point of a policy, as every runner needs it: what has to run, and who stops."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
-from torch import Tensor
-
-from offramp.answers import CurrentExit
-from offramp.policy import Policy
-from offramp.scorers import History
-from offramp.thresholds.rule import exits_taken, rounded_up
-
-TOLERANCE = 1e-4  # of a score; changing the batch size in float32 changes far less
-
 
 @dataclass(frozen=True, eq=False)
 class OperatingPoint:
-    """One operating point, ready to run; it never changes, so threads can share it."""
+    """One operating point, ready to run; it never changes, so threads can share it.
+
+    Plain numbers: taking one from an array costs time at every exit.
+    """
 
     index: int  # its number among the policy's points
-    limits: Tensor  # `[M]` float32, thresholds rounded up; `+inf` where an exit is closed
+    # `[M]`, thresholds rounded up to float32; `+inf` where an exit is closed
+    limits: tuple[float, ...]
     # `[M]`, whether the head has to run: its exit is open, or something later reads its logits
     needs_head: tuple[bool, ...]
     keeps_logits: bool  # whether anything reads the logits of earlier exits
     # whether anything reads the answers at earlier exits, where these are not the logits
     # themselves
     keeps_answers: bool
-    costs: Tensor  # `[M]` float64, cumulative, as shares of the network without exits
+    costs: tuple[float, ...]  # `[M]`, cumulative, as shares of the network without exits
     expected_cost: float  # mean cost on val
-    expected_shares: Tensor  # `[M]`, the share of val samples that left at each exit
+    expected_shares: tuple[float, ...]  # `[M]`, of val samples that left at each exit
     val_samples: int  # number of those samples; 1 if unknown
-
-    @classmethod
-    def of(cls, policy: Policy, reads_logits: Sequence[bool]) -> "OperatingPoint":
-        """Work out what has to run, given which heads `[M]` read the logits before them."""
-        limits = rounded_up(policy.thresholds, torch.float32)
-        keeps = policy.answer.reads_history or policy.scorer.reads_history or any(reads_logits)
-        assert policy.selected is not None, "thresholds are those of a point"
-        return cls(
-            index=policy.selected,
-            limits=limits,
-            needs_head=needed_heads(policy, open_exits(limits), reads_logits),
-            keeps_logits=keeps,
-            keeps_answers=keeps and type(policy.answer) is not CurrentExit,
-            costs=policy.cost_shares,
-            expected_cost=float(policy.points.budgets[policy.selected]),
-            expected_shares=policy.points.shares[policy.selected],
-            val_samples=val_samples(policy),
-        )
-
-    @cached_property
-    def limit_at(self) -> tuple[float, ...]:
-        """The limits as numbers: taking one from a tensor costs time at every exit."""
-        return tuple(self.limits.tolist())
-
-    @cached_property
-    def cost_at(self) -> tuple[float, ...]:
-        """The costs as numbers."""
-        return tuple(self.costs.tolist())
 
     @cached_property
     def is_open(self) -> tuple[bool, ...]:
@@ -66,78 +33,11 @@ class OperatingPoint:
         return open_exits(self.limits)
 
 
-def open_exits(limits: Tensor) -> tuple[bool, ...]:
+def open_exits(limits: Sequence[float]) -> tuple[bool, ...]:
     """Whether a sample can stop at each exit, `[M]`: the last one always stops.
 
     Example:
-        >>> open_exits(torch.tensor([0.5, torch.inf, torch.inf]))
+        >>> open_exits([0.5, math.inf, math.inf])
         (True, False, True)
     """
-    return (*(limits[:-1] < torch.inf).tolist(), True)
-
-
-def val_samples(policy: Policy) -> int:
-    """Number of val samples that the operating points were tuned on; 1 if unknown."""
-    samples = [use.samples for use in policy.uses if use.step == "tune"]
-    return samples[-1] if samples else 1
-
-
-def needed_heads(
-    policy: Policy, is_open: Sequence[bool], reads_logits: Sequence[bool]
-) -> tuple[bool, ...]:
-    """Whether each head `[M]` has to run: its exit is open, or something later reads it."""
-    last = len(is_open) - 1
-    # The last exit from which something looks back: the very last one for an answer, and the
-    # last open one before it for a scorer.
-    looks_back = [i for i in range(last) if is_open[i] and policy.scorer.reads_history]
-    looks_back += [i for i, reads in enumerate(reads_logits) if reads]
-    looks_back += [last] if policy.answer.reads_history else []
-    until = max(looks_back, default=0)
-    return tuple(is_open[i] or i < until for i in range(last + 1))
-
-
-def answer_and_score(
-    policy: Policy, logits: Tensor, earlier: Tensor | None, score: bool = True
-) -> tuple[Tensor, Tensor | None]:
-    """Apply a policy's answer and scorer at one exit: tensors in, tensors out.
-
-    Takes the logits `[n, m+1, K]` of the exits so far and the answers `[n, m, K]` before this one,
-    which may be anything and None if nothing reads them. Returns the logits to answer with
-    `[n, K]`, and the stop scores `[n]` or, at the last exit or if not wanted, None.
-    """
-    answer = policy.answer.answer_at(logits)
-    if not score:
-        return answer, None
-    answers = logits
-    if type(policy.answer) is not CurrentExit:
-        now = answer.unsqueeze(1)
-        answers = now.expand_as(logits) if earlier is None else torch.cat([earlier, now], dim=1)
-    return answer, policy.scorer.score_at(History(logits, answers)).float()
-
-
-def near_threshold(scores: Tensor, thresholds: Tensor, tolerance: float = TOLERANCE) -> Tensor:
-    """Samples that rounding errors in their scores could send to another exit.
-
-    Batch sizes, precisions and export formats change the last bits of a score. Decisions agree
-    for all other samples.
-
-    Args:
-        scores: `[N, M]`.
-        thresholds: `[M]`.
-        tolerance: Largest rounding error.
-
-    Returns:
-        bool `[N]`: the score at the exit taken, or at an earlier one, is within the tolerance of
-        its threshold.
-
-    Example:
-        >>> scores = torch.tensor([[0.5, 1.0], [0.7, 1.0]])
-        >>> near_threshold(scores, torch.tensor([0.70005, 0.0]))
-        tensor([False,  True])
-    """
-    close = (scores.double() - thresholds.double()).abs() <= tolerance
-    # Also at the exit taken: just above the threshold, the sample might have continued.
-    reached = torch.arange(scores.shape[1]) <= exits_taken(scores, thresholds).long()[:, None]
-    close[:, -1] = False  # the last exit always stops
-    result: Tensor = (close & reached).any(dim=1)
-    return result
+    return (*(limit < math.inf for limit in limits[:-1]), True)

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from offramp.arrays import Array, all_finite, namespace, positions
 from offramp.runtime.operating_point import OperatingPoint
 
 # Answers `[n, K]`, exits `[n]` and scores `[n]` -> `[n]`, the probability that each is right.
-ConfidenceFunction: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+ConfidenceFunction: TypeAlias = Callable[[Array, Array, Array], Array]
 
 DOUBT = 0.5  # below it an answer is more probably wrong than right
 DIGITS = 6  # of confidence and cost in a record
@@ -36,10 +36,10 @@ SHOWN = 10  # predictions in the text of an output
 class Taken(NamedTuple):
     """Where each of N samples left, `[N]` each; `RunOutput` says what they mean."""
 
-    exits: Tensor
-    scores: Tensor
-    costs: Tensor
-    stopped: Tensor
+    exits: Array
+    scores: Array
+    costs: Array
+    stopped: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,8 @@ class RunOutput:
     """The answers to a batch of N samples.
 
     All but the logits is worked out when it is first read: for a single sample in a small
-    network that takes as long as a stage.
+    network that takes as long as a stage. Of tensors, or of numpy arrays where `OnnxRunner` was
+    given such.
 
     Attributes:
         logits: `[N, K]` float32, what was answered with; NaN for a sample that failed.
@@ -67,12 +68,14 @@ class RunOutput:
          'cost': 0.25}
     """
 
-    logits: Tensor
+    logits: Array
     taken_source: Taken | Callable[[], Taken] = field(repr=False)
-    confidence_source: Tensor | ConfidenceFunction = field(repr=False)
+    confidence_source: Array | ConfidenceFunction = field(repr=False)
 
     def __repr__(self) -> str:
-        exits, counts = self.taken.exits.unique(return_counts=True)
+        if not len(self):
+            return "RunOutput(no samples)"
+        exits, counts = namespace(self.exits).unique(self.exits, return_counts=True)
         left = ", ".join(
             f"{c} at {e}" for e, c in zip(exits.tolist(), counts.tolist(), strict=True)
         )
@@ -86,13 +89,12 @@ class RunOutput:
         )
 
     @cached_property
-    def predictions(self) -> Tensor:
+    def predictions(self) -> Array:
         """`[N]` int64, the answered class; -1 for a sample that failed."""
-        best = self.logits.argmax(dim=1)
-        # A single sum shows whether anything is wrong, which is rare.
-        if math.isfinite(self.logits.sum().item()):
+        best, library = self.logits.argmax(1), namespace(self.logits)
+        if all_finite(self.logits):
             return best
-        return best.masked_fill(~self.logits.isfinite().all(dim=1), -1)
+        return library.where(library.isfinite(self.logits).all(1), best, -1)
 
     @cached_property
     def taken(self) -> Taken:
@@ -101,12 +103,12 @@ class RunOutput:
         return source if isinstance(source, Taken) else source()
 
     @property
-    def exits(self) -> Tensor:
+    def exits(self) -> Array:
         """`[N]` int64, the exit at which each sample left; -1 if it never reached one."""
         return self.taken.exits
 
     @property
-    def scores(self) -> Tensor:
+    def scores(self) -> Array:
         """`[N]` float32, the stop score there.
 
         `+inf` at the last exit, where none is needed, and NaN where a deadline cut the sample off
@@ -115,7 +117,7 @@ class RunOutput:
         return self.taken.scores
 
     @property
-    def costs(self) -> Tensor:
+    def costs(self) -> Array:
         """`[N]` float64, as shares of the network without exits.
 
         Their mean compares with a budget. As on val, every head up to the exit is charged.
@@ -123,24 +125,24 @@ class RunOutput:
         return self.taken.costs
 
     @property
-    def stopped(self) -> Tensor:
+    def stopped(self) -> Array:
         """A bool `[N]`: the policy itself stopped the sample, before the last exit."""
         return self.taken.stopped
 
     @cached_property
-    def confidence(self) -> Tensor:
+    def confidence(self) -> Array:
         """`[N]` float32, the calibrated probability that the answer is right.
 
         It is fitted on held_out and is not the stop score. NaN where the policy has none (see
         `Policy.confidence`) or the sample failed.
         """
-        if isinstance(self.confidence_source, Tensor):
+        if not callable(self.confidence_source):
             return self.confidence_source
-        stated = self.confidence_source(self.logits, self.exits.clamp_min(0), self.scores)
-        return stated.masked_fill(self.failed, torch.nan)
+        stated = self.confidence_source(self.logits, self.exits.clip(0), self.scores)
+        return namespace(stated).where(self.failed, math.nan, stated)
 
     @property
-    def likely_wrong(self) -> Tensor:
+    def likely_wrong(self) -> Array:
         """A bool `[N]`: the policy itself stopped the sample, with a `confidence` below 0.5.
 
         Such samples were stopped as hopeless; hand them to a person or to a larger model.
@@ -148,23 +150,36 @@ class RunOutput:
         return self.stopped & (self.confidence < DOUBT)
 
     @property
-    def failed(self) -> Tensor:
+    def failed(self) -> Array:
         """A bool `[N]`: there is no answer, because inputs or logits were not finite."""
         return self.predictions < 0
 
     def __len__(self) -> int:
         return len(self.logits)
 
-    def __getitem__(self, rows: slice | Tensor) -> "RunOutput":
+    def __getitem__(self, rows: slice | Array) -> "RunOutput":
         source = self.confidence_source
-        stated = source[rows] if isinstance(source, Tensor) else source
+        stated = source if callable(source) else source[rows]
         return RunOutput(self.logits[rows], Taken(*(each[rows] for each in self.taken)), stated)
+
+    def as_tensors(self) -> "RunOutput":
+        """The same in tensors of torch, from numpy arrays, in the memory that they have."""
+        source = self.confidence_source
+
+        def confidence(*parts: Array) -> Array:
+            return as_tensor(source(*(part.numpy() for part in parts)))
+
+        return RunOutput(
+            as_tensor(self.logits),
+            lambda: Taken(*map(as_tensor, self.taken)),
+            confidence if callable(source) else as_tensor(source),
+        )
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
         """Pickled with its confidence: another process needs no policy to read it."""
         return RunOutput, (self.logits, self.taken, self.confidence)
 
-    def columns(self) -> dict[str, Tensor]:
+    def columns(self) -> dict[str, Array]:
         """The answers as columns `[N]` for a table; see `OUTPUT_COLUMNS`."""
         return {name: getattr(self, attribute) for name, attribute in OUTPUT_COLUMNS.items()}
 
@@ -180,6 +195,13 @@ class RunOutput:
         return [_record(row, class_names) for row in zip(*columns, strict=True)]
 
 
+def as_tensor(array: Array) -> Array:
+    """An array of numpy as a tensor in the same memory."""
+    import torch  # who asks for tensors has it
+
+    return torch.from_numpy(array)
+
+
 def _record(row: tuple[Any, ...], class_names: Sequence[str] | None) -> dict[str, Any]:
     prediction, confidence, likely_wrong, exit_index, cost, failed = row
     name = None if failed or class_names is None else class_names[prediction]
@@ -192,29 +214,31 @@ def _record(row: tuple[Any, ...], class_names: Sequence[str] | None) -> dict[str
 class ExitOutput(NamedTuple):
     """What one exit returns for n samples."""
 
-    answer: Tensor  # `[n, K]` float32, what they are answered with if they stop
-    scores: Tensor | None = None  # `[n]` float32, the stop scores; None where none was computed
+    answer: Array  # `[n, K]` float32, what they are answered with if they stop
+    scores: Array | None = None  # `[n]` float32, the stop scores; None where none was computed
 
-    def take(self, index: Tensor) -> "ExitOutput":
+    def take(self, index: Array) -> "ExitOutput":
         """Keep some of the samples."""
-        return ExitOutput(*(None if part is None else part[index] for part in self))  # type: ignore[arg-type]
+        return ExitOutput(*(None if part is None else part[index] for part in self))
 
 
 class OutputBuffer:
     """Collects the answers to a batch of `samples` as they leave, each of them once.
 
+    They are arrays of `library`, numpy or torch.
+
     `forced` counts those that a deadline cut short, and `failed`, once it is finished, those
     without an answer.
     """
 
-    def __init__(self, samples: int, num_classes: int) -> None:
-        self.samples = samples
+    def __init__(self, samples: int, num_classes: int, library: Any) -> None:  # noqa: ANN401
+        self.samples, self._library = samples, library
         self.forced = self.failed = 0
         self._num_classes = num_classes
         self._parts: list[_Part] = []
 
     def write(
-        self, rows: Tensor, exit_index: int, output: ExitOutput, forced: bool = False
+        self, rows: Array, exit_index: int, output: ExitOutput, forced: bool = False
     ) -> None:
         """Add the answers of the samples in `rows [n]`, which leave at one exit."""
         self._parts.append(_Part(rows, exit_index, output, forced))
@@ -224,21 +248,22 @@ class OutputBuffer:
         self, point: OperatingPoint, confidence: ConfidenceFunction | None = None
     ) -> RunOutput:
         """Put the answers in order; `confidence` computes confidences when they are read."""
-        parts = self._all_parts()
+        parts, library = self._all_parts(), self._library
         # A batch that leaves together is in order already.
-        order = torch.cat([part.rows for part in parts]).argsort() if len(parts) > 1 else None
+        rows = [part.rows for part in parts]
+        order = library.concatenate(rows).argsort() if len(parts) > 1 else None
         logits = _ordered([part.output.answer for part in parts], order)
         stated = confidence or _unknown
-        is_fine = math.isfinite(logits.sum().item())
+        is_fine = all_finite(logits)
         if is_fine and order is None:
             return RunOutput(logits, lambda: _taken(parts, None, point), stated)
         taken = _taken(parts, order, point)
         if is_fine:
             return RunOutput(logits, taken, stated)
-        failed = ~logits.isfinite().all(dim=1)
-        self.failed = int(failed.count_nonzero())
-        logits = logits.masked_fill(failed[:, None], torch.nan)
-        costs = taken.costs.masked_fill(taken.exits < 0, 0.0)
+        failed = ~library.isfinite(logits).all(1)
+        self.failed = int(library.count_nonzero(failed))
+        logits = library.where(failed[:, None], math.nan, logits)
+        costs = library.where(taken.exits < 0, 0.0, taken.costs)
         taken = taken._replace(costs=costs, stopped=taken.stopped & ~failed)
         return RunOutput(logits, taken, stated)
 
@@ -247,61 +272,63 @@ class OutputBuffer:
         # Plain numbers: for a single sample, every operation on arrays takes longer than all this.
         if not self.failed:
             return [part.exit_index for part in self._parts for _ in range(part.rows.shape[0])]
-        return output.exits[~output.failed].tolist()
+        exits: list[int] = output.exits[~output.failed].tolist()
+        return exits
 
     def _all_parts(self) -> list["_Part"]:
         """What was written and, where samples never reached an exit, a part without answers."""
         if self._parts and sum(len(part.rows) for part in self._parts) == self.samples:
             return self._parts
-        missing = torch.ones(self.samples, dtype=torch.bool)
+        library = self._library
+        missing = library.ones(self.samples, dtype=library.bool)
         for part in self._parts:
             missing[part.rows] = False
-        rows = missing.nonzero().squeeze(1)
-        nothing = torch.full((len(rows), self._num_classes), torch.nan)
+        rows = positions(missing)
+        nothing = library.full((len(rows), self._num_classes), math.nan, dtype=library.float32)
         return [*self._parts, _Part(rows, -1, ExitOutput(nothing), forced=False)]
 
 
 class _Part(NamedTuple):
     """The answers of n samples that left at one exit; -1 if they never reached one."""
 
-    rows: Tensor  # `[n]`
+    rows: Array  # `[n]`
     exit_index: int
     output: ExitOutput
     forced: bool
 
-    def filled(self, value: float) -> Tensor:
+    def filled(self, value: float, dtype: str) -> Array:
         """The same value for each of them, `[n]`."""
-        return torch.full((len(self.rows),), value)
+        library = namespace(self.rows)
+        return library.full((len(self.rows),), value, dtype=getattr(library, dtype))
 
-    def scores(self, last: int) -> Tensor:
+    def scores(self, last: int) -> Array:
         if self.exit_index == last:
-            return self.filled(math.inf)
-        return self.filled(math.nan) if self.output.scores is None else self.output.scores
-
-    def costs(self, point: OperatingPoint) -> Tensor:
-        return torch.full((len(self.rows),), point.cost_at[self.exit_index], dtype=torch.float64)
+            return self.filled(math.inf, "float32")
+        found = self.output.scores
+        return self.filled(math.nan, "float32") if found is None else found
 
     def stopped(self, last: int) -> bool:
         return self.exit_index < last and not self.forced
 
 
-def _ordered(parts: list[Tensor], order: Tensor | None) -> Tensor:
-    """The parts in the order of the input, as a tensor that may be changed."""
+def _ordered(parts: list[Array], order: Array | None) -> Array:
+    """The parts in the order of the input, as an array that may be changed."""
     if order is not None:
-        return torch.cat(parts)[order]
-    return parts[0].clone() if parts[0].is_inference() else parts[0]
+        return namespace(order).concatenate(parts)[order]
+    (part,) = parts
+    return part.clone() if not isinstance(part, np.ndarray) and part.is_inference() else part
 
 
-def _unknown(answers: Tensor, exits: Tensor, scores: Tensor) -> Tensor:
+def _unknown(answers: Array, exits: Array, scores: Array) -> Array:
     """The confidence of a policy that states none."""
-    return torch.full_like(scores, torch.nan)
+    return namespace(scores).full_like(scores, math.nan)
 
 
-def _taken(parts: Sequence[_Part], order: Tensor | None, point: OperatingPoint) -> Taken:
-    last = len(point.costs) - 1
+def _taken(parts: Sequence[_Part], order: Array | None, point: OperatingPoint) -> Taken:
+    costs, last = point.costs, len(point.costs) - 1
     return Taken(
-        exits=_ordered([part.filled(part.exit_index) for part in parts], order),
+        exits=_ordered([part.filled(part.exit_index, "int64") for part in parts], order),
         scores=_ordered([part.scores(last) for part in parts], order),
-        costs=_ordered([part.costs(point) for part in parts], order),
-        stopped=_ordered([part.filled(part.stopped(last)) for part in parts], order),
+        costs=_ordered([part.filled(costs[part.exit_index], "float64") for part in parts], order),
+        stopped=_ordered([part.filled(part.stopped(last), "bool") for part in parts], order),
     )

@@ -2,9 +2,9 @@
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,11 @@ from torch.fx.node import Argument
 from torch.nn.functional import linear
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from offramp.answers import Answer, CurrentExit
 from offramp.errors import GuaranteeWarning, NetworkError, OriginError, OriginWarning
 from offramp.machine import AutoPrecision, autocast, device_for, to_precision
 from offramp.networks.inputs import AnyInput, Inputs, as_batch
-from offramp.networks.network import EarlyExitNetwork
+from offramp.networks.network import EarlyExitNetwork, check_has_exits
 from offramp.networks.state import (
     Shared,
     State,
@@ -29,9 +30,11 @@ from offramp.networks.state import (
 from offramp.policy import Policy
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.inflight import HistoryBuffer, InFlightBatch
+from offramp.runtime.of_policy import point_of
 from offramp.runtime.operating_point import OperatingPoint
 from offramp.runtime.output import ExitOutput
 from offramp.runtime.stats import Ladder, Operation, hold_window
+from offramp.scorers import History
 
 Module: TypeAlias = Callable[..., Any]
 """A stage or a head, or what is called instead of it."""
@@ -84,6 +87,8 @@ class Runner(StagedRunner):
         >>> output.predictions.shape, bool(output.costs.mean() <= 1)
         (torch.Size([16]), True)
     """
+
+    library: ClassVar[Any] = torch
 
     def __init__(  # noqa: PLR0913 - all but the first two by name
         self,
@@ -193,8 +198,10 @@ class Runner(StagedRunner):
         state: State = map_leaves(place, self.network.inputs.begin_counted(as_batch(x)))
         return state
 
-    def _mode(self) -> AbstractContextManager[Any]:
-        return autocast(self.device, self.precision)
+    @contextmanager
+    def _mode(self) -> Iterator[None]:
+        with torch.inference_mode(), autocast(self.device, self.precision):
+            yield
 
     def _advance(
         self, point: OperatingPoint, exit_index: int, batch: InFlightBatch
@@ -216,7 +223,7 @@ class Runner(StagedRunner):
     def _decide(
         self, exit_index: int, history: HistoryBuffer, logits: Tensor, score: bool
     ) -> ExitOutput:
-        seen = history.add(exit_index, logits, self._policy.answer)
+        seen = _seen(history, exit_index, logits, self._policy.answer)
         scores = self._scorers[exit_index](seen).float() if score else None
         return ExitOutput(seen.answer, scores)
 
@@ -225,6 +232,23 @@ class Runner(StagedRunner):
 
     def _align(self, states: Sequence[State]) -> list[State]:
         return self.network.align(states)
+
+
+def _seen(history: HistoryBuffer, exit_index: int, logits: Tensor, answer: Answer) -> History:
+    """The exits up to this one, with new logits `[n, K]` and what `answer` makes of them."""
+    so_far = _appended(history.logits, exit_index, logits)
+    if type(answer) is CurrentExit:
+        return History(so_far, so_far, logits)
+    answered = answer.answer_at(so_far)
+    return History(so_far, _appended(history.answers, exit_index, answered), answered)
+
+
+def _appended(kept: Tensor | None, exit_index: int, values: Tensor) -> Tensor:
+    """`[n, m+1, K]` with new values `[n, K]` last; if none are kept, they stand in for earlier."""
+    if kept is None:
+        return values.unsqueeze(1).expand(-1, exit_index + 1, -1)
+    kept.select(1, exit_index).copy_(values)
+    return kept.narrow(1, 0, exit_index + 1)
 
 
 def _selected(policy: Policy) -> int:
@@ -239,7 +263,7 @@ def _moved(policy: Policy, index: int) -> Policy:
 
 
 def _point_maker(policy: Policy, reads_logits: Sequence[bool]) -> Callable[[int], OperatingPoint]:
-    return lambda index: OperatingPoint.of(_moved(policy, index), reads_logits)
+    return lambda index: point_of(_moved(policy, index), reads_logits)
 
 
 def _compiled(network: EarlyExitNetwork, backend: bool | str) -> tuple[list[Module], list[Module]]:
@@ -335,11 +359,7 @@ def _close_leaves(leaf: Tensor | Shared, expected: Tensor | Shared) -> bool:
 
 def network_of(policy: Policy, network: EarlyExitNetwork) -> EarlyExitNetwork:
     """The network with the exits of a policy, which must have been fitted for this very one."""
-    if not isinstance(network, EarlyExitNetwork):
-        raise NetworkError(
-            f"a runner needs an EarlyExitNetwork, got {type(network).__name__}: put exits on it "
-            "with offramp.attach"
-        )
+    check_has_exits(network, "a runner")
     if policy.kind != "logits":
         raise NetworkError(
             f"this policy is for {policy.kind} without logits, and a network has logits: use "

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from offramp.errors import BudgetError, ConfigError
-from offramp.runtime.drift import STEP, DriftAlarm, MovingDriftAlarm
+from offramp.runtime.drift import STEP, DriftAlarm, Floats, MovingDriftAlarm
 from offramp.runtime.operating_point import OperatingPoint
 from offramp.thresholds.points import ROUNDING, OperatingPoints
 
@@ -43,9 +41,9 @@ class RunStats:
     failed: int
     forced: int
     mean_cost: float
-    exit_shares: Tensor
+    exit_shares: Floats
     expected_cost: float
-    expected_shares: Tensor
+    expected_shares: Floats
     drift: bool
     log_evidence: float
     false_alarm_rate: float
@@ -246,10 +244,10 @@ class Operation:
         # however often the budget is changed.
         rate = self._rate / (self._budgets_set * (self._budgets_set + 1))
         # A single val sample says nothing about the shares, so no alarm is ever raised.
-        shares = point.expected_shares.numpy()
+        shares = np.array(point.expected_shares)
         self._alarm = DriftAlarm(shares, point.val_samples, rate, point.is_open)
         self._exits = [0] * len(point.costs)
-        self._expected = torch.zeros(len(point.costs), dtype=torch.float64)  # in samples
+        self._expected = np.zeros(len(point.costs))  # in samples
         self._expected_cost = self._spent = 0.0
         self._unseen: list[int] = []  # exits that the alarm has not seen yet
         self._failed = self._forced = 0
@@ -294,27 +292,27 @@ class Operation:
         exits: Sequence[int],
         forced: int,
     ) -> None:
-        self._expected += len(exits) * point.expected_shares
+        self._expected += len(exits) * np.array(point.expected_shares)
         self._expected_cost += len(exits) * point.expected_cost
         # Seconds of an exit depend on the operating point, so they are added up at each.
-        cost = sum(point.cost_at[exit_index] for exit_index in exits)
+        cost = sum(point.costs[exit_index] for exit_index in exits)
         self._spent += cost
         if forced or not exits:
             return
         self._moving.add(point, np.bincount(exits, minlength=len(self._exits)))
         self.point = self.ladder[controller.add(self.point.index, len(exits), cost)]
 
-    def _mean_cost(self, samples: int, shares: Tensor) -> float:
+    def _mean_cost(self, samples: int, shares: Floats) -> float:
         if not samples:
             return float("nan")
         is_held = self._controller is not None
-        return self._spent / samples if is_held else float(shares @ self.point.costs)
+        return self._spent / samples if is_held else float(shares @ np.array(self.point.costs))
 
     def snapshot(self) -> RunStats:
         """Everything so far."""
         with self._lock:
             drift, samples, controller = self._is_drifting(), sum(self._exits), self._controller
-            shares = torch.tensor(self._exits, dtype=torch.float64) / max(samples, 1)
+            shares = np.array(self._exits) / max(samples, 1)
             held = controller is not None and samples > 0
             return RunStats(
                 samples=samples,
@@ -325,7 +323,9 @@ class Operation:
                 expected_cost=(
                     self._expected_cost / samples if held else self.point.expected_cost
                 ),
-                expected_shares=self._expected / samples if held else self.point.expected_shares,
+                expected_shares=(
+                    self._expected / samples if held else np.array(self.point.expected_shares)
+                ),
                 drift=drift,
                 log_evidence=(
                     self._alarm.log_evidence if controller is None else self._moving.log_evidence

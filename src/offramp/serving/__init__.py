@@ -1,10 +1,15 @@
 """A policy behind HTTP on one machine, and on a Ray cluster."""
 
-from offramp.serving.answers import Model
-from offramp.serving.columns import Columns, PolicyPredictor
-from offramp.serving.images import ImageReader
-from offramp.serving.ray import predict_dataset
-from offramp.serving.server import ServeConfig, serve
+from typing import TYPE_CHECKING
+
+from offramp.lazy import import_when_asked
+
+if TYPE_CHECKING:
+    from offramp.serving.answers import Model
+    from offramp.serving.columns import Columns, PolicyPredictor
+    from offramp.serving.images import ImageReader
+    from offramp.serving.ray import predict_dataset
+    from offramp.serving.server import ServeConfig, serve
 
 __all__ = [
     "Columns",
@@ -15,3 +20,16 @@ __all__ = [
     "predict_dataset",
     "serve",
 ]
+
+import_when_asked(
+    __name__,
+    {
+        "Columns": "columns",
+        "ImageReader": "images",
+        "Model": "answers",
+        "PolicyPredictor": "columns",
+        "ServeConfig": "server",
+        "predict_dataset": "ray",
+        "serve": "server",
+    },
+)

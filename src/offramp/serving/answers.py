@@ -7,20 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from offramp.data.load import Source
+from offramp.data.source import Source
 from offramp.errors import ConfigError, FileFormatError
 from offramp.hints import near_path
-from offramp.machine import find_device, keep_memory, to_precision
 from offramp.networks.inputs import Inputs, TextInput
-from offramp.networks.network import EarlyExitNetwork
+from offramp.onnx.graphs import Array
 from offramp.onnx.manifest import Manifest
 from offramp.onnx.runner import OnnxRunner
-from offramp.policy import Policy
 from offramp.runtime.engine import StagedRunner
-from offramp.runtime.runner import Runner
 from offramp.serving.images import ImageReader, images_of_run, takes_image_files
 from offramp.serving.requests import Query
 from offramp.storage import kind_of
@@ -126,32 +121,28 @@ class Model:
 
     def runner(
         self, device: str = "auto", precision: str = "float32", threads: int | None = None
-    ) -> Runner | OnnxRunner:
+    ) -> StagedRunner:
         """Load the network and the policy, and check that they belong together.
+
+        Only networks need torch; an export is loaded without it.
 
         Args:
             device: Where to run, see `Runner`; exports run on the CPU.
             precision: In which precision; exports run in float32.
-            threads: Of ONNX Runtime, for an export.
+            threads: Of torch, in the whole process, or of ONNX Runtime.
 
         Raises:
             FileFormatError: A folder is not on this machine, or is foreign or damaged.
             ConfigError, NetworkError, OriginError, BudgetError: They do not belong together.
         """
+        self.check_place(device, precision)
+        runner: StagedRunner
         if self.policy is None:
-            runner = self._onnx_runner(device, precision, threads)
+            runner = OnnxRunner(_existing(self.network), threads, hold_budget=self.hold_budget)
+            if self.budget is not None:
+                runner.set_budget(self.budget)
         else:
-            policy = Policy.load(_existing(self.policy))
-            policy = policy if self.budget is None else policy.at(budget=self.budget)
-            keep_memory()
-            place = find_device(device)
-            runner = Runner(
-                EarlyExitNetwork.load(_existing(self.network)),
-                policy,
-                device=place,
-                precision=to_precision(precision, place),
-                hold_budget=self.hold_budget,
-            )
+            runner = self._torch_runner(self.policy, device, precision, threads)
         names = self.class_names
         if names is not None and len(names) != runner.num_classes:
             raise ConfigError(
@@ -160,21 +151,48 @@ class Model:
             )
         return runner
 
-    def _onnx_runner(
-        self, device: str, precision: str, threads: int | None
-    ) -> "Runner | OnnxRunner":
-        if device not in ("auto", "cpu") or precision not in ("auto", "float32"):
-            raise ConfigError(
-                f"an export runs on the CPU in float32, got {device}, {precision}: leave them out"
-            )
-        runner = OnnxRunner(_existing(self.network), threads, hold_budget=self.hold_budget)
-        if self.budget is not None:
-            runner.set_budget(self.budget)
-        return runner
+    def check_place(self, device: str, precision: str) -> str:
+        """Where this will run, in words; raises `ConfigError` where it cannot."""
+        if self.policy is None:
+            if device not in ("auto", "cpu") or precision not in ("auto", "float32"):
+                raise ConfigError(
+                    f"an export runs on the CPU in float32, got {device}, {precision}: leave them "
+                    "out"
+                )
+            return "ONNX Runtime"
+        from offramp.machine import describe_device, find_device, to_precision  # needs torch
+
+        place = find_device(device)
+        return f"{describe_device(place)}, {to_precision(precision, place)}"
+
+    def _torch_runner(
+        self, policy: Path, device: str, precision: str, threads: int | None
+    ) -> StagedRunner:
+        import torch
+
+        from offramp.machine import find_device, keep_memory, to_precision
+        from offramp.networks.network import EarlyExitNetwork
+        from offramp.policy import Policy
+        from offramp.runtime.runner import Runner
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        found = Policy.load(_existing(policy))
+        keep_memory()
+        place = find_device(device)
+        return Runner(
+            EarlyExitNetwork.load(_existing(self.network)),
+            found if self.budget is None else found.at(budget=self.budget),
+            device=place,
+            precision=to_precision(precision, place),
+            hold_budget=self.hold_budget,
+        )
 
     def _inputs(self) -> Inputs:
         if self.policy is None:
             return Manifest.read(_existing(self.network)).inputs
+        from offramp.networks.network import EarlyExitNetwork  # needs torch
+
         return EarlyExitNetwork.load(_existing(self.network)).inputs
 
 
@@ -235,23 +253,26 @@ class Worker:
     def _collated(self, samples: Sequence[dict[str, Any]]) -> Any:  # noqa: ANN401
         if "input_ids" in samples[0]:
             return padded(samples)
-        return torch.stack([self._inputs(sample) for sample in samples])
+        return np.stack([self._inputs(sample) for sample in samples])
 
-    def _inputs(self, sample: Mapping[str, Any]) -> Tensor:
-        if "pixels" not in sample:
-            return torch.from_numpy(sample["inputs"])
-        assert self.images is not None, "pixels are refused where images are not taken"
-        return self.images.normalization(torch.from_numpy(sample["pixels"])[None])[0]
+    def _inputs(self, sample: Mapping[str, Any]) -> Array:
+        found: Array
+        if "pixels" in sample:
+            assert self.images is not None, "pixels are refused where images are not taken"
+            found = self.images.normalization(sample["pixels"])
+        else:
+            found = sample["inputs"]
+        return found
 
 
-def padded(texts: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """Texts of arrays `[length]` as one batch of tensors `[n, longest]`; padding is masked out."""
+def padded(texts: Sequence[dict[str, Any]]) -> dict[str, Array]:
+    """Texts of arrays `[length]` as one batch of arrays `[n, longest]`; padding is masked out."""
     length = max(len(text["input_ids"]) for text in texts)
     # Texts without segments lie entirely in the first one.
     names = {name for text in texts for name in text}
 
-    def widened(text: dict[str, Any], name: str) -> Tensor:
+    def widened(text: dict[str, Any], name: str) -> Array:
         array = text.get(name, np.zeros(len(text["input_ids"]), dtype=np.int64))
-        return torch.from_numpy(np.pad(array, (0, length - len(array))))
+        return np.pad(array, (0, length - len(array)))
 
-    return {name: torch.stack([widened(text, name) for text in texts]) for name in names}
+    return {name: np.stack([widened(text, name) for text in texts]) for name in names}

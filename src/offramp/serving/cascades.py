@@ -1,7 +1,7 @@
 """A cascade behind HTTP: each request is one item, which asks as few models as it needs."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,9 @@ from offramp.errors import ConfigError
 from offramp.policy import Policy
 from offramp.runtime.cascade import Cascade
 from offramp.runtime.cascade_run import CascadeAnswer
-from offramp.runtime.operating_point import OperatingPoint
+from offramp.runtime.of_policy import point_of
 from offramp.runtime.stats import Ladder, Operation
-from offramp.serving.requests import Query, RequestError, RequestSettings, json_query
-
-ReadItem = Callable[[Any], Any]
-"""Turns what stands under `item` in a request into an item as the models take it."""
+from offramp.serving.requests import Query, ReadItem, RequestError, RequestSettings, json_query
 
 
 class CascadeWorker:
@@ -32,7 +29,7 @@ class CascadeWorker:
         self._read = read or (lambda item: item)
         nothing_read = [False] * len(policy.exits)
         ladder = Ladder(
-            policy.points, lambda index: OperatingPoint.of(policy.at_point(index), nothing_read)
+            policy.points, lambda index: point_of(policy.at_point(index), nothing_read)
         )
         self.operation = Operation(ladder, policy.selected)
         self.num_classes = policy.num_classes

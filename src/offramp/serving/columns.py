@@ -140,7 +140,8 @@ class ColumnReader:
                 "images: give numbers"
             )
         # a missing file fails as an empty one does.
-        return torch.stack([self.images.inputs_from(value or b"") for value in values])
+        files = [self.images.inputs_from(value or b"") for value in values]
+        return torch.from_numpy(np.stack(files))
 
     def _rows(self, values: Array) -> Tensor:
         wanted = np.dtype(getattr(self.inputs, "dtype", "float32"))
@@ -175,7 +176,7 @@ def _texts(batch: Mapping[str, Array]) -> dict[str, Tensor]:
             )
         text.setdefault("attention_mask", np.ones_like(text["input_ids"]))
         texts.append({name: array.astype(np.int64) for name, array in text.items()})
-    return padded(texts)
+    return {name: torch.from_numpy(column) for name, column in padded(texts).items()}
 
 
 class PolicyPredictor:

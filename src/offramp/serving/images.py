@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
-from offramp.data.catalog import CATALOG
-from offramp.data.images import Decoder, Normalization
-from offramp.data.load import Source
-from offramp.data.reading import IMAGE_SUFFIXES
+from offramp.data.decoding import IMAGE_SUFFIXES, Decoder, Normalization
+from offramp.data.source import Source
 from offramp.errors import DataError, FileFormatError, NetworkError, OfframpError, OriginWarning
 from offramp.networks.inputs import ImageInput, Inputs
+
+Floats = npt.NDArray[np.float32]
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
@@ -41,26 +41,27 @@ class ImageReader:
     centre: float = 1.0  # share of the shorter side that is kept
     normalization: Normalization = field(default_factory=Normalization)  # the one used in training
 
-    def batches(self, files: Sequence[Path], batch_size: int) -> Iterator[Tensor]:
+    def batches(self, files: Sequence[Path], batch_size: int) -> Iterator[Floats]:
         """Float32 `[n, 3, S, S]`; NaN for files that cannot be read or decoded."""
         for start in range(0, len(files), batch_size):
-            yield torch.stack([self._read(path) for path in files[start : start + batch_size]])
+            yield np.stack([self._read(path) for path in files[start : start + batch_size]])
 
-    def _read(self, path: Path) -> Tensor:
+    def _read(self, path: Path) -> Floats:
         try:
             encoded = path.read_bytes()
         except OSError:
             encoded = b""
         return self.inputs_from(encoded)
 
-    def inputs_from(self, encoded: bytes) -> Tensor:
+    def inputs_from(self, encoded: bytes) -> Floats:
         """Float32 `[3, S, S]`, normalised; NaN if the image cannot be decoded."""
         pixels = self.decode(encoded)
         if pixels is None:
-            return torch.full((3, self.size, self.size), torch.nan)
-        return self.normalization(pixels[None])[0]
+            return np.full((3, self.size, self.size), np.nan, dtype=np.float32)
+        normal: Floats = self.normalization(pixels)
+        return normal
 
-    def decode(self, encoded: bytes) -> Tensor | None:
+    def decode(self, encoded: bytes) -> npt.NDArray[np.uint8] | None:
         """Uint8 pixels `[3, S, S]`; None if the image cannot be decoded."""
         try:
             return Decoder(self.size, self.centre)(encoded)
@@ -131,6 +132,8 @@ def images_of_run(
             stacklevel=3,
         )
         return ImageReader(inputs.height), None
+    from offramp.data.catalog import CATALOG  # data sets bring torch
+
     split = source.load()["test"]
     entry = CATALOG.get(source.data)
     reader = ImageReader(

@@ -8,23 +8,24 @@ import base64
 import binascii
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from offramp.data.text import Tokenizer, find_tokenizer
+from offramp.data.tokenizers import Tokenizer, find_tokenizer
 from offramp.errors import ConfigError, NetworkError, OfframpError
 from offramp.extras import require
-from offramp.machine import to_precision
+from offramp.names import PRECISIONS
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
 from offramp.serving.images import ImageReader
 
 Array = npt.NDArray[Any]
+ReadItem = Callable[[Any], Any]
+"""Turns what stands under `item` in a request into an item as the models of a cascade take it."""
 
 IMAGE_TYPES = ("image/png", "image/jpeg")
 FORMATS = ("PNG", "JPEG")
@@ -59,7 +60,10 @@ class RequestSettings:
             raise ConfigError(
                 f"`batch_wait` must lie in 0..{LONGEST_WAIT:g}, got {self.batch_wait}"
             )
-        to_precision(self.precision, torch.device("cpu"))  # raises if it is unknown
+        if self.precision not in PRECISIONS:
+            raise ConfigError(
+                f"`precision` must be {', '.join(PRECISIONS)}, got {self.precision!r}"
+            )
 
 
 class RequestError(OfframpError):
@@ -178,8 +182,7 @@ class RequestParser:
                 422, f"`input_ids` must be a list of numbers in 0..{inputs.vocabulary - 1}"
             )
         try:
-            batch = {key: torch.from_numpy(value)[None] for key, value in arrays.items()}
-            inputs.begin(batch)
+            inputs.begin({key: value[None] for key, value in arrays.items()})
         except NetworkError as error:
             raise RequestError(422, str(error)) from None
         arrays.setdefault("attention_mask", np.ones_like(ids))
@@ -195,7 +198,7 @@ class RequestParser:
             raise RequestError(422, "`text` must be a string that is not empty")
         with _TOKENIZING:
             tokens = self.tokenizer(
-                [text], truncation=True, max_length=inputs.max_length, return_tensors="pt"
+                [text], truncation=True, max_length=inputs.max_length, return_tensors="np"
             )
         kept = ("input_ids", "attention_mask", *(["token_type_ids"] * inputs.segments))
         return {name: np.asarray(tokens[name])[0] for name in kept if name in tokens}
@@ -210,7 +213,7 @@ class RequestParser:
         pixels = self.images.decode(encoded)
         if pixels is None:
             raise RequestError(422, "the image is damaged and cannot be decoded")
-        return pixels.numpy()
+        return pixels
 
     def _check_size(self, encoded: bytes) -> None:
         """Read the header only, and refuse images that are too large."""

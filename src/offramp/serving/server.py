@@ -7,17 +7,18 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from offramp.errors import ConfigError
 from offramp.extras import require
-from offramp.machine import find_device
-from offramp.policy import Policy
-from offramp.runtime.cascade import Cascade
 from offramp.runtime.engine import StagedRunner
 from offramp.serving.answers import Model, Worker
-from offramp.serving.cascades import CascadeWorker, ReadItem
 from offramp.serving.images import ImageReader
-from offramp.serving.requests import RequestSettings
+from offramp.serving.requests import ReadItem, RequestSettings
+
+if TYPE_CHECKING:
+    from offramp.policy import Policy
+    from offramp.runtime.cascade import Cascade
 
 API_KEY, ADMIN_TOKEN = "OFFRAMP_API_KEY", "OFFRAMP_ADMIN_TOKEN"
 """Environment variables with the key of clients and with the token of whoever operates it."""
@@ -73,10 +74,10 @@ class ServeConfig(RequestSettings):
 
 
 def serve(
-    model: Model | StagedRunner | Cascade,
+    model: "Model | StagedRunner | Cascade",
     config: ServeConfig | None = None,
     *,
-    policy: Policy | None = None,
+    policy: "Policy | None" = None,
     read: ReadItem | None = None,
     class_names: Sequence[str] | None = None,
     images: ImageReader | None = None,
@@ -111,14 +112,16 @@ def serve(
 
     config = config or ServeConfig()
     with _bound(config) as listening:
-        find_device(config.device)  # raises if it is not there
         if isinstance(model, Model):
+            model.check_place(config.device, config.precision)
             service = Service.of_model(model, config)
-        elif isinstance(model, Cascade):
-            service = Service.of_cascade(CascadeWorker(model, policy, read), config)
-        else:
+        elif isinstance(model, StagedRunner):
             worker = Worker(model, class_names=class_names, images=images)
             service = Service.of_worker(worker, config)
+        else:
+            from offramp.serving.cascades import CascadeWorker  # cascades bring torch
+
+            service = Service.of_cascade(CascadeWorker(model, policy, read), config)
         if config.access_log:
             service.access_log = _access_log()
         service.api_key = os.environ.get(API_KEY) or None

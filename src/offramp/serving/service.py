@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -21,11 +21,13 @@ from offramp import __version__
 from offramp.errors import OfframpError
 from offramp.runtime.stats import Operation
 from offramp.serving.answers import Model, Worker
-from offramp.serving.cascades import CascadeWorker
 from offramp.serving.http import Gate, PrometheusMetrics, make_api, read_body, same_text
 from offramp.serving.requests import Parser, RequestParser, is_answered, tokenizer_of
 from offramp.serving.server import ADMIN_TOKEN, ServeConfig
 from offramp.serving.workers import Answers, Batcher, ProcessSlot, ThreadSlot, WorkerSlot
+
+if TYPE_CHECKING:
+    from offramp.serving.cascades import CascadeWorker
 
 LINGER = 0.5  # seconds in which requests that were on their way are still refused in words
 log = logging.getLogger("offramp.serving")
@@ -87,7 +89,7 @@ class Service:
         return cls(worker.runner, [ThreadSlot(worker)], parser, config)
 
     @classmethod
-    def of_cascade(cls, worker: CascadeWorker, config: ServeConfig) -> "Service":
+    def of_cascade(cls, worker: "CascadeWorker", config: ServeConfig) -> "Service":
         """Serve a cascade; `workers` batches can be on their way at once, each in a thread."""
         slots = [ThreadSlot(worker) for _ in range(config.workers)]
         return cls(worker, slots, worker.parser(config), config)

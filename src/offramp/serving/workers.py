@@ -16,8 +16,6 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-import torch
-
 from offramp.errors import ProcessError
 from offramp.serving.answers import Model, Worker
 from offramp.serving.requests import Query, RequestSettings, UnansweredError
@@ -135,8 +133,6 @@ def _load(model: Model, device: str, precision: str, threads: int | None) -> str
     global _worker
     if _worker is None:
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        if threads is not None:
-            torch.set_num_threads(threads)
     _worker = Worker(model, device, precision, threads)
     return _worker.policy
 

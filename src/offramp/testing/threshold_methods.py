@@ -8,7 +8,8 @@ from torch import Tensor
 
 from offramp.testing.promises import Promise, check_promises, expect
 from offramp.thresholds import exits_taken
-from offramp.thresholds.points import OperatingPoints, ThresholdMethod, points_of
+from offramp.thresholds.points import OperatingPoints
+from offramp.thresholds.tuning import ThresholdMethod, points_of
 
 POINTS = 21
 SEARCH_TOLERANCE = 0.02  # of accuracy

@@ -20,7 +20,7 @@ from torch import Tensor
 from offramp.costs import mean_costs
 from offramp.errors import BudgetError, ConfigError, LedgerError
 from offramp.thresholds.geometric import for_shares, geometric_sweep
-from offramp.thresholds.rule import exits_taken
+from offramp.thresholds.taken import exits_taken
 
 Cuts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

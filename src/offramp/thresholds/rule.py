@@ -1,76 +1,39 @@
 """The stop rule. Search, evaluation and runtime all decide by `stops`."""
 
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from offramp.errors import LedgerError
-
-Array = TypeVar("Array", Tensor, np.ndarray[Any, Any], float)
+from offramp.arrays import Array, namespace
 
 
-def stops(scores: Array, threshold: Array | float) -> Array:
+def stops(scores: Array, threshold: Array) -> Array:
     """Whether to stop: the score reaches the threshold. A NaN score never stops.
 
     Args:
-        scores: Any shape.
+        scores: Any shape, of either kind of array; or a number.
         threshold: Broadcast against the scores; of their float type, see `rounded_up`.
 
     Example:
+        >>> import torch
         >>> stops(torch.tensor([0.1, 0.5, float("nan")]), torch.tensor(0.3))
         tensor([False,  True, False])
     """
     return scores >= threshold
 
 
-def rounded_up(thresholds: Tensor, dtype: torch.dtype) -> Tensor:
+def rounded_up(thresholds: Array, dtype: Any) -> Array:  # noqa: ANN401 - of their library
     """Thresholds in a smaller float type that decide exactly as before.
 
     A score of that type reaches a float64 threshold if and only if it reaches the next number
     of its own type above it; rounding to the nearest could fall on a score from above.
 
     Example:
+        >>> import torch
         >>> up = rounded_up(torch.tensor([1.0 + 1e-12], dtype=torch.float64), torch.float32)
         >>> bool(torch.tensor(1.0) >= up)
         False
     """
-    near = thresholds.to(dtype)
-    above = torch.nextafter(near, torch.full_like(near, torch.inf))
-    return torch.where(near.double() < thresholds.double(), above, near)
-
-
-def exits_taken(scores: Tensor, thresholds: Tensor) -> Tensor:
-    """The exit at which each sample stops: the first whose score reaches its threshold.
-
-    Args:
-        scores: `[N, M]`, higher = better to stop.
-        thresholds: `[M]`, or `[P, M]` for many operating points at once; `+inf` closes an exit.
-            The last exit always stops, whatever its score and threshold.
-
-    Returns:
-        int16 `[N]` or `[P, N]`, exit numbers.
-
-    Example:
-        >>> scores = torch.tensor([[0.9, 0.0, 0.0], [0.1, 0.8, 0.0], [0.1, 0.2, 0.0]])
-        >>> exits_taken(scores, torch.tensor([0.5, 0.5, 0.0]))
-        tensor([0, 1, 2], dtype=torch.int16)
-    """
-    scores, thresholds = torch.as_tensor(scores), torch.as_tensor(thresholds)
-    if scores.ndim != 2 or thresholds.shape[-1:] != scores.shape[1:]:
-        raise LedgerError(
-            "`scores` must have the shape [N, M] and `thresholds` [M] or [P, M], got "
-            f"{list(scores.shape)} and {list(thresholds.shape)}"
-        )
-    scores = scores if scores.is_floating_point() else scores.double()
-    columns = scores.T.contiguous().numpy()
-    limits = rounded_up(thresholds, scores.dtype).numpy()
-    # A sample takes one more exit for every one that it passes; numpy, because torch would hand
-    # these tiny steps to threads.
-    going_on = np.ones((*thresholds.shape[:-1], len(scores)), dtype=bool)
-    exits = np.zeros(going_on.shape, dtype=np.int16)
-    for exit_index in range(scores.shape[1] - 1):
-        going_on &= ~stops(columns[exit_index], limits[..., exit_index, None])
-        exits += going_on
-    return torch.from_numpy(exits)
+    library = namespace(thresholds)
+    near = library.asarray(thresholds, dtype=dtype)
+    above = library.nextafter(near, library.full_like(near, library.inf))
+    exact = library.asarray(thresholds, dtype=library.float64)
+    return library.where(library.asarray(near, dtype=library.float64) < exact, above, near)

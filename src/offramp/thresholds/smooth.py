@@ -13,7 +13,7 @@ from torch import Tensor
 from offramp.costs import costs_taken, mean_costs
 from offramp.scorers.ridge import fit_logistic
 from offramp.thresholds.optimized import SAME, Cuts, Floats, SortedSamples, check_arrays
-from offramp.thresholds.rule import exits_taken
+from offramp.thresholds.taken import exits_taken
 
 DEGREE = 3
 RIDGE = 2.0  # in samples, on the powers of the normal score; a tenth of it on the slope

@@ -250,7 +250,8 @@ def check_targets(targets: Tensor, num_classes: int) -> None:
         )
     if targets.ndim != 1:
         raise LedgerError(
-            f"labels must be one whole number per sample, got the shape {list(targets.shape)}"
+            f"labels must be one whole number per sample, got the shape {list(targets.shape)}: "
+            "if they are one-hot, give labels.argmax(1)"
         )
     if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < num_classes:
         raise LedgerError(
