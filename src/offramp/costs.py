@@ -5,7 +5,7 @@ to sample: tokens, dollars.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -39,6 +39,8 @@ class Costs:
         looking_back: The costs where decisions read earlier exits, which takes longer; the same
             if None.
         origin: Where they were measured, in words.
+        starts: Exits, besides the first, at which another network starts afresh, which needs
+            nothing of what was run before: in a cascade. A stage that costs nothing is one, too.
 
     Example:
         >>> costs = Costs(stages=(40, 60), heads=(5, 10))
@@ -55,10 +57,12 @@ class Costs:
     shrinking: tuple[tuple[tuple[float, ...], ...], ...] = ()
     looking_back: "Costs | None" = None
     origin: str = ""
+    starts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", _floats("stage costs", self.stages))
         object.__setattr__(self, "heads", _floats("head costs", self.heads))
+        object.__setattr__(self, "starts", _all_starts(self.stages, self.starts))
         if self.unit not in UNITS:
             raise LedgerError(f"`unit` must be one of {', '.join(UNITS)}, got {self.unit!r}")
         if len(self.stages) != len(self.heads):
@@ -143,13 +147,13 @@ class Costs:
     def alone(self) -> Tensor:
         """`[M]` float64: the cost of a network that has only exit m, without heads before it."""
         ends = enumerate(self.heads, start=1)
-        alone = [sum(self.stages[_start(self.stages, end) : end]) + head for end, head in ends]
+        alone = [sum(self.stages[_start(self.starts, end) : end]) + head for end, head in ends]
         return torch.tensor(alone, dtype=torch.float64)
 
     @property
     def is_cascade(self) -> bool:
         """Whether some exits are models of their own, which start afresh; see `of_members`."""
-        return 0.0 in self.stages[1:]
+        return bool(self.starts)
 
     def cumulative_at(self, left: Tensor, looked_at: Tensor) -> Tensor:
         """What a sample pays for answering at each exit, when batches shrink: `[P, M]` float64.
@@ -193,7 +197,7 @@ class Costs:
             >>> network_and_model.keep([0, 2]).cumulative.tolist()
             [5.0, 55.0]
         """
-        bounds = _bounds(self.stages, exits)
+        bounds, starts = _bounds(self.starts, exits)
         stages = tuple(sum(self.stages[a:b]) for a, b in bounds)
         heads = tuple(self.heads[exit_index] for exit_index in exits)
         curves: tuple[tuple[tuple[float, ...], ...], ...] = ()
@@ -202,7 +206,7 @@ class Costs:
             joined = [tuple(map(sum, zip(*together[a:b], strict=True))) for a, b in bounds]
             curves = (tuple(joined), tuple(looks[exit_index] for exit_index in exits))
         back = None if self.looking_back is None else self.looking_back.keep(exits)
-        return Costs(stages, heads, self.reference, self.unit, curves, back, self.origin)
+        return Costs(stages, heads, self.reference, self.unit, curves, back, self.origin, starts)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""
@@ -214,6 +218,7 @@ class Costs:
             **({"shrinking": self.shrinking} if self.shrinking else {}),
             **({"looking_back": self.looking_back.to_json()} if self.looking_back else {}),
             **({"origin": self.origin} if self.origin else {}),
+            **({"starts": list(self.starts)} if self.starts else {}),
         }
 
 
@@ -226,6 +231,7 @@ class SampleCosts:
         heads: float64 `[N, M]`, of each exit's head alone.
         reference: float64 `[N]`, of going to the end without looking on the way.
         unit: As in `Costs`.
+        starts: As in `Costs`.
 
     Example:
         >>> costs = SampleCosts.from_cumulative([[10, 30], [20, 50]], "tokens")
@@ -237,6 +243,10 @@ class SampleCosts:
     heads: Tensor
     reference: Tensor
     unit: str = "relative"
+    starts: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "starts", _all_starts(self.stages.sum(dim=0), self.starts))
 
     @classmethod
     def from_cumulative(cls, costs: Any, unit: str = "relative") -> "SampleCosts":  # noqa: ANN401
@@ -283,11 +293,13 @@ class SampleCosts:
     def mean(self) -> Costs:
         """The mean sample's costs, by which exits are compared and budgets understood."""
         stages, heads = (tuple(part.mean(dim=0).tolist()) for part in (self.stages, self.heads))
-        return Costs(stages, heads, float(self.reference.mean()), self.unit)
+        reference = float(self.reference.mean())
+        return Costs(stages, heads, reference, self.unit, starts=self.starts)
 
     def take(self, index: Tensor) -> "SampleCosts":
         """Those of some samples."""
-        return SampleCosts(self.stages[index], self.heads[index], self.reference[index], self.unit)
+        parts = {name: getattr(self, name)[index] for name in ("stages", "heads", "reference")}
+        return replace(self, **parts)
 
     def until(self, lengths: Tensor) -> "SampleCosts":
         """Nothing is paid after a sample's end, with so many exits `[N]`."""
@@ -295,26 +307,34 @@ class SampleCosts:
         stages, heads = self.stages * there, self.heads * there
         ended = ((self.stages + self.heads) * ~there).sum(dim=1) > 0
         reference = torch.where(ended, (stages + heads).sum(dim=1), self.reference)
-        return SampleCosts(stages, heads, reference, self.unit)
+        return replace(self, stages=stages, heads=heads, reference=reference)
 
     def keep(self, exits: Sequence[int]) -> "SampleCosts":
         """Keep these exits, as `Costs.keep` does."""
-        bounds = _bounds(self.stages.sum(dim=0).tolist(), exits)
-        stages = [self.stages[:, a:b].sum(dim=1) for a, b in bounds]
-        heads = self.heads[:, list(exits)]
-        return SampleCosts(torch.stack(stages, dim=1), heads, self.reference, self.unit)
+        bounds, starts = _bounds(self.starts, exits)
+        stages = torch.stack([self.stages[:, a:b].sum(dim=1) for a, b in bounds], dim=1)
+        return replace(self, stages=stages, heads=self.heads[:, list(exits)], starts=starts)
 
 
-def _start(stages: Sequence[float], end: int, begin: int = 0) -> int:
-    """The first stage that an exit needs of those in `begin..end-1`: a free one starts afresh."""
-    free = [number for number in range(max(begin, 1), end) if stages[number] == 0]
-    return free[-1] if free else begin
+def _all_starts(stages: Any, stated: Sequence[int]) -> tuple[int, ...]:  # noqa: ANN401
+    """Where networks start afresh: as stated, and where a stage costs nothing."""
+    free = (number for number, cost in enumerate(stages) if number and cost == 0)
+    return tuple(sorted({*map(int, stated), *free}))
 
 
-def _bounds(stages: Sequence[float], exits: Sequence[int]) -> list[tuple[int, int]]:
-    """The stages from `a` to before `b` that each kept exit pays for."""
+def _start(starts: Sequence[int], end: int, begin: int = 0) -> int:
+    """The first stage that an exit needs of those in `begin..end-1`."""
+    return max((number for number in starts if begin <= number < end), default=begin)
+
+
+def _bounds(
+    starts: Sequence[int], exits: Sequence[int]
+) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
+    """The stages from `a` to before `b` that each kept exit pays for, and who starts afresh."""
     ends = [0, *(exit_index + 1 for exit_index in exits)]
-    return [(_start(stages, b, a), b) for a, b in pairwise(ends)]
+    bounds = [(_start(starts, b, a), b) for a, b in pairwise(ends)]
+    afresh = (kept for kept, (first, _) in enumerate(bounds) if kept and first in starts)
+    return bounds, tuple(afresh)
 
 
 def seconds_left(sizes: Sequence[int], seconds: Any, batch: int) -> Tensor:  # noqa: ANN401

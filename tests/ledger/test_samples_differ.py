@@ -12,7 +12,7 @@ from offramp.guarantees import Guarantee, certify
 from offramp.scorers import BreakEven, Corrector, LogisticCorrector
 from offramp.targets import oracle_accuracy
 from offramp.thresholds import THRESHOLD_METHODS, exits_taken
-from offramp.thresholds.points import tune_points
+from offramp.thresholds.tuning import tune_points
 
 
 def varied(ledger, seed=0):
@@ -133,6 +133,16 @@ def test_keeping_models_of_a_cascade_drops_what_the_others_cost():
     assert network_first.keep([0, 2]).cumulative.tolist() == [[5, 55]]
     assert network_first.keep([1, 2]).cumulative.tolist() == [[11, 61]]
     assert network_first.mean().alone.tolist() == [5, 11, 50]
+    two_networks = SampleCosts(
+        torch.tensor([[4.0, 6.0, 30.0, 50.0]]).double(),
+        torch.tensor([[1.0, 2.0, 5.0, 7.0]]).double(),
+        torch.tensor([87.0]).double(),
+        starts=(2,),
+    )
+    assert two_networks.mean().alone.tolist() == [5, 12, 35, 87]
+    kept = two_networks.keep([1, 3])
+    assert kept.cumulative.tolist() == [[12, 99]] and kept.starts == (1,)
+    assert kept.take(torch.tensor([0])).mean().alone.tolist() == [12, 87]
 
 
 def test_a_sample_that_ends_keeps_its_answer_and_its_cost():

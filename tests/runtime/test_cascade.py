@@ -122,6 +122,36 @@ def test_a_model_after_a_network_does_not_pay_for_exits_that_were_dropped():
     assert [paid[1], paid[4]] == pytest.approx(wanted)
 
 
+def test_a_network_after_a_network_costs_what_it_costs_alone(tmp_path):
+    """By hand: its exits need nothing of the first one's, which may be left out."""
+    networks = [offramp.build("convnet", num_classes=3, image_size=8, at=2) for _ in range(2)]
+    images, labels = torch.rand(60, 3, 8, 8), torch.arange(60) % 3
+    stated = [
+        Costs((4.0, 6.0), (1.0, 2.0), unit="dollars"),
+        Costs((30, 50), (5, 7), unit="dollars"),
+    ]
+    members = [Member(network, cost=cost) for network, cost in zip(networks, stated, strict=True)]
+    cascade = Cascade(members, unit="dollars")
+    ledger = cascade.record((images, labels), split="all")
+    assert ledger.costs.tolist() == [5, 13, 48, 105]
+    assert ledger.cost_model.alone.tolist() == [5, 12, 35, 87]
+    assert ledger.reference_cost == 87
+    loaded = offramp.Ledger.load(ledger.save(tmp_path / "ledger"))
+    assert loaded.cost_model.alone.tolist() == [5, 12, 35, 87]
+    held_out, val, test = ledger.partition()
+    table = offramp.compare(held_out, val, test, ["baseline"], budgets=[0.9], resamples=5)
+    fixed = [row.cost for row in table.references.fixed]
+    assert fixed == pytest.approx([5 / 87, 12 / 87, 35 / 87, 1])
+    few = [part.keep_exits([0, 2, 3]) for part in (held_out, val)]
+    assert few[0].costs.tolist() == [5, 40, 97]  # 5, then 30 + 5, then 50 + 7
+    policy = Policy(MaxProbability()).fit(few[0]).tune(few[1], "geometric")
+    for selected in (0, 60, len(policy.points) - 1):
+        for found in cascade.run(images, policy.at_point(selected)):
+            assert found.cost == {0: 5, 2: 40, 3: 97}[found.stage]
+    last = ledger.keep_exits([2, 3])
+    assert last.costs.tolist() == [35, 92] and last.cost_model.alone.tolist() == [35, 87]
+
+
 def test_multiply_accumulates_of_modules_are_counted():
     inputs, labels = torch.rand(20, 8), torch.arange(20) % 3
     small, large = nn.Linear(8, 3), nn.Sequential(nn.Linear(16, 10), nn.ReLU(), nn.Linear(10, 3))

@@ -77,7 +77,7 @@ def _pooled_costs(held_out: Ledger, val: Ledger) -> SampleCosts | None:
         torch.cat([getattr(first, name), getattr(second, name)])
         for name in ("stages", "heads", "reference")
     )
-    return SampleCosts(stages, heads, reference, first.unit)
+    return SampleCosts(stages, heads, reference, first.unit, first.starts)
 
 
 @dataclass(frozen=True)

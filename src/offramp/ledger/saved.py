@@ -100,7 +100,7 @@ def _load_folder(ledger_type: type[Made], folder: Path, split: str | None) -> Ma
         ledger = ledger_type(
             tensors["logits"],
             tensors["labels"] if meta.get("labelled", True) else None,
-            SampleCosts(**by_sample, unit=costs.unit) if by_sample else costs,
+            SampleCosts(**by_sample, unit=costs.unit, starts=costs.starts) if by_sample else costs,
             split=meta["split"],
             sample_ids=bytes_to_ids(tensors.get("sample_ids")),
             network=meta["network"],

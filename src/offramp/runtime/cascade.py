@@ -12,7 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -295,14 +295,21 @@ class Cascade:
         if all(cost is None for row in own for cost in row):
             reference = sum(stages[-last:]) + plain[-1]
             shrinking = tuple(map(tuple, curves)) if len(curves[0]) == len(stages) else ()
-            return Costs(tuple(stages), tuple(plain), reference, self.unit, shrinking)
+            return Costs(
+                tuple(stages), tuple(plain), reference, self.unit, shrinking, starts=self._starts
+            )
         paid = torch.tensor(
             [[k if c is None else c for c, k in zip(row, plain, strict=True)] for row in own],
             dtype=torch.float64,
         )
         before = torch.tensor(stages, dtype=torch.float64).expand(paid.shape)
         alone = before[:, -last:].sum(dim=1) + paid[:, -1]
-        return SampleCosts(before, paid, alone, self.unit)
+        return SampleCosts(before, paid, alone, self.unit, self._starts)
+
+    @property
+    def _starts(self) -> tuple[int, ...]:
+        """The first stage of every model but the first one."""
+        return tuple(accumulate(member.stages for member in self.members))[:-1]
 
 
 def _as_head(costs: Costs) -> Costs:
