@@ -3,61 +3,32 @@
 Run: python benchmarks/hold_budget.py [--data pacs] [--budgets 0.4,0.6] [--drifts noise,blur]
 
 The shipped CIFAR-100 network answers a stream of test images that are corrupted in mid-stream:
-clean, then corrupted, then clean again. With `--data pacs` the heads of a frozen
-EfficientNet-Lite0 are trained on photographs, and in mid-stream come paintings, cartoons or
-sketches (a few minutes on one core; needs the extra lite0). All exits' logits are recorded once;
-then real runners answer the recorded logits, batch by batch, so that stops, statistics and alarms
-are those of `Runner`. Printed are, for each stretch of the stream after its first window, by how
-much the mean cost misses the budget, the accuracy, and after how many samples of the stretch the
-alarm rang.
+clean, then corrupted (`offramp.data.corrupted`, strength 4 of 5), then clean again. With
+`--data pacs` the heads of a frozen EfficientNet-Lite0 are trained on photographs, and in
+mid-stream come paintings, cartoons or sketches (a few minutes on one core; needs the extra lite0).
+All exits' logits are recorded once; then real runners answer the recorded logits, batch by batch,
+so that stops, statistics and alarms are those of `Runner`. Printed are, for each stretch of the
+stream after its first window, by how much the mean cost misses the budget, the accuracy, and
+after how many samples of the stretch the alarm rang.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import offramp
+from offramp.data import CORRUPTIONS, ImageData, corrupted
 from offramp.networks import EarlyExitNetwork
 from offramp.runtime.stats import WINDOW
 
 BATCH = 32
+STRENGTH = 4  # of corruptions, of five
 SCORERS = {"corrector": offramp.Corrector, "max-probability": offramp.MaxProbability}
-
-
-def noisy(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Gaussian noise."""
-    return images + 0.6 * torch.randn(images.shape, generator=generator)
-
-
-def blurred(images: Tensor, generator: torch.Generator) -> Tensor:
-    """The mean of three by three pixels."""
-    return functional.avg_pool2d(functional.pad(images, (1, 1, 1, 1), "replicate"), 3, stride=1)
-
-
-def faded(images: Tensor, generator: torch.Generator) -> Tensor:
-    """A third of the contrast."""
-    return (
-        images.mean((1, 2, 3), keepdim=True) + (images - images.mean((1, 2, 3), keepdim=True)) / 3
-    )
-
-
-def pixelated(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Half of the resolution."""
-    return functional.interpolate(functional.avg_pool2d(images, 2), scale_factor=2)
-
-
-CORRUPTIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
-    "noise": noisy,
-    "blur": blurred,
-    "contrast": faded,
-    "pixelate": pixelated,
-}
 
 
 DOMAINS = ("art_painting", "cartoon", "sketch")
@@ -114,14 +85,15 @@ def record_cifar(names: Sequence[str]) -> tuple[offramp.Ledger, offramp.Ledger, 
     """held_out and val as shipped, and test images clean and corrupted."""
     shipped = offramp.zoo.cifar100()
     network = shipped["network"]
-    test = offramp.data.load("cifar100")["test"]
-    images, labels = test.batch(torch.arange(2500))
-    assert isinstance(images, Tensor)
-    generator = torch.Generator().manual_seed(0)
+    size = network.example().shape[-1]
+    # Corrupted as they are, and then enlarged: see `corrupted`.
+    small, test = (offramp.data.load("cifar100", image_size=each)["test"] for each in (None, size))
+    assert isinstance(small, ImageData)
     stretches = []
     for name in ("clean", *names):
-        changed = images if name == "clean" else CORRUPTIONS[name](images, generator)
-        ledger = offramp.record(network, TensorDataset(changed, labels), "test", progress=False)
+        seen = test if name == "clean" else corrupted(small, name, STRENGTH, size)
+        images, labels = seen.batch(torch.arange(2500))
+        ledger = offramp.record(network, TensorDataset(images, labels), "test", progress=False)
         stretches.append(Stretch(name, ledger.logits, labels))
     return shipped["held_out"], shipped["val"], stretches
 
@@ -178,7 +150,7 @@ def main() -> None:
     parser.add_argument("--scorer", choices=SCORERS, default="corrector")
     asked = parser.parse_args()
     known, record = {
-        "cifar100": (tuple(CORRUPTIONS), record_cifar),
+        "cifar100": (CORRUPTIONS, record_cifar),
         "pacs": (DOMAINS, record_pacs),
     }[asked.data]
     names = asked.drifts.split(",") if asked.drifts else known
