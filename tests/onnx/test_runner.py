@@ -395,7 +395,7 @@ def test_torch_leaves_the_cores_to_onnx_runtime_while_graphs_run(exported):
     inputs = made.world.inputs(12)
     with Noting() as torch_did:
         found = made.runner(inputs)
-    assert torch_did.seen <= {"detach"}
+    assert torch_did.seen <= {"detach", "lift_fresh"}  # views of arrays, and arrays as tensors
     assert len(found.exits.unique()) > 1  # rows were moved
 
 
