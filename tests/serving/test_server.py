@@ -547,6 +547,8 @@ def test_a_cascade_is_refused_without_its_own_policy(splits):
     cascade = Cascade([lambda batch: batch, lambda batch: batch])
     with pytest.raises(ConfigError, match=r"serve\(cascade, policy=policy\)"):
         serve(cascade, ServeConfig(port=free_port()))
+    with pytest.raises(ConfigError, match="or a Cascade can be served, got Linear"):
+        serve(torch.nn.Linear(2, 2), ServeConfig(port=free_port()))
     other = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"]).at(budget=0.5)
     with pytest.raises(NetworkError):
         serve(cascade, ServeConfig(port=free_port()), policy=other)

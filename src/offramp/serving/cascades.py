@@ -21,6 +21,11 @@ class CascadeWorker:
     """Answers batches of items, and knows what a service has to know of a runner."""
 
     def __init__(self, cascade: Cascade, policy: Policy | None, read: ReadItem | None) -> None:
+        if not isinstance(cascade, Cascade):
+            raise ConfigError(
+                "a Model (of folders), a Runner, an OnnxRunner or a Cascade can be served, got "
+                f"{type(cascade).__name__}"
+            )
         if policy is None:
             raise ConfigError("a cascade is served with its policy: serve(cascade, policy=policy)")
         cascade.run([], policy)  # raises where they do not belong together
