@@ -93,6 +93,7 @@ def record_cifar(names: Sequence[str]) -> tuple[offramp.Ledger, offramp.Ledger, 
     for name in ("clean", *names):
         seen = test if name == "clean" else corrupted(small, name, STRENGTH, size)
         images, labels = seen.batch(torch.arange(2500))
+        assert isinstance(images, Tensor)
         ledger = offramp.record(network, TensorDataset(images, labels), "test", progress=False)
         stretches.append(Stretch(name, ledger.logits, labels))
     return shipped["held_out"], shipped["val"], stretches
