@@ -6,7 +6,7 @@ from typing import Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import nll_loss
 
 from offramp.answers.base import Answer
 from offramp.answers.scaling import fit_linear
@@ -118,14 +118,12 @@ class GeometricEnsemble(Answer):
         check_shrinkage(self.shrinkage)
 
     def _fit(self, ledger: Ledger) -> None:
-        exits = range(ledger.num_exits)
+        samples = _Samples(ledger.logits, ledger.labels)
         weights = torch.zeros(ledger.num_exits, ledger.num_exits)
-        logits = ledger.logits
         found = torch.empty(0)
-        for exit_index in exits:
-            so_far = logits[:, : exit_index + 1]
+        for exit_index in range(ledger.num_exits):
             start = torch.cat([0.5 * found, torch.tensor([0.5 if exit_index else 1.0])])
-            found = best_weights(so_far, ledger.labels, self.shrinkage, start)
+            found = samples.best_weights(start, self.shrinkage)
             weights[exit_index, : exit_index + 1] = found
         self.weights_ = weights
 
@@ -148,95 +146,101 @@ def check_shrinkage(shrinkage: float) -> None:
 STEPS = 50  # of Newton's method; about five are needed
 SMALL_STEP = 1e-4  # in the loss; the next one would be far smaller
 COARSE = 400  # samples that give a start, where there are twice as many or more
+COARSE_STEP = 1e-2  # small enough there: other samples would move the optimum by more
 CHUNK = 1024  # samples at a time
 KEPT = 1 << 25  # logits that are held in float32, where there are no more of them
 
 
-def best_weights(
-    logits: Tensor, labels: Tensor, shrinkage: float = 0.0, start: Tensor | None = None
-) -> Tensor:
-    """Non-negative weights `[m+1]` of the smallest loss on `[N, m+1, K]`.
-
-    By Newton's method, where weights at zero that want to go below are held there.
+def best_weights(logits: Tensor, labels: Tensor, shrinkage: float = 0.0) -> Tensor:
+    """Non-negative weights `[M]` of the smallest loss on `[N, M, K]`.
 
     Args:
-        logits: `[N, m+1, K]`.
+        logits: `[N, M, K]`.
         labels: `[N]`.
         shrinkage: See `GeometricEnsemble`.
-        start: `[m+1]`; the current exit alone where it is not given.
     """
-    stride = len(labels) // COARSE
-    if stride > 1:  # the first steps need not be exact
-        start = best_weights(logits[::stride], labels[::stride], shrinkage, start)
-    loss = _Loss(logits, labels, shrinkage)
-    weights = loss.alone if start is None else start.double()
-    now = loss.value(weights)
-    for _ in range(STEPS):
-        gradient, hessian = loss.derivatives(weights)
-        free = (weights > 0) | (gradient < 0)
-        step = torch.zeros_like(weights)
-        step[free] = torch.linalg.solve(hessian[free][:, free], gradient[free])
-        weights, now = loss.descend(weights, step, now)
-        # Near the optimum, Newton's method squares what is left.
-        if gradient @ step < SMALL_STEP:
-            break
-    return weights.float()
+    alone = torch.eye(logits.shape[1])[-1]
+    return _Samples(logits, labels).best_weights(alone, shrinkage)
 
 
-class _Loss:
-    """The mean loss of a weighted geometric mean, and the penalty on its weights."""
+class _Samples:
+    """What weighted geometric means of the first exits are fitted to.
 
-    def __init__(self, logits: Tensor, labels: Tensor, shrinkage: float) -> None:
-        self.labels, self.shrinkage = labels, shrinkage
-        # The current exit alone is the answer that an ensemble has to improve on.
-        self.alone = torch.eye(logits.shape[1], dtype=torch.float64)[-1]
+    Args:
+        logits: `[N, M, K]`.
+        labels: `[N]`.
+        small: In the loss: what a last step may promise.
+    """
+
+    def __init__(self, logits: Tensor, labels: Tensor, small: float = SMALL_STEP) -> None:
+        self.count, self.small = len(labels), small
         self.parts: Iterable[tuple[Tensor, Tensor]] = _Chunks(logits, labels)
         if logits.numel() <= KEPT:
             self.parts = list(self.parts)
+        stride = self.count // COARSE
+        self.few: _Samples | None = None
+        if stride > 1:
+            self.few = _Samples(logits[::stride], labels[::stride], COARSE_STEP)
 
-    def value(self, weights: Tensor) -> float:
-        total = sum(
-            cross_entropy(rows @ weights.float(), classes, reduction="sum").item()
-            for rows, classes in self.parts
-        )
-        away = weights - self.alone
-        return total / len(self.labels) + self.shrinkage * float(away @ away)
+    def best_weights(self, start: Tensor, shrinkage: float) -> Tensor:
+        """Non-negative weights `[m+1]` of the smallest loss, for as many exits as `start` has.
 
-    def derivatives(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradient `[m+1]` and Hessian `[m+1, m+1]`."""
-        eye = torch.eye(len(weights), dtype=torch.float64)
+        By Newton's method, where weights at zero that want to go below are held there.
+        """
+        if self.few is not None:  # the first steps need not be exact
+            start = self.few.best_weights(start, shrinkage)
+        weights = start.double()
+        loss, gradient, hessian = self._derivatives(weights, shrinkage)
+        for _ in range(STEPS):
+            free = (weights > 0) | (gradient < 0)
+            step = torch.zeros_like(weights)
+            step[free] = torch.linalg.solve(hessian[free][:, free], gradient[free])
+            if gradient @ step < self.small:  # Newton's method squares what is left
+                return (weights - step).clamp_min(0).float()
+            for halvings in range(10):
+                new = (weights - step / 2**halvings).clamp_min(0)
+                found = self._derivatives(new, shrinkage)
+                if found[0] <= loss:
+                    break
+            else:
+                break
+            weights, (loss, gradient, hessian) = new, found
+        return weights.float()
+
+    def _derivatives(self, weights: Tensor, shrinkage: float) -> tuple[float, Tensor, Tensor]:
+        """Mean loss with the penalty, its gradient `[m+1]` and Hessian `[m+1, m+1]`."""
+        exits, loss = len(weights), 0.0
+        eye = torch.eye(exits, dtype=torch.float64)
         gradient, hessian = torch.zeros_like(weights), torch.zeros_like(eye)
         for rows, classes in self.parts:
-            expected = rows * (rows @ weights.float()).softmax(dim=1)[..., None]  # [n, K, m+1]
-            means = expected.sum(dim=1)  # [n, m+1]
-            target = rows[torch.arange(len(rows)), classes]
-            gradient += (means - target).sum(dim=0)
-            hessian += expected.flatten(0, 1).T @ rows.flatten(0, 1) - means.T @ means
-        gradient = gradient / len(self.labels) + 2 * self.shrinkage * (weights - self.alone)
-        return gradient, hessian / len(self.labels) + (2 * self.shrinkage + 1e-6) * eye
-
-    def descend(self, weights: Tensor, step: Tensor, now: float) -> tuple[Tensor, float]:
-        """Weights and loss after a step, which is halved until the loss falls."""
-        for halvings in range(10):
-            new = (weights - step / 2**halvings).clamp_min(0)
-            value = self.value(new)
-            if value <= now:
-                return new, value
-        return weights, now
+            logits = rows[:exits]  # [m+1, n, K]
+            flat = logits.flatten(1)
+            log_probs = (weights.float() @ flat).view(logits.shape[1:]).log_softmax(dim=1)
+            loss += nll_loss(log_probs, classes, reduction="sum").item()
+            expected = flat * log_probs.exp().flatten()
+            means = expected.view(logits.shape).sum(dim=2)  # [m+1, n]
+            target = logits[:, torch.arange(len(classes)), classes]
+            gradient += (means - target).sum(dim=1)
+            hessian += expected @ flat.T - means @ means.T
+        # The current exit alone is the answer that an ensemble has to improve on.
+        away = weights - eye[-1]
+        loss = loss / self.count + shrinkage * float(away @ away)
+        gradient = gradient / self.count + 2 * shrinkage * away
+        return loss, gradient, hessian / self.count + (2 * shrinkage + 1e-6) * eye
 
 
 @dataclass(frozen=True)
 class _Chunks:
-    """Logits as float32 `[n, K, m+1]`, with labels, a few samples at a time."""
+    """Logits as float32 `[M, n, K]`, with labels, a few samples at a time."""
 
     logits: Tensor
     labels: Tensor
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for rows, classes in zip(self.logits.split(CHUNK), self.labels.split(CHUNK), strict=True):
-            values = rows.float().mT.contiguous()
+            values = rows.float().transpose(0, 1)
             # No softmax sees a constant, and float32 sums are more exact without it.
-            yield values - values.mean(dim=1, keepdim=True), classes
+            yield (values - values.mean(dim=2, keepdim=True)).contiguous(), classes
 
 
 @dataclass

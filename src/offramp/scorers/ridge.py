@@ -1,4 +1,4 @@
-"""Scorers for a few hundred samples: ridge regressions on log-probabilities, in closed form.
+"""Scorers for a few hundred samples: ridge regressions on what the exits say, in closed form.
 
 Two ideas make few samples suffice. **Soft targets**: whether an answer is right is one noisy bit;
 the probability that a fitted ensemble of all exits gives to it has the same mean and a fraction
@@ -20,7 +20,13 @@ from offramp.answers.ensembles import best_weights
 from offramp.component import EVERY_KIND
 from offramp.costs import mean_costs
 from offramp.errors import ConfigError
-from offramp.scorers.base import AnswerHistory, History, PreparedScorer, Scoring
+from offramp.scorers.base import (
+    AnswerHistory,
+    History,
+    PreparedScorer,
+    Scoring,
+    leading_pair,
+)
 from offramp.targets import correctness, soft_correctness, soft_stop_target, stop_target
 
 CURRENT, HISTORY, CLASSES = 15.0, 450.0, 4500.0
@@ -30,8 +36,8 @@ LOG_ODDS = CURRENT / 100  # as good as free
 CONSTANT = 1e-5  # keeps the equations solvable where a feature never varies
 NOW, PAST = 7, 5  # features of the current exit, and of the earlier ones
 SAID = 3  # features of a stage that answers without logits, besides those that it is given
-MOST_CLASSES = 1000  # with more, the log-probabilities of single classes are left out
-LIMIT = 5.0  # standard deviations; farther out, a feature says no more
+MOST_CLASSES = 1000  # with more, the probabilities of single classes are left out
+LIMIT = 5.0  # standard deviations, or one if that is more; farther out, a feature says no more
 APART = 1e-5  # of the log-odds, so that samples beyond the limit do not share a score
 TEACHER_SHRINKAGE = 0.02
 TEACHER_RIDGE = 2.0  # in samples, where answers come without logits
@@ -44,7 +50,7 @@ class RidgeScorer(PreparedScorer):
     Args:
         history: Also look at the earlier exits: how probable the two likeliest classes were, and
             whether the predictions agree.
-        classes: Also look at the log-probability of every class, if there are at most 1,000.
+        classes: Also look at the probability of every class, if there are at most 1,000.
 
     Attributes:
         means_: `[M-1, D]`, of the features.
@@ -125,10 +131,10 @@ class RidgeScorer(PreparedScorer):
                 f"network of {len(self.coefficients_) + 1} exits, and the last one always stops"
             )
         weights, constant = self.coefficients_[exit_index].split([len(self.means_[0]), 1])
-        mean, scale = self.means_[exit_index], self.scales_[exit_index]
+        standardised = _standardising(self.means_[exit_index], self.scales_[exit_index])
 
         def outputs(features: Tensor) -> Tensor:
-            return torch.addmm(constant, _standardised(features, mean, scale).double(), weights)
+            return torch.addmm(constant, standardised(features).double(), weights)
 
         return outputs
 
@@ -138,12 +144,14 @@ class RidgeScorer(PreparedScorer):
             return _said(history, self.history)
         # Without history, the earlier exits may never have been run.
         log_prob = history.log_probs.select(1, -1) if self.history else history.log_prob
-        top, index = log_prob.topk(2, dim=-1)
+        log_odds, index = leading_pair(history.answer)
+        top = log_prob.gather(1, index)
         first, second = top.unbind(1)
         prob, other = top.exp().unbind(1)
-        entropy = -(log_prob.exp() * log_prob).sum(dim=1)
+        probs = log_prob.exp()
+        entropy = -(probs * log_prob).sum(dim=1)
         found = [
-            history.log_odds,
+            log_odds,
             first - second,
             entropy,
             first,
@@ -155,7 +163,7 @@ class RidgeScorer(PreparedScorer):
             found += _past(history, first, index)
         features = torch.stack(found, dim=1)
         sees_classes = self._sees_classes(log_prob.shape[1])
-        return torch.cat([features, log_prob], dim=1) if sees_classes else features
+        return torch.cat([features, probs], dim=1) if sees_classes else features
 
     def _sees_classes(self, num_classes: int) -> bool:
         return self.classes and num_classes <= MOST_CLASSES
@@ -184,7 +192,7 @@ class RidgeScorer(PreparedScorer):
         self.scales_ = torch.stack([_scales(table.float(), first) for table in known])
         constant = torch.ones(len(history), 1)
         designs = [
-            torch.cat([_standardised(table, mean, scale), constant], dim=1).double()
+            torch.cat([_standardising(mean, scale)(table), constant], dim=1).double()
             for table, mean, scale in zip(joined, self.means_, self.scales_, strict=True)
         ]
         if history.lengths is None:
@@ -231,8 +239,10 @@ def _said(history: AnswerHistory, past: bool) -> Tensor:
     return torch.stack(found, dim=1)
 
 
-def _standardised(features: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    return ((features - mean) / scale).clamp(-LIMIT, LIMIT)
+def _standardising(mean: Tensor, scale: Tensor) -> Callable[[Tensor], Tensor]:
+    """How features `[n, D]` are standardised. Probabilities are bounded, and so are never cut."""
+    limit = scale.reciprocal().clamp_min(LIMIT)
+    return lambda features: ((features - mean) / scale).clamp(-limit, limit)
 
 
 def _past(history: History, first: Tensor, index: Tensor) -> list[Tensor]:
@@ -318,7 +328,7 @@ def _seen_afterwards(history: AnswerHistory, targets: Tensor) -> Tensor:
         ]
         table = torch.stack(columns, dim=1)
         scale = table.std(dim=0, correction=0).clamp_min(1e-3)
-        table = _standardised(table, table.mean(dim=0), scale)
+        table = _standardising(table.mean(dim=0), scale)(table)
         design = torch.cat([table, torch.ones(len(table), 1)], dim=1)
         penalties = torch.tensor([TEACHER_RIDGE] * len(columns) + [CONSTANT]).double()
         weights = fit_logistic(design, targets[:, exit_index].double(), penalties)
@@ -350,7 +360,7 @@ class BreakEven(RidgeScorer):
 
     Args:
         history: Also look at the earlier exits.
-        classes: Also look at the log-probability of every class, if there are at most 1,000.
+        classes: Also look at the probability of every class, if there are at most 1,000.
 
     Attributes:
         means_: `[M-1, D]`, of the features.
@@ -423,8 +433,9 @@ def log_break_even(gains: Tensor) -> Tensor:
 
 SOFTNESS = 0.75  # weight of the soft target beside the hard one
 LOGISTIC = 15.0  # a sample tells a logistic regression less, so penalties are this much smaller
-NEWTON_STEPS = 30  # about six are needed
-SMALL_STEP = 1e-3  # of the weights; the next step would be its square
+NEWTON_STEPS = 50  # about ten are needed, for two or three of which the curvature is computed
+SMALL_STEP = 1e-4  # of the weights; what is left is a fraction of it
+FAST = 4.0  # a step this many times smaller than the one before
 
 
 @dataclass
@@ -437,7 +448,7 @@ class LogisticCorrector(RidgeScorer):
 
     Args:
         history: Also look at the earlier exits.
-        classes: Also look at the log-probability of every class, if there are at most 1,000.
+        classes: Also look at the probability of every class, if there are at most 1,000.
 
     Attributes:
         means_: `[M-1, D]`, of the features.
@@ -497,16 +508,22 @@ def fit_logistic(
 
     weights = torch.zeros_like(penalties) if start is None else start
     logits = design @ weights
-    now = loss_of(logits, weights)
+    now, stale, before = loss_of(logits, weights), True, math.inf
     for _ in range(NEWTON_STEPS):
         chance = logits.sigmoid()
-        curvature = (chance * (1 - chance)).clamp_min(1e-4)[:, None]
-        hessian = (design * curvature).T @ design + penalties.diag()
-        step = torch.linalg.solve(hessian, design.T @ (chance - target) + penalties * weights)
+        if stale:
+            curvature = (chance * (1 - chance)).clamp_min(1e-4)[:, None]
+            hessian = (design * curvature).T @ design + penalties.diag()
+            factor = torch.linalg.cholesky(hessian)
+        gradient = design.T @ (chance - target) + penalties * weights
+        step = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
         moved = design @ step
         while (new := loss_of(logits - moved, weights - step)) > now and step.abs().max() > 1e-6:
             step, moved = step / 2, moved / 2
         weights, logits, now = weights - step, logits - moved, new
-        if step.abs().max() < SMALL_STEP:
+        size = float(step.abs().max())
+        if size < SMALL_STEP:
             break
+        # The curvature of an earlier step will do while steps shrink fast.
+        stale, before = size > before / FAST, size
     return weights
