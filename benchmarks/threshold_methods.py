@@ -1,25 +1,26 @@
 """Are smooth thresholds ever worse than the better of geometric and optimised ones?
 
-Scorers are fitted on 1,000 samples of held_out and val together, thresholds chosen on growing
-parts of the rest, and accuracies measured on test, at six budgets. A cell is the mean over the
-budgets, in points over geometric thresholds: of optimised ones / of smooth ones. Networks as in
-`small_data.py`.
+Scorers are fitted on 1,000 samples of held_out and val together (on a third of them where they
+are few), thresholds chosen on growing parts of the rest, and accuracies measured on test, at six
+budgets. A cell is the mean over the budgets, in points over geometric thresholds: of optimised
+ones / of smooth ones. Below the table: where smooth ones are clearly worse than the better of the
+two, by a 95 % interval over test samples and resplits. Networks as in `small_data.py`.
 
 Run: python benchmarks/threshold_methods.py --resplits 3 [LEDGERS ...]
 """
 
 import argparse
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from small_data import networks  # type: ignore[import-not-found]
+from small_data import SURE, Gain, Run, networks  # type: ignore[import-not-found]
 
 from offramp import Ledger
-from offramp.advice.rating import pool
+from offramp.advice.rating import hits_at, pool
 from offramp.errors import FewSamplesWarning
 from offramp.methods import Method, find_methods
 from offramp.replay import Replay
@@ -32,32 +33,46 @@ SCORERS = ("baseline", "eefp", "eefp-logistic", "break-even")
 THRESHOLDS = ("geometric", "optimized", "smooth")
 
 
-def accuracies(thresholds: str, val: Replay, test: Replay) -> list[float]:
-    """Accuracies on test at the budgets, in percent."""
+def measured(thresholds: str, val: Replay, test: Replay) -> Run:
+    """Hits on test at the budgets, with thresholds from val."""
     inputs = val.scores, val.correct, val.cost_shares
     points = tune_points(*inputs, 0.0, thresholds, 61, val.chances)
-    curve = replace(test, thresholds=points.thresholds).curve
-    return [100 * curve.at(budget).accuracy for budget in BUDGETS]
+    return Run(hits_at(replace(test, thresholds=points.thresholds), BUDGETS), 0.0, 0.0)
 
 
-def row(method: Method, ledgers: Mapping[str, Ledger], resplits: int) -> Iterator[str]:
-    """Cells of one scorer, by size: what optimised and smooth thresholds gain."""
+Runs = dict[str, list[Run]]
+"""By thresholds, one for each resplit."""
+
+
+def runs_by_size(method: Method, ledgers: Mapping[str, Ledger], resplits: int) -> dict[int, Runs]:
+    """What a scorer gives with each kind of thresholds, by size of val."""
     both = pool(ledgers["held_out"], ledgers["val"])
-    found: dict[int, list[list[list[float]]]] = {size: [] for size in SIZES}
+    fit = min(FIT, len(both) // 3)
+    sizes = [size for size in SIZES if size <= len(both) - fit]
+    found: dict[int, Runs] = {size: {name: [] for name in THRESHOLDS} for size in sizes}
     for seed in range(resplits):
         order = torch.randperm(len(both), generator=torch.Generator().manual_seed(seed))
-        (policy,) = method.policy().fit_seeds(both.take(order[:FIT]), [0])
-        val = policy.replay(both.take(order[FIT:]).as_split("val"), "val")
+        (policy,) = method.policy().fit_seeds(both.take(order[:fit]), [0])
+        val = policy.replay(both.take(order[fit:]).as_split("val"), "val")
         test = policy.replay(ledgers["test"])
-        for size in (size for size in SIZES if size <= len(val)):
+        for size, runs in found.items():
             part = val.take(torch.arange(size))
-            found[size].append([accuracies(name, part, test) for name in THRESHOLDS])
-    for cells in found.values():
-        if not cells:
-            yield "-"
-            continue
-        geometric, optimized, smooth = np.mean(cells, axis=(0, 2))
-        yield f"{optimized - geometric:+.2f} / {smooth - geometric:+.2f}"
+            for name in THRESHOLDS:
+                runs[name].append(measured(name, part, test))
+    return found
+
+
+def cell(runs: Runs) -> str:
+    """What optimised and smooth thresholds gain over geometric ones."""
+    gains = [Gain.of(runs[name], runs["geometric"]).mean for name in ("optimized", "smooth")]
+    return " / ".join(f"{gain:+.2f}" for gain in gains)
+
+
+def behind(runs: Runs) -> Gain:
+    """What smooth thresholds gain over those of the other two that do better on test."""
+    names = ("geometric", "optimized")
+    better = max(names, key=lambda name: np.mean([run.hits.mean() for run in runs[name]]))
+    return Gain.of(runs["smooth"], runs[better])
 
 
 def main() -> None:
@@ -69,10 +84,23 @@ def main() -> None:
     warnings.simplefilter("ignore", FewSamplesWarning)
     print("| network | score | " + " | ".join(f"{size:,}" for size in SIZES) + " |")
     print("|---|---|" + "---:|" * len(SIZES))
+    beside: dict[str, Gain] = {}
     for name, ledgers in networks(options.folders):
         for method in find_methods(SCORERS, ledgers["test"].num_classes):
-            cells = row(method, ledgers, options.resplits)
+            found = runs_by_size(method, ledgers, options.resplits)
+            cells = [cell(found[size]) if size in found else "-" for size in SIZES]
             print(f"| {name} | `{method.name}` | {' | '.join(cells)} |", flush=True)
+            for size, runs in found.items():
+                beside[f"{name}, {method.name}, {size:,}"] = behind(runs)
+    lower = {where: gain for where, gain in beside.items() if gain.mean < 0}
+    clearly = [where for where, gain in lower.items() if gain.mean < -SURE * gain.error]
+    print(f"\nSmooth below the better one in {len(lower)} of {len(beside)} cells:")
+    print(*(f"{where}: {gain.cells()[-1]}" for where, gain in lower.items()), sep="\n")
+    print(f"Clearly below it in {len(clearly)}: {'; '.join(clearly)}")
+    gaps = np.stack([gain.values for gain in beside.values()])
+    errors = np.stack([gain.errors for gain in beside.values()])
+    wrong = int((gaps < -SURE * errors).sum())
+    print(f"At single budgets: clearly below in {wrong} of {gaps.size}, at most {-gaps.min():.2f}")
 
 
 if __name__ == "__main__":

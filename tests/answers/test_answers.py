@@ -1,8 +1,9 @@
 import pytest
 import torch
+from scipy.optimize import minimize
 from torch.nn.functional import cross_entropy
 
-from offramp import Ledger, MaxProbability, TemperatureScaling
+from offramp import Ledger, MaxProbability, TemperatureScaling, synthetic
 from offramp.answers import (
     ClassWiseEnsemble,
     CurrentExit,
@@ -107,6 +108,26 @@ def test_geometric_ensemble_never_does_worse_than_any_single_exit_so_far(splits)
     found = losses(GeometricEnsemble().fit(held_out), held_out)
     single = losses(TemperatureScaling().fit(held_out), held_out)
     assert (found <= single.cummin(0).values + 1e-4).all()
+
+
+@pytest.mark.parametrize(("samples", "shrinkage"), [(300, 0.02), (1200, 0.0)])
+def test_weights_of_an_ensemble_are_the_best_ones(samples, shrinkage):
+    """Against a search without derivatives; of 1,200 samples, a few give a start."""
+    held_out = synthetic.ledgers(seed=1, samples=samples, exits=3, classes=8)["held_out"]
+    fitted = GeometricEnsemble(shrinkage).fit(held_out)
+    alone = torch.eye(3)
+
+    def loss(weights, exit_index):
+        weights = torch.as_tensor(weights, dtype=torch.float32).clamp_min(0)
+        mixed = torch.einsum("nmk,m->nk", held_out.logits[:, : exit_index + 1].float(), weights)
+        away = weights - alone[exit_index, : exit_index + 1]
+        penalty = shrinkage * away.square().sum()
+        return float(cross_entropy(mixed, held_out.labels) + penalty)
+
+    for exit_index in range(3):
+        found = fitted.weights_[exit_index, : exit_index + 1]
+        best = minimize(loss, found.numpy(), args=(exit_index,), method="Nelder-Mead").fun
+        assert loss(found, exit_index) <= best + 1e-4
 
 
 def test_answers_are_fitted_on_held_out_only(splits):

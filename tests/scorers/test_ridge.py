@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from offramp import MaxProbability, Policy, metrics
+from offramp import Ledger, MaxProbability, Policy, metrics
 from offramp.answers import GeometricEnsemble
 from offramp.errors import ConfigError, NotFittedError
 from offramp.scorers import BreakEven, History, LogisticCorrector
-from offramp.scorers.ridge import PRICE_GRID, log_break_even
+from offramp.scorers.ridge import PRICE_GRID, fit_logistic, log_break_even
 from offramp.zoo import cifar100
 
 BOTH = [BreakEven(), LogisticCorrector()]
@@ -94,3 +94,31 @@ def test_break_even_prices_go_on_beyond_the_grid():
     always = torch.tensor([[0.1] * 12, [0.2] * 12], dtype=torch.float64)
     assert log_break_even(always).tolist() == pytest.approx([low - 0.5, low - 1.0])
     assert log_break_even(-always).tolist() == pytest.approx([high + 0.5, high + 1.0])
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])  # from hardly curved to saturated
+def test_a_logistic_regression_ends_where_its_gradient_is_zero(scale):
+    generator = torch.Generator().manual_seed(0)
+    design = torch.randn(400, 6, generator=generator, dtype=torch.float64) * scale
+    target = (design[:, 0] + torch.randn(400, generator=generator) > 0).double()
+    penalties = torch.tensor([0.01, 1, 1, 1, 10, 1e-5], dtype=torch.float64)
+    weights = fit_logistic(design, target, penalties)
+    gradient = design.T @ ((design @ weights).sigmoid() - target) + penalties * weights
+    assert gradient.abs().max() < 1e-3 * len(design) * scale
+
+
+@pytest.mark.parametrize("scorer", BOTH, **NAMES)
+def test_a_class_that_is_never_right_is_given_up_sooner(scorer):
+    """However sure two answers are: they differ in their classes alone."""
+    generator = torch.Generator().manual_seed(0)
+    said = torch.randint(20, (2000,), generator=generator)
+    logits = torch.zeros(2000, 2, 20)
+    logits[torch.arange(2000), 0, said] = 2.0  # exit 0 is unsure of everything
+    # Exit 1 knows all classes but the first, of which it is as unsure as of another.
+    sure = torch.where(said == 0, 0.0, 6.0)
+    later = torch.where(said == 0, 0, torch.randint(20, (2000,), generator=generator))
+    logits[torch.arange(2000), 1, later] = sure
+    labels = torch.where(said == 0, torch.randint(1, 20, (2000,), generator=generator), later)
+    held_out = Ledger(logits, labels, torch.tensor([1.0, 2.0]), split="held_out")
+    scores = fit(scorer, held_out).score_at(history_of(held_out, 0))
+    assert scores[said == 0].mean() > scores[said != 0].max()
