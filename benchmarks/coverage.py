@@ -164,8 +164,11 @@ def main() -> None:
     parser.add_argument("--resamples", type=int, default=300)
     parser.add_argument("--sizes", default="300,600,2000")
     parser.add_argument("--methods", default=METHODS)
+    parser.add_argument("--only", help="name of one population")
     options = parser.parse_args()
     for name, ledgers in populations():
+        if options.only not in (None, name):
+            continue
         found = replays(ledgers, options.methods)
         print(f"\n{name}: {len(ledgers['test'])} samples as the population")
         print(f"| test samples | interval | % | {' | '.join(COLUMNS)} |")

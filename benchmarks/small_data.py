@@ -169,8 +169,19 @@ def summary(results: Results, methods: Sequence[str]) -> Iterator[str]:
         yield f"| `{name}` | {' | '.join(cells)} |"
 
 
-def page(results: Results, methods: Sequence[str], command: str, resplits: int) -> str:
-    """Everything as Markdown."""
+def described(name: str, ledgers: Mapping[str, Ledger]) -> str:
+    """A network in a line of a list."""
+    samples, test = len(ledgers["held_out"]) + len(ledgers["val"]), ledgers["test"]
+    return (
+        f"- {name}: {test.num_exits} exits, {test.num_classes} classes; {samples:,} samples to "
+        f"draw held_out and val from, {len(test):,} of test"
+    )
+
+
+def page(
+    results: Results, methods: Sequence[str], known: Sequence[str], command: str, resplits: int
+) -> str:
+    """Everything as Markdown; `known` are the networks, described."""
     parts = [
         "# Few samples",
         "What methods gain over max probability with geometric thresholds (`baseline`), in points "
@@ -178,6 +189,7 @@ def page(results: Results, methods: Sequence[str], command: str, resplits: int) 
         f"each of {resplits} resplits. EEFP is the mean over exits; seconds are those of one core "
         "to fit and tune. Intervals (95 %) count the test samples and the resplits; bold gains "
         "leave zero out.",
+        "\n".join(known),
         f"```sh\n{command}\n```",
         "## Over all networks",
         "Mean gain over networks and budgets, and how many of them are clearly above / below the "
@@ -201,8 +213,9 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore", FewSamplesWarning)  # it is what is measured here
     results: Results = {}
-    names = options.methods.split(",")
+    names, known = options.methods.split(","), []
     for name, ledgers in networks(options.folders):
+        known.append(described(name, ledgers))
         both = pool(ledgers["held_out"], ledgers["val"])
         methods = find_methods(names, both.num_classes)
         for size in map(int, options.sizes.split(",")):
@@ -217,7 +230,8 @@ def main() -> None:
             results[name, size] = runs
             print(f"\n{name}, {size} + {size}", *table(runs), sep="\n", flush=True)
     command = f"python benchmarks/small_data.py {' '.join(sys.argv[1:])}".strip()
-    text = page(results, [method.name for method in methods], command, options.resplits)
+    found = [method.name for method in methods]
+    text = page(results, found, known, command, options.resplits)
     if options.out is not None:
         options.out.write_text(text, encoding="utf-8")
     print("", *summary(results, names), sep="\n")
