@@ -23,6 +23,7 @@ import torch
 from offramp import Ledger, metrics, zoo
 from offramp.advice.rating import hits_at, pool
 from offramp.errors import FewSamplesWarning
+from offramp.evaluation.references import reachable_accuracies
 from offramp.ledger.files import load_ledgers
 from offramp.methods import Method, find_methods
 
@@ -133,8 +134,13 @@ class Gain:
         return [*each, f"{self.mean:+.2f} [{low:+.2f}, {high:+.2f}]"]
 
 
-def table(runs: Mapping[str, Sequence[Run]]) -> Iterator[str]:
-    """Lines of the table of one network and size; the first method is the yardstick."""
+def table(runs: Mapping[str, Sequence[Run]], reachable: Floats) -> Iterator[str]:
+    """Lines of the table of one network and size; the first method is the yardstick.
+
+    Args:
+        runs: By method.
+        reachable: `[B]`, accuracies of a rule that sees all exits, but no label.
+    """
     base = next(iter(runs.values()))
     shares = " | ".join(f"{budget:.0%}" for budget in BUDGETS)
     yield f"| method | {shares} | mean | EEFP | seconds |"
@@ -145,6 +151,9 @@ def table(runs: Mapping[str, Sequence[Run]]) -> Iterator[str]:
         )
         cells = Gain.of(found, base).cells() if found is not base else ["0"] * (len(BUDGETS) + 1)
         yield f"| `{name}` | {' | '.join(cells)} | {eefp:.3f} | {seconds:.2f} |"
+    gaps = 100 * (reachable - np.mean([run.hits.mean(axis=0) for run in base], axis=0))
+    cells = [f"{gap:+.2f}" for gap in (*gaps, gaps.mean())]
+    yield f"| reachable | {' | '.join(cells)} | | |"
 
 
 Results = dict[tuple[str, int], dict[str, list[Run]]]
@@ -179,17 +188,23 @@ def described(name: str, ledgers: Mapping[str, Ledger]) -> str:
 
 
 def page(
-    results: Results, methods: Sequence[str], known: Sequence[str], command: str, resplits: int
+    results: Results,
+    methods: Sequence[str],
+    known: Mapping[str, str],
+    reachable: Mapping[str, Floats],
+    command: str,
 ) -> str:
     """Everything as Markdown; `known` are the networks, described."""
+    resplits = max(len(runs[methods[0]]) for runs in results.values())
     parts = [
         "# Few samples",
         "What methods gain over max probability with geometric thresholds (`baseline`), in points "
         "on test, with as many held_out as val samples: those of both splits are drawn anew for "
         f"each of {resplits} resplits. EEFP is the mean over exits; seconds are those of one core "
         "to fit and tune. Intervals (95 %) count the test samples and the resplits; bold gains "
-        "leave zero out.",
-        "\n".join(known),
+        "leave zero out. `reachable` is what a rule gains that sees all exits of a sample before "
+        "it chooses one, but no label; no stop rule can be expected to do better.",
+        "\n".join(known.values()),
         f"```sh\n{command}\n```",
         "## Over all networks",
         "Mean gain over networks and budgets, and how many of them are clearly above / below the "
@@ -197,7 +212,7 @@ def page(
         "\n".join(summary(results, methods)),
     ]
     for (name, size), runs in results.items():
-        parts += [f"## {name}, {size:,} + {size:,}", "\n".join(table(runs))]
+        parts += [f"## {name}, {size:,} + {size:,}", "\n".join(table(runs, reachable[name]))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -213,9 +228,11 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore", FewSamplesWarning)  # it is what is measured here
     results: Results = {}
-    names, known = options.methods.split(","), []
+    names, known, reachable = options.methods.split(","), {}, {}
     for name, ledgers in networks(options.folders):
-        known.append(described(name, ledgers))
+        known[name] = described(name, ledgers)
+        reached = reachable_accuracies(ledgers["test"], BUDGETS)
+        reachable[name] = np.array([point.accuracy for point in reached])
         both = pool(ledgers["held_out"], ledgers["val"])
         methods = find_methods(names, both.num_classes)
         for size in map(int, options.sizes.split(",")):
@@ -228,10 +245,11 @@ def main() -> None:
                 for method in methods:
                     runs[method.name].append(measure(method, held_out, val, ledgers["test"]))
             results[name, size] = runs
-            print(f"\n{name}, {size} + {size}", *table(runs), sep="\n", flush=True)
+            lines = table(runs, reachable[name])
+            print(f"\n{name}, {size} + {size}", *lines, sep="\n", flush=True)
     command = f"python benchmarks/small_data.py {' '.join(sys.argv[1:])}".strip()
     found = [method.name for method in methods]
-    text = page(results, found, known, command, options.resplits)
+    text = page(results, found, known, reachable, command)
     if options.out is not None:
         options.out.write_text(text, encoding="utf-8")
     print("", *summary(results, names), sep="\n")

@@ -3,8 +3,9 @@
 Scorers are fitted on 1,000 samples of held_out and val together (on a third of them where they
 are few), thresholds chosen on growing parts of the rest, and accuracies measured on test, at six
 budgets. A cell is the mean over the budgets, in points over geometric thresholds: of optimised
-ones / of smooth ones. Below the table: where smooth ones are clearly worse than the better of the
-two, by a 95 % interval over test samples and resplits. Networks as in `small_data.py`.
+ones / of smooth ones. Below the table: how often each kind is worse than the better of the other
+two, and clearly so by a 95 % interval over test samples and resplits. Networks as in
+`small_data.py`.
 
 Run: python benchmarks/threshold_methods.py --resplits 3 [LEDGERS ...]
 """
@@ -31,6 +32,7 @@ SIZES = (100, 200, 300, 1000, 3000, 5000)
 BUDGETS = (0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
 SCORERS = ("baseline", "eefp", "eefp-logistic", "break-even")
 THRESHOLDS = ("geometric", "optimized", "smooth")
+MOST = 10  # cells that are listed
 
 
 def measured(thresholds: str, val: Replay, test: Replay) -> Run:
@@ -68,11 +70,28 @@ def cell(runs: Runs) -> str:
     return " / ".join(f"{gain:+.2f}" for gain in gains)
 
 
-def behind(runs: Runs) -> Gain:
-    """What smooth thresholds gain over those of the other two that do better on test."""
-    names = ("geometric", "optimized")
-    better = max(names, key=lambda name: np.mean([run.hits.mean() for run in runs[name]]))
-    return Gain.of(runs["smooth"], runs[better])
+def behind(name: str, runs: Runs) -> Gain:
+    """What one kind of thresholds gains over the better of the others, as test has it."""
+    others = [other for other in THRESHOLDS if other != name]
+    better = max(others, key=lambda other: np.mean([run.hits.mean() for run in runs[other]]))
+    return Gain.of(runs[name], runs[better])
+
+
+def verdict(name: str, cells: Mapping[str, Runs]) -> str:
+    """Where one kind of thresholds is worse than the better of the others, and by how much."""
+    gains = {where: behind(name, runs) for where, runs in cells.items()}
+    lower = sum(gain.mean < 0 for gain in gains.values())
+    clearly = {w: gain for w, gain in gains.items() if gain.mean < -SURE * gain.error}
+    budgets = np.stack([gain.values for gain in gains.values()])
+    errors = np.stack([gain.errors for gain in gains.values()])
+    single = int((budgets < -SURE * errors).sum())
+    text = (
+        f"`{name}`: below the better of the others in {lower} of {len(gains)} cells, clearly in "
+    )
+    text += f"{len(clearly)}; at single budgets, clearly in {single} of {budgets.size}"
+    if len(clearly) > MOST:
+        return text
+    return "\n".join([text, *(f"  {w}: {gain.cells()[-1]}" for w, gain in clearly.items())])
 
 
 def main() -> None:
@@ -84,23 +103,14 @@ def main() -> None:
     warnings.simplefilter("ignore", FewSamplesWarning)
     print("| network | score | " + " | ".join(f"{size:,}" for size in SIZES) + " |")
     print("|---|---|" + "---:|" * len(SIZES))
-    beside: dict[str, Gain] = {}
+    cells: dict[str, Runs] = {}
     for name, ledgers in networks(options.folders):
         for method in find_methods(SCORERS, ledgers["test"].num_classes):
             found = runs_by_size(method, ledgers, options.resplits)
-            cells = [cell(found[size]) if size in found else "-" for size in SIZES]
-            print(f"| {name} | `{method.name}` | {' | '.join(cells)} |", flush=True)
-            for size, runs in found.items():
-                beside[f"{name}, {method.name}, {size:,}"] = behind(runs)
-    lower = {where: gain for where, gain in beside.items() if gain.mean < 0}
-    clearly = [where for where, gain in lower.items() if gain.mean < -SURE * gain.error]
-    print(f"\nSmooth below the better one in {len(lower)} of {len(beside)} cells:")
-    print(*(f"{where}: {gain.cells()[-1]}" for where, gain in lower.items()), sep="\n")
-    print(f"Clearly below it in {len(clearly)}: {'; '.join(clearly)}")
-    gaps = np.stack([gain.values for gain in beside.values()])
-    errors = np.stack([gain.errors for gain in beside.values()])
-    wrong = int((gaps < -SURE * errors).sum())
-    print(f"At single budgets: clearly below in {wrong} of {gaps.size}, at most {-gaps.min():.2f}")
+            shown = [cell(found[size]) if size in found else "-" for size in SIZES]
+            print(f"| {name} | `{method.name}` | {' | '.join(shown)} |", flush=True)
+            cells |= {f"{name}, {method.name}, {size:,}": runs for size, runs in found.items()}
+    print("", *(verdict(name, cells) for name in THRESHOLDS), sep="\n")
 
 
 if __name__ == "__main__":
