@@ -43,7 +43,9 @@ def is_floating(array: Array) -> bool:
         >>> is_floating(np.zeros(2)), is_floating(np.arange(2))
         (True, False)
     """
-    return "float" in str(array.dtype)
+    if isinstance(array, np.ndarray):
+        return array.dtype.kind == "f"
+    return bool(array.is_floating_point())
 
 
 def positions(mask: Array) -> Array:
