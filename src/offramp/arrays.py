@@ -44,7 +44,7 @@ def is_floating(array: Array) -> bool:
         (True, False)
     """
     if isinstance(array, np.ndarray):
-        return array.dtype.kind == "f"
+        return bool(array.dtype.kind == "f")
     return bool(array.is_floating_point())
 
 
