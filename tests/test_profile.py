@@ -236,3 +236,7 @@ def test_bench_races_the_users_own_model_and_runners():
     assert list(rows) == ["with exits", "without exits", "mine", "a runner", "small"]
     assert rows["mine"].accuracy == rows["without exits"].accuracy
     assert rows["a runner"].accuracy == rows["with exits"].accuracy
+    config = BenchConfig(["onnx"], [8], seconds=0.05, cuts=False)
+    rows = {row.name: row for row in bench(network, policy, images, labels, config, rivals)}
+    assert list(rows) == ["with exits", "without exits", "mine", "small"]
+    assert rows["mine"].accuracy == rows["without exits"].accuracy

@@ -223,7 +223,7 @@ def _rivals(
             if runtime == "torch":
                 yield Candidate(name, partial(_predicted, rival.eval()))
                 continue
-            rival = attach(rival, at=1, example=example)  # as a whole: graphs have no stages
+            rival = attach(rival, at=2, example=example)  # whose graph without exits is one piece
         size = rival.inputs.height if isinstance(rival.inputs, ImageInput) else None
         runner = opened(rival, plain_policy(rival))
         yield Candidate(name, partial(plainly, runner), image_size=size)

@@ -37,10 +37,11 @@ def verify_command(
         ),
     ],
 ) -> None:
-    """Compare files with their checksums, and name those that are damaged.
+    """Compare tensors and graphs with their checksums, and name those that are damaged.
 
-    Whatever is loaded is compared too, but for tensors above 1 GiB, which only this command reads
-    as a whole. The exit code is 1 if anything is damaged.
+    The JSON beside them, which holds the checksums, has none itself. Whatever is loaded is
+    compared too, but for tensors above 1 GiB, which only this command reads as a whole. The exit
+    code is 1 if anything is damaged.
     """
     found = [file for folder in folders for file in verify(folder)]
     damaged = [file for file in found if file.damage is not None]
@@ -52,7 +53,7 @@ def verify_command(
     out.give(damaged=[str(file.path) for file in damaged], files=len(found))
     whole = len(found) - len(damaged) - len(unknown)
     size = decimal(sum(file.size for file in found))
-    out.print(f"{whole} of {len(found)} files are as they were written ({size} read)")
+    out.print(f"{whole} of {len(found)} tensor files and graphs are as written ({size} read)")
     if damaged:
         raise typer.Exit(1)
 
