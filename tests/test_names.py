@@ -14,12 +14,12 @@ from offramp.advice import CANDIDATES
 from offramp.cli import export_serve
 from offramp.cli.options import complete_methods, complete_studies
 from offramp.data import CATALOG, EMBEDDED
+from offramp.data.augmentation import AUGMENTATIONS
 from offramp.guarantees import LOSSES
 from offramp.methods import GROUPS, METHODS, find_methods
 from offramp.networks import ARCHITECTURES
 from offramp.serving import ServeConfig
 from offramp.studies import NAMES
-from offramp.studies.settings import AUGMENTATIONS
 from offramp.theory import STATEMENTS
 from offramp.thresholds import THRESHOLD_METHODS
 from offramp.training import OBJECTIVES

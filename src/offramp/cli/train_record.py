@@ -30,7 +30,6 @@ from offramp.hints import did_you_mean, or_known
 from offramp.names import ARCHITECTURES, AUGMENTATIONS, DATA_SETS, HEADS, OBJECTIVES, RECIPES
 
 if TYPE_CHECKING:
-    from offramp.data import Augmentation
     from offramp.ledger import Ledger
     from offramp.networks import EarlyExitNetwork, Inputs
     from offramp.training import Objective, TrainHistory
@@ -134,8 +133,9 @@ def train_command(
         str | None,
         typer.Option(
             autocompletion=completing(AUGMENTATIONS),
-            help="Of images: none; light, which is shifts and flips, for small networks; or "
-            f"paper, all that the paper does, including Mixup and CutMix. {_BY_RECIPE}",
+            help="Of images: none; light, which is shifts and flips, for small networks; paper, "
+            "all that the paper does, including Mixup and CutMix; or strong, that with flips, "
+            f"tighter crops and more CutMix, for networks that overfit. {_BY_RECIPE}",
         ),
     ] = None,
     image_size: Annotated[
@@ -165,6 +165,7 @@ def train_command(
     _check_data(data)
     from torch import Tensor
 
+    from offramp.data import augmentation
     from offramp.data.source import Source
     from offramp.machine import find_device, to_precision
     from offramp.networks import build_for_data
@@ -213,6 +214,7 @@ def train_command(
     else:
         head = head or ("cascade" if goal.name == _CASCADE else None)
         made = build_for_data(network, samples, seed, _where(exits), head)
+    augment = augment or (chosen.augment if is_image else "none")
     processes = Processes.here(find_device(device))
     with _explaining_how_to_resume(folder), processes.together():
         processes.first(lambda: source.save(folder))
@@ -221,7 +223,7 @@ def train_command(
             samples,
             goal,
             config,
-            augment=_augmentation(augment or (chosen.augment if is_image else "none")),
+            augment=augmentation.AUGMENTATIONS[augment],
             folder=folder,
             freeze_backbone=freeze_backbone,
         )
@@ -382,12 +384,6 @@ def _where(exits: str) -> str | int | list[str]:
     if exits in ("every-block", "auto"):
         return exits
     return int(exits) if exits.isdigit() else [name.strip() for name in exits.split(",")]
-
-
-def _augmentation(name: str) -> "Augmentation | None":
-    from offramp.data import Augmentation
-
-    return {"none": None, "light": Augmentation.light(), "paper": Augmentation()}[name]
 
 
 def _learning_rate(network: str, robust: bool) -> float:

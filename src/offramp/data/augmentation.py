@@ -86,6 +86,16 @@ class Augmentation:
         """
         return replace(cls.none(), crop=0.125, flip=0.5)
 
+    @classmethod
+    def strong(cls) -> "Augmentation":
+        """All operations with flips, tighter crops and more CutMix: for networks that overfit.
+
+        Example:
+            >>> Augmentation.strong().resize, Augmentation.strong().cutmix
+            ((1.0, 1.5), 0.4)
+        """
+        return cls(resize=(1.0, 1.5), crop=0.06, mixup=0.1, cutmix=0.4, flip=0.5)
+
     def __call__(
         self, inputs: Tensor, labels: Tensor, num_classes: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
@@ -154,6 +164,14 @@ class Augmentation:
         # Counted in pixels, since a box is smaller where it is cut off at the edge
         share = weight.mean((1, 2))[:, None]
         return mixed, torch.lerp(targets, targets[partner], share)
+
+
+AUGMENTATIONS: dict[str, Augmentation | None] = {
+    "none": None,
+    "light": Augmentation.light(),
+    "paper": Augmentation(),
+    "strong": Augmentation.strong(),
+}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from offramp import names
-from offramp.data import Augmentation
+from offramp.data.augmentation import AUGMENTATIONS
 from offramp.errors import ConfigError
 from offramp.extras import plugin_origins
 from offramp.hints import did_you_mean, or_known
@@ -13,7 +13,6 @@ from offramp.methods import GROUPS, METHODS, find_methods
 from offramp.networks.backbones import BUILDERS
 from offramp.training import OBJECTIVES, TrainConfig
 
-AUGMENTATIONS = {"none": None, "light": Augmentation.light(), "paper": Augmentation()}
 ZOO = ("cifar100",)
 
 
@@ -83,7 +82,7 @@ class TrainSettings(TrainConfig):
 
     # `joint`, `gradient-equilibrium`, `distillation` or `zero-time-waste`
     objective: str = "joint"
-    augment: str = "none"  # `none`, `light` or `paper`
+    augment: str = "none"  # `none`, `light`, `paper` or `strong`
     freeze_backbone: bool = False  # train the heads only
     # of the objective; the table `[train.settings]`
     settings: dict[str, Any] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from torch.utils.data import DataLoader
 
+from offramp.data.augmentation import AUGMENTATIONS
 from offramp.errors import ConfigError
 from offramp.evaluation import Comparison, compare
 from offramp.ledger import Ledger
@@ -24,7 +25,6 @@ from offramp.storage import write_text
 from offramp.studies.cache import Cache, digest, is_whole
 from offramp.studies.context import Context, make_network
 from offramp.studies.settings import (
-    AUGMENTATIONS,
     CompareSettings,
     CorrectorSettings,
     DataSettings,
