@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Array: TypeAlias = Any  # an array of numpy or a tensor of torch
+SMALL = 8192  # values: numpy's BLAS uses further threads for more, which then spin
 
 
 def namespace(array: Array) -> Any:  # noqa: ANN401 - a module
@@ -59,7 +60,7 @@ def positions(mask: Array) -> Array:
 
 
 def all_finite(array: Array) -> bool:
-    """Whether no value is NaN or infinite; may be False where only their sum is infinite.
+    """Whether no value is NaN or infinite; may be False where only a sum of them is infinite.
 
     A single sum takes far less time than a look at every value.
 
@@ -67,7 +68,9 @@ def all_finite(array: Array) -> bool:
         >>> all_finite(np.array([1.0, 2.0])), all_finite(np.array([np.inf, -np.inf]))
         (True, False)
     """
-    if isinstance(array, np.ndarray):
-        with np.errstate(all="ignore"):
-            return math.isfinite(array.sum().item())
-    return math.isfinite(array.sum().item())
+    if not isinstance(array, np.ndarray):
+        return math.isfinite(array.sum().item())
+    if array.size < SMALL:  # the sum of squares: a third of the time, and no warning
+        return math.isfinite(np.vdot(array, array))
+    with np.errstate(all="ignore"):
+        return math.isfinite(np.add.reduce(array, axis=None))

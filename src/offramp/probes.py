@@ -40,6 +40,9 @@ Floats = npt.NDArray[np.float64]
 
 NEVER = 1e30  # a threshold that no score reaches; the exit stays open, so its head and scorer run
 LONG = 1e9  # a deadline that never comes: with one, a runner reads its clock before every stage
+LEAST = (
+    2  # turns of every probe: in the first one, memory is new, which can take half as long again
+)
 TURNS = 3  # of every probe before any has more
 WARM = 8  # samples, before a probe is timed
 SHORT = 0.1  # of the time to spend: what one more turn may take when it has run out
@@ -231,8 +234,7 @@ Turns = dict[tuple[int, str], list[list[Floats]]]
 def take_turns(probes: Probes, timer: "Timer", seconds: float, bar: RunProgress) -> Turns:
     """Time all probes again and again, a size at a time, so that every size gets its share.
 
-    Every size has one turn, however long it takes, and a few if they are short: one alone may have
-    been disturbed.
+    Every size has two turns, however long they take, and another one if it is short.
     """
     turns: Turns = {}
     spent = dict.fromkeys(probes.sizes, 0.0)
@@ -240,10 +242,10 @@ def take_turns(probes: Probes, timer: "Timer", seconds: float, bar: RunProgress)
 
     def waiting() -> list[int]:
         """The sizes of which one has the next turn."""
-        unseen = [size for size in probes.sizes if not taken[size]]
+        fewest = [size for size in probes.sizes if taken[size] < LEAST]
         few = [size for size in probes.sizes if taken[size] < TURNS]
-        if unseen or sum(spent.values()) < seconds:
-            return unseen or few or probes.sizes
+        if fewest or sum(spent.values()) < seconds:
+            return fewest or few or probes.sizes
         return [size for size in few if spent[size] / taken[size] <= SHORT * seconds]
 
     while sizes := waiting():

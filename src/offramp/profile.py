@@ -226,7 +226,7 @@ def profile(  # noqa: PLR0913 - all but the first two by name
         batch_size: Of the batches to come; one or several. Smaller ones are measured too.
         threads: Of the runtime; what it uses now by default.
         inputs: Real samples, which matters for texts; made-up ones by default.
-        seconds: Approximate time to spend. Every size is measured at least once.
+        seconds: Approximate time to spend. Every size is measured at least twice.
         clock: Seconds; `time.process_time` on a machine that others use, with one thread.
         progress: Show a bar on stderr.
 

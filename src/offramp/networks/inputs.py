@@ -355,8 +355,8 @@ def to_numpy(leaf: Array) -> np.ndarray[Any, Any]:
         dtype('float32')
     """
     if not isinstance(leaf, np.ndarray):
-        tensor = leaf.detach().cpu()
-        leaf = (tensor.float() if is_floating(tensor) and tensor.itemsize < 4 else tensor).numpy()
+        narrow = is_floating(leaf) and leaf.itemsize < 4
+        leaf = (leaf.float() if narrow else leaf).numpy(force=True)
     array: np.ndarray[Any, Any] = leaf
     if array.dtype.kind not in "biuf":
         raise _no_numbers(array)

@@ -121,12 +121,21 @@ def join(states: Sequence[State]) -> Any:  # noqa: ANN401 - the structure of the
     """Put the samples of states with one `join_key` into one, in order; the reverse of `take`."""
     if len(states) == 1:
         return states[0]
-    leaves = [_tensors(state) for state in states]
+    leaves = [tensors(state) for state in states]
     joined = iter([namespace(same[0]).concatenate(same) for same in zip(*leaves, strict=True)])
     return map_leaves(lambda _: next(joined), states[0])
 
 
-def _tensors(state: State) -> list[Array]:
+def tensors(state: State) -> list[Array]:
+    """Every tensor of a state that belongs to samples.
+
+    Example:
+        >>> tensors({"hidden": np.zeros((2, 3)), "size": Shared((4, 4))})
+        [array([[0., 0., 0.],
+               [0., 0., 0.]])]
+    """
+    if is_array(state):  # as of most networks
+        return [state]
     return [leaf for _, leaf in named_leaves(state) if not isinstance(leaf, Shared)]
 
 
@@ -152,10 +161,10 @@ def leaf_at(state: State, path: Path) -> Any:  # noqa: ANN401
 
 def batch_size(state: State) -> int:
     """The number of samples in a state; raises `NetworkError` if no leaf belongs to samples."""
-    tensors = _tensors(state)
-    if not tensors:
+    found = tensors(state)
+    if not found:
         raise NetworkError("the state has no tensor that belongs to samples")
-    return len(tensors[0])
+    return len(found[0])
 
 
 def move_beside(modules: Iterable[nn.Module], state: State) -> State:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offramp.arrays import Array, all_finite, is_floating, namespace, positions
-from offramp.networks.state import Shared, State, join, named_leaves, take
+from offramp.networks.state import State, join, take, tensors
 from offramp.runtime.operating_point import OperatingPoint
 from offramp.runtime.output import ExitOutput
 
@@ -85,8 +85,8 @@ def _concatenated(parts: Sequence[Array | None]) -> Array | None:
 def finite_samples(state: State) -> Array | None:
     """Positions of the samples without NaN or infinite values; None if all are finite."""
     finite: Array | None = None
-    for _, leaf in named_leaves(state):
-        if isinstance(leaf, Shared) or not is_floating(leaf) or all_finite(leaf):
+    for leaf in tensors(state):
+        if not is_floating(leaf) or all_finite(leaf):
             continue
         fine = namespace(leaf).isfinite(leaf.reshape(len(leaf), -1)).all(1)
         finite = fine if finite is None else finite & fine

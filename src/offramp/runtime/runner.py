@@ -3,7 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from offramp.answers import Answer, CurrentExit
 from offramp.errors import GuaranteeWarning, NetworkError, OriginError, OriginWarning
-from offramp.machine import AutoPrecision, autocast, device_for, to_precision
+from offramp.machine import AutoPrecision, Precision, autocast, device_for, to_precision
 from offramp.networks.inputs import AnyInput, Inputs, as_batch
 from offramp.networks.network import EarlyExitNetwork, check_has_exits
 from offramp.networks.state import (
@@ -198,10 +198,10 @@ class Runner(StagedRunner):
         state: State = map_leaves(place, self.network.inputs.begin_counted(as_batch(x)))
         return state
 
-    @contextmanager
-    def _mode(self) -> Iterator[None]:
-        with torch.inference_mode(), autocast(self.device, self.precision):
-            yield
+    def _mode(self) -> AbstractContextManager[Any]:
+        if self.precision == "float32":
+            return torch.inference_mode()
+        return _inference_mode_in(self.device, self.precision)
 
     def _advance(
         self, point: OperatingPoint, exit_index: int, batch: InFlightBatch
@@ -232,6 +232,12 @@ class Runner(StagedRunner):
 
     def _align(self, states: Sequence[State]) -> list[State]:
         return self.network.align(states)
+
+
+@contextmanager
+def _inference_mode_in(device: torch.device, precision: Precision) -> Iterator[None]:
+    with torch.inference_mode(), autocast(device, precision):
+        yield
 
 
 def _seen(history: HistoryBuffer, exit_index: int, logits: Tensor, answer: Answer) -> History:

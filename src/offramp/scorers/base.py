@@ -22,7 +22,8 @@ def log_odds(answer: Tensor) -> Tensor:
         >>> log_odds(torch.tensor([[100.0, 0.0], [101.0, 0.0]]))
         tensor([100., 101.])
     """
-    return leading_pair(answer)[0]
+    top, _, rest = split_top(answer)
+    return _odds(top, rest, rest.amax(dim=-1, keepdim=True))
 
 
 def leading_pair(answer: Tensor) -> tuple[Tensor, Tensor]:
@@ -32,13 +33,22 @@ def leading_pair(answer: Tensor) -> tuple[Tensor, Tensor]:
         >>> leading_pair(torch.tensor([[1.0, 4.0, 3.0]]))
         (tensor([0.8731]), tensor([[1, 2]]))
     """
+    top, index, rest = split_top(answer)
+    second, other = rest.max(dim=-1, keepdim=True)  # together far faster than `topk`
+    return _odds(top, rest, second), torch.cat([index, other], dim=-1)
+
+
+def split_top(answer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest logit and its class, `[n, 1]` each, and all logits with it at minus infinity."""
     values = answer.float()
     top, index = values.max(dim=-1, keepdim=True)
-    rest = values.scatter(-1, index, -torch.inf)
-    second, other = rest.max(dim=-1, keepdim=True)  # together far faster than `topk`
+    return top, index, values.scatter(-1, index, -torch.inf)
+
+
+def _odds(top: Tensor, rest: Tensor, second: Tensor) -> Tensor:
     # How far the sum of the others exceeds the largest of them: two operations, not seven.
     beyond = rest.log_softmax(dim=-1).amax(dim=-1, keepdim=True)
-    return (top - second + beyond).squeeze(-1), torch.cat([index, other], dim=-1)
+    return (top - second + beyond).squeeze(-1)
 
 
 class History:

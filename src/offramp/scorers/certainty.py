@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from offramp.component import EVERY_KIND, current_exit_only
-from offramp.scorers.base import History, Scorer
+from offramp.scorers.base import History, Scorer, split_top
 
 
 def certainty(answer: Tensor) -> tuple[Tensor, Tensor]:
@@ -23,8 +23,8 @@ def certainty(answer: Tensor) -> tuple[Tensor, Tensor]:
         >>> certainty(torch.tensor([[2.0, 0.0], [200.0, 0.0]]))
         (tensor([  2., 200.]), tensor([  1.0069, 194.6967]))
     """
-    top, rest = _split_top(answer)
-    distance = top[:, None] - rest  # [n, K], infinite at the top class itself
+    top, _, rest = split_top(answer)
+    distance = top - rest  # [n, K], infinite at the top class itself
     log_sum = (-distance).logsumexp(dim=-1)
     log_weighted = torch.where(distance.isinf(), -torch.inf, distance.log() - distance).logsumexp(
         dim=-1
@@ -33,13 +33,6 @@ def certainty(answer: Tensor) -> tuple[Tensor, Tensor]:
     # Below e^-15, log(1 + S) equals S in float32, and its logarithm is known exactly.
     first = torch.where(log_sum < -15, log_sum, log_total.log())
     return -log_sum, -torch.logaddexp(first, log_weighted - log_total)
-
-
-def _split_top(answer: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest logit `[n]`, and all logits with that one at minus infinity `[n, K]`."""
-    values = answer.float()
-    top, index = values.max(dim=-1)
-    return top, values.scatter(-1, index[:, None], -torch.inf)
 
 
 @dataclass
@@ -93,10 +86,10 @@ class Margin(Scorer):
     @current_exit_only
     def score_at(self, history: History) -> Tensor:
         """log(g / (1 - g)) for the gap g = p1 - p2, `[n]`."""
-        top, rest = _split_top(history.answer)
+        top, _, rest = split_top(history.answer)
         # Two equal classes have a gap of zero, whose logarithm is no number to put thresholds by.
-        lead = (top - rest.amax(dim=-1)).clamp_min(torch.finfo(torch.float32).tiny)
-        log_sum = (rest - top[:, None]).logsumexp(dim=-1)
+        lead = (top[:, 0] - rest.amax(dim=-1)).clamp_min(torch.finfo(torch.float32).tiny)
+        log_sum = (rest - top).logsumexp(dim=-1)
         return (-torch.expm1(-lead)).log() - torch.logaddexp(log_sum, -lead)
 
 
