@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results"
 TARGET = RESULTS / "studies"
 SHOWN = ("methods", "versus-temperature", "versus-baseline", "exits")
 # Studies with many methods have a folder of their own, with a page of these tables per network.
-LONG = {"beyond": ("methods", "versus-baseline", "closed-gap", "exits")}
+LONG = {"beyond": ("methods", "versus-baseline", "reachable-gap", "exits")}
 
 
 def main() -> None:
@@ -31,36 +31,45 @@ def main() -> None:
     names = parser.parse_args().names or studies.NAMES
     TARGET.mkdir(parents=True, exist_ok=True)
     for name in names:
-        if name.endswith(".toml"):
-            text = file_page(name, run(name))
-            (RESULTS / f"{Path(name).stem}.md").write_text(text, encoding="utf-8")
+        if not name.endswith(".toml"):
+            result = run(studies.find_study(name), scale="small")
+            write(TARGET / f"{name}.md", page(name, result))
             continue
-        result = run(studies.find_study(name), scale="small")
-        if name not in LONG:
-            (TARGET / f"{name}.md").write_text(page(name, result), encoding="utf-8")
+        result, stem = run(name), Path(name).stem
+        if stem not in LONG:
+            write(RESULTS / f"{stem}.md", file_page(name, result))
             continue
-        (RESULTS / name).mkdir(exist_ok=True)
-        (RESULTS / name / "index.md").write_text(page(name, result), encoding="utf-8")
+        write(RESULTS / stem / "index.md", long_page(name, result))
         for experiment in result.comparisons:
-            text = network_page(name, experiment, result)
-            (RESULTS / name / f"{experiment}.md").write_text(text, encoding="utf-8")
+            write(RESULTS / stem / f"{experiment}.md", network_page(name, experiment, result))
 
 
-def opening(result: RunResult, scale: str, command: str = "") -> tuple[dict[str, Any], list[str]]:
+def write(path: Path, text: str) -> None:
+    """Write a page."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def command(name: str) -> str:
+    """What measures a study that is in a file."""
+    return f"OFFRAMP_DATA=runs offramp run {name}"
+
+
+def opening(result: RunResult, scale: str, measured: str = "") -> tuple[dict[str, Any], list[str]]:
     """The settings of a study, and what its page begins with."""
     about = json.loads((result.folder / "study.json").read_text(encoding="utf-8"))
     settings = about["configuration"]
     return settings, [
         f"# {settings['title']}{scale}",
         settings["about"],
-        f"Measured on {date.today()} with `{command or about['command']}`.{training(result)}",
+        f"Measured on {date.today()} with `{measured or about['command']}`.{training(result)}",
         settings["report"]["note"],
     ]
 
 
 def file_page(name: str, result: RunResult) -> str:
     """A study of ledgers that were recorded before: its analyses, and every network's tables."""
-    settings, blocks = opening(result, "", f"OFFRAMP_DATA=runs offramp run {name}")
+    settings, blocks = opening(result, "", command(name))
     for experiment, comparison in result.comparisons.items():
         shown = [table for table in comparison_tables(comparison) if table.name in SHOWN]
         blocks += [
@@ -74,6 +83,17 @@ def file_page(name: str, result: RunResult) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
+def long_page(name: str, result: RunResult) -> str:
+    """The analyses of a long study, and links to the pages of its networks."""
+    settings, blocks = opening(result, "", command(name))
+    for analysis in result.tables.keys() - result.comparisons.keys():
+        blocks += [table.markdown() for table in result.tables[analysis]]
+    networks = settings["networks"]
+    links = [f"[{networks[each]['title']}]({each}.md)" for each in result.comparisons]
+    blocks.append(f"All methods, network by network: {', '.join(links)}.")
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
 def page(name: str, result: RunResult) -> str:
     """A study as Markdown."""
     settings, blocks = opening(result, ", small scale")
@@ -81,10 +101,6 @@ def page(name: str, result: RunResult) -> str:
     for analysis in result.tables.keys() - experiments.keys():
         blocks += [table.markdown() for table in result.tables[analysis]]
     networks = settings["networks"]
-    if name in LONG:
-        links = [f"[{titles(result)[experiment]}]({experiment}.md)" for experiment in experiments]
-        blocks.append(f"All methods, network by network: {', '.join(links)}.")
-        return "\n\n".join(block for block in blocks if block) + "\n"
     for experiment in experiments:
         if not settings["report"]["analyses"]:
             blocks += section(
@@ -112,19 +128,17 @@ def section(name: str, experiment: str, title: str, result: RunResult) -> list[s
 
 def network_page(name: str, experiment: str, result: RunResult) -> str:
     """All methods on one network of a long study."""
+    stem = Path(name).stem
     drawn = result.folder / experiment / "gains.svg"
-    picture = published(drawn, RESULTS / name / f"{experiment}.svg")
-    shown = [
-        table
-        for table in comparison_tables(result.comparisons[experiment])
-        if table.name in LONG[name]
-    ]
+    picture = published(drawn, RESULTS / stem / f"{experiment}.svg")
+    tables = comparison_tables(result.comparisons[experiment])
     about = json.loads((result.folder / "study.json").read_text(encoding="utf-8"))
+    settings = about["configuration"]
     blocks = [
-        f"# {about['configuration']['title']}: {titles(result)[experiment]}",
-        f"Measured on {date.today()} with `{about['command']}`; [all networks](index.md).",
+        f"# {settings['title']}: {settings['networks'][experiment]['title']}",
+        f"Measured on {date.today()} with `{command(name)}`; [all networks](index.md).",
         f"![What every method gains over the baseline]({picture})",
-        *(table.markdown() for table in shown),
+        *(table.markdown() for table in tables if table.name in LONG[stem]),
     ]
     return "\n\n".join(blocks) + "\n"
 
@@ -138,13 +152,6 @@ def published(drawn: Path, target: Path) -> str:
             return other.name
     target.write_bytes(content)
     return target.name
-
-
-def titles(result: RunResult) -> dict[str, str]:
-    """The titles of the networks of a long study, from the rows of its analysis."""
-    (analysis,) = result.tables.keys() - result.comparisons.keys()
-    names = [row[0].text for row in result.tables[analysis][0].rows]
-    return dict(zip(result.comparisons, names, strict=True))
 
 
 def training(result: RunResult) -> str:

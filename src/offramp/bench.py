@@ -73,7 +73,8 @@ class BenchRow:
         promised: The share that the profile promises of the policy; None for others.
         expected: The same for the exits that these samples took, which may be harder or easier
             than those of val; None for others.
-        accuracy: On the same samples; None without labels.
+        accuracy: On the samples that were timed; None without labels.
+        samples: How many these were.
     """
 
     runtime: str
@@ -84,6 +85,7 @@ class BenchRow:
     promised: float | None = None
     expected: float | None = None
     accuracy: float | None = None
+    samples: int | None = None
 
 
 @dataclass
@@ -312,4 +314,5 @@ def _rows(candidates: Sequence[Candidate], runtime: str, size: int) -> Iterator[
             None if each.promised is None else each.promised(size),
             None if each.promised is None else each.promised(size, torch.cat(each.exits)),
             float(torch.cat(each.right).double().mean()) if each.right else None,
+            len(each.best) * size,
         )

@@ -330,11 +330,12 @@ GROUPS = {
     "simple": ["baseline", "entropy", "margin", "patience", "product", "ensemble"],
     "beyond": [
         *("pcee", "eenet", "eenet:optimized"),
+        *("baseline:smooth", "eefp:smooth", "eefp-logistic", "break-even"),
         *(f"{name}{way}" for name in _BEYOND for way in ("", ":optimized")),
     ],
 }
 """Names of several methods at once; `extended` is the paper's extended comparison, `beyond` gives
-every method geometric and optimised thresholds."""
+most methods geometric and optimised thresholds, and this library's own scorers smooth ones."""
 
 
 def register(method: Method) -> None:

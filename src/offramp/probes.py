@@ -46,6 +46,7 @@ LEAST = (
 TURNS = 3  # of every probe before any has more
 WARM = 8  # samples, before a probe is timed
 SHORT = 0.1  # of the time to spend: what one more turn may take when it has run out
+CENTRAL = ("full", "open")  # probes whose seconds all shares rest on
 NOISE = 64  # samples to fit decisions to that are only timed
 DRAWS = 4  # samples per turn, as several batches where these are smaller
 TEXTS = 16  # the same of texts, which differ in length
@@ -357,9 +358,14 @@ def summary(probes: Probes, turns: Turns) -> dict[str, Any]:
     if (sizes[0], "back") in turns:
         more = (np.array([_best(turns[size, "back"]) for size in sizes]) - opened).clip(0)
     found["looks"], found["looks_back"] = looks.tolist(), (looks + more).tolist()
-    totals = [np.array(turns[size, "open"][0]).sum(axis=1) for size in sizes]
-    found["spread"] = [float(np.median(each) / each.min() - 1) for each in totals]
+    found["spread"] = [max(_spread(turns[size, name][0]) for name in CENTRAL) for size in sizes]
     return {"full": full.tolist(), "stages": stages.tolist(), "call": call.tolist(), **found}
+
+
+def _spread(turns: Sequence[Floats]) -> float:
+    """How much longer than the best turn the median took, without the first, which is slower."""
+    totals = np.array(turns[1:]).sum(axis=1)
+    return float(np.median(totals) / totals.min() - 1)
 
 
 def _shrinking(sizes: Sequence[int], opened: Floats, leaving: dict[int, Floats]) -> Floats:

@@ -166,7 +166,7 @@ def test_performance_control_sets_one_target_for_all_exits(splits):
 def test_thresholds_are_named_after_a_colon():
     (method,) = find_methods(["eefp:optimized"], num_classes=10)
     assert (method.thresholds, method.label) == ("optimized", "EEFP (paper), optimized")
-    assert len(find_methods(["beyond"], num_classes=10)) == 33
+    assert len(find_methods(["beyond"], num_classes=10)) == 37
     with pytest.raises(ConfigError, match="one of geometric, optimized, smooth, shared"):
         find_methods(["eefp:best"], num_classes=10)
     with pytest.raises(ConfigError, match="did you mean `eefp`"):

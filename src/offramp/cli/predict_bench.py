@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 PROBED = 8  # samples that tell how long a large batch would take
 ALWAYS = 256  # batches up to this size are always timed
+DISTURBED = 0.25  # how much longer than the best the median turn of a profile may take
 SHOWN = 3  # failed inputs that are named
 
 
@@ -176,6 +177,12 @@ def profile_command(
         found = profile(made, chosen, name, sizes, threads, inputs, seconds, progress=True)
         place = found.save(folder / name if len(runtimes) > 1 else folder)
         out.show(profile_table(found))
+        if max(found.spread) > DISTURBED:
+            _note(
+                f"note: turns differ by {max(found.spread):.0%}, so other work disturbs this "
+                "machine, and promises may not hold: measure again when it is idle, or with more "
+                "--seconds"
+            )
         _note(f"saved in {place}/")
 
 

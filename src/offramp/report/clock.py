@@ -1,7 +1,7 @@
 """What was timed: tables of profiles and benchmarks, and accuracy over milliseconds."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -66,6 +66,8 @@ def bench_table(rows: Sequence[BenchRow]) -> ResultTable:
                 accuracy,
             )
         )
+    counts = {row.samples for row in rows if row.samples}
+    timed = f" Accuracy on the {_range(counts)} samples that were timed." if counts else ""
     return ResultTable(
         "bench",
         "Time per sample",
@@ -73,8 +75,13 @@ def bench_table(rows: Sequence[BenchRow]) -> ResultTable:
         lines,
         f"Promised and measured: shares of the time {WITHOUT} in the same runtime; for these: "
         "what the profile promises for the exits that these samples took. All took turns on the "
-        "same samples, and the best of three turns on each batch counts.",
+        f"same samples, and the best of three turns on each batch counts.{timed}",
     )
+
+
+def _range(counts: Collection[int]) -> str:
+    least, most = min(counts), max(counts)
+    return f"{most:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def plot_bench(rows: Sequence[BenchRow], path: str | Path) -> Path:

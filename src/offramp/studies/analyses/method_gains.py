@@ -15,12 +15,15 @@ SHOWN = {"eefp": "paper", "auto": "auto"}
 # From single components of a method to all of them together.
 COMPONENTS = {
     "baseline:optimized": "thresholds alone",
+    "baseline:smooth": "smooth thresholds alone",
     "eefp": "the paper's score alone",
     "eefp:optimized": "the paper's score, thresholds",
     "eefp-no-history:optimized": "the score without history, thresholds",
     "class-ensemble": "answers from all exits alone",
     "class-ensemble:optimized": "answers from all exits, thresholds",
     "eefp-no-history-class-ensemble:optimized": "all three",
+    "eefp-logistic": "ridge logistic corrector, smooth thresholds",
+    "break-even": "break-even prices",
     "eenet": "EENet, post hoc",
     "auto": "what auto chooses",
 }
