@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import offramp
+from offramp.cli import predict_bench
 from offramp.cli.app import app
 from offramp.data import ImageData, Normalization, Splits
 from offramp.data.source import Source
@@ -171,6 +172,7 @@ def test_bench_races_what_a_user_could_run(places, tmp_path):
     result = call(f"{text} --data x --rival {places}/network --out {tmp_path}/bench")
     for name in ("with exits", "without exits", "exit 0 alone", "network", "promised"):
         assert name in result.stdout
+    assert "samples that were timed" in " ".join(result.stdout.split())
     rows = json.loads((tmp_path / "bench" / "bench.json").read_text())
     assert {row["batch_size"] for row in rows} == {2, 4}
     assert all(0 <= row["accuracy"] <= 1 for row in rows)
@@ -180,6 +182,14 @@ def test_bench_races_what_a_user_could_run(places, tmp_path):
     shown = page.read_text()
     assert "exit 0 alone" in shown and "data:image/svg+xml" in shown
     assert "noise as input" in call(f"{text} --no-cuts").stderr
+
+
+def test_a_profile_of_a_machine_at_other_work_says_so(places, tmp_path, monkeypatch):
+    made = f"profile {places}/network --batch 1 --seconds 0 --data x --out {tmp_path}"
+    monkeypatch.setattr(predict_bench, "DISTURBED", 1e9)
+    assert "measure again" not in call(f"{made}/calm").stderr
+    monkeypatch.setattr(predict_bench, "DISTURBED", -1)
+    assert "measure again when it is idle" in call(f"{made}/busy").stderr
 
 
 def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
