@@ -29,6 +29,7 @@ from offramp.serving.workers import Answers, Batcher, ProcessSlot, ThreadSlot, W
 if TYPE_CHECKING:
     from offramp.serving.cascades import CascadeWorker
 
+LAST = 0.2  # seconds in which connections from just before are refused in words, not reset
 LINGER = 0.5  # seconds in which requests that were on their way are still refused in words
 log = logging.getLogger("offramp.serving")
 
@@ -233,7 +234,35 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(0.02)
         if gate.inside:
             log.error("%d requests were not answered in time", gate.inside)
+        if not self.force_exit:
+            await self._close_door(sockets or [])
         await super().shutdown(sockets)
+
+    async def _close_door(self, sockets: list[socket.socket]) -> None:
+        """Take nobody new, and refuse in words whoever is connected already.
+
+        The system resets connections that still wait when the door closes, so they are let in
+        at the last moment.
+        """
+        loop, waiting = asyncio.get_running_loop(), []
+        for door in sockets:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    waiting.append(door.accept()[0])
+        for server in self.servers:
+            server.close()
+        for connection in waiting:
+            connection.setblocking(False)
+            await loop.connect_accepted_socket(self._protocol, connection)
+        await asyncio.sleep(LAST)
+
+    def _protocol(self) -> asyncio.Protocol:
+        """How uvicorn itself answers a connection."""
+        kind: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = kind(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
 
 def run_server(service: Service, listening: socket.socket, ready: Callable[[], None]) -> None:
