@@ -40,7 +40,7 @@ HEADS = (
 )
 OBJECTIVES = ("joint", "gradient-equilibrium", "distillation", "zero-time-waste")
 RECIPES = ("paper", "finetune")
-AUGMENTATIONS = ("none", "light", "paper", "strong")
+AUGMENTATIONS = ("none", "light", "paper")
 LOSSES = ("regret", "regret-sure", "regret-hopeless", "disagreement")
 RUNTIMES = ("torch", "onnx")
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")

@@ -109,7 +109,7 @@ def test_the_learning_rate_follows_the_network_unless_given(app, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [("none", None), ("light", "mixup=0,"), ("paper", "mixup=0.25,"), ("strong", "cutmix=0.4,")],
+    [("none", None), ("light", "mixup=0,"), ("paper", "mixup=0.25,")],
 )
 def test_augmentation_by_name_is_kept_with_the_run(app, tmp_path, name, found):
     call(
@@ -203,7 +203,7 @@ def test_wrong_options_are_named(app, tmp_path):
     with pytest.raises(ConfigError, match="`precision` must be auto, float32, bfloat16"):
         call(app, f"{text} --precision int8")
     with pytest.raises(
-        ConfigError, match="--augment: there is no 'heavy'; known are light, none, paper, strong"
+        ConfigError, match="--augment: there is no 'heavy'; known are light, none, paper"
     ):
         call(app, f"{text} --augment heavy")
     with pytest.raises(

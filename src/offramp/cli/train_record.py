@@ -133,9 +133,8 @@ def train_command(
         str | None,
         typer.Option(
             autocompletion=completing(AUGMENTATIONS),
-            help="Of images: none; light, which is shifts and flips, for small networks; paper, "
-            "all that the paper does, including Mixup and CutMix; or strong, that with flips, "
-            f"tighter crops and more CutMix, for networks that overfit. {_BY_RECIPE}",
+            help="Of images: none; light, which is shifts and flips, for small networks; or "
+            f"paper, all that the paper does, including Mixup and CutMix. {_BY_RECIPE}",
         ),
     ] = None,
     image_size: Annotated[

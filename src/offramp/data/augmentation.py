@@ -86,16 +86,6 @@ class Augmentation:
         """
         return replace(cls.none(), crop=0.125, flip=0.5)
 
-    @classmethod
-    def strong(cls) -> "Augmentation":
-        """All operations with flips, tighter crops and more CutMix: for networks that overfit.
-
-        Example:
-            >>> Augmentation.strong().resize, Augmentation.strong().cutmix
-            ((1.0, 1.5), 0.4)
-        """
-        return cls(resize=(1.0, 1.5), crop=0.06, mixup=0.1, cutmix=0.4, flip=0.5)
-
     def __call__(
         self, inputs: Tensor, labels: Tensor, num_classes: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
@@ -170,7 +160,6 @@ AUGMENTATIONS: dict[str, Augmentation | None] = {
     "none": None,
     "light": Augmentation.light(),
     "paper": Augmentation(),
-    "strong": Augmentation.strong(),
 }
 
 

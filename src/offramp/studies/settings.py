@@ -82,7 +82,7 @@ class TrainSettings(TrainConfig):
 
     # `joint`, `gradient-equilibrium`, `distillation` or `zero-time-waste`
     objective: str = "joint"
-    augment: str = "none"  # `none`, `light`, `paper` or `strong`
+    augment: str = "none"  # `none`, `light` or `paper`
     freeze_backbone: bool = False  # train the heads only
     # of the objective; the table `[train.settings]`
     settings: dict[str, Any] = field(default_factory=dict)
