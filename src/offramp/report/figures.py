@@ -26,6 +26,7 @@ PALETTE = (
     ("#56b4e9", "#93d3f7"),
     ("#000000", "#f2f2f2"),
 )
+ROW_STEP = 0.3  # between kinds of thresholds, in rows
 # Plotly's names, and matplotlib's for the same.
 DASHES = {"solid": "-", "dash": "--", "dashdot": "-.", "dot": ":"}
 MARKERS = {
@@ -175,7 +176,9 @@ def plot_gains(comparison: Comparison, path: str | Path, rival: str = "baseline"
         MissingExtraError: matplotlib is not installed.
     """
     figures = require("matplotlib.figure", extra="report")
-    rows = list(dict.fromkeys(method.name.partition(":")[0] for method in comparison.methods))
+    names = [method.name.partition(":") for method in comparison.methods]
+    rows = list(dict.fromkeys(row for row, _, _ in names))
+    kinds = sorted({thresholds for _, _, thresholds in names})  # the method's own, "", first
     figure = figures.Figure(figsize=(4 + 3 * len(comparison.budgets), 1 + 0.4 * len(rows)))
     figure.set_layout_engine("constrained")
     panels = figure.subplots(1, len(comparison.budgets), sharey=True, squeeze=False)[0]
@@ -183,13 +186,14 @@ def plot_gains(comparison: Comparison, path: str | Path, rival: str = "baseline"
         key = accuracy_key(budget)
         found = {m.name: m.differences.get(rival, {}) for m in comparison.methods}
         gaps = {name: each[key] for name, each in found.items() if key in each}
-        _draw_gains(axes, comparison.methods, rows, gaps)
+        _draw_gains(axes, rows, kinds, gaps)
         axes.axvline(0, color="black", linewidth=0.8)
         _label(axes, f"points over {rival}", "", f"{budget:.0%} of the compute")
-    labels = {m.name.partition(":")[0]: m.label.partition(", opt")[0] for m in comparison.methods}
+    by_length = sorted(comparison.methods, key=lambda m: -len(m.name))  # plain names come last
+    labels = {m.name.partition(":")[0]: m.label for m in by_length}
     panels[0].set_yticks(range(len(rows)), [labels[row] for row in rows], fontsize=8)
     panels[0].invert_yaxis()
-    _draw_keys(panels[0], sorted({m.name.partition(":")[2] for m in comparison.methods} - {""}))
+    _draw_keys(panels[0], kinds)
     return save_figure(figure, Path(path))
 
 
@@ -254,40 +258,40 @@ def _without_groups(text: str) -> str:
 
 def _draw_gains(
     axes: Any,  # noqa: ANN401
-    methods: Sequence[MethodResult],
     rows: Sequence[str],
+    kinds: Sequence[str],
     gaps: Mapping[str, Interval],
 ) -> None:
-    """Dots with intervals: the method's own thresholds in grey, others in orange below.
-
-    A row with one of both only has it on its label.
-    """
-    kinds = {
-        row: {name.partition(":")[1] for name in gaps if name.partition(":")[0] == row}
-        for row in rows
-    }
-    for has_own, colour, shift in ((True, PALETTE[0][0], -0.18), (False, PALETTE[2][0], 0.18)):
+    """Dots with intervals, one below the other where a row has several kinds of thresholds."""
+    present = {row: [kind for kind in kinds if _named(row, kind) in gaps] for row in rows}
+    for kind in kinds:
         found = {}
-        for method in methods:
-            name, _, thresholds = method.name.partition(":")
-            if method.name in gaps and has_own == (not thresholds):
-                offset = shift if len(kinds[name]) > 1 else 0.0
-                found[rows.index(name) + offset] = gaps[method.name]
-        places = list(found)
+        for place, row in enumerate(rows):
+            if kind in present[row]:
+                below = present[row].index(kind) - (len(present[row]) - 1) / 2
+                found[place + ROW_STEP * below] = gaps[_named(row, kind)]
         low, value, high = (
             [100 * getattr(gap, end) for gap in found.values()] for end in ("low", "value", "high")
         )
-        axes.hlines(places, low, high, color=colour, linewidth=1.5)
-        axes.plot(value, places, "o", markersize=4, color=colour)
+        axes.hlines(list(found), low, high, color=_colour(kinds, kind), linewidth=1.5)
+        axes.plot(value, list(found), "o", markersize=4, color=_colour(kinds, kind))
 
 
-def _draw_keys(axes: Any, thresholds: Sequence[str]) -> None:  # noqa: ANN401
-    """Say what the colours mean, where there are two."""
-    if thresholds:
-        axes.plot([], [], color=PALETTE[0][0], marker="o", label="the method's own thresholds")
-        others = f"{', '.join(thresholds)} thresholds"
-        axes.plot([], [], color=PALETTE[2][0], marker="o", label=others)
-        axes.figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+def _named(row: str, kind: str) -> str:
+    return f"{row}:{kind}" if kind else row
+
+
+def _colour(kinds: Sequence[str], kind: str) -> str:
+    return PALETTE[2 * kinds.index(kind) % len(PALETTE)][0]
+
+
+def _draw_keys(axes: Any, kinds: Sequence[str]) -> None:  # noqa: ANN401
+    """Say what the colours mean, where there are several."""
+    if len(kinds) > 1:
+        for kind in kinds:
+            label = f"{kind} thresholds" if kind else "the method's own thresholds"
+            axes.plot([], [], color=_colour(kinds, kind), marker="o", label=label)
+        axes.figure.legend(loc="outside lower center", ncols=len(kinds), fontsize=8)
 
 
 def _literal(text: str) -> str:
