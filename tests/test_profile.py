@@ -13,6 +13,7 @@ from offramp.costs import Costs
 from offramp.errors import ConfigError, FileFormatError, NetworkError, OriginError
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.heads import LinearHead, Pool
+from offramp.probes import plain_policy
 from offramp.profile import Profile, profile
 from offramp.replay import replay
 from offramp.runtime import Runner
@@ -240,3 +241,11 @@ def test_bench_races_the_users_own_model_and_runners():
     rows = {row.name: row for row in bench(network, policy, images, labels, config, rivals)}
     assert list(rows) == ["with exits", "without exits", "mine", "small"]
     assert rows["mine"].accuracy == rows["without exits"].accuracy
+
+
+def test_a_policy_without_exits_can_be_profiled():
+    network = offramp.build("convnet", num_classes=4, image_size=8).eval()
+    alone = plain_policy(network, [network.num_exits - 1])
+    found = profile(network, alone, batch_size=2, seconds=0)
+    assert found.exits == [network.num_exits - 1]
+    assert found.looks == found.looks_back == [[0.0], [0.0]]

@@ -154,7 +154,8 @@ class Probes:
             self.last_alone = None
         self.policy = policy.with_points(_points(list(thresholds.values()))).at_point(0)
         looks_back = policy.scorer.reads_history or policy.answer.reads_history
-        self.looking_back = None if looks_back else _looking_back(network, policy.exits)
+        alone = len(policy.exits) == 1  # then nobody looks at anything
+        self.looking_back = None if looks_back or alone else _looking_back(network, policy.exits)
 
     def budget(self, name: str) -> float:
         """The budget that selects an operating point."""

@@ -66,7 +66,7 @@ def bench_table(rows: Sequence[BenchRow]) -> ResultTable:
                 accuracy,
             )
         )
-    counts = {row.samples for row in rows if row.samples}
+    counts = {row.samples for row in rows if row.samples and row.accuracy is not None}
     timed = f" Accuracy on the {_range(counts)} samples that were timed." if counts else ""
     return ResultTable(
         "bench",
