@@ -40,9 +40,7 @@ Floats = npt.NDArray[np.float64]
 
 NEVER = 1e30  # a threshold that no score reaches; the exit stays open, so its head and scorer run
 LONG = 1e9  # a deadline that never comes: with one, a runner reads its clock before every stage
-LEAST = (
-    2  # turns of every probe: in the first one, memory is new, which can take half as long again
-)
+LEAST = 2  # turns of every probe: the first one, in new memory, can take half as long again
 TURNS = 3  # of every probe before any has more
 WARM = 8  # samples, before a probe is timed
 SHORT = 0.1  # of the time to spend: what one more turn may take when it has run out
