@@ -70,6 +70,7 @@ def opening(result: RunResult, scale: str, measured: str = "") -> tuple[dict[str
 def file_page(name: str, result: RunResult) -> str:
     """A study of ledgers that were recorded before: its analyses, and every network's tables."""
     settings, blocks = opening(result, "", command(name))
+    blocks.append(summary(settings, result))
     for experiment, comparison in result.comparisons.items():
         shown = [table for table in comparison_tables(comparison) if table.name in SHOWN]
         blocks += [
@@ -81,6 +82,25 @@ def file_page(name: str, result: RunResult) -> str:
         blocks += ["## Which metric ranks methods as their accuracy does?"]
         blocks += [table.markdown() for table in result.tables[analysis]]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def summary(settings: dict[str, Any], result: RunResult) -> str:
+    """All networks of a study in one table."""
+    rows = [
+        "| network | accuracy at the exits (%) | ECE, and after temperature scaling | hopeless |",
+        "| --- | --- | ---: | ---: |",
+    ]
+    for experiment, comparison in result.comparisons.items():
+        ece = {each.name: each.figures["ece"].value for each in comparison.methods}
+        fixed = comparison.references.fixed
+        cells = (
+            settings["networks"][experiment]["title"],
+            ", ".join(f"{100 * each.accuracy:.1f}" for each in fixed),
+            f"{ece['baseline']:.3f}, {ece['temperature']:.3f}",
+            f"{comparison.references.hopeless_share:.0%}",
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
 
 
 def long_page(name: str, result: RunResult) -> str:

@@ -31,8 +31,8 @@ All of them are fitted in closed form, and need a few hundred samples.
 """
 THRESHOLDS = ("geometric", "optimized", "smooth", "shared", "assigned")
 ARCHITECTURES = (
-    *("resnet34", "resnet18", "vit-tiny", "vit-small", "efficientnet-b0", "efficientnet-b2"),
-    *("msdnet", "thin-resnet", "convnet"),
+    *("resnet34", "resnet18", "vit-mini", "vit-tiny", "vit-small", "efficientnet-b0"),
+    *("efficientnet-b2", "msdnet", "thin-resnet", "convnet"),
 )
 HEADS = (
     *("pooled-linear", "pooled-mlp", "two-conv", "separable", "mixed-pool", "cls-token"),

@@ -28,6 +28,7 @@ from offramp.progress import RunProgress
 from offramp.training.batches import Batch, Samples, check_targets, compute_rows, moved
 from offramp.training.checkpoint import kept_randomness
 from offramp.training.distributed import Processes
+from offramp.training.teacher import Teacher
 
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
@@ -134,6 +135,64 @@ def record(  # noqa: PLR0913 - all but the first three by name
         class_names=getattr(samples.dataset, "class_names", None),
         recorded_on=where,
     )
+
+
+def as_teacher(
+    ledger: Ledger,
+    data: Any,  # noqa: ANN401 - any data set or loader
+    share: float = 0.5,
+    temperature: float = 1.0,
+) -> Teacher:
+    """A recorded network as the teacher of another one, for `train(teacher=...)`.
+
+    Args:
+        ledger: Of the split train, such as `record(network, data.train)`; what counts is the last
+            exit.
+        data: What is trained on. Samples are found in the ledger by their ids or, where a side
+            has none, by their order.
+        share: How much of a target is the teacher's answer; the rest is the label.
+        temperature: By which the teacher's logits are divided.
+
+    Raises:
+        SplitError: The ledger is of another split.
+        LedgerError: Samples of the data are not in the ledger.
+        ConfigError: A share outside [0, 1], or a temperature that is not above 0.
+
+    Example:
+        >>> ledger = Ledger(torch.zeros(2, 3, 4), torch.tensor([0, 1]), [1, 2, 3], split="train")
+        >>> data = torch.utils.data.TensorDataset(torch.rand(2, 3), torch.tensor([0, 1]))
+        >>> as_teacher(ledger, data).logits.shape
+        torch.Size([2, 4])
+    """
+    Ledger.require("ledger", ledger)
+    if ledger.split != "train":
+        raise SplitError(
+            f"a teacher must have been recorded on the split 'train', and this ledger is "
+            f"{ledger.split!r}"
+        )
+    rows = _rows_of(Samples.of(data).dataset, ledger)
+    logits, labels = ledger.logits[rows, -1], ledger.labels[rows]
+    return Teacher(logits, labels, share, temperature, ledger.network)
+
+
+def _rows_of(dataset: Any, ledger: Ledger) -> list[int]:  # noqa: ANN401
+    """Where the samples of the data are in a ledger."""
+    ids = getattr(dataset, "sample_ids", None)
+    if ids is None or ledger.sample_ids is None:
+        if len(ledger) != len(dataset):
+            raise LedgerError(
+                f"the teacher's ledger has {len(ledger):,} samples and the data {len(dataset):,}; "
+                "without sample ids, they must be the same in the same order"
+            )
+        return list(range(len(dataset)))
+    rows = {str(sample): row for row, sample in enumerate(ledger.sample_ids)}
+    missing = [str(sample) for sample in ids if str(sample) not in rows]
+    if missing:
+        raise LedgerError(
+            f"{len(missing):,} of the {len(ids):,} training samples are not in the teacher's "
+            f"ledger, such as {missing[0]!r}: record the teacher on the same data"
+        )
+    return [rows[str(sample)] for sample in ids]
 
 
 def _check_settings(dtype: str, batch_size: int) -> None:

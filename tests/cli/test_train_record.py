@@ -19,6 +19,7 @@ from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 from offramp.networks import SeparableHead, build
 from offramp.networks.macs import count_macs
+from offramp.networks.network import fingerprint
 
 # The function of the same name hides the module.
 source = import_module("offramp.data.load")
@@ -159,6 +160,46 @@ def test_a_saved_network_is_trained_further(app, tmp_path):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
     with pytest.raises(ConfigError, match="has its exits: leave --exits and --head out"):
         call(app, f"{text}/c --network {tmp_path}/a/network --exits 3")
+
+
+def test_a_network_is_taught_by_another_run(app, tmp_path):
+    teacher, student = tmp_path / "teacher", tmp_path / "student"
+    text = "train --data mixture --network convnet --epochs 1 --batch-size 8"
+    call(app, f"{text} --out {teacher}")
+    taught = f"{text} --teacher {teacher} --teacher-share 0.9 --out {student}"
+    with pytest.raises(ConfigError, match=f"offramp record {teacher} --splits train"):
+        call(app, taught)
+    call(app, f"record {teacher} --data mixture --splits train")
+    assert call(app, taught).exit_code == 0
+    kept = json.loads((student / "train.json").read_text())["teacher"]
+    assert kept["share"] == 0.9 and kept["network"] == fingerprint(load_network(teacher))
+    call(app, f"{text} --out {tmp_path / 'alone'}")
+    alone, learnt = (load_network(tmp_path / run).state_dict() for run in ("alone", "student"))
+    assert not all(torch.equal(alone[name], learnt[name]) for name in alone)
+
+
+def test_settings_of_a_teacher_are_checked_before_data_are_read(app, monkeypatch, tmp_path):
+    monkeypatch.setattr(Source, "load", lambda _: pytest.fail("data were read"))
+    text = f"train --data mixture --network convnet --out {tmp_path / 'r'}"
+    with pytest.raises(ConfigError, match="--teacher-share needs --teacher"):
+        call(app, f"{text} --teacher-share 0.5")
+    with pytest.raises(ConfigError, match=r"--teacher-share must lie in \[0, 1\], got 2"):
+        call(app, f"{text} --teacher {tmp_path} --teacher-share 2")
+    with pytest.raises(ConfigError, match="--teacher-temperature must be above 0, got inf"):
+        call(app, f"{text} --teacher {tmp_path} --teacher-temperature inf")
+
+
+def test_a_teacher_that_was_trained_on_has_to_be_recorded_again(app, tmp_path):
+    teacher = tmp_path / "teacher"
+    text = "train --data mixture --network convnet --epochs 1 --batch-size 8"
+    call(app, f"{text} --out {teacher}")
+    call(app, f"record {teacher} --data mixture --splits train")
+    call(app, f"{text} --seed 1 --out {tmp_path / 'new'}")
+    load_network(tmp_path / "new").save(teacher / "network")
+    with pytest.raises(ConfigError, match=r"recorded with other weights .* record it again"):
+        call(app, f"{text} --teacher {teacher} --out {tmp_path / 'student'}")
+    with pytest.raises(ConfigError, match=r"has no ledger of .*: give the run of a network"):
+        call(app, f"{text} --teacher {tmp_path} --out {tmp_path / 'student'}")
 
 
 def test_the_size_of_images_is_kept_for_recording(app, tmp_path, monkeypatch):

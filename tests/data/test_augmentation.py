@@ -95,6 +95,28 @@ def test_light_moves_and_flips_and_mixes_nothing():
     assert set(targets.flatten().tolist()) == {0.0, 1.0}
 
 
+def test_light_moves_by_whole_pixels_and_blurs_nothing():
+    images = 1 + torch.arange(2 * 3 * 6 * 8.0).view(2, 3, 6, 8)
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        moved, _ = Augmentation.light()(images, torch.tensor([0, 1]), 2, generator)
+        values = moved.unique()
+        values = values[values > 0.01]  # beyond the edge, images are 0
+        nearest = (values[:, None] - images.flatten()).abs().amin(1)
+        assert float(nearest.max()) < 0.01
+
+
+def test_soft_targets_are_mixed_as_labels_are():
+    images, labels = torch.rand(6, 3, 8, 8), torch.arange(6) % 4
+    augment = Augmentation(mixup=0.5, cutmix=0.5)
+    hard, soft = (
+        augment(images, targets, 4, torch.Generator().manual_seed(0))
+        for targets in (labels, torch.nn.functional.one_hot(labels, 4).double())
+    )
+    for one, other in zip(hard, soft, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("name", ONLY)
 def test_each_operation_changes_images_and_leaves_the_originals_alone(name):
     images, labels = photos()

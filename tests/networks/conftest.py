@@ -98,6 +98,7 @@ BUILT = {
     "thin-resnet": {"image_size": 16, "depth": 8},
     "resnet18": {"image_size": 16},
     "resnet34": {"image_size": 16, "at": 5},
+    "vit-mini": {"image_size": 16, "depth": 2},
     "vit-tiny": {"image_size": 16, "depth": 3},
     "vit-small": {"image_size": 16, "depth": 2},
     "efficientnet-b0": {"image_size": 32, "at": 4},

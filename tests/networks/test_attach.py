@@ -211,6 +211,7 @@ def test_impossible_exits_say_what_to_do(at, message):
         (lambda: build("thin-resnet", 10, 96), "up to 64 px, got 96; resize"),
         (lambda: build("vit-tiny", 10, 30, patch_size=4), "multiple of the patch size 4, got 30"),
         (lambda: build("vit-tiny", 10, 7), "at least 8x8 patches"),
+        (lambda: build("vit-mini", 10, 36, patch_size=6), "patch size must be 1, 2, 4, ..."),
         (lambda: build("efficientnet-b0", 10, 16), "must be at least 32, got 16"),
         (lambda: build("msdnet", 10, 30), "`image_size` must be a multiple of 4, got 30"),
         (lambda: build("msdnet", 10, 32, step_mode="odd"), "must be `even` or `lin_grow`"),

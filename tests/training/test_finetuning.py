@@ -1,14 +1,19 @@
-"""Fine-tuning: rates of heads, averaged weights, smoothed targets, sizes of images, recipes."""
+"""Fine-tuning: rates of heads, averaged weights, soft targets, sizes of images, recipes."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.data import DataLoader, TensorDataset
 
-from offramp.errors import ConfigError
+from offramp.errors import ConfigError, LedgerError, SplitError
+from offramp.ledger import Ledger
 from offramp.networks import build
-from offramp.training import Distillation, TrainConfig, train
+from offramp.networks.architectures.vit import TransformerBlock
+from offramp.record import as_teacher
+from offramp.training import Distillation, Teacher, TrainConfig, train
 from offramp.training.batches import grouped_by_length, smoothed
 from offramp.training.optimizer import WeightAverage, make_optimizer
 from offramp.training.precision import training_autocast
@@ -71,6 +76,77 @@ def test_smoothed_targets_sum_to_one_and_keep_their_order():
     assert smoothed(labels, 4, 0.0) is labels
 
 
+def test_a_network_learns_what_its_teacher_says_and_not_the_labels(convnet, data):
+    images, labels = data.tensors
+    nonsense = TensorDataset(images, labels.roll(1))
+    teacher = Teacher(9 * nn.functional.one_hot(labels, 3), nonsense.tensors[1], share=1.0)
+    config = TrainConfig(
+        epochs=15, batch_size=8, learning_rate=0.05, patience=None, progress=False
+    )
+    train(convnet, nonsense, config=config, teacher=teacher)
+    convnet.eval()
+    assert (convnet(images)[:, -1].argmax(1) == labels).float().mean() >= 0.9
+
+
+def recorded(ids=None, split="train"):
+    logits = torch.tensor([[[0, 0, 9.0], [4, 0, 0]], [[0, 0, 9], [0, 2, 0]]])
+    return Ledger(logits, torch.tensor([0, 2]), [1, 2], split=split, sample_ids=ids)
+
+
+class Named(TensorDataset):
+    sample_ids = ("b", "a")
+
+
+def test_a_recorded_teacher_is_found_by_sample_and_takes_its_share():
+    data = Named(torch.zeros(2, 3), torch.tensor([2, 0]))
+    teacher = as_teacher(recorded(["a", "b"]), DataLoader(data), share=0.75, temperature=2.0)
+    targets = teacher.targets(torch.tensor([0]), torch.tensor([2], dtype=torch.int32))
+    soft = torch.tensor([0, 1.0, 0]).softmax(0)
+    torch.testing.assert_close(targets[0], 0.75 * soft + 0.25 * torch.tensor([0, 0, 1.0]))
+    with pytest.raises(LedgerError, match=r"1 of the 2 training samples .* such as 'a'"):
+        as_teacher(recorded(["c", "b"]), data)
+    with pytest.raises(LedgerError, match="has 2 samples and the data 5"):
+        as_teacher(recorded(), TensorDataset(torch.zeros(5, 3), torch.zeros(5)))
+    with pytest.raises(SplitError, match="on the split 'train', and this ledger is 'val'"):
+        as_teacher(recorded(split="val"), data)
+    with pytest.raises(LedgerError, match="must be a Ledger, got str"):
+        as_teacher("runs/teacher", data)
+
+
+def test_a_teacher_of_other_samples_is_noticed(convnet, data, quick):
+    labels = data.tensors[1]
+    teacher = Teacher(torch.zeros(64, 3), labels)
+    shuffled = torch.utils.data.Subset(data, torch.randperm(64).tolist())
+    with pytest.raises(ConfigError, match="other labels than these data"):
+        train(convnet, shuffled, config=quick, teacher=teacher)
+    with pytest.raises(ConfigError, match="knows 4 classes, and the network 3"):
+        train(convnet, data, config=quick, teacher=Teacher(torch.zeros(64, 4), labels))
+    with pytest.raises(ConfigError, match="answered 63 samples, and there are 64"):
+        train(convnet, data, config=quick, teacher=Teacher(torch.zeros(63, 3), labels[1:]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"share": 2}, r"`share` must lie in \[0, 1\], got 2"),
+        ({"temperature": 0}, "`temperature` must be above 0, got 0"),
+        ({"logits": torch.zeros(2, 2, 3)}, r"logits of the shape \[N, K\]"),
+        ({"logits": torch.full((2, 3), torch.nan)}, "must be finite"),
+    ],
+)
+def test_impossible_teachers_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        Teacher(**{"logits": torch.zeros(2, 3), "labels": [0, 1], **settings})
+
+
+def test_a_run_goes_on_only_with_the_same_teacher(convnet, data, quick, tmp_path):
+    teacher = Teacher(torch.zeros(64, 3), data.tensors[1], name="large")
+    train(convnet, data, config=quick, teacher=teacher, folder=tmp_path)
+    other = replace(teacher, share=0.9)
+    with pytest.raises(ConfigError, match=r"epochs: 3 there, 4 here; teacher: .*'share': 0.9"):
+        train(convnet, data, config=replace(quick, epochs=4), teacher=other, folder=tmp_path)
+
+
 @pytest.mark.parametrize("freeze", [False, True])
 def test_images_grow_while_training_and_are_evaluated_as_they_are(data, quick, freeze):
     seen = []
@@ -121,6 +197,23 @@ def test_convolutions_with_groups_train_in_float32_and_others_in_bfloat16():
     assert plain.weight.grad is not None
     with torch.no_grad(), training_autocast(torch.device("cpu"), "bfloat16"):
         assert grouped(x).dtype == torch.bfloat16
+
+
+def test_attention_trains_in_float32_and_what_is_around_it_in_bfloat16():
+    network = build("vit-mini", num_classes=3, image_size=16, depth=2)
+    seen = {}
+    block = next(each for each in network.modules() if isinstance(each, TransformerBlock))
+    block.projection.register_forward_pre_hook(lambda _, args: seen.update(after=args[0].dtype))
+    block.qkv.register_forward_hook(lambda _, args, out: seen.update(before=out.dtype))
+    with training_autocast(torch.device("cpu"), "bfloat16"):
+        logits = network(torch.rand(2, 3, 16, 16))
+    assert seen == {"before": torch.bfloat16, "after": torch.float32}
+    logits.float().sum().backward()
+    assert block.qkv.weight.grad is not None
+    query, mask = torch.rand(1, 2, 4, 8).bfloat16(), torch.zeros(4, 4).bfloat16()
+    with training_autocast(torch.device("cpu"), "bfloat16"):
+        out = scaled_dot_product_attention(query, query, value=query, attn_mask=mask)
+    assert out.dtype == torch.float32
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -28,11 +28,12 @@ from offramp.cli.options import (
 from offramp.errors import ConfigError
 from offramp.hints import did_you_mean, or_known
 from offramp.names import ARCHITECTURES, AUGMENTATIONS, DATA_SETS, HEADS, OBJECTIVES, RECIPES
+from offramp.storage import kind_of
 
 if TYPE_CHECKING:
     from offramp.ledger import Ledger
     from offramp.networks import EarlyExitNetwork, Inputs
-    from offramp.training import Objective, TrainHistory
+    from offramp.training import Objective, Teacher, TrainHistory
 
 _BY_RECIPE = "Default: as the recipe says."
 _CASCADE = "zero-time-waste"  # needs heads that read logits
@@ -129,6 +130,25 @@ def train_command(
         ),
     ] = None,
     freeze_backbone: Annotated[bool, typer.Option(help="Train the heads only.")] = False,
+    teacher: Annotated[
+        Path | None,
+        typer.Option(
+            callback=there,
+            help="Run of a stronger network, or a ledger of it, whose answers become part of each "
+            "target. Record it on the training data before: offramp record RUN --splits train.",
+        ),
+    ] = None,
+    teacher_share: Annotated[
+        float | None,
+        typer.Option(help="How much of each target is the teacher's answer. Default: 0.5."),
+    ] = None,
+    teacher_temperature: Annotated[
+        float | None,
+        typer.Option(
+            help="By which the teacher's logits are divided; above 1, it says more about the "
+            "classes that it does not choose. Default: 1."
+        ),
+    ] = None,
     augment: Annotated[
         str | None,
         typer.Option(
@@ -173,6 +193,7 @@ def train_command(
     from offramp.training.distributed import Processes
     from offramp.training.recipes import find_recipe
 
+    taught_how = _teaching(teacher, teacher_share, teacher_temperature)
     chosen = find_recipe(recipe)
     goal = _objective(objective or chosen.objective, exit_weights)
     sizes = _sizes(image_size)
@@ -214,6 +235,7 @@ def train_command(
         head = head or ("cascade" if goal.name == _CASCADE else None)
         made = build_for_data(network, samples, seed, _where(exits), head)
     augment = augment or (chosen.augment if is_image else "none")
+    taught = None if teacher is None else _taught(teacher, taught_how, samples, made)
     processes = Processes.here(find_device(device))
     with _explaining_how_to_resume(folder), processes.together():
         processes.first(lambda: source.save(folder))
@@ -225,10 +247,63 @@ def train_command(
             augment=augmentation.AUGMENTATIONS[augment],
             folder=folder,
             freeze_backbone=freeze_backbone,
+            teacher=taught,
         )
         processes.first(lambda: str(made.save(folder / "network")))
     if processes.is_main:
         _show_end(history, folder)
+
+
+def _teaching(
+    teacher: Path | None, share: float | None, temperature: float | None
+) -> dict[str, float]:
+    """The settings of a teacher that were given."""
+    from offramp.training.teacher import check_share, check_temperature
+
+    given = {"share": share, "temperature": temperature}
+    found = {name: value for name, value in given.items() if value is not None}
+    if teacher is None and found:
+        raise ConfigError(f"--teacher-{next(iter(found))} needs --teacher")
+    if share is not None:
+        check_share(share, "--teacher-share")
+    if temperature is not None:
+        check_temperature(temperature, "--teacher-temperature")
+    return found
+
+
+def _taught(
+    run: Path,
+    how: dict[str, float],
+    samples: Any,  # noqa: ANN401 - a data set
+    network: "EarlyExitNetwork",
+) -> "Teacher":
+    from offramp.record import as_teacher
+
+    teacher = as_teacher(_training_ledger(run), samples, **how)
+    teacher.check(len(samples), network.num_classes)
+    err.print(f"learning from {run}, too: {teacher.share:.0%} of each target", highlight=False)
+    return teacher
+
+
+def _training_ledger(teacher: Path) -> "Ledger":
+    """What a run's network said of the training data; or a ledger itself."""
+    from offramp.ledger import Ledger
+    from offramp.networks.network import fingerprint
+
+    for place in (teacher, teacher / "train", teacher / "ledgers" / "train"):
+        if kind_of(place) == "ledger" or place.suffix in (".npz", ".parquet"):
+            ledger = Ledger.load(place)
+            if _is_saved(str(teacher)) and ledger.network != fingerprint(load_network(teacher)):
+                raise ConfigError(
+                    f"--teacher: {place} was recorded with other weights than those of {teacher}; "
+                    f"record it again: offramp record {teacher} --splits train"
+                )
+            return ledger
+    how = f"; make one with offramp record {teacher} --splits train"
+    raise ConfigError(
+        f"--teacher: {teacher} has no ledger of the training data"
+        f"{how if _is_saved(str(teacher)) else ': give the run of a network, or its ledger'}"
+    )
 
 
 def _check_names(**given: tuple[str | None, Sequence[str]]) -> None:

@@ -93,7 +93,7 @@ class Augmentation:
 
         Args:
             inputs: Float `[n, C, H, W]`, normalised.
-            labels: int64 `[n]`.
+            labels: int64 `[n]`, or probabilities `[n, K]`.
             num_classes: K.
             generator: The only source of randomness.
 
@@ -116,7 +116,7 @@ class Augmentation:
         if self.erasing:
             share = draw.uniform(0.02, 0.25) * (draw.uniform(0, 1) < self.erasing)
             inputs = inputs.masked_fill(draw.boxes(share, inputs.shape[2:])[:, None], 0)
-        targets = functional.one_hot(labels, num_classes).to(torch.float32)
+        targets = as_probabilities(labels, num_classes)
         if self.mixup or self.cutmix:
             return self._mixed(inputs, targets, draw)
         return inputs, targets
@@ -128,6 +128,10 @@ class Augmentation:
         side = 1 / draw.uniform(*self.resize)  # of the window, as a share of the image
         room = (1 - side).clamp(min=0) + 2 * self.crop
         shift = torch.stack([draw.uniform(-1, 1) * room, draw.uniform(-1, 1) * room], 1)
+        if self.resize == (1, 1) and not self.rotation:
+            # By whole pixels: any other shift would blur the image, unlike those of other splits
+            pixel = 2 / torch.tensor([inputs.shape[3], inputs.shape[2]], device=inputs.device)
+            shift = (shift / pixel).round() * pixel
         angle = torch.deg2rad(draw.uniform(-self.rotation, self.rotation))
         mirror = 1 - 2 * (draw.uniform(0, 1) < self.flip).float()
         cos, sin = angle.cos() * side, angle.sin() * side
@@ -154,6 +158,19 @@ class Augmentation:
         # Counted in pixels, since a box is smaller where it is cut off at the edge
         share = weight.mean((1, 2))[:, None]
         return mixed, torch.lerp(targets, targets[partner], share)
+
+
+def as_probabilities(targets: Tensor, num_classes: int) -> Tensor:
+    """Targets as float32 `[n, K]`, from classes `[n]` or as they are.
+
+    Example:
+        >>> as_probabilities(torch.tensor([1, 0]), 3)
+        tensor([[0., 1., 0.],
+                [1., 0., 0.]])
+    """
+    if targets.is_floating_point():
+        return targets.float()
+    return functional.one_hot(targets.long(), num_classes).float()
 
 
 AUGMENTATIONS: dict[str, Augmentation | None] = {

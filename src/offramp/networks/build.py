@@ -30,7 +30,7 @@ def build(
     """Build one of the paper's networks with exits, untrained.
 
     Args:
-        name: `resnet34`, `resnet18`, `vit-tiny`, `vit-small`, `efficientnet-b0`,
+        name: `resnet34`, `resnet18`, `vit-mini`, `vit-tiny`, `vit-small`, `efficientnet-b0`,
             `efficientnet-b2`, `msdnet`, `thin-resnet` or `convnet`; or one that
             `register_builder` made known.
         num_classes: K.

@@ -13,6 +13,7 @@ from offramp.training.objectives import (
     exit_losses,
 )
 from offramp.training.recipes import RECIPES, Recipe
+from offramp.training.teacher import Teacher
 from offramp.training.train import OBJECTIVES, train
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Objective",
     "Phase",
     "Recipe",
+    "Teacher",
     "TrainConfig",
     "TrainHistory",
     "ZeroTimeWaste",

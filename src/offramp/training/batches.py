@@ -17,6 +17,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from offramp.data.augmentation import as_probabilities
 from offramp.errors import ConfigError, DataError, LedgerError, OfframpError
 from offramp.networks.state import map_leaves
 from offramp.training.checkpoint import seed_at, seed_everything
@@ -333,9 +334,7 @@ def smoothed(targets: Tensor, num_classes: int, share: float) -> Tensor:
     """Targets, classes `[n]` or probabilities `[n, K]`, with a share spread over all classes."""
     if not share:
         return targets
-    if targets.ndim == 1:
-        targets = functional.one_hot(targets, num_classes).to(torch.float32)
-    return targets * (1 - share) + share / num_classes
+    return as_probabilities(targets, num_classes) * (1 - share) + share / num_classes
 
 
 Compute: TypeAlias = Callable[[Batch], Sequence[Tensor]]

@@ -151,13 +151,16 @@ class Checkpoints:
         return found["place"], dict(found["history"]), tensors
 
     def _check_command(self, before: Mapping[str, Any]) -> None:
-        for name in self.command.keys() | (before.keys() - HARMLESS):
-            there, here = before.get(name), self.command.get(name)
-            if there != here:
-                raise ConfigError(
-                    f"{self.folder} holds a run with other settings ({name}: {there!r} there, "
-                    f"{here!r} here); use the same ones to resume it, or another folder"
-                )
+        differences = [
+            f"{name}: {before.get(name)!r} there, {self.command.get(name)!r} here"
+            for name in sorted(self.command.keys() | (before.keys() - HARMLESS))
+            if before.get(name) != self.command.get(name)
+        ]
+        if differences:
+            raise ConfigError(
+                f"{self.folder} holds a run with other settings ({'; '.join(differences)}); use "
+                "the same ones to resume it, or another folder"
+            )
 
 
 def weights(network: nn.Module, prefix: str) -> dict[str, Tensor]:

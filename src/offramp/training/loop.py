@@ -46,6 +46,7 @@ from offramp.training.history import HistoryWriter, TrainHistory
 from offramp.training.objectives import Objective, Phase, exit_losses
 from offramp.training.optimizer import WeightAverage, make_optimizer
 from offramp.training.precision import training_autocast
+from offramp.training.teacher import Teacher
 
 _LEAST = 0.01  # of the full learning rate, at the end of a cycle
 _GROWTH = 2  # of each cycle over the one before
@@ -132,6 +133,7 @@ class Run:
     writer: HistoryWriter
     progress: RunProgress
     augment: AugmentFunction | None = None
+    teacher: Teacher | None = None
     history: TrainHistory = field(default_factory=TrainHistory)
     saved_at: float = field(default_factory=time.monotonic)
 
@@ -257,9 +259,12 @@ class PhaseRun:
         batches = self._batches(place.epoch)
         training_mode(self.network, self.phase.trains)
         # The sampler is set to the step: what was trained on before is not read again.
-        for batch in self._read("read", batches, place.step):
+        left = batches[place.step :]
+        for index, batch in zip(left, self._read("read", batches, place.step), strict=True):
             self._count()  # only now: the device has computed while this batch was read
             seed_everything(seed_at(*self._here("step"), self.processes.rank))
+            if self.run.teacher is not None:
+                batch = batch[0], self.run.teacher.targets(index, batch[1])
             self._step(batch, len(batches))
             place.step += 1
             place.seconds = time.monotonic() - started

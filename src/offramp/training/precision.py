@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from offramp.machine import Precision, autocast
@@ -12,11 +13,12 @@ from offramp.machine import Precision, autocast
 _GROUPS = 6  # position of `groups` among the arguments of conv2d
 
 
-class _GroupsInFloat32(TorchFunctionMode):
-    """Convolutions with groups in float32, all else as it is.
+class _SlowInFloat32(TorchFunctionMode):
+    """Attention and convolutions with groups in float32, all else as it is.
 
-    The backward pass of depthwise convolutions in half precision is five times slower than in
-    float32 on a CPU, and would take most of the time of a network that has them.
+    On a CPU, the backward pass of depthwise convolutions in half precision is five times slower
+    than in float32, and that of attention up to five times. It would take most of the time of a
+    network that has them.
     """
 
     def __torch_function__(
@@ -29,7 +31,16 @@ class _GroupsInFloat32(TorchFunctionMode):
         if func is torch.conv2d and len(args) > _GROUPS and args[_GROUPS] > 1:
             with torch.autocast("cpu", enabled=False):
                 return func(args[0].float(), *args[1:], **(kwargs or {}))
+        if func is scaled_dot_product_attention:
+            with torch.autocast("cpu", enabled=False):
+                named = {name: _in_float32(each) for name, each in (kwargs or {}).items()}
+                return func(*map(_in_float32, args), **named)
         return func(*args, **(kwargs or {}))
+
+
+def _in_float32(value: Any) -> Any:  # noqa: ANN401 - an argument of a function
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.float() if is_float else value
 
 
 @contextmanager
@@ -50,5 +61,5 @@ def training_autocast(device: torch.device, precision: Precision) -> Iterator[No
         if precision == "float32" or device.type != "cpu" or not torch.is_grad_enabled():
             yield
         else:
-            with _GroupsInFloat32():
+            with _SlowInFloat32():
                 yield

@@ -30,6 +30,7 @@ from offramp.training.objectives import (
     PlainObjective,
     ZeroTimeWaste,
 )
+from offramp.training.teacher import Teacher
 
 OBJECTIVES: dict[str, type[Objective]] = {
     each.name: each for each in (Joint, GradientEquilibrium, Distillation, ZeroTimeWaste)
@@ -58,7 +59,7 @@ def find_objective(objective: str | Objective | LossFunction) -> Objective:
     )
 
 
-def train(
+def train(  # noqa: PLR0913 - all but the first four by name
     network: EarlyExitNetwork,
     data: Any,  # noqa: ANN401 - any data set or loader, checked
     objective: str | Objective | LossFunction = "joint",
@@ -68,6 +69,7 @@ def train(
     folder: str | Path | None = None,
     freeze_backbone: bool = False,
     allow_split: str | None = None,
+    teacher: Teacher | None = None,
 ) -> TrainHistory:
     """Train a network in place.
 
@@ -83,13 +85,16 @@ def train(
             `Objective` with settings, or your own function of `(logits, targets)`.
         config: How to train.
         augment: A function of `(inputs [n, ...], labels [n], num_classes, generator)` that returns
-            inputs and targets `[n, K]` (or `[n]`). It is applied to training batches only, on the
-            device that is trained on; the generator is on the CPU.
+            inputs and targets `[n, K]` (or `[n]`). With a teacher, it gets targets `[n, K]`. It is
+            applied to training batches only, on the device that is trained on; the generator is
+            on the CPU.
         folder: Where the checkpoint, `history.jsonl`, `train.json` and TensorBoard's files go.
         freeze_backbone: Train the heads only, with the backbone in eval mode. The backbone's own
             classifier, as the last exit, is frozen too. Without augmentation, the features that
             the heads read are computed once (if they take no more than 2 GB).
         allow_split: Name of the data's split, to train on another one than `train`.
+        teacher: A stronger network, whose answers become part of the targets. Early stopping
+            goes by the labels all the same.
 
     Returns:
         The metrics of each epoch.
@@ -121,6 +126,9 @@ def train(
     command = _command(network, samples, chosen, config)
     command |= {"augment": _name(augment), "freeze_backbone": freeze_backbone}
     command["processes"] = processes.world
+    if teacher is not None:
+        teacher.check(len(samples), network.num_classes)
+        command["teacher"] = teacher.describe()
     where = None if folder is None else Path(folder)
     shown = RunProgress(config.progress and processes.is_main)
     with processes.together(), kept_randomness(), shown as progress:
@@ -133,7 +141,8 @@ def train(
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         writer = HistoryWriter(where if processes.is_main else None, config.tensorboard)
         checkpoints = Checkpoints(where, command)
-        run = Run(network, samples, config, processes, checkpoints, writer, progress, augment)
+        run = Run(network, samples, config, processes, checkpoints, writer, progress)
+        run.augment, run.teacher = augment, teacher
         try:
             _run_phases(run, phases)
         finally:

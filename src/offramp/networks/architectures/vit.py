@@ -1,6 +1,7 @@
-"""Vision transformers with a class token: ViT-Tiny and ViT-Small."""
+"""Vision transformers with a class token: ViT-Mini, ViT-Tiny and ViT-Small."""
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +16,12 @@ from offramp.networks.inputs import ImageInput
 class PatchEmbedding(nn.Module):
     """Patches, a class token before them, and learned positions."""
 
-    def __init__(self, image_size: int, patch_size: int, channels: int, width: int) -> None:
+    def __init__(
+        self, image_size: int, patch_size: int, channels: int, width: int, conv_stem: bool
+    ) -> None:
         super().__init__()
-        self.projection = nn.Conv2d(channels, width, patch_size, stride=patch_size)
+        make = _conv_stem if conv_stem else _patch_projection
+        self.projection = make(patch_size, channels, width)
         self.class_token = nn.Parameter(torch.zeros(1, 1, width))
         tokens = (image_size // patch_size) ** 2 + 1
         self.positions = nn.Parameter(torch.randn(1, tokens, width) * 0.02)
@@ -27,6 +31,30 @@ class PatchEmbedding(nn.Module):
         patches = self.projection(x).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.class_token.expand(x.shape[0], -1, -1), patches], dim=1)
         return tokens + self.positions
+
+
+def _patch_projection(patch_size: int, channels: int, width: int) -> nn.Module:
+    return nn.Conv2d(channels, width, patch_size, stride=patch_size)
+
+
+def _conv_stem(patch_size: int, channels: int, width: int) -> nn.Module:
+    """Convolutions that halve the image until a token is a patch (Xiao et al. 2021)."""
+    halvings = patch_size.bit_length() - 1
+    if patch_size != 2**halvings or width % 2 ** max(halvings - 1, 0):
+        raise NetworkError(
+            f"a convolutional stem halves the image and doubles the channels: the patch size must "
+            f"be 1, 2, 4, ... and fit into the width, got {patch_size} and {width}"
+        )
+    layers: list[nn.Module] = []
+    for left in reversed(range(halvings)):
+        after = width >> left
+        layers += [
+            nn.Conv2d(channels, after, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(after),
+            nn.ReLU(),
+        ]
+        channels = after
+    return nn.Sequential(*layers, nn.Conv2d(channels, width, 1))
 
 
 class TransformerBlock(nn.Module):
@@ -83,7 +111,7 @@ class VisionTransformer(BlockNetwork):
     pool = Pool("first")
     norm = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings of a file, by name
         self,
         num_classes: int,
         image_size: int,
@@ -93,6 +121,7 @@ class VisionTransformer(BlockNetwork):
         patch_size: int | None = None,
         channels: int = 3,
         dropout: float = 0.0,
+        conv_stem: bool = False,
     ) -> None:
         super().__init__()
         patch = fitting_patch(image_size) if patch_size is None else patch_size
@@ -101,7 +130,7 @@ class VisionTransformer(BlockNetwork):
                 f"`image_size` must be a multiple of the patch size {patch}, got {image_size}; "
                 "resize the images or pass another `patch_size`"
             )
-        self.embedding = PatchEmbedding(image_size, patch, channels, width)
+        self.embedding = PatchEmbedding(image_size, patch, channels, width, conv_stem)
         self.blocks = nn.ModuleList(TransformerBlock(width, heads, dropout) for _ in range(depth))
         self.last_norm = nn.LayerNorm(width, eps=1e-6)
         self.classifier = TokenClassifier(width, num_classes)
@@ -112,15 +141,25 @@ class VisionTransformer(BlockNetwork):
                 nn.init.zeros_(module.bias)
 
 
-def fitting_patch(image_size: int) -> int:
-    """The largest patch of 16, 8, 4, 2 or 1 px that leaves at least 8x8 whole patches."""
+def fitting_patch(image_size: int, least: int = 8) -> int:
+    """The largest patch of 16, 8, 4, 2 or 1 px of which at least `least` whole ones fit a side."""
     for patch in (16, 8, 4, 2, 1):
-        if image_size % patch == 0 and image_size // patch >= 8:
+        if image_size % patch == 0 and image_size // patch >= least:
             return patch
     raise NetworkError(
-        f"a vision transformer needs at least 8x8 patches, and `image_size` is {image_size}; "
-        "take larger images or pass `patch_size`"
+        f"a vision transformer needs at least {least}x{least} patches, and `image_size` is "
+        f"{image_size}; take larger images or pass `patch_size`"
     )
+
+
+def vit_mini(num_classes: int, image_size: int, **settings: Any) -> VisionTransformer:  # noqa: ANN401
+    """A vision transformer that a CPU can train: few tokens, and convolutions before them.
+
+    Without the convolutions, it would need far more images or epochs.
+    """
+    small = {"width": 192, "heads": 3, "depth": 6, "conv_stem": True}
+    small["patch_size"] = fitting_patch(image_size, least=4)
+    return VisionTransformer(num_classes, image_size, **{**small, **settings})
 
 
 vit_tiny = partial(VisionTransformer, width=192, heads=3)
