@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import offramp
-from offramp.networks import EarlyExitNetwork, Shared
+from offramp.networks import EarlyExitNetwork, ImageInput, Shared, chain
 from offramp.networks.heads import CascadeHead, LinearHead, Pool
 from offramp.runtime.output import Taken
 
@@ -81,14 +81,20 @@ def nested_network(exits: int, classes: int) -> EarlyExitNetwork:
     return EarlyExitNetwork(stages, heads, classes)
 
 
-def conv_network(exits: int, classes: int) -> EarlyExitNetwork:
+def conv_network(exits: int, classes: int, inputs: Any = None) -> EarlyExitNetwork:
     widths = range(4, 4 + 2 * exits, 2)
     stages = [
         ConvStage(before, after, 1 + exit_index % 2)
         for exit_index, (before, after) in enumerate(zip((3, *widths), widths, strict=False))
     ]
     heads = [LinearHead(Pool("map"), width, classes) for width in widths]
-    return EarlyExitNetwork(stages, heads, classes)
+    return EarlyExitNetwork(stages, heads, classes, inputs)
+
+
+def chained_network(exits: int, classes: int) -> EarlyExitNetwork:
+    """A network for images of half the size, and one for whole images."""
+    parts = ((exits // 2, 4), (exits - exits // 2, 8))
+    return chain([conv_network(n, classes, ImageInput(size, size)) for n, size in parts])
 
 
 def text_network(exits: int, classes: int) -> EarlyExitNetwork:
@@ -111,13 +117,14 @@ NETWORKS = {
     "cascade": lambda exits, classes: flat_network(exits, classes, cascade=True),
     "nested": nested_network,
     "conv": conv_network,
+    "chain": chained_network,
     "text": text_network,
 }
 
 
 def inputs_for(kind: str, samples: int, seed: int) -> Any:
     generator = torch.Generator().manual_seed(seed)
-    if kind == "conv":
+    if kind in ("conv", "chain"):
         return torch.randn(samples, 3, 8, 8, generator=generator)
     if kind == "text":
         ids = torch.randint(3, 50, (samples, 12), generator=generator)
@@ -234,10 +241,17 @@ def make_once():
 PAIRS = {
     "conv": (offramp.Corrector(hidden=8, epochs=200), offramp.answers.GeometricEnsemble()),
     "nested": (offramp.scorers.Entropy(), offramp.answers.MatrixScaling()),
+    "chain": (offramp.scorers.LogisticCorrector(), offramp.answers.CurrentExit()),
     "cascade": (offramp.scorers.Patience(), offramp.answers.CurrentExit()),
     "text": (offramp.scorers.Margin(), offramp.answers.ProductOfExperts()),
 }
-EXITS = {"conv": 3, "nested": 2, "cascade": 3, "text": 2}  # few: exporting takes its time
+EXITS = {
+    "conv": 3,
+    "nested": 2,
+    "chain": 3,
+    "cascade": 3,
+    "text": 2,
+}  # few: exporting takes its time
 
 
 class Exported:

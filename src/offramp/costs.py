@@ -30,7 +30,7 @@ class Costs:
             own, which costs what its head does: see `of_members`.
         heads: `[M]`, the cost of each exit's head alone; zero where it is not known apart.
         reference: Cost of the network without exits, to which budgets are relative. The default
-            is all stages and the last head.
+            is all stages that the last exit needs, and its head.
         unit: `macs`, `seconds`, `tokens`, `dollars` or `relative`.
         shrinking: What stages and heads cost per sample of the *whole* batch when only a share of
             it is left, `[2, M, G]` at the shares `OCCUPANCY`; the last column is `stages` and
@@ -80,7 +80,7 @@ class Costs:
                     f"{exit_index} costs {stage:g}"
                 )
         if not self.reference:
-            object.__setattr__(self, "reference", sum(self.stages) + self.heads[-1])
+            object.__setattr__(self, "reference", float(self.alone[-1]))
         if not 0 < self.reference < float("inf"):
             raise LedgerError(f"the reference cost must be positive, got {self.reference!r}")
         object.__setattr__(self, "shrinking", _curves(self.shrinking, len(self.stages)))
@@ -197,7 +197,7 @@ class Costs:
             >>> network_and_model.keep([0, 2]).cumulative.tolist()
             [5.0, 55.0]
         """
-        bounds, starts = _bounds(self.starts, exits)
+        bounds, starts = kept_stages(self.starts, exits)
         stages = tuple(sum(self.stages[a:b]) for a, b in bounds)
         heads = tuple(self.heads[exit_index] for exit_index in exits)
         curves: tuple[tuple[tuple[float, ...], ...], ...] = ()
@@ -311,7 +311,7 @@ class SampleCosts:
 
     def keep(self, exits: Sequence[int]) -> "SampleCosts":
         """Keep these exits, as `Costs.keep` does."""
-        bounds, starts = _bounds(self.starts, exits)
+        bounds, starts = kept_stages(self.starts, exits)
         stages = torch.stack([self.stages[:, a:b].sum(dim=1) for a, b in bounds], dim=1)
         return replace(self, stages=stages, heads=self.heads[:, list(exits)], starts=starts)
 
@@ -327,10 +327,23 @@ def _start(starts: Sequence[int], end: int, begin: int = 0) -> int:
     return max((number for number in starts if begin <= number < end), default=begin)
 
 
-def _bounds(
+def kept_stages(
     starts: Sequence[int], exits: Sequence[int]
 ) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
-    """The stages from `a` to before `b` that each kept exit pays for, and who starts afresh."""
+    """What is left to run if only some exits are kept.
+
+    Args:
+        starts: Stages, besides the first, that need nothing of what was run before.
+        exits: The kept ones.
+
+    Returns:
+        For each kept exit the stages from `a` to before `b` that run on the way to it, and the
+        kept exits that start afresh.
+
+    Example:
+        >>> kept_stages([3], [1, 4])
+        ([(0, 2), (3, 5)], (1,))
+    """
     ends = [0, *(exit_index + 1 for exit_index in exits)]
     bounds = [(_start(starts, b, a), b) for a, b in pairwise(ends)]
     afresh = (kept for kept, (first, _) in enumerate(bounds) if kept and first in starts)

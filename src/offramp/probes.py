@@ -128,9 +128,9 @@ class Probes:
     ) -> None:
         self.network, self.sizes = network, sizes
         never = torch.full((len(policy.exits),), NEVER, dtype=torch.float64)
-        network_of(
-            policy.with_points(_points([never])).at_point(0), network
-        )  # raises if another's
+        # Raises if the policy is another's.
+        kept = network_of(policy.with_points(_points([never])).at_point(0), network)
+        self.starts, self.last_start = kept.starts, kept.last_start
         samples = rows_of(inputs)
 
         def rows(start: int, size: int) -> Any:  # noqa: ANN401
@@ -331,6 +331,7 @@ def _best(draws: Sequence[Sequence[Floats]]) -> Floats:
 def summary(probes: Probes, turns: Turns) -> dict[str, Any]:
     """The figures of a profile, from what was timed."""
     sizes, found = probes.sizes, {}
+    first_of_last = probes.last_start  # what is before it does not run without exits
     opened = np.array([_best(turns[size, "open"]) for size in sizes])  # [S, M]
     full = np.array([_best(turns[size, "full"])[0] for size in sizes])
     first = np.array([_best(turns[size, "first"])[0] for size in sizes])
@@ -339,16 +340,18 @@ def summary(probes: Probes, turns: Turns) -> dict[str, Any]:
     looks = opened - np.array([_best(turns[size, "closed"]) for size in sizes])
     if probes.policy.answer.reads_history:
         # Then all heads run, whether exits are open or not, and only their sum is known.
-        looks[:] = ((opened.sum(1) - full - call) / max(1, opened.shape[1] - 1))[:, None]
+        extra = opened[:, first_of_last:].sum(1) - full - call
+        looks[:] = (extra / max(1, opened.shape[1] - 1 - first_of_last))[:, None]
     looks = looks.clip(0, 0.9 * opened)
     looks[:, -1] = 0  # the last head is part of the last stage: it runs without exits, too
     stages = opened - looks
     if (sizes[0], "alone") in turns:
         whole = np.array([_best(turns[size, "alone"])[0] for size in sizes])
-        cuts = (stages.sum(1) - whole).clip(0)[:, None] / max(1, stages.shape[1] - 1)
-        cuts = cuts.clip(0, 0.9 * stages[:, :-1])
-        looks[:, :-1] += cuts
-        stages[:, :-1] -= cuts
+        pieces = slice(first_of_last, -1)
+        longer = (stages[:, first_of_last:].sum(1) - whole).clip(0)[:, None]
+        cuts = (longer / max(1, stages[:, pieces].shape[1])).clip(0, 0.9 * stages[:, pieces])
+        looks[:, pieces] += cuts
+        stages[:, pieces] -= cuts
     stages[:, 0] += call
     stages[:, -1] -= call
     leaving = {size: _best(turns[size, str(size)]) for size in sizes}

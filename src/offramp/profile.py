@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ class Profile:
         looks_back: `[S, M]` the same where the decision reads the exits before.
         call: `[S]` the fixed cost of a call, which is in the first stage.
         spread: `[S]` how much longer than the best the median turn took, as a share.
+        starts: Exits of a chain, besides the first, at which another network begins.
     """
 
     runtime: str
@@ -82,6 +83,7 @@ class Profile:
     looks_back: list[list[float]]
     call: list[float]
     spread: list[float]
+    starts: list[int] = field(default_factory=list)
 
     @property
     def num_exits(self) -> int:
@@ -123,7 +125,13 @@ class Profile:
             # One sample is all of its batch or nothing of it: costs are proportional.
             curves = () if batch_size == 1 else curves
             origin = f"{self.where}, batches of {batch_size}"
-            return Costs(stages, heads, full, "seconds", curves, looking_back, origin)
+            return Costs(
+                *(stages, heads, full, "seconds"),
+                shrinking=curves,
+                looking_back=looking_back,
+                origin=origin,
+                starts=tuple(self.starts),
+            )
 
         return with_looks(self.looks, with_looks(self.looks_back))
 
@@ -274,6 +282,7 @@ def profile(  # noqa: PLR0913 - all but the first two by name
         exits=list(policy.exits),
         decided_by=f"{policy.answer}, {policy.scorer}",
         sizes=sizes,
+        starts=list(probes.starts),
         **found,
     )
 

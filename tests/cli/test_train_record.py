@@ -15,11 +15,11 @@ from offramp import training
 from offramp.cli import train_record
 from offramp.cli.train_record import load_network
 from offramp.data.source import Source
-from offramp.errors import ConfigError
+from offramp.errors import ConfigError, FileFormatError
 from offramp.ledger import Ledger
 from offramp.networks import SeparableHead, build
 from offramp.networks.macs import count_macs
-from offramp.networks.network import fingerprint
+from offramp.networks.weights import fingerprint
 
 # The function of the same name hides the module.
 source = import_module("offramp.data.load")
@@ -43,6 +43,7 @@ def app(monkeypatch):
     monkeypatch.setattr(source, "load", lambda name, **options: splits)
     result = typer.Typer()
     result.command("train")(train_record.train_command)
+    result.command("chain")(train_record.chain_command)
     result.command("record")(train_record.record_command)
     return result
 
@@ -66,6 +67,26 @@ def test_from_nothing_to_ledgers(app, tmp_path):
     assert [ledger.split for ledger in ledgers] == ["held_out", "val", "test"]
     assert ledgers[0].dtype == torch.float16
     assert len({ledger.network for ledger in ledgers}) == 1
+
+
+def test_two_runs_become_one_network(app, tmp_path, monkeypatch):
+    """What it is recorded on are the data of the last run, in the largest size."""
+    asked = []
+    splits = SimpleNamespace(**{n: Split(n, 0, (3, 16, 16)) for n in ("train", "val")})
+    monkeypatch.setattr(source, "load", lambda name, **options: asked.append(options) or splits)
+    for size in (8, 16):
+        run = tmp_path / str(size)
+        build("convnet", 3, image_size=size, at=2).save(run / "network")
+        Source("mixture", image_size=size).save(run)
+    out = tmp_path / "both"
+    found = call(app, f"chain {tmp_path / '8'} {tmp_path / '16'} --out {out}")
+    assert f"written to {out}/: network, with 4 exits" in found.stderr.replace("\n", "")
+    call(app, f"record {out} --splits val")
+    assert asked == [{"image_size": 16}]
+    ledger = Ledger.load(out / "ledgers" / "val")
+    assert ledger.num_exits == 4 and ledger.cost_model.starts == (2,)
+    with pytest.raises(FileFormatError, match="there is nothing at"):
+        call(app, f"chain {tmp_path / '8'} {tmp_path / 'x'} --out {out}")
 
 
 def test_recording_knows_what_the_run_was_trained_on(app, tmp_path, monkeypatch):

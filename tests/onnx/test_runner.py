@@ -37,7 +37,7 @@ from ..deployment import Clock, joined_outputs, split_batch, without_torch
 
 pytest.importorskip("onnxruntime")
 
-KINDS = ("cascade", "conv", "nested", "text")
+KINDS = ("cascade", "chain", "conv", "nested", "text")
 BUDGETS = {2: (0.6, 0.75, 0.9), 3: (0.45, 0.6, 0.8)}
 
 

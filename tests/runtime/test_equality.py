@@ -31,7 +31,7 @@ ANSWERS = {
     "ensemble": offramp.answers.GeometricEnsemble(),
 }
 TOLERANCE = 1e-5  # of a score; float32 noise in networks as small as these is below 1e-6
-KINDS = ("flat", "cascade", "nested", "conv")
+KINDS = ("flat", "cascade", "nested", "conv", "chain")
 
 
 @dataclass

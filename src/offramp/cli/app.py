@@ -27,7 +27,7 @@ from offramp.cli.inspect_report import inspect_command, report_command, verify_c
 from offramp.cli.predict_bench import bench_command, predict_command, profile_command
 from offramp.cli.run_study import demo_command, run_command, studies_command, study_command
 from offramp.cli.theory import theory_command
-from offramp.cli.train_record import record_command, train_command
+from offramp.cli.train_record import chain_command, record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.names import plugins_known
 
@@ -105,7 +105,8 @@ def _options(
 for command in (
     *(compare_command, fit_command, auto_command, certify_command, advise_command),
     *(inspect_command, verify_command),
-    *(train_command, record_command, export_command, serve_command, predict_command),
+    *(train_command, chain_command, record_command, export_command, serve_command),
+    predict_command,
     *(profile_command, bench_command),
     *(report_command, theory_command, run_command, studies_command, study_command),
     *(demo_command, doctor_command),

@@ -1,4 +1,4 @@
-"""The sub-commands `train` and `record`: parse, and one public call."""
+"""The sub-commands `train`, `chain` and `record`: parse, and one public call."""
 
 import inspect
 import os
@@ -288,7 +288,7 @@ def _taught(
 def _training_ledger(teacher: Path) -> "Ledger":
     """What a run's network said of the training data; or a ledger itself."""
     from offramp.ledger import Ledger
-    from offramp.networks.network import fingerprint
+    from offramp.networks.weights import fingerprint
 
     for place in (teacher, teacher / "train", teacher / "ledgers" / "train"):
         if kind_of(place) == "ledger" or place.suffix in (".npz", ".parquet"):
@@ -396,6 +396,36 @@ def record_command(
 
 def _save(ledger: "Ledger", folder: Path) -> None:
     ledger.save(folder)
+
+
+def chain_command(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN RUN...",
+            help="Runs of networks for the same images, from the cheapest to the best; or saved "
+            "networks.",
+        ),
+    ],
+    folder: Annotated[Path, typer.Option("--out", help="Folder of the new run.")],
+) -> None:
+    """Make one network of several: what the first does not settle goes on to the next.
+
+    A network for small images answers what is easy, and one for large images the rest. OUT is a
+    run like any other: offramp record OUT comes next.
+    """
+    from offramp.data.source import Source
+    from offramp.networks import ImageInput, chain
+
+    for run in runs:
+        there(run)
+    made = chain([load_network(run) for run in runs])
+    made.save(folder / "network")
+    source = next(filter(None, map(Source.find, reversed(runs))), None)
+    if source is not None:
+        assert isinstance(made.inputs, ImageInput), "a chain takes images"
+        replace(source, image_size=made.inputs.height).save(folder)
+    err.print(f"written to {folder}/: network, with {made.num_exits} exits", highlight=False)
 
 
 def load_network(run: Path) -> "EarlyExitNetwork":

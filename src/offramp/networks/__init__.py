@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
     from offramp.networks.layout import Layout, Unit
     from offramp.networks.macs import count_macs
-    from offramp.networks.network import EarlyExitNetwork
+    from offramp.networks.network import EarlyExitNetwork, chain
     from offramp.networks.state import Shared, State, take
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "attach",
     "build",
     "build_for_data",
+    "chain",
     "count_macs",
     "register_builder",
     "take",
@@ -73,6 +74,7 @@ import_when_asked(
         "attach": "attach",
         "build": "build",
         "build_for_data": "build",
+        "chain": "network",
         "count_macs": "macs",
         "register_builder": "backbones",
         "take": "state",

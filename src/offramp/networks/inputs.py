@@ -15,6 +15,8 @@ from offramp.networks.state import State, map_leaves
 if TYPE_CHECKING:
     from torch import Tensor
 
+KEPT = "images"  # in a state that keeps its images
+
 
 class Inputs:
     """Parent of the kinds of input; a kind is a frozen dataclass of JSON values."""
@@ -178,6 +180,9 @@ class ImageInput(Inputs):
         Raises:
             NetworkError: Not images, or images of another size or number of channels.
         """
+        return self._checked(x)
+
+    def _checked(self, x: Any) -> Array:  # noqa: ANN401
         images = unwrapped(x)
         if not is_array(images) or images.ndim != 4:
             raise NetworkError(
@@ -199,7 +204,7 @@ class ImageInput(Inputs):
 
     def begin_counted(self, x: Any) -> State:  # noqa: ANN401
         """See `Inputs.begin_counted`."""
-        images: Array = self.begin(x)
+        images = self._checked(x)
         size = tuple(images.shape[2:])
         if size != (self.height, self.width):
             stated, found = f"{self.height}x{self.width}", "x".join(map(str, size))
@@ -218,7 +223,7 @@ class ImageInput(Inputs):
 
     def of_size(self, x: Any) -> ImageInput:  # noqa: ANN401
         """See `Inputs.of_size`."""
-        images: Array = self.begin(x)
+        images = self._checked(x)
         if not self.assumed:
             return self
         return replace(self, height=images.shape[2], width=images.shape[3], assumed=False)
@@ -227,6 +232,26 @@ class ImageInput(Inputs):
         """Noise in the shape of images."""
         shape = (self.channels, self.height, self.width)
         return TensorInput(shape).example(batch)
+
+
+@dataclass(frozen=True)
+class KeptImages(ImageInput):
+    """Images that stay in the state, for the networks of a chain that come later.
+
+    Example:
+        >>> KeptImages(4, 4).begin(np.zeros((2, 3, 4, 4)))["images"].shape
+        (2, 3, 4, 4)
+    """
+
+    kind: ClassVar[str] = "kept-images"
+
+    def begin(self, x: Any) -> State:  # noqa: ANN401
+        """Check the shape, and name the images."""
+        return {KEPT: super().begin(x)}
+
+    def begin_counted(self, x: Any) -> State:  # noqa: ANN401
+        """See `Inputs.begin_counted`."""
+        return {KEPT: super().begin_counted(x)}
 
 
 @dataclass(frozen=True)

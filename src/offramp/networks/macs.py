@@ -182,7 +182,7 @@ def count_macs(
                     f"the stage before exit {exit_index} ({name}) has no operation that costs "
                     "anything; put that exit after a later module"
                 )
-    return Costs(tuple(stages), tuple(heads), unit="macs")
+    return Costs(tuple(stages), tuple(heads), unit="macs", starts=network.starts)
 
 
 def first_state(network: EarlyExitNetwork, example: Any) -> State:  # noqa: ANN401

@@ -3,29 +3,43 @@
 On disk it is JSON that names registered builders and heads, and safetensors.
 """
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path as FilePath
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
 
+from offramp.costs import kept_stages
 from offramp.errors import FileFormatError, NetworkError, OfframpError
 from offramp.extras import require
 from offramp.networks.backbones import BackboneModules, find_layout, rebuild_backbone
 from offramp.networks.heads import BackboneHead, Head
-from offramp.networks.inputs import AnyInput, ImageInput, Inputs, TensorInput, as_batch
+from offramp.networks.inputs import (
+    AnyInput,
+    ImageInput,
+    Inputs,
+    KeptImages,
+    TensorInput,
+    as_batch,
+)
 from offramp.networks.layout import Layout
+from offramp.networks.passes import FirstStage, InnerHead, LaterStage
 from offramp.networks.state import State
+from offramp.networks.weights import (
+    distinct_tensors,
+    fingerprint,
+    from_int8,
+    hash_of,
+    load_tensors,
+    to_int8,
+)
 from offramp.schema import restore
 from offramp.storage import read_folder, write_folder
 
 FORMAT_VERSION = 1
-_SCALE = ".int8_scale"  # follows the name of a weight that is stored as int8
 
 # The hub counts downloads of config.json; our own format does not need it.
 _HUB_FILES = ("network.json", "*.safetensors", "config.json")
@@ -71,6 +85,8 @@ class EarlyExitNetwork(nn.Module):
         num_classes: K.
         inputs: What a batch looks like; unchecked if not given.
         exit_names: Names of the exits, such as the module that each comes after.
+        starts: Stages, besides the first, that begin with the inputs again and need nothing of
+            what was run before: those of the later networks of a `chain`.
 
     Example:
         >>> from offramp.networks.heads import LinearHead, Pool
@@ -93,6 +109,7 @@ class EarlyExitNetwork(nn.Module):
         num_classes: int,
         inputs: Inputs | None = None,
         exit_names: Sequence[str] | None = None,
+        starts: Sequence[int] = (),
     ) -> None:
         super().__init__()
         if not stages or len(stages) != len(heads):
@@ -111,12 +128,19 @@ class EarlyExitNetwork(nn.Module):
         self.num_classes = num_classes
         self.inputs = inputs or AnyInput()
         self.exit_names = names
+        self.starts = tuple(starts)
         self.origin: Origin | None = None
+        self.members: tuple[EarlyExitNetwork, ...] = ()  # of a chain
 
     @property
     def num_exits(self) -> int:
         """M, the number of exits."""
         return len(self.stages)
+
+    @property
+    def last_start(self) -> int:
+        """The first stage that the last exit needs; 0, except in a chain."""
+        return self.starts[-1] if self.starts else 0
 
     def begin(self, x: Any) -> State:  # noqa: ANN401 - a tensor or a mapping of tensors
         """Check a batch and turn it into the state that the first stage takes.
@@ -201,13 +225,14 @@ class EarlyExitNetwork(nn.Module):
                     "none of them can be dropped (a head that does not read them says "
                     "`reads_logits = False`)"
                 )
-        bounds = [0, *(exit_index + 1 for exit_index in kept)]
+        bounds, starts = kept_stages(self.starts, kept)
         return EarlyExitNetwork(
-            [_joined(list(self.stages)[start:end]) for start, end in pairwise(bounds)],
+            [_joined(list(self.stages)[start:end]) for start, end in bounds],
             [self.heads[exit_index] for exit_index in kept],
             self.num_classes,
             self.inputs,
             [self.exit_names[exit_index] for exit_index in kept],
+            starts,
         ).train(self.training)
 
     def trim(self, state: State) -> State:
@@ -242,26 +267,10 @@ class EarlyExitNetwork(nn.Module):
             NetworkError: The network was not made by `attach` or `build`, or a head is not a
                 subclass of `Head`.
         """
-        origin = self.origin
-        if origin is None:
-            raise NetworkError(
-                "only networks from `attach` and `build` know how to be made again; attach to "
-                "your list of stages, and pass the list to `load` as `backbone`"
-            )
         tensors = distinct_tensors(self)
-        stored = _to_int8(tensors) if int8 else tensors
-        meta = {
-            "backbone": {
-                "builder": origin.builder,
-                "settings": origin.settings,
-                "class": origin.backbone,
-            },
-            "at": list(origin.at),
-            "num_classes": self.num_classes,
-            "inputs": self.inputs.describe(),
-            "heads": [_describe_head(head) for head in self.heads],
-            "fingerprint": _hash(_from_int8(stored) if int8 else tensors),
-        }
+        stored = to_int8(tensors) if int8 else tensors
+        meta = _describe(self)
+        meta["fingerprint"] = hash_of(from_int8(stored) if int8 else tensors)
         return write_folder(folder, "network", FORMAT_VERSION, meta, stored)
 
     @classmethod
@@ -291,9 +300,8 @@ class EarlyExitNetwork(nn.Module):
         links_into: FilePath | None = None,
     ) -> "EarlyExitNetwork":
         meta, tensors = read_folder(folder, "network", FORMAT_VERSION, links_into)
-        restore(_Description, meta, f"{folder} does not describe a network")
         try:
-            network = _restore(meta, backbone)
+            network = _restore(meta, backbone, folder)
         except NetworkError as error:
             raise FileFormatError(f"{folder} does not fit the backbone: {error}") from error
         except OfframpError:
@@ -301,7 +309,7 @@ class EarlyExitNetwork(nn.Module):
         # Builders and heads are anybody's, and what they do with odd settings is not known.
         except Exception as error:
             raise FileFormatError(f"{folder} does not describe a network: {error!r}") from error
-        _load_tensors(network, _from_int8(tensors), folder)
+        load_tensors(network, from_int8(tensors), folder)
         if network.fingerprint() != meta["fingerprint"]:
             raise FileFormatError(f"the weights in {folder} are not those that were saved there")
         return network.eval()
@@ -362,29 +370,98 @@ def _joined(stages: Sequence[nn.Module]) -> nn.Module:
     return stages[0] if len(stages) == 1 else nn.Sequential(*stages)
 
 
-def fingerprint(module: nn.Module) -> str:
-    """A hash of all weights and buffers, and of their names, types and shapes."""
-    return _hash(distinct_tensors(module))
+def chain(networks: Sequence[EarlyExitNetwork]) -> EarlyExitNetwork:
+    """One network of several: a sample that leaves at no exit of the first goes on to the next.
+
+    Each takes the same images at its own size, so that a network for small images can answer
+    what is easy, and one for large images the rest. It is recorded, profiled, exported and served
+    as any other network, and budgets are shares of what the *last* network alone costs. For
+    models of any other kind, see `offramp.Cascade`.
+
+    Args:
+        networks: From the cheapest to the best, for images and the same classes. Their modules
+            are shared, not copied. Those of a chain count one by one.
+
+    Raises:
+        NetworkError: They do not fit together; the message says what differs.
+
+    Example:
+        >>> from offramp.networks import build
+        >>> small, large = (build("convnet", num_classes=4, image_size=s, at=2) for s in (8, 16))
+        >>> both = chain([small, large]).eval()
+        >>> both.exit_names
+        ('0.blocks.1', '0.last', '1.blocks.1', '1.last')
+        >>> x = torch.rand(2, 3, 16, 16)
+        >>> bool((both(x)[:, 2:] == large.eval()(x)).all())
+        True
+    """
+    members = tuple(part for network in networks for part in network.members or (network,))
+    inputs = _common_inputs(members)
+    stages: list[nn.Module] = []
+    heads: list[nn.Module] = []
+    starts: list[int] = []
+    for member in members:
+        is_last = member is members[-1]
+        starts.append(len(stages))
+        taken = cast(ImageInput, member.inputs)
+        size = taken.height, taken.width
+        stages.append(FirstStage(member.stages[0], size, keeps_images=not is_last))
+        later = list(member.stages)[1:]
+        stages += later if is_last else [LaterStage(stage) for stage in later]
+        own = [cast(Head, head) for head in member.heads]
+        heads += own if is_last else [InnerHead(head) for head in own]
+    names = [f"{n}.{name}" for n, member in enumerate(members) for name in member.exit_names]
+    made = EarlyExitNetwork(stages, heads, members[0].num_classes, inputs, names, starts[1:])
+    made.members = members
+    return made.train(members[0].training)
 
 
-def _hash(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
-        plain = tensor.detach().cpu().contiguous().flatten()
-        digest.update(plain.view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+def _common_inputs(members: Sequence[EarlyExitNetwork]) -> KeptImages:
+    """The largest images of several networks, which must fit together."""
+    if len(members) < 2 or len(set(map(id, members))) < len(members):
+        raise NetworkError(f"a chain needs two different networks or more, got {len(members)}")
+    classes = {member.num_classes for member in members}
+    if len(classes) > 1:
+        raise NetworkError(f"the networks of a chain must have the same classes, got {classes}")
+    images = [member.inputs for member in members if isinstance(member.inputs, ImageInput)]
+    if len(images) < len(members) or any(each.assumed for each in images):
+        raise NetworkError(
+            "the networks of a chain must take images, and say of which size: train or record "
+            "them before"
+        )
+    if len({each.channels for each in images}) > 1:
+        raise NetworkError("the networks of a chain must take images with the same channels")
+    heads = [head for member in members for head in member.heads]
+    if any(not isinstance(head, Head) or head.reads_logits for head in heads):
+        raise NetworkError(
+            "the heads of a chain must be of offramp.networks.Head, and must not read the logits "
+            "of earlier exits"
+        )
+    largest = max(images, key=lambda each: each.height * each.width)
+    return KeptImages(largest.height, largest.width, largest.channels)
 
 
-def distinct_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """The state dict, with only the first name of a tensor that is used in several places."""
-    seen: set[int] = set()
-    result = {}
-    for name, tensor in module.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            result[name] = tensor
-    return result
+def _describe(network: EarlyExitNetwork) -> dict[str, Any]:
+    """How to make a network again, as JSON values."""
+    if network.members:
+        return {"members": [_describe(member) for member in network.members]}
+    origin = network.origin
+    if origin is None:
+        raise NetworkError(
+            "only networks from `attach`, `build` and `chain` know how to be made again; attach "
+            "to your list of stages, and pass the list to `load` as `backbone`"
+        )
+    return {
+        "backbone": {
+            "builder": origin.builder,
+            "settings": origin.settings,
+            "class": origin.backbone,
+        },
+        "at": list(origin.at),
+        "num_classes": network.num_classes,
+        "inputs": network.inputs.describe(),
+        "heads": [_describe_head(head) for head in network.heads],
+    }
 
 
 def _describe_head(head: nn.Module) -> dict[str, Any] | None:
@@ -413,11 +490,24 @@ class _Description(TypedDict):
     num_classes: int
     inputs: dict[str, Any]
     heads: list[dict[str, Any] | None]
-    fingerprint: str
 
 
-def _restore(meta: dict[str, Any], backbone: BackboneModules | None) -> EarlyExitNetwork:
+class _ChainDescription(TypedDict):
+    """The same of a chain."""
+
+    members: list[dict[str, Any]]
+
+
+def _restore(
+    meta: dict[str, Any], backbone: BackboneModules | None, folder: str | FilePath
+) -> EarlyExitNetwork:
     """The network that a file describes, with the backbone's or random weights."""
+    kind = _ChainDescription if "members" in meta else _Description
+    restore(kind, meta, f"{folder} does not describe a network")
+    if "members" in meta:
+        if backbone is not None:
+            raise NetworkError("it is a chain, whose networks have backbones of their own")
+        return chain([_restore(member, None, folder) for member in meta["members"]])
     saved = meta["backbone"]
     origin = Origin(tuple(meta["at"]), saved["builder"], saved["settings"], saved["class"])
     inputs = Inputs.restore(meta["inputs"])
@@ -446,56 +536,6 @@ def _backbone_head(layout: Layout) -> BackboneHead:
     if layout.classifier is None:
         raise FileFormatError("the file wants the backbone's own classifier, and it has none")
     return BackboneHead(layout.classifier)
-
-
-def _to_int8(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Matrices and kernels as int8 with a scale per row, all else as it is."""
-    stored = {}
-    for name, tensor in tensors.items():
-        if tensor.ndim < 2 or not tensor.is_floating_point():
-            stored[name] = tensor
-            continue
-        rows = tensor.detach().float().flatten(1)
-        scale = rows.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / 127
-        stored[name] = (rows / scale).round().to(torch.int8).view(tensor.shape)
-        stored[name + _SCALE] = scale.squeeze(1)
-    return stored
-
-
-def _from_int8(stored: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What `_to_int8` stands for, in float32; other tensors as they are."""
-    tensors = {}
-    for name, tensor in stored.items():
-        scale = stored.get(name + _SCALE)
-        if scale is not None:
-            tensor = (tensor.flatten(1).float() * scale[:, None]).view(tensor.shape)
-        if not name.endswith(_SCALE):
-            tensors[name] = tensor
-    return tensors
-
-
-def _load_tensors(
-    network: EarlyExitNetwork, tensors: dict[str, Tensor], folder: str | FilePath
-) -> None:
-    """Put the file's tensors into the network, in the file's precision."""
-    targets = distinct_tensors(network)
-    for name in sorted(targets.keys() ^ tensors.keys()):
-        place = "the file" if name in targets else "the network"
-        raise FileFormatError(f"{folder} does not fit the backbone: {place} has no tensor {name}")
-    for name, tensor in tensors.items():
-        if targets[name].shape != tensor.shape:
-            raise FileFormatError(
-                f"{folder} does not fit the backbone: {name} has the shape "
-                f"{list(tensor.shape)} in the file and {list(targets[name].shape)} in the network"
-            )
-        if targets[name].is_floating_point() != tensor.is_floating_point():
-            raise FileFormatError(
-                f"{folder} does not fit the backbone: {name} is {tensor.dtype} in the file and "
-                f"{targets[name].dtype} in the network"
-            )
-    for name, tensor in tensors.items():
-        # a copy, since the file is only mapped into memory.
-        targets[name].data = tensor.to(targets[name].device, copy=True)
 
 
 def _save_with_card(network: EarlyExitNetwork, folder: FilePath) -> None:

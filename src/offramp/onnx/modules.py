@@ -168,7 +168,7 @@ class ConfidenceModule(GraphModule):
 
 
 class FullModule(GraphModule):
-    """The network without exits: all stages and the last head."""
+    """The network without exits: all stages that the last exit needs, and its head."""
 
     outputs = ("logits",)
 
@@ -183,7 +183,7 @@ class FullModule(GraphModule):
         """Logits `[n, K]` of the last exit; earlier heads run only if later ones read them."""
         given, logits = iter(flat), list[Tensor]()
         state: State = map_leaves(lambda _: next(given), self.template)
-        for exit_index in range(self.network.num_exits):
+        for exit_index in range(self.network.last_start, self.network.num_exits):
             state = self.network.advance(exit_index, state)
             if self.reads or exit_index == self.network.num_exits - 1:
                 so_far = torch.stack(logits, 1) if logits else None

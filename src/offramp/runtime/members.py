@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from offramp.costs import OCCUPANCY, Costs, seconds_left
 from offramp.errors import ConfigError, NetworkError
 from offramp.networks.macs import count_macs, counting
-from offramp.networks.network import EarlyExitNetwork, fingerprint
+from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, evaluating, take
+from offramp.networks.weights import fingerprint
 
 TINY = 1e-30  # a probability; its logarithm is finite
 

@@ -168,15 +168,15 @@ class Runner(StagedRunner):
         return _selected(self._policy)
 
     def full(self, x: Any) -> Tensor:  # noqa: ANN401 - a batch as the network takes it
-        """The network without exits: all stages and the last head, `[N, K]` float32.
+        """The network without exits: the last head and all that it needs, `[N, K]` float32.
 
         For comparison: the same precision and memory layout, without any decision.
         """
         state = self._begin(x)
-        last = self.network.num_exits - 1
+        first, last = self.network.last_start, self.network.num_exits - 1
         logits: list[Tensor] = []
         with self._running(batch_size(state)):
-            for exit_index, stage in enumerate(self._stages):
+            for exit_index, stage in enumerate(self._stages[first:], first):
                 state = stage(state)
                 if exit_index == last or any(self._reads_logits):
                     earlier = torch.stack(logits, 1) if logits else None

@@ -20,7 +20,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from offramp.errors import ConfigError, FileFormatError
-from offramp.networks.network import distinct_tensors
+from offramp.networks.weights import distinct_tensors
 from offramp.schema import restore
 from offramp.storage import read_folder, write_folder
 from offramp.training.config import HARMLESS
