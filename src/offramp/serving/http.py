@@ -171,10 +171,13 @@ def make_api(
         with gate.entered():
             query = await read_query(request, parser)
             try:
-                return to_response(await answer(query))
+                response = to_response(await answer(query))
             except UnansweredError as error:
                 headers = {"Retry-After": "1"} if error.status == 503 else {}
                 raise HTTPException(error.status, error.reason, headers=headers) from None
+        if gate.draining:  # or the next request would come to a connection that is closed by then
+            response.headers["Connection"] = "close"
+        return response
 
     async def health() -> Response:
         closed = gate.closed

@@ -5,6 +5,7 @@ import contextlib
 import ipaddress
 import json
 import logging
+import math
 import signal
 import socket
 import time
@@ -236,6 +237,9 @@ class _Server(uvicorn.Server):
             log.error("%d requests were not answered in time", gate.inside)
         if not self.force_exit:
             await self._close_door(sockets or [])
+            # Who came last may still be sending: one second cuts slow ones off, with a traceback.
+            left = max(1, math.ceil(until - time.monotonic()))
+            self.config.timeout_graceful_shutdown = left
         await super().shutdown(sockets)
 
     async def _close_door(self, sockets: list[socket.socket]) -> None:
@@ -255,6 +259,9 @@ class _Server(uvicorn.Server):
             connection.setblocking(False)
             await loop.connect_accepted_socket(self._protocol, connection)
         await asyncio.sleep(LAST)
+        # Where this process had to wait for a core, the time is over before what arrived meanwhile
+        # was read, and closing a connection with something unread resets it.
+        await asyncio.sleep(0)
 
     def _protocol(self) -> asyncio.Protocol:
         """How uvicorn itself answers a connection."""
