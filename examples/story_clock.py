@@ -1,10 +1,10 @@
 """Accuracy over milliseconds: a trained network with exits beside itself, cut short.
 
-Takes the folder of a run of `offramp train`. It records what is missing, measures a profile, lets
-`auto` choose exits and thresholds for budgets in *seconds*, and times them on real test inputs
-beside the network without exits, the network cut after each exit and, with `--rival`, another one
-that was recorded on the same data. Accuracies are those of all test samples, and gains have 95 %
-intervals over them.
+Takes the folder of a run of `offramp train` or `offramp chain`. It records what is missing,
+measures a profile, lets `auto` choose exits and thresholds for budgets in *seconds*, and times
+them on real test inputs beside the network without exits, the network cut after each exit and,
+with `--rival`, another one that was recorded on the same data. Accuracies are those of all test
+samples, and gains have 95 % intervals over them.
 
     pip install 'offramp[train,report,onnx]'
     python examples/story_clock.py runs/lite0 --runtimes onnx,torch --batches 1,32
@@ -17,12 +17,16 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import offramp
+from offramp.advice.auto import gain_of
 from offramp.bench import WITHOUT, BenchConfig, BenchRow, bench
 from offramp.data import Splits, cluttered_digits
 from offramp.data.source import Source
+from offramp.evaluation.bootstrap import Interval
+from offramp.evaluation.references import best_mix
 from offramp.machine import keep_memory
 from offramp.networks import EarlyExitNetwork
 from offramp.report import plot_bench
@@ -76,11 +80,6 @@ def ledgers(
     return held_out, val, test
 
 
-def accuracies(ledger: offramp.Ledger) -> list[float]:
-    """Of every exit alone."""
-    return (ledger.logits.argmax(2) == ledger.labels[:, None]).double().mean(0).tolist()
-
-
 def measured(
     network: EarlyExitNetwork,
     parts: tuple[offramp.Ledger, ...],
@@ -96,42 +95,74 @@ def measured(
     held_out, val, test = (profile.timed(part, batch) for part in parts)
     budgets = [float(text) for text in chosen.budgets.split(",")]
     advice = offramp.advise(held_out, val, test, budgets)
-    found = {f"at {row.budget:.0%}": row for row in advice.budgets}
     config = BenchConfig([runtime], [batch], threads=chosen.threads, seconds=chosen.seconds)
     rivals = {}
     if chosen.rival is not None:
         rivals[chosen.rival.name] = EarlyExitNetwork.load(chosen.rival / "network").eval()
     rows = bench(network, advice.plan, inputs, None, config, rivals, {runtime: profile})
-    others = {
-        name: accuracies(offramp.Ledger.load(chosen.rival / "ledgers" / "test"))[-1]
-        for name in rivals
-    }
-    exits_alone = accuracies(test)
+    others = Others(rows, val, test, chosen.rival)
     print(f"\n{runtime}, batch {batch}: {advice.text}\n")
-    print("| | ms | share of the time | promised | accuracy (%) | over fixed exits | over full |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    print(
+        "| | ms | share of the time | promised | accuracy (%) | over fixed exits | over full "
+        "| over others in its time |\n|---|---:|---:|---:|---:|---:|---:|---:|"
+    )
+    advised = {f"at {row.budget:.0%}": row for row in advice.budgets}
     shown = []
     for row in rows:
-        gains = ["", ""]
-        if row.name in found:
-            one = found[row.name]
-            accuracy = one.accuracy
-            gains = [
-                f"{100 * gap.value:+.2f} [{100 * gap.low:+.2f}, {100 * gap.high:+.2f}]"
-                for gap in (one.over_mix, one.over_full)
-            ]
-        elif row.name in others:
-            accuracy = others[row.name]
+        gains = ["", "", ""]
+        if row.name in advised:
+            one = advised[row.name]
+            right = advice.plan[one.budget].replay(test).right.numpy()
+            gains = [*map(words, (one.over_mix, one.over_full)), words(others.gain(right, row))]
         else:
-            accuracy = exits_alone[-1 if row.name == WITHOUT else int(row.name.split()[1])]
+            right = others.right(row.name, test)
         promised = "" if row.promised is None else f"{row.promised:.1%}"
         print(
             f"| {row.name} | {1e3 * row.seconds:.3f} | {row.share:.1%} | {promised} | "
-            f"{100 * accuracy:.2f} | {' | '.join(gains)} |",
+            f"{100 * right.mean():.2f} | {' | '.join(gains)} |",
             flush=True,
         )
-        shown.append(replace(row, accuracy=accuracy))
+        shown.append(replace(row, accuracy=float(right.mean())))
     return shown
+
+
+class Others:
+    """What else was timed: the network without exits, cut after each of them, and a rival."""
+
+    def __init__(
+        self,
+        rows: list[BenchRow],
+        val: offramp.Ledger,
+        test: offramp.Ledger,
+        rival: Path | None,
+    ) -> None:
+        self.rows = [row for row in rows if row.promised is None]
+        self.val, self.test, self.rival = val, test, rival
+
+    def right(self, name: str, ledger: offramp.Ledger) -> np.ndarray:
+        """Which samples of a split it gets right, `[N]`."""
+        exit_index = -1
+        if self.rival is not None and name == self.rival.name:
+            ledger = offramp.Ledger.load(self.rival / "ledgers" / ledger.split)
+        elif name != WITHOUT:
+            exit_index = int(name.split()[1])
+        return (ledger.logits[:, exit_index].argmax(1) == ledger.labels).numpy()
+
+    def gain(self, right: np.ndarray, row: BenchRow) -> Interval:
+        """What a policy gains over the best mix of two others that takes as long as it does.
+
+        The mix is chosen on val; both are compared on test, and by what was measured.
+        """
+        known = [self.right(other.name, self.val).mean() for other in self.rows]
+        times = [other.seconds for other in self.rows]
+        first, second, share = best_mix(times, known, row.seconds)
+        one, other = (self.right(self.rows[n].name, self.test) for n in (first, second))
+        return gain_of(right.astype(float), (1 - share) * one + share * other)
+
+
+def words(gap: Interval) -> str:
+    """A difference in points, with its interval."""
+    return f"{100 * gap.value:+.2f} [{100 * gap.low:+.2f}, {100 * gap.high:+.2f}]"
 
 
 def main() -> None:
