@@ -186,7 +186,7 @@ def test_backbone_of_another_shape_is_refused(tmp_path):
 
 def test_network_put_together_by_hand_says_how_to_be_saved(tmp_path):
     network = EarlyExitNetwork([nn.Linear(4, 4)], [LinearHead(Pool("flat"), 4, 2)], 2)
-    with pytest.raises(NetworkError, match="only networks from `attach` and `build`"):
+    with pytest.raises(NetworkError, match="only networks from `attach`, `build` and `chain`"):
         network.save(tmp_path)
 
 
