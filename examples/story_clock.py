@@ -29,6 +29,7 @@ from offramp.evaluation.bootstrap import Interval
 from offramp.evaluation.references import best_mix
 from offramp.machine import keep_memory
 from offramp.networks import EarlyExitNetwork
+from offramp.profile import Profile
 from offramp.report import plot_bench
 
 SPLITS = ("held_out", "val", "test")
@@ -84,14 +85,12 @@ def measured(
     network: EarlyExitNetwork,
     parts: tuple[offramp.Ledger, ...],
     inputs: object,
-    place: tuple[str, int],
+    place: tuple[Profile, int],
     chosen: argparse.Namespace,
 ) -> list[BenchRow]:
-    """Rows of one runtime and batch size; gains are printed as they are found."""
-    runtime, batch = place
-    profile = offramp.profile(
-        network, None, runtime, batch, chosen.threads, inputs, chosen.seconds
-    )
+    """Rows of one profile and batch size; gains are printed as they are found."""
+    profile, batch = place
+    runtime = profile.runtime
     held_out, val, test = (profile.timed(part, batch) for part in parts)
     budgets = [float(text) for text in chosen.budgets.split(",")]
     advice = offramp.advise(held_out, val, test, budgets)
@@ -177,8 +176,12 @@ def main() -> None:
     inputs = splits.test.batch(drawn[: chosen.samples])[0]
     rows: list[BenchRow] = []
     for runtime in chosen.runtimes.split(","):
-        for batch in map(int, chosen.batches.split(",")):
-            rows += measured(network, parts, inputs, (runtime, batch), chosen)
+        batches = [int(text) for text in chosen.batches.split(",")]
+        profile = offramp.profile(
+            network, None, runtime, batches, chosen.threads, inputs, chosen.seconds
+        )
+        for batch in batches:
+            rows += measured(network, parts, inputs, (profile, batch), chosen)
     print(f"\nwritten to {plot_bench(rows, chosen.picture or chosen.run / 'clock.svg')}")
 
 

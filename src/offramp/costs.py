@@ -41,6 +41,8 @@ class Costs:
         origin: Where they were measured, in words.
         starts: Exits, besides the first, at which another network starts afresh, which needs
             nothing of what was run before: in a cascade. A stage that costs nothing is one, too.
+        entry: What is part of the first stage since it is the first: whichever network is left as
+            the first one pays it.
 
     Example:
         >>> costs = Costs(stages=(40, 60), heads=(5, 10))
@@ -58,6 +60,7 @@ class Costs:
     looking_back: "Costs | None" = None
     origin: str = ""
     starts: tuple[int, ...] = ()
+    entry: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", _floats("stage costs", self.stages))
@@ -146,8 +149,10 @@ class Costs:
     @property
     def alone(self) -> Tensor:
         """`[M]` float64: the cost of a network that has only exit m, without heads before it."""
-        ends = enumerate(self.heads, start=1)
-        alone = [sum(self.stages[_start(self.starts, end) : end]) + head for end, head in ends]
+        alone = []
+        for end, head in enumerate(self.heads, start=1):
+            first = _start(self.starts, end)
+            alone.append(sum(self.stages[first:end]) + head + (self.entry if first else 0.0))
         return torch.tensor(alone, dtype=torch.float64)
 
     @property
@@ -198,15 +203,27 @@ class Costs:
             [5.0, 55.0]
         """
         bounds, starts = kept_stages(self.starts, exits)
-        stages = tuple(sum(self.stages[a:b]) for a, b in bounds)
+        paid = [self.entry if a and not kept else 0.0 for kept, (a, _) in enumerate(bounds)]
+        stages = tuple(
+            sum(self.stages[a:b]) + more for (a, b), more in zip(bounds, paid, strict=True)
+        )
         heads = tuple(self.heads[exit_index] for exit_index in exits)
         curves: tuple[tuple[tuple[float, ...], ...], ...] = ()
         if self.shrinking:
             together, looks = self.shrinking
-            joined = [tuple(map(sum, zip(*together[a:b], strict=True))) for a, b in bounds]
+            joined = [
+                tuple(sum(column) + more for column in zip(*together[a:b], strict=True))
+                for (a, b), more in zip(bounds, paid, strict=True)
+            ]
             curves = (tuple(joined), tuple(looks[exit_index] for exit_index in exits))
-        back = None if self.looking_back is None else self.looking_back.keep(exits)
-        return Costs(stages, heads, self.reference, self.unit, curves, back, self.origin, starts)
+        return replace(
+            self,
+            stages=stages,
+            heads=heads,
+            shrinking=curves,
+            looking_back=None if self.looking_back is None else self.looking_back.keep(exits),
+            starts=starts,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""
@@ -219,6 +236,7 @@ class Costs:
             **({"looking_back": self.looking_back.to_json()} if self.looking_back else {}),
             **({"origin": self.origin} if self.origin else {}),
             **({"starts": list(self.starts)} if self.starts else {}),
+            **({"entry": self.entry} if self.entry else {}),
         }
 
 

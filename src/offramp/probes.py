@@ -354,6 +354,8 @@ def summary(probes: Probes, turns: Turns) -> dict[str, Any]:
         stages[:, pieces] -= cuts
     stages[:, 0] += call
     stages[:, -1] -= call
+    if first_of_last and (sizes[0], "alone") in turns:
+        found["entry"] = (whole - stages[:, first_of_last:].sum(1)).clip(0).tolist()
     leaving = {size: _best(turns[size, str(size)]) for size in sizes}
     looks += _shrinking(sizes, opened, leaving)
     more = np.zeros_like(looks)

@@ -67,6 +67,7 @@ class Profile:
         call: `[S]` the fixed cost of a call, which is in the first stage.
         spread: `[S]` how much longer than the best the median turn took, as a share.
         starts: Exits of a chain, besides the first, at which another network begins.
+        entry: `[S]` of a chain: seconds that belong to whichever network comes first.
     """
 
     runtime: str
@@ -84,6 +85,7 @@ class Profile:
     call: list[float]
     spread: list[float]
     starts: list[int] = field(default_factory=list)
+    entry: list[float] = field(default_factory=list)
 
     @property
     def num_exits(self) -> int:
@@ -111,6 +113,7 @@ class Profile:
                 f"{batch_size}: measure again with that batch size"
             )
         full = float(np.interp(batch_size, self.sizes, self.full)) / batch_size
+        entry = float(np.interp(batch_size, self.sizes, self.entry or [0.0] * len(self.sizes)))
 
         def with_looks(looks: list[list[float]], looking_back: Costs | None = None) -> Costs:
             # [2, M, G]: stages and looks, exit by exit, as the batch shrinks
@@ -131,6 +134,7 @@ class Profile:
                 looking_back=looking_back,
                 origin=origin,
                 starts=tuple(self.starts),
+                entry=entry / batch_size,
             )
 
         return with_looks(self.looks, with_looks(self.looks_back))
@@ -186,6 +190,7 @@ class Profile:
         by_exit = profile.stages, profile.looks, profile.looks_back
         parts = profile.full, profile.call, profile.spread, *by_exit
         complete = rows and all(len(part) == rows for part in parts)
+        complete = complete and len(profile.entry) in (0, rows)
         exits = {len(row) for part in by_exit for row in part}
         sizes = profile.sizes == sorted(set(profile.sizes)) and profile.sizes[0] > 0
         if not complete or exits != {len(profile.exits)} or not sizes:

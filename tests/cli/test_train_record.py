@@ -15,7 +15,7 @@ from offramp import training
 from offramp.cli import train_record
 from offramp.cli.train_record import load_network
 from offramp.data.source import Source
-from offramp.errors import ConfigError, FileFormatError
+from offramp.errors import ConfigError, OfframpError
 from offramp.ledger import Ledger
 from offramp.networks import SeparableHead, build
 from offramp.networks.macs import count_macs
@@ -85,8 +85,17 @@ def test_two_runs_become_one_network(app, tmp_path, monkeypatch):
     assert asked == [{"image_size": 16}]
     ledger = Ledger.load(out / "ledgers" / "val")
     assert ledger.num_exits == 4 and ledger.cost_model.starts == (2,)
-    with pytest.raises(FileFormatError, match="there is nothing at"):
-        call(app, f"chain {tmp_path / '8'} {tmp_path / 'x'} --out {out}")
+    for words, message in (
+        (f"{tmp_path / '8'} {tmp_path / 'x'} --out {out}", "there is nothing at"),
+        (f"{tmp_path / '8'} {tmp_path / '8'} --out {tmp_path / 'y'}", "two different ones"),
+        (f"{tmp_path / '8'} {tmp_path / '16'} --out {tmp_path / '16'}", "give another folder"),
+        (
+            f"{tmp_path / '16'} {tmp_path / '8'} --out {tmp_path / 'y'}",
+            "the cheapest network first",
+        ),
+    ):
+        with pytest.raises(OfframpError, match=message):
+            call(app, f"chain {words}")
 
 
 def test_recording_knows_what_the_run_was_trained_on(app, tmp_path, monkeypatch):

@@ -4,16 +4,20 @@ import json
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import avg_pool2d
 
 import offramp
 from offramp.errors import FileFormatError, NetworkError
-from offramp.networks import EarlyExitNetwork, build, chain, count_macs
+from offramp.networks import EarlyExitNetwork, attach, build, chain, count_macs
 from offramp.networks.passes import resized
 from offramp.probes import plain_policy
 from offramp.profile import Profile, profile
+from offramp.report import inspect
 from offramp.runtime import Runner
+from offramp.training import GradientEquilibrium
 
+LAYERS = nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)
 IMAGES = torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
@@ -81,7 +85,7 @@ def test_a_chain_is_saved_and_loaded(both, tmp_path, int8):
     assert again.starts == (2,) and again.inputs == both.inputs
     assert int8 or again.fingerprint() == both.fingerprint()
     assert torch.allclose(again(IMAGES), both(IMAGES), atol=0.1 if int8 else 0)
-    with pytest.raises(FileFormatError, match="networks have backbones of their own"):
+    with pytest.raises(FileFormatError, match="needs no backbone"):
         EarlyExitNetwork.load(tmp_path, backbone=torch.nn.Linear(1, 1))
 
 
@@ -102,18 +106,79 @@ def test_a_chain_of_chains_is_one_chain(parts, both):
 
 def test_networks_that_do_not_fit_together_are_refused(parts):
     small, _ = parts
-    unsized = network(16)
+    unsized, flat = network(16), attach(nn.Sequential(*LAYERS), example=torch.rand(2, 4))
     unsized.inputs = offramp.networks.ImageInput(16, 16, assumed=True)
     for members, message in (
-        ([small], "two different networks"),
-        ([small, small], "two different networks"),
-        ([small, network(16, classes=5)], "same classes"),
-        ([small, unsized], "of which size: train or record"),
+        ([small], "two networks or more"),
+        ([small, small], "none of them twice"),
+        ([small, network(16, classes=5)], r"same classes, got \[4, 5\]"),
+        ([small, unsized], "of which size their images are: train or record"),
         ([small, network(16, channels=1)], "same channels"),
-        ([small, network(16, head="cascade")], "must not read the logits"),
+        ([small, network(16, head="cascade")], "a CascadeHead cannot be a head of a chain"),
+        ([small, flat], "for ImageInput, TensorInput"),
+        ([chain([small, network(16)]).keep_exits([0, 3]), network(32)], "for KeptImages"),
+        ([small, nn.Linear(2, 2)], "a chain needs an EarlyExitNetwork, got Linear"),
     ):
         with pytest.raises(NetworkError, match=message):
             chain(members)
+
+
+def test_what_a_file_cannot_name_is_not_saved(tmp_path):
+    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten())
+    mine = []
+    for size in (8, 16):
+        whole = nn.Sequential(*backbone, nn.Linear(4 * (size - 4) ** 2, 4))
+        mine.append(attach(whole, example=IMAGES[:2, :, :size, :size]))
+    with pytest.raises(NetworkError, match="make yours known with"):
+        chain(mine).save(tmp_path)
+    one, other = network(8), network(16)
+    other.stages[0] = one.stages[0]
+    with pytest.raises(NetworkError, match="share weights"):
+        chain([one, other]).save(tmp_path)
+
+
+def test_a_frozen_backbone_keeps_its_classifier_in_every_network(parts, tmp_path):
+    both = chain([network(8), network(16)])
+    before = {name: tensor.clone() for name, tensor in both.state_dict().items()}
+    data = torch.utils.data.TensorDataset(IMAGES, torch.arange(6) % 4)
+    config = offramp.TrainConfig(epochs=1, batch_size=6, patience=None, progress=False)
+    offramp.train(both, data, config=config, freeze_backbone=True)
+    changed = {n for n, tensor in both.state_dict().items() if not torch.equal(tensor, before[n])}
+    assert {name.split(".")[1] for name in changed} == {"0", "2"}
+
+
+def test_gradients_are_balanced_within_each_network(parts):
+    objective, labels = GradientEquilibrium(), torch.arange(6) % 4
+
+    def first_gradient(made, images):
+        made.zero_grad()
+        objective(objective.logits(made, images), labels).backward()
+        return next(small.stages[0].parameters()).grad.clone()
+
+    small, large = network(8), network(16)
+    alone = first_gradient(small, avg_pool2d(IMAGES, 2))
+    assert torch.allclose(first_gradient(chain([small, large]), IMAGES), alone, atol=1e-6)
+
+
+def test_a_chain_trains_only_if_all_its_networks_did():
+    small, large = network(8).train(), network(16)
+    made = chain([small, large])
+    assert not any(module.training for each in (made, small, large) for module in each.modules())
+
+
+def test_inspect_shows_every_network(both, tmp_path):
+    facts, exits = inspect(both.save(tmp_path))
+    assert "convnet, then convnet" in facts.markdown()
+    assert "1.blocks.1" in exits.markdown() and "MACs" in exits.markdown()
+
+
+def test_whichever_network_comes_first_pays_for_the_call():
+    curves = (((0.5,) * 11, (0.2,) * 11), ((0.1,) * 11,) * 2)
+    costs = offramp.Costs((0.5, 0.2), (0.1, 0.1), 0.4, "seconds", curves, starts=(1,), entry=0.1)
+    last = costs.keep([1])
+    assert last.stages == pytest.approx((0.3,)) and last.shrinking[0][0][-1] == pytest.approx(0.3)
+    assert costs.alone.tolist() == pytest.approx([0.6, 0.4])
+    assert offramp.Costs(**costs.to_json()) == costs
 
 
 def test_a_profile_of_a_chain_prices_the_last_network_alone(both, tmp_path):

@@ -415,16 +415,30 @@ def chain_command(
     run like any other: offramp record OUT comes next.
     """
     from offramp.data.source import Source
-    from offramp.networks import ImageInput, chain
+    from offramp.networks import ImageInput, chain, count_macs
 
     for run in runs:
         there(run)
-    made = chain([load_network(run) for run in runs])
+    if len({run.resolve() for run in runs}) < len(runs):
+        raise ConfigError("a chain takes every run once: give two different ones or more")
+    if _is_saved(str(folder)):
+        raise ConfigError(f"--out: there is a network in {folder} already; give another folder")
+    networks = [load_network(run) for run in runs]
+    made = chain(networks)
+    whole = [count_macs(network).reference for network in networks]
+    if whole != sorted(whole):
+        shown = ", ".join(
+            f"{run} {macs / 1e6:.1f} M" for run, macs in zip(runs, whole, strict=True)
+        )
+        raise ConfigError(f"give the cheapest network first; in multiply-accumulates: {shown}")
+    sources = [source for source in map(Source.find, runs) if source is not None]
+    if len({source.data for source in sources}) > 1:
+        names = ", ".join(source.data for source in sources)
+        err.print(f"note: the runs were trained on different data: {names}", highlight=False)
     made.save(folder / "network")
-    source = next(filter(None, map(Source.find, reversed(runs))), None)
-    if source is not None:
+    if sources:
         assert isinstance(made.inputs, ImageInput), "a chain takes images"
-        replace(source, image_size=made.inputs.height).save(folder)
+        replace(sources[-1], image_size=made.inputs.height).save(folder)
     err.print(f"written to {folder}/: network, with {made.num_exits} exits", highlight=False)
 
 

@@ -26,7 +26,7 @@ from offramp.networks.inputs import (
     as_batch,
 )
 from offramp.networks.layout import Layout
-from offramp.networks.passes import FirstStage, InnerHead, LaterStage
+from offramp.networks.passes import FirstStage, LaterStage, beside_images
 from offramp.networks.state import State
 from offramp.networks.weights import (
     distinct_tensors,
@@ -380,7 +380,8 @@ def chain(networks: Sequence[EarlyExitNetwork]) -> EarlyExitNetwork:
 
     Args:
         networks: From the cheapest to the best, for images and the same classes. Their modules
-            are shared, not copied. Those of a chain count one by one.
+            are shared, not copied, and are in train mode afterwards only if all of them were.
+            Those of a chain count one by one.
 
     Raises:
         NetworkError: They do not fit together; the message says what differs.
@@ -395,6 +396,8 @@ def chain(networks: Sequence[EarlyExitNetwork]) -> EarlyExitNetwork:
         >>> bool((both(x)[:, 2:] == large.eval()(x)).all())
         True
     """
+    for network in networks:
+        check_has_exits(network, "a chain")
     members = tuple(part for network in networks for part in network.members or (network,))
     inputs = _common_inputs(members)
     stages: list[nn.Module] = []
@@ -409,42 +412,58 @@ def chain(networks: Sequence[EarlyExitNetwork]) -> EarlyExitNetwork:
         later = list(member.stages)[1:]
         stages += later if is_last else [LaterStage(stage) for stage in later]
         own = [cast(Head, head) for head in member.heads]
-        heads += own if is_last else [InnerHead(head) for head in own]
+        heads += own if is_last else [beside_images(head) for head in own]
     names = [f"{n}.{name}" for n, member in enumerate(members) for name in member.exit_names]
     made = EarlyExitNetwork(stages, heads, members[0].num_classes, inputs, names, starts[1:])
     made.members = members
-    return made.train(members[0].training)
+    mode = all(member.training for member in members)
+    for member in members:
+        member.train(mode)
+    return made.train(mode)
 
 
 def _common_inputs(members: Sequence[EarlyExitNetwork]) -> KeptImages:
     """The largest images of several networks, which must fit together."""
     if len(members) < 2 or len(set(map(id, members))) < len(members):
-        raise NetworkError(f"a chain needs two different networks or more, got {len(members)}")
-    classes = {member.num_classes for member in members}
-    if len(classes) > 1:
+        raise NetworkError("a chain needs two networks or more, and none of them twice")
+    classes = [member.num_classes for member in members]
+    if len(set(classes)) > 1:
         raise NetworkError(f"the networks of a chain must have the same classes, got {classes}")
     images = [member.inputs for member in members if isinstance(member.inputs, ImageInput)]
-    if len(images) < len(members) or any(each.assumed for each in images):
+    kinds = [type(member.inputs).__name__ for member in members]
+    if len(images) < len(members) or "KeptImages" in kinds:
         raise NetworkError(
-            "the networks of a chain must take images, and say of which size: train or record "
+            "the networks of a chain must take images, and be whole networks of `attach` or "
+            f"`build`, got networks for {', '.join(kinds)}"
+        )
+    if any(each.assumed for each in images):
+        raise NetworkError(
+            "the networks of a chain must say of which size their images are: train or record "
             "them before"
         )
-    if len({each.channels for each in images}) > 1:
-        raise NetworkError("the networks of a chain must take images with the same channels")
-    heads = [head for member in members for head in member.heads]
-    if any(not isinstance(head, Head) or head.reads_logits for head in heads):
+    if len({(each.channels, each.height / each.width) for each in images}) > 1:
         raise NetworkError(
-            "the heads of a chain must be of offramp.networks.Head, and must not read the logits "
-            "of earlier exits"
+            "the networks of a chain must take images with the same channels and proportions"
         )
+    for head in (head for member in members for head in member.heads):
+        if not isinstance(head, Head) or head.reads_logits or _reads_by_itself(head):
+            raise NetworkError(
+                f"a {type(head).__name__} cannot be a head of a chain: it must be an "
+                "offramp.networks.Head that reads the state by its `pool`, and no logits of "
+                "earlier exits"
+            )
     largest = max(images, key=lambda each: each.height * each.width)
     return KeptImages(largest.height, largest.width, largest.channels)
+
+
+def _reads_by_itself(head: Head) -> bool:
+    return type(head).features is not Head.features
 
 
 def _describe(network: EarlyExitNetwork) -> dict[str, Any]:
     """How to make a network again, as JSON values."""
     if network.members:
-        return {"members": [_describe(member) for member in network.members]}
+        return {"members": [_describe_member(network, member) for member in network.members]}
     origin = network.origin
     if origin is None:
         raise NetworkError(
@@ -462,6 +481,18 @@ def _describe(network: EarlyExitNetwork) -> dict[str, Any]:
         "inputs": network.inputs.describe(),
         "heads": [_describe_head(head) for head in network.heads],
     }
+
+
+def _describe_member(network: EarlyExitNetwork, member: EarlyExitNetwork) -> dict[str, Any]:
+    """A network of a chain, which must be made again without any help."""
+    if member.origin is None or member.origin.builder is None:
+        raise NetworkError(
+            "a chain can be saved if a file can name the backbones of all its networks: make "
+            "yours known with offramp.networks.register_builder, and make the network with `build`"
+        )
+    if len(distinct_tensors(network)) < sum(len(distinct_tensors(m)) for m in network.members):
+        raise NetworkError("a chain whose networks share weights cannot be saved")
+    return _describe(member)
 
 
 def _describe_head(head: nn.Module) -> dict[str, Any] | None:
@@ -506,7 +537,7 @@ def _restore(
     restore(kind, meta, f"{folder} does not describe a network")
     if "members" in meta:
         if backbone is not None:
-            raise NetworkError("it is a chain, whose networks have backbones of their own")
+            raise NetworkError("it is a chain, which needs no backbone: its file names them all")
         return chain([_restore(member, None, folder) for member in meta["members"]])
     saved = meta["backbone"]
     origin = Origin(tuple(meta["at"]), saved["builder"], saved["settings"], saved["class"])

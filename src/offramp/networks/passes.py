@@ -4,6 +4,7 @@ On the way through all networks but the last, the state holds the images beside 
 state, since the next network begins with them.
 """
 
+from copy import copy
 from typing import cast
 
 from torch import Tensor, nn
@@ -48,20 +49,13 @@ class LaterStage(nn.Module):
         return {KEPT: state[KEPT], INNER: self.stage(state[INNER])}
 
 
-class InnerHead(Head):
-    """A head that reads the state beside the images."""
-
-    def __init__(self, head: Head) -> None:
-        super().__init__(Pool("whole", (INNER,)))
-        self.head = head
-
-    def features(self, state: State) -> Tensor:
-        """What the head itself reads."""
-        return self.head.features(self.pool(state))
-
-    def classify(self, features: Tensor, logits_so_far: Tensor | None = None) -> Tensor:
-        """What the head itself says, `[N, K]`."""
-        return self.head.classify(features)
+def beside_images(head: Head) -> Head:
+    """The same head, with the same weights, for a state beside images."""
+    inner = copy(head)
+    pool = head.pool
+    mask = None if pool.mask is None else (INNER, *pool.mask)
+    inner.pool = Pool(pool.kind, (INNER, *pool.leaf), mask)
+    return inner
 
 
 def resized(images: Tensor, size: tuple[int, int]) -> Tensor:

@@ -183,22 +183,31 @@ def _point(policy: Policy, selected: int) -> ResultTable:
 def _network(path: Path) -> list[ResultTable]:
     """What the file says, and the costs, unless the backbone is the user's own class."""
     meta, tensors = read_folder(path, "network", NETWORK_VERSION)
-    backbone = meta["backbone"]
+    members = meta.get("members", [meta])
+    backbones = [member["backbone"] for member in members]
     facts = {
-        "backbone": backbone["builder"] or f"{backbone['class']}, your own",
-        "settings": ", ".join(f"{key}={value}" for key, value in backbone["settings"].items()),
-        "classes": str(meta["num_classes"]),
+        "backbone": ", then ".join(
+            backbone["builder"] or f"{backbone['class']}, your own" for backbone in backbones
+        ),
+        "settings": ", then ".join(
+            ", ".join(f"{key}={value}" for key, value in backbone["settings"].items())
+            for backbone in backbones
+        ),
+        "classes": str(members[0]["num_classes"]),
         "weights and buffers": f"{sum(tensor.numel() for tensor in tensors.values()):,}",
         "fingerprint": meta["fingerprint"],
     }
-    heads = [head["name"] if head else "the backbone's own" for head in meta["heads"]]
-    names = [*meta["at"], "last"]
+    exits = [
+        (f"{number}.{name}" if len(members) > 1 else name, head)
+        for number, member in enumerate(members)
+        for name, head in zip([*member["at"], "last"], member["heads"], strict=True)
+    ]
     rows = [
-        cells(number, name, head)
-        for number, (name, head) in enumerate(zip(names, heads, strict=True))
+        cells(number, name, head["name"] if head else "the backbone's own")
+        for number, (name, head) in enumerate(exits)
     ]
     columns = ["exit", "after", "head"]
-    if backbone["builder"]:
+    if all(backbone["builder"] for backbone in backbones):
         costs = count_macs(EarlyExitNetwork.load(path)).cumulative
         columns.append("MACs up to here")
         rows = [cells(*row, f"{int(cost):,}") for row, cost in zip(rows, costs, strict=True)]
