@@ -29,6 +29,7 @@ from offramp.evaluation.bootstrap import Interval
 from offramp.evaluation.references import best_mix
 from offramp.machine import keep_memory
 from offramp.networks import EarlyExitNetwork
+from offramp.probes import plain_policy
 from offramp.profile import Profile
 from offramp.report import plot_bench
 
@@ -42,6 +43,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--runtimes", default="onnx,torch")
     parser.add_argument("--batches", default="1,32")
     parser.add_argument("--budgets", default="0.3,0.4,0.5,0.6,0.7,0.8,0.9")
+    parser.add_argument("--exits", help="to choose from, such as 2,5,6: few are timed best")
     parser.add_argument("--rival", type=Path, help="run of a smaller network, with its ledgers")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--samples", type=int, default=512, help="test samples to time on")
@@ -99,7 +101,7 @@ def measured(
     if chosen.rival is not None:
         rivals[chosen.rival.name] = EarlyExitNetwork.load(chosen.rival / "network").eval()
     rows = bench(network, advice.plan, inputs, None, config, rivals, {runtime: profile})
-    others = Others(rows, val, test, chosen.rival)
+    others = Others(rows, *parts[1:], chosen.rival)
     print(f"\n{runtime}, batch {batch}: {advice.text}\n")
     print(
         "| | ms | share of the time | promised | accuracy (%) | over fixed exits | over full "
@@ -114,7 +116,7 @@ def measured(
             right = advice.plan[one.budget].replay(test).right.numpy()
             gains = [*map(words, (one.over_mix, one.over_full)), words(others.gain(right, row))]
         else:
-            right = others.right(row.name, test)
+            right = others.right(row.name, others.test)
         promised = "" if row.promised is None else f"{row.promised:.1%}"
         print(
             f"| {row.name} | {1e3 * row.seconds:.3f} | {row.share:.1%} | {promised} | "
@@ -174,11 +176,13 @@ def main() -> None:
     parts = ledgers(network, splits, chosen.run / "ledgers")
     drawn = torch.randperm(len(splits.test), generator=torch.Generator().manual_seed(0))
     inputs = splits.test.batch(drawn[: chosen.samples])[0]
+    exits = [int(text) for text in chosen.exits.split(",")] if chosen.exits else None
+    looks = plain_policy(network, exits)
     rows: list[BenchRow] = []
     for runtime in chosen.runtimes.split(","):
         batches = [int(text) for text in chosen.batches.split(",")]
         profile = offramp.profile(
-            network, None, runtime, batches, chosen.threads, inputs, chosen.seconds
+            network, looks, runtime, batches, chosen.threads, inputs, chosen.seconds
         )
         for batch in batches:
             rows += measured(network, parts, inputs, (profile, batch), chosen)
