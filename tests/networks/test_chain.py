@@ -10,7 +10,7 @@ from torch.nn.functional import avg_pool2d
 import offramp
 from offramp.errors import FileFormatError, NetworkError
 from offramp.networks import EarlyExitNetwork, attach, build, chain, count_macs
-from offramp.networks.passes import resized
+from offramp.networks.passes import at_size
 from offramp.probes import plain_policy
 from offramp.profile import Profile, profile
 from offramp.report import inspect
@@ -46,7 +46,7 @@ def test_every_network_sees_the_images_at_its_own_size(parts, both):
 @pytest.mark.parametrize("size", [16, 8, 6, 24])
 def test_images_of_one_colour_stay_as_they_are(size):
     assert torch.allclose(
-        resized(torch.full((1, 3, 16, 16), 0.3), (size, size)), torch.tensor(0.3)
+        at_size(torch.full((1, 3, 16, 16), 0.3), (size, size)), torch.tensor(0.3)
     )
 
 

@@ -33,7 +33,7 @@ class FirstStage(nn.Module):
     def forward(self, state: dict[str, State]) -> State:
         """From `{"images": ...}`, and whatever another network has left beside them."""
         images = cast(Tensor, state[KEPT])
-        inner: State = self.stage(resized(images, self.size))
+        inner: State = self.stage(at_size(images, self.size))
         return {KEPT: images, INNER: inner} if self.keeps_images else inner
 
 
@@ -58,12 +58,12 @@ def beside_images(head: Head) -> Head:
     return inner
 
 
-def resized(images: Tensor, size: tuple[int, int]) -> Tensor:
+def at_size(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Images `[n, C, H, W]` at another size; averaged where that fits, which is fastest.
 
     Example:
         >>> import torch
-        >>> resized(torch.rand(2, 3, 8, 8), (4, 4)).shape
+        >>> at_size(torch.rand(2, 3, 8, 8), (4, 4)).shape
         torch.Size([2, 3, 4, 4])
     """
     height, width = images.shape[-2:]
