@@ -3,7 +3,7 @@
 Takes the folder of a run of `offramp train` or `offramp chain`. It records what is missing,
 measures a profile, lets `auto` choose exits and thresholds for budgets in *seconds*, and times
 them on real test inputs beside the network without exits, the network cut after each exit and,
-with `--rival`, another one that was recorded on the same data. Accuracies are those of all test
+with `--rival`, others that were recorded on the same data. Accuracies are those of all test
 samples, and gains have 95 % intervals over them.
 
     pip install 'offramp[train,report,onnx]'
@@ -13,6 +13,7 @@ If killed, the same command resumes. `--quick` trains a small network on digits 
 """
 
 import argparse
+import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -44,10 +45,16 @@ def options() -> argparse.Namespace:
     parser.add_argument("--batches", default="1,32")
     parser.add_argument("--budgets", default="0.3,0.4,0.5,0.6,0.7,0.8,0.9")
     parser.add_argument("--exits", help="to choose from, such as 2,5,6: few are timed best")
-    parser.add_argument("--rival", type=Path, help="run of a smaller network, with its ledgers")
+    parser.add_argument(
+        "--rival",
+        type=Path,
+        action="append",
+        default=[],
+        help="run of a smaller network, with its ledgers; may be given several times",
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--samples", type=int, default=512, help="test samples to time on")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each thing measured")
+    parser.add_argument("--seconds", type=float, default=10.0, help="to measure a profile")
     parser.add_argument("--picture", type=Path, help="default: clock.svg in the folder of the run")
     parser.add_argument("--quick", action="store_true", help="a small network, less of everything")
     chosen = parser.parse_args()
@@ -96,16 +103,16 @@ def measured(
     held_out, val, test = (profile.timed(part, batch) for part in parts)
     budgets = [float(text) for text in chosen.budgets.split(",")]
     advice = offramp.advise(held_out, val, test, budgets)
-    config = BenchConfig([runtime], [batch], threads=chosen.threads, seconds=chosen.seconds)
-    rivals = {}
-    if chosen.rival is not None:
-        rivals[chosen.rival.name] = EarlyExitNetwork.load(chosen.rival / "network").eval()
+    # On all samples, however long it takes: a few would leave earlier or later than others do.
+    config = BenchConfig([runtime], [batch], threads=chosen.threads, seconds=math.inf)
+    rivals = {run.name: EarlyExitNetwork.load(run / "network").eval() for run in chosen.rival}
     rows = bench(network, advice.plan, inputs, None, config, rivals, {runtime: profile})
     others = Others(rows, *parts[1:], chosen.rival)
     print(f"\n{runtime}, batch {batch}: {advice.text}\n")
     print(
-        "| | ms | share of the time | promised | accuracy (%) | over fixed exits | over full "
-        "| over others in its time |\n|---|---:|---:|---:|---:|---:|---:|---:|"
+        "| | ms | share of the time | promised | for these exits | accuracy (%) "
+        "| over fixed exits | over full | over others in its time |\n"
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     )
     advised = {f"at {row.budget:.0%}": row for row in advice.budgets}
     shown = []
@@ -117,10 +124,12 @@ def measured(
             gains = [*map(words, (one.over_mix, one.over_full)), words(others.gain(right, row))]
         else:
             right = others.right(row.name, others.test)
-        promised = "" if row.promised is None else f"{row.promised:.1%}"
+        promised, expected = (
+            "" if share is None else f"{share:.1%}" for share in (row.promised, row.expected)
+        )
         print(
-            f"| {row.name} | {1e3 * row.seconds:.3f} | {row.share:.1%} | {promised} | "
-            f"{100 * right.mean():.2f} | {' | '.join(gains)} |",
+            f"| {row.name} | {1e3 * row.seconds:.3f} | {row.share:.1%} | {promised} | {expected} "
+            f"| {100 * right.mean():.2f} | {' | '.join(gains)} |",
             flush=True,
         )
         shown.append(replace(row, accuracy=float(right.mean())))
@@ -128,23 +137,24 @@ def measured(
 
 
 class Others:
-    """What else was timed: the network without exits, cut after each of them, and a rival."""
+    """What else was timed: the network without exits, cut after each of them, and rivals."""
 
     def __init__(
         self,
         rows: list[BenchRow],
         val: offramp.Ledger,
         test: offramp.Ledger,
-        rival: Path | None,
+        rivals: list[Path],
     ) -> None:
         self.rows = [row for row in rows if row.promised is None]
-        self.val, self.test, self.rival = val, test, rival
+        self.val, self.test = val, test
+        self.rivals = {run.name: run for run in rivals}
 
     def right(self, name: str, ledger: offramp.Ledger) -> np.ndarray:
         """Which samples of a split it gets right, `[N]`."""
         exit_index = -1
-        if self.rival is not None and name == self.rival.name:
-            ledger = offramp.Ledger.load(self.rival / "ledgers" / ledger.split)
+        if name in self.rivals:
+            ledger = offramp.Ledger.load(self.rivals[name] / "ledgers" / ledger.split)
         elif name != WITHOUT:
             exit_index = int(name.split()[1])
         return (ledger.logits[:, exit_index].argmax(1) == ledger.labels).numpy()

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from offramp.data.source import Source
 from offramp.ledger import Ledger
 from offramp.networks import EarlyExitNetwork
 from offramp.storage import write_text
@@ -42,11 +43,14 @@ def main() -> None:
     full = {split: Ledger.load(chosen.run / "ledgers" / split) for split in SIZES}
     for split, ledger in full.items():
         drawn(ledger, SIZES[split]).save(TARGET / split)
+    source = Source.find(chosen.run)
+    assert source is not None, "a run says what it was trained on"
     about = {
         "network": "EfficientNet-Lite0 with ImageNet weights and seven exits, all layers tuned",
         "weights": "rounded to 8 bits, with a scale per output channel",
         "data": "cifar100",
-        "splits": "offramp.data.load('cifar100', image_size=96), seed 0: trained on 40,000 images",
+        "splits": f"offramp.data.load('cifar100', image_size={source.image_size}), seed 0: "
+        "trained on 40,000 images",
         "commands": f"in {DOCS}",
         "subsets": f"drawn at random without replacement, seed {SEED}: {SIZES}",
         "accuracy": {split: accuracies(ledger) for split, ledger in full.items()},

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from offramp import training
 from offramp.cli import train_record
+from offramp.cli.console import configured
 from offramp.cli.train_record import load_network
 from offramp.data.source import Source
 from offramp.errors import ConfigError, OfframpError
@@ -67,6 +68,26 @@ def test_from_nothing_to_ledgers(app, tmp_path):
     assert [ledger.split for ledger in ledgers] == ["held_out", "val", "test"]
     assert ledgers[0].dtype == torch.float16
     assert len({ledger.network for ledger in ledgers}) == 1
+
+
+def test_as_json_a_run_says_where_it_is_and_how_good(app, tmp_path, capsys):
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    build("convnet", 3, image_size=16, at=2).save(whole / "network")
+
+    def said(command):
+        with configured("it", as_json=True, quiet=True, verbose=False):
+            call(app, command)
+        return json.loads(capsys.readouterr().out)
+
+    trained = said(f"train --data mixture --network convnet --epochs 1 --out {run}")
+    assert trained["folder"] == str(run) and len(trained["accuracy"]) == 4
+    recorded = said(f"record {run} --splits val")["splits"]["val"]
+    ledger = Ledger.load(run / "ledgers" / "val")
+    right = (ledger.logits.argmax(2) == ledger.labels[:, None]).double().mean(0)
+    assert recorded == {"samples": 48, "accuracy": right.tolist()}
+    build("convnet", 3, image_size=8, at=2).save(tmp_path / "small" / "network")
+    chained = said(f"chain {tmp_path / 'small'} {whole} --out {tmp_path / 'both'}")
+    assert (chained["exits"], chained["starts"]) == (4, [2])
 
 
 def test_two_runs_become_one_network(app, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from offramp.cli.console import err
+from offramp.cli.console import err, out
 from offramp.cli.options import (
     Device,
     Domain,
@@ -330,6 +330,7 @@ def _show_end(history: "TrainHistory", folder: Path) -> None:
     shown = " ".join(f"{100 * share:.1f}" for share in accuracy)
     text = f"weights of epoch {taken['epoch'] + 1}, accuracy at the exits: {shown} %"
     err.print(text, highlight=False)
+    out.give(folder=folder, epoch=taken["epoch"] + 1, accuracy=accuracy)
     err.print(f"written to {folder}/: network, history.jsonl, train.json", highlight=False)
 
 
@@ -362,11 +363,12 @@ def record_command(
     from torch.utils.data import DataLoader
 
     from offramp.data.source import Source
-    from offramp.machine import find_device, to_precision
+    from offramp.machine import find_device, keep_memory, to_precision
     from offramp.record import record
     from offramp.serving.answers import network_folder
     from offramp.training.distributed import Processes
 
+    keep_memory()
     network = load_network(run)
     source = Source.find(run, data, domain, tokenizer)
     if source is None:
@@ -375,6 +377,7 @@ def record_command(
     target = folder or run / "ledgers"
     before = network.inputs
     processes = Processes.here(find_device(device))
+    found = {}
     for split in (part.strip() for part in splits.split(",")):
         if not hasattr(loaded, split):
             raise ConfigError(f"--splits must name splits of the data, got {split!r}")
@@ -389,7 +392,10 @@ def record_command(
         )
         processes.first(partial(_save, ledger, target / split))
         if processes.is_main:
+            right = ledger.logits.argmax(2) == ledger.labels[:, None]
+            found[split] = {"samples": len(ledger), "accuracy": right.double().mean(0).tolist()}
             err.print(f"{target / split}: {ledger}", markup=False, highlight=False)
+    out.give(folder=target, splits=found)
     if network.inputs != before:  # from now on it knows the size of its images
         processes.first(lambda: str(network.save(network_folder(run))))
 
@@ -439,6 +445,7 @@ def chain_command(
     if sources:
         assert isinstance(made.inputs, ImageInput), "a chain takes images"
         replace(sources[-1], image_size=made.inputs.height).save(folder)
+    out.give(folder=folder, exits=made.num_exits, starts=made.starts, macs=whole)
     err.print(f"written to {folder}/: network, with {made.num_exits} exits", highlight=False)
 
 
