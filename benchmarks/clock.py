@@ -17,7 +17,7 @@ through the runner and through the network without exits by turns. Printed are
 
   thin       the thin ResNet-20 with nine exits that comes with offramp; ledgers of 2,048 + 2,048
              images are recorded first
-  lite0      EfficientNet-Lite0 with seven exits at 96 px, that comes with offramp and its ledgers
+  lite0      EfficientNet-Lite0 with seven exits, that comes with offramp and its ledgers
   resnet34   ResNet-34 at 64 px with four exits and *random weights*: thresholds are quantiles of
              its scores on real images, so as many leave at each exit as a budget asks for, and no
              accuracy is looked at
@@ -98,9 +98,10 @@ def thin(samples: int) -> Case:
 
 
 def lite0(samples: int) -> Case:
-    """EfficientNet-Lite0 at 96 px, which ships with ledgers."""
+    """EfficientNet-Lite0, which ships with ledgers."""
     parts = offramp.zoo.cifar100()
-    inputs = test_inputs(offramp.data.load("cifar100", image_size=96), samples)
+    size = parts["network"].example().shape[-1]
+    inputs = test_inputs(offramp.data.load("cifar100", image_size=size), samples)
     return Case(parts["network"].eval(), parts["held_out"], parts["val"], inputs, True)
 
 

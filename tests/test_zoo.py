@@ -94,7 +94,7 @@ def test_files_that_were_not_installed_are_named(tmp_path, monkeypatch):
 def test_recording_the_images_again_gives_the_shipped_logits(shipped):
     if not (Path(os.environ.get("OFFRAMP_DATA") or "nowhere") / "cifar100").is_dir():
         pytest.skip("OFFRAMP_DATA has no cifar100")
-    data = load("cifar100", image_size=96).test
+    data = load("cifar100", image_size=shipped["network"].example().shape[-1]).test
     rows = {name: row for row, name in enumerate(data.sample_ids)}
     some = shipped["test"].take(torch.arange(64))
     inputs, labels = data.batch(torch.tensor([rows[name] for name in some.sample_ids]))
