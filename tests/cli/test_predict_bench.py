@@ -172,7 +172,7 @@ def test_bench_races_what_a_user_could_run(places, tmp_path):
     result = call(f"{text} --data x --rival {places}/network --out {tmp_path}/bench")
     for name in ("with exits", "without exits", "exit 0 alone", "network", "promised"):
         assert name in result.stdout
-    assert "samples that were timed" in " ".join(result.stdout.split())
+    assert "Times and accuracies are those of" in " ".join(result.stdout.split())
     rows = json.loads((tmp_path / "bench" / "bench.json").read_text())
     assert {row["batch_size"] for row in rows} == {2, 4}
     assert all(0 <= row["accuracy"] <= 1 for row in rows)

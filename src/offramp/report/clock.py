@@ -66,8 +66,8 @@ def bench_table(rows: Sequence[BenchRow]) -> ResultTable:
                 accuracy,
             )
         )
-    counts = {row.samples for row in rows if row.samples and row.accuracy is not None}
-    timed = f" Accuracy on the {_range(counts)} samples that were timed." if counts else ""
+    counts = {row.samples for row in rows if row.samples}
+    timed = f" Times and accuracies are those of {_range(counts)} samples." if counts else ""
     return ResultTable(
         "bench",
         "Time per sample",
