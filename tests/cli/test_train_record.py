@@ -155,8 +155,11 @@ def test_the_learning_rate_follows_the_network_unless_given(app, tmp_path):
     text = f"train --data mixture --network convnet --epochs 1 --out {tmp_path}"
     call(app, f"{text}/a")
     call(app, f"{text}/b --learning-rate 0.5")
-    found = [json.loads((tmp_path / run / "train.json").read_text()) for run in "ab"]
-    assert [each["learning_rate"] for each in found] == [0.01, 0.5]
+    further = text.replace("convnet", f"{tmp_path}/a")
+    call(app, f"{further}/c --recipe finetune")
+    call(app, f"{further}/d")
+    found = [json.loads((tmp_path / run / "train.json").read_text()) for run in "abcd"]
+    assert [each["learning_rate"] for each in found] == [0.01, 0.5, 0.0005, 0.001]
 
 
 @pytest.mark.parametrize(
@@ -182,9 +185,9 @@ def test_options_override_a_recipe(app, tmp_path):
     one, other, plain = (json.loads((tmp_path / run / "train.json").read_text()) for run in "abc")
     assert one["objective"]["name"] == "distillation"
     assert "flip=0.5" in one["augment"]
-    assert (one["averaging"], one["head_rate"], one["patience"]) == (0.999, 4.0, None)
+    assert (one["averaging"], one["head_rate"], one["patience"]) == (0.999, 8.0, None)
     assert other["objective"]["name"] == "joint"
-    assert (other["averaging"], other["head_rate"], other["patience"]) == (0.0, 4.0, 5)
+    assert (other["averaging"], other["head_rate"], other["patience"]) == (0.0, 8.0, 5)
     assert other["augment"] is None
     assert (plain["label_smoothing"], plain["head_rate"], plain["patience"]) == (0.1, 3.0, 30)
 
