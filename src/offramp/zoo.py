@@ -22,9 +22,9 @@ class Shipped(TypedDict):
 
 
 def cifar100() -> Shipped:
-    """EfficientNet-Lite0 with seven exits, fine-tuned on CIFAR-100 at 96 pixels, and its ledgers.
+    """EfficientNet-Lite0 with seven exits, fine-tuned on CIFAR-100 at 128 pixels, and its ledgers.
 
-    It takes the images of `data.load("cifar100", image_size=96)`, and 74.8 % of its last answers
+    It takes the images of `data.load("cifar100", image_size=128)`, and 80.1 % of its last answers
     are right. The ledgers are float16, of 1,500 held_out, 1,500 val and 2,000 test images, drawn
     at random from those splits. How they were made: `about_cifar100()`.
 
