@@ -44,7 +44,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--runtimes", default="onnx,torch")
     parser.add_argument("--batches", default="1,32")
     parser.add_argument("--budgets", default="0.3,0.4,0.5,0.6,0.7,0.8,0.9")
-    parser.add_argument("--exits", help="to choose from, such as 2,5,6: few are timed best")
+    parser.add_argument("--exits", help="to choose from, such as 2,5,6, the last one among them")
     parser.add_argument(
         "--rival",
         type=Path,
@@ -58,6 +58,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--picture", type=Path, help="default: clock.svg in the folder of the run")
     parser.add_argument("--quick", action="store_true", help="a small network, less of everything")
     chosen = parser.parse_args()
+    for rival in chosen.rival:
+        if not all((rival / part).is_dir() for part in ("network", "ledgers/val", "ledgers/test")):
+            parser.error(f"--rival: {rival} is no run with ledgers: offramp record {rival} first")
     if chosen.quick:
         chosen.runtimes, chosen.batches, chosen.budgets = "torch", "8", "0.6,0.9"
         chosen.samples, chosen.seconds = 16, 0.1
@@ -75,7 +78,10 @@ def prepared(chosen: argparse.Namespace) -> tuple[EarlyExitNetwork, Splits]:
         return network.eval(), splits
     source = Source.find(chosen.run)
     if source is None:
-        raise SystemExit(f"{chosen.run} is no run of `offramp train`: its data.json is missing")
+        raise SystemExit(
+            f"{chosen.run} is no run (there is no data.json): name the folder of `offramp train "
+            "--out` or of `offramp chain --out`"
+        )
     return EarlyExitNetwork.load(chosen.run / "network").eval(), source.load()
 
 
@@ -183,10 +189,13 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     keep_memory()
     network, splits = prepared(chosen)
-    parts = ledgers(network, splits, chosen.run / "ledgers")
+    parts = ledgers(network, splits, chosen.run / ("quick" if chosen.quick else "ledgers"))
     drawn = torch.randperm(len(splits.test), generator=torch.Generator().manual_seed(0))
     inputs = splits.test.batch(drawn[: chosen.samples])[0]
     exits = [int(text) for text in chosen.exits.split(",")] if chosen.exits else None
+    last = network.num_exits - 1
+    if exits and (exits != sorted(set(exits)) or exits[0] < 0 or exits[-1] != last):
+        raise SystemExit(f"--exits must ascend from 0 or more to the last one, {last}")
     looks = plain_policy(network, exits)
     rows: list[BenchRow] = []
     for runtime in chosen.runtimes.split(","):

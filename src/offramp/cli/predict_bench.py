@@ -240,7 +240,7 @@ def bench_command(
         check_target(folder)
     made = _placed(network, device)
     config = replace(config, batch_sizes=_timeable(made, config.batch_sizes, seconds))
-    chosen = load_policy(policy, config.budgets[0] if config.budgets else None)
+    chosen = load_policy(policy, config.budgets[0] if config.budgets else None, "--budgets")
     source = Source.find(network, data, domain, tokenizer)
     inputs, labels = _samples(made, source, split, config.batch_sizes)
     rivals = {each.name: load_network(each) for each in rival or ()}
@@ -330,7 +330,7 @@ def _runner(
     return Runner(network, policy, device=place, precision=chosen)
 
 
-def load_policy(folder: Path, budget: float | None) -> "Policy":
+def load_policy(folder: Path, budget: float | None, option: str = "--budget") -> "Policy":
     """A saved policy at the operating point for a budget, or at its own."""
     from offramp.policy import Policy
 
@@ -338,7 +338,7 @@ def load_policy(folder: Path, budget: float | None) -> "Policy":
     if budget is not None:
         return policy.at(budget=budget)
     if policy.is_tuned and policy.selected is None:
-        raise ConfigError(f"the policy in {folder} has no operating point yet: give --budget")
+        raise ConfigError(f"the policy in {folder} has no operating point yet: give {option}")
     return policy
 
 
