@@ -216,8 +216,9 @@ def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
         (
             "predict {p}/network {p}/untold --data x",
             ConfigError,
-            "operating point yet: give --b",
+            "operating point yet: give --budget$",
         ),
+        ("bench {p}/network {p}/untold --data x", ConfigError, "yet: give --budgets$"),
         ("predict {p}/policy {p}/policy --data x", FileFormatError, "it holds a policy"),
         (
             "predict {p}/network {p}/network --data x",
