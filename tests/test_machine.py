@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from offramp import cores, machine
+from offramp import machine
 from offramp.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -136,17 +136,17 @@ def test_the_quota_of_a_container_is_read(tmp_path, files, granted):
     (tmp_path / "cpu").mkdir()
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    assert cores._quota(tmp_path) == granted
+    assert machine._quota(tmp_path) == granted
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
 def test_threads_of_one_core_count_once_and_a_quota_limits_them(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(cores, "_siblings", lambda cpu: f"{cpu % 2},{cpu % 2 + 2}")
-    monkeypatch.setattr(cores, "_quota", lambda: math.inf)
-    assert cores.physical_cores() == 2
-    monkeypatch.setattr(cores, "_quota", lambda: 0.5)
-    assert cores.physical_cores() == 1
+    monkeypatch.setattr(machine, "_siblings", lambda cpu: f"{cpu % 2},{cpu % 2 + 2}")
+    monkeypatch.setattr(machine, "_quota", lambda: math.inf)
+    assert machine.physical_cores() == 2
+    monkeypatch.setattr(machine, "_quota", lambda: 0.5)
+    assert machine.physical_cores() == 1
 
 
 KEEPING = """

@@ -22,7 +22,6 @@ ROOT_ROOMS = [
         "extras",
         "names",
         "machine",
-        "cores",
         "progress",
         "costs",
         "component",

@@ -1,20 +1,26 @@
-"""What this machine has: devices, and the precisions they are fast in."""
+"""What this machine has: devices, the precisions they are fast in, cores and memory.
+
+torch is imported where it is needed: exports run without it, on these same cores.
+"""
 
 import ctypes
+import math
+import os
 import platform
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Literal, cast
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from offramp.errors import ConfigError
 
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
 Precision = Literal["float32", "bfloat16", "float16"]
 AutoPrecision = Literal["auto", "float32", "bfloat16", "float16"]
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PRECISIONS = ("float32", "bfloat16", "float16")
 
 # Instructions that multiply in bfloat16: Intel and AMD, Intel's tiles, ARM.
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
@@ -28,11 +34,13 @@ def devices() -> list[str]:
         >>> devices()[-1]
         'cpu'
     """
+    import torch
+
     gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     return [*gpus, *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
 
 
-def find_device(name: str | torch.device = "auto") -> torch.device:
+def find_device(name: "str | torch.device" = "auto") -> "torch.device":
     """A device by name; `auto` is the first CUDA GPU, else Apple's GPU, else the CPU.
 
     Raises:
@@ -42,6 +50,8 @@ def find_device(name: str | torch.device = "auto") -> torch.device:
         >>> find_device("cpu")
         device(type='cpu')
     """
+    import torch
+
     if name == "auto":
         name = devices()[0]
     try:
@@ -62,18 +72,21 @@ def find_device(name: str | torch.device = "auto") -> torch.device:
     return device
 
 
-def device_of(module: nn.Module) -> torch.device:
+def device_of(module: "nn.Module") -> "torch.device":
     """Where a module is: its first parameter's or buffer's device, the CPU without any.
 
     Example:
-        >>> device_of(nn.Linear(2, 2))
+        >>> import torch
+        >>> device_of(torch.nn.Linear(2, 2))
         device(type='cpu')
     """
+    import torch
+
     tensors = (*module.parameters(), *module.buffers())
     return tensors[0].device if tensors else torch.device("cpu")
 
 
-def device_for(module: nn.Module, name: str | torch.device | None) -> torch.device:
+def device_for(module: "nn.Module", name: "str | torch.device | None") -> "torch.device":
     """Where a module shall compute; it is not moved.
 
     Args:
@@ -85,7 +98,8 @@ def device_for(module: nn.Module, name: str | torch.device | None) -> torch.devi
         ConfigError: There is no such device.
 
     Example:
-        >>> device_for(nn.Linear(2, 2), None)
+        >>> import torch
+        >>> device_for(torch.nn.Linear(2, 2), None)
         device(type='cpu')
     """
     present = device_of(module)
@@ -94,21 +108,26 @@ def device_for(module: nn.Module, name: str | torch.device | None) -> torch.devi
     return find_device(name)
 
 
-def describe_device(device: torch.device) -> str:
+def describe_device(device: "torch.device") -> str:
     """A device and the name of its hardware, such as `cuda:0 (NVIDIA A100)`.
 
     Example:
+        >>> import torch
         >>> describe_device(torch.device("cpu"))
         'cpu'
     """
+    import torch
+
     if device.type == "cpu":
         return "cpu"
     name = getattr(torch.get_device_module(device), "get_device_name", lambda _: "")(device)
     return f"{device} ({name})" if name else str(device)
 
 
-def synchronize(device: torch.device) -> None:
+def synchronize(device: "torch.device") -> None:
     """Wait until a device has done all its work: calls return before it has, except on a CPU."""
+    import torch
+
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
@@ -120,6 +139,8 @@ def cpu_features() -> dict[str, bool]:
 
 
 def _capabilities() -> Mapping[str, Any]:
+    import torch
+
     if hasattr(torch.cpu, "get_capabilities"):
         return torch.cpu.get_capabilities()
     return {  # all that older versions of torch know
@@ -130,13 +151,15 @@ def _capabilities() -> Mapping[str, Any]:
     }
 
 
-def fast_precision(device: torch.device) -> Precision:
+def fast_precision(device: "torch.device") -> Precision:
     """The precision that a device is fastest in, without loss of range where that is possible.
 
     bfloat16 where the hardware has it, since elsewhere it is emulated, ten times slower than
     float32 on a processor. Otherwise float16 on GPUs with fast instructions for it (from Volta on,
     and Apple's), and else float32.
     """
+    import torch
+
     if device.type == "cuda":
         with torch.cuda.device(device):
             if torch.cuda.is_bf16_supported(including_emulation=False):
@@ -149,7 +172,7 @@ def fast_precision(device: torch.device) -> Precision:
     return "bfloat16" if is_fast else "float32"
 
 
-def to_precision(name: str, device: torch.device) -> Precision:
+def to_precision(name: str, device: "torch.device") -> Precision:
     """A precision by name; `auto` is the one that the device is fastest in.
 
     Raises:
@@ -157,22 +180,25 @@ def to_precision(name: str, device: torch.device) -> Precision:
     """
     if name == "auto":
         return fast_precision(device)
-    if name not in DTYPES:
-        raise ConfigError(f"`precision` must be auto, {', '.join(DTYPES)}, got {name!r}")
+    if name not in PRECISIONS:
+        raise ConfigError(f"`precision` must be auto, {', '.join(PRECISIONS)}, got {name!r}")
     return cast(Precision, name)
 
 
-def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
+def autocast(device: "torch.device", precision: Precision) -> AbstractContextManager[Any]:
     """Run in a precision what keeps its accuracy in it, such as matrix products.
 
     Example:
+        >>> import torch
         >>> with autocast(torch.device("cpu"), "bfloat16"):
-        ...     nn.Linear(2, 2)(torch.rand(1, 2)).dtype
+        ...     torch.nn.Linear(2, 2)(torch.rand(1, 2)).dtype
         torch.bfloat16
     """
+    import torch
+
     if precision == "float32":
         return nullcontext()
-    return torch.autocast(device.type, DTYPES[precision])
+    return torch.autocast(device.type, getattr(torch, precision))
 
 
 def keep_memory(most: int = 2**30) -> bool:
@@ -209,3 +235,40 @@ def machine_name() -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
+
+
+def physical_cores() -> int:
+    """Cores that this process may use: physical ones, in its affinity and its container's quota.
+
+    Two threads of one physical core share its arithmetic units, so more threads than these make
+    matrix products no faster.
+    """
+    if not hasattr(os, "sched_getaffinity"):  # macOS and Windows
+        return os.cpu_count() or 1
+    cores = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
+    return max(1, math.ceil(min(len(cores), _quota())))
+
+
+def _siblings(cpu: int) -> str:
+    """The logical processors on the same physical core, as the kernel lists them."""
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    try:
+        return path.read_text()
+    except OSError:  # unknown: every processor counts as a core
+        return str(cpu)
+
+
+def _quota(root: Path = Path("/sys/fs/cgroup")) -> float:
+    """Processors that the container's control group grants; infinite without a limit.
+
+    Example:
+        >>> _quota(Path("/nowhere"))
+        inf
+    """
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            quota, period = " ".join((root / name).read_text() for name in files).split()
+            return int(quota) / int(period) if int(quota) > 0 else math.inf
+        except (OSError, ValueError, ZeroDivisionError):  # not there, or "max"
+            continue
+    return math.inf

@@ -24,8 +24,8 @@ from offramp.answers import (
     ProductOfExperts,
     StackingNetwork,
 )
-from offramp.cores import physical_cores
 from offramp.errors import BudgetError, ConfigError, MemoryLimitError, NetworkError
+from offramp.machine import physical_cores
 from offramp.onnx import OnnxRunner, export
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold

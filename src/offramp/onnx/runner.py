@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from offramp.arrays import is_array
-from offramp.cores import physical_cores
 from offramp.errors import ConfigError
+from offramp.machine import physical_cores
 from offramp.networks.inputs import Inputs, TextInput, to_numpy
 from offramp.networks.state import State, leaf_at
 from offramp.onnx.graphs import Array, Graph, open_graph
