@@ -18,6 +18,7 @@ ROOT_ROOMS = [
         "arrays",
         "schema",
         "hints",
+        "check",
         "storage",
         "extras",
         "names",

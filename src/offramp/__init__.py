@@ -31,11 +31,13 @@ if TYPE_CHECKING:
         training,
         zoo,
     )
-    from offramp.advice import advise, auto
+    from offramp.advice.advise import advise
+    from offramp.advice.auto import auto
     from offramp.answers import Answer, TemperatureScaling
     from offramp.costs import Costs
     from offramp.errors import OfframpError
-    from offramp.evaluation import compare, evaluate
+    from offramp.evaluation.compare import compare
+    from offramp.evaluation.outcome import evaluate
     from offramp.guarantees import Guarantee, certify
     from offramp.ledger import Ledger
     from offramp.methods import Method
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from offramp.record import record
     from offramp.runtime import Cascade, Runner
     from offramp.scorers import Corrector, MaxProbability, Scorer
-    from offramp.studies import run
+    from offramp.studies.run import run
     from offramp.training import TrainConfig, train
 
 __version__ = "0.1.0"

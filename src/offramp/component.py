@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from torch import Tensor
 
-from offramp.errors import ConfigError, FileFormatError, LedgerError, NotFittedError
+from offramp import check
+from offramp.errors import ConfigError, FileFormatError, LedgerError
 from offramp.extras import import_hint
 
 HAS = {
@@ -107,11 +108,7 @@ class Component:
         Raises:
             NotFittedError: `fit` has not been called.
         """
-        if not self.is_fitted:
-            raise NotFittedError(
-                f"this {type(self).__name__} is not fitted; fit it on a held_out ledger first, "
-                "for instance with Policy(...).fit(held_out)"
-            )
+        check.fitted(self, self.is_fitted, "fit(held_out)")
 
     def state(self) -> dict[str, Tensor]:
         """The learned tensors by name."""
@@ -156,14 +153,10 @@ class Component:
 
 def check_kind(name: str, given: object, kind: type[Component]) -> None:
     """Raise `ConfigError` unless an argument is a component of a kind, not a class or a name."""
-    if isinstance(given, kind):
-        return
-    if isinstance(given, type) and issubclass(given, kind):
-        raise ConfigError(
-            f"`{name}` must be an instance, {given.__name__}(...); the class itself was given"
-        )
     example = "Corrector()" if kind.__name__ == "Scorer" else "TemperatureScaling()"
-    raise ConfigError(
-        f"`{name}` must be an offramp.{kind.__name__}, such as offramp.{example} or a subclass of "
-        f"your own, got {given!r}"
+    check.instance(
+        name,
+        given,
+        kind,
+        f"an offramp.{kind.__name__}, such as offramp.{example} or a subclass of your own",
     )

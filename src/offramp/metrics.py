@@ -4,13 +4,14 @@ Every function takes numpy arrays or torch tensors. Per-exit functions take `[N,
 one float per exit, `[M]`.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from offramp.errors import ConfigError, LedgerError
+from offramp import check
+from offramp.errors import LedgerError
 
 __all__ = ["accuracy", "augrc", "aurc", "brier", "ece", "ece_bins", "eefp", "nll"]
 
@@ -82,14 +83,12 @@ def ece_bins(
         array([1, 0, 0, 1])
     """
     values = np.asarray(probability, dtype=np.float64)
-    if bins < 1:
-        raise ConfigError(f"`bins` must be at least 1, got {bins}")
+    check.whole("bins", bins, least=1)
+    check.one_of("scheme", scheme, get_args(BinScheme))
     if not ((values >= 0) & (values <= 1)).all():
         raise LedgerError("`probability` must lie in [0, 1]; stop scores are not probabilities")
     if scheme == "width":
         return np.minimum((values * bins).astype(np.int64), bins - 1)
-    if scheme != "mass":
-        raise ConfigError(f"`scheme` must be 'mass' or 'width', got {scheme!r}")
     # The middle of a tied group's ranks decides, so that the group goes where most of it belongs.
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     middle = np.cumsum(counts) - (counts + 1) / 2

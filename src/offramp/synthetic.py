@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from offramp import check
 from offramp.costs import Costs
-from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 
 __all__ = ["ledgers"]
@@ -51,10 +51,10 @@ def ledgers(
         >>> splits["test"]
         Ledger(split='test', 500 samples, 8 exits, 20 classes, macs costs)
     """
-    if exits < 2 or classes < 8:
-        raise ConfigError(f"at least 2 exits and 8 classes are needed, got {exits} and {classes}")
-    if not (0 <= hopeless <= 1 and 0 <= relapse <= 1):
-        raise ConfigError(f"`hopeless` and `relapse` are shares, got {hopeless} and {relapse}")
+    check.whole("exits", exits, least=2)
+    check.whole("classes", classes, least=8)
+    check.within("hopeless", hopeless, 0, 1)
+    check.within("relapse", relapse, 0, 1)
     costs = Costs(stages=(1e6,) * exits, heads=(1e4,) * exits)
     kind = _Structured(exits, classes, hopeless, relapse) if structure else _Free(exits, classes)
     made = {}

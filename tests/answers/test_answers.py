@@ -138,7 +138,7 @@ def test_answers_are_fitted_on_held_out_only(splits):
 
 @pytest.mark.parametrize("answer", LEARNED, ids=lambda a: type(a).__name__)
 def test_unfitted_answers_say_so(answer):
-    with pytest.raises(NotFittedError, match="is not fitted; fit it on a held_out ledger"):
+    with pytest.raises(NotFittedError, match="is not fitted; call fit"):
         answer.clone().answers(torch.zeros(2, 2, 3))
 
 
