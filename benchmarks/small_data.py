@@ -5,6 +5,7 @@ come from test. Networks: the shipped one, folders with ledgers under OFFRAMP_DA
 those that are named. Intervals (95 %) of a mean gain count the test samples and the resplits.
 
 Run: python benchmarks/small_data.py --resplits 4 --out docs/results/small-data.md [LEDGERS ...]
+A change is checked in a minute by: python benchmarks/small_data.py --quick
 """
 
 import argparse
@@ -225,7 +226,10 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--no-labels", action="store_true", help="of held_out and val")
     parser.add_argument("--out", type=Path, help="Markdown file to write")
+    parser.add_argument("--quick", action="store_true", help="one resplit of 300 + 300")
     options = parser.parse_args()
+    if options.quick:
+        options.sizes, options.resplits = "300", 1
     warnings.simplefilter("ignore", FewSamplesWarning)  # it is what is measured here
     results: Results = {}
     names, known, reachable = options.methods.split(","), {}, {}
