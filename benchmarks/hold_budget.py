@@ -105,8 +105,8 @@ def record_pacs(names: Sequence[str]) -> tuple[offramp.Ledger, offramp.Ledger, l
     load = partial(offramp.data.load, "pacs", image_size=96, held_out=300, val=300)
     photos = load()
     network = offramp.build("efficientnet-lite0", num_classes=7, image_size=96)
-    config = offramp.TrainConfig(epochs=30, learning_rate=0.01, progress=False)
-    offramp.train(network, photos.train, config=config, freeze_backbone=True)
+    config = offramp.TrainConfig(epochs=30, learning_rate=0.01)
+    offramp.train(network, photos.train, config=config, freeze_backbone=True, progress=False)
     recorded = [offramp.record(network, photos[s], progress=False) for s in ("held_out", "val")]
     stretches = []
     for name in ("photo", *names):

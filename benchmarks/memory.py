@@ -81,8 +81,7 @@ def main() -> None:
             Ledger(stored.logits, stored.labels, stored.cost_model, split=split, network="made up")
             for split in ("held_out", "val", "test")
         )
-        show = lambda *step: print(*step, file=sys.stderr)  # noqa: E731
-        compare(held_out, val, test, METHODS, progress=show)
+        compare(held_out, val, test, METHODS)
         seconds = time.perf_counter() - start
     print(
         f"{', '.join(METHODS)} on three ledgers of {size:.2f} GB: peak anonymous memory "

@@ -133,7 +133,7 @@ SETTINGS = {
 @pytest.mark.parametrize("objective", TRAININGS)
 def test_training_on_a_device_ends_with_the_weights_of_the_cpu(place, images, objective, tmp_path):
     settings = SETTINGS if objective == "joint" else {}
-    options = {"epochs": 2, "batch_size": 16, "progress": False, "tensorboard": False, **settings}
+    options = {"epochs": 2, "batch_size": 16, "tensorboard": False, **settings}
     head = "cascade" if objective == "zero-time-waste" else None
     here, there = network(head=head), network(head=head)
     chosen = TRAININGS[objective]
@@ -177,7 +177,6 @@ def test_a_killed_run_on_a_device_ends_with_the_same_weights(place, images, prec
         device=place.name,
         precision=precision,
         checkpoint_seconds=0,
-        progress=False,
         tensorboard=False,
     )
     straight, resumed = network(), network()
@@ -218,7 +217,7 @@ def test_a_network_on_a_device_stays_there_unless_told_otherwise(place, images):
     made = network().to(place.name)
     ledger = offramp.record(made, images, "val", progress=False)
     assert ledger.recorded_on.startswith(place.name)
-    offramp.train(made, images, config=TrainConfig(epochs=1, progress=False))
+    offramp.train(made, images, config=TrainConfig(epochs=1))
     place.check_network(made)
     offramp.record(made, images, "val", device="cpu", progress=False)
     Place("cpu").check_network(made)

@@ -166,7 +166,15 @@ def bench(
         if known is None:
             decided = policy if isinstance(policy, Policy) else None
             known = profile(
-                network, decided, runtime, sizes, config.threads, inputs, config.seconds, clock
+                network,
+                decided,
+                runtime,
+                sizes,
+                config.threads,
+                inputs,
+                config.seconds,
+                clock,
+                progress=False,
             )
         with ExitStack() as stack:
 

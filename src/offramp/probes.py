@@ -27,7 +27,7 @@ from offramp.networks.state import batch_size as rows_of
 from offramp.networks.state import evaluating, take
 from offramp.onnx import OnnxRunner, export
 from offramp.policy import Policy
-from offramp.progress import RunProgress
+from offramp.progress import Progress
 from offramp.replay import exit_scores
 from offramp.runtime import Runner
 from offramp.runtime.output import RunOutput
@@ -217,7 +217,7 @@ def runner_of(
     """A runner of either runtime; PyTorch has its number of threads, and its own back later."""
     if runtime == "onnx":
         with tempfile.TemporaryDirectory() as folder:
-            yield OnnxRunner(export(network, policy, folder), threads, clock=clock)
+            yield OnnxRunner(export(network, policy, folder, progress=False), threads, clock=clock)
         return
     before = torch.get_num_threads()
     try:
@@ -231,7 +231,7 @@ Turns = dict[tuple[int, str], list[list[Floats]]]
 """By size and probe, for every batch, the seconds of its pieces in every turn."""
 
 
-def take_turns(probes: Probes, timer: "Timer", seconds: float, bar: RunProgress) -> Turns:
+def take_turns(probes: Probes, timer: "Timer", seconds: float, bar: Progress) -> Turns:
     """Time all probes again and again, a size at a time, so that every size gets its share.
 
     Every size has two turns, however long they take, and another one if it is short.

@@ -33,7 +33,7 @@ from offramp.probes import (
     summary,
     take_turns,
 )
-from offramp.progress import RunProgress
+from offramp.progress import Progress, showing
 from offramp.replay import Price
 from offramp.schema import restore
 from offramp.storage import read_description, write_description
@@ -221,7 +221,7 @@ def profile(  # noqa: PLR0913 - all but the first two by name
     inputs: Any = None,  # noqa: ANN401 - a batch as the network takes it
     seconds: float = 10.0,
     clock: Callable[[], float] = time.perf_counter,
-    progress: bool = False,
+    progress: bool | Progress = True,
 ) -> Profile:
     """Measure the seconds of every stage and of every look at an exit, as they really run.
 
@@ -241,7 +241,7 @@ def profile(  # noqa: PLR0913 - all but the first two by name
         inputs: Real samples, which matters for texts; made-up ones by default.
         seconds: Approximate time to spend. Every size is measured at least twice.
         clock: Seconds; `time.process_time` on a machine that others use, with one thread.
-        progress: Show a bar on stderr.
+        progress: Whether progress is shown, on stderr; or an `offramp.progress.Progress`.
 
     Example:
         >>> from offramp.networks import build
@@ -274,7 +274,7 @@ def profile(  # noqa: PLR0913 - all but the first two by name
         alone = None if probes.last_alone is None else opened(probes.last_alone)
         back = None if probes.looking_back is None else opened(probes.looking_back)
         used = getattr(runner, "threads", torch.get_num_threads())
-        with RunProgress(progress) as bar:
+        with showing(progress) as bar:
             bar.start(f"measuring in {runtime}", max(1, round(seconds)))
             turns = take_turns(probes, Timer(runner, alone, back, ticks), seconds, bar)
     found = summary(probes, turns)

@@ -1,7 +1,13 @@
-"""Progress on stderr: a bar on a terminal, otherwise a line per step."""
+"""Progress of a long task: `train`, `record`, `profile`, `compare` and `export` take `progress=`.
+
+`True` shows it on stderr: a bar on a terminal, otherwise a line per step. `False` shows nothing.
+A subclass of `Progress` is a display of one's own.
+"""
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,10 +24,54 @@ PLAIN: dict[str, Any] = {"markup": False, "highlight": False}
 console = Console(stderr=True, width=None if sys.stderr.isatty() else WIDTH, **PLAIN)
 
 
-class RunProgress:
-    """Shows how far a run is, unless `shown` is false."""
+class Progress:
+    """Shows nothing, and logs what would be printed; a subclass overrides what it shows.
 
-    def __init__(self, shown: bool = True) -> None:
+    Example:
+        >>> class Printed(Progress):
+        ...     def step(self, done, total, text):
+        ...         print(f"{done} of {total} done, next: {text}")
+        >>> with showing(Printed()) as progress:
+        ...     progress.step(0, 2, "baseline")
+        0 of 2 done, next: baseline
+    """
+
+    def start(self, text: str, total: int, done: int = 0) -> None:
+        """A part of `total` small steps begins, some of which may be done already."""
+
+    def advance(self, steps: int = 1) -> None:
+        """Some of the small steps are done."""
+
+    def step(self, done: int, total: int, text: str) -> None:
+        """`done` of `total` large steps are done; `text` names the next one."""
+
+    def epoch(self, record: dict[str, Any], epochs: int) -> None:
+        """An epoch of training has ended, see `TrainHistory` for its record."""
+
+    def say(self, text: str) -> None:
+        """A line of text about the task."""
+        logger.info(text.strip())
+
+
+@contextmanager
+def showing(progress: bool | Progress) -> Iterator[Progress]:
+    """The progress that an argument `progress=` asks for.
+
+    Example:
+        >>> with showing(False) as progress:
+        ...     progress.start("recording", total=10)
+    """
+    if progress is True:
+        with ConsoleProgress() as bar:
+            yield bar
+    else:
+        yield progress or Progress()
+
+
+class ConsoleProgress(Progress):
+    """Progress on stderr: a bar on a terminal, otherwise a line per step."""
+
+    def __init__(self) -> None:
         from rich.progress import (  # most commands show none
             BarColumn,
             MofNCompleteColumn,
@@ -31,7 +81,6 @@ class RunProgress:
             TimeRemainingColumn,
         )
 
-        self.shown = shown
         self._task: TaskID | None = None
         self._bar = Progress(
             TextColumn("{task.description:24}"),
@@ -43,7 +92,7 @@ class RunProgress:
             TextColumn("{task.fields[note]}"),
             console=console,
             transient=True,
-            disable=not (shown and console.is_terminal),
+            disable=not console.is_terminal,
         )
 
     def __enter__(self) -> Self:
@@ -59,7 +108,7 @@ class RunProgress:
         self._bar.__exit__(kind, error, trace)
 
     def start(self, text: str, total: int, done: int = 0) -> None:
-        """Start a new bar of `total` steps, some of which may be done already."""
+        """Start a new bar."""
         if self._task is not None:
             self._bar.remove_task(self._task)
         self._task = self._bar.add_task(text, total=total, completed=done, note="")
@@ -70,7 +119,7 @@ class RunProgress:
             self._bar.advance(self._task, steps)
 
     def step(self, done: int, total: int, text: str) -> None:
-        """Show that `done` of `total` steps are done, and what the next one is."""
+        """Move the bar to `done` of `total`, and show what the next step is."""
         if self._task is None:
             self.start(text, total)
         else:
@@ -79,7 +128,7 @@ class RunProgress:
             self._line(f"  {done + 1} of {total}: {text}")
 
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
-        """Show the accuracies of an epoch that has ended."""
+        """Show the loss and the accuracies of an epoch."""
         shares = record.get("accuracy", record["train_accuracy"])
         accuracies = " ".join(f"{100 * share:.1f}" for share in shares)
         note = f"loss {record['loss']:.3f}, accuracy per exit {accuracies} %"
@@ -89,13 +138,10 @@ class RunProgress:
         self._line(f"{done}, {note}, {record['seconds']:.1f} s")
 
     def say(self, text: str) -> None:
-        """Print one line, or log it where nothing is shown."""
-        if self.shown:
-            console.print(text, soft_wrap=True)
-        else:
-            logger.info(text.strip())
+        """Print a line."""
+        console.print(text, soft_wrap=True)
 
     def _line(self, text: str) -> None:
-        """One line for a step, where no bar shows it."""
+        """A line for a step, where no bar shows it."""
         if not console.is_terminal:
             self.say(text)

@@ -25,7 +25,7 @@ from offramp.networks.macs import count_macs
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import evaluating
 from offramp.networks.weights import fingerprint
-from offramp.progress import RunProgress
+from offramp.progress import Progress, showing
 from offramp.training.batches import Batch, Samples, check_targets, compute_rows, moved
 from offramp.training.checkpoint import kept_randomness
 from offramp.training.distributed import Processes
@@ -51,7 +51,7 @@ def record(  # noqa: PLR0913 - all but the first three by name
     device: str = "auto",
     precision: AutoPrecision = "float32",
     batch_size: int = 256,
-    progress: bool = True,
+    progress: bool | Progress = True,
 ) -> Ledger:
     """Run a network over data and keep the logits of all exits.
 
@@ -75,7 +75,7 @@ def record(  # noqa: PLR0913 - all but the first three by name
         precision: `bfloat16` and `float16` run the network under autocast; `auto`: what the device
             is fastest in.
         batch_size: Of each process.
-        progress: Whether progress is shown, on stderr.
+        progress: Whether progress is shown, on stderr; or an `offramp.progress.Progress`.
 
     Returns:
         A ledger with the network's fingerprint; `recorded_on` says where and in which precision.
@@ -111,21 +111,20 @@ def record(  # noqa: PLR0913 - all but the first three by name
         _check_labels(batch[1], logits.shape[2])
         return [logits.to(_DTYPES[dtype]), batch[1]]
 
-    shown = RunProgress(progress and processes.is_main)
-    shown.say(f"recording {split} on {where}{moves}")
     with (
         processes.together(),
         torch.no_grad(),
         evaluating(network),
         kept_randomness(),
         closing(samples),
+        showing(processes.is_main and progress) as shown,
     ):
+        shown.say(f"recording {split} on {where}{moves}")
         _settle(network, samples)
         costs = _counted(network, samples, processes) if costs is None else costs
-        with shown:
-            total = -(-len(samples) // processes.world)
-            shown.start(f"recording {split}", total=total)
-            logits, labels = compute_rows(samples, batch_size, processes, compute, shown.advance)
+        total = -(-len(samples) // processes.world)
+        shown.start(f"recording {split}", total=total)
+        logits, labels = compute_rows(samples, batch_size, processes, compute, shown.advance)
     return Ledger(
         logits,
         labels,

@@ -22,6 +22,7 @@ from offramp.evaluation.bootstrap import Resamples, difference
 from offramp.evaluation.references import best_mix, reachable_accuracies, references
 from offramp.methods import GROUPS, METHODS, find_methods
 from offramp.metrics import ece, eefp
+from offramp.progress import Progress
 from offramp.replay import accuracy_at
 from offramp.scorers import Entropy, Margin
 
@@ -254,12 +255,16 @@ def test_asking_for_a_method_that_was_not_compared(table):
 
 
 def test_progress_is_reported_before_each_method(splits):
+    class Steps(Progress):
+        def step(self, *step):
+            steps.append(step)
+
     steps = []
     compare(
         *(splits[name] for name in ("held_out", "val", "test")),
         methods=["baseline", "entropy"],
         resamples=10,
-        progress=lambda *step: steps.append(step),
+        progress=Steps(),
     )
     assert steps == [(0, 2, "Baseline"), (1, 2, "Entropy"), (2, 2, "done")]
 

@@ -141,7 +141,7 @@ def test_a_frozen_backbone_keeps_its_classifier_in_every_network(parts, tmp_path
     both = chain([network(8), network(16)])
     before = {name: tensor.clone() for name, tensor in both.state_dict().items()}
     data = torch.utils.data.TensorDataset(IMAGES, torch.arange(6) % 4)
-    config = offramp.TrainConfig(epochs=1, batch_size=6, patience=None, progress=False)
+    config = offramp.TrainConfig(epochs=1, batch_size=6, patience=None)
     offramp.train(both, data, config=config, freeze_backbone=True)
     changed = {n for n, tensor in both.state_dict().items() if not torch.equal(tensor, before[n])}
     assert {name.split(".")[1] for name in changed} == {"0", "2"}

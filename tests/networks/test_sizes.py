@@ -68,7 +68,7 @@ def test_a_model_without_a_size_takes_that_of_its_data_for_good(tmp_path):
 
 def test_training_states_the_size_too():
     network = resnet()
-    config = offramp.TrainConfig(epochs=1, progress=False, patience=None)
+    config = offramp.TrainConfig(epochs=1, patience=None)
     offramp.train(network, samples(24), config=config)
     assert network.inputs.height == 24 and not network.inputs.assumed
 

@@ -61,7 +61,6 @@ def shared(folder):
         batch_size=32,
         learning_rate=0.01,
         patience=None,
-        progress=False,
         tensorboard=False,
     )
     train(whole, make_data(), config=config)
@@ -92,7 +91,7 @@ def ended_by(name, folder):
             os.kill(os.getpid(), getattr(signal, name))
         return inputs, labels
 
-    config = TrainConfig(epochs=1, batch_size=32, patience=None, progress=False)
+    config = TrainConfig(epochs=1, batch_size=32, patience=None)
     train(make_network(dropout=False), make_data(), config=config, augment=end)
 
 

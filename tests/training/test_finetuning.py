@@ -80,9 +80,7 @@ def test_a_network_learns_what_its_teacher_says_and_not_the_labels(convnet, data
     images, labels = data.tensors
     nonsense = TensorDataset(images, labels.roll(1))
     teacher = Teacher(9 * nn.functional.one_hot(labels, 3), nonsense.tensors[1], share=1.0)
-    config = TrainConfig(
-        epochs=15, batch_size=8, learning_rate=0.05, patience=None, progress=False
-    )
+    config = TrainConfig(epochs=15, batch_size=8, learning_rate=0.05, patience=None)
     train(convnet, nonsense, config=config, teacher=teacher)
     convnet.eval()
     assert (convnet(images)[:, -1].argmax(1) == labels).float().mean() >= 0.9
@@ -219,7 +217,7 @@ def test_attention_trains_in_float32_and_what_is_around_it_in_bfloat16():
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_learns(name, convnet, data):
     recipe = find_recipe(name)
-    config = replace(recipe.config, epochs=15, batch_size=8, learning_rate=0.02, progress=False)
+    config = replace(recipe.config, epochs=15, batch_size=8, learning_rate=0.02)
     history = train(convnet, data, recipe.objective, config)
     assert history.last["train_accuracy"][-1] >= 0.8
 

@@ -96,7 +96,6 @@ def test_every_objective_goes_on_from_every_checkpoint(
         learning_rate=0.01,
         checkpoint_seconds=0,
         channels_last=True,
-        progress=False,
         tensorboard=False,
     )
     whole = with_dropout()
@@ -152,9 +151,7 @@ class Listed(TensorDataset):
 
 
 def test_a_run_goes_on_with_any_number_of_workers(data, tmp_path, monkeypatch):
-    config = TrainConfig(
-        epochs=2, batch_size=8, checkpoint_seconds=0, progress=False, tensorboard=False
-    )
+    config = TrainConfig(epochs=2, batch_size=8, checkpoint_seconds=0, tensorboard=False)
     data, whole = Jittered(data), with_dropout()
     train(whole, data, config=config)
     deaths = iter([3, 9, 1])  # in the middle of epochs
@@ -180,9 +177,7 @@ def test_a_run_goes_on_with_any_number_of_workers(data, tmp_path, monkeypatch):
 
 
 def test_what_was_trained_on_before_is_not_read_again(data, tmp_path, monkeypatch):
-    config = TrainConfig(
-        epochs=1, batch_size=8, patience=None, checkpoint_seconds=0, progress=False
-    )
+    config = TrainConfig(epochs=1, batch_size=8, patience=None, checkpoint_seconds=0)
     listed = Listed(*data.tensors)
     save = Checkpoints.save
 

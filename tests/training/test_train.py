@@ -32,7 +32,7 @@ def changed(before, network):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_learns(objective, cascade, data):
-    config = TrainConfig(epochs=15, batch_size=8, learning_rate=0.05, progress=False)
+    config = TrainConfig(epochs=15, batch_size=8, learning_rate=0.05)
     history = train(cascade, data, objective, config)
     assert sum(history.last["accuracy"]) / 4 >= 0.8
     assert len(history.last["accuracy"]) == 4
@@ -130,9 +130,7 @@ def test_the_callers_randomness_is_given_back(convnet, data, quick):
 
 
 def test_early_stopping_ends_and_takes_the_best_epoch(convnet, data):
-    config = TrainConfig(
-        epochs=50, batch_size=16, learning_rate=0.02, patience=2, warmup_epochs=0, progress=False
-    )
+    config = TrainConfig(epochs=50, batch_size=16, learning_rate=0.02, patience=2, warmup_epochs=0)
     history = train(convnet, data, config=config)
     scores = [sum(record["accuracy"]) for record in history]
     best = scores.index(max(scores))
@@ -160,9 +158,7 @@ def test_patience_is_counted_at_the_ends_of_cycles(
         return {"accuracy": accuracies_with_restarts(self.place.epoch, better)}
 
     monkeypatch.setattr(PhaseRun, "_evaluate", evaluate)
-    config = TrainConfig(
-        epochs=30, restart_epochs=4, warmup_epochs=0, patience=3, batch_size=32, progress=False
-    )
+    config = TrainConfig(epochs=30, restart_epochs=4, warmup_epochs=0, patience=3, batch_size=32)
     history = train(convnet, data, config=config)
     assert history.stopped == {"network": reason}
     assert len(history) == epochs
@@ -193,7 +189,6 @@ def test_bfloat16_and_channels_last_learn_too(convnet, data):
         learning_rate=0.05,
         precision="bfloat16",
         channels_last=True,
-        progress=False,
     )
     history = train(convnet, data, config=config)
     assert sum(history.last["accuracy"]) / 4 >= 0.8

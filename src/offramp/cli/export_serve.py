@@ -20,7 +20,6 @@ from offramp.cli.options import (
 from offramp.cli.predict_bench import load_policy
 from offramp.cli.train_record import load_network
 from offramp.errors import ProcessError
-from offramp.progress import RunProgress
 
 
 def export_command(
@@ -51,12 +50,9 @@ def export_command(
     from offramp.serving.images import reading_notes
 
     loaded, chosen = load_network(network), load_policy(policy, budget)
-    with RunProgress() as progress:
-        points: Literal["selected", "all"] = "all" if all_points else "selected"
-        notes = reading_notes(loaded.inputs, network)
-        export(
-            loaded, chosen, folder, progress=progress.step, points=points, full=full, notes=notes
-        )
+    points: Literal["selected", "all"] = "all" if all_points else "selected"
+    notes = reading_notes(loaded.inputs, network)
+    export(loaded, chosen, folder, points=points, full=full, notes=notes)
     graphs = len(list(folder.glob("*.onnx")))
     out.print(f"{graphs} graphs and export.json written to {folder}/", highlight=False)
 

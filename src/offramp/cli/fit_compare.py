@@ -24,7 +24,6 @@ from offramp.cli.options import (
 )
 from offramp.errors import ConfigError
 from offramp.names import CANDIDATES, GROUPS, LOSSES
-from offramp.progress import RunProgress
 from offramp.storage import check_fresh, check_target
 
 if TYPE_CHECKING:
@@ -78,17 +77,15 @@ def compare_command(
     check_target(folder)
     wanted = split_names(methods)
     ledgers = read()
-    with RunProgress() as progress:
-        result = compare(
-            ledgers["held_out"],
-            ledgers["val"],
-            ledgers["test"],
-            wanted,
-            numbers("--budgets", budgets),
-            seeds,
-            resamples,
-            progress.step,
-        )
+    result = compare(
+        ledgers["held_out"],
+        ledgers["val"],
+        ledgers["test"],
+        wanted,
+        numbers("--budgets", budgets),
+        seeds,
+        resamples,
+    )
     _show(result, folder, {"command": shlex.join(["offramp", *sys.argv[1:]])})
 
 

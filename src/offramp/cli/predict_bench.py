@@ -31,7 +31,7 @@ from offramp.cli.options import (
 from offramp.cli.train_record import load_network
 from offramp.errors import ConfigError
 from offramp.names import RUNTIMES
-from offramp.progress import RunProgress
+from offramp.progress import ConsoleProgress
 from offramp.storage import atomic_path, check_fresh, check_target
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def profile_command(
     source = Source.find(network, data, domain, tokenizer)
     inputs, _ = _samples(made, source, split, sizes)
     for name in runtimes:
-        found = profile(made, chosen, name, sizes, threads, inputs, seconds, progress=True)
+        found = profile(made, chosen, name, sizes, threads, inputs, seconds)
         place = found.save(folder / name if len(runtimes) > 1 else folder)
         out.show(profile_table(found))
         if max(found.spread) > DISTURBED:
@@ -245,7 +245,7 @@ def bench_command(
     inputs, labels = _samples(made, source, split, config.batch_sizes)
     rivals = {each.name: load_network(each) for each in rival or ()}
     rows = []
-    with RunProgress() as progress:
+    with ConsoleProgress() as progress:
         for number, name in enumerate(config.runtimes):
             progress.step(number, len(config.runtimes), f"measuring in {name}")
             rows += bench(made, chosen, inputs, labels, replace(config, runtimes=[name]), rivals)

@@ -10,7 +10,7 @@ from offramp.cli.options import completing
 from offramp.errors import ConfigError
 from offramp.hints import or_known
 from offramp.names import STATEMENTS
-from offramp.progress import RunProgress
+from offramp.progress import ConsoleProgress
 from offramp.storage import check_target
 
 
@@ -63,7 +63,7 @@ def theory_command(
     from offramp.theory.counterexamples import counterexample_texts
     from offramp.theory.plots import draw_figures
 
-    with RunProgress() as progress:
+    with ConsoleProgress() as progress:
         results = theory.check_all(statement or (), worlds, seed, progress.step)
     out.show(theory.claims_table(results))
     if with_examples:
@@ -80,7 +80,7 @@ def _show_trained_network(seed: int, folder: Path | None) -> None:
     from offramp.theory.plots import truth_figure
     from offramp.theory.trained_network import truth_table
 
-    with RunProgress() as progress:
+    with ConsoleProgress() as progress:
         exits = theory.compare_with_truth(seed, progress=progress.step)
     out.show(truth_table(exits))
     if folder is not None:

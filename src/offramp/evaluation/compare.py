@@ -1,7 +1,7 @@
 """`compare`: many methods on the same ledgers, fitted, tuned and measured alike."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +25,7 @@ from offramp.evaluation.pairs import PairEnvelope, pair_envelope
 from offramp.evaluation.references import references
 from offramp.ledger import Ledger
 from offramp.methods import Fits, Method, Plan, find_methods
-
-Progress = Callable[[int, int, str], None]
-"""Called with the methods done, the methods in all, and what is being done."""
+from offramp.progress import Progress, showing
 
 
 def compare(
@@ -38,7 +36,7 @@ def compare(
     budgets: Sequence[float] = (0.25, 0.5, 0.75),
     seeds: int = 3,
     resamples: int = 1000,
-    progress: Progress | None = None,
+    progress: bool | Progress = True,
 ) -> Comparison:
     """Fit every method on held_out, choose its thresholds on val, and measure it on test.
 
@@ -50,7 +48,7 @@ def compare(
         budgets: Mean costs as shares of the network without exits.
         seeds: How many seeds for methods whose fit is random.
         resamples: Bootstrap resamples of the test samples, the same for every method.
-        progress: Called before each method and at the end.
+        progress: Whether progress is shown, on stderr; or an `offramp.progress.Progress`.
 
     Example:
         >>> from offramp import synthetic
@@ -68,16 +66,15 @@ def compare(
     _check(budgets, seeds, resamples)
     draws, fits = Resamples(len(test), resamples, groups=test.group_numbers), Fits()
     results, resampled, plans = [], {}, {}
-    for number, method in enumerate(chosen):
-        if progress is not None:
-            progress(number, len(chosen), method.label)
-        start = time.perf_counter()
-        plans[method.name] = method.plans(held_out, val, budgets, seeds, fits)
-        result, resampled[method.name] = _measure(method, plans[method.name], test, draws)
-        result.seconds = time.perf_counter() - start
-        results.append(result)
-    if progress is not None:
-        progress(len(chosen), len(chosen), "done")
+    with showing(progress) as shown:
+        for number, method in enumerate(chosen):
+            shown.step(number, len(chosen), method.label)
+            start = time.perf_counter()
+            plans[method.name] = method.plans(held_out, val, budgets, seeds, fits)
+            result, resampled[method.name] = _measure(method, plans[method.name], test, draws)
+            result.seconds = time.perf_counter() - start
+            results.append(result)
+        shown.step(len(chosen), len(chosen), "done")
     setting = _setting(held_out, val, test, seeds, resamples)
     comparison = Comparison(
         tuple(budgets), results, references(val, test, budgets), setting, plans

@@ -6,7 +6,7 @@ import json
 import logging
 import secrets
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +29,7 @@ from offramp.onnx.modules import (
     SegmentModule,
 )
 from offramp.policy import Policy
+from offramp.progress import Progress, showing
 from offramp.runtime.of_policy import val_samples
 from offramp.runtime.operating_point import open_exits
 from offramp.runtime.runner import network_of
@@ -43,7 +44,7 @@ def export(
     policy: Policy,
     folder: str | Path,
     example: Any = None,  # noqa: ANN401 - a batch as the network takes it
-    progress: Callable[[int, int, str], None] = lambda done, total, text: None,
+    progress: bool | Progress = True,
     points: Literal["selected", "all"] = "selected",
     full: bool = True,
     notes: Mapping[str, Any] | None = None,
@@ -62,7 +63,7 @@ def export(
         policy: A policy of this network at an operating point.
         folder: Created if needed; an older export there is replaced.
         example: A batch of at least two samples, if the network does not know its inputs.
-        progress: Called with the number of finished graphs, their total, and what comes next.
+        progress: Whether progress is shown, on stderr; or an `offramp.progress.Progress`.
         points: `selected` keeps the exits that are open at the policy's operating point, which
             is fastest; `OnnxRunner.set_budget` then reaches the points that open no others.
             `all` keeps the exits that are open at any point.
@@ -90,31 +91,32 @@ def export(
     inputs, state = _first_state(plain, example)
     exported = ExportedNetwork(plain, policy, _kept_exits(policy, points))
     total = len(exported.kept) + (policy.confidence is not None) + full
-    writer = _Writer(folder, isinstance(inputs, TextInput), total, progress)
-    try:
-        manifest = Manifest(
-            inputs=inputs,
-            num_classes=network.num_classes,
-            exit_names=plain.exit_names,
-            costs=policy.cost_shares,
-            points=policy.points,
-            selected=_selected(policy),
-            val_samples=val_samples(policy),
-            segments=_write_segments(writer, exported, state),
-            network=network.fingerprint(),
-            policy=policy.fingerprint(),
-            confidence=_write_confidence(writer, policy, network.num_classes),
-            full=_write_full(writer, exported, state) if full else None,
-            notes=dict(notes or {}),
-        )
-        manifest.write(folder)
-    except BaseException:
-        stale = writer.written  # half an export is useless
-        raise
-    finally:
-        for path in stale:
-            path.unlink(missing_ok=True)
-    progress(total, total, "done")
+    with showing(progress) as shown:
+        writer = _Writer(folder, isinstance(inputs, TextInput), total, shown)
+        try:
+            manifest = Manifest(
+                inputs=inputs,
+                num_classes=network.num_classes,
+                exit_names=plain.exit_names,
+                costs=policy.cost_shares,
+                points=policy.points,
+                selected=_selected(policy),
+                val_samples=val_samples(policy),
+                segments=_write_segments(writer, exported, state),
+                network=network.fingerprint(),
+                policy=policy.fingerprint(),
+                confidence=_write_confidence(writer, policy, network.num_classes),
+                full=_write_full(writer, exported, state) if full else None,
+                notes=dict(notes or {}),
+            )
+            manifest.write(folder)
+        except BaseException:
+            stale = writer.written  # half an export is useless
+            raise
+        finally:
+            for path in stale:
+                path.unlink(missing_ok=True)
+        shown.step(total, total, "done")
     return folder
 
 
@@ -157,20 +159,14 @@ def _write_full(writer: "_Writer", exported: ExportedNetwork, state: State) -> G
 class _Writer:
     """Turns modules into checked graphs in a folder; `written` are the paths so far."""
 
-    def __init__(
-        self,
-        folder: Path,
-        is_text: bool,
-        total: int,
-        progress: Callable[[int, int, str], None],
-    ) -> None:
+    def __init__(self, folder: Path, is_text: bool, total: int, progress: Progress) -> None:
         self.written: list[Path] = []
         self._folder, self._is_text = folder, is_text
         self._total, self._progress = total, progress
 
     def write(self, module: GraphModule, stem: str, what: str) -> GraphFile:
         """Write one graph under a fresh name that begins with `stem`."""
-        self._progress(len(self.written), self._total, what)
+        self._progress.step(len(self.written), self._total, what)
         content = optimized(self._content(module, what), what)
         _check_graph(content, module, module.args, what)
         path = self._folder / f"{stem}-{secrets.token_hex(4)}.onnx"

@@ -17,7 +17,6 @@ from offramp.evaluation import Comparison, compare
 from offramp.ledger import Ledger
 from offramp.methods import Method, Plan, find_methods
 from offramp.networks import EarlyExitNetwork
-from offramp.progress import RunProgress
 from offramp.record import record
 from offramp.report import read_comparison
 from offramp.scorers import Corrector
@@ -124,10 +123,11 @@ class TrainStep(Step):
             network,
             samples,
             OBJECTIVES[self.train.objective](**self.train.settings),
-            replace(self.train, device=context.device_for(self.train), progress=context.shown),
+            replace(self.train, device=context.device_for(self.train)),
             augment=AUGMENTATIONS[self.train.augment],
             folder=place,
             freeze_backbone=self.train.freeze_backbone,
+            progress=context.shown,
         )
         context.processes.first(lambda: str(network.save(place / "network")))
         return [place / name for name in ("network", "history.jsonl", "train.json")]
@@ -259,17 +259,16 @@ class CompareStep(Step):
         """Compare; seconds go into a file of their own."""
         held_out, val, test = (each.load(context) for each in self.ledgers)
         methods = chosen_methods(self.compare, self.corrector, held_out.num_classes)
-        with RunProgress(context.shown) as progress:
-            result = compare(
-                held_out,
-                val,
-                test,
-                methods,
-                self.compare.budgets,
-                self.compare.seeds,
-                self.compare.resamples,
-                progress.step,
-            )
+        result = compare(
+            held_out,
+            val,
+            test,
+            methods,
+            self.compare.budgets,
+            self.compare.seeds,
+            self.compare.resamples,
+            context.shown,
+        )
         seconds = {method.name: method.seconds for method in result.methods}
         for method in result.methods:
             method.seconds = float("nan")

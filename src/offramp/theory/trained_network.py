@@ -114,10 +114,8 @@ def _trained(data: MixtureData, seed: int, epochs: int) -> EarlyExitNetwork:
     ]
     heads = [LinearHead(Pool("flat"), width, data.num_classes) for width in WIDTHS]
     network = EarlyExitNetwork(stages, heads, num_classes=data.num_classes)
-    config = TrainConfig(
-        epochs=epochs, learning_rate=0.01, patience=None, seed=seed, progress=False
-    )
-    train(network, data, config=config)
+    config = TrainConfig(epochs=epochs, learning_rate=0.01, patience=None, seed=seed)
+    train(network, data, config=config, progress=False)
     return network
 
 

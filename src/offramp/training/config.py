@@ -9,7 +9,7 @@ from offramp.errors import ConfigError
 from offramp.machine import AutoPrecision, to_precision
 
 # What may differ between the two halves of an interrupted run without changing its result.
-HARMLESS = ("checkpoint_seconds", "device", "progress", "tensorboard", "workers")
+HARMLESS = ("checkpoint_seconds", "device", "tensorboard", "workers")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,6 @@ class TrainConfig:
             weights do not depend on it.
         seed: Of the data's order, the augmentation, dropout and the stopping slice.
         checkpoint_seconds: The time between checkpoints: the most work lost if a run is killed.
-        progress: Whether progress is shown, on stderr.
         tensorboard: Whether metrics go to TensorBoard too; None: if it is installed.
 
     Example:
@@ -86,7 +85,6 @@ class TrainConfig:
     workers: int = 0
     seed: int = 0
     checkpoint_seconds: float = 30.0
-    progress: bool = True
     tensorboard: bool | None = None
 
     def __post_init__(self) -> None:

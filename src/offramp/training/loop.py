@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 from offramp.errors import ConfigError
 from offramp.machine import describe_device, to_precision
 from offramp.networks.network import EarlyExitNetwork
-from offramp.progress import RunProgress
+from offramp.progress import Progress
 from offramp.training.batches import (
     Batch,
     Samples,
@@ -131,7 +131,7 @@ class Run:
     processes: Processes
     checkpoints: Checkpoints
     writer: HistoryWriter
-    progress: RunProgress
+    progress: Progress
     augment: AugmentFunction | None = None
     teacher: Teacher | None = None
     history: TrainHistory = field(default_factory=TrainHistory)

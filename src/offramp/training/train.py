@@ -11,7 +11,7 @@ import torch
 from offramp.errors import ConfigError, FileFormatError, SplitError
 from offramp.machine import describe_device, device_for, device_of, to_precision
 from offramp.networks.network import EarlyExitNetwork
-from offramp.progress import RunProgress
+from offramp.progress import Progress, showing
 from offramp.storage import sweep, write_text
 from offramp.training.batches import Samples
 from offramp.training.checkpoint import Checkpoints, Place, fill, kept_randomness, weights
@@ -70,6 +70,7 @@ def train(  # noqa: PLR0913 - all but the first four by name
     freeze_backbone: bool = False,
     allow_split: str | None = None,
     teacher: Teacher | None = None,
+    progress: bool | Progress = True,
 ) -> TrainHistory:
     """Train a network in place.
 
@@ -95,6 +96,7 @@ def train(  # noqa: PLR0913 - all but the first four by name
         allow_split: Name of the data's split, to train on another one than `train`.
         teacher: A stronger network, whose answers become part of the targets. Early stopping
             goes by the labels all the same.
+        progress: Whether progress is shown, on stderr; or an `offramp.progress.Progress`.
 
     Returns:
         The metrics of each epoch.
@@ -111,7 +113,7 @@ def train(  # noqa: PLR0913 - all but the first four by name
         >>> network = build("convnet", num_classes=2, image_size=8)
         >>> images = torch.rand(40, 3, 8, 8)
         >>> data = TensorDataset(images, (images[:, 0].mean((1, 2)) > 0.5).long())
-        >>> history = train(network, data, config=TrainConfig(epochs=2, progress=False))
+        >>> history = train(network, data, config=TrainConfig(epochs=2), progress=False)
         >>> [len(record["accuracy"]) for record in history]
         [4, 4]
     """
@@ -130,10 +132,13 @@ def train(  # noqa: PLR0913 - all but the first four by name
         teacher.check(len(samples), network.num_classes)
         command["teacher"] = teacher.describe()
     where = None if folder is None else Path(folder)
-    shown = RunProgress(config.progress and processes.is_main)
-    with processes.together(), kept_randomness(), shown as progress:
+    with (
+        processes.together(),
+        kept_randomness(),
+        showing(processes.is_main and progress) as shown,
+    ):
         moves = "" if device_of(network) == processes.device else "; the network is moved there"
-        progress.say(f"training on {describe_device(processes.device)}, {precision}{moves}")
+        shown.say(f"training on {describe_device(processes.device)}, {precision}{moves}")
         if getattr(network.inputs, "assumed", False):
             network.settle(next(samples.batches([torch.tensor([0])]))[0])
         network.to(processes.device)
@@ -141,7 +146,7 @@ def train(  # noqa: PLR0913 - all but the first four by name
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         writer = HistoryWriter(where if processes.is_main else None, config.tensorboard)
         checkpoints = Checkpoints(where, command)
-        run = Run(network, samples, config, processes, checkpoints, writer, progress)
+        run = Run(network, samples, config, processes, checkpoints, writer, shown)
         run.augment, run.teacher = augment, teacher
         try:
             _run_phases(run, phases)

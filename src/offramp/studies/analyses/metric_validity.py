@@ -12,7 +12,7 @@ from offramp.evaluation.bootstrap import Resamples, auroc_shares
 from offramp.evaluation.outcome import exit_metrics
 from offramp.metrics import Floats
 from offramp.policy import Policy
-from offramp.progress import RunProgress
+from offramp.progress import showing
 from offramp.replay import Replay
 from offramp.report import ResultTable, Section
 from offramp.report.tables import Cell, cells
@@ -50,7 +50,7 @@ def _table(result: ExperimentResult) -> ResultTable:
     budgets = result.comparison.budgets
     draws = Resamples(len(test), int(result.comparison.setting["resamples"]))
     methods = []
-    with RunProgress(result.context.shown) as progress:
+    with showing(result.context.shown) as progress:
         for number, method in enumerate(result.methods):
             progress.step(number, len(result.methods), method.label)
             methods.append(_measure(result, number, draws))
