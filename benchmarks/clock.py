@@ -47,12 +47,12 @@ from torch import nn
 from torch.utils.data import Subset
 
 import offramp
-from offramp.bench import WITHOUT, BenchConfig, bench
 from offramp.data.source import Source
 from offramp.ledger import Ledger
 from offramp.machine import keep_memory
 from offramp.networks import EarlyExitNetwork
-from offramp.profile import Profile
+from offramp.timing.bench import WITHOUT, BenchConfig, bench
+from offramp.timing.profile import Profile
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 METHOD = "baseline:smooth"

@@ -23,16 +23,16 @@ import torch
 
 import offramp
 from offramp.advice.auto import gain_of
-from offramp.bench import WITHOUT, BenchConfig, BenchRow, bench
 from offramp.data import Splits, cluttered_digits
 from offramp.data.source import Source
 from offramp.evaluation.bootstrap import Interval
 from offramp.evaluation.references import best_mix
 from offramp.machine import keep_memory
 from offramp.networks import EarlyExitNetwork
-from offramp.probes import plain_policy
-from offramp.profile import Profile
 from offramp.report import plot_bench
+from offramp.timing.bench import WITHOUT, BenchConfig, BenchRow, bench
+from offramp.timing.probes import plain_policy
+from offramp.timing.profile import Profile
 
 SPLITS = ("held_out", "val", "test")
 

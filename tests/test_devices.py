@@ -25,13 +25,13 @@ from typer.testing import CliRunner
 
 import offramp
 from offramp import machine
-from offramp.bench import BenchConfig, bench
 from offramp.cli.app import app
 from offramp.data import Augmentation
 from offramp.errors import ConfigError
 from offramp.networks.attach import stage_seconds
 from offramp.runtime import Runner
 from offramp.storage import read_folder
+from offramp.timing.bench import BenchConfig, bench
 from offramp.training import TrainConfig
 
 from .cli.test_predict_bench import SPLITS

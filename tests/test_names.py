@@ -105,6 +105,6 @@ def test_every_name_of_the_front_door_is_there():
 
 
 def test_functions_stay_in_front_of_modules_of_the_same_name():
-    code = "from offramp.profile import Profile; import offramp.record, offramp as o; "
+    code = "from offramp.timing.profile import Profile; import offramp.record, offramp as o; "
     code += "assert callable(o.record) and callable(o.profile)"
     subprocess.run([sys.executable, "-c", code], check=True)

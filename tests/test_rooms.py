@@ -36,7 +36,7 @@ CORE = [
 ]
 NETWORK = ["data", "networks", "training"]
 MEETING = [
-    *("record", "zoo", "runtime", "onnx", "probes", "profile", "bench", "serving", "report"),
+    *("record", "zoo", "runtime", "onnx", "timing", "serving", "report"),
     *("studies", "theory", "cli", "__main__"),
 ]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]

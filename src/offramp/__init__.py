@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from offramp.networks import attach, build
     from offramp.onnx import OnnxRunner, export
     from offramp.policy import Policy
-    from offramp.profile import profile
     from offramp.record import record
     from offramp.runtime import Cascade, Runner
     from offramp.scorers import Corrector, MaxProbability, Scorer
     from offramp.studies.run import run
+    from offramp.timing.profile import profile
     from offramp.training import TrainConfig, train
 
 __version__ = "0.1.0"
@@ -124,7 +124,7 @@ import_when_asked(
         "compare": "evaluation",
         "evaluate": "evaluation",
         "export": "onnx",
-        "profile": "profile",
+        "profile": "timing.profile",
         "record": "record",
         "run": "studies",
         "train": "training",

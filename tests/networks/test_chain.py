@@ -11,10 +11,10 @@ import offramp
 from offramp.errors import FileFormatError, NetworkError
 from offramp.networks import EarlyExitNetwork, attach, build, chain, count_macs
 from offramp.networks.passes import at_size
-from offramp.probes import plain_policy
-from offramp.profile import Profile, profile
 from offramp.report import inspect
 from offramp.runtime import Runner
+from offramp.timing.probes import plain_policy
+from offramp.timing.profile import Profile, profile
 from offramp.training import GradientEquilibrium
 
 LAYERS = nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)

@@ -223,7 +223,7 @@ def in_seconds(
     ledgers: "dict[str, Ledger]", folder: Path | None, batch: int | None
 ) -> "dict[str, Ledger]":
     """Ledgers with the costs of a profile, if one is named."""
-    from offramp.profile import Profile
+    from offramp.timing.profile import Profile
 
     if folder is None:
         if batch is not None:

@@ -165,8 +165,8 @@ def profile_command(
     check_fresh(folder, "profile")
     from offramp.data.source import Source
     from offramp.policy import Policy
-    from offramp.profile import profile
     from offramp.report import profile_table
+    from offramp.timing.profile import profile
 
     made = _placed(network, device)
     sizes = _timeable(made, sizes, seconds)
@@ -224,9 +224,9 @@ def bench_command(
     same runtime: promised by a profile that is measured first, and measured. All take turns in one
     process on the same samples, and the best of three turns counts.
     """
-    from offramp.bench import BenchConfig, bench
     from offramp.data.source import Source
     from offramp.report import bench_table, write_bench
+    from offramp.timing.bench import BenchConfig, bench
 
     config = BenchConfig(
         runtimes=_runtimes(runtime),

@@ -7,15 +7,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from offramp.bench import WITHOUT, BenchRow
 from offramp.errors import MissingExtraError
 from offramp.extras import require
-from offramp.profile import Profile
 from offramp.report.figures import look_of, save_figure
 from offramp.report.sections import Section
 from offramp.report.tables import Cell, ResultTable, cells
 from offramp.schema import restore
 from offramp.storage import read_json, write_text
+from offramp.timing.bench import WITHOUT, BenchRow
+from offramp.timing.profile import Profile
 
 
 def profile_table(profile: Profile) -> ResultTable:

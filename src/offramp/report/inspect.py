@@ -12,11 +12,11 @@ from offramp.networks import EarlyExitNetwork, count_macs
 from offramp.networks.network import FORMAT_VERSION as NETWORK_VERSION
 from offramp.onnx.manifest import Manifest
 from offramp.policy import Policy
-from offramp.profile import Profile
 from offramp.report.clock import profile_table
 from offramp.report.tables import ResultTable, cells, quantity
 from offramp.storage import kind_of, read_folder
 from offramp.targets import hopeless
+from offramp.timing.profile import Profile
 
 
 def inspect(path: str | Path) -> list[ResultTable]:

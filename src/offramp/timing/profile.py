@@ -23,7 +23,11 @@ from offramp.machine import describe_device, device_of, machine_name
 from offramp.names import RUNTIMES
 from offramp.networks.network import EarlyExitNetwork, check_has_exits
 from offramp.policy import Policy
-from offramp.probes import (
+from offramp.progress import Progress, showing
+from offramp.replay import Price
+from offramp.schema import restore
+from offramp.storage import read_description, write_description
+from offramp.timing.probes import (
     Probes,
     Ticks,
     Timed,
@@ -33,10 +37,6 @@ from offramp.probes import (
     summary,
     take_turns,
 )
-from offramp.progress import Progress, showing
-from offramp.replay import Price
-from offramp.schema import restore
-from offramp.storage import read_description, write_description
 
 VERSION = 2
 

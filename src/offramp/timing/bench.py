@@ -19,10 +19,18 @@ from offramp.networks.state import batch_size as rows_of
 from offramp.networks.state import map_leaves
 from offramp.onnx.runner import OnnxRunner
 from offramp.policy import Policy
-from offramp.probes import Ticks, Timed, answered, batch_of, plain_policy, plainly, runner_of
-from offramp.profile import Profile, profile
 from offramp.runtime.output import RunOutput
 from offramp.runtime.runner import Runner
+from offramp.timing.probes import (
+    Ticks,
+    Timed,
+    answered,
+    batch_of,
+    plain_policy,
+    plainly,
+    runner_of,
+)
+from offramp.timing.profile import Profile, profile
 from offramp.training.batches import resized
 
 TURNS = 3  # of every candidate on every batch; the best counts

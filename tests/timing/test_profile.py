@@ -13,10 +13,10 @@ from offramp.costs import Costs
 from offramp.errors import ConfigError, FileFormatError, NetworkError, OriginError
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.heads import LinearHead, Pool
-from offramp.probes import plain_policy
-from offramp.profile import Profile, profile
 from offramp.replay import replay
 from offramp.runtime import Runner
+from offramp.timing.probes import plain_policy
+from offramp.timing.profile import Profile, profile
 
 SECONDS = {"stage": (1.0, 0.5), "head": (0.25, 0.125)}  # per call, per row
 
@@ -217,7 +217,7 @@ def test_bench_races_the_users_own_model_and_runners():
     from torch import nn
     from torch.utils.data import TensorDataset
 
-    from offramp.bench import BenchConfig, bench
+    from offramp.timing.bench import BenchConfig, bench
 
     torch.manual_seed(0)
     model = nn.Sequential(

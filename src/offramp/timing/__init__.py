@@ -1,0 +1,1 @@
+"""Seconds: the one stopwatch, profiles of networks, and policies on the clock."""
