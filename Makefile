@@ -72,7 +72,6 @@ docs-serve: install
 
 benchmark: install
 	$(BIN)/python benchmarks/posthoc.py
-	$(BIN)/python benchmarks/thresholds.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/input.py
 	$(BIN)/python benchmarks/runtime.py --profile

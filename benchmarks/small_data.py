@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.float64]
 BUDGETS = (0.25, 0.5, 0.75)
 SURE = 1.96  # standard errors to each side
 METHODS = (
-    *("baseline", "baseline:optimized", "baseline:smooth", "eefp", "eefp:smooth"),
+    *("baseline", "baseline:smooth", "eefp", "eefp:smooth"),
     *("eefp-logistic", "break-even-no-ensemble", "break-even", "auto"),
 )
 

@@ -1,11 +1,10 @@
-"""Are smooth thresholds ever worse than the better of geometric and optimised ones?
+"""Are smooth thresholds ever worse than geometric ones?
 
 Scorers are fitted on 1,000 samples of held_out and val together (on a third of them where they
 are few), thresholds chosen on growing parts of the rest, and accuracies measured on test, at six
-budgets. A cell is the mean over the budgets, in points over geometric thresholds: of optimised
-ones / of smooth ones. Below the table: how often each kind is worse than the better of the other
-two, and clearly so by a 95 % interval over test samples and resplits. Networks as in
-`small_data.py`.
+budgets. A cell is the mean over the budgets, of smooth thresholds in points over geometric ones.
+Below the table: how often each kind is worse than the other, and clearly so by a 95 % interval
+over test samples and resplits. Networks as in `small_data.py`.
 
 Run: python benchmarks/threshold_methods.py --resplits 3 [LEDGERS ...]
 """
@@ -25,20 +24,20 @@ from offramp.advice.rating import hits_at, pool
 from offramp.errors import FewSamplesWarning
 from offramp.methods import Method, find_methods
 from offramp.replay import Replay
-from offramp.thresholds.tuning import tune_points
+from offramp.thresholds.tuning import ScoredSamples, tune_points
 
 FIT = 1000
 SIZES = (100, 200, 300, 1000, 3000, 5000)
 BUDGETS = (0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
 SCORERS = ("baseline", "eefp", "eefp-logistic", "break-even")
-THRESHOLDS = ("geometric", "optimized", "smooth")
+THRESHOLDS = ("geometric", "smooth")
 MOST = 10  # cells that are listed
 
 
 def measured(thresholds: str, val: Replay, test: Replay) -> Run:
     """Hits on test at the budgets, with thresholds from val."""
-    inputs = val.scores, val.correct, val.cost_shares
-    points = tune_points(*inputs, 0.0, thresholds, 61, val.chances)
+    samples = ScoredSamples(val.scores, val.correct, val.cost_shares, val.chances)
+    points = tune_points(samples, 0.0, thresholds, 61)
     return Run(hits_at(replace(test, thresholds=points.thresholds), BUDGETS), 0.0, 0.0)
 
 
@@ -65,30 +64,26 @@ def runs_by_size(method: Method, ledgers: Mapping[str, Ledger], resplits: int) -
 
 
 def cell(runs: Runs) -> str:
-    """What optimised and smooth thresholds gain over geometric ones."""
-    gains = [Gain.of(runs[name], runs["geometric"]).mean for name in ("optimized", "smooth")]
-    return " / ".join(f"{gain:+.2f}" for gain in gains)
+    """What smooth thresholds gain over geometric ones."""
+    return f"{Gain.of(runs['smooth'], runs['geometric']).mean:+.2f}"
 
 
 def behind(name: str, runs: Runs) -> Gain:
-    """What one kind of thresholds gains over the better of the others, as test has it."""
-    others = [other for other in THRESHOLDS if other != name]
-    better = max(others, key=lambda other: np.mean([run.hits.mean() for run in runs[other]]))
-    return Gain.of(runs[name], runs[better])
+    """What one kind of thresholds gains over the other."""
+    (other,) = (each for each in THRESHOLDS if each != name)
+    return Gain.of(runs[name], runs[other])
 
 
 def verdict(name: str, cells: Mapping[str, Runs]) -> str:
-    """Where one kind of thresholds is worse than the better of the others, and by how much."""
+    """Where one kind of thresholds is worse than the other, and by how much."""
     gains = {where: behind(name, runs) for where, runs in cells.items()}
     lower = sum(gain.mean < 0 for gain in gains.values())
     clearly = {w: gain for w, gain in gains.items() if gain.mean < -SURE * gain.error}
     budgets = np.stack([gain.values for gain in gains.values()])
     errors = np.stack([gain.errors for gain in gains.values()])
     single = int((budgets < -SURE * errors).sum())
-    text = (
-        f"`{name}`: below the better of the others in {lower} of {len(gains)} cells, clearly in "
-    )
-    text += f"{len(clearly)}; at single budgets, clearly in {single} of {budgets.size}"
+    text = f"`{name}`: below the other in {lower} of {len(gains)} cells, clearly in {len(clearly)}"
+    text += f"; at single budgets, clearly in {single} of {budgets.size}"
     if len(clearly) > MOST:
         return text
     return "\n".join([text, *(f"  {w}: {gain.cells()[-1]}" for w, gain in clearly.items())])

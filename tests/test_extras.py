@@ -162,9 +162,9 @@ def test_a_saved_policy_does_not_import_a_package(installed, tmp_path):
 
 
 def test_a_method_a_scorer_and_thresholds_can_be_asked_for(installed):
-    sharp, margin = find_methods(["sharp", "logit-margin:optimized"], num_classes=8)
+    sharp, margin = find_methods(["sharp", "logit-margin:smooth"], num_classes=8)
     assert (sharp.name, sharp.label, sharp.answer.multiplier) == ("sharp", "Sharpened", 0.5)
-    assert (margin.name, margin.thresholds) == ("logit-margin:optimized", "optimized")
+    assert (margin.name, margin.thresholds) == ("logit-margin:smooth", "smooth")
     assert type(margin.scorer).__name__ == "LogitMargin"
 
 

@@ -231,9 +231,9 @@ def test_a_certified_point_saves_compute_and_keeps_its_word_on_test(policy, big,
     assert found.cost_bound is None
 
 
-def test_a_path_of_optimised_thresholds_is_certified_in_the_same_way(big):
+def test_a_path_of_smooth_thresholds_is_certified_in_the_same_way(big):
     policy = Policy(MaxProbability()).fit(big["held_out"])
-    policy.tune(big["held_out"], "optimized", allow_split="held_out", points=51)
+    policy.tune(big["held_out"], "smooth", allow_split="held_out", points=51)
     found = certify(policy, big["val"], Guarantee(epsilon=0.08))
     outcome = evaluate(found.policy, big["test"])
     assert found.loss <= found.loss_bound <= 0.08

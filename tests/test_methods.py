@@ -10,7 +10,7 @@ from offramp.advice import Auto
 from offramp.errors import BudgetError, ConfigError, FileFormatError
 from offramp.methods import METHODS, Plan, find_methods, ready, register
 
-FEW = Auto(candidates=("baseline", "baseline:optimized"))
+FEW = Auto(candidates=("baseline", "baseline:smooth"))
 
 
 @pytest.fixture
@@ -72,9 +72,9 @@ def test_methods_that_differ_in_their_thresholds_only_share_a_fit(splits, monkey
             return self
 
     mine = Method("mine", "Mine", Counted())
-    methods = [mine, mine.with_thresholds("optimized")]
+    methods = [mine, mine.with_thresholds("smooth")]
     table = compare(**splits, methods=methods, budgets=[0.5], resamples=20)
-    assert [method.label for method in table.methods] == ["Mine", "Mine, optimized"]
+    assert [method.label for method in table.methods] == ["Mine", "Mine, smooth"]
     assert len(fitted) == 1
     one, two = (table.plans[method.name][0][0.5] for method in methods)
     assert not torch.equal(one.thresholds, two.thresholds)

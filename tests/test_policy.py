@@ -39,7 +39,8 @@ from offramp.errors import (
     SplitError,
 )
 from offramp.scorers import BreakEven, Entropy, LogisticCorrector, Margin, Patience
-from offramp.thresholds.tuning import points_of
+from offramp.thresholds import exits_taken
+from offramp.thresholds.tuning import THRESHOLD_METHODS, ScoredSamples, measure
 
 PAIRS = [
     (MaxProbability(), CurrentExit()),
@@ -91,7 +92,7 @@ def test_val_cost_never_exceeds_the_budget(baseline, splits, budget):
     assert mean == pytest.approx(float(policy.points.budgets[policy.selected]))
 
 
-@pytest.mark.parametrize("thresholds", ["optimized", "geometric", "smooth"])
+@pytest.mark.parametrize("thresholds", ["smooth", "geometric", "shared"])
 def test_with_a_single_exit_everything_goes_to_the_end(splits, thresholds):
     last = {name: splits[name].keep_exits([splits[name].num_exits - 1]) for name in splits}
     policy = Policy(MaxProbability()).fit(last["held_out"]).tune(last["val"], thresholds)
@@ -216,8 +217,8 @@ def test_what_needs_labels_says_so_and_what_does_without(splits):
     for policy in (Policy(Corrector()), Policy(BreakEven(), TemperatureScaling())):
         with pytest.raises(LedgerError, match=r"labels, which this step needs.*BreakEven"):
             policy.fit(held_out)
-    with pytest.raises(LedgerError, match=r'`optimized` thresholds .* no labels.*"smooth"'):
-        Policy(MaxProbability()).fit(held_out).tune(val, "optimized")
+    with pytest.raises(LedgerError, match=r'`assigned` thresholds .* no labels.*"smooth"'):
+        Policy(MaxProbability()).fit(held_out).tune(val, "assigned")
     with pytest.raises(LedgerError, match="no labels"):
         auto(held_out, val)
     with pytest.raises(LedgerError, match="no labels"):
@@ -481,18 +482,31 @@ def test_a_file_in_the_way_is_said(baseline, tmp_path):
         baseline.save(tmp_path / "policy")
 
 
-def test_a_tuned_policy_does_not_flatter_itself():
+def lucky_sweep(scores, correct, costs, points):
+    """Of many random thresholds, for each budget those that happen to be most accurate on val."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(len(scores), (2000, scores.shape[1]), generator=generator)
+    drawn = scores.gather(0, drawn).double()
+    drawn[0], drawn[:, -1] = -torch.inf, -torch.inf
+    means, accuracies, _ = measure(exits_taken(scores, drawn), correct, costs)
+    budgets = torch.linspace(float(means.min()), 1, points, dtype=torch.float64)
+    within = means <= budgets[:, None] + 1e-9
+    return drawn[torch.where(within, accuracies, -1.0).argmax(dim=1).unique()]
+
+
+def test_a_tuned_policy_does_not_flatter_itself(monkeypatch):
+    monkeypatch.setitem(THRESHOLD_METHODS, "lucky", lucky_sweep)
     on_val, stated = [], []
     for seed in range(8):
         splits = synthetic.ledgers(seed=seed, samples=400, exits=6)
         policy = (
             Policy(MaxProbability())
             .fit(splits["held_out"])
-            .tune(splits["val"], "optimized", points=41)
+            .tune(splits["val"], "lucky", points=41)
         )
         seen, unseen = (
-            points_of(
-                policy.points.thresholds, replay.scores, replay.correct, replay.cost_shares, 0.0
+            ScoredSamples(replay.scores, replay.correct, replay.cost_shares).points_of(
+                policy.points.thresholds, 0.0
             )
             for replay in (
                 policy.replay(splits["val"], "val", allow_split="val"),
@@ -502,8 +516,7 @@ def test_a_tuned_policy_does_not_flatter_itself():
         on_val.append(float((seen.accuracies - unseen.accuracies).mean()))
         stated.append(float((policy.points.accuracies - unseen.accuracies).mean()))
     assert sum(on_val) / 8 > 0.01  # thresholds chosen by accuracy do look better on val
-    assert abs(sum(stated)) < abs(sum(on_val))
-    assert sum(stated) / 8 < 0.005
+    assert abs(sum(stated)) < 0.5 * sum(on_val)
 
 
 @pytest.mark.parametrize(
@@ -517,7 +530,7 @@ def test_a_tuned_policy_does_not_flatter_itself():
         (lambda: Policy(Corrector(), MaxProbability()), "`answer` must be an offramp.Answer"),
         (lambda: Method("a", "A", Corrector), "got the class itself"),
         (lambda: Method(MaxProbability(), "a", "b"), "`name` of a method is a text"),
-        (lambda: Method("a", "A", thresholds="optimised"), "did you mean `optimized`"),
+        (lambda: Method("a", "A", thresholds="smoth"), "did you mean `smooth`"),
     ],
 )
 def test_what_is_no_scorer_or_answer_is_refused_at_once(make, words):

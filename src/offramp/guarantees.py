@@ -6,6 +6,7 @@ from decimal import Decimal
 from math import e, log
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 import torch
 from torch import Tensor
@@ -14,8 +15,9 @@ from offramp.errors import ConfigError, GuaranteeError, LedgerError, NotFittedEr
 from offramp.ledger import Ledger
 from offramp.policy import Policy
 from offramp.replay import SURE, Replay
-from offramp.thresholds.optimized import Floats
 from offramp.thresholds.points import bound_text
+
+Floats = npt.NDArray[np.float64]
 
 Bound = Callable[[Tensor, float], Tensor]
 """`(losses [N, P], delta) -> upper bounds [P]`."""

@@ -25,6 +25,7 @@ from offramp.errors import BudgetError, ConfigError, FileFormatError, PluginErro
 from offramp.extras import load_plugin, plugin_origins
 from offramp.hints import did_you_mean, or_known
 from offramp.ledger import Ledger
+from offramp.names import TOP
 from offramp.policy import Policy
 from offramp.schema import restore
 from offramp.scorers import (
@@ -41,8 +42,7 @@ from offramp.scorers import (
     Scorer,
 )
 from offramp.storage import read_description, write_description
-from offramp.thresholds import THRESHOLD_METHODS
-from offramp.thresholds.tuning import DEFAULT
+from offramp.thresholds import DEFAULT, PAPER, THRESHOLD_METHODS
 
 VERSION = 1
 
@@ -188,7 +188,7 @@ class Method:
     label: str
     scorer: Scorer = field(default_factory=MaxProbability)
     answer: Answer = field(default_factory=CurrentExit)
-    thresholds: str = "geometric"
+    thresholds: str = PAPER
 
     def __post_init__(self) -> None:
         for name in ("name", "label"):
@@ -255,20 +255,22 @@ class Method:
         return fits[key]
 
 
-def _correctors() -> list[Method]:
-    found = []
-    for k in (1, 2, 5, 10, "all"):
-        for name, label, target in (
-            ("eefp", "EEFP", "eefp"),
-            ("ccct", "CCCT", "correctness"),
-        ):
-            for suffix, note, history in (("", "", True), ("-no-history", ", no history", False)):
-                scorer = Corrector(k=k, history=history, target=target)
-                found.append(Method(f"{name}-top-{k}{suffix}", f"{label} top-{k}{note}", scorer))
-    return found
+def _top_method(name: str) -> Method | None:
+    """The corrector that a name such as `eefp-top-7` or `ccct-top-all-no-history` describes."""
+    found = TOP.fullmatch(name)
+    if found is None:
+        return None
+    kind, classes, no_history = found.groups()
+    scorer = Corrector(
+        k="all" if classes == "all" else int(classes),
+        history=no_history is None,
+        target="correctness" if kind == "ccct" else "eefp",
+    )
+    note = ", no history" if no_history else ""
+    return Method(name, f"{kind.upper()} top-{classes}{note}", scorer)
 
 
-_PLAIN = [
+_NAMED = [
     Method("baseline", "Baseline"),
     Method("temperature", "Temperature scaling", answer=TemperatureScaling()),
     Method("vector", "Vector scaling", answer=VectorScaling()),
@@ -310,8 +312,11 @@ _PLAIN = [
     Method("gates", "JEI-DNN gates, post hoc", Gates()),
 ]
 
-METHODS = {method.name: method for method in [*_PLAIN, *_correctors()]}
-"""All methods by name. `eefp` and `ccct` look at min(5, K) classes."""
+METHODS = {method.name: method for method in _NAMED}
+"""All methods by name, but for `eefp-top-K` and `ccct-top-K`, which serve any K.
+
+`eefp` and `ccct` look at min(5, K) classes.
+"""
 
 # Methods of rooms below this one, which register them when they are imported.
 _ELSEWHERE = {"auto": "offramp.advice", "pairs": "offramp.advice"}
@@ -329,13 +334,12 @@ GROUPS = {
     "extended": ["baseline", "temperature", "vector", "matrix", *_ALL_K, "eefp-no-history"],
     "simple": ["baseline", "entropy", "margin", "patience", "product", "ensemble"],
     "beyond": [
-        *("pcee", "eenet", "eenet:optimized"),
-        *("baseline:smooth", "eefp:smooth", "eefp-logistic", "break-even"),
-        *(f"{name}{way}" for name in _BEYOND for way in ("", ":optimized")),
+        *("pcee", "eenet", "eenet:smooth", "eefp-logistic", "break-even"),
+        *(f"{name}{way}" for name in _BEYOND for way in ("", ":smooth")),
     ],
 }
 """Names of several methods at once; `extended` is the paper's extended comparison, `beyond` gives
-most methods geometric and optimised thresholds, and this library's own scorers smooth ones."""
+most methods both geometric and smooth thresholds."""
 
 
 def register(method: Method) -> None:
@@ -356,7 +360,7 @@ def find_methods(
 
     A group leaves out correctors that look at more classes than there are, and methods that cannot
     read ledgers of a kind. After a colon, a
-    name may say which thresholds the method is to have: `eefp:optimized`. A name may also be one
+    name may say which thresholds the method is to have: `eefp:smooth`. A name may also be one
     that an installed package has registered (`offramp.extras`), which is imported then.
 
     Raises:
@@ -399,7 +403,7 @@ def ready(method: Method) -> Method:
         >>> [ready(m).thresholds for m in find_methods(["eefp", "eefp:geometric", "pcee"], 10)]
         ['smooth', 'geometric', 'shared']
     """
-    if ":" in method.name or method.thresholds != "geometric":
+    if ":" in method.name or method.thresholds != PAPER:
         return method
     return replace(method, thresholds=DEFAULT)
 
@@ -409,7 +413,7 @@ def _named(name: str) -> Method:
     plain, colon, thresholds = name.partition(":")
     if plain in _ELSEWHERE:
         import_module(_ELSEWHERE[plain])
-    method = METHODS.get(plain) or plugin_method(plain)
+    method = METHODS.get(plain) or _top_method(plain) or plugin_method(plain)
     if method is None:
         raise ConfigError(_unknown(plain))
     if not colon:

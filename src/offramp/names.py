@@ -4,6 +4,7 @@ The command line shows, completes and checks them. `tests/test_names.py` holds e
 the registry that it stands for.
 """
 
+import re
 from collections.abc import Iterable
 
 from offramp.errors import ConfigError
@@ -16,20 +17,16 @@ METHODS = (
     *("eefp", "eefp-no-history", "ccct", "eefp-ensemble", "eefp-class-ensemble"),
     *("eefp-no-history-class-ensemble", "eefp-stacking", "eefp-logistic"),
     *("break-even", "break-even-no-ensemble", "pcee", "eenet", "gates", "auto", "pairs"),
-    *(
-        f"{name}-top-{k}{history}"
-        for k in (1, 2, 5, 10, "all")
-        for name in ("eefp", "ccct")
-        for history in ("", "-no-history")
-    ),
 )
+TOP = re.compile(r"(eefp|ccct)-top-([1-9]\d*|all)(-no-history)?")
+"""Names of correctors that look at K classes, of which there are as many as there are K."""
 GROUPS = ("standard", "extended", "simple", "beyond")
 CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even")
 """Methods that `auto` chooses from, the one that is trusted most last; the first is the yardstick.
 
 All of them are fitted in closed form, and need a few hundred samples.
 """
-THRESHOLDS = ("geometric", "optimized", "smooth", "shared", "assigned")
+THRESHOLDS = ("geometric", "smooth", "shared", "assigned")
 ARCHITECTURES = (
     *("resnet34", "resnet18", "vit-mini", "vit-tiny", "vit-small", "efficientnet-b0"),
     *("efficientnet-b2", "msdnet", "thin-resnet", "convnet"),
@@ -84,14 +81,14 @@ def check_methods(names: Iterable[str]) -> None:
     """Raise `ConfigError` unless all of these are names of methods or groups.
 
     Example:
-        >>> check_methods(["baseline", "eefp:optimized", "standard"])
+        >>> check_methods(["baseline", "eefp:smooth", "standard"])
         >>> check_methods(["eepf"])
         Traceback (most recent call last):
         offramp.errors.ConfigError: there is no method 'eepf'; did you mean ...
     """
     for name in names:
         plain, colon, thresholds = name.partition(":")
-        if plain not in METHODS and plain not in GROUPS:
+        if plain not in METHODS and plain not in GROUPS and not TOP.fullmatch(plain):
             plugins = plugins_known()
             if plain not in plugins:
                 known = [*GROUPS, *METHODS, *plugins]

@@ -15,7 +15,7 @@ from offramp.ledger.checks import WITHOUT_LABELS
 from offramp.scorers import History, Scorer
 from offramp.scorers.base import HISTORIES
 from offramp.targets import correctness, hopeless, stop_target
-from offramp.thresholds.taken import exits_taken
+from offramp.thresholds.rule import exits_taken
 from offramp.thresholds.tuning import measure
 
 GRID = tuple(percent / 100 for percent in range(1, 101))

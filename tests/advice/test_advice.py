@@ -16,7 +16,7 @@ from offramp.cli.app import app
 from offramp.errors import BudgetError, ConfigError, SplitError
 from offramp.methods import METHODS, find_methods
 
-FEW = ["baseline", "baseline:optimized", "patience"]
+FEW = ["baseline", "baseline:smooth", "patience"]
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +51,10 @@ def test_a_plan_maps_budgets_to_policies_within_them(plan, ledgers):
 def test_the_best_by_cross_validation_is_chosen_and_the_reason_says_by_how_much(plan):
     for budget in plan:
         ranked = sorted(plan.accuracies, key=lambda name: -plan.accuracies[name][budget])
-        assert ranked[0] == "baseline:optimized"  # whose thresholds win by far in this world
-        assert "Baseline, optimized" in plan.why[budget]
+        assert ranked[0] == "baseline:smooth"  # whose thresholds win by far in this world
+        assert "Baseline, smooth" in plan.why[budget]
         gain = 100 * (
-            plan.accuracies["baseline:optimized"][budget] - plan.accuracies["baseline"][budget]
+            plan.accuracies["baseline:smooth"][budget] - plan.accuracies["baseline"][budget]
         )
         assert f"{gain:+.2f} [+" in plan.why[budget]
         assert "cannot be told" not in plan.why[budget]
@@ -85,7 +85,7 @@ def test_a_clear_lead_at_one_budget_decides_there():
 
 
 def test_every_sample_of_held_out_and_val_is_counted_once(ledgers):
-    (method,) = find_methods(["baseline:optimized"], 10)
+    (method,) = find_methods(["baseline:smooth"], 10)
     pooled = pool(ledgers["held_out"], ledgers["val"])
     hits = CrossFit.of(method, pooled).hits([0.1, 0.5, 1.0])
     assert hits.shape == (1600, 3)
@@ -96,15 +96,15 @@ def test_every_sample_of_held_out_and_val_is_counted_once(ledgers):
 
 def test_samples_that_thresholds_are_tuned_on_are_not_those_that_are_counted(ledgers):
     """Labels of the other half may change what a half is answered with, its own never do."""
-    (method,) = find_methods(["baseline:optimized"], 10)
+    (method,) = find_methods(["baseline:smooth"], 10)
     val = ledgers["val"]
     policy = method.policy().fit(ledgers["held_out"])
-    before = hits_on(policy.replay(val, "val"), "optimized", [0.5])
+    before = hits_on(policy.replay(val, "val"), "smooth", [0.5])
     fold = torch.randperm(len(val), generator=torch.Generator().manual_seed(0))[:400]
     labels = val.labels.clone()
     labels[fold] = (labels[fold] + 1) % 10
     other = Ledger(val.logits, labels, val.cost_model, split="val", network=val.network)
-    after = hits_on(policy.replay(other, "val"), "optimized", [0.5])
+    after = hits_on(policy.replay(other, "val"), "smooth", [0.5])
     predictions = val.logits.argmax(2)[fold]
     never = (predictions != labels[fold][:, None]).all(1).numpy()
     assert not after[fold.numpy()][never].any()
@@ -170,8 +170,8 @@ def test_auto_takes_part_in_a_comparison_as_what_it_chooses(ledgers):
         seeds=2,
         resamples=50,
     )
-    row, same = table["auto"], table["baseline:optimized"]
-    assert row.settings["chosen"] == {"0.4": "baseline:optimized", "0.7": "baseline:optimized"}
+    row, same = table["auto"], table["baseline:smooth"]
+    assert row.settings["chosen"] == {"0.4": "baseline:smooth", "0.7": "baseline:smooth"}
     for column in ("ece", "eefp"):  # thresholds are from twice as many samples
         assert row.figures[column].value == pytest.approx(same.figures[column].value, nan_ok=True)
     assert row.differences["baseline"]["accuracy@0.4"].low > 0
@@ -179,7 +179,7 @@ def test_auto_takes_part_in_a_comparison_as_what_it_chooses(ledgers):
 
 def test_a_comparison_of_auto_measures_each_budget_with_its_own_policy(ledgers, monkeypatch):
     """Whatever was chosen for a budget is what the figure at that budget shows."""
-    names = ["baseline", "patience:optimized"]
+    names = ["baseline", "patience:smooth"]
     # The function of the same name hides the module.
     module = import_module("offramp.advice.auto")
     monkeypatch.setattr(module, "pick", lambda hits, number: names[number])
@@ -198,19 +198,17 @@ def test_a_comparison_of_auto_measures_each_budget_with_its_own_policy(ledgers, 
 
 def test_auto_with_dropped_exits_is_compared_with_them(ledgers):
     dear = {split: with_heads(ledger, 3e5) for split, ledger in ledgers.items()}
-    few = Auto(candidates=("baseline:optimized",))
-    table = compare(
-        **dear, methods=["baseline:optimized", few], budgets=[0.6], seeds=1, resamples=50
-    )
+    few = Auto(candidates=("baseline:smooth",))
+    table = compare(**dear, methods=["baseline:smooth", few], budgets=[0.6], seeds=1, resamples=50)
     better = table["auto"].figures["accuracy@0.6"].value
-    assert better > table["baseline:optimized"].figures["accuracy@0.6"].value
+    assert better > table["baseline:smooth"].figures["accuracy@0.6"].value
     assert len(table["auto"].settings["exits"]) < 5
 
 
 def test_cross_validated_accuracy_is_what_test_shows(plan, ledgers):
     """Estimated on folds that thresholds were not chosen on, so it is not too good to be true."""
     for budget, policy in plan.items():
-        expected = plan.accuracies["baseline:optimized"][budget]
+        expected = plan.accuracies["baseline:smooth"][budget]
         assert evaluate(policy, ledgers["test"]).accuracy == pytest.approx(expected, abs=0.04)
 
 
@@ -243,12 +241,12 @@ def test_impossible_budgets_are_refused(ledgers):
 
 def test_heads_that_cost_too_much_are_dropped(ledgers):
     dear = {split: with_heads(ledger, 3e5) for split, ledger in ledgers.items()}
-    plan = auto(dear["held_out"], dear["val"], [0.6], ["baseline:optimized"])
+    plan = auto(dear["held_out"], dear["val"], [0.6], ["baseline:smooth"])
     assert len(plan.exits) < 5
     assert plan.exits[-1] == 4
     kept = evaluate(plan[0.6], plan.view(dear["test"]))
-    (method,) = find_methods(["baseline:optimized"], 10)
-    every = method.policy().fit(dear["held_out"]).tune(dear["val"], "optimized").at(budget=0.6)
+    (method,) = find_methods(["baseline:smooth"], 10)
+    every = method.policy().fit(dear["held_out"]).tune(dear["val"], "smooth").at(budget=0.6)
     assert kept.accuracy > evaluate(every, dear["test"]).accuracy
 
 
@@ -344,7 +342,7 @@ def test_on_a_real_network_auto_gains_over_the_baseline(real_splits):
     advice = advise(
         *real_splits.values(),
         budgets=[0.25, 0.5],
-        methods=["baseline", "eefp-no-history:optimized"],
+        methods=["baseline", "eefp-no-history:smooth"],
     )
     assert advice.verdict == "exits"
     assert all("EEFP, no history" in row.why for row in advice.budgets)

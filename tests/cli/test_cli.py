@@ -132,8 +132,8 @@ def test_fit_and_compare_agree_on_the_same_thresholds_and_say_where_they_do_not(
 
 
 def test_a_guarantee_has_no_other_thresholds_than_it_says(here, folder, tmp_path):
-    refused = here("certify", folder, "--epsilon", 0.1, "--method", "margin:optimized")
-    assert_refused(refused, "among geometric thresholds", "without ':optimized'")
+    refused = here("certify", folder, "--epsilon", 0.1, "--method", "margin:smooth")
+    assert_refused(refused, "among geometric thresholds", "without ':smooth'")
 
 
 def test_fit_takes_an_accuracy_and_needs_no_test_ledger(folder, tmp_path):

@@ -20,7 +20,7 @@ from offramp import (
 from offramp.errors import ConfigError, LedgerError, SplitError
 from offramp.evaluation.bootstrap import Resamples, difference
 from offramp.evaluation.references import best_mix, reachable_accuracies, references
-from offramp.methods import GROUPS, METHODS, find_methods
+from offramp.methods import GROUPS, find_methods
 from offramp.metrics import ece, eefp
 from offramp.progress import Progress
 from offramp.replay import accuracy_at
@@ -306,7 +306,23 @@ def test_all_methods_of_the_papers_extended_table_have_a_name():
     names |= {f"{kind}-top-{k}" for kind in ("eefp", "ccct") for k in (1, 2, 5, 10, "all")}
     assert names <= set(GROUPS["extended"])
     assert len(GROUPS["extended"]) == 15
-    assert {f"{name}-no-history" for name in names if "top" in name} <= set(METHODS)
+
+
+@pytest.mark.parametrize("kind", ["eefp", "ccct"])
+@pytest.mark.parametrize("k", [1, 7, "all"])
+def test_correctors_that_look_at_any_number_of_classes_have_a_name(kind, k):
+    names = [f"{kind}-top-{k}", f"{kind}-top-{k}-no-history:smooth"]
+    with_history, without = find_methods(names, num_classes=10)
+    target = {"eefp": "eefp", "ccct": "correctness"}[kind]
+    assert with_history.scorer == Corrector(k=k, target=target)
+    assert without.scorer == Corrector(k=k, target=target, history=False)
+    assert (with_history.thresholds, without.thresholds) == ("geometric", "smooth")
+
+
+@pytest.mark.parametrize("name", ["eefp-top-0", "eefp-top-", "eefp-top-few", "gates-top-3"])
+def test_names_of_no_number_of_classes_are_unknown(name):
+    with pytest.raises(ConfigError, match=f"no method '{name}'"):
+        find_methods([name], num_classes=10)
 
 
 def test_a_group_leaves_out_correctors_that_need_more_classes():
@@ -373,10 +389,10 @@ def test_methods_that_differ_in_their_thresholds_only_are_fitted_once(splits, mo
         return fit_seeds(policy, *rest)
 
     monkeypatch.setattr(Policy, "fit_seeds", counted)
-    names = ["baseline", "margin", "baseline:optimized"]
+    names = ["baseline", "margin", "baseline:smooth"]
     table = compare(**splits, methods=names, budgets=(0.5,), resamples=20)
     assert len(fitted) == 2
-    for name in ("baseline", "baseline:optimized"):
+    for name in ("baseline", "baseline:smooth"):
         alone = compare(**splits, methods=[name], budgets=(0.5,), resamples=20)[name]
         assert torch.equal(alone.curves[0].accuracies, table[name].curves[0].accuracies)
         assert torch.equal(alone.curves[0].costs, table[name].curves[0].costs)
@@ -404,5 +420,5 @@ def test_scores_that_are_no_tensor_are_named(splits):
 
 
 def test_near_thresholds_are_suggested(splits):
-    with pytest.raises(ConfigError, match="did you mean `baseline:optimized"):
-        compare(**splits, methods=["baseline:optimised"])
+    with pytest.raises(ConfigError, match="did you mean `baseline:smooth"):
+        compare(**splits, methods=["baseline:smoth"])

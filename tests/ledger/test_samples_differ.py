@@ -12,7 +12,7 @@ from offramp.guarantees import Guarantee, certify
 from offramp.scorers import BreakEven, Corrector, LogisticCorrector
 from offramp.targets import oracle_accuracy
 from offramp.thresholds import THRESHOLD_METHODS, exits_taken
-from offramp.thresholds.tuning import tune_points
+from offramp.thresholds.tuning import ScoredSamples, tune_points
 
 
 def varied(ledger, seed=0):
@@ -57,18 +57,20 @@ def test_thresholds_are_the_same_for_equal_costs_of_all_samples(tokens, method):
     scores = torch.randn(120, 4, generator=generator)
     correct = torch.rand(120, 4, generator=generator) < 0.6
     costs = torch.tensor([0.1, 0.4, 0.7, 1.0], dtype=torch.float64)
-    plain = tune_points(scores, correct, costs, 0.6, method, 21)
-    table = tune_points(scores, correct, costs.expand(120, -1), 0.6, method, 21)
+    plain, table = (
+        tune_points(ScoredSamples(scores, correct, each), 0.6, method, 21)
+        for each in (costs, costs.expand(120, -1))
+    )
     assert torch.equal(plain.thresholds, table.thresholds)
     assert torch.allclose(plain.budgets, table.budgets)
 
 
-def test_optimized_thresholds_prefer_samples_that_are_dear_to_go_on_with():
+def test_smooth_thresholds_prefer_samples_that_are_dear_to_go_on_with():
     scores = torch.zeros(4, 2)
     scores[:, 0] = torch.tensor([4.0, 3.0, 2.0, 1.0])
     correct = torch.tensor([[False, True]] * 4)
     costs = torch.tensor([[1.0, 101.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]) / 26.75
-    points = tune_points(scores, correct, costs.double(), 1.0, points=11)
+    points = tune_points(ScoredSamples(scores, correct, costs.double()), 1.0, points=11)
     taken = exits_taken(scores, points.thresholds[points.for_budget(0.2)])
     assert taken.tolist() == [0, 1, 1, 1]
 

@@ -31,7 +31,7 @@ from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
 from offramp.scorers import BreakEven, ExitUtility, Gates, LogisticCorrector
 from offramp.thresholds.points import OperatingPoints
-from offramp.thresholds.taken import exits_taken
+from offramp.thresholds.rule import exits_taken
 
 from ..deployment import Clock, joined_outputs, split_batch, without_torch
 

@@ -209,12 +209,12 @@ class _SeededMargin(Margin):
 
 
 def test_gains_are_drawn_with_one_row_per_score(splits, tmp_path):
-    methods = ["baseline", "margin:smooth", "margin", "margin:optimized"]
+    methods = ["baseline", "margin:smooth", "margin", "margin:shared"]
     found = compare(*splits.values(), methods=methods, seeds=1, resamples=20)
     text = report.plot_gains(found, tmp_path / "gains.svg").read_text()
     assert text.startswith("<?xml")
     assert text.count(">Margin<") == 1
-    for thresholds in ("the method's own", "optimized", "smooth"):
+    for thresholds in ("the method's own", "smooth", "shared"):
         assert f">{thresholds} thresholds<" in text
 
 

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 import offramp
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
-from offramp.thresholds.taken import exits_taken
+from offramp.thresholds.rule import exits_taken
 
 from ..deployment import joined_outputs, split_batch
 

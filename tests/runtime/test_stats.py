@@ -7,7 +7,7 @@ import torch
 import offramp
 from offramp.runtime import Runner
 from offramp.runtime.drift import DriftAlarm, entropy_radius
-from offramp.thresholds.taken import exits_taken
+from offramp.thresholds.rule import exits_taken
 
 TRUTH = np.array([0.35, 0.25, 0.15, 0.15, 0.1])
 

@@ -112,7 +112,7 @@ def test_seeds_trained_together_are_those_trained_one_by_one(splits):
 
 def test_policies_with_gates_save_tune_and_measure(splits, tmp_path):
     policy = Policy(Gates(epochs=2), GeometricEnsemble()).fit(splits["held_out"])
-    policy = policy.tune(splits["val"], "optimized").at(budget=0.5)
+    policy = policy.tune(splits["val"], "smooth").at(budget=0.5)
     outcome = evaluate(policy, splits["test"])
     assert outcome.mean_cost == pytest.approx(0.5, abs=0.06)
     again = Policy.load(policy.save(tmp_path / "policy"))
@@ -164,13 +164,13 @@ def test_performance_control_sets_one_target_for_all_exits(splits):
 
 
 def test_thresholds_are_named_after_a_colon():
-    (method,) = find_methods(["eefp:optimized"], num_classes=10)
-    assert (method.thresholds, method.label) == ("optimized", "EEFP (paper), optimized")
-    assert len(find_methods(["beyond"], num_classes=10)) == 37
-    with pytest.raises(ConfigError, match="one of geometric, optimized, smooth, shared"):
+    (method,) = find_methods(["eefp:smooth"], num_classes=10)
+    assert (method.thresholds, method.label) == ("smooth", "EEFP (paper), smooth")
+    assert len(find_methods(["beyond"], num_classes=10)) == 35
+    with pytest.raises(ConfigError, match="one of geometric, smooth, shared"):
         find_methods(["eefp:best"], num_classes=10)
     with pytest.raises(ConfigError, match="did you mean `eefp`"):
-        find_methods(["eef:optimized"], num_classes=10)
+        find_methods(["eef:smooth"], num_classes=10)
 
 
 def test_gates_leave_with_the_probability_that_none_opened_before():

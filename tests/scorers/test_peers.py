@@ -11,7 +11,7 @@ from offramp.replay import replay
 from offramp.scorers import ExitUtility, History
 from offramp.thresholds import exits_taken
 from offramp.thresholds.assigned import assigned_sweep
-from offramp.thresholds.tuning import measure, tune_points
+from offramp.thresholds.tuning import ScoredSamples, measure, tune_points
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def made_up(samples=600):
 
 def test_assigned_shares_meet_every_budget():
     scores, correct, costs = made_up()
-    points = tune_points(scores, correct, costs, 1.0, "assigned", points=21)
+    points = tune_points(ScoredSamples(scores, correct, costs), 1.0, "assigned", points=21)
     wanted = torch.linspace(0.2, 1.0, 21, dtype=torch.float64)
     assert torch.allclose(points.budgets, wanted, atol=0.005)
 
@@ -112,5 +112,5 @@ def test_assigned_shares_avoid_an_exit_that_is_never_right():
 
 
 def test_eenet_is_a_method_with_shares_of_its_own():
-    methods = find_methods(["eenet", "eenet:optimized"], num_classes=10)
-    assert [method.thresholds for method in methods] == ["assigned", "optimized"]
+    methods = find_methods(["eenet", "eenet:smooth"], num_classes=10)
+    assert [method.thresholds for method in methods] == ["assigned", "smooth"]

@@ -137,9 +137,9 @@ def test_gains_are_those_of_the_comparison(result, shipped):
         method_gains([result])
     entrants = [
         "baseline",
-        "baseline:optimized",
+        "baseline:smooth",
         "eefp",
-        Auto(candidates=("baseline", "baseline:optimized")),
+        Auto(candidates=("baseline", "baseline:smooth")),
     ]
     table = compare(**shipped, methods=entrants, budgets=(0.5, 0.75), seeds=1, resamples=50)
     both = replace(result, comparison=table)
@@ -149,9 +149,9 @@ def test_gains_are_those_of_the_comparison(result, shipped):
     assert per_network.rows[1][4].text.startswith(f"{shown} [")
     assert closed.rows[0][2].text == f"{table.reachable_share('auto', 0.5):+.1%}"
     by_method = {row[1].text: row for row in parts.rows}
-    assert list(by_method) == ["baseline:optimized", "eefp", "auto"]
+    assert list(by_method) == ["baseline:smooth", "eefp", "auto"]
     assert by_method["auto"][3].text.startswith(f"{100 * gap.value:+.2f} (")
-    assert chosen.rows[0][1].text in ("baseline", "baseline:optimized")
+    assert chosen.rows[0][1].text in ("baseline", "baseline:smooth")
 
 
 def test_futile_samples_are_wrong_everywhere_and_decided_as_the_policy_does(result):

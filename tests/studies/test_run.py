@@ -245,17 +245,17 @@ def test_a_second_process_waits_for_the_first_and_does_not_repeat_its_work(split
 
 
 def test_a_study_may_name_thresholds_and_auto(shipped, tmp_path, monkeypatch):
-    monkeypatch.setitem(METHODS, "auto", Auto(candidates=("baseline", "eefp:optimized")))
+    monkeypatch.setitem(METHODS, "auto", Auto(candidates=("baseline", "eefp:smooth")))
     path = tmp_path / "study.toml"
     path.write_text(
         "[ledgers]\nzoo = 'cifar100'\n[corrector]\nepochs = 1\n[compare]\nresamples = 20\n"
-        "seeds = 1\nmethods = ['baseline', 'eefp', 'auto', 'baseline:optimized']\n"
+        "seeds = 1\nmethods = ['baseline', 'eefp', 'auto', 'baseline:smooth']\n"
         "[report]\nanalyses = ['gains']\n"
     )
     result = run(path, tmp_path / "out", cache=tmp_path / "cache", progress=False)
     (comparison,) = result.comparisons.values()
     names = [method.name for method in comparison.methods]
-    assert names == ["baseline", "eefp", "auto", "baseline:optimized"]
+    assert names == ["baseline", "eefp", "auto", "baseline:smooth"]
     # A quarter is out of reach: the first exit alone costs a little more.
     assert comparison["auto"].figures["accuracy@0.25"].cost == pytest.approx(0.25, abs=2e-3)
     assert "Gains over the baseline" in result.report.read_text()

@@ -4,7 +4,7 @@ import pytest
 
 from offramp import studies
 from offramp.errors import ConfigError, DataError, FileFormatError
-from offramp.methods import METHODS
+from offramp.methods import find_methods
 from offramp.studies import plan_run, read_study, run
 from offramp.studies.catalogue import list_studies
 from offramp.studies.paper import paper_group, paper_tables
@@ -42,7 +42,7 @@ def test_every_printed_row_has_as_many_figures_as_columns_and_a_known_method():
         for rows in table["groups"].values():
             for method, values in rows.items():
                 assert len(values) == len(table["columns"]), (label, method)
-                assert method in METHODS
+                assert find_methods([method], num_classes=1000)
 
 
 def test_an_unknown_heading_is_named():

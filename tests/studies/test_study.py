@@ -47,8 +47,8 @@ ZOO = '[ledgers]\nzoo = "cifar100"\n'
         ),
         (MADE + "[record]\nbatch_size = 0", r"\[record\] `batch_size` must be at least 1, got 0"),
         (MADE + "[compare]\nmethods = ['eef']", r"no method 'eef'; did you mean `eefp`\?"),
-        (MADE + "[compare]\nmethods = ['eef:optimized']", r"no method 'eef'; did you mean `eefp`"),
-        (MADE + "[compare]\nmethods = ['eefp:optimised']", r"did you mean `eefp:optimized`\?"),
+        (MADE + "[compare]\nmethods = ['eef:smooth']", r"no method 'eef'; did you mean `eefp`"),
+        (MADE + "[compare]\nmethods = ['eefp:optimised']", r"did you mean `eefp:smooth`\?"),
         (
             MADE + "[compare]\nmethods = 'eefp'",
             r"\[compare\] `methods` must be a list, got 'eefp'",

@@ -7,8 +7,8 @@ from hypothesis.extra import numpy as hnp
 
 from offramp.errors import BudgetError, ConfigError, LedgerError
 from offramp.thresholds import exits_taken, geometric, rounded_up, stops
-from offramp.thresholds.geometric import geometric_sweep, shares_of
-from offramp.thresholds.tuning import measure, tune_points
+from offramp.thresholds.geometric import geometric_sweep, shared_sweep, shares_of
+from offramp.thresholds.tuning import ScoredSamples, measure, tune_points
 
 FLOATS = st.floats(-10, 10, width=32)
 FEW_VALUES = st.integers(0, 3).map(float)  # many ties
@@ -189,7 +189,8 @@ def test_measure_counts_what_a_loop_counts():
 def points_of(accuracy_at_last=0.9):
     scores = torch.rand(1000, 4)
     correct = torch.rand(1000, 4) < torch.tensor([0.3, 0.5, 0.7, accuracy_at_last])
-    return tune_points(scores, correct, COSTS, float(correct[:, -1].float().mean()), "geometric")
+    full = float(correct[:, -1].float().mean())
+    return tune_points(ScoredSamples(scores, correct, COSTS), full, "geometric")
 
 
 @given(st.floats(0.1, 1.0), st.floats(0.1, 1.0))
@@ -231,7 +232,7 @@ def test_the_cheapest_point_within_an_accuracy_is_chosen():
 
 def test_an_accuracy_out_of_reach_says_what_is_possible():
     scores, correct = torch.rand(100, 4), torch.zeros(100, 4, dtype=torch.bool)
-    points = tune_points(scores, correct, COSTS, 0.8, "geometric")
+    points = tune_points(ScoredSamples(scores, correct, COSTS), 0.8, "geometric")
     with pytest.raises(BudgetError, match=r"`max_drop` must be at least 0\.8000"):
         points.for_accuracy(0.1)
     with pytest.raises(BudgetError, match=r"lie in \[0, 1\), got 1"):
@@ -240,7 +241,23 @@ def test_an_accuracy_out_of_reach_says_what_is_possible():
 
 def test_unknown_methods_and_too_few_points_are_refused():
     scores = torch.rand(10, 4)
-    with pytest.raises(ConfigError, match="optimized, smooth, shared, assigned, got 'best'"):
-        tune_points(scores, scores > 0.5, COSTS, 0.5, method="best")
-    with pytest.raises(ConfigError, match="`points` must be at least 2"):
-        tune_points(scores, scores > 0.5, COSTS, 0.5, points=1)
+    val = ScoredSamples(scores, scores > 0.5, COSTS)
+    with pytest.raises(ConfigError, match=r"geometric, smooth, shared, .*got 'best'"):
+        tune_points(val, 0.5, method="best")
+    with pytest.raises(ConfigError, match=r"`points` must be .*at least 2"):
+        tune_points(val, 0.5, points=1)
+
+
+@given(scores_of(FLOATS, exits=3) | scores_of(FEW_VALUES, exits=3))
+def test_a_shared_threshold_is_the_costliest_within_each_budget(scores):
+    costs, right = COSTS[[0, 1, 3]], scores > 0
+    found = shared_sweep(scores, right, costs, 7)
+    assert (found[:, 0] == found[:, 1]).all()
+    means, _, _ = measure(exits_taken(scores, found), right, costs)
+    values = scores[:, :2].double().unique()
+    every = torch.cat([values, torch.tensor([torch.inf], dtype=torch.float64)])
+    spread = torch.stack([every, every, torch.full_like(every, -torch.inf)], dim=1)
+    possible, _, _ = measure(exits_taken(scores, spread), right, costs)
+    for wanted, mean in zip(torch.linspace(0.1, 1.0, 7).tolist(), means.tolist(), strict=True):
+        best = possible[possible <= wanted + 1e-6].max().item()
+        assert mean == pytest.approx(best)

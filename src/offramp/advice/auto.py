@@ -108,7 +108,7 @@ def auto(
     Example:
         >>> from offramp import evaluate, synthetic
         >>> splits = synthetic.ledgers(seed=0, samples=500, exits=4)
-        >>> plan = auto(splits["held_out"], splits["val"], [0.5], ["baseline", "margin:optimized"])
+        >>> plan = auto(splits["held_out"], splits["val"], [0.5], ["baseline", "margin:smooth"])
         >>> round(evaluate(plan[0.5], plan.view(splits["test"])).mean_cost, 1)
         0.5
     """
@@ -191,7 +191,7 @@ class Auto(Method):
     Example:
         >>> from offramp import compare, synthetic
         >>> splits = synthetic.ledgers(seed=0, samples=300, exits=4)
-        >>> few = Auto(candidates=("baseline", "baseline:optimized"))
+        >>> few = Auto(candidates=("baseline", "baseline:smooth"))
         >>> table = compare(**splits, methods=["baseline", few], budgets=[0.5], resamples=10)
         >>> table["auto"].settings["chosen"]["0.5"] in few.candidates
         True

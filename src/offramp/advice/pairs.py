@@ -29,7 +29,7 @@ class Pairs(Method):
 
     name: str = "pairs"
     label: str = "Best pair of stages"
-    thresholds: str = "optimized"
+    thresholds: str = "shared"
 
     def describe(self) -> dict[str, Any]:
         """As any method's; the plan says which pairs were chosen."""

@@ -17,7 +17,7 @@ from offramp.methods import Method
 from offramp.policy import Policy, operating_points
 from offramp.replay import BY_SAMPLE, Replay
 from offramp.scorers import MaxProbability
-from offramp.thresholds.tuning import tune_points
+from offramp.thresholds.tuning import ScoredSamples, tune_points
 
 Hits = npt.NDArray[np.float64]
 """`[N, B]` in [0, 1]: whether each sample is answered rightly at each budget."""
@@ -167,8 +167,8 @@ def hits_on(replay: Replay, thresholds: str, budgets: Sequence[float]) -> Hits:
     hits = np.zeros((len(replay), len(budgets)))
     for others, fold in folds(len(replay), 2, replay.groups):
         rest = replay.take(others)
-        inputs = rest.scores, rest.correct, rest.cost_shares
-        points = tune_points(*inputs, 0.0, thresholds, POINTS, rest.chances)
+        val = ScoredSamples(rest.scores, rest.correct, rest.cost_shares, rest.chances)
+        points = tune_points(val, 0.0, thresholds, POINTS)
         tuned = replace(replay.take(fold), thresholds=points.thresholds)
         hits[fold.numpy()] = hits_at(tuned, budgets)
     return hits if replay.groups is None else _by_group(hits, replay.groups)

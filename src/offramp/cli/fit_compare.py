@@ -54,7 +54,7 @@ def compare_command(
             callback=named_methods,
             autocompletion=complete_methods,
             help="Comma-separated methods or groups. Thresholds are geometric, as in the paper, "
-            "unless the name says otherwise, as in eefp:optimized. " + _known,
+            "unless the name says otherwise, as in eefp:smooth. " + _known,
         ),
     ] = "standard",
     budgets: Budgets = "0.25,0.5,0.75",

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from offramp.ledger import Ledger
 
 KNOWN_METHODS = (
-    f"Methods: {', '.join(METHODS)}; or one of an installed package (offramp doctor lists them)."
+    f"Methods: {', '.join(METHODS)}; eefp-top-K and ccct-top-K for any K, with -no-history or "
+    "without; or one of an installed package (offramp doctor lists them)."
 )
 
 

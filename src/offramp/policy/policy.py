@@ -30,9 +30,10 @@ from offramp.replay import Price, Replay, replay
 from offramp.scorers import History, Scorer
 from offramp.scorers.base import ledger_history
 from offramp.session import Session
+from offramp.thresholds import DEFAULT
 from offramp.thresholds.points import OperatingPoints
-from offramp.thresholds.taken import exits_taken
-from offramp.thresholds.tuning import DEFAULT, not_flattered, tune_points
+from offramp.thresholds.rule import exits_taken
+from offramp.thresholds.tuning import ScoredSamples, not_flattered, tune_points
 
 
 class Policy(SplitUses):
@@ -416,9 +417,8 @@ def operating_points(
     full, correct = torch.nan, None
     if found.labels is not None:
         full, correct = float(found.network_correct[:, -1].double().mean()), found.correct
-    inputs = found.scores, correct, found.cost_shares
-    chosen = tune_points(*inputs, full, thresholds, points, found.chances)
-    chosen = not_flattered(chosen, *inputs, thresholds, found.chances, found.groups)
+    val = ScoredSamples(found.scores, correct, found.cost_shares, found.chances, found.groups)
+    chosen = not_flattered(tune_points(val, full, thresholds, points), val, thresholds)
     if found.price.by_sample is not None:
         return chosen
     prices = found.price.at(chosen.thresholds, chosen.shares)

@@ -169,7 +169,7 @@ def _draw_band(
 def plot_gains(comparison: Comparison, path: str | Path, rival: str = "baseline") -> Path:
     """Draw each method's gain over a rival at every budget, with 95 % intervals; return the path.
 
-    Methods whose name says which thresholds they have (`eefp:optimized`) share a row with the
+    Methods whose name says which thresholds they have (`eefp:smooth`) share a row with the
     plain one, which shows what the score gains, what the thresholds gain, and what both gain.
 
     Raises:

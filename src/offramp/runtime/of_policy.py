@@ -9,8 +9,7 @@ from offramp.answers import CurrentExit
 from offramp.policy import Policy
 from offramp.runtime.operating_point import OperatingPoint, open_exits
 from offramp.scorers import History
-from offramp.thresholds.rule import rounded_up
-from offramp.thresholds.taken import exits_taken
+from offramp.thresholds.rule import exits_taken, rounded_up
 
 TOLERANCE = 1e-4  # of a score; changing the batch size in float32 changes far less
 

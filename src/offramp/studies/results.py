@@ -13,7 +13,7 @@ from offramp.errors import OfframpError
 from offramp.evaluation import Comparison
 from offramp.evaluation.references import heads_correct
 from offramp.ledger import Ledger, Partition
-from offramp.methods import METHODS, Method, Plan
+from offramp.methods import Method, Plan, find_methods
 from offramp.report import SampleStrip
 from offramp.studies.context import Context
 from offramp.studies.settings import DataSettings
@@ -57,7 +57,8 @@ class ExperimentResult:
         if name in self.comparison.plans:
             return self.comparison.plans[name]
         data = self.ledgers["held_out"], self.ledgers["val"]
-        return METHODS[name].plans(*data, self.comparison.budgets, seeds=1)
+        (method,) = find_methods([name], data[0].num_classes)
+        return method.plans(*data, self.comparison.budgets, seeds=1)
 
 
 def hopeless_rows(test: Ledger) -> Tensor:

@@ -163,7 +163,7 @@ def _why_not(method: str, known: list[str]) -> str:
 class CompareSettings:
     """Section `[compare]`: which methods, at which budgets."""
 
-    # names of methods or groups, optionally with thresholds after a colon (`eefp:optimized`), or
+    # names of methods or groups, optionally with thresholds after a colon (`eefp:smooth`), or
     # `auto`
     methods: tuple[str, ...] = ("baseline", "temperature", "eefp")
     # mean costs as shares of the network without exits
@@ -176,7 +176,7 @@ class CompareSettings:
         known = [*GROUPS, *dict.fromkeys([*names.METHODS, *METHODS])]
         for name in self.methods:
             plain, colon, _ = name.partition(":")
-            if plain not in known:
+            if plain not in known and not names.TOP.fullmatch(plain):
                 raise ConfigError(f"`methods` has no method {plain!r}{_why_not(plain, known)}")
             if colon:
                 find_methods([name], 2)  # raises if the thresholds are unknown

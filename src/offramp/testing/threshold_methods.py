@@ -9,7 +9,7 @@ from torch import Tensor
 from offramp.testing.promises import Promise, check_promises, expect
 from offramp.thresholds import exits_taken
 from offramp.thresholds.points import OperatingPoints
-from offramp.thresholds.tuning import ThresholdMethod, points_of
+from offramp.thresholds.tuning import ScoredSamples, ThresholdMethod
 
 POINTS = 21
 SEARCH_TOLERANCE = 0.02  # of accuracy
@@ -72,7 +72,8 @@ class MethodRun:
     @property
     def points(self) -> OperatingPoints:
         """The operating points that a policy would keep."""
-        return points_of(self.thresholds, self.scores, self.correct, self.costs, 0.5)
+        val = ScoredSamples(self.scores, self.correct, self.costs)
+        return val.points_of(self.thresholds, 0.5)
 
 
 @dataclass

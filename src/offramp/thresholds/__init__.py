@@ -1,23 +1,33 @@
-"""Scores -> thresholds, for a budget or under a guarantee."""
+"""Scores -> thresholds, for a budget or under a guarantee.
+
+There are two defaults. A comparison of methods uses the paper's thresholds, so that its tables
+can be read beside the paper's. A policy in use has those that do best: smooth thresholds are
+seldom worse than geometric ones, from a hundred val samples to thousands.
+"""
 
 from typing import TYPE_CHECKING
 
 from offramp.lazy import import_when_asked
 
+DEFAULT = "smooth"
+"""Thresholds in use: of `Policy.tune`, `offramp fit` and `auto`."""
+
+PAPER = "geometric"
+"""Thresholds in comparisons: of a `Method` that does not ask for others."""
+
 if TYPE_CHECKING:
     from offramp.thresholds.geometric import geometric
-    from offramp.thresholds.optimized import optimize
     from offramp.thresholds.points import OperatingPoints
-    from offramp.thresholds.rule import rounded_up, stops
-    from offramp.thresholds.taken import exits_taken
+    from offramp.thresholds.rule import exits_taken, rounded_up, stops
     from offramp.thresholds.tuning import THRESHOLD_METHODS
 
 __all__ = [
+    "DEFAULT",
+    "PAPER",
     "THRESHOLD_METHODS",
     "OperatingPoints",
     "exits_taken",
     "geometric",
-    "optimize",
     "rounded_up",
     "stops",
 ]
@@ -27,9 +37,8 @@ import_when_asked(
     {
         "OperatingPoints": "points",
         "THRESHOLD_METHODS": "tuning",
-        "exits_taken": "taken",
+        "exits_taken": "rule",
         "geometric": "geometric",
-        "optimize": "optimized",
         "rounded_up": "rule",
         "stops": "rule",
     },

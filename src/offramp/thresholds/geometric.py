@@ -5,8 +5,7 @@ from torch import Tensor
 
 from offramp.costs import costs_taken, mean_costs
 from offramp.errors import ConfigError
-from offramp.thresholds.rule import rounded_up, stops
-from offramp.thresholds.taken import exits_taken
+from offramp.thresholds.rule import exits_taken, rounded_up, stops
 
 LOG_Q_LIMIT = 40.0  # e^-40 of any split is less than a sample
 

@@ -6,14 +6,15 @@ cubic, fitted to all samples. From the last exit backwards, and for many prices 
 once, the cut is the best prefix of these smooth gains.
 """
 
-import numpy as np
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from offramp.costs import costs_taken, mean_costs
+from offramp.errors import LedgerError
 from offramp.scorers.ridge import fit_logistic
-from offramp.thresholds.optimized import SAME, Cuts, Floats, SortedSamples, check_arrays
-from offramp.thresholds.taken import exits_taken
+from offramp.thresholds.rule import exits_taken
 
 DEGREE = 3
 RIDGE = 2.0  # in samples, on the powers of the normal score; a tenth of it on the slope
@@ -22,6 +23,7 @@ SMALLEST = 1e-6  # a chance; nothing is surer in float32
 PRIOR = 1.0  # of slope and offset, in samples: holds them where all answers are right
 EXIT_PRIOR = 100.0  # of what a single exit adds to them: a few hundred samples hardly move it
 HALVINGS = 10  # of the way from the cuts of one price to those of the next
+ROUNDING = 1e-12  # costs are means of float64
 
 
 def smooth_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) -> Tensor:
@@ -43,23 +45,27 @@ def smooth_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) ->
     """
     scores, correct = torch.as_tensor(scores), torch.as_tensor(correct)
     costs = torch.as_tensor(costs, dtype=torch.float64)
-    check_arrays(scores, correct, costs)
-    table = SortedSamples.of(scores, correct, costs)
-    corners = _corners(scores, table)
-    spent = _costs(scores, costs, _thresholds(scores, table, corners))
+    _check_arrays(scores, correct, costs)
+    ranked = _Ranked.of(scores)
+    corners = _corners(ranked, correct, costs)
+
+    def spent(cuts: Tensor) -> Tensor:
+        """Mean costs `[P]`."""
+        exits = exits_taken(scores, ranked.thresholds(cuts))
+        return costs_taken(costs, exits).mean(dim=1)
+
     ends = mean_costs(costs)
-    wanted = torch.linspace(float(ends[0]), float(ends[-1]), points, dtype=torch.float64) + SAME
+    wanted = torch.linspace(float(ends[0]), float(ends[-1]), points, dtype=torch.float64)
+    wanted += ROUNDING
     # The last corner that is not above a wanted cost: the next one is, and between lies the cost.
-    within = (spent <= wanted[:, None]).int()
+    within = (spent(corners) <= wanted[:, None]).int()
     low = (len(corners) - 1 - within.flip(1).argmax(dim=1)).double()
     high = (low + 1).clamp_max(len(corners) - 1)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        thresholds = _thresholds(scores, table, _between(corners, middle.numpy()))
-        fits = _costs(scores, costs, thresholds) <= wanted
+        fits = spent(_between(corners, middle)) <= wanted
         low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
-    found = _thresholds(scores, table, _between(corners, low.numpy()))
-    different: Tensor = torch.unique(found, dim=0)
+    different: Tensor = torch.unique(ranked.thresholds(_between(corners, low)), dim=0)
     return different
 
 
@@ -93,23 +99,63 @@ def calibrated_chances(chances: Tensor, correct: Tensor) -> Tensor:
     return (design @ weights).sigmoid().view(chances.shape)
 
 
-def _corners(scores: Tensor, table: SortedSamples) -> Cuts:
+@dataclass(frozen=True)
+class _Ranked:
+    """Scores, and the samples by falling score at every exit but the last.
+
+    A cut says how many samples of an exit's order stop there; those that stopped before count too.
+
+    Attributes:
+        scores: `[N, M]`.
+        order: `[M-1, N]`, sample numbers.
+        rank: `[M-1, N]`, the place of each sample in that order.
+        allowed: bool `[M-1, N+1]`, whether a cut of that size keeps tied scores together.
+    """
+
+    scores: Tensor
+    order: Tensor
+    rank: Tensor
+    allowed: Tensor
+
+    @classmethod
+    def of(cls, scores: Tensor) -> "_Ranked":
+        values, order = scores[:, :-1].T.double().sort(dim=1, descending=True, stable=True)
+        allowed = torch.ones(len(values), len(scores) + 1, dtype=torch.bool)
+        allowed[:, 1:-1] = values[:, 1:] != values[:, :-1]
+        return cls(scores, order, order.argsort(dim=1), allowed)
+
+    def thresholds(self, cuts: Tensor) -> Tensor:
+        """Thresholds `[P, M]` of cuts `[P, M-1]`, made smaller where they part a tie."""
+        found = torch.full((len(cuts), self.scores.shape[1]), -torch.inf, dtype=torch.float64)
+        infinite = torch.tensor([torch.inf], dtype=torch.float64)
+        sizes = torch.arange(len(self.scores) + 1)
+        for exit_index, order in enumerate(self.order):
+            falling = self.scores[order, exit_index].double()
+            limits = torch.cat([infinite, (falling[1:] + falling[:-1]) / 2, -infinite])
+            whole = torch.where(self.allowed[exit_index], sizes, 0).cummax(dim=0).values
+            found[:, exit_index] = limits[whole[cuts[:, exit_index]]]
+        return found
+
+
+def _corners(ranked: _Ranked, correct: Tensor, costs: Tensor) -> Tensor:
     """Cuts `[R, M-1]` by falling price, between all leaving at exit 0 and none leaving early."""
-    prices = torch.logspace(*PRICES, dtype=torch.float64).flip(0) / table.costs[-1].mean()
-    correct, costs = torch.from_numpy(table.correct), torch.from_numpy(table.costs)[..., None]
-    later = correct[-1][:, None] - prices * costs[-1]  # [N, R], worth of going on
-    cuts = np.zeros((len(prices) + 2, len(table.order)), dtype=np.int64)
-    cuts[0] = table.samples
-    for exit_index in reversed(range(len(table.order))):
-        here = correct[exit_index][:, None] - prices * costs[exit_index]
-        gains = _smoothed(scores[:, exit_index], here - later)
-        totals = torch.zeros(table.samples + 1, len(prices), dtype=torch.float64)
-        totals[1:] = gains[torch.from_numpy(table.order[exit_index])].cumsum(dim=0)
-        totals[~torch.from_numpy(table.allowed[exit_index])] = -torch.inf  # ties stay together
+    right = correct.T.double()[..., None]  # [M, N, 1]
+    spent = (costs[:, None] if costs.ndim == 1 else costs.T)[..., None]  # [M, 1 or N, 1]
+    reference = spent[-1].contiguous().numpy().mean()
+    prices = torch.logspace(*PRICES, dtype=torch.float64).flip(0) / reference
+    later = right[-1] - prices * spent[-1]  # [N, R], worth of going on
+    samples, exits = ranked.scores.shape
+    cuts = torch.zeros(len(prices) + 2, exits - 1, dtype=torch.long)
+    cuts[0] = samples
+    for exit_index in reversed(range(exits - 1)):
+        here = right[exit_index] - prices * spent[exit_index]
+        gains = _smoothed(ranked.scores[:, exit_index], here - later)
+        totals = torch.zeros(samples + 1, len(prices), dtype=torch.float64)
+        totals[1:] = gains[ranked.order[exit_index]].cumsum(dim=0)
+        totals[~ranked.allowed[exit_index]] = -torch.inf  # ties stay together
         best = totals.argmax(dim=0)
-        cuts[1:-1, exit_index] = best.numpy()
-        stop = torch.from_numpy(table.rank[exit_index])[:, None] < best
-        later = torch.where(stop, here, later)
+        cuts[1:-1, exit_index] = best
+        later = torch.where(ranked.rank[exit_index][:, None] < best, here, later)
     return cuts
 
 
@@ -124,26 +170,19 @@ def _smoothed(scores: Tensor, gains: Tensor) -> Tensor:
     return design @ weights
 
 
-def _between(corners: Cuts, place: Floats) -> Cuts:
+def _between(corners: Tensor, place: Tensor) -> Tensor:
     """Cuts `[P, M-1]` at places `[P]` on the way along the corners `[R, M-1]`."""
-    left = np.minimum(place.astype(np.int64), len(corners) - 2)
+    left = place.long().clamp_max(len(corners) - 2)
     share = (place - left)[:, None]
-    cuts: Cuts = np.rint((1 - share) * corners[left] + share * corners[left + 1]).astype(np.int64)
-    return cuts
+    return ((1 - share) * corners[left] + share * corners[left + 1]).round().long()
 
 
-def _thresholds(scores: Tensor, table: SortedSamples, cuts: Cuts) -> Tensor:
-    """Thresholds `[P, M]` of cuts `[P, M-1]`, which are made smaller where they part a tie."""
-    found = torch.full((len(cuts), scores.shape[1]), -torch.inf, dtype=torch.float64)
-    infinite, numbers = torch.tensor([torch.inf], dtype=torch.float64), np.arange(len(scores) + 1)
-    for exit_index, order in enumerate(table.order):
-        ranked = scores[torch.from_numpy(order), exit_index].double()
-        limits = torch.cat([infinite, (ranked[1:] + ranked[:-1]) / 2, -infinite])
-        whole = np.maximum.accumulate(np.where(table.allowed[exit_index], numbers, 0))
-        found[:, exit_index] = limits[torch.from_numpy(whole[cuts[:, exit_index]])]
-    return found
-
-
-def _costs(scores: Tensor, costs: Tensor, thresholds: Tensor) -> Tensor:
-    """Mean costs `[P]`."""
-    return costs_taken(costs, exits_taken(scores, thresholds)).mean(dim=1)
+def _check_arrays(scores: Tensor, correct: Tensor, costs: Tensor) -> None:
+    fits = costs.shape in (scores.shape, scores.shape[1:])
+    if scores.ndim != 2 or correct.shape != scores.shape or not fits:
+        raise LedgerError(
+            "`scores` and `correct` must have the shape [N, M] and `costs` [M] or [N, M], got "
+            f"{list(scores.shape)}, {list(correct.shape)} and {list(costs.shape)}"
+        )
+    if not scores[:, :-1].isfinite().all():
+        raise LedgerError("`scores` must be finite at every exit but the last")

@@ -14,14 +14,13 @@ from offramp.studies.results import ExperimentResult
 SHOWN = {"eefp": "paper", "auto": "auto"}
 # From single components of a method to all of them together.
 COMPONENTS = {
-    "baseline:optimized": "thresholds alone",
-    "baseline:smooth": "smooth thresholds alone",
+    "baseline:smooth": "thresholds alone",
     "eefp": "the paper's score alone",
-    "eefp:optimized": "the paper's score, thresholds",
-    "eefp-no-history:optimized": "the score without history, thresholds",
+    "eefp:smooth": "the paper's score, thresholds",
+    "eefp-no-history:smooth": "the score without history, thresholds",
     "class-ensemble": "answers from all exits alone",
-    "class-ensemble:optimized": "answers from all exits, thresholds",
-    "eefp-no-history-class-ensemble:optimized": "all three",
+    "class-ensemble:smooth": "answers from all exits, thresholds",
+    "eefp-no-history-class-ensemble:smooth": "all three",
     "eefp-logistic": "ridge logistic corrector, smooth thresholds",
     "break-even": "break-even prices",
     "eenet": "EENet, post hoc",
