@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from offramp import Ledger, synthetic, zoo
-from offramp.evaluation.bootstrap import Interval, Resamples, interval_of
-from offramp.evaluation.comparison import accuracy_key
+from offramp.evaluation.bootstrap import Interval, Resamples
+from offramp.evaluation.columns import COLUMNS as FIGURES
+from offramp.evaluation.columns import accuracy_column
 from offramp.evaluation.outcome import exit_metrics
 from offramp.ledger.files import load_ledgers
 from offramp.methods import find_methods
@@ -34,7 +35,8 @@ from offramp.scorers import Scorer
 
 BUDGETS = (0.25, 0.4, 0.55, 0.7, 0.85, 0.95)
 METHODS = "baseline,temperature,vector,margin,eefp-logistic,break-even"
-NAMES = [*map(accuracy_key, BUDGETS), "eefp", "ece"]
+BY_KEY = {column.key: column for column in FIGURES}
+JUDGED = [*map(accuracy_column, BUDGETS), BY_KEY["eefp"], BY_KEY["ece"]]
 COLUMNS = [*(f"{budget:.0%}" for budget in BUDGETS), "EEFP", "ECE"]
 
 
@@ -130,7 +132,7 @@ def simulate(
             pairs = list(zip(values.tolist(), columns, strict=True))
             kinds["percentiles"][number].intervals.append([plain_bootstrap(*p) for p in pairs])
             kinds["library"][number].intervals.append(
-                [interval_of(n, *pair, samples) for n, pair in zip(NAMES, pairs, strict=True)]
+                [c.interval(*pair, samples) for c, pair in zip(JUDGED, pairs, strict=True)]
             )
     once = Resamples(population, 2)
     base, *rest = (measure(replay, scorer, once).figures for replay, scorer in found)

@@ -29,9 +29,10 @@ from offramp import Guarantee, Ledger, Method, Policy, certify
 from offramp.component import EVERY_KIND, current_exit_only
 from offramp.costs import SampleCosts
 from offramp.errors import GuaranteeError
-from offramp.evaluation.bootstrap import Interval, Resamples, interval_of
-from offramp.evaluation.comparison import Comparison
+from offramp.evaluation.bootstrap import Interval, Resamples
+from offramp.evaluation.columns import accuracy_column
 from offramp.evaluation.pairs import PairEnvelope, pair_envelope
+from offramp.evaluation.results import Comparison
 from offramp.scorers import Corrector, History, LogisticCorrector, Scorer
 from offramp.scorers.ridge import fit_logistic
 from offramp.targets import correctness
@@ -150,7 +151,7 @@ def against(table: Comparison, test: Ledger, ours: str, rival: str) -> list[str]
     for number, budget in enumerate(table.budgets):
         gap = table[ours].accuracy(budget) - table[rival].accuracy(budget)
         resampled = (moved[ours] - moved[rival])[:, number]
-        found = interval_of(f"accuracy@{budget}", gap, resampled, test.num_units)
+        found = accuracy_column(budget).interval(gap, resampled, test.num_units)
         cells.append(points(found))
     return cells
 
@@ -214,7 +215,7 @@ def cascade(quick: bool) -> None:
         outcome = offramp.evaluate(best[budget], test)
         gaps = best[budget].replay(test).right.double() - test.labels[:, -1].double()
         moved = Resamples(len(test)).means(gaps[:, None]).squeeze(1)
-        full = interval_of("accuracy", float(gaps.mean()), moved, len(test))
+        full = accuracy_column(budget).interval(float(gaps.mean()), moved, len(test))
         print(
             f"auto at {budget:.0%}: {outcome.accuracy:.2%} for {outcome.mean_cost:.1%} of the "
             f"dollars, {points(full)} points against the last model; models {best[budget].exits}; "

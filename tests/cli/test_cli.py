@@ -89,7 +89,7 @@ def test_compare_prints_the_table_and_writes_every_form(folder, tmp_path):
     assert "Temperature scaling" in result.stdout
     assert "Oracle" in result.stdout
     out = tmp_path / f"{folder.name}-comparison"
-    for name in ("comparison.md", "comparison.tex", "comparison.json", "comparison.csv"):
+    for name in ("comparison.md", "comparison.json", "comparison.csv"):
         assert (out / name).is_file()
     figures = json.loads((out / "comparison.json").read_text())["methods"][0]["figures"]
     assert f"{100 * figures['accuracy@0.5']['value']:.2f}" in result.stdout

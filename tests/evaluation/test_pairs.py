@@ -10,9 +10,9 @@ from scipy.optimize import linprog
 
 from offramp import Costs, Ledger, compare
 from offramp.costs import SampleCosts
-from offramp.evaluation.comparison import Comparison
 from offramp.evaluation.pairs import pair_envelope
 from offramp.evaluation.references import references
+from offramp.evaluation.results import Comparison
 from offramp.report.tables import comparison_tables, tidy_csv
 
 

@@ -30,25 +30,23 @@ def table(splits):
 
 def test_every_form_of_a_table_holds_the_same_figures(table):
     for rendered in report.comparison_tables(table):
-        markdown, latex = rendered.markdown(), rendered.latex()
+        markdown, rows = rendered.markdown(), rendered.csv()
         for cells in rendered.rows:
             for cell in cells[1:]:
                 assert cell.text in markdown
-                assert cell.text.replace("±", "$\\pm$").replace("%", "\\%") in latex
+                assert cell.text in rows
 
 
-def test_marked_figures_are_bold_in_every_form():
+def test_marked_figures_are_bold():
     table = ResultTable(
         "t", "T", ["method", "a"], [[Cell("x"), Cell("1", bold=True)], [Cell("y"), Cell("2")]]
     )
     assert "| x | **1** |" in table.markdown()
-    assert "x & \\textbf{1}" in table.latex()
 
 
 def test_names_from_users_stay_text(table):
     methods = report.comparison_tables(table)[0]
     assert "100% \\| [b]odd_{}&" in methods.markdown()
-    assert "100\\% | [b]odd\\_\\{\\}\\&" in methods.latex()
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=200)
@@ -74,7 +72,7 @@ def test_a_comparison_is_written_in_every_form(table, tmp_path):
     paths, missing = report.write_comparison(table, tmp_path / "out")
     assert missing is None
     names = {path.name for path in paths}
-    forms = {f"comparison.{form}" for form in ("md", "tex", "csv", "json", "svg", "pdf")}
+    forms = {f"comparison.{form}" for form in ("md", "csv", "json", "svg", "pdf")}
     assert names == forms | {"gains.svg", "gains.pdf", "report.html"}
     content = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert content["methods"][0]["figures"]["eefp"]["value"] == pytest.approx(
@@ -284,9 +282,3 @@ def test_a_comparison_as_a_data_frame_has_a_row_per_method(table):
     frame = table.to_pandas()
     assert list(frame.index) == [method.name for method in table.methods]
     assert frame.loc["baseline", "accuracy@0.5"] == table["baseline"].accuracy(0.5)
-
-
-def test_latex_has_the_note_below_the_table():
-    text = report.ResultTable("t", "A title", ["a", "b"], [], "A note.").latex()
-    assert "\\caption{A title}" in text
-    assert text.index("\\end{tabular}") < text.index("A note.") < text.index("\\end{table}")

@@ -11,7 +11,7 @@ from offramp import Costs, Ledger, MaxProbability, Policy, compare
 from offramp.advice import Auto
 from offramp.errors import ConfigError
 from offramp.evaluation.bootstrap import Resamples
-from offramp.evaluation.comparison import accuracy_key
+from offramp.evaluation.columns import accuracy_key
 from offramp.evaluation.outcome import exit_metrics
 from offramp.methods import find_methods
 from offramp.networks import count_macs

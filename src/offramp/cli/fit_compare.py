@@ -68,8 +68,8 @@ def compare_command(
     """Compare exit methods on saved per-exit logits, and print the table.
 
     Every method is fitted on held_out, gets its thresholds on val and its figures on test.
-    Tables are also written as Markdown, CSV, LaTeX and JSON, with figures as SVG and PDF
-    and an interactive page, report.html.
+    Tables are also written as Markdown, CSV and JSON, with figures as SVG and PDF and an
+    interactive page, report.html.
     """
     from offramp.evaluation import compare
 

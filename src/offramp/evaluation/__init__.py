@@ -2,10 +2,10 @@
 
 from offramp.evaluation.bootstrap import Interval
 from offramp.evaluation.compare import compare
-from offramp.evaluation.comparison import Comparison
 from offramp.evaluation.outcome import Outcome, evaluate
 from offramp.evaluation.pairs import PairEnvelope, PairMix, pair_envelope
 from offramp.evaluation.references import References, references
+from offramp.evaluation.results import Comparison
 
 __all__ = [
     "Comparison",

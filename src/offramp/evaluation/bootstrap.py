@@ -13,9 +13,6 @@ from offramp.scorers import Scorer
 
 QUANTILE = 1.959964  # of the normal distribution, for two-sided intervals of 95 %
 NEGLIGIBLE = 5e-5  # half of the last digit of an accuracy in percent
-# A calibration error has a kink wherever a bin's gap changes its sign: resamples of samples far
-# from the kinks vary less than samples do, by up to a fifth (`benchmarks/coverage.py`).
-ECE_SPREAD = 1.25
 
 
 @dataclass(frozen=True)
@@ -74,24 +71,6 @@ def unseen_variance(samples: int) -> float:
         0.0002
     """
     return 2 / samples**2
-
-
-def interval_of(column: str, value: float, resampled: Tensor, samples: int) -> Interval:
-    """The interval of a difference in one column of a comparison.
-
-    That of `ece` is for the difference on test sets of this size: fewer samples have a larger
-    calibration error, and a smaller difference of two of them.
-
-    Args:
-        column: `accuracy@0.5` and so on, `ece` or `eefp`.
-        value: As measured.
-        resampled: The difference in every resample, `[R]`.
-        samples: How many test samples there are, or groups of them.
-    """
-    if column.startswith("accuracy"):
-        return difference(value, resampled, unseen=unseen_variance(samples))
-    spread = ECE_SPREAD if column == "ece" else 1.0
-    return difference(value, spread * resampled, negligible=5e-4)  # half of the last digit shown
 
 
 class Resamples:

@@ -10,19 +10,18 @@ import torch
 from torch import Tensor
 
 from offramp.errors import ConfigError
-from offramp.evaluation.bootstrap import Interval, Resamples, interval_of
-from offramp.evaluation.comparison import (
-    PAIR_MIX,
-    RIVALS,
-    Comparison,
-    Figure,
-    MethodResult,
+from offramp.evaluation.bootstrap import Resamples
+from offramp.evaluation.columns import (
+    Column,
+    MeasuredPlan,
+    accuracy_column,
     accuracy_key,
+    columns_for,
 )
 from offramp.evaluation.diagnostics import diagnose
-from offramp.evaluation.outcome import exit_metrics
 from offramp.evaluation.pairs import PairEnvelope, pair_envelope
 from offramp.evaluation.references import references
+from offramp.evaluation.results import PAIR_MIX, RIVALS, Comparison, Figure, MethodResult
 from offramp.ledger import Ledger
 from offramp.methods import Fits, Method, Plan, find_methods
 from offramp.progress import Progress, showing
@@ -71,7 +70,9 @@ def compare(
             shown.step(number, len(chosen), method.label)
             start = time.perf_counter()
             plans[method.name] = method.plans(held_out, val, budgets, seeds, fits)
-            result, resampled[method.name] = _measure(method, plans[method.name], test, draws)
+            runs = [MeasuredPlan(plan, test, draws) for plan in plans[method.name]]
+            result = _measured(method, plans[method.name], runs, test.num_exits)
+            resampled[method.name] = _resampled(columns_for(budgets), runs)
             result.seconds = time.perf_counter() - start
             results.append(result)
         shown.step(len(chosen), len(chosen), "done")
@@ -79,31 +80,24 @@ def compare(
     comparison = Comparison(
         tuple(budgets), results, references(val, test, budgets), setting, plans
     )
-    _mark_best(comparison, resampled)
+    _set_differences(comparison, resampled)
     if test.cost_model.is_cascade:
         known = [ledger for ledger in (held_out, val) if ledger.has_labels]
-        _set_beside_pairs(comparison, pair_envelope(known, test), draws, resampled)
+        _add_pairs(comparison, pair_envelope(known, test), draws, resampled)
     return comparison
 
 
-def _measure(
-    method: Method, plans: Sequence[Plan], test: Ledger, draws: Resamples
-) -> tuple[MethodResult, dict[str, Tensor]]:
-    """A method's figures over all its plans, and their resampled values `[R]` by column."""
-    runs = [_Run(plan, test, draws) for plan in plans]
-    figures = {column: _figure([run.values[column] for run in runs]) for column in runs[0].values}
-    # No scorer runs at the last exit, and no seed plays a part in it.
-    figures["ece_last"] = Figure(float(runs[0].exits.ece[-1]))
-    for budget in plans[0]:
-        reached = float(np.mean([run.costs[budget] for run in runs]))
+def _measured(
+    method: Method, plans: Sequence[Plan], runs: Sequence[MeasuredPlan], count: int
+) -> MethodResult:
+    """A method's figures over all its plans, among all exits of the network."""
+    first, budgets = runs[0], list(plans[0])
+    figures = {column.key: _figure(column, runs) for column in columns_for(budgets)}
+    for budget in budgets:
+        reached = float(np.mean([run.at(budget).cost for run in runs]))
         if abs(reached - budget) > 1e-9:
             figures[accuracy_key(budget)].cost = reached
-    resampled = {
-        column: torch.stack([run.resampled[column] for run in runs]).mean(dim=0)
-        for column in runs[0].resampled
-    }
-    first, count = runs[0], test.num_exits
-    result = MethodResult(
+    return MethodResult(
         method.name,
         method.label,
         {**method.describe(), **plans[0].describe()},
@@ -112,72 +106,52 @@ def _measure(
         [run.replay.curve for run in runs],
         diagnose(first.policy, first.replay).among(first.kept, count),
     )
-    return result, resampled
 
 
-class _Run:
-    """One plan on test: accuracies at every budget, the rest at the middle one."""
-
-    def __init__(self, plan: Plan, test: Ledger, draws: Resamples) -> None:
-        budgets, known, test = list(plan), test.exits, plan.view(test)
-        # Policies that share their operating points differ in the chosen one alone.
-        policies = {id(policy.points): policy for policy in plan.values()}
-        replays = {key: policy.replay(test) for key, policy in policies.items()}
-        wanted = torch.tensor(budgets, dtype=torch.float64)
-        accuracies = {key: draws.accuracies(each, wanted) for key, each in replays.items()}
-        self.policy = plan[budgets[len(budgets) // 2]]
-        self.kept = [known.index(number) for number in self.policy.exits]
-        self.replay = replays[id(self.policy.points)]
-        self.exits = exit_metrics(self.replay, self.policy.scorer)
-        self.values, self.costs, self.resampled = {}, {}, {}  # by column, budget, column [R]
-        for number, budget in enumerate(budgets):
-            key, column = id(plan[budget].points), accuracy_key(budget)
-            self.values[column], self.costs[budget] = replays[key].curve.at(budget)
-            self.resampled[column] = accuracies[key][:, number]
-        self.values |= {"ece": _mean(self.exits.ece[:-1]), "eefp": _mean(self.exits.eefp[:-1])}
-        self.resampled["eefp"] = draws.eefp(self.replay)
-        calibration = draws.ece(self.replay, self.policy.scorer)
-        if calibration is not None:
-            self.resampled["ece"] = calibration
-
-
-def _figure(values: Sequence[float]) -> Figure:
+def _figure(column: Column, runs: Sequence[MeasuredPlan]) -> Figure:
+    """The mean over seeds, with its spread where there are several."""
+    values = [column.measure(run) for run in (runs if column.varies else runs[:1])]
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return Figure(float(np.mean(values)), spread)
 
 
-def _mean(values: np.ndarray) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
+def _resampled(columns: Sequence[Column], runs: Sequence[MeasuredPlan]) -> dict[str, Tensor]:
+    """Means over seeds in every resample, `[R]`, by key; not of what a method does not have."""
+    found = {}
+    for column in columns:
+        if column.resample is not None:
+            values = [drawn for run in runs if (drawn := column.resample(run)) is not None]
+            if values:
+                found[column.key] = torch.stack(values).mean(dim=0)
+    return found
 
 
-def _mark_best(comparison: Comparison, resampled: dict[str, dict[str, Tensor]]) -> None:
+def _set_differences(comparison: Comparison, resampled: dict[str, dict[str, Tensor]]) -> None:
     """Set the differences to the rivals, and mark all that cannot be told from the best."""
-
-    def versus(one: MethodResult, other: MethodResult, column: str) -> Interval | None:
-        first, second = resampled[one.name].get(column), resampled[other.name].get(column)
-        if first is None or second is None:
-            return None
-        gap = one.figures[column].value - other.figures[column].value
-        return interval_of(column, gap, first - second, comparison.setting["units"])
-
-    by_name = {method.name: method for method in comparison.methods}
-    for column in comparison.columns:
-        sign = -1 if column == "ece" else 1
-        rated = [m for m in comparison.methods if not np.isnan(m.figures[column].value)]
-        best = max(rated, key=lambda m: sign * m.figures[column].value, default=None)
+    for column in comparison.compared:
+        key, units = column.key, comparison.setting["units"]
+        values = {m.name: m.figures[key].value for m in comparison.methods}
+        rated = [m for m in comparison.methods if not np.isnan(values[m.name])]
+        if not rated:
+            continue
+        best = max(rated, key=lambda method: column.sign * values[method.name])
         for method in rated:
-            assert best is not None
-            gap = versus(method, best, column)
-            method.figures[column].among_best = method is best or not (gap and gap.is_clear)
+            gaps = {
+                other.name: column.interval(
+                    values[method.name] - values[other.name],
+                    resampled[method.name][key] - resampled[other.name][key],
+                    units,
+                )
+                for other in rated
+                if other is not method and (other is best or other.name in RIVALS)
+            }
+            method.figures[key].among_best = method is best or not gaps[best.name].is_clear
             for rival in RIVALS:
-                if rival in by_name and rival != method.name:
-                    found = versus(method, by_name[rival], column)
-                    if found is not None:
-                        method.differences.setdefault(rival, {})[column] = found
+                if rival in gaps:
+                    method.differences.setdefault(rival, {})[key] = gaps[rival]
 
 
-def _set_beside_pairs(
+def _add_pairs(
     comparison: Comparison,
     envelope: PairEnvelope,
     draws: Resamples,
@@ -191,10 +165,10 @@ def _set_beside_pairs(
     for method in comparison.methods:
         found = method.differences.setdefault(PAIR_MIX, {})
         for number, (budget, mix) in enumerate(zip(comparison.budgets, mixes, strict=True)):
-            column = accuracy_key(budget)
-            gap = method.figures[column].value - mix.accuracy
-            gaps = resampled[method.name][column] - moved[:, number]
-            found[column] = interval_of(column, gap, gaps, comparison.setting["units"])
+            column = accuracy_column(budget)
+            gap = method.figures[column.key].value - mix.accuracy
+            gaps = resampled[method.name][column.key] - moved[:, number]
+            found[column.key] = column.interval(gap, gaps, comparison.setting["units"])
 
 
 def _check(budgets: Sequence[float], seeds: int, resamples: int) -> None:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offramp.evaluation.bootstrap import Interval
-from offramp.evaluation.comparison import RIVALS, Comparison, MethodResult, accuracy_key
+from offramp.evaluation.columns import accuracy_key
+from offramp.evaluation.results import RIVALS, Comparison, MethodResult
 from offramp.extras import require
 from offramp.metrics import Floats
 from offramp.storage import atomic_path

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from offramp.errors import FileFormatError, MissingExtraError
-from offramp.evaluation.comparison import Comparison
+from offramp.evaluation.results import Comparison
 from offramp.report.figures import plot_comparison, plot_gains
 from offramp.report.page import write_page
 from offramp.report.sections import Section
@@ -23,7 +23,7 @@ def write_comparison(
     provenance: Mapping[str, Any] | None = None,
     page: bool = True,
 ) -> tuple[list[Path], str | None]:
-    """Write tables as Markdown, CSV, LaTeX and JSON, figures as SVG and PDF, and a page.
+    """Write tables as Markdown, CSV and JSON, figures as SVG and PDF, and a page.
 
     Args:
         comparison: From `compare`.
@@ -39,7 +39,6 @@ def write_comparison(
     origin = {"provenance": dict(provenance or {}), "versions": _versions()}
     paths = [
         write_text(folder / "comparison.md", "\n\n".join(t.markdown() for t in found) + "\n"),
-        write_text(folder / "comparison.tex", "\n\n".join(t.latex() for t in found) + "\n"),
         write_text(folder / "comparison.csv", tidy_csv(comparison)),
         write_text(
             folder / "comparison.json",

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from offramp.evaluation.comparison import Comparison, MethodResult
+from offramp.evaluation.results import Comparison, MethodResult
 from offramp.extras import require
 from offramp.report.figures import PALETTE, Look, curve_band, exit_band, look_of, shown_first
 from offramp.report.sections import Section, groups_of, svg_url, view_of

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offramp.errors import ConfigError, FileFormatError
-from offramp.evaluation.comparison import Comparison
+from offramp.evaluation.results import Comparison
 from offramp.extras import require
 from offramp.report.figures import shown_first
 from offramp.report.tables import ResultTable, comparison_tables

@@ -1,4 +1,4 @@
-"""Tables of results: one neutral form, rendered as Markdown, CSV, LaTeX or for the terminal."""
+"""Tables of results: one neutral form, rendered as Markdown, CSV or for the terminal."""
 
 import csv
 import io
@@ -12,16 +12,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from offramp.evaluation.bootstrap import Interval
-from offramp.evaluation.comparison import (
-    PAIR_MIX,
-    RIVALS,
-    Comparison,
-    Figure,
-    MethodResult,
-    accuracy_key,
-)
+from offramp.evaluation.columns import Column, accuracy_key, share_text
 from offramp.evaluation.pairs import PairMix
 from offramp.evaluation.references import FixedExit, FixedMix
+from offramp.evaluation.results import PAIR_MIX, RIVALS, Comparison, Figure, MethodResult
 from offramp.replay import AccuracyAt
 
 Reference = FixedExit | FixedMix | PairMix | AccuracyAt
@@ -67,8 +61,6 @@ class ResultTable:
         | method | x |
         | --- | ---: |
         | a\|b | **1** |
-        >>> print(table.latex().splitlines()[8])
-        a|b & \textbf{1} \\
     """
 
     name: str
@@ -88,25 +80,6 @@ class ResultTable:
             )
         parts = [f"**{self.title}**", "\n".join(lines), self.caption]
         return "\n\n".join(part for part in parts if part)
-
-    def latex(self) -> str:
-        """Render as a LaTeX `table` with a booktabs `tabular`, and the caption as its note."""
-        note = ["\\par\\smallskip\\footnotesize", _latex(self.caption)] if self.caption else []
-        lines = [
-            "\\begin{table}",
-            "\\centering",
-            f"\\caption{{{_latex(self.title)}}}",
-            f"\\label{{tab:{self.name}}}",
-            f"\\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}",
-            "\\toprule",
-            _latex_row([_latex(column) for column in self.columns]),
-            "\\midrule",
-        ]
-        for row in self.rows:
-            texts = [_latex(cell.text) for cell in row]
-            marked = [f"\\textbf{{{t}}}" if c.bold else t for t, c in zip(texts, row, strict=True)]
-            lines.append(_latex_row(marked))
-        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *note, "\\end{table}"])
 
     def csv(self) -> str:
         """Render as CSV: the title, the columns, and the cells as they are shown."""
@@ -153,14 +126,13 @@ def comparison_tables(comparison: Comparison) -> list[ResultTable]:
 
 
 def _methods(comparison: Comparison) -> ResultTable:
-    shares = [_share(budget) for budget in comparison.budgets]
     seeds = comparison.setting["seeds"]
     kind = comparison.setting.get("kind", "logits")
     seen = kind if kind != "answers" else "answers and confidences"
     return ResultTable(
         "methods",
         "Accuracy (%) at a mean cost of a share of the network without exits",
-        ["method", "thresholds", *shares, "ECE", "EEFP", "ECE last"],
+        ["method", "thresholds", *(column.head for column in comparison.columns)],
         [
             *(_method_row(comparison, method) for method in comparison.methods),
             *_reference_rows(comparison),
@@ -219,52 +191,45 @@ def _coarse(comparison: Comparison) -> str:
 
 
 def _method_row(comparison: Comparison, method: MethodResult) -> list[Cell]:
-    figures = method.figures
-    accuracies = [
-        _cell(figures[accuracy_key(budget)], percent=True) for budget in comparison.budgets
-    ]
-    others = [_cell(figures[column]) for column in ("ece", "eefp", "ece_last")]
-    return cells(method.label, method.thresholds, *accuracies, *others)
+    figures = (_cell(method.figures[column.key], column) for column in comparison.columns)
+    return cells(method.label, method.thresholds, *figures)
 
 
 def _reference_rows(comparison: Comparison) -> list[list[Cell]]:
-    rows = comparison.references
-    blank = ("", "", "")
-    budgets = comparison.budgets
-    full = [rows.full] * len(budgets)
-    pairs = map(_reference, rows.pair_mixes, budgets)
-    beside = [cells("Mix of two-model cascades", "", *pairs, *blank)] if rows.pair_mixes else []
+    budgets, found = comparison.budgets, comparison.references
+    rows: dict[str, Sequence[Reference]] = {
+        "Best fixed exit": found.best_fixed,
+        "Mix of two fixed exits": found.mixes,
+        "Mix of two-model cascades": found.pair_mixes,
+        "Full network": [found.full] * len(budgets),
+        "Reachable": found.reachable,
+        "Oracle": found.oracle,
+    }
+    blank = [""] * (len(comparison.columns) - len(budgets))
     return [
-        cells("Best fixed exit", "", *map(_reference, rows.best_fixed, budgets), *blank),
-        cells("Mix of two fixed exits", "", *map(_reference, rows.mixes, budgets), *blank),
-        *beside,
-        cells("Full network", "", *map(_reference, full, budgets), *blank),
-        cells("Reachable", "", *map(_reference, rows.reachable, budgets), *blank),
-        cells("Oracle", "", *map(_reference, rows.oracle, budgets), *blank),
+        cells(label, "", *map(_reference, points, budgets), *blank)
+        for label, points in rows.items()
+        if points
     ]
 
 
 def _reference(point: Reference, budget: float) -> str:
-    out_of_reach = f" (@ {_share(point.cost)})" if point.cost > budget + 1e-9 else ""
+    out_of_reach = f" (@ {share_text(point.cost)})" if point.cost > budget + 1e-9 else ""
     return f"{100 * point.accuracy:.2f}{out_of_reach}"
 
 
 def _differences(comparison: Comparison, rival: str) -> ResultTable:
     def row(method: MethodResult) -> list[Cell]:
         found = method.differences[rival]
-        gaps = [
-            gap_cell(found.get(column), 100 if column.startswith("accuracy") else 1)
-            for column in comparison.columns
-        ]
+        gaps = [gap_cell(found.get(column.key), column.scale) for column in comparison.compared]
         return cells(method.label, method.thresholds, *gaps)
 
-    shares = [_share(budget) for budget in comparison.budgets]
     methods = [method for method in comparison.methods if rival in method.differences]
     named = "the mix of two-model cascades" if rival == PAIR_MIX else rival
     return ResultTable(
         f"versus-{rival}",
         f"Difference to {named}, with 95 % intervals",
-        ["method", "thresholds", *shares, "ECE", "EEFP"],
+        ["method", "thresholds", *(column.head for column in comparison.compared)],
         [row(method) for method in methods],
         "Accuracy in points; paired bootstrap over test samples. Bold: the interval excludes "
         "zero.",
@@ -281,7 +246,7 @@ def _reachable_shares(comparison: Comparison) -> ResultTable:
     return ResultTable(
         "reachable-gap",
         "Share of the reachable gap that each method closes",
-        ["method", "thresholds", *(_share(budget) for budget in comparison.budgets)],
+        ["method", "thresholds", *(share_text(budget) for budget in comparison.budgets)],
         [row(method) for method in comparison.methods if method.name != "baseline"],
         "From the baseline to a rule that sees the logits of all exits, but no label; - where "
         "that is less than half a point.",
@@ -298,7 +263,7 @@ def _ways_to_stop(comparison: Comparison) -> ResultTable:
     return ResultTable(
         "ways",
         "Stopped early: sure / hopeless",
-        ["method", *(_share(budget) for budget in comparison.budgets)],
+        ["method", *(share_text(budget) for budget in comparison.budgets)],
         rows,
         "Shares of the test samples that stopped before their last stage with a confidence of at "
         "least one half, and with less: going on was not worth it. The others went to the end.",
@@ -328,13 +293,12 @@ def _exits(comparison: Comparison) -> ResultTable:
     )
 
 
-def _cell(figure: Figure, percent: bool = False) -> Cell:
-    scale, digits = (100, 2) if percent else (1, 3)
-    text = _number(scale * figure.value, digits)
+def _cell(figure: Figure, column: Column) -> Cell:
+    text = column.text(figure.value)
     if figure.spread is not None and not np.isnan(figure.value):
-        text += f" ± {scale * figure.spread:.{digits}f}"
+        text += f" ± {column.text(figure.spread)}"
     if figure.cost is not None:
-        text += f" (@ {_share(figure.cost)})"
+        text += f" (@ {share_text(figure.cost)})"
     return Cell(text, figure.among_best)
 
 
@@ -356,11 +320,6 @@ def _number(value: float, digits: int = 3) -> str:
     return "-" if np.isnan(value) else f"{value:.{digits}f}"
 
 
-def _share(value: float) -> str:
-    """Percent, with a decimal only where it is not zero."""
-    return f"{round(100 * value, 1):g}%"
-
-
 def _signed(value: float, digits: int) -> str:
     """A number with its sign; zero is never negative."""
     return f"{round(value, digits) + 0.0:+.{digits}f}"
@@ -368,18 +327,6 @@ def _signed(value: float, digits: int) -> str:
 
 def _row(texts: Sequence[str]) -> str:
     return f"| {' | '.join(texts)} |"
-
-
-def _latex_row(texts: Sequence[str]) -> str:
-    return " & ".join(texts) + " \\\\"
-
-
-_LATEX = {"&": "\\&", "%": "\\%", "_": "\\_", "#": "\\#", "$": "\\$", "{": "\\{", "}": "\\}"}
-_LATEX |= {"\\": "\\textbackslash{}", "±": "$\\pm$", "~": "\\textasciitilde{}", "^": "\\^{}"}
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
 
 
 def verdicts(comparison: Comparison, rival: str = "temperature") -> list[str]:

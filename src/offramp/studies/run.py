@@ -280,7 +280,6 @@ def _write_tables(tables: Sequence[ResultTable], folder: Path, stem: str) -> lis
         return []
     forms = {
         "md": "\n\n".join(table.markdown() for table in tables),
-        "tex": "\n\n".join(table.latex() for table in tables),
         "csv": "\n".join(table.csv() for table in tables),
     }
     return [write_text(folder / f"{stem}.{kind}", text + "\n") for kind, text in forms.items()]

@@ -10,7 +10,7 @@ from offramp.errors import BudgetError, LedgerError
 ROUNDING = 1e-9
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # by identity: policies for several budgets share one
 class OperatingPoints:
     """P sets of thresholds, cheapest first, and what each gave on val.
 

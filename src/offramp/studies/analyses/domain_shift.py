@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from offramp.evaluation.comparison import MethodResult, accuracy_key
+from offramp.evaluation.columns import accuracy_key
+from offramp.evaluation.results import MethodResult
 from offramp.report import ResultTable, Section
 from offramp.report.tables import cells
 from offramp.studies.results import ExperimentResult

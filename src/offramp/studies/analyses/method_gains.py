@@ -6,7 +6,7 @@ import numpy as np
 
 from offramp.errors import ConfigError
 from offramp.evaluation import Comparison
-from offramp.evaluation.comparison import accuracy_key
+from offramp.evaluation.columns import accuracy_key
 from offramp.report import ResultTable, Section
 from offramp.report.tables import Cell, cells, gap_cell, share_cell
 from offramp.studies.results import ExperimentResult

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self, TypedDict
 
-import numpy as np
-
 from offramp.errors import ConfigError, FileFormatError
 from offramp.evaluation.bootstrap import Interval
+from offramp.evaluation.columns import Column, accuracy_key, columns_for
 from offramp.evaluation.diagnostics import Diagnostics
 from offramp.evaluation.outcome import ExitMetrics
 from offramp.evaluation.references import References
@@ -24,11 +23,6 @@ PAIR_MIX = "pair-mix"
 
 SMALL_GAIN = 0.005
 """A gain below which shares of it are not stated."""
-
-
-def accuracy_key(budget: float) -> str:
-    """Name of the column for the accuracy at a budget."""
-    return f"accuracy@{budget:g}"
 
 
 @dataclass
@@ -49,8 +43,8 @@ class MethodResult:
     name: str  # of the method, for the command line and for files
     label: str  # of the method, for tables
     settings: dict[str, Any]  # of its answer, scorer and thresholds
-    # by column: `accuracy@0.5` for a budget, `ece`, `eefp` (means over all exits but the last),
-    # and `ece_last`
+    # by the key of a column: `accuracy@0.5` for a budget, `ece`, `eefp` (means over all exits but
+    # the last), and `ece_last`
     figures: dict[str, Figure]
     exits: list[ExitMetrics]  # per-exit scores, one entry per seed
     curves: list[Curve]  # budget curve, one entry per seed
@@ -119,33 +113,28 @@ class Comparison:
 
     def __str__(self) -> str:
         """The main table, as plain text; `offramp.report.tables` has all of them."""
-        heads = ["method", *(f"{budget:.0%}" for budget in self.budgets), "ECE", "EEFP"]
-        rows = [heads]
+        rows = [["method", *(column.head for column in self.compared)]]
         for method in self.methods:
-            values = [method.figures[column].value for column in self.columns]
-            split = len(self.budgets)
-            accuracies = [
-                f"{100 * value:.2f}" + ("" if method.figures[column].cost is None else "*")
-                for column, value in zip(self.columns, values[:split], strict=False)
-            ]
-            others = ["-" if np.isnan(value) else f"{value:.3f}" for value in values[split:]]
-            rows.append([method.label, *accuracies, *others])
+            found = [(column, method.figures[column.key]) for column in self.compared]
+            marks = ("" if figure.cost is None else "*" for _, figure in found)
+            texts = (column.text(figure.value) for column, figure in found)
+            rows.append([method.label, *map("".join, zip(texts, marks, strict=True))])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
         notes = ["* at the nearest cost"] * any("*" in text for row in rows for text in row)
         notes += ["- its score is no probability"] * any("-" in row for row in rows)
-        table = "\n".join(
-            "  ".join(
-                text.rjust(width) if place else text.ljust(width)
-                for place, (text, width) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in rows
-        )
-        return "\n".join([table, *notes])
+        return "\n".join([*map("  ".join, lines), *notes])
 
     @property
-    def columns(self) -> list[str]:
-        """Names of the columns that are compared."""
-        return [*(accuracy_key(budget) for budget in self.budgets), "ece", "eefp"]
+    def columns(self) -> list[Column]:
+        """All columns that were measured, in the order of the tables."""
+        known = self.methods[0].figures
+        return [column for column in columns_for(self.budgets) if column.key in known]
+
+    @property
+    def compared(self) -> list[Column]:
+        """The columns in which differences have intervals."""
+        return [column for column in self.columns if column.resample is not None]
 
     def reachable_share(self, name: str, budget: float) -> float:
         """Share of the reachable gain over the baseline that a method achieves.

@@ -1,0 +1,117 @@
+"""A column of a comparison is declared once, and found wherever a comparison is shown."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from offramp import compare, synthetic
+from offramp.cli.app import app
+from offramp.evaluation import Comparison
+from offramp.evaluation.columns import COLUMNS, Column, accuracy_column
+from offramp.report import Section, comparison_tables, write_page
+from offramp.report.tables import tidy_csv
+
+
+def spread_of_exits(plan):
+    """The largest step of accuracy from exit to exit."""
+    return float(np.diff(plan.exits.accuracy).max())
+
+
+def resampled_spread(plan):
+    right = plan.draws.means(plan.replay.correct.double())
+    return right.diff(dim=1).amax(dim=1).double()
+
+
+STEP = Column("step", "Step", spread_of_exits, resampled_spread, sign=-1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _declared():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("offramp.evaluation.columns.COLUMNS", [*COLUMNS, STEP])
+        yield
+
+
+@pytest.fixture(scope="module")
+def table(_declared):
+    """A comparison with one column more, which is declared and nothing else."""
+    splits = synthetic.ledgers(seed=0, samples=200, exits=4)
+    return compare(**splits, methods=["baseline", "vector"], budgets=[0.5], resamples=20)
+
+
+def test_one_declaration_adds_a_column_to_every_output(table, tmp_path):
+    value = table["vector"].figures["step"].value
+    gap = table["vector"].differences["baseline"]["step"]
+    assert gap.value == value - table["baseline"].figures["step"].value
+    assert gap.low < gap.value < gap.high
+    methods, differences, *_ = comparison_tables(table)
+    assert methods.columns[-1] == differences.columns[-1] == "Step"
+    assert methods.rows[1][-1].text == f"{value:.3f}"
+    assert all(len(row) == len(methods.columns) for row in methods.rows)
+    assert differences.rows[0][-1].text.startswith(f"{gap.value:+.3f} [")
+    assert str(table).splitlines()[0].endswith("EEFP   Step")
+    assert f"{value:.3f}" in str(table).splitlines()[2]
+    (row,) = (
+        row
+        for row in csv.DictReader(io.StringIO(tidy_csv(table)))
+        if (row["method"], row["figure"]) == ("vector", "step")
+    )
+    assert (float(row["value"]), float(row["low_baseline"])) == (value, gap.low)
+    assert table.to_pandas().loc["vector", "step"] == value
+    again = Comparison.from_json(json.loads(json.dumps(table.to_json())))
+    assert again["vector"].figures["step"].value == value
+    assert comparison_tables(again) == comparison_tables(table)
+    page = write_page(tmp_path / "report.html", "Mine", [Section("A", table)], {}).read_text()
+    assert '<th scope="col">Step</th>' in page
+
+
+def test_the_command_shows_a_column_that_was_declared(table, tmp_path):
+    for split, ledger in synthetic.ledgers(seed=0, samples=60, exits=3).items():
+        ledger.save(tmp_path / "ledgers" / split)
+    call = f"compare {tmp_path}/ledgers --methods baseline --resamples 5 --out {tmp_path}/o --json"
+    result = CliRunner().invoke(app, call.split())
+    assert result.exit_code == 0, result.output
+    assert "step" in json.loads(result.stdout)["figures"]["baseline"]
+
+
+def test_the_best_of_a_column_is_the_least_where_less_is_better(table):
+    values = {method.name: method.figures["step"] for method in table.methods}
+    assert min(values.values(), key=lambda figure: figure.value).among_best
+    signs = {column.key: column.sign for column in table.compared}
+    assert signs == {"accuracy@0.5": 1, "ece": -1, "eefp": 1, "step": -1}
+
+
+def test_a_column_without_resamples_has_a_figure_and_no_interval(table):
+    assert "ece_last" in [column.key for column in table.columns]
+    assert "ece_last" not in table["vector"].differences["baseline"]
+    assert not any(method.figures["ece_last"].among_best for method in table.methods)
+
+
+def test_a_comparison_without_a_column_is_shown_without_it(table):
+    values = json.loads(json.dumps(table.to_json()))
+    for method in values["methods"]:
+        del method["figures"]["step"]
+    assert "Step" not in comparison_tables(Comparison.from_json(values))[0].columns
+
+
+@pytest.mark.parametrize(
+    ("column", "factor", "unseen", "least"),
+    [
+        (accuracy_column(0.5), 1.0, 2 / 50**2, 5e-5),
+        (COLUMNS[0], 1.25, 0, 5e-4),
+        (STEP, 1, 0, 5e-4),
+    ],
+)
+def test_the_interval_of_a_column(column, factor, unseen, least):
+    resampled = torch.linspace(-0.1, 0.1, 21, dtype=torch.float64)
+    gap = column.interval(0.3, resampled, units=50)
+    reach = 1.959964 * (factor**2 * float(resampled.var()) + unseen) ** 0.5
+    assert (gap.low, gap.high) == pytest.approx((0.3 - reach, 0.3 + reach))
+    nothing = torch.zeros(2, dtype=torch.float64)
+    just, over = (column.interval(side * least, nothing, 10**9) for side in (0.9, 1.1))
+    assert (just.is_clear, over.is_clear) == (False, True)
