@@ -23,7 +23,7 @@ from offramp.studies import NAMES
 from offramp.theory import STATEMENTS
 from offramp.thresholds import THRESHOLD_METHODS
 from offramp.training import OBJECTIVES
-from offramp.training.recipes import RECIPES
+from offramp.training.config import RECIPES
 
 LIGHT = [
     (["--version"], 0),

@@ -4,7 +4,7 @@ Training takes hours, with CIFAR-100 below the folder in OFFRAMP_DATA; its comma
 docs/results/cifar100-lite0.md. Then:
 
     python tools/make_zoo.py RUN SMALL    # weights rounded to 8 bits, as a run of its own
-    offramp record SMALL                  # what the rounded network says
+    offramp record SMALL --dtype float16  # what the rounded network says
     python tools/make_zoo.py SMALL
 """
 

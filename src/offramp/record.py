@@ -26,9 +26,10 @@ from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import evaluating
 from offramp.networks.weights import fingerprint
 from offramp.progress import Progress, showing
-from offramp.training.batches import Batch, Samples, check_targets, compute_rows, moved
+from offramp.training.batches import check_targets, compute_rows, moved
 from offramp.training.checkpoint import kept_randomness
-from offramp.training.distributed import Processes
+from offramp.training.processes import Processes
+from offramp.training.samples import Batch, Samples
 from offramp.training.teacher import Teacher
 
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
@@ -112,7 +113,6 @@ def record(  # noqa: PLR0913 - all but the first three by name
         return [logits.to(_DTYPES[dtype]), batch[1]]
 
     with (
-        processes.together(),
         torch.no_grad(),
         evaluating(network),
         kept_randomness(),

@@ -46,4 +46,4 @@ def cascade():
 
 @pytest.fixture
 def quick():
-    return TrainConfig(epochs=3, batch_size=16, learning_rate=0.01)
+    return TrainConfig(epochs=3, batch_size=16, learning_rate=0.01, precision="float32")

@@ -19,7 +19,8 @@ from torch.utils.data import TensorDataset
 from offramp.errors import ConfigError, OfframpError
 from offramp.networks import attach
 from offramp.record import record
-from offramp.training import TrainConfig, distributed, train
+from offramp.training import TrainConfig, train
+from offramp.training.processes import Processes
 
 torch.set_num_threads(1)
 
@@ -61,6 +62,7 @@ def shared(folder):
         batch_size=32,
         learning_rate=0.01,
         patience=None,
+        precision="float32",
         tensorboard=False,
     )
     train(whole, make_data(), config=config)
@@ -74,14 +76,13 @@ def shared(folder):
 
 
 def ended_by(name, folder):
-    """First a mistake of the first process alone; then the second stops in mid-training."""
-    distributed.BEAT, distributed.SILENCE, distributed.GRACE = 0.2, 3.0, 1.0
+    """First a mistake of the first process alone; then the second dies in mid-training."""
 
     def fail():
         raise ConfigError("nothing can be written")
 
     try:
-        distributed.Processes.here().first(fail)
+        Processes.here().first(fail)
     except OfframpError as error:
         text = f"{type(error).__name__}: {error}"
         (folder / f"error-{rank()}.txt").write_text(text)

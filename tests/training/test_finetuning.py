@@ -15,9 +15,9 @@ from offramp.networks.architectures.vit import TransformerBlock
 from offramp.record import as_teacher
 from offramp.training import Distillation, Teacher, TrainConfig, train
 from offramp.training.batches import grouped_by_length, smoothed
+from offramp.training.config import RECIPES, find_recipe
 from offramp.training.optimizer import WeightAverage, make_optimizer
 from offramp.training.precision import training_autocast
-from offramp.training.recipes import RECIPES, find_recipe
 
 
 def test_the_average_is_that_of_the_weights_after_each_step():
@@ -180,7 +180,7 @@ def test_weights_scale_the_exits_of_distillation():
         for weights in ([1, 1, 0], [0, 0, 1], [0.5, 0.5, 2])
     )
     torch.testing.assert_close(both, 0.5 * first + 2 * last)
-    with pytest.raises(ConfigError, match="one number for each of the 3 exits, got 2"):
+    with pytest.raises(ConfigError, match="`weights` must have 3 entries, one per exit, got 2"):
         Distillation(weights=[1, 1])(logits, labels)
 
 
@@ -233,7 +233,7 @@ def test_an_unknown_recipe_names_the_known_ones():
         ({"head_rate": 0}, "`head_rate` must be above 0, got 0"),
         ({"averaging": 1.0}, r"`averaging` must lie in \[0, 1\), got 1.0"),
         ({"label_smoothing": -0.1}, r"`label_smoothing` must lie in \[0, 1\), got -0.1"),
-        ({"image_sizes": (0, 8)}, r"`image_sizes` must be numbers of pixels, at least 1"),
+        ({"image_sizes": (0, 8)}, "`image_sizes` must be a whole number of at least 1, got 0"),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):

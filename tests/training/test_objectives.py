@@ -168,7 +168,7 @@ def test_temperature_stays_finite_for_two_classes():
         (lambda: Distillation(temperature=0), "`temperature` must be above 0"),
         (
             lambda: Joint([1, 1])(torch.zeros(2, 3, 4), torch.tensor([0, 1])),
-            "one number for each of the 3 exits, got 2",
+            "`weights` must have 3 entries, one per exit, got 2",
         ),
         (
             lambda: exit_losses(torch.zeros(2, 3, 4), torch.zeros(2, 5)),

@@ -16,9 +16,11 @@ from torch.utils.data import (
 )
 
 from offramp.errors import ConfigError, LedgerError, MissingExtraError, SplitError
-from offramp.networks import EarlyExitNetwork, attach, build
+from offramp.networks import EarlyExitNetwork, TextInput, attach, build
 from offramp.training import OBJECTIVES, TrainConfig, TrainHistory, frozen, train
-from offramp.training.loop import PhaseRun, Schedule
+from offramp.training.config import default_learning_rate
+from offramp.training.loop import PhaseRun
+from offramp.training.schedule import Schedule
 
 
 def weights(network):
@@ -274,6 +276,26 @@ def test_schedule_ends_low_and_restarts_high():
     assert sum(Schedule(epochs=60, warmup=5, cycle=50).cycles()) == pytest.approx(55)
 
 
+def test_the_learning_rate_follows_the_network_unless_given(tmp_path):
+    def rate(network, freeze_backbone=False, **settings):
+        return default_learning_rate(network, TrainConfig(**settings), freeze_backbone)
+
+    convolutional = build("convnet", num_classes=3, image_size=8)
+    assert rate(convolutional) == 0.01
+    assert rate(build("vit-mini", 3, 16, depth=1, width=8, heads=1)) == 0.001
+    saved = EarlyExitNetwork.load(convolutional.save(tmp_path))
+    assert rate(saved) == 0.001
+    assert rate(saved, head_rate=8.0) == 0.0005
+    saved.inputs = TextInput(max_length=5, vocabulary=9)
+    assert [rate(saved), rate(saved, freeze_backbone=True)] == [0.0001, 0.001]
+
+
+def test_one_learning_rate_is_used_and_written_down(data, tmp_path):
+    network = build("convnet", num_classes=3, image_size=8)
+    train(network, data, config=TrainConfig(epochs=1), folder=tmp_path)
+    assert json.loads((tmp_path / "train.json").read_text())["learning_rate"] == 0.01
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -281,9 +303,12 @@ def test_schedule_ends_low_and_restarts_high():
         ({"patience": 0}, "`patience` must be a whole number of at least 1"),
         ({"learning_rate": 0}, "`learning_rate` must be above 0"),
         ({"weight_decay": -1}, "`weight_decay` must be at least 0"),
-        ({"clip_norm": 0}, "`clip_norm` must be above 0, or None"),
-        ({"stopping_share": 1}, "say patience=None"),
-        ({"precision": "int8"}, "`precision` must be auto, float32, bfloat16, float16, got"),
+        ({"clip_norm": 0}, "`clip_norm` must be above 0, got 0"),
+        ({"stopping_share": 1}, r"`stopping_share` must lie in \(0, 1\), got 1"),
+        (
+            {"precision": "int8"},
+            "`precision` must be one of auto, float32, bfloat16, float16, got",
+        ),
     ],
 )
 def test_impossible_settings_are_named(settings, message):

@@ -137,7 +137,7 @@ def _run(
 ) -> None:
     from offramp.machine import find_device
     from offramp.studies import plan_run, run
-    from offramp.training.distributed import Processes
+    from offramp.training.processes import Processes
 
     chosen: dict[str, Any] = {
         "scale": scale,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from offramp import check
 from offramp.cli.console import err, out
 from offramp.cli.options import (
     Device,
@@ -110,8 +111,8 @@ def train_command(
         float | None,
         typer.Option(
             help="At the top of the schedule. Default: 0.01 for convolutional networks trained "
-            "from scratch, 0.0001 for text encoders, 0.0005 for images with the recipe finetune, "
-            "0.001 for all others."
+            "from scratch, 0.0001 for text encoders, 0.0005 with a rate of their own for the "
+            "heads, as in the recipe finetune, 0.001 for all others."
         ),
     ] = None,
     head_rate: Annotated[
@@ -191,8 +192,8 @@ def train_command(
     from offramp.networks import build_for_data
     from offramp.networks.backbones import BUILDERS
     from offramp.training import train
-    from offramp.training.distributed import Processes
-    from offramp.training.recipes import find_recipe
+    from offramp.training.config import find_recipe
+    from offramp.training.processes import Processes
 
     taught_how = _teaching(teacher, teacher_share, teacher_temperature)
     chosen = find_recipe(recipe)
@@ -209,25 +210,20 @@ def train_command(
         chosen.config_with(
             epochs=epochs,
             batch_size=batch_size,
+            learning_rate=learning_rate,
             head_rate=head_rate,
             averaging=averaging,
             label_smoothing=label_smoothing,
         ),
-        learning_rate=chosen.config.learning_rate if learning_rate is None else learning_rate,
         image_sizes=sizes if len(sizes) > 1 else (),
         patience=chosen.config.patience if patience is None else patience or None,
         device=device,
         precision=to_precision(precision, find_device(device)),
-        channels_last=True,
         workers=workers,
         seed=seed,
     )
     samples = source.load().train
     is_image = isinstance(samples[0][0], Tensor)
-    if learning_rate is None:
-        tuned = chosen.config.learning_rate if recipe == "finetune" and is_image else None
-        rate = _learning_rate(network, is_image or freeze_backbone, tuned)
-        config = replace(config, learning_rate=rate)
     if saved:
         _check_unchanged(exits, head)
         made = load_network(Path(network))
@@ -239,7 +235,7 @@ def train_command(
     augment = augment or (chosen.augment if is_image else "none")
     taught = None if teacher is None else _taught(teacher, taught_how, samples, made)
     processes = Processes.here(find_device(device))
-    with _explaining_how_to_resume(folder), processes.together():
+    with _explaining_how_to_resume(folder):
         processes.first(lambda: source.save(folder))
         history = train(
             made,
@@ -260,16 +256,14 @@ def _teaching(
     teacher: Path | None, share: float | None, temperature: float | None
 ) -> dict[str, float]:
     """The settings of a teacher that were given."""
-    from offramp.training.teacher import check_share, check_temperature
-
     given = {"share": share, "temperature": temperature}
     found = {name: value for name, value in given.items() if value is not None}
     if teacher is None and found:
         raise ConfigError(f"--teacher-{next(iter(found))} needs --teacher")
     if share is not None:
-        check_share(share, "--teacher-share")
+        check.within("--teacher-share", share, 0, 1)
     if temperature is not None:
-        check_temperature(temperature, "--teacher-temperature")
+        check.positive("--teacher-temperature", temperature)
     return found
 
 
@@ -353,7 +347,7 @@ def record_command(
         Path | None, typer.Option("--out", help="Where to write. Default: RUN/ledgers.")
     ] = None,
     splits: Annotated[str, typer.Option(help="Comma-separated.")] = "held_out,val,test",
-    dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
+    dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float32",
     domain: Domain = None,
     tokenizer: TokenizerName = None,
     device: Device = "auto",
@@ -368,7 +362,7 @@ def record_command(
     from offramp.machine import find_device, keep_memory, to_precision
     from offramp.record import record
     from offramp.serving.answers import network_folder
-    from offramp.training.distributed import Processes
+    from offramp.training.processes import Processes
 
     keep_memory()
     network = load_network(run)
@@ -511,21 +505,6 @@ def _where(exits: str) -> str | int | list[str]:
     if exits in ("every-block", "auto"):
         return exits
     return int(exits) if exits.isdigit() else [name.strip() for name in exits.split(",")]
-
-
-def _learning_rate(network: str, robust: bool, tuned: float | None) -> float:
-    """Networks with batch norm take a higher rate than others, pretrained text encoders a lower.
-
-    Args:
-        network: Name of the network.
-        robust: False if the layers of a text encoder are trained.
-        tuned: That of the recipe for pretrained image networks, where it is the one.
-    """
-    if not robust:
-        return 0.0001
-    if network in ARCHITECTURES:
-        return 0.001 if network.startswith("vit") else 0.01
-    return tuned or 0.001
 
 
 def _dtype(name: str) -> Literal["float16", "float32"]:

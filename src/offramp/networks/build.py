@@ -61,7 +61,9 @@ def build(
     inputs = getattr(backbone, "inputs", None)  # one of the user's own need not say
     if not isinstance(inputs, ImageInput):
         inputs = ImageInput(image_size, image_size, channels)
-    return attach_to(Backbone(backbone, name, settings, inputs), at, num_classes, head)
+    network = attach_to(Backbone(backbone, name, settings, inputs), at, num_classes, head)
+    network.is_new = name in ARCHITECTURES
+    return network
 
 
 def _taken(builder: Builder, **settings: Any) -> dict[str, Any]:  # noqa: ANN401

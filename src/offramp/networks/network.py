@@ -131,6 +131,7 @@ class EarlyExitNetwork(nn.Module):
         self.starts = tuple(starts)
         self.origin: Origin | None = None
         self.members: tuple[EarlyExitNetwork, ...] = ()  # of a chain
+        self.is_new = False  # whether its weights are random, as `build` makes them
 
     @property
     def num_exits(self) -> int:

@@ -14,7 +14,7 @@ from offramp.networks import EarlyExitNetwork, build_for_data
 from offramp.progress import console
 from offramp.studies.cache import Cache
 from offramp.studies.settings import DataSettings, NetworkSettings, TrainSettings
-from offramp.training.distributed import ALONE, Processes
+from offramp.training.processes import ALONE, Processes
 
 
 @dataclass

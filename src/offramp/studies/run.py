@@ -22,7 +22,7 @@ from offramp.studies.pipeline import Pipeline, make_pipeline
 from offramp.studies.results import Experiment, hopeless_strip
 from offramp.studies.steps import RecordStep, Step, TrainStep
 from offramp.studies.study import Study, read_study
-from offramp.training.distributed import Processes
+from offramp.training.processes import Processes
 
 
 @dataclass(frozen=True)
@@ -100,22 +100,20 @@ def run(
     Raises:
         ConfigError: A mistake in the file; the message names it.
         DataError: Data are missing; raised before anything is trained.
-        ProcessError: Another process failed or died.
     """
     processes = Processes.here(find_device(device))
-    with processes.together():
-        context = Context(Cache(cache), progress and processes.is_main, processes, device)
-        pipeline = _pipeline(study, scale, changes, only, context)
-        context.say(f"running {pipeline.study.name} on {_device(pipeline.study, context)}")
-        folder = _folder(pipeline.study, out)
-        check_target(folder)
-        done: list[str] = []
-        if processes.first(lambda: _is_reported(pipeline, folder, context.cache)):
-            context.say("everything is there already; nothing was done")
-        else:
-            processes.first(lambda: pipeline.check(context))
-            done = _do_steps(pipeline, context)
-            done += processes.first(lambda: _report(pipeline, context, folder))
+    context = Context(Cache(cache), progress and processes.is_main, processes, device)
+    pipeline = _pipeline(study, scale, changes, only, context)
+    context.say(f"running {pipeline.study.name} on {_device(pipeline.study, context)}")
+    folder = _folder(pipeline.study, out)
+    check_target(folder)
+    done: list[str] = []
+    if processes.first(lambda: _is_reported(pipeline, folder, context.cache)):
+        context.say("everything is there already; nothing was done")
+    else:
+        processes.first(lambda: pipeline.check(context))
+        done = _do_steps(pipeline, context)
+        done += processes.first(lambda: _report(pipeline, context, folder))
     comparisons = {each.name: each.comparison.load(context) for each in pipeline.experiments}
     tables = {each.name: _beside_paper(pipeline, each, context) for each in pipeline.experiments}
     tables |= {step.name: list(step.load(context).tables) for step in pipeline.analyses}

@@ -1,6 +1,6 @@
 """Training networks with exits: one loop, one small class per training method."""
 
-from offramp.training.config import TrainConfig
+from offramp.training.config import RECIPES, Recipe, TrainConfig
 from offramp.training.history import TrainHistory
 from offramp.training.objectives import (
     Distillation,
@@ -12,7 +12,6 @@ from offramp.training.objectives import (
     ZeroTimeWaste,
     exit_losses,
 )
-from offramp.training.recipes import RECIPES, Recipe
 from offramp.training.teacher import Teacher
 from offramp.training.train import OBJECTIVES, train
 

@@ -11,10 +11,11 @@ from offramp.errors import ConfigError
 from offramp.networks.heads import BackboneHead, Head
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import evaluating, take
-from offramp.training.batches import Batch, Samples, compute_rows, moved
+from offramp.training.batches import compute_rows, moved
 from offramp.training.config import TrainConfig
-from offramp.training.distributed import Processes
 from offramp.training.objectives import Objective, Phase, TrainedPart
+from offramp.training.processes import Processes
+from offramp.training.samples import Batch, Samples
 
 
 def trained_modules(network: EarlyExitNetwork, part: TrainedPart) -> list[nn.Module]:

@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import accumulate
-from math import cos, isfinite, pi
+from math import isfinite
 from typing import Any, TypeAlias
 
 import torch
@@ -17,8 +16,6 @@ from offramp.machine import describe_device, to_precision
 from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import Progress
 from offramp.training.batches import (
-    Batch,
-    Samples,
     check_targets,
     grouped_by_length,
     moved,
@@ -40,83 +37,15 @@ from offramp.training.checkpoint import (
     weights,
 )
 from offramp.training.config import TrainConfig
-from offramp.training.distributed import Processes
 from offramp.training.frozen import cache_features, can_split, training_mode
 from offramp.training.history import HistoryWriter, TrainHistory
 from offramp.training.objectives import Objective, Phase, exit_losses
 from offramp.training.optimizer import WeightAverage, make_optimizer
 from offramp.training.precision import training_autocast
+from offramp.training.processes import Processes
+from offramp.training.samples import Batch, Samples
+from offramp.training.schedule import Schedule
 from offramp.training.teacher import Teacher
-
-_LEAST = 0.01  # of the full learning rate, at the end of a cycle
-_GROWTH = 2  # of each cycle over the one before
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A factor on the learning rate, as a function of the epochs that are done.
-
-    It is a pure function: nothing has to be restored when a run is resumed.
-
-    Args:
-        epochs: At which training ends.
-        warmup: Epochs over which the factor rises linearly; at most a fifth of `epochs`.
-        cycle: Length of the first cosine cycle; each next one is twice as long. As many cycles
-            as fit are stretched to end with the last epoch: stopping in the middle of one would
-            leave the learning rate high.
-
-    Example:
-        >>> schedule = Schedule(epochs=10, warmup=2, cycle=50)
-        >>> [round(schedule.factor(epoch), 3) for epoch in (0, 1, 2, 6, 10)]
-        [0.0, 0.5, 1.0, 0.505, 0.01]
-        >>> Schedule(epochs=160, warmup=5, cycle=50).cycles()
-        [51.666..., 103.333...]
-    """
-
-    epochs: int
-    warmup: float
-    cycle: float
-
-    @property
-    def warmup_epochs(self) -> float:
-        """The warm-up, shortened if training is short."""
-        return min(self.warmup, self.epochs / 5)
-
-    def cycles(self) -> list[float]:
-        """Lengths of the cosine cycles, in epochs."""
-        room = self.epochs - self.warmup_epochs
-        lengths = [self.cycle]
-        while sum(lengths) + lengths[-1] * _GROWTH <= room:
-            lengths.append(lengths[-1] * _GROWTH)
-        return [length * room / sum(lengths) for length in lengths]
-
-    def restarts(self) -> list[int]:
-        """The numbers of whole epochs after which a cycle ends and another one begins.
-
-        Example:
-            >>> Schedule(epochs=1000, warmup=5, cycle=50).restarts()
-            [71, 204, 469]
-        """
-        ends = accumulate(self.cycles()[:-1], initial=self.warmup_epochs)
-        # A cycle that ends within an epoch is over before it: after it, the rate is high again.
-        return [int(end + 1e-9) for end in ends][1:]
-
-    def factor(self, epoch: float) -> float:
-        """The factor after `epoch` epochs, which need not be whole."""
-        if epoch < self.warmup_epochs:
-            return epoch / self.warmup_epochs
-        epoch -= self.warmup_epochs
-        cycles = self.cycles()
-        for length in cycles[:-1]:
-            if epoch < length:
-                return _cosine(epoch / length)
-            epoch -= length
-        return _cosine(min(epoch / cycles[-1], 1.0))
-
-
-def _cosine(share: float) -> float:
-    return _LEAST + (1 - _LEAST) * (1 + cos(pi * share)) / 2
-
 
 AugmentFunction: TypeAlias = Callable[[Any, Tensor, int, torch.Generator], tuple[Any, Tensor]]
 
@@ -200,6 +129,8 @@ class PhaseRun:
         self.schedule = Schedule(
             self.config.epochs, self.config.warmup_epochs, self.config.restart_epochs
         )
+        assert self.config.learning_rate is not None, "`train` chooses one"
+        self.highest_rate = self.config.learning_rate
         self.names = {id(p): name for name, p in self.network.named_parameters()}
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(self.network, self.config)
@@ -290,7 +221,7 @@ class PhaseRun:
             check_targets(targets, self.network.num_classes)
         targets = smoothed(targets, self.network.num_classes, self.config.label_smoothing)
         done = self.place.epoch * steps + self.place.step + 1
-        rate = self.config.learning_rate * self.schedule.factor(done / steps)
+        rate = self.highest_rate * self.schedule.factor(done / steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["times"]
         logits = self._forward(inputs)
@@ -343,8 +274,7 @@ class PhaseRun:
             "phase": self.phase.name,
             "epoch": self.place.epoch,
             "loss": loss / samples,
-            "learning_rate": self.config.learning_rate
-            * self.schedule.factor(self.place.epoch + 1),
+            "learning_rate": self.highest_rate * self.schedule.factor(self.place.epoch + 1),
             "train_accuracy": [each / samples for each in correct],
             "seconds": round(self.place.seconds, 3),
             "device": describe_device(self.processes.device),
@@ -396,14 +326,11 @@ class PhaseRun:
         return {"accuracy": shares[:exits], "exit_losses": shares[exits:]}
 
     def _totals(self, sums: list[float]) -> list[float]:
+        """Sums over all processes; one without any batch has no numbers of its own."""
         if self.processes.world == 1:
             return sums
-        # A process without any batch does not know how many numbers the others have.
-        size = torch.tensor([len(sums)], device=self.processes.device)
-        longest = max(int(each) for each in self.processes.gather(size, 1))
-        padded = torch.zeros(longest, dtype=torch.float64, device=self.processes.device)
-        padded[: len(sums)] = torch.tensor(sums, dtype=torch.float64)
-        totals: list[float] = self.processes.total(padded).tolist()
+        mine = torch.tensor(sums, dtype=torch.float64, device=self.processes.device)
+        totals: list[float] = torch.stack(self.processes.gather(mine)).sum(0).tolist()
         return totals
 
     def _batches(self, epoch: int) -> list[Tensor]:
@@ -434,7 +361,6 @@ class PhaseRun:
 
     def _use_features(self) -> None:
         self.run.progress.start("features", total=len(self.samples))
-
         found = cache_features(
             self.network,
             self.phase,

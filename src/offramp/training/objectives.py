@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from offramp import check
 from offramp.errors import ConfigError
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, map_leaves
-from offramp.training.distributed import mean_over_processes
+from offramp.training.processes import mean_over_processes
 
 LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 TrainedPart: TypeAlias = Literal["network", "backbone", "heads", "cascade"]
@@ -135,11 +136,7 @@ def weighted_sum(losses: Tensor, weights: Sequence[float] | None) -> Tensor:
     """
     if weights is None:
         return losses.sum()
-    if len(weights) != len(losses):
-        raise ConfigError(
-            f"`weights` must have one number for each of the {len(losses)} exits, got "
-            f"{len(weights)}"
-        )
+    check.same_length("weights", weights, losses, "exit")
     return (losses * torch.tensor(weights, device=losses.device)).sum()
 
 
@@ -298,14 +295,10 @@ class Distillation(Objective):
     name: ClassVar[str] = "distillation"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ConfigError(f"`share` must lie in [0, 1], got {self.share}")
-        if not 0 < self.confidence <= 1:
-            raise ConfigError(f"`confidence` must lie in (0, 1], got {self.confidence}")
-        if not self.growth >= 1:
-            raise ConfigError(f"`growth` must be at least 1, got {self.growth}")
-        if not self.temperature > 0:
-            raise ConfigError(f"`temperature` must be above 0, got {self.temperature}")
+        check.within("share", self.share, 0, 1)
+        check.within("confidence", self.confidence, 0, 1, ends="(]")
+        check.at_least("growth", self.growth, 1)
+        check.positive("temperature", self.temperature)
         self.weights = checked_weights(self.weights)
         self.temperature_ = self.temperature
 

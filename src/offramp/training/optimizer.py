@@ -22,7 +22,7 @@ def make_optimizer(network: EarlyExitNetwork, config: TrainConfig) -> torch.opti
         config: How to train.
 
     Returns:
-        The optimiser; a group's `times` is what the learning rate has to be multiplied by.
+        The optimiser. The loop sets its learning rate in every step, times a group's `times`.
     """
     new = (head for head in network.heads if not isinstance(head, BackboneHead))
     heads = {id(parameter) for head in new for parameter in head.parameters()}
@@ -36,8 +36,7 @@ def make_optimizer(network: EarlyExitNetwork, config: TrainConfig) -> torch.opti
         [
             {"params": parameters, "times": times, "weight_decay": decay}
             for (times, decay), parameters in groups.items()
-        ],
-        config.learning_rate,
+        ]
     )
 
 

@@ -1,12 +1,12 @@
 """`Teacher`: what a stronger network says of the training data, as part of the targets."""
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from offramp import check
 from offramp.data.augmentation import as_probabilities
 from offramp.errors import ConfigError
 
@@ -42,8 +42,8 @@ class Teacher:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        check_share(self.share, "`share`")
-        check_temperature(self.temperature, "`temperature`")
+        check.within("share", self.share, 0, 1)
+        check.positive("temperature", self.temperature)
         logits = torch.as_tensor(self.logits).detach().float().cpu()
         labels = torch.as_tensor(self.labels).cpu().long()
         if logits.ndim != 2 or labels.shape != logits.shape[:1]:
@@ -97,15 +97,3 @@ class Teacher:
             "share": self.share,
             "temperature": self.temperature,
         }
-
-
-def check_share(share: float, name: str) -> None:
-    """Raise unless a teacher's share lies in [0, 1]."""
-    if not 0 <= share <= 1:
-        raise ConfigError(f"{name} must lie in [0, 1], got {share}")
-
-
-def check_temperature(temperature: float, name: str) -> None:
-    """Raise unless a temperature is above 0 and finite."""
-    if not (temperature > 0 and isfinite(temperature)):
-        raise ConfigError(f"{name} must be above 0, got {temperature}")

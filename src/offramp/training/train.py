@@ -13,10 +13,8 @@ from offramp.machine import describe_device, device_for, device_of, to_precision
 from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import Progress, showing
 from offramp.storage import sweep, write_text
-from offramp.training.batches import Samples
 from offramp.training.checkpoint import Checkpoints, Place, fill, kept_randomness, weights
-from offramp.training.config import TrainConfig
-from offramp.training.distributed import Processes
+from offramp.training.config import TrainConfig, default_learning_rate
 from offramp.training.frozen import only_heads, training_only
 from offramp.training.history import HistoryWriter, TrainHistory
 from offramp.training.loop import AugmentFunction, PhaseRun, Run
@@ -30,6 +28,8 @@ from offramp.training.objectives import (
     PlainObjective,
     ZeroTimeWaste,
 )
+from offramp.training.processes import Processes
+from offramp.training.samples import Samples
 from offramp.training.teacher import Teacher
 
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -76,7 +76,7 @@ def train(  # noqa: PLR0913 - all but the first four by name
 
     With a `folder`, checkpoints are written there, and the same call resumes an interrupted run,
     to bitwise the same weights on the same machine. Under `torchrun` or `accelerate launch`, the
-    processes share the work, and stop if one of them dies.
+    processes share the work.
 
     Args:
         network: Trained in place, on the device that `config` says; it stays there.
@@ -105,7 +105,6 @@ def train(  # noqa: PLR0913 - all but the first four by name
         ConfigError: Settings, data and network do not go together; or the folder holds a run with
             other settings.
         SplitError: The data say that they are not for training.
-        ProcessError: Another process failed or died.
 
     Example:
         >>> from torch.utils.data import TensorDataset
@@ -124,7 +123,10 @@ def train(  # noqa: PLR0913 - all but the first four by name
     phases = only_heads(network, chosen) if freeze_backbone else chosen.phases(network)
     processes = Processes.here(device_for(network, config.device))
     precision = to_precision(config.precision, processes.device)
-    config = replace(config, precision=precision)
+    rate = config.learning_rate
+    if rate is None:
+        rate = default_learning_rate(network, config, freeze_backbone)
+    config = replace(config, precision=precision, learning_rate=rate)
     command = _command(network, samples, chosen, config)
     command |= {"augment": _name(augment), "freeze_backbone": freeze_backbone}
     command["processes"] = processes.world
@@ -133,7 +135,6 @@ def train(  # noqa: PLR0913 - all but the first four by name
         command["teacher"] = teacher.describe()
     where = None if folder is None else Path(folder)
     with (
-        processes.together(),
         kept_randomness(),
         showing(processes.is_main and progress) as shown,
     ):
