@@ -31,8 +31,8 @@ from offramp.machine import keep_memory
 from offramp.networks import EarlyExitNetwork
 from offramp.report import plot_bench
 from offramp.timing.bench import WITHOUT, BenchConfig, BenchRow, bench
-from offramp.timing.probes import plain_policy
 from offramp.timing.profile import Profile
+from offramp.timing.runners import plain_policy
 
 SPLITS = ("held_out", "val", "test")
 

@@ -273,8 +273,8 @@ def test_whatever_is_timed_is_waited_for(place, monkeypatch, world_of_images):
     waits.clear()
     stages = list(runner.network.stages)
     with torch.no_grad():
-        stage_seconds(stages, world.inputs(4).to(place.name), turns=0)
-    assert waits == [place.name] * 2 * len(stages)  # before and after each of them
+        stage_seconds(stages, world.inputs(4).to(place.name), turns=1)
+    assert waits == [place.name] * (len(stages) + 2)  # before each of them, and around all
 
 
 def call(*words):

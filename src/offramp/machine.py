@@ -126,9 +126,9 @@ def describe_device(device: "torch.device") -> str:
 
 def synchronize(device: "torch.device") -> None:
     """Wait until a device has done all its work: calls return before it has, except on a CPU."""
-    import torch
-
     if device.type != "cpu":
+        import torch
+
         torch.accelerator.synchronize(device)
 
 

@@ -244,7 +244,7 @@ def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
         (
             "bench {p}/network {p}/policy --batch 90000000 --seconds 0.1",
             ConfigError,
-            "batch 90000000 takes about .* give more seconds, or a smaller --batch",
+            "batch 90000000 takes about .* give more seconds, or smaller batches",
         ),
         ("bench {p}/network {p}/policy --runtime tpu", ConfigError, "must be torch, onnx or"),
         ("bench {p}/other {p}/policy", OriginError, "record this network and fit"),

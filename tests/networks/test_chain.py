@@ -1,6 +1,7 @@
 """Several networks as one: each sees the images at its own size, and the last can run alone."""
 
 import json
+import time
 
 import pytest
 import torch
@@ -13,8 +14,8 @@ from offramp.networks import EarlyExitNetwork, attach, build, chain, count_macs
 from offramp.networks.passes import at_size
 from offramp.report import inspect
 from offramp.runtime import Runner
-from offramp.timing.probes import plain_policy
 from offramp.timing.profile import Profile, profile
+from offramp.timing.runners import plain_policy
 from offramp.training import GradientEquilibrium
 
 LAYERS = nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)
@@ -182,7 +183,7 @@ def test_whichever_network_comes_first_pays_for_the_call():
 
 
 def test_a_profile_of_a_chain_prices_the_last_network_alone(both, tmp_path):
-    found = profile(both, batch_size=[1, 8], seconds=0)
+    found = profile(both, batch_size=[1, 8], seconds=0, clock=time.process_time, progress=False)
     assert Profile.load(found.save(tmp_path)) == found
     costs = found.costs(8)
     assert costs.starts == (2,)

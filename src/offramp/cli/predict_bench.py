@@ -3,10 +3,8 @@
 import csv
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +29,6 @@ from offramp.cli.options import (
 from offramp.cli.train_record import load_network
 from offramp.errors import ConfigError
 from offramp.names import RUNTIMES
-from offramp.progress import ConsoleProgress
 from offramp.storage import atomic_path, check_fresh, check_target
 
 if TYPE_CHECKING:
@@ -43,8 +40,6 @@ if TYPE_CHECKING:
     from offramp.policy import Policy
     from offramp.runtime import Runner
 
-PROBED = 8  # samples that tell how long a large batch would take
-ALWAYS = 256  # batches up to this size are always timed
 DISTURBED = 0.25  # how much longer than the best the median turn of a profile may take
 SHOWN = 3  # failed inputs that are named
 
@@ -169,7 +164,6 @@ def profile_command(
     from offramp.timing.profile import profile
 
     made = _placed(network, device)
-    sizes = _timeable(made, sizes, seconds)
     chosen = None if policy is None else Policy.load(policy)
     source = Source.find(network, data, domain, tokenizer)
     inputs, _ = _samples(made, source, split, sizes)
@@ -239,18 +233,11 @@ def bench_command(
     if folder is not None:
         check_target(folder)
     made = _placed(network, device)
-    config = replace(config, batch_sizes=_timeable(made, config.batch_sizes, seconds))
     chosen = load_policy(policy, config.budgets[0] if config.budgets else None, "--budgets")
     source = Source.find(network, data, domain, tokenizer)
     inputs, labels = _samples(made, source, split, config.batch_sizes)
     rivals = {each.name: load_network(each) for each in rival or ()}
-    rows = []
-    with ConsoleProgress() as progress:
-        for number, name in enumerate(config.runtimes):
-            progress.step(number, len(config.runtimes), f"measuring in {name}")
-            rows += bench(made, chosen, inputs, labels, replace(config, runtimes=[name]), rivals)
-    for size in sorted(set(config.batch_sizes) - {row.batch_size for row in rows}):
-        _note(f"note: batch {size} is left out, it would take longer than --seconds {seconds:g}")
+    rows = bench(made, chosen, inputs, labels, config, rivals)
     out.show(bench_table(rows))
     if folder is not None:
         paths, missing = write_bench(rows, folder)
@@ -267,30 +254,6 @@ def _placed(network: Path, device: str) -> "EarlyExitNetwork":
     place = find_device(device)
     _note(f"running on {describe_device(place)}")
     return load_network(network).to(place)
-
-
-def _timeable(made: "EarlyExitNetwork", sizes: Sequence[int], seconds: float) -> list[int]:
-    """The batch sizes that can be timed in so many seconds, as a small batch tells."""
-    import torch
-
-    from offramp.machine import device_of
-    from offramp.training.batches import moved
-
-    if max(sizes) <= ALWAYS:
-        return list(sizes)
-    example = moved(made.example(PROBED), device_of(made))
-    with torch.no_grad():
-        made.eval()(example)
-        start = time.perf_counter()
-        made(example)
-        each = (time.perf_counter() - start) / PROBED
-    kept = [size for size in sizes if size <= ALWAYS or size * each <= 2 * seconds]
-    for size in sorted(set(sizes) - set(kept)):
-        text = f"batch {size} takes about {size * each:,.1f} s, longer than --seconds {seconds:g}"
-        if not kept:
-            raise ConfigError(f"{text} allows: give more seconds, or a smaller --batch")
-        _note(f"note: {text} allows, and is left out")
-    return kept
 
 
 def _runtimes(text: str) -> list[str]:

@@ -1,6 +1,5 @@
 """Putting exits on a backbone: `attach`."""
 
-import time
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 from torch import nn
 
 from offramp.errors import NetworkError
-from offramp.machine import device_of, synchronize
+from offramp.machine import device_of
 from offramp.networks.backbones import Backbone, BackboneModules, find_layout
 from offramp.networks.choose_heads import choose_heads
 from offramp.networks.heads import HeadMaker
@@ -18,6 +17,7 @@ from offramp.networks.layout import Layout
 from offramp.networks.macs import stage_macs
 from offramp.networks.network import EarlyExitNetwork, Origin
 from offramp.networks.state import State, evaluating, move_beside
+from offramp.timing.turns import Stopwatch, Timed, take_turns
 
 FEW = 4  # exits of `auto`, the last one among them: each one more gains less and is looked at
 
@@ -151,19 +151,20 @@ def _exits(layout: Layout, at: str | int | Sequence[str], state: State) -> list[
     return [blocks[index] for index in chosen[:-1]]
 
 
-def stage_seconds(stages: Sequence[nn.Module], state: State, turns: int = 5) -> list[float]:
-    """Seconds of modules that are run one after the other from `state`; the best of some turns."""
-    best, where = [float("inf")] * len(stages), device_of(nn.ModuleList(stages))
+def stage_seconds(stages: Sequence[nn.Module], state: State, turns: int = 6) -> list[float]:
+    """Seconds of modules that run one after the other from `state`, in their best turns."""
+    watch = Stopwatch(device=device_of(nn.ModuleList(stages)))
+
+    def run(state: State) -> None:
+        for stage in stages:
+            watch()
+            state = stage(state)
+
+    timed = Timed(run, [state], warm=0)
     with torch.inference_mode():
-        for _ in range(turns + 1):  # the first one also warms up
-            now = state
-            for number, stage in enumerate(stages):
-                synchronize(where)
-                start = time.perf_counter()
-                now = stage(now)
-                synchronize(where)
-                best[number] = min(best[number], time.perf_counter() - start)
-    return best
+        take_turns([[timed]], watch, least=turns)
+    seconds: list[float] = timed.best.tolist()
+    return seconds
 
 
 def evenly_in_cost(costs: Sequence[float], count: int) -> list[int]:

@@ -15,6 +15,7 @@ from offramp.networks.macs import count_macs, counting
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, evaluating, take
 from offramp.networks.weights import fingerprint
+from offramp.timing.turns import Stopwatch, Timed, take_turns
 
 TINY = 1e-30  # a probability; its logarithm is finite
 
@@ -155,11 +156,18 @@ class Member:
     ) -> None:
         """Time each stage on a batch and on parts of it; the fastest of several rounds counts."""
         sizes = sorted({max(1, samples // 2**power) for power in range(samples.bit_length())})
-        best = torch.full((len(sizes), self.stages), torch.inf, dtype=torch.float64)
-        for number, size in enumerate(sizes):
-            self._timed(inputs, size, clock)  # the first of a size also finds memory for it
-            for _ in range(rounds):
-                best[number] = best[number].minimum(self._timed(inputs, size, clock))
+        watch = Stopwatch(clock)
+
+        def run(rows: Tensor) -> None:
+            visit = self.visit(inputs, rows)
+            for stage in range(self.stages):
+                watch()
+                visit.batch(stage, rows)
+
+        timed = [Timed(run, [torch.arange(size)], warm=0) for size in sizes]
+        for each in timed:
+            take_turns([[each]], watch, least=rounds + 1)
+        best = np.array([each.best for each in timed])  # [S, stages]
         stages = tuple((best[-1] / samples).tolist())
         curves = tuple(
             tuple(seconds_left(sizes, column.tolist(), samples).tolist()) for column in best.T
@@ -168,17 +176,6 @@ class Member:
         # One item is all of its batch or nothing of it: costs are proportional.
         shrinking = (curves, free) if samples > 1 else ()
         self.costs = Costs(stages, (0.0,) * self.stages, unit="seconds", shrinking=shrinking)
-
-    def _timed(self, inputs: Any, size: int, clock: Callable[[], float]) -> Tensor:  # noqa: ANN401
-        """Seconds of each stage on the first items of a batch."""
-        rows = torch.arange(size)
-        start = clock()  # bringing inputs into the form of the model is its work too
-        visit, took = self.visit(inputs, rows), []
-        for stage in range(self.stages):
-            visit.batch(stage, rows)
-            took.append(clock() - start)
-            start += took[-1]
-        return torch.tensor(took, dtype=torch.float64)
 
     def visit(self, inputs: Any, rows: Tensor) -> "Visit":  # noqa: ANN401
         """A run over some items of a batch, by their growing positions, stage by stage."""

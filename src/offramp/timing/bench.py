@@ -19,18 +19,20 @@ from offramp.networks.state import batch_size as rows_of
 from offramp.networks.state import map_leaves
 from offramp.onnx.runner import OnnxRunner
 from offramp.policy import Policy
+from offramp.progress import Progress, showing
 from offramp.runtime.output import RunOutput
 from offramp.runtime.runner import Runner
-from offramp.timing.probes import (
-    Ticks,
-    Timed,
+from offramp.timing.profile import Profile, profile
+from offramp.timing.runners import (
+    TimedRunner,
     answered,
     batch_of,
+    check_runs,
     plain_policy,
     plainly,
     runner_of,
 )
-from offramp.timing.profile import Profile, profile
+from offramp.timing.turns import Stopwatch, Timed
 from offramp.training.batches import resized
 
 TURNS = 3  # of every candidate on every batch; the best counts
@@ -59,13 +61,7 @@ class BenchConfig:
     cuts: bool = True
 
     def __post_init__(self) -> None:
-        wrong = [runtime for runtime in self.runtimes if runtime not in RUNTIMES]
-        if wrong or not self.runtimes:
-            raise ConfigError(f"`runtimes` must be of torch and onnx, got {list(self.runtimes)}")
-        if not self.batch_sizes or min(self.batch_sizes) < 1:
-            raise ConfigError(
-                f"`batch_sizes` must be at least 1 each, got {list(self.batch_sizes)}"
-            )
+        check_runs(self.runtimes, self.batch_sizes, self.seconds)
 
 
 @dataclass(frozen=True)
@@ -98,15 +94,19 @@ class BenchRow:
 
 @dataclass
 class Candidate:
-    """Something that answers batches, and the best seconds that it took for each."""
+    """Something that answers batches, and the best seconds that it took for each of them."""
 
     name: str
     answer: Callable[[Any], RunOutput | Tensor]  # a batch -> with exits, or predictions `[n]`
     promised: Callable[..., float] | None = None  # batch size and exits -> share of the time
     image_size: int | None = None  # that it takes, where that is another one
-    best: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
     right: list[Tensor] = field(default_factory=list)
     exits: list[Tensor] = field(default_factory=list)
+
+    def timed(self, batches: Sequence[Any]) -> Timed:
+        """What to time on some batches, whose images are resized here."""
+        return Timed(self.answer, [resized(x, self.image_size) for x in batches])
 
     def note(self, answers: RunOutput | Tensor, labels: Tensor | None) -> None:
         """Keep what was answered."""
@@ -117,7 +117,7 @@ class Candidate:
             self.right.append(predictions == labels)
 
 
-def bench(
+def bench(  # noqa: PLR0913 - all but the first four by name
     network: EarlyExitNetwork,
     policy: Policy | Plan,
     inputs: Any,  # noqa: ANN401 - a batch as the network takes it
@@ -126,6 +126,7 @@ def bench(
     rivals: Mapping[str, nn.Module | Runner | OnnxRunner] | None = None,
     profiles: Mapping[str, Profile] | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    progress: bool | Progress = True,
 ) -> list[BenchRow]:
     """Time a policy beside its network without exits, cut at one exit, and smaller networks.
 
@@ -144,6 +145,7 @@ def bench(
             and in its own runtime only.
         profiles: By runtime, for what is promised; measured here if not given.
         clock: Seconds; `time.process_time` on a machine that others use, with one thread.
+        progress: Whether progress is shown, on stderr; or an `offramp.progress.Progress`.
 
     Returns:
         One row per runtime, batch size and candidate. A batch size at which a single turn would
@@ -158,7 +160,8 @@ def bench(
         >>> held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
         >>> policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val)
         >>> config = BenchConfig(["torch"], [8], seconds=0.1)
-        >>> rows = bench(network, policy.at(budget=0.6), images, labels, config)
+        >>> policy = policy.at(budget=0.6)
+        >>> rows = bench(network, policy, images, labels, config, progress=False)
         >>> [row.name for row in rows][:3]
         ['with exits', 'without exits', 'exit 0 alone']
     """
@@ -167,48 +170,42 @@ def bench(
         raise ConfigError("there are no samples to time anything on")
     network.settle(inputs)
     rows: list[BenchRow] = []
-    now = Ticks(clock, device_of(network)).now  # which waits for the device
-    for runtime in config.runtimes:
-        known = (profiles or {}).get(runtime)
-        sizes = sorted(config.batch_sizes)
-        if known is None:
-            decided = policy if isinstance(policy, Policy) else None
-            known = profile(
-                network,
-                decided,
-                runtime,
-                sizes,
-                config.threads,
-                inputs,
-                config.seconds,
-                clock,
-                progress=False,
-            )
-        with ExitStack() as stack:
+    watch = Stopwatch(clock, device_of(network))
+    with showing(progress) as bar:
+        for number, runtime in enumerate(config.runtimes):
+            bar.step(number, len(config.runtimes), f"measuring in {runtime}")
+            sizes = sorted(set(config.batch_sizes))
+            known = (profiles or {}).get(runtime)
+            if known is None:
+                decided = policy if isinstance(policy, Policy) else None
+                about = runtime, sizes, config.threads, inputs, config.seconds, clock
+                known = profile(network, decided, *about, progress=bar)
+                sizes = [size for size in sizes if size in known.sizes]
+            with ExitStack() as stack:
 
-            def opened(net: EarlyExitNetwork, by: Policy, runtime: str = runtime) -> Timed:
-                return stack.enter_context(runner_of(net, by, runtime, config.threads))
+                def opened(
+                    net: EarlyExitNetwork,
+                    by: Policy,
+                    runtime: str = runtime,
+                    stack: ExitStack = stack,
+                ) -> TimedRunner:
+                    return stack.enter_context(runner_of(net, by, runtime, config.threads))
 
-            chosen = _named(policy, config.budgets)
-            runners = {name: opened(network, each) for name, each in chosen.items()}
-            candidates = [
-                Candidate(name, partial(answered, runner), partial(known.promise, chosen[name]))
-                for name, runner in runners.items()
-            ]
-            full = next(iter(runners.values()))
-            candidates.append(Candidate(WITHOUT, partial(plainly, full)))
-            candidates += _cuts(network, config, opened)
-            candidates += _rivals(rivals or {}, runtime, batch_of(inputs, torch.arange(2)), opened)
-            for size in sizes:
-                batches = _batches(inputs, labels, size)
-                if size > sizes[0] and not _affordable(candidates, size, sizes, config.seconds):
-                    continue
-                _take_turns(candidates, batches, config.seconds, now)
-                rows += _rows(candidates, runtime, size)
+                candidates = [
+                    *_with_exits(network, _named(policy, config.budgets), known, opened),
+                    *_cuts(network, config, opened),
+                    *_rivals(rivals or {}, runtime, batch_of(inputs, torch.arange(2)), opened),
+                ]
+                for size in sizes:
+                    if not _affordable(candidates, size, sizes, config.seconds):
+                        bar.say(f"note: batch {size} takes too long in {runtime}: it is left out")
+                        continue
+                    _measure(candidates, _batches(inputs, labels, size), config.seconds, watch)
+                    rows += _rows(candidates, runtime, size)
     return rows
 
 
-Opened = Callable[[EarlyExitNetwork, Policy], Timed]
+Opened = Callable[[EarlyExitNetwork, Policy], TimedRunner]
 
 
 def _named(policy: Policy | Plan, budgets: Sequence[float]) -> dict[str, Policy]:
@@ -218,6 +215,19 @@ def _named(policy: Policy | Plan, budgets: Sequence[float]) -> dict[str, Policy]
             return {"with exits": policy}
         return {f"at {budget:.0%}": policy.at(budget=budget) for budget in budgets}
     return {f"at {budget:.0%}": policy[budget] for budget in budgets or policy.policies}
+
+
+def _with_exits(
+    network: EarlyExitNetwork, policies: Mapping[str, Policy], known: Profile, opened: Opened
+) -> list[Candidate]:
+    """The policies, and the network without exits in the runner of the first of them."""
+    runners = {name: opened(network, policy) for name, policy in policies.items()}
+    candidates = [
+        Candidate(name, partial(answered, runner), partial(known.promise, policies[name]))
+        for name, runner in runners.items()
+    ]
+    full = next(iter(runners.values()))
+    return [*candidates, Candidate(WITHOUT, partial(plainly, full))]
 
 
 def _cuts(network: EarlyExitNetwork, config: BenchConfig, opened: Opened) -> Iterator[Candidate]:
@@ -274,61 +284,49 @@ def _affordable(
     candidates: Sequence[Candidate], size: int, sizes: Sequence[int], seconds: float
 ) -> bool:
     """Whether one turn at this size takes no longer than all turns may, by those before."""
+    if size == sizes[0]:
+        return True
     before = max(each for each in sizes if each < size)
-    last = sum(sum(each.best) / max(len(each.best), 1) for each in candidates)
+    last = sum(sum(each.seconds) / max(len(each.seconds), 1) for each in candidates)
     return last * size / before <= max(seconds, 0.1) * 2
 
 
-def _take_turns(
+def _measure(
     candidates: Sequence[Candidate],
     batches: Sequence[tuple[Any, Tensor | None]],
     seconds: float,
-    clock: Callable[[], float],
+    watch: Stopwatch,
 ) -> None:
     """Fill in the best seconds of every candidate on as many batches as there is time for."""
     for each in candidates:
-        each.best, each.right, each.exits = [], [], []
-        _run(each, batches[0][0], clock)  # warm up
+        each.seconds, each.right, each.exits = [], [], []
     start, step = time.perf_counter(), max(1, STRETCH // rows_of(batches[0][0]))
     for first in range(0, len(batches), step):
-        stretch = batches[first : first + step]
+        inputs, labels = zip(*batches[first : first + step], strict=True)
+        timed = [each.timed(inputs) for each in candidates]
         for turn in range(TURNS):
-            for each in candidates:
-                _run(each, stretch[0][0], clock)  # after another one, caches are cold
-                for number, (x, labels) in enumerate(stretch, first):
-                    spent, answers = _run(each, x, clock)
-                    if turn:
-                        each.best[number] = min(each.best[number], spent)
-                        continue
-                    each.best.append(spent)
-                    each.note(answers, labels)
+            for candidate, each in zip(candidates, timed, strict=True):
+                answers = each.turn(watch)
+                for found, right in zip(answers, labels, strict=True) if not turn else ():
+                    candidate.note(found, right)
+        for candidate, each in zip(candidates, timed, strict=True):
+            candidate.seconds += each.by_batch.sum(axis=1).tolist()
         if time.perf_counter() - start > seconds:
             break
 
 
-def _run(
-    each: Candidate,
-    x: Any,  # noqa: ANN401
-    clock: Callable[[], float],
-) -> tuple[float, RunOutput | Tensor]:
-    x = resized(x, each.image_size)
-    start = clock()
-    answers = each.answer(x)
-    return clock() - start, answers
-
-
 def _rows(candidates: Sequence[Candidate], runtime: str, size: int) -> Iterator[BenchRow]:
-    (full,) = (sum(each.best) for each in candidates if each.name == WITHOUT)
+    (full,) = (sum(each.seconds) for each in candidates if each.name == WITHOUT)
     for each in candidates:
-        spent = sum(each.best)
+        spent = sum(each.seconds)
         yield BenchRow(
             runtime,
             size,
             each.name,
-            spent / (len(each.best) * size),
+            spent / (len(each.seconds) * size),
             spent / full,
             None if each.promised is None else each.promised(size),
             None if each.promised is None else each.promised(size, torch.cat(each.exits)),
             float(torch.cat(each.right).double().mean()) if each.right else None,
-            len(each.best) * size,
+            len(each.seconds) * size,
         )

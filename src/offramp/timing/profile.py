@@ -20,23 +20,15 @@ from offramp.errors import (
 )
 from offramp.ledger import Ledger
 from offramp.machine import describe_device, device_of, machine_name
-from offramp.names import RUNTIMES
 from offramp.networks.network import EarlyExitNetwork, check_has_exits
 from offramp.policy import Policy
 from offramp.progress import Progress, showing
 from offramp.replay import Price
 from offramp.schema import restore
 from offramp.storage import read_description, write_description
-from offramp.timing.probes import (
-    Probes,
-    Ticks,
-    Timed,
-    Timer,
-    plain_policy,
-    runner_of,
-    summary,
-    take_turns,
-)
+from offramp.timing.probes import Probes, figures_of
+from offramp.timing.runners import check_runs, plain_policy, runner_of, sizes_in_time
+from offramp.timing.turns import Stopwatch, take_turns
 
 VERSION = 2
 
@@ -239,7 +231,8 @@ def profile(  # noqa: PLR0913 - all but the first two by name
         batch_size: Of the batches to come; one or several. Smaller ones are measured too.
         threads: Of the runtime; what it uses now by default.
         inputs: Real samples, which matters for texts; made-up ones by default.
-        seconds: Approximate time to spend. Every size is measured at least twice.
+        seconds: Approximate time to spend. Every size is measured at least twice; one above 256
+            that alone would take twice as long as this is left out.
         clock: Seconds; `time.process_time` on a machine that others use, with one thread.
         progress: Whether progress is shown, on stderr; or an `offramp.progress.Progress`.
 
@@ -251,33 +244,26 @@ def profile(  # noqa: PLR0913 - all but the first two by name
         ([1, 2, 4], 'seconds')
     """
     check_has_exits(network, "a profile")
-    if runtime not in RUNTIMES:
-        raise ConfigError(f"`runtime` must be torch or onnx, got {runtime!r}")
     largest = [batch_size] if isinstance(batch_size, int) else list(batch_size)
-    if not largest or min(largest) < 1:
-        raise ConfigError(f"`batch_size` must be at least 1, got {batch_size}")
-    if not seconds >= 0:
-        raise ConfigError(f"`seconds` must not be negative, got {seconds}")
-    sizes = _sizes(largest)
-    if inputs is not None:
-        network.settle(inputs)
-    batch = network.example(sizes[-1]) if inputs is None else inputs
-    policy = plain_policy(network) if policy is None else policy
-    where = device_of(network) if runtime == "torch" else torch.device("cpu")
-    probes, ticks = Probes(network, policy, batch, sizes), Ticks(clock, where)
+    check_runs([runtime], largest, seconds)
     with ExitStack() as stack:
-
-        def opened(by: Policy) -> Timed:
-            return stack.enter_context(runner_of(network, by, runtime, threads, ticks))
-
-        runner = opened(probes.policy)
-        alone = None if probes.last_alone is None else opened(probes.last_alone)
-        back = None if probes.looking_back is None else opened(probes.looking_back)
-        used = getattr(runner, "threads", torch.get_num_threads())
-        with showing(progress) as bar:
-            bar.start(f"measuring in {runtime}", max(1, round(seconds)))
-            turns = take_turns(probes, Timer(runner, alone, back, ticks), seconds, bar)
-    found = summary(probes, turns)
+        bar = stack.enter_context(showing(progress))
+        if inputs is not None:
+            network.settle(inputs)
+        sizes = _sizes(sizes_in_time(network, largest, seconds, inputs, bar))
+        batch = network.example(sizes[-1]) if inputs is None else inputs
+        policy = plain_policy(network) if policy is None else policy
+        where = device_of(network) if runtime == "torch" else torch.device("cpu")
+        probes, watch = Probes(network, policy, batch, sizes), Stopwatch(clock, where)
+        runners = {
+            name: stack.enter_context(runner_of(network, each, runtime, threads, watch))
+            for name, each in probes.policies.items()
+        }
+        used = getattr(runners["own"], "threads", torch.get_num_threads())
+        timed = probes.timed(runners)
+        bar.start(f"measuring in {runtime}", max(1, round(seconds)))
+        groups = [list(paths.values()) for paths in timed.values()]
+        take_turns(groups, watch, seconds=seconds, advance=bar.advance)
     return Profile(
         runtime=runtime,
         threads=used,
@@ -288,7 +274,7 @@ def profile(  # noqa: PLR0913 - all but the first two by name
         decided_by=f"{policy.answer}, {policy.scorer}",
         sizes=sizes,
         starts=list(probes.starts),
-        **found,
+        **figures_of(probes, timed),
     )
 
 
