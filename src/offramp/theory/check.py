@@ -1,14 +1,13 @@
 """Check claims: on random worlds, and by a search for the smallest world where one fails."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from offramp.errors import ConfigError
-from offramp.evaluation.compare import Progress
 from offramp.report import ResultTable
 from offramp.report.tables import Cell
 from offramp.theory.calibration import Exits
@@ -22,6 +21,9 @@ CLEAR = 1e-6  # a deviation that rounding cannot explain
 LARGEST_RANDOM = Size(6, 5, 4)
 BATCH = 500  # worlds of one size that are computed together
 ATTEMPTS = 200  # batches without a single world that a claim is about
+
+Progress = Callable[[int, int, str], None]
+"""Called with the claims done, the claims in all, and the one that is checked."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,6 @@ from torch import nn
 
 from offramp.data import MixtureData, mixture
 from offramp.errors import ConfigError
-from offramp.evaluation.compare import Progress
 from offramp.ledger import Ledger
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.heads import LinearHead, Pool
@@ -26,6 +25,7 @@ from offramp.report import ResultTable
 from offramp.report.tables import Cell
 from offramp.scorers import Corrector, History
 from offramp.targets import stop_target
+from offramp.theory.check import Progress
 from offramp.theory.risks import excess_risk, stopping_probability
 from offramp.theory.worlds import World
 from offramp.training import TrainConfig, train
