@@ -27,7 +27,7 @@ macs = count_macs(network, images)
 seconds = offramp.profile(network, batch_size=8, inputs=images, seconds=1).costs(batch_size=8)
 print(f"{'exit':32} {'MACs':>12} {'of the whole':>13} {'microseconds':>13}")
 for name, cost, time in zip(network.exit_names, macs.cumulative, seconds.cumulative, strict=True):
-    share = cost / macs.reference
+    share = cost / macs.mean_reference
     print(f"{name:32} {int(cost):12,} {share:13.0%} {time * 1e6:13.0f}")
 
 # The steps that a runtime loops over: here the more confident half of the images leaves.

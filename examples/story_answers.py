@@ -27,7 +27,7 @@ from torch import Tensor
 import offramp
 from offramp import Guarantee, Ledger, Method, Policy, certify
 from offramp.component import EVERY_KIND, current_exit_only
-from offramp.costs import SampleCosts
+from offramp.costs import Costs
 from offramp.errors import GuaranteeError
 from offramp.evaluation.bootstrap import Interval, Resamples
 from offramp.evaluation.columns import accuracy_column
@@ -129,7 +129,7 @@ def cascade_ledger(arrays: Arrays, split: str) -> Ledger:
     return Ledger.from_answers(
         log_confidence=arrays["log_confidence"],
         correct=arrays["correct"],
-        costs=SampleCosts.of_members(arrays["cost_usd"], "dollars"),
+        costs=Costs.of_members(arrays["cost_usd"], "dollars"),
         split=split,
         network="llama cascade",
     )
@@ -254,7 +254,7 @@ def thinking(quick: bool, splits: int, resplits: int) -> None:
     ledger = Ledger(
         arrays["logits"],
         arrays["labels"],
-        SampleCosts.from_cumulative(arrays["tokens"], "tokens"),
+        Costs.from_cumulative(arrays["tokens"], "tokens"),
         split="all",
         groups=arrays["groups"],
         network="a model that thinks",
@@ -295,12 +295,11 @@ def mean_and_error(values: Sequence[Sequence[float]]) -> tuple[list[float], list
 
 def constant_threshold(test: Ledger, threshold: float, full: float) -> list[float]:
     """Gain over the full chain and cost of stopping at a fixed confidence (DEER)."""
-    assert test.sample_costs is not None
     sure = test.logits.softmax(dim=2).amax(dim=2) >= threshold
     sure[:, -1] = True
     exits = sure.int().argmax(dim=1, keepdim=True)
     right = test.logits.argmax(dim=2).gather(1, exits).squeeze(1) == test.labels
-    paid = test.sample_costs.cumulative.gather(1, exits).mean() / test.reference_cost
+    paid = test.cost_model.cumulative.gather(1, exits).mean() / test.reference_cost
     return [float(right.double().mean()) - full, float(paid)]
 
 

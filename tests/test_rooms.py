@@ -25,6 +25,7 @@ ROOT_ROOMS = [
         "machine",
         "progress",
         "costs",
+        "batch_times",
         "component",
         "metrics",
     ),

@@ -28,7 +28,7 @@ def test_sessions_on_a_stream_decide_as_the_ledger_does_and_cut_the_thinking(exa
     ledger = example.record(server, questions)
     held_out, val, test = ledger.partition()
     policy = Policy(MaxProbability()).fit(held_out).tune(val).at(budget=0.5)
-    exits, costs = policy.decide(ledger.as_split("test")), ledger.sample_costs.cumulative
+    exits, costs = policy.decide(ledger.as_split("test")), ledger.cost_model.cumulative
     stand_in.pause = 0.002
     cut = 0
     for number in test.sample_ids:

@@ -9,7 +9,7 @@ import torch
 
 import offramp
 from offramp import Ledger
-from offramp.costs import SampleCosts
+from offramp.costs import Costs
 
 pytestmark = pytest.mark.real
 
@@ -26,7 +26,7 @@ def llamas(name, split):
     return Ledger.from_answers(
         log_confidence=arrays["log_confidence"],
         correct=arrays["correct"],
-        costs=SampleCosts.of_members(arrays["cost_usd"], "dollars"),
+        costs=Costs.of_members(arrays["cost_usd"], "dollars"),
         split=split,
         network="llama",
     )
@@ -49,7 +49,7 @@ def test_half_of_the_thinking_is_enough():
     ledger = Ledger(
         arrays["logits"],
         arrays["labels"],
-        SampleCosts.from_cumulative(arrays["tokens"], "tokens"),
+        Costs.from_cumulative(arrays["tokens"], "tokens"),
         split="all",
         groups=arrays["groups"],
         network="gemma",

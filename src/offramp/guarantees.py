@@ -381,7 +381,7 @@ def _by_group(values: Tensor, groups: Tensor | None) -> Tensor:
 
 def _possible(replay: Replay, guarantee: Guarantee, reference: float) -> tuple[float, float]:
     """The least and the most that a sample can cost, as shares of the reference cost."""
-    if replay.price.by_sample is None:
+    if not replay.price.costs.by_sample:
         # The range is that of the network's exits, and not that of the sample.
         return float(replay.point_costs.min()), float(replay.point_costs.max())
     if guarantee.largest_cost is None:

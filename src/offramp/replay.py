@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from offramp.answers import Answer
-from offramp.costs import Costs, SampleCosts, costs_taken, mean_costs
+from offramp.batch_times import BatchTimes
+from offramp.costs import Costs, costs_taken, mean_costs
 from offramp.errors import FileFormatError, LedgerError, NotFittedError
 from offramp.ledger import Ledger
 from offramp.ledger.checks import WITHOUT_LABELS
@@ -172,7 +173,7 @@ class Replay:
     @cached_property
     def costs_by_point(self) -> Tensor:
         """`[P, N]` float64: the cost of each sample at every operating point."""
-        if self.price.by_sample is not None:
+        if self.price.costs.by_sample:
             return self.price.paid(self._thresholds, self.exits_by_point)
         return self.point_costs.gather(1, self.exits_by_point.long())
 
@@ -229,7 +230,7 @@ def replay(answer: Answer, scorer: Scorer, ledger: Ledger) -> Replay:
             if labels is not None:
                 losses[rows] = history.losses(labels[rows])
             scores[rows] = exit_scores(scorer, history)
-    price = Price(answer, scorer, ledger.cost_model, ledger.num_classes, ledger.sample_costs)
+    price = Price(answer, scorer, ledger.cost_model, ledger.num_classes, ledger.batch_times)
     found = Replay(labels, predictions, heads, scores, confidences, losses, chances, price)
     return replace(found, lengths=ledger.lengths, groups=ledger.group_numbers)
 
@@ -240,26 +241,38 @@ class Price:
 
     MACs are the same wherever samples leave, and every head on the way counts, that of a closed
     exit too. Seconds are those of a runner: a closed exit costs nothing unless a later one reads
-    its logits, and a stage on what is left of a batch costs what `Costs.shrinking` says.
+    its logits, and a stage on what is left of a batch costs what `BatchTimes` says.
     Where costs differ from sample to sample, they are what each sample was charged, in any unit.
+
+    Attributes:
+        answer: Fitted.
+        scorer: Fitted.
+        costs: `[M]` or `[N, M]`.
+        num_classes: K.
+        batch_times: Seconds of batches that shrink, where they were measured.
+        of_all: The cost of the network without exits that shares are shares of, where it is not
+            the mean of `costs`.
     """
 
     answer: Answer
     scorer: Scorer
     costs: Costs
     num_classes: int
-    by_sample: SampleCosts | None = None
+    batch_times: BatchTimes | None = None
+    of_all: float | None = None
 
     def take(self, index: Tensor) -> "Price":
         """The same for some of the samples; shares stay shares of the mean of all."""
-        known = self.by_sample
-        return replace(self, by_sample=None if known is None else known.take(index))
+        return replace(self, costs=self.costs.take(index), of_all=self.reference)
 
-    @cached_property
-    def charged(self) -> Costs:
-        """The costs with decisions like this one."""
-        looks_back = self.scorer.reads_history or self.answer.reads_history
-        return (self.costs.looking_back if looks_back else None) or self.costs
+    @property
+    def reference(self) -> float:
+        """Cost of the network without exits."""
+        return self.costs.mean_reference if self.of_all is None else self.of_all
+
+    @property
+    def _reads_back(self) -> bool:
+        return self.scorer.reads_history or self.answer.reads_history
 
     @cached_property
     def shares(self) -> Tensor:
@@ -268,15 +281,15 @@ class Price:
         Answers and scorers are counted in MACs and therefore added to MACs only; no scorer is
         run, or charged, at the last exit. `[N, M]` where costs differ from sample to sample.
         """
-        costs, total = self.charged, self.charged.cumulative
-        if self.by_sample is not None:
-            total = self.by_sample.cumulative
+        times = self.batch_times
+        costs = self.costs if times is None else times.costs_of(self._reads_back)
+        total = costs.cumulative
         if costs.unit == "macs":
-            exits, classes = range(len(total)), self.num_classes
+            exits, classes = range(costs.num_exits), self.num_classes
             extra = torch.tensor([float(self.answer.macs(m, classes)) for m in exits]).double()
             extra[:-1] += torch.tensor([self.scorer.macs(m, classes) for m in exits[:-1]])
             total = total + extra.cumsum(0)
-        return total / costs.reference
+        return total / self.reference
 
     def at(self, thresholds: Tensor, shares: Tensor) -> Tensor:
         """`[P, M]` float64, cumulative: what each exit costs at operating points.
@@ -285,15 +298,16 @@ class Price:
             thresholds: `[P, M]`.
             shares: `[P, M]`, of the samples that leave at each exit.
         """
-        if self.costs.unit != "seconds" or self.by_sample is not None:
+        if self.costs.unit != "seconds" or self.costs.by_sample:
             return mean_costs(self.shares).expand(shares.shape)
         left = shares.flip(1).cumsum(1).flip(1)
-        looks = needed_heads(thresholds, self.scorer.reads_history, self.answer.reads_history)
-        return self.charged.cumulative_at(left, looks) / self.charged.reference
+        heads = needed_heads(thresholds, self.scorer.reads_history, self.answer.reads_history)
+        times = self.batch_times or BatchTimes.proportional(self.costs)
+        return times.cumulative_at(left, heads, self._reads_back) / self.reference
 
     def paid(self, thresholds: Tensor, exits: Tensor) -> Tensor:
         """`[P, N]` float64: what samples pay at operating points `[P, M]` for exits `[P, N]`."""
-        if self.by_sample is not None:
+        if self.costs.by_sample:
             return costs_taken(self.shares, exits)
         costs = self.at(thresholds, _exit_shares(exits, thresholds.shape[1]))
         return costs.gather(1, exits.long())

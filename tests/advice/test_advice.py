@@ -12,6 +12,7 @@ from offramp import Costs, Ledger, Policy, advise, auto, compare, evaluate, synt
 from offramp.advice import Auto
 from offramp.advice.auto import choose_exits
 from offramp.advice.rating import CrossFit, hits_on, pick, pool
+from offramp.batch_times import BatchTimes
 from offramp.cli.app import app
 from offramp.errors import BudgetError, ConfigError, SplitError
 from offramp.methods import METHODS, find_methods
@@ -389,9 +390,9 @@ def test_decisions_that_look_back_are_charged_for_it():
     stages, heads = (0.25,) * 4, (0.01, 0.01, 0.01, 0.0)
 
     def chosen(look):
-        back = Costs(stages, (look, look, look, 0.0), reference=1.0, unit="seconds")
-        costs = Costs(stages, heads, 1.0, "seconds", looking_back=back)
-        held_out, val = (splits[name].with_costs(costs) for name in ("held_out", "val"))
+        parts = (torch.tensor([part]).T for part in (stages, heads))
+        times = BatchTimes(*parts, 1.0, torch.tensor([[look, look, look, 0.0]]).T)
+        held_out, val = (splits[name].with_costs(times) for name in ("held_out", "val"))
         return auto(held_out, val, [0.6])
 
     cheap, dear = chosen(0.01), chosen(0.2)

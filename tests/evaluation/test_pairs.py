@@ -9,7 +9,6 @@ import torch
 from scipy.optimize import linprog
 
 from offramp import Costs, Ledger, compare
-from offramp.costs import SampleCosts
 from offramp.evaluation.pairs import pair_envelope
 from offramp.evaluation.references import references
 from offramp.evaluation.results import Comparison
@@ -22,7 +21,7 @@ def three_models(samples, seed, split="test"):
     correct = rng.random((samples, 3)) < [0.4, 0.6, 0.8]
     confidence = rng.integers(1, 7, (samples, 3)) / 8 + 0.1 * correct
     prices = rng.integers(1, 4, (samples, 3)) * [1, 3, 10]
-    costs = SampleCosts.of_members(prices, "dollars")
+    costs = Costs.of_members(prices, "dollars")
     known = {"confidence": confidence, "correct": correct, "costs": costs}
     return Ledger.from_answers(**known, split=split, network="three"), confidence, prices
 

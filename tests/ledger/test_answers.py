@@ -106,7 +106,7 @@ def test_chains_that_end_and_stages_that_are_missing_keep_what_was_said_before()
     )
     assert ledger.lengths.tolist() == [3, 1, 3]
     assert ledger.labels.tolist() == [[False, True, True], [True] * 3, [False, False, True]]
-    assert ledger.sample_costs.cumulative.tolist() == [[1, 2, 3], [5, 5, 5], [1, 1, 4]]
+    assert ledger.cost_model.cumulative.tolist() == [[1, 2, 3], [5, 5, 5], [1, 1, 4]]
     assert ledger.outputs[2, :, 0].sigmoid().tolist() == pytest.approx([0.4, 0.4, 0.8])
     masked = Ledger.from_answers(
         [["a", "b", "b"], ["c", "x", "x"], ["d", "x", "e"]],
@@ -117,7 +117,7 @@ def test_chains_that_end_and_stages_that_are_missing_keep_what_was_said_before()
         split="test",
     )
     assert torch.equal(masked.outputs, ledger.outputs)
-    assert torch.equal(masked.sample_costs.cumulative, ledger.sample_costs.cumulative)
+    assert torch.equal(masked.cost_model.cumulative, ledger.cost_model.cumulative)
 
 
 def test_kept_stages_know_which_of_them_said_it_first():
@@ -294,7 +294,7 @@ def test_sessions_decide_as_ledgers_do(parts, scorer, answer, tmp_path):
     policy = Policy.load(policy.save(tmp_path / "policy"))
     test = parts.test.take(range(60))
     replay = policy.replay(test)
-    table = test.sample_costs.cumulative
+    table = test.cost_model.cumulative
     for sample, (odds, said) in enumerate(_said(test)):
         session = policy.start()
         for stage in range(4):
@@ -375,7 +375,7 @@ def test_nothing_sees_a_later_stage(parts):
         Ledger(
             torch.cat([test.outputs[:, :2], torch.randn(len(test), 2, 2).abs().floor()], 1),
             test.labels,
-            test.sample_costs,
+            test.cost_model,
             split="test",
             network="quiz",
             groups=test.groups,
@@ -468,7 +468,7 @@ def test_answers_without_labels_can_be_tuned(parts):
         return Ledger(
             ledger.outputs,
             None,
-            ledger.sample_costs,
+            ledger.cost_model,
             split=ledger.split,
             network="quiz",
             groups=ledger.groups,

@@ -107,10 +107,10 @@ def test_plain_costs_are_relative_to_the_last():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"stages": (1, 2), "heads": (1,)}, "as many head costs as stage costs, got 1 and 2"),
-        ({"stages": (1, 0), "heads": (1, 0)}, "stage before exit 1 costs 0"),
-        ({"stages": (1, -1), "heads": (1, 2)}, "stage before exit 1 costs -1"),
-        ({"stages": (1, 2), "heads": (1, -1)}, "head of exit 1 has a negative cost"),
+        ({"stages": (1, 2), "heads": (1,)}, "as many head costs as stage costs"),
+        ({"stages": (1, 0), "heads": (1, 0)}, "exit 1 and the stage before it cost nothing"),
+        ({"stages": (1, -1), "heads": (1, 2)}, "got -1 for the stage of exit 1"),
+        ({"stages": (1, 2), "heads": (1, -1)}, "got -1 for the head of exit 1"),
         (
             {"stages": (1, 2), "heads": (0, 0), "unit": "flops"},
             "seconds, tokens, dollars",

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from offramp import Costs, Ledger, MaxProbability, Policy, compare, evaluate, synthetic
-from offramp.costs import SampleCosts
 from offramp.errors import ConfigError, LedgerError, SplitError
 from offramp.evaluation.bootstrap import Resamples
 from offramp.guarantees import Guarantee, certify
@@ -19,7 +18,7 @@ def varied(ledger, seed=0):
     """The ledger with costs that differ: stages of 1 to 9 tokens."""
     generator = torch.Generator().manual_seed(seed)
     steps = torch.randint(1, 10, (len(ledger), ledger.num_exits), generator=generator)
-    costs = SampleCosts.from_cumulative(steps.cumsum(1), "tokens")
+    costs = Costs.from_cumulative(steps.cumsum(1), "tokens")
     return Ledger(
         ledger.logits,
         ledger.labels,
@@ -39,12 +38,12 @@ def tokens():
 def test_costs_by_sample_are_what_the_hand_calculates(tokens):
     policy = Policy(MaxProbability()).fit(tokens["held_out"]).tune(tokens["val"]).at(budget=0.5)
     replay, test = policy.replay(tokens["test"]), tokens["test"]
-    table = test.sample_costs.cumulative.numpy()
+    table = test.cost_model.cumulative.numpy()
     paid = np.array([table[n, m] for n, m in enumerate(policy.decide(test).tolist())])
     assert np.allclose(replay.costs * table[:, -1].mean(), paid)
     assert evaluate(policy, test).mean_cost == pytest.approx(paid.mean() / table[:, -1].mean())
     points = policy.points
-    val = tokens["val"].sample_costs.cumulative.numpy()
+    val = tokens["val"].cost_model.cumulative.numpy()
     exits = exits_taken(policy.replay(tokens["val"], "val", "val").scores, points.thresholds)
     by_hand = [val[np.arange(len(val)), row].mean() / val[:, -1].mean() for row in exits.numpy()]
     assert np.allclose(points.budgets, by_hand)
@@ -87,13 +86,13 @@ def test_saved_ledgers_keep_costs_groups_and_lengths(tokens, tmp_path):
     ledger = Ledger(
         test.logits,
         test.labels,
-        test.sample_costs.cumulative,
+        test.cost_model.cumulative,
         split="test",
         groups=[f"q{n // 3}" for n in range(len(test))],
         lengths=lengths,
     )
     read = Ledger.load(ledger.save(tmp_path / "ledger"))
-    assert torch.equal(read.sample_costs.cumulative, ledger.sample_costs.cumulative)
+    assert torch.equal(read.cost_model.cumulative, ledger.cost_model.cumulative)
     assert read.groups == ledger.groups
     assert torch.equal(read.lengths, lengths)
     assert read.cost_model == ledger.cost_model
@@ -114,20 +113,20 @@ def test_npz_may_hold_costs_by_sample_groups_and_lengths(tmp_path):
     ledger = Ledger.load(tmp_path / "all.npz", split="all")
     assert ledger.unit == "tokens"
     assert ledger.num_units == 3
-    assert ledger.sample_costs.cumulative[2].tolist() == [7, 8, 8]
+    assert ledger.cost_model.cumulative[2].tolist() == [7, 8, 8]
 
 
 def test_keeping_models_of_a_cascade_drops_what_the_others_cost():
-    costs = SampleCosts.of_members([[1.0, 4.0, 10.0], [3.0, 6.0, 20.0]], "dollars")
+    costs = Costs.of_members([[1.0, 4.0, 10.0], [3.0, 6.0, 20.0]], "dollars")
     ledger = Ledger(torch.randn(2, 3, 4), [0, 1], costs, split="test")
     assert ledger.costs.tolist() == [2, 7, 22]
     assert ledger.reference_cost == 15
     kept = ledger.keep_exits([0, 2])
-    assert kept.sample_costs.cumulative.tolist() == [[1, 11], [3, 23]]
+    assert kept.cost_model.cumulative.tolist() == [[1, 11], [3, 23]]
     assert kept.reference_cost == 15
     assert ledger.take([0]).reference_cost == 10
     assert Costs.of_members([1, 4, 10], "dollars").keep([0, 2]).cumulative.tolist() == [1, 11]
-    network_first = SampleCosts(
+    network_first = Costs(
         torch.tensor([[4.0, 6.0, 0.0]]).double(),
         torch.tensor([[1.0, 1.0, 50.0]]).double(),
         torch.tensor([50.0]).double(),
@@ -135,7 +134,7 @@ def test_keeping_models_of_a_cascade_drops_what_the_others_cost():
     assert network_first.keep([0, 2]).cumulative.tolist() == [[5, 55]]
     assert network_first.keep([1, 2]).cumulative.tolist() == [[11, 61]]
     assert network_first.mean().alone.tolist() == [5, 11, 50]
-    two_networks = SampleCosts(
+    two_networks = Costs(
         torch.tensor([[4.0, 6.0, 30.0, 50.0]]).double(),
         torch.tensor([[1.0, 2.0, 5.0, 7.0]]).double(),
         torch.tensor([87.0]).double(),
@@ -153,7 +152,7 @@ def test_a_sample_that_ends_keeps_its_answer_and_its_cost():
     costs = [[1.0, 2.0, 4.0]] * 2
     ledger = Ledger(logits, [1, 1], costs, split="test", lengths=[1, 3])
     assert ledger.logits[0].argmax(1).tolist() == [0, 0, 0]
-    assert ledger.sample_costs.cumulative.tolist() == [[1, 1, 1], [1, 2, 4]]
+    assert ledger.cost_model.cumulative.tolist() == [[1, 1, 1], [1, 2, 4]]
     assert ledger.reference_cost == 2.5
     assert ledger.keep_exits([1, 2]).lengths.tolist() == [1, 2]
     same = Ledger(logits, [1, 1], [1.0, 2.0, 4.0], split="test", lengths=[1, 3])
@@ -241,7 +240,7 @@ def test_certified_budgets_need_the_largest_cost_where_samples_differ(tokens):
     found = certify(policy, tokens["val"], Guarantee(budget=0.7, largest_cost=36))
     assert found.cost < found.cost_bound <= 0.7
     reference = tokens["held_out"].reference_cost
-    table = tokens["val"].sample_costs.cumulative
+    table = tokens["val"].cost_model.cumulative
     paid = table[range(300), found.policy.decide(tokens["val"]).long()].mean()
     assert found.cost == pytest.approx(float(paid) / reference)
 
@@ -252,7 +251,7 @@ def test_compare_takes_costs_by_sample_and_groups(tokens):
     assert curve.at(0.5).cost == pytest.approx(0.5)
     oracle = oracle_accuracy(
         tokens["test"].logits.argmax(2) == tokens["test"].labels[:, None],
-        tokens["test"].sample_costs.cumulative / tokens["test"].reference_cost,
+        tokens["test"].cost_model.cumulative / tokens["test"].reference_cost,
         0.5,
     )
     assert table.references.oracle[0].accuracy == pytest.approx(oracle)

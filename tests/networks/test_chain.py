@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.functional import avg_pool2d
 
 import offramp
+from offramp.batch_times import BatchTimes
 from offramp.errors import FileFormatError, NetworkError
 from offramp.networks import EarlyExitNetwork, attach, build, chain, count_macs
 from offramp.networks.passes import at_size
@@ -54,7 +55,7 @@ def test_images_of_one_colour_stay_as_they_are(size):
 def test_budgets_are_shares_of_the_last_network_alone(parts, both):
     costs, (small, large) = count_macs(both), map(count_macs, parts)
     assert costs.reference == large.reference
-    assert costs.stages == small.stages + large.stages
+    assert costs.stages.tolist() == [*small.stages, *large.stages]
     assert costs.keep([3]).cumulative.tolist() == [large.reference]
     # What the first network would still have done is not run.
     assert costs.keep([0, 3]).cumulative[-1] == small.cumulative[0] + large.reference
@@ -64,7 +65,7 @@ def test_budgets_are_shares_of_the_last_network_alone(parts, both):
 def test_what_no_kept_exit_needs_is_gone(parts, both, kept):
     part = both.keep_exits(kept)
     assert torch.equal(part(IMAGES), both(IMAGES)[:, kept])
-    assert count_macs(part).stages == count_macs(both).keep(kept).stages
+    assert torch.equal(count_macs(part).stages, count_macs(both).keep(kept).stages)
     assert part.starts == count_macs(both).keep(kept).starts
 
 
@@ -174,12 +175,15 @@ def test_inspect_shows_every_network(both, tmp_path):
 
 
 def test_whichever_network_comes_first_pays_for_the_call():
-    curves = (((0.5,) * 11, (0.2,) * 11), ((0.1,) * 11,) * 2)
-    costs = offramp.Costs((0.5, 0.2), (0.1, 0.1), 0.4, "seconds", curves, starts=(1,), entry=0.1)
-    last = costs.keep([1])
-    assert last.stages == pytest.approx((0.3,)) and last.shrinking[0][0][-1] == pytest.approx(0.3)
-    assert costs.alone.tolist() == pytest.approx([0.6, 0.4])
-    assert offramp.Costs(**costs.to_json()) == costs
+    stages, heads = torch.tensor([[0.5], [0.2], [0.3]]), torch.full((3, 1), 0.1)
+    times = BatchTimes(stages.expand(3, 11), heads.expand(3, 11), 0.7, starts=(1,), entry=0.1)
+    second = times.keep([1, 2])
+    assert second.stages[:, -1].tolist() == pytest.approx([0.3, 0.3])
+    assert second.costs.stages.tolist() == pytest.approx([0.3, 0.3])
+    assert torch.equal(times.costs.keep([1, 2]).stages, second.costs.stages)
+    assert times.costs.alone.tolist() == pytest.approx([0.6, 0.4, 0.7])
+    assert offramp.Costs(**times.costs.to_json()) == times.costs
+    assert BatchTimes.from_json(times.to_json()).costs == times.costs
 
 
 def test_a_profile_of_a_chain_prices_the_last_network_alone(both, tmp_path):
@@ -187,7 +191,8 @@ def test_a_profile_of_a_chain_prices_the_last_network_alone(both, tmp_path):
     assert Profile.load(found.save(tmp_path)) == found
     costs = found.costs(8)
     assert costs.starts == (2,)
-    alone = float(costs.keep([3]).cumulative[-1])
+    kept = costs.keep([2, 3])
+    alone = float(kept.stages.sum() + kept.heads[-1])
     # In the network's own time; both were measured, so only about.
     assert 0.3 * costs.reference < alone < 3 * costs.reference
-    assert float(costs.cumulative[-1]) > alone
+    assert costs.cumulative[-1] > alone

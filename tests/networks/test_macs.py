@@ -47,8 +47,8 @@ def test_costs_are_the_hand_count_of_a_small_network():
     stages = [backbone, nn.Conv2d(8, 8, 2, stride=2)]
     heads = [LinearHead(Pool("map"), 8, 10) for _ in range(2)]
     costs = count_macs(EarlyExitNetwork(stages, heads, 10), torch.rand(2, 3, 6, 6))
-    assert costs.stages == (36 * (27 * 4 + 4 * 8), 9 * 32 * 8)
-    assert costs.heads == (80, 80)
+    assert costs.stages.tolist() == [36 * (27 * 4 + 4 * 8), 9 * 32 * 8]
+    assert costs.heads.tolist() == [80, 80]
     assert costs.unit == "macs"
 
 
@@ -61,14 +61,16 @@ def test_attention_is_counted_on_the_cpu():
     heads = [LinearHead(Pool("map"), 2, 3)]
     network = EarlyExitNetwork([Attention()], heads, 3)
     # Two heads, five tokens of size four: queries x keys, and weights x values.
-    assert count_macs(network, torch.rand(1, 2, 5, 4)).stages == (2 * 2 * 5 * 5 * 4,)
+    assert count_macs(network, torch.rand(1, 2, 5, 4)).stages.tolist() == [2 * 2 * 5 * 5 * 4]
 
 
 def test_fast_path_of_multihead_attention_is_counted():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     network = EarlyExitNetwork([layer], [LinearHead(Pool("mean"), 8, 3)], 3)
     projections, products, mlp = 4 * 8 * 8 * 5, 2 * 5 * 5 * 8, 2 * 8 * 16 * 5
-    assert count_macs(network, torch.rand(1, 5, 8)).stages == (projections + products + mlp,)
+    assert count_macs(network, torch.rand(1, 5, 8)).stages.tolist() == [
+        projections + products + mlp
+    ]
     assert torch.backends.mha.get_fastpath_enabled()
 
 
@@ -84,7 +86,7 @@ class Vectors(nn.Module):
 
 def test_products_with_vectors_are_counted():
     network = EarlyExitNetwork([Vectors()], [LinearHead(Pool("flat"), 8, 3)], 3)
-    assert count_macs(network, torch.rand(1, 8)).stages == (64 + 64 + 8,)
+    assert count_macs(network, torch.rand(1, 8)).stages.tolist() == [64 + 64 + 8]
 
 
 class Fourier(nn.Module):
@@ -106,7 +108,7 @@ def test_formula_of_the_user_counts_an_operation():
     network = EarlyExitNetwork([Fourier()], [LinearHead(Pool("flat"), 8, 3)], 3)
     formulas = {torch.ops.aten._fft_r2c: lambda *_, **__: 2 * 100}
     costs = count_macs(network, torch.rand(1, 8), formulas=formulas)
-    assert costs.stages == (8 * 8 + 100,)
+    assert costs.stages.tolist() == [8 * 8 + 100]
 
 
 def test_stage_without_cost_says_to_move_the_exit():
@@ -126,7 +128,7 @@ def test_cascade_heads_cost_the_logits_that_they_read():
 def test_number_of_exits_is_spread_evenly_in_cost():
     network = build("resnet34", num_classes=10, image_size=16, at=4)
     costs = count_macs(network)
-    ends = torch.tensor(costs.stages).cumsum(0) / sum(costs.stages)
+    ends = costs.stages.cumsum(0) / costs.stages.sum()
     # No block is more than a tenth of the whole, so that each quarter is met to half of that.
     assert (ends - torch.tensor([0.25, 0.5, 0.75, 1.0])).abs().max() < 0.05
 

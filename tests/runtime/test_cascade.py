@@ -96,7 +96,7 @@ def test_exits_of_a_network_are_stages_too():
     assert torch.allclose(ledger.logits[:, 1:], wanted, atol=1e-5)
     own = offramp.networks.count_macs(network)
     assert ledger.costs.tolist() == [500, *(500 + own.cumulative).tolist()]
-    assert ledger.reference_cost == sum(own.stages) + own.heads[-1]
+    assert ledger.reference_cost == float(own.stages.sum() + own.heads[-1])
     held_out, val, _ = ledger.partition()
     policy = Policy(MaxProbability()).fit(held_out).tune(val, "geometric").at_point(100)
     found = cascade.run(images, policy)
@@ -245,7 +245,7 @@ def test_costs_that_calls_state_are_those_of_the_ledger():
     cascade = Cascade([Member(quick, cost=1.0), careful], unit="tokens")
     ledger = cascade.record((words(), [truth(w) for w in words()]), split="all")
     wanted = [[1.0, 3.0 + len(text)] for text in words()]
-    assert ledger.sample_costs.cumulative.tolist() == wanted
+    assert ledger.cost_model.cumulative.tolist() == wanted
     assert ledger.reference_cost == pytest.approx(np.mean([2 + len(w) for w in words()]))
     held_out, val, _ = ledger.partition()
     policy = Policy(MaxProbability()).fit(held_out).tune(val).at(budget=0.6)
@@ -390,7 +390,7 @@ def test_seconds_are_measured_for_what_is_left_of_a_batch():
     assert ledger.cost_model.alone.tolist() == pytest.approx([0.15, 1.05])
     assert ledger.reference_cost == pytest.approx(1.05)
     left, looks = torch.tensor([[1.0, 0.5]]), torch.tensor([[True, True]])
-    paid = ledger.cost_model.cumulative_at(left, looks)[0]
+    paid = ledger.batch_times.cumulative_at(left, looks)[0]
     # Of eight items four are left on average, and one call in 256 is saved because none is.
     rest = (0.4 * (1 - 0.5**8) + 1.0 * 4) / 4
     assert paid.tolist() == pytest.approx([0.15, 0.15 + rest], rel=1e-3)

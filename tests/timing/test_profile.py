@@ -9,6 +9,7 @@ from torch import nn
 
 import offramp
 from offramp.answers import CurrentExit
+from offramp.batch_times import BatchTimes
 from offramp.costs import Costs
 from offramp.errors import ConfigError, FileFormatError, NetworkError, OriginError
 from offramp.networks import EarlyExitNetwork
@@ -96,26 +97,39 @@ def test_a_budget_in_seconds_is_what_batches_take():
 def test_costs_of_single_samples_are_proportional_and_of_batches_are_not():
     found = made()
     where = "torch, 1 thread, cpu, a machine, batches of 1"
-    back = Costs((1.0, 2.0), (0.4, 0.0), 2.5, "seconds", origin=where)
-    assert found.costs(1) == Costs((1.0, 2.0), (0.2, 0.0), 2.5, "seconds", (), back, where)
-    costs = found.costs(4)
-    assert costs.stages == pytest.approx((0.75, 1.0))
-    assert costs.reference == pytest.approx(1.5)
+    single, times = found.at(1), found.at(4)
+    assert found.costs(1) == single.costs == Costs((1.0, 2.0), (0.2, 0.0), 2.5, "seconds")
+    assert single.costs_of(reads_back=True) == Costs((1.0, 2.0), (0.4, 0.0), 2.5, "seconds")
+    assert single.origin == where and single.stages.shape == (2, 1)
+    assert times.costs.stages.tolist() == pytest.approx([0.75, 1.0])
+    assert times.reference == pytest.approx(1.5)
     # One of four rows is left at the second exit, on average: what that takes is the mean over
     # how many are left, none of them included.
     left, looks = torch.tensor([[1.0, 0.25]]), torch.ones(1, 2, dtype=torch.bool)
-    per_sample = costs.cumulative_at(left, looks)[0]
+    per_sample = times.cumulative_at(left, looks)[0]
     rows = np.random.default_rng(0).binomial(4, 0.25, 200_000)
     second = np.interp(rows, [0, 1, 4], [0, 2.0, 4.0]).mean() / 4
     assert float(per_sample[1] - per_sample[0]) * 0.25 == pytest.approx(second, rel=0.01)
 
 
-def test_kept_exits_cost_their_joined_stages():
-    costs = made().costs(4)
-    kept = costs.keep([1])
-    assert kept.stages == pytest.approx((sum(costs.stages),))
+def test_kept_exits_take_their_joined_stages():
+    stages, heads = torch.tensor([[1.0], [2.0], [3.0]]), torch.zeros(3, 1)
+    times = BatchTimes(stages.expand(3, 11), heads.expand(3, 11), 5.5)
+    kept = times.keep([1, 2])
+    assert kept.costs.stages.tolist() == [3.0, 3.0]
+    whole = torch.ones(1, 2)
+    assert kept.cumulative_at(whole, whole.bool()).tolist() == [[3.0, 6.0]]
+
+
+def test_the_network_without_exits_takes_what_it_was_measured_to_take():
+    times = made().at(4)
+    assert float(times.costs.cumulative[-1]) > times.reference  # stages take longer in pieces
     whole = torch.ones(1, 1)
-    assert float(kept.cumulative_at(whole, whole.bool())) == pytest.approx(sum(costs.stages))
+    for kept in (times.keep([1]), BatchTimes.proportional(times.costs.keep([1]))):
+        assert kept.costs.cumulative.tolist() == pytest.approx([times.reference])
+        taken = kept.cumulative_at(whole, whole.bool())
+        assert taken.tolist() == [pytest.approx([times.reference])]
+    assert float(times.costs.alone[-1]) == times.reference
 
 
 def test_a_closed_exit_costs_no_look():
@@ -133,7 +147,7 @@ def test_a_closed_exit_costs_no_look():
 
 def test_decisions_that_look_back_are_charged_for_it(tmp_path):
     splits = offramp.synthetic.ledgers(seed=0, samples=200, exits=2)
-    timed = splits["test"].with_costs(made().costs(1))
+    timed = splits["test"].with_costs(made().at(1))
     restored = offramp.Ledger.load(timed.save(tmp_path / "ledger"))
     assert restored.cost_model == timed.cost_model
     taken = [

@@ -51,7 +51,8 @@ def choose_exits(ledger: Ledger, rate: Rate) -> list[int]:
     """
     kept = list(range(ledger.num_exits))
     least = NEGLIGIBLE * ledger.reference_cost
-    costly = [index for index in kept[:-1] if ledger.cost_model.heads[index] > least]
+    heads = ledger.cost_model.mean().heads.tolist()
+    costly = [index for index in kept[:-1] if heads[index] > least]
     if not costly:
         return kept
     best = np.atleast_1d(rate(kept))

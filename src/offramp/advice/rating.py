@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from offramp.answer_confidence import Confidence
-from offramp.costs import SampleCosts
+from offramp.batch_times import BatchTimes
+from offramp.costs import Costs
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import folds
 from offramp.methods import Method
@@ -55,7 +56,7 @@ def pool(held_out: Ledger, val: Ledger) -> Ledger:
     pooled = Ledger(
         torch.cat([each.outputs for each in both]),
         torch.cat([each.labels for each in both]) if labelled else None,
-        _pooled_costs(held_out, val) or held_out.cost_model,
+        _pooled_costs(held_out, val),
         split="held_out",
         sample_ids=[*ids[0], *ids[1]] if len(ids) == 2 else None,
         network=held_out.network,
@@ -68,16 +69,15 @@ def pool(held_out: Ledger, val: Ledger) -> Ledger:
     return pooled
 
 
-def _pooled_costs(held_out: Ledger, val: Ledger) -> SampleCosts | None:
-    """Costs that differ from sample to sample; None where they do not."""
-    first, second = held_out.sample_costs, val.sample_costs
-    if first is None or second is None:
-        return None
+def _pooled_costs(held_out: Ledger, val: Ledger) -> Costs | BatchTimes:
+    first, second = held_out.cost_model, val.cost_model
+    if not (first.by_sample and second.by_sample):
+        return held_out.batch_times or first.mean()
     stages, heads, reference = (
         torch.cat([getattr(first, name), getattr(second, name)])
         for name in ("stages", "heads", "reference")
     )
-    return SampleCosts(stages, heads, reference, first.unit, first.starts)
+    return replace(first, stages=stages, heads=heads, reference=reference)
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,7 @@ class CrossFit:
             labels=pooled.labels,
             lengths=pooled.lengths,
             groups=pooled.group_numbers,
-            price=replace(
-                replays[0].price, costs=pooled.cost_model, by_sample=pooled.sample_costs
-            ),
+            price=replace(replays[0].price, costs=pooled.cost_model, of_all=None),
             **parts,
         )
         return cls(method, found, policies, whole)

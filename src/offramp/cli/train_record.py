@@ -427,7 +427,7 @@ def chain_command(
         raise ConfigError(f"--out: there is a network in {folder} already; give another folder")
     networks = [load_network(run) for run in runs]
     made = chain(networks)
-    whole = [count_macs(network).reference for network in networks]
+    whole = [count_macs(network).mean_reference for network in networks]
     if whole != sorted(whole):
         shown = ", ".join(
             f"{run} {macs / 1e6:.1f} M" for run, macs in zip(runs, whole, strict=True)

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offramp.costs import Costs, SampleCosts
+from offramp.batch_times import BatchTimes
+from offramp.costs import Costs, carried_on
 from offramp.errors import LedgerError
 from offramp.ledger.chunks import row_slices
 
@@ -172,12 +173,29 @@ def _as_tensor(name: str, values: Any) -> Tensor:  # noqa: ANN401
             raise LedgerError(f"`{name}` must be an array of numbers: {error}") from None
 
 
+def costs_of(given: Any, lengths: Tensor | None, samples: int) -> Costs:  # noqa: ANN401
+    """The costs of a ledger, from what it takes as such: nothing is paid after a sample's end."""
+    if isinstance(given, Costs | BatchTimes):
+        costs = given.costs if isinstance(given, BatchTimes) else given
+    elif np.ndim(given) == 2:
+        costs = Costs.from_cumulative(carried_on(torch.as_tensor(given), lengths))
+    else:
+        costs = Costs.from_cumulative(given)
+    if lengths is not None:
+        costs = costs.until(lengths)
+    if costs.by_sample and len(costs.stages) != samples:
+        raise LedgerError(
+            f"there must be costs for the {samples} samples, got them for {len(costs.stages)}"
+        )
+    return costs
+
+
 def check_stages(costs: Any, exits: int) -> None:  # noqa: ANN401 - as `Ledger` takes them
     """Raise unless there is one cost per exit; what is no table of numbers raises elsewhere."""
-    known = costs.stages if isinstance(costs, Costs | SampleCosts) else costs
-    found = np.shape(known)[-1:] if np.ndim(known) else ()
-    if found and found[0] != exits:
+    known = costs.stages if isinstance(costs, Costs | BatchTimes) else costs
+    shape = np.shape(known)[:1] if isinstance(costs, BatchTimes) else np.shape(known)
+    if shape and shape[-1] != exits:
         raise LedgerError(
-            f"there must be one cost per exit: there are {exits} exits, and {found[0]} costs "
+            f"there must be one cost per exit: there are {exits} exits, and {shape[-1]} costs "
             "were given"
         )

@@ -10,11 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offramp.costs import Costs, SampleCosts
+from offramp.batch_times import BatchTimes
+from offramp.costs import Costs, carried_on
 from offramp.errors import LedgerError
 from offramp.ledger import saved
 from offramp.ledger.answers import Confidences, Normalise, answer_table, padded_costs
-from offramp.ledger.arrays import carried_on, costs_by_sample, digest, renumbered
+from offramp.ledger.arrays import digest, renumbered
 from offramp.ledger.checks import (
     WITHOUT_LABELS,
     SampleIds,
@@ -26,6 +27,7 @@ from offramp.ledger.checks import (
     checked_names,
     checked_outputs,
     checked_right,
+    costs_of,
 )
 from offramp.ledger.chunks import cut, row_slices, stratified_cut
 from offramp.ledger.origin import SPLITS, SampleOrigin
@@ -49,8 +51,8 @@ class Ledger(SampleOrigin):
         labels: `[N]` integer classes in `0..K-1`; None where nobody knows them yet: then
             what needs none still works, and everything else raises.
         costs: `Costs`, or plain increasing cumulative costs `[M]`, which mean `relative`. Where
-            they differ from sample to sample: `SampleCosts`, or plain cumulative ones `[N, M]`;
-            budgets are then shares of the mean cost of going to the end.
+            they differ from sample to sample, `[N, M]`; budgets are then shares of the mean cost
+            of going to the end. `BatchTimes`, where batches shrink and seconds are counted.
         split: `train`, `held_out`, `val`, `test`, or `all` for data to be partitioned.
         sample_ids: `[N]` distinct ids, all strings or all integers; with them, splits that share
             a sample are noticed.
@@ -78,7 +80,7 @@ class Ledger(SampleOrigin):
         self,
         logits: Tensor | npt.NDArray[np.generic],
         labels: Tensor | npt.NDArray[np.generic] | Sequence[int] | None,
-        costs: Costs | SampleCosts | Tensor | npt.NDArray[np.generic] | Sequence[float],
+        costs: Costs | BatchTimes | Tensor | npt.NDArray[np.generic] | Sequence[float],
         *,
         split: str,
         sample_ids: SampleIds | None = None,
@@ -102,11 +104,8 @@ class Ledger(SampleOrigin):
         self.lengths = checked_lengths(lengths, *shape[:2])
         self._logits = carried_on(self._logits, self.lengths)
         check_stages(costs, shape[1])
-        self.sample_costs = costs_by_sample(costs, self.lengths, len(self._logits))
-        if self.sample_costs is not None:
-            self.cost_model = self.sample_costs.mean()
-        else:
-            self.cost_model = costs if isinstance(costs, Costs) else Costs.from_cumulative(costs)
+        self.batch_times = costs if isinstance(costs, BatchTimes) else None
+        self.cost_model = costs_of(costs, self.lengths, len(self._logits))
         if labels is not None and kind == "logits":
             labels = checked_labels(labels, *shape[::2])
         elif labels is not None:
@@ -121,11 +120,6 @@ class Ledger(SampleOrigin):
         self._hashes: Tensor | None = None
         self._exits: Tensor | None = None
         self.exits = tuple(range(self._logits.shape[1]))
-        if self.sample_costs is not None and len(self.sample_costs) != len(self._logits):
-            raise LedgerError(
-                f"there must be costs for the {len(self._logits)} samples, got them for "
-                f"{len(self.sample_costs)}"
-            )
         if self.class_names is not None and len(self.class_names) != self.num_classes:
             raise LedgerError(
                 f"`class_names` must name the {self.num_classes} classes, got "
@@ -160,7 +154,7 @@ class Ledger(SampleOrigin):
         Args:
             answers: `[N, M]`, of any kind; they are compared with `==`, after `normalise`. None
                 where only `correct` is known: then nothing can look at whether stages agree.
-            costs: Cumulative, `[M]` or `[N, M]`, in `unit`; or `Costs`, or `SampleCosts`.
+            costs: Cumulative, `[M]` or `[N, M]`, in `unit`; or `Costs`.
             split: As for `Ledger`.
             confidence: `[N, M]`, the probability of being right that each stage states.
             log_confidence: Instead: its logarithm.
@@ -196,10 +190,8 @@ class Ledger(SampleOrigin):
         """
         stated = Confidences.of(confidence, log_confidence, mask)
         table = answer_table(answers, stated, labels, correct, features, normalise)
-        if not isinstance(costs, Costs | SampleCosts):
-            plain = padded_costs(costs, stated, table.lengths)
-            by_sample = np.ndim(plain) == 2
-            costs = (SampleCosts if by_sample else Costs).from_cumulative(plain, unit)
+        if not isinstance(costs, Costs | BatchTimes):
+            costs = Costs.from_cumulative(padded_costs(costs, stated, table.lengths), unit)
         return cls(
             table.outputs,
             table.right,
@@ -231,7 +223,7 @@ class Ledger(SampleOrigin):
     @property
     def num_exits(self) -> int:
         """M."""
-        return len(self.cost_model.stages)
+        return self.cost_model.num_exits
 
     @property
     def num_classes(self) -> int:
@@ -247,14 +239,14 @@ class Ledger(SampleOrigin):
     def costs(self) -> Tensor:
         """`[M]` float64: cumulative cost of answering at each exit, in the ledger's unit.
 
-        Those of the mean sample, where they differ from sample to sample.
+        It is the mean sample's, where costs differ from sample to sample.
         """
-        return self.cost_model.cumulative
+        return self.cost_model.mean().cumulative
 
     @property
     def cumulative_costs(self) -> Tensor:
         """`[M]` float64 as `costs`, or `[N, M]` where they differ from sample to sample."""
-        return self.costs if self.sample_costs is None else self.sample_costs.cumulative
+        return self.cost_model.cumulative
 
     @property
     def unit(self) -> str:
@@ -264,7 +256,7 @@ class Ledger(SampleOrigin):
     @property
     def reference_cost(self) -> float:
         """Cost of the network without exits, to which budgets are relative."""
-        return self.cost_model.reference
+        return self.cost_model.mean_reference
 
     @property
     def logits(self) -> Tensor:
@@ -326,9 +318,7 @@ class Ledger(SampleOrigin):
             part.groups = [self.groups[i] for i in index.tolist()]
         if self.lengths is not None:
             part.lengths = self.lengths[index]
-        if self.sample_costs is not None:
-            part.sample_costs = self.sample_costs.take(index)
-            part.cost_model = part.sample_costs.mean()
+        part.cost_model = self.cost_model.take(index)
         return part
 
     def keep_exits(self, exits: Sequence[int]) -> Self:
@@ -350,16 +340,15 @@ class Ledger(SampleOrigin):
         part._exits = index if self._exits is None else self._exits[index]
         part.exits = tuple(self.exits[exit_index] for exit_index in kept)
         part.cost_model = self.cost_model.keep(kept)
-        if self.sample_costs is not None:
-            part.sample_costs = self.sample_costs.keep(kept)
+        part.batch_times = None if self.batch_times is None else self.batch_times.keep(kept)
         if self.kind != "logits" and self._labels is not None:
             part._labels = self._labels[:, index]
         if self.lengths is not None:
             part.lengths = (index < self.lengths[:, None]).sum(dim=1).clamp_min(1)
         return part
 
-    def with_costs(self, costs: Costs) -> Self:
-        """The same logits with other costs, such as the seconds of `Profile.costs`.
+    def with_costs(self, costs: Costs | BatchTimes) -> Self:
+        """The same logits with other costs, such as the seconds of `Profile.at`.
 
         Args:
             costs: Of the exits of this ledger, or of all exits of its network.
@@ -370,16 +359,18 @@ class Ledger(SampleOrigin):
             >>> val.with_costs(Costs((0.2, 0.2, 0.3, 0.3), (0.1,) * 4, unit="seconds")).unit
             'seconds'
         """
-        exits = len(costs.stages)
+        exits = len(costs.stages) if isinstance(costs, BatchTimes) else costs.num_exits
         if exits > self.num_exits and exits > self.exits[-1]:
             costs = costs.keep(self.exits)
-        if len(costs.stages) != self.num_exits:
+            exits = self.num_exits
+        if exits != self.num_exits:
             raise LedgerError(
                 f"these costs are of {exits} exits, and the ledger has {self.num_exits}: measure "
                 "the network that the ledger was recorded from"
             )
         part = copy(self)
-        part.cost_model, part.sample_costs = costs, None
+        part.batch_times = costs if isinstance(costs, BatchTimes) else None
+        part.cost_model = costs.costs if isinstance(costs, BatchTimes) else costs
         return part
 
     def partition(

@@ -9,7 +9,7 @@ from zipfile import ZipFile, is_zipfile
 import numpy as np
 import numpy.typing as npt
 
-from offramp.costs import Costs, SampleCosts
+from offramp.costs import Costs
 from offramp.errors import FileFormatError, MemoryLimitError
 from offramp.hints import close_names
 from offramp.ledger.tables import has_answers
@@ -103,7 +103,7 @@ def _declared_bytes(file: IO[bytes]) -> int | None:
     return math.prod(shape) * dtype.itemsize
 
 
-def npz_costs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> Costs | SampleCosts:
+def npz_costs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> Costs:
     """The costs in the arrays: stage and head costs apart, or plain cumulative ones."""
     apart = [key for key in ("stage_costs", "head_costs") if key in arrays]
     if "costs" in arrays and apart:
@@ -116,10 +116,8 @@ def npz_costs(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> Costs |
     reference = _scalar(path, arrays, "reference_cost", 0.0)
     if apart:
         unit = _scalar(path, arrays, "unit", "macs")
-        return Costs(arrays["stage_costs"], arrays["head_costs"], reference, unit)  # type: ignore[arg-type]
+        return Costs(arrays["stage_costs"], arrays["head_costs"], reference, unit)
     unit = _scalar(path, arrays, "unit", "relative")
-    if arrays["costs"].ndim == 2:
-        return SampleCosts.from_cumulative(arrays["costs"], unit)
     return Costs.from_cumulative(arrays["costs"], unit, reference)
 
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
 
-from offramp.costs import Costs, SampleCosts
+from offramp.batch_times import BatchTimes
+from offramp.costs import Costs
 from offramp.errors import FileFormatError, LedgerError
 from offramp.ledger.arrays import bytes_to_ids, ids_to_bytes
 from offramp.ledger.npz import npz_costs, npz_network, read_npz
@@ -31,6 +32,7 @@ class _Description(TypedDict):
     exits: NotRequired[list[int]]
     recorded_on: NotRequired[str | None]
     kind: NotRequired[str]
+    batch_times: NotRequired[dict[str, Any] | None]
 
 
 def save(ledger: "Ledger", folder: str | Path) -> Path:
@@ -44,7 +46,7 @@ def save(ledger: "Ledger", folder: str | Path) -> Path:
         tensors["groups"] = ids_to_bytes(ledger.groups)
     if ledger.lengths is not None:
         tensors["lengths"] = ledger.lengths
-    if (costs := ledger.sample_costs) is not None:
+    if (costs := ledger.cost_model).by_sample:
         parts = {"stages": costs.stages, "heads": costs.heads, "reference": costs.reference}
         tensors |= {f"costs.{name}": part for name, part in parts.items()}
     meta = {
@@ -53,6 +55,7 @@ def save(ledger: "Ledger", folder: str | Path) -> Path:
         "labelled": ledger.has_labels,
         "shape": [len(ledger), ledger.num_exits, ledger.num_classes],
         "costs": ledger.cost_model.to_json(),
+        "batch_times": None if ledger.batch_times is None else ledger.batch_times.to_json(),
         "network": ledger.network,
         "data_fingerprint": ledger.data_fingerprint,
         "class_names": ledger.class_names,
@@ -96,11 +99,13 @@ def _load_folder(ledger_type: type[Made], folder: Path, split: str | None) -> Ma
     by_sample = {key[6:]: value for key, value in tensors.items() if key.startswith("costs.")}
     restore(_Description, meta, f"{folder} is not a complete ledger")
     try:
-        costs = Costs(**meta["costs"])
+        costs: Costs | BatchTimes = Costs(**{**meta["costs"], **by_sample})
+        if meta.get("batch_times") is not None:
+            costs = BatchTimes.from_json(meta["batch_times"])
         ledger = ledger_type(
             tensors["logits"],
             tensors["labels"] if meta.get("labelled", True) else None,
-            SampleCosts(**by_sample, unit=costs.unit, starts=costs.starts) if by_sample else costs,
+            costs,
             split=meta["split"],
             sample_ids=bytes_to_ids(tensors.get("sample_ids")),
             network=meta["network"],

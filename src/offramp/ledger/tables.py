@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from offramp.costs import Costs, SampleCosts
+from offramp.costs import Costs
 from offramp.errors import FileFormatError
 from offramp.extras import require
 from offramp.hints import close_names
@@ -91,10 +91,8 @@ def _priced(path: Path, found: dict[str, Any]) -> dict[str, Any]:
             "each model alone has cost: leave one out"
         )
     rest = {name: value for name, value in found.items() if name != "model_costs"}
-    alone, unit = found["model_costs"], found.get("unit", "relative")
-    same_for_all = getattr(alone, "ndim", 2) == 1
-    kind = Costs if same_for_all else SampleCosts
-    return {**rest, "costs": kind.of_members(alone, unit)}
+    unit = found.get("unit", "relative")
+    return {**rest, "costs": Costs.of_members(found["model_costs"], unit)}
 
 
 def _alike(path: Path, name: str, values: list[Any]) -> Any:  # noqa: ANN401

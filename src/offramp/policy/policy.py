@@ -12,6 +12,7 @@ from torch import Tensor
 
 from offramp.answer_confidence import Confidence, fit_confidence
 from offramp.answers import Answer, CurrentExit, crossfit_answers
+from offramp.batch_times import BatchTimes
 from offramp.component import check_kind
 from offramp.costs import Costs
 from offramp.errors import (
@@ -72,6 +73,7 @@ class Policy(SplitUses):
         self.guarantee: str | None = None
         self.network: str | None = None
         self.cost_model: Costs | None = None
+        self.batch_times: BatchTimes | None = None
         self.num_classes: int | None = None
         self.kind = "logits"
         self.exits: tuple[int, ...] = ()
@@ -298,7 +300,7 @@ class Policy(SplitUses):
         """Cost of the network without exits; the mean of held_out where samples differ."""
         if self.cost_model is None:
             raise NotFittedError("this policy is not fitted; call fit(held_out) first")
-        return self.cost_model.reference
+        return self.cost_model.mean_reference
 
     @property
     def cost_shares(self) -> Tensor:
@@ -309,7 +311,9 @@ class Policy(SplitUses):
         """
         if self.cost_model is None or self.num_classes is None:
             raise NotFittedError("this policy is not fitted; call fit(held_out) first")
-        price = Price(self.answer, self.scorer, self.cost_model, self.num_classes)
+        price = Price(
+            self.answer, self.scorer, self.cost_model, self.num_classes, self.batch_times
+        )
         if self.selected is None:
             return price.shares
         chosen = slice(self.selected, self.selected + 1)
@@ -368,7 +372,8 @@ class Policy(SplitUses):
     def _take_over(self, answer: Answer, scorer: Scorer, held_out: Ledger) -> None:
         """Become the policy of this fitted answer and scorer; what was tuned before is gone."""
         self.answer, self.scorer, self.network = answer, scorer, held_out.network
-        self.cost_model, self.num_classes = held_out.cost_model, held_out.num_classes
+        self.cost_model, self.num_classes = held_out.cost_model.mean(), held_out.num_classes
+        self.batch_times = held_out.batch_times
         self.kind = held_out.kind
         self.exits = held_out.exits
         self._points = self.selected = self.guarantee = self.confidence = self.made = None
@@ -380,7 +385,7 @@ class Policy(SplitUses):
         if self.cost_model is None:
             raise NotFittedError("this policy is not fitted; call fit(held_out) first")
         ledger = self.view(ledger)
-        exits = len(self.cost_model.stages)
+        exits = self.cost_model.num_exits
         if self.kind != ledger.kind:
             raise LedgerError(
                 f"this policy was fitted for ledgers of {self.kind}, and the {ledger.split} "
@@ -393,7 +398,7 @@ class Policy(SplitUses):
             )
         # Where costs differ from sample to sample, their means differ from split to split.
         fitted, given = self.cost_model, ledger.cost_model
-        if fitted != given if ledger.sample_costs is None else fitted.unit != given.unit:
+        if fitted.unit != given.unit if given.by_sample else fitted != given:
             raise LedgerError(
                 f"this policy was fitted with other costs ({self.cost_model.unit}) than those of "
                 f"the {ledger.split} ledger ({ledger.unit}): give all ledgers the same exits, "
@@ -419,7 +424,7 @@ def operating_points(
         full, correct = float(found.network_correct[:, -1].double().mean()), found.correct
     val = ScoredSamples(found.scores, correct, found.cost_shares, found.chances, found.groups)
     chosen = not_flattered(tune_points(val, full, thresholds, points), val, thresholds)
-    if found.price.by_sample is not None:
+    if found.price.costs.by_sample:
         return chosen
     prices = found.price.at(chosen.thresholds, chosen.shares)
     return chosen.priced((prices * chosen.shares).sum(dim=1))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from offramp.answer_confidence import Confidence
 from offramp.answers import Answer
+from offramp.batch_times import BatchTimes
 from offramp.component import Component
 from offramp.costs import Costs
 from offramp.errors import (
@@ -67,6 +68,7 @@ class _Description(TypedDict):
     scorer: dict[str, Any]
     network: str | None
     costs: dict[str, Any]
+    batch_times: NotRequired[dict[str, Any] | None]
     num_classes: int
     exits: NotRequired[list[int]]
     selected: int | None
@@ -89,6 +91,7 @@ def save(policy: "Policy", folder: str | Path, name: str | None, data: str | Non
         "scorer": policy.scorer.describe(),
         "network": policy.network,
         "costs": policy.cost_model.to_json(),
+        "batch_times": None if policy.batch_times is None else policy.batch_times.to_json(),
         "num_classes": policy.num_classes,
         "kind": policy.kind,
         "exits": policy.exits,
@@ -136,8 +139,10 @@ def load(policy_type: type[Made], folder: str | Path) -> Made:
             Answer.restore(meta["answer"], parts["answer"]),
         )
         policy.cost_model, policy.num_classes = Costs(**meta["costs"]), meta["num_classes"]
+        if meta.get("batch_times") is not None:
+            policy.batch_times = BatchTimes.from_json(meta["batch_times"])
         policy.kind = meta.get("kind", "logits")  # older files know no other
-        policy.exits = tuple(meta.get("exits", range(len(policy.cost_model.stages))))
+        policy.exits = tuple(meta.get("exits", range(policy.cost_model.num_exits)))
         policy.seen = parts["seen"]
         if meta.get("confidence") is not None:
             policy.confidence = Confidence.restore(meta["confidence"], parts["confidence"])
@@ -151,7 +156,7 @@ def load(policy_type: type[Made], folder: str | Path) -> Made:
             policy = policy if chosen is None else policy.at_point(chosen)
         policy.guarantee = meta.get("guarantee")
         policy.made = Provenance(**meta["made"]) if "made" in meta else None
-    except (KeyError, TypeError, BudgetError, LedgerError, ConfigError) as error:
+    except (KeyError, TypeError, ValueError, BudgetError, LedgerError, ConfigError) as error:
         raise FileFormatError(f"{where}: {error}") from None
     _check_tensors(policy, where, meta.get("kind", "logits"))
     return policy
@@ -176,7 +181,7 @@ def fingerprint(policy: "Policy") -> str:
 def _check_tensors(policy: "Policy", where: str, kind: str) -> None:
     """Raise `FileFormatError` unless tensors of a file fit its exits and classes."""
     assert policy.cost_model is not None and policy.num_classes is not None
-    exits = len(policy.cost_model.stages)
+    exits = policy.cost_model.num_exits
     if len(policy.exits) != exits or list(policy.exits) != sorted(set(policy.exits)):
         raise FileFormatError(f"{where}: {exits} exits have costs, got exits {policy.exits}")
     if not 1 <= policy.num_classes <= MOST_CLASSES:

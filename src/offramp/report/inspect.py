@@ -3,7 +3,6 @@
 import math
 from pathlib import Path
 
-from offramp.costs import Costs
 from offramp.errors import FileFormatError
 from offramp.evaluation.references import fixed_exits, heads_correct
 from offramp.ledger import Ledger
@@ -69,7 +68,7 @@ def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
         "stored as": str(ledger.dtype).removeprefix("torch."),
         "network": ledger.network or "unknown",
         "sample ids": "unknown" if ledger.sample_ids is None else f"{ledger.data_fingerprint}",
-        "cost unit": _unit(ledger.cost_model),
+        "cost unit": _unit(ledger),
         "cost without exits": quantity(ledger.reference_cost),
     }
     accuracies, caption = ["unknown"] * ledger.num_exits, "There are no labels."
@@ -103,7 +102,7 @@ def _policy(path: Path, policy: Policy) -> list[ResultTable]:
     }
     if policy.cost_model is not None:
         exits = ", ".join(map(str, policy.exits))
-        facts |= {"exits of the network": exits, "cost unit": _unit(policy.cost_model)}
+        facts |= {"exits of the network": exits, "cost unit": _unit(policy)}
     if policy.made is not None:
         facts = {"made": str(policy.made), **facts}
     if policy.is_tuned:
@@ -120,9 +119,11 @@ def _policy(path: Path, policy: Policy) -> list[ResultTable]:
     return found if policy.selected is None else [*found, _point(policy, policy.selected)]
 
 
-def _unit(costs: Costs) -> str:
+def _unit(priced: Ledger | Policy) -> str:
     """The unit of costs, and where they were measured."""
-    return f"{costs.unit} ({costs.origin})" if costs.origin else costs.unit
+    assert priced.cost_model is not None
+    unit, times = priced.cost_model.unit, priced.batch_times
+    return f"{unit} ({times.origin})" if times is not None and times.origin else unit
 
 
 SHOWN = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offramp.costs import UNITS, Costs, SampleCosts
+from offramp.batch_times import BatchTimes
+from offramp.costs import UNITS, Costs
 from offramp.errors import ConfigError, LedgerError, NetworkError
 from offramp.ledger import Ledger
 from offramp.ledger.answers import Normalise
@@ -268,20 +269,17 @@ class Cascade:
                 "it again"
             )
 
-    def _costs(self, table: list[list[Said | None]]) -> Costs | SampleCosts:
+    def _costs(self, table: list[list[Said | None]]) -> Costs | BatchTimes:
         """Of every stage and item; a call's own cost counts before the model's."""
         stages: list[float] = []
         heads: list[float | None] = []
-        curves: list[list[tuple[float, ...]]] = [[], []]
         for member in self.members:
             known = member.costs
             # A model of one stage is a head: what is left out then costs nothing.
             if known is not None and member.stages == 1:
-                known = _as_head(known)
-            stages += [0.0] * member.stages if known is None else known.stages
-            heads += [None] * member.stages if known is None else known.heads
-            for part, found in zip(curves, known.shrinking if known else (), strict=False):
-                part += found
+                known = Costs(torch.zeros(1), known.cumulative, unit=known.unit)
+            stages += [0.0] * member.stages if known is None else known.stages.tolist()
+            heads += [None] * member.stages if known is None else known.heads.tolist()
         own = [[None if said is None else said.cost for said in row] for row in table]
         for number, cost in enumerate(heads):
             if cost is None and any(row[number] is None for row in own):
@@ -294,33 +292,36 @@ class Cascade:
         plain = [cost or 0.0 for cost in heads]
         if all(cost is None for row in own for cost in row):
             reference = sum(stages[-last:]) + plain[-1]
-            shrinking = tuple(map(tuple, curves)) if len(curves[0]) == len(stages) else ()
-            return Costs(
-                tuple(stages), tuple(plain), reference, self.unit, shrinking, starts=self._starts
-            )
+            times = self._batch_times(reference)
+            return times or Costs(stages, plain, reference, self.unit, self._starts)
         paid = torch.tensor(
             [[k if c is None else c for c, k in zip(row, plain, strict=True)] for row in own],
             dtype=torch.float64,
         )
         before = torch.tensor(stages, dtype=torch.float64).expand(paid.shape)
         alone = before[:, -last:].sum(dim=1) + paid[:, -1]
-        return SampleCosts(before, paid, alone, self.unit, self._starts)
+        return Costs(before, paid, alone, self.unit, self._starts)
+
+    def _batch_times(self, reference: float) -> BatchTimes | None:
+        """Of every stage as batches shrink, if that is known of all models."""
+        known = [member.batch_times for member in self.members]
+        times = [each for each in known if each is not None]
+        if len(times) < len(known) or len({each.stages.shape[1] for each in times}) > 1:
+            return None
+        # A model of one stage is a head, as above.
+        parts = [
+            (torch.zeros_like(each.stages), each.stages + each.heads)
+            if len(each.stages) == 1
+            else (each.stages, each.heads)
+            for each in times
+        ]
+        stages, heads = map(torch.cat, zip(*parts, strict=True))
+        return BatchTimes(stages, heads, reference, starts=self._starts)
 
     @property
     def _starts(self) -> tuple[int, ...]:
         """The first stage of every model but the first one."""
         return tuple(accumulate(member.stages for member in self.members))[:-1]
-
-
-def _as_head(costs: Costs) -> Costs:
-    """The costs of a model with one stage as those of a head, which shares nothing."""
-    both = [
-        tuple(map(sum, zip(*curves, strict=True)))
-        for curves in zip(*costs.shrinking, strict=False)
-    ]
-    free = [(0.0,) * len(curve) for curve in both]
-    shrinking = (tuple(free), tuple(both)) if both else ()
-    return Costs((0.0,), tuple(costs.cumulative.tolist()), 0.0, costs.unit, shrinking)
 
 
 def _inputs_and_labels(data: Any) -> tuple[Any, Any]:  # noqa: ANN401

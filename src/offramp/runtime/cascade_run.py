@@ -119,7 +119,8 @@ class CascadeRun:
     ) -> None:
         """Note what a stage said, and what it cost."""
         assert policy.cost_model is not None
-        stated = policy.cost_model.stages[place] + policy.cost_model.heads[place]
+        costs = policy.cost_model
+        stated = float(costs.stages[place] + costs.heads[place])
         for item, said in zip(items, found, strict=True):
             if said is None:
                 item.failures = (*item.failures, name)

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offramp.costs import OCCUPANCY, Costs, seconds_left
+from offramp.batch_times import BatchTimes, seconds_left
+from offramp.costs import Costs
 from offramp.errors import ConfigError, NetworkError
 from offramp.networks.macs import count_macs, counting
 from offramp.networks.network import EarlyExitNetwork
@@ -87,10 +88,11 @@ class Member:
     """
 
     model: Any
-    cost: float | Costs | None = None
+    cost: float | Costs | BatchTimes | None = None
     name: str = ""
     prepare: Callable[[Any], Any] | None = None
     costs: Costs | None = field(default=None, init=False)
+    batch_times: BatchTimes | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         kind = type(self.model).__name__
@@ -102,14 +104,16 @@ class Member:
                 "a scikit-learn classifier with predict_proba or a callable is needed, got "
                 f"{kind}"
             )
-        if isinstance(self.cost, Costs):
+        if isinstance(self.cost, BatchTimes):
+            self.costs, self.batch_times = self.cost.costs, self.cost
+        elif isinstance(self.cost, Costs):
             self.costs = self.cost
         elif self.cost is not None:
             self.costs = Costs((self.cost,), (0.0,), unit="relative")
-        if self.costs is not None and len(self.costs.stages) != self.stages:
+        if self.costs is not None and self.costs.num_exits != self.stages:
             raise ConfigError(
                 f"`{self.name}` has {self.stages} stages, and costs for "
-                f"{len(self.costs.stages)} were given"
+                f"{self.costs.num_exits} were given"
             )
 
     @property
@@ -168,14 +172,12 @@ class Member:
         for each in timed:
             take_turns([[each]], watch, least=rounds + 1)
         best = np.array([each.best for each in timed])  # [S, stages]
-        stages = tuple((best[-1] / samples).tolist())
-        curves = tuple(
-            tuple(seconds_left(sizes, column.tolist(), samples).tolist()) for column in best.T
-        )
-        free = ((0.0,) * len(OCCUPANCY),) * self.stages
-        # One item is all of its batch or nothing of it: costs are proportional.
-        shrinking = (curves, free) if samples > 1 else ()
-        self.costs = Costs(stages, (0.0,) * self.stages, unit="seconds", shrinking=shrinking)
+        curves = torch.stack([seconds_left(sizes, each.tolist(), samples) for each in best.T])
+        # One item is all of its batch or nothing of it: seconds are proportional.
+        curves = curves if samples > 1 else torch.from_numpy(best.T)
+        reference = float(curves[:, -1].sum())
+        self.batch_times = BatchTimes(curves, torch.zeros_like(curves), reference)
+        self.costs = self.batch_times.costs
 
     def visit(self, inputs: Any, rows: Tensor) -> "Visit":  # noqa: ANN401
         """A run over some items of a batch, by their growing positions, stage by stage."""

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offramp.costs import Costs, seconds_left
+from offramp.batch_times import BatchTimes, seconds_left
+from offramp.costs import Costs
 from offramp.errors import (
     ConfigError,
     FileFormatError,
@@ -91,6 +92,10 @@ class Profile:
         return f"{self.runtime}, {threads}, {self.device}, {self.machine}"
 
     def costs(self, batch_size: int) -> Costs:
+        """Seconds per sample in batches of this size that do not shrink; see `at`."""
+        return self.at(batch_size).costs
+
+    def at(self, batch_size: int) -> BatchTimes:
         """Seconds per sample in batches of this size, for `ledger.with_costs`.
 
         Budgets are then shares of the seconds of the network without exits in this runtime. What
@@ -107,29 +112,22 @@ class Profile:
         full = float(np.interp(batch_size, self.sizes, self.full)) / batch_size
         entry = float(np.interp(batch_size, self.sizes, self.entry or [0.0] * len(self.sizes)))
 
-        def with_looks(looks: list[list[float]], looking_back: Costs | None = None) -> Costs:
-            # [2, M, G]: stages and looks, exit by exit, as the batch shrinks
-            curves = tuple(
-                tuple(
-                    tuple(seconds_left(self.sizes, column, batch_size).tolist())
-                    for column in zip(*part, strict=True)
-                )
-                for part in (self.stages, looks)
-            )
-            stages, heads = (tuple(curve[-1] for curve in part) for part in curves)
-            # One sample is all of its batch or nothing of it: costs are proportional.
-            curves = () if batch_size == 1 else curves
-            origin = f"{self.where}, batches of {batch_size}"
-            return Costs(
-                *(stages, heads, full, "seconds"),
-                shrinking=curves,
-                looking_back=looking_back,
-                origin=origin,
-                starts=tuple(self.starts),
-                entry=entry / batch_size,
-            )
+        def curves(seconds: list[list[float]]) -> Tensor:
+            """`[M, G]`, exit by exit, as the batch shrinks."""
+            columns = zip(*seconds, strict=True)
+            found = torch.stack([seconds_left(self.sizes, each, batch_size) for each in columns])
+            # One sample is all of its batch or nothing of it: seconds are proportional.
+            return found[:, -1:] if batch_size == 1 else found
 
-        return with_looks(self.looks, with_looks(self.looks_back))
+        return BatchTimes(
+            stages=curves(self.stages),
+            heads=curves(self.looks),
+            reference=full,
+            heads_reading_back=curves(self.looks_back),
+            starts=tuple(self.starts),
+            entry=entry / batch_size,
+            origin=f"{self.where}, batches of {batch_size}",
+        )
 
     def timed(self, ledger: Ledger, batch_size: int) -> Ledger:
         """A ledger of this network with its costs in seconds.
@@ -144,7 +142,7 @@ class Profile:
             )
         if list(ledger.exits) != self.exits and set(self.exits) < set(ledger.exits):
             ledger = ledger.keep_exits([ledger.exits.index(kept) for kept in self.exits])
-        return ledger.with_costs(self.costs(batch_size))
+        return ledger.with_costs(self.at(batch_size))
 
     def promise(self, policy: Policy, batch_size: int, exits: Tensor | None = None) -> float:
         """The seconds of a policy at its operating point, as a share of the full network's.
@@ -156,8 +154,8 @@ class Profile:
                 val samples did.
         """
         assert policy.num_classes is not None, "a policy with thresholds is fitted"
-        costs = self.costs(batch_size).keep([self.exits.index(each) for each in policy.exits])
-        price = Price(policy.answer, policy.scorer, costs, policy.num_classes)
+        times = self.at(batch_size).keep([self.exits.index(each) for each in policy.exits])
+        price = Price(policy.answer, policy.scorer, times.costs, policy.num_classes, times)
         thresholds, shares = policy.thresholds[None], policy.points.shares[policy.selected][None]
         if exits is not None:
             counts = torch.bincount(exits, minlength=len(policy.exits))
