@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import offramp
-from offramp.advice.auto import gain_of
+from offramp.advice.rating import gain_of
 from offramp.data import Splits, cluttered_digits
 from offramp.data.source import Source
 from offramp.evaluation.bootstrap import Interval

@@ -85,6 +85,19 @@ class Plan(Mapping[float, Policy]):
         """A ledger with the exits that are kept."""
         return keep_exits(ledger, self.exits)
 
+    def check_budgets(self) -> None:
+        """Raise where a policy costs more than its budget.
+
+        A method gives its cheapest operating point to budgets that are out of reach. The network
+        without exits, which has one exit, is no such accident: it was chosen.
+
+        Raises:
+            BudgetError: With the range that is possible.
+        """
+        for budget, policy in self.items():
+            if len(policy.exits) > 1:
+                policy.points.for_budget(budget)
+
     def describe(self) -> dict[str, Any]:
         """What was chosen and why, for a file; nothing where there was nothing to choose."""
         if not self.why:
@@ -96,13 +109,13 @@ class Plan(Mapping[float, Policy]):
     def save(self, folder: str | Path) -> Path:
         """Write the plan as a folder; policies that share their operating points are one file."""
         folder = Path(folder)
-        distinct = list({id(policy.points): policy for policy in self.values()}.values())
-        for number, policy in enumerate(distinct):
+        distinct = {policy.points: policy for policy in self.values()}
+        for number, policy in enumerate(distinct.values()):
             policy.save(folder / f"policy-{number}")
-        numbers = {id(policy.points): number for number, policy in enumerate(distinct)}
+        numbers = {points: number for number, points in enumerate(distinct)}
         meta = {
             "budgets": list(self),
-            "policies": [numbers[id(policy.points)] for policy in self.values()],
+            "policies": [numbers[policy.points] for policy in self.values()],
             "points": [policy.selected for policy in self.values()],
             "exits": self.exits,
             "methods": list(self.methods.values()),

@@ -8,7 +8,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from offramp import Costs, Ledger, Policy, advise, auto, compare, evaluate, synthetic
+from offramp import (
+    Corrector,
+    Costs,
+    Ledger,
+    Method,
+    Policy,
+    advise,
+    auto,
+    compare,
+    evaluate,
+    synthetic,
+)
 from offramp.advice import Auto
 from offramp.advice.auto import choose_exits
 from offramp.advice.rating import CrossFit, hits_on, pick, pool
@@ -362,6 +373,50 @@ def test_where_exits_do_not_pay_the_plan_is_the_full_network():
         assert (outcome.mean_cost, outcome.accuracy) == (1.0, outcome.full_accuracy)
     advice = advise(**timed, budgets=[0.5], methods=["baseline"])
     assert advice.text.startswith("Do not use exits on this machine at this batch size.")
+
+
+def test_the_method_gives_the_plan_that_the_function_gives():
+    """`fit --method auto` once refused a budget at which `auto` gave the full network."""
+    splits = synthetic.ledgers(seed=0, samples=200, exits=4)
+    dear = Costs((0.25,) * 4, (1.0, 1.0, 1.0, 0.0), reference=1.0, unit="seconds")
+    timed = {name: ledger.with_costs(dear) for name, ledger in splits.items()}
+    parts = timed["held_out"], timed["val"], [0.5]
+    method = Auto(candidates=("baseline",))
+    (plan,) = method.plans(*parts, seeds=1)
+    found = auto(*parts, ["baseline"])
+    assert plan.why == found.why
+    assert plan.methods == found.methods == {0.5: "full-network"}
+    assert plan[0.5].fingerprint() == found[0.5].fingerprint()
+    plan.check_budgets()
+    table = compare(**timed, methods=["baseline", method], budgets=[0.5], seeds=1, resamples=10)
+    assert table["auto"].figures["accuracy@0.5"].cost == 1.0
+    assert table["auto"].exits[0].accuracy[3] == table.references.full.accuracy
+
+
+def test_fit_saves_the_full_network_where_auto_does(tmp_path):
+    dear = Costs((0.25,) * 4, (1.0, 1.0, 1.0, 0.0), reference=1.0, unit="seconds")
+    for split, ledger in synthetic.ledgers(seed=0, samples=100, exits=4).items():
+        ledger.with_costs(dear).save(tmp_path / "ledgers" / split)
+    saved = []
+    for call in ("fit --method auto", "auto"):
+        place = tmp_path / call.replace(" ", "")
+        words = [*call.split(), str(tmp_path / "ledgers"), "--budget", "0.5", "--out", str(place)]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        saved.append(Policy.load(place))
+    assert saved[0].fingerprint() == saved[1].fingerprint()
+    assert [policy.exits for policy in saved] == [(3,), (3,)]
+    assert saved[0].confidence is not None
+
+
+def test_a_policy_whose_fit_is_random_gets_a_confidence_from_the_method_too(ledgers):
+    few = {name: ledger.take(range(120)) for name, ledger in ledgers.items()}
+    random = Method("random", "Random", Corrector(k=2, epochs=1))
+    plans = Auto(candidates=(random,)).plans(few["held_out"], few["val"], [0.4, 0.7], seeds=2)
+    assert len(plans) == 2
+    for plan in plans:
+        assert plan[0.4].confidence is plan[0.7].confidence is not None
+    assert plans[0][0.4].fingerprint() != plans[1][0.4].fingerprint()
 
 
 def test_exits_whose_look_costs_more_than_it_saves_are_dropped():

@@ -12,6 +12,7 @@ from torch import Tensor
 from offramp.answer_confidence import Confidence
 from offramp.batch_times import BatchTimes
 from offramp.costs import Costs
+from offramp.evaluation.bootstrap import QUANTILE, Interval, unseen_variance
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import folds
 from offramp.methods import Method
@@ -23,7 +24,6 @@ from offramp.thresholds.tuning import ScoredSamples, tune_points
 Hits = npt.NDArray[np.float64]
 """`[N, B]` in [0, 1]: whether each sample is answered rightly at each budget."""
 
-SURE = 1.96  # standard errors to each side: 95 %
 MANY = 2000  # samples of held_out and val together, above which half of them give a good fit
 FEW_FOLDS = 4  # below
 POINTS = 41  # operating points while methods are only compared
@@ -220,7 +220,24 @@ def pick(hits: dict[str, Hits], number: int) -> str:
     """
     best = max(hits, key=lambda name: hits[name][:, number].mean())
     for name in reversed(hits):
-        behind = hits[best][:, number] - hits[name][:, number]
-        if behind.mean() <= SURE * behind.std() / len(behind) ** 0.5:
+        if not is_clearly_more(hits[best][:, number], hits[name][:, number]):
             return name
     return best
+
+
+def is_clearly_more(one: Hits, other: Hits) -> bool:
+    """Whether the mean of one is more than two standard errors above another's, `[N]` each."""
+    gaps = one - other
+    return bool(gaps.mean() > QUANTILE * gaps.std() / len(gaps) ** 0.5)
+
+
+def gain_of(hits: Hits, base: Hits) -> Interval:
+    """What hits `[N]` gain over others on the same samples, with a 95 % interval.
+
+    Example:
+        >>> gain_of(np.ones(100), np.arange(100) % 2).is_clear
+        True
+    """
+    gaps = hits - base
+    error = (gaps.var() / len(gaps) + unseen_variance(len(gaps))) ** 0.5
+    return Interval.around(float(gaps.mean()), float(error))

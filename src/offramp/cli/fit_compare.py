@@ -136,9 +136,11 @@ def fit_command(
     wanted = 1.0 if budget is None else budget
     with err.status(f"fitting {chosen.label}"):
         (plan,) = chosen.plans(ledgers["held_out"], ledgers["val"], [wanted], seeds=1)
-        policy = plan[wanted].at(budget=budget, max_drop=max_drop)
-        if ledgers["held_out"].has_labels:
-            policy.fit_confidence(plan.view(ledgers["held_out"]))
+        if max_drop is None:
+            plan.check_budgets()
+        policy = plan[wanted] if max_drop is None else plan[wanted].at(max_drop=max_drop)
+        if ledgers["held_out"].has_labels and policy.confidence is None:
+            policy.fit_confidence(policy.view(ledgers["held_out"]))
     thresholds = chosen.describe().get("thresholds")  # none: `auto` chooses them itself
     whole = f"{chosen.name}:{thresholds}" if thresholds and ":" not in method else chosen.name
     policy.save(folder, whole, str(path))

@@ -1,6 +1,7 @@
 """Paired bootstrap over test samples: the same resamples for every method."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import scipy
@@ -32,6 +33,18 @@ class Interval:
     high: float
     is_clear: bool
 
+    @classmethod
+    def around(cls, value: float, error: float, negligible: float = 0.0) -> Self:
+        """The interval around a value with this standard error.
+
+        Args:
+            value: As measured.
+            error: Its standard error.
+            negligible: An end this close to zero counts as zero.
+        """
+        low, high = value - QUANTILE * error, value + QUANTILE * error
+        return cls(value, low, high, low > negligible or high < -negligible)
+
 
 def difference(
     value: float, resampled: Tensor, negligible: float = NEGLIGIBLE, unseen: float = 0.0
@@ -52,9 +65,8 @@ def difference(
         >>> round(found.low, 3), round(found.high, 3), found.is_clear
         (0.304, 0.696, True)
     """
-    reach = QUANTILE * (float(resampled.double().var()) + unseen) ** 0.5
-    low, high = value - reach, value + reach
-    return Interval(value, low, high, low > negligible or high < -negligible)
+    error = (float(resampled.double().var()) + unseen) ** 0.5
+    return Interval.around(value, error, negligible)
 
 
 def unseen_variance(samples: int) -> float:
@@ -105,13 +117,14 @@ class Resamples:
         return found[0].double()
 
     def ece(self, replay: Replay, scorer: Scorer, bins: int = 15) -> Tensor | None:
-        """Resampled calibration error, mean over all exits but the last, `[R]`, or None.
+        """Resampled calibration error, mean over all exits but the last, `[R]`.
 
-        The bins are those of the whole sample.
+        The bins are those of the whole sample. None where the scorer states no probability, or
+        where there is only one exit.
         """
         last = replay.scores.shape[1] - 1
         stated = scorer.probability(replay.scores[:, :last])
-        if stated is None:
+        if stated is None or not last:
             return None
         gaps = (stated - replay.correct[:, :last].float())[..., None]  # [N, M-1, 1]
         index = torch.stack([torch.from_numpy(ece_bins(p, bins)) for p in stated.T], dim=1)

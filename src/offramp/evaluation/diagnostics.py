@@ -184,9 +184,9 @@ def score_histograms(
     scores: Floats, targets: npt.NDArray[np.bool_], bins: int = 40
 ) -> ScoreHistograms:
     """Histograms of scores `[N, M-1]` by stop target `[N, M-1]`."""
-    ends = np.quantile(scores, [0.005, 0.995], axis=0).T
-    # a scorer that says the same of every sample still needs a bin that is not empty.
-    edges = np.stack([np.linspace(low, max(high, low + 1e-6), bins + 1) for low, high in ends])
+    low, high = np.quantile(scores, [0.005, 0.995], axis=0)
+    # Bins need a width even where a scorer gives every sample the same score.
+    edges = np.linspace(low, np.maximum(high, low + 1e-6), bins + 1, axis=1)
     inside = np.clip(scores, edges[:, 0], edges[:, -1])
 
     def count(wanted: npt.NDArray[np.bool_]) -> Counts:
@@ -194,6 +194,6 @@ def score_histograms(
             np.histogram(column[mask], bins=limits)[0]
             for column, mask, limits in zip(inside.T, wanted.T, edges, strict=True)
         ]
-        return np.stack(rows)
+        return np.array(rows, dtype=np.int64).reshape(len(edges), bins)
 
     return ScoreHistograms(edges, count(targets), count(~targets))
