@@ -410,7 +410,7 @@ def test_fit_saves_the_full_network_where_auto_does(tmp_path):
 
 
 def test_a_policy_whose_fit_is_random_gets_a_confidence_from_the_method_too(ledgers):
-    few = {name: ledger.take(range(120)) for name, ledger in ledgers.items()}
+    few = {name: ledger.take(range(200)) for name, ledger in ledgers.items()}
     random = Method("random", "Random", Corrector(k=2, epochs=1))
     plans = Auto(candidates=(random,)).plans(few["held_out"], few["val"], [0.4, 0.7], seeds=2)
     assert len(plans) == 2
