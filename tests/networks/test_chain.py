@@ -12,7 +12,7 @@ import offramp
 from offramp.batch_times import BatchTimes
 from offramp.errors import FileFormatError, NetworkError
 from offramp.networks import EarlyExitNetwork, attach, build, chain, count_macs
-from offramp.networks.passes import at_size
+from offramp.networks.chain import at_size
 from offramp.report import inspect
 from offramp.runtime import Runner
 from offramp.timing.profile import Profile, profile

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from offramp.networks.attach import attach
     from offramp.networks.backbones import register_builder
     from offramp.networks.build import build, build_for_data
+    from offramp.networks.chain import chain
     from offramp.networks.heads import (
         CascadeHead,
         Head,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
     from offramp.networks.layout import Layout, Unit
     from offramp.networks.macs import count_macs
-    from offramp.networks.network import EarlyExitNetwork, chain
+    from offramp.networks.network import EarlyExitNetwork
     from offramp.networks.state import Shared, State, take
 
 __all__ = [
@@ -74,7 +75,7 @@ import_when_asked(
         "attach": "attach",
         "build": "build",
         "build_for_data": "build",
-        "chain": "network",
+        "chain": "chain",
         "count_macs": "macs",
         "register_builder": "backbones",
         "take": "state",

@@ -12,7 +12,7 @@ from offramp.extras import require
 from offramp.networks.architectures import ARCHITECTURES
 from offramp.networks.architectures.efficientnet import efficientnet_lite0
 from offramp.networks.architectures.vit import VisionTransformer
-from offramp.networks.fx_split import traced_layout
+from offramp.networks.fx.layout import traced_layout
 from offramp.networks.inputs import Inputs
 from offramp.networks.layout import (
     HasLayout,

@@ -4,7 +4,7 @@ The last exit keeps the backbone's own classifier, if that has the number of cla
 Otherwise the head is made by the first of these that applies:
 
 1. the function that was passed to `attach` as `head`;
-2. the kind of head that was named there, one of `HEADS`;
+2. the kind of head that was named there, one of `KINDS`;
 3. the backbone's own kind of head, `Layout.default_head` (MSDNet has one);
 4. a linear layer on pooled features.
 
@@ -15,13 +15,14 @@ first or last as the last layer with weights says, and first if nothing is known
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from offramp import check
 from offramp.errors import NetworkError
-from offramp.names import HEADS
 from offramp.networks.heads import (
     BackboneHead,
     CascadeHead,
@@ -37,18 +38,38 @@ from offramp.networks.heads import (
 from offramp.networks.layout import Channels, Layout
 from offramp.networks.state import State, batch_size, check_state, evaluating, leaf_at
 
-_MAPS: dict[str, type[TwoConvHead | SeparableHead]] = {
-    "two-conv": TwoConvHead,
-    "separable": SeparableHead,
+
+@dataclass(frozen=True)
+class HeadKind:
+    """What a name of a head stands for.
+
+    Args:
+        module: Its class.
+        reads: The states it can read: feature maps `[N, C, H, W]`, tokens `[N, T, C]`, or any.
+            All can read flat features `[N, C]`.
+        pool: How it reads them; None: as the backbone's layout says.
+        at_end: The kind that takes its place at the last exit, where the backbone has done what
+            its convolutions or cells would do.
+    """
+
+    module: type[Head]
+    reads: Literal["any", "maps", "tokens"] = "any"
+    pool: PoolKind | None = None
+    at_end: str | None = None
+
+
+KINDS = {
+    "pooled-linear": HeadKind(LinearHead),
+    "pooled-mlp": HeadKind(MLPHead),
+    "two-conv": HeadKind(TwoConvHead, "maps", "whole"),
+    "separable": HeadKind(SeparableHead, "maps", "whole", at_end="pooled-linear"),
+    "mixed-pool": HeadKind(LinearHead, "maps", "max-mean", at_end="pooled-linear"),
+    "cls-token": HeadKind(LinearHead, "tokens", "first"),
+    "mean-token": HeadKind(LinearHead, "tokens", "mean"),
+    "cascade": HeadKind(CascadeHead),
+    "mixed-cascade": HeadKind(CascadeHead, "maps", "max-mean", at_end="cascade"),
 }
-_MIXED = ("mixed-pool", "mixed-cascade")
-_TOKENS: dict[str, PoolKind] = {"cls-token": "first", "mean-token": "mean"}
-# The backbone has done by its end what the convolutions or the cells of these would do.
-_AT_THE_END = {
-    "separable": "pooled-linear",
-    "mixed-pool": "pooled-linear",
-    "mixed-cascade": "cascade",
-}
+_DEFAULT = "pooled-linear"
 
 
 def choose_heads(
@@ -90,19 +111,20 @@ def _choose_head(
     names: Sequence[str],
     exit_index: int,
 ) -> nn.Module:
-    chosen = layout.default_head if head is None else head
+    chosen = head or layout.default_head or _DEFAULT
     if callable(chosen):
         return chosen(state, num_classes, exit_index)
+    check.one_of("head", chosen, KINDS, NetworkError)
     is_last = exit_index == len(names) - 1
-    if is_last and chosen is not None:
-        chosen = _AT_THE_END.get(chosen, chosen)
+    if is_last:
+        chosen = KINDS[chosen].at_end or chosen
     pool = layout.pool or _choose_pool(layout, state, chosen, names[exit_index])
     # The last state has passed the backbone's own last norm, if it has one.
     norm = layout.norm and not is_last
-    return make_head(chosen or "pooled-linear", state, pool, num_classes, exit_index, norm)
+    return make_head(chosen, state, pool, num_classes, exit_index, norm)
 
 
-def _choose_pool(layout: Layout, state: State, head: str | None, name: str) -> Pool:
+def _choose_pool(layout: Layout, state: State, head: str, name: str) -> Pool:
     """The pool that fits the shape of the state at an exit; raises where that is ambiguous."""
     leaf, channels = layout.leaves.get(name, ()), layout.channels.get(name)
     features = leaf_at(state, leaf)
@@ -113,10 +135,10 @@ def _choose_pool(layout: Layout, state: State, head: str | None, name: str) -> P
         )
     if features.ndim == 2:
         return Pool("flat", leaf)
-    if features.ndim == 3 and head in _TOKENS:
-        return Pool(_TOKENS[head], leaf)
+    if features.ndim == 3 and KINDS[head].reads == "tokens":
+        return Pool("mean", leaf)
     if channels is not None:
-        return Pool("map" if _are_first(features, channels) else "mean", leaf)
+        return Pool("map" if _come_first(channels, features) else "mean", leaf)
     if features.ndim >= 4:
         return Pool("map", leaf)
     raise NetworkError(
@@ -126,10 +148,14 @@ def _choose_pool(layout: Layout, state: State, head: str | None, name: str) -> P
     )
 
 
-def _are_first(features: Tensor, channels: Channels) -> bool:
-    """Whether the channels come first, as the sizes show; as the layer says if they do not."""
-    first, last = (features.shape[dim] == channels.count for dim in (1, -1))
-    return channels.first if first == last else first
+def _come_first(channels: Channels, features: Tensor) -> bool:
+    """Whether the channels are the first dimension after the samples, or the last one.
+
+    An operation after the layer may have moved them, which the sizes show unless both fit.
+    """
+    fits_first = features.shape[1] == channels.count
+    fits_last = features.shape[-1] == channels.count
+    return channels.first if fits_first == fits_last else fits_first
 
 
 def _put_beside(head: nn.Module, stages: Sequence[nn.Module]) -> None:
@@ -153,35 +179,44 @@ def _check_classifier(classifier: nn.Module, state: State, shape: tuple[int, int
 def make_head(
     head: str, state: State, pool: Pool, num_classes: int, exit_index: int, norm: bool = False
 ) -> Head:
-    """Make a head of one of the kinds in `HEADS` for this state."""
-    if head not in HEADS:
-        raise NetworkError(f"`head` must be one of {', '.join(HEADS)}, got {head!r}")
+    """Make a head of one of the `KINDS` for this state."""
+    check.one_of("head", head, KINDS, NetworkError)
+    kind = KINDS[head]
     tensor: Tensor = leaf_at(state, pool.leaf)
-    if head in _MAPS and tensor.ndim == 4:
-        return _MAPS[head](replace(pool, kind="whole"), tensor.shape[1], num_classes)
-    _check_fit(head, tensor)
     if tensor.ndim == 2:
+        # Nothing is left to pool or to convolve.
+        module = LinearHead if kind.pool == "whole" else kind.module
         pool = Pool("flat", pool.leaf)
-    elif tensor.ndim == 3:
-        pool = replace(pool, kind=_TOKENS.get(head, pool.kind))
+    else:
+        _check_fit(head, kind, tensor)
+        module, pool = kind.module, replace(pool, kind=kind.pool or pool.kind)
+    return _made(module, pool, _width(pool, state), num_classes, exit_index, norm)
+
+
+def _width(pool: Pool, state: State) -> int:
+    """How many channels a head reads through this pool."""
+    tensor: Tensor = leaf_at(state, pool.leaf)
+    if pool.kind in ("whole", "max-mean"):
+        return tensor.shape[1]
     with torch.no_grad():
-        width = pool(state).shape[1]
-    if head in _MIXED and tensor.ndim == 4:
-        pool, width = replace(pool, kind="max-mean"), tensor.shape[1]
-    if head == "pooled-mlp":
-        return MLPHead(pool, width, num_classes, norm=norm)
-    if head in ("cascade", "mixed-cascade"):
-        return CascadeHead(pool, width, num_classes, first=exit_index == 0, norm=norm)
-    return LinearHead(pool, width, num_classes, norm=norm)
+        return pool(state).shape[1]
 
 
-def _check_fit(head: str, tensor: Tensor) -> None:
-    # Any head can read a flat state, which is pooled already.
-    maps, tokens = ((*_MAPS, *_MIXED), (4, 2)), (_TOKENS, (3, 2))
-    wanted = next((dims for heads, dims in (maps, tokens) if head in heads), None)
-    if wanted and tensor.ndim not in wanted:
-        kind = "tokens [N, T, C]" if head in _TOKENS else "feature maps [N, C, H, W]"
+def _made(
+    module: type[Head], pool: Pool, width: int, num_classes: int, exit_index: int, norm: bool
+) -> Head:
+    settings: dict[str, Any] = {} if pool.kind == "whole" else {"norm": norm}
+    if module is CascadeHead:
+        settings["first"] = exit_index == 0
+    return module(pool, width=width, num_classes=num_classes, **settings)
+
+
+def _check_fit(head: str, kind: HeadKind, tensor: Tensor) -> None:
+    """Raise unless the head can read a state that is not flat."""
+    wanted = {"maps": (4, "feature maps [N, C, H, W]"), "tokens": (3, "tokens [N, T, C]")}
+    dims, name = wanted.get(kind.reads, (tensor.ndim, ""))
+    if tensor.ndim != dims:
         raise NetworkError(
-            f"the head `{head}` reads {kind}, and the state is {list(tensor.shape)}; choose "
+            f"the head `{head}` reads {name}, and the state is {list(tensor.shape)}; choose "
             "another head, such as `pooled-linear`"
         )

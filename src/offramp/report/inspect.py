@@ -8,7 +8,7 @@ from offramp.evaluation.references import fixed_exits, heads_correct
 from offramp.ledger import Ledger
 from offramp.ledger.origin import SPLITS
 from offramp.networks import EarlyExitNetwork, count_macs
-from offramp.networks.network import FORMAT_VERSION as NETWORK_VERSION
+from offramp.networks.files import FORMAT_VERSION as NETWORK_VERSION
 from offramp.onnx.manifest import Manifest
 from offramp.policy import Policy
 from offramp.report.clock import profile_table

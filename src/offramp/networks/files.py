@@ -1,0 +1,218 @@
+"""Networks on disk and on the hub: JSON that names registered builders and heads, and safetensors.
+
+Loading runs no code of a file: a file can name what is known here, and nothing else.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, TypedDict
+
+from torch import nn
+
+from offramp.errors import FileFormatError, NetworkError, OfframpError
+from offramp.extras import require
+from offramp.networks.backbones import BackboneModules, find_layout, rebuild_backbone
+from offramp.networks.chain import chain
+from offramp.networks.heads import BackboneHead, Head
+from offramp.networks.inputs import ImageInput, Inputs, TensorInput
+from offramp.networks.layout import Layout
+from offramp.networks.network import EarlyExitNetwork, Origin
+from offramp.networks.weights import (
+    distinct_tensors,
+    from_int8,
+    hash_of,
+    load_tensors,
+    to_int8,
+)
+from offramp.schema import restore
+from offramp.storage import read_folder, write_folder
+
+FORMAT_VERSION = 1
+
+# The hub counts downloads of config.json; our own format does not need it.
+_HUB_FILES = ("network.json", "*.safetensors", "config.json")
+
+_CARD = """---
+library_name: offramp
+tags:
+- early-exit
+---
+# An early-exit network
+
+{exits} exits, {classes} classes. Load it with:
+
+```python
+from offramp.networks import EarlyExitNetwork
+
+network = EarlyExitNetwork.from_pretrained("owner/name")
+```
+"""
+
+
+def save_network(network: EarlyExitNetwork, folder: str | Path, int8: bool = False) -> Path:
+    """See `EarlyExitNetwork.save`."""
+    tensors = distinct_tensors(network)
+    stored = to_int8(tensors) if int8 else tensors
+    meta = _describe(network)
+    meta["fingerprint"] = hash_of(from_int8(stored) if int8 else tensors)
+    return write_folder(folder, "network", FORMAT_VERSION, meta, stored)
+
+
+def load_network(
+    folder: str | Path, backbone: BackboneModules | None = None, links_into: Path | None = None
+) -> EarlyExitNetwork:
+    """See `EarlyExitNetwork.load`; files may be links into the folder `links_into`."""
+    meta, tensors = read_folder(folder, "network", FORMAT_VERSION, links_into)
+    try:
+        network = _restore(meta, backbone, folder)
+    except NetworkError as error:
+        raise FileFormatError(f"{folder} does not fit the backbone: {error}") from error
+    except OfframpError:
+        raise
+    # Builders and heads are anybody's, and what they do with odd settings is not known.
+    except Exception as error:
+        raise FileFormatError(f"{folder} does not describe a network: {error!r}") from error
+    load_tensors(network, from_int8(tensors), folder)
+    if network.fingerprint() != meta["fingerprint"]:
+        raise FileFormatError(f"the weights in {folder} are not those that were saved there")
+    return network.eval()
+
+
+def download_network(
+    name: str,
+    backbone: BackboneModules | None = None,
+    **download: Any,  # noqa: ANN401 - see huggingface_hub
+) -> EarlyExitNetwork:
+    """Load a network from the hub, see `EarlyExitNetwork.from_pretrained`."""
+    hub = require("huggingface_hub", extra="train")
+    folder = Path(hub.snapshot_download(name, allow_patterns=list(_HUB_FILES), **download))
+    # In its cache, OWNER--NAME/snapshots/COMMIT/FILE is a link to OWNER--NAME/blobs/HASH.
+    return load_network(folder, backbone, links_into=folder.parent.parent)
+
+
+def upload_network(network: EarlyExitNetwork, repo_id: str, **upload: Any) -> str:  # noqa: ANN401
+    """See `EarlyExitNetwork.push_to_hub`."""
+    hub = require("huggingface_hub", extra="train")
+
+    class Upload(hub.ModelHubMixin):  # type: ignore[misc, name-defined]
+        def _save_pretrained(self, save_directory: Path) -> None:
+            _save_with_card(network, save_directory)
+
+    return str(Upload().push_to_hub(repo_id, **upload))
+
+
+def _save_with_card(network: EarlyExitNetwork, folder: Path) -> None:
+    save_network(network, folder)
+    config = {"library_name": "offramp", "exit_names": network.exit_names}
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    card = _CARD.format(exits=network.num_exits, classes=network.num_classes)
+    (folder / "README.md").write_text(card)
+
+
+def _describe(network: EarlyExitNetwork) -> dict[str, Any]:
+    """How to make a network again, as JSON values."""
+    if network.members:
+        return {"members": [_describe_member(network, member) for member in network.members]}
+    origin = network.origin
+    if origin is None:
+        raise NetworkError(
+            "only networks from `attach`, `build` and `chain` know how to be made again; attach "
+            "to your list of stages, and pass the list to `load` as `backbone`"
+        )
+    return {
+        "backbone": {
+            "builder": origin.builder,
+            "settings": origin.settings,
+            "class": origin.backbone,
+        },
+        "at": list(origin.at),
+        "num_classes": network.num_classes,
+        "inputs": network.inputs.describe(),
+        "heads": [_describe_head(head) for head in network.heads],
+    }
+
+
+def _describe_member(network: EarlyExitNetwork, member: EarlyExitNetwork) -> dict[str, Any]:
+    """A network of a chain, which must be made again without any help."""
+    if member.origin is None or member.origin.builder is None:
+        raise NetworkError(
+            "a chain can be saved if a file can name the backbones of all its networks: make "
+            "yours known with offramp.networks.register_builder, and make the network with `build`"
+        )
+    if len(distinct_tensors(network)) < sum(len(distinct_tensors(m)) for m in network.members):
+        raise NetworkError("a chain whose networks share weights cannot be saved")
+    return _describe(member)
+
+
+def _describe_head(head: nn.Module) -> dict[str, Any] | None:
+    if isinstance(head, BackboneHead):
+        return None
+    if not isinstance(head, Head):
+        raise NetworkError(
+            f"a {type(head).__name__} cannot be saved as a head; make it a subclass of "
+            "offramp.networks.Head"
+        )
+    return head.describe()
+
+
+class _Backbone(TypedDict):
+    """How a file names a backbone."""
+
+    builder: str | None
+    settings: dict[str, Any]
+
+
+class _Description(TypedDict):
+    """What `save` writes."""
+
+    backbone: _Backbone
+    at: list[str]
+    num_classes: int
+    inputs: dict[str, Any]
+    heads: list[dict[str, Any] | None]
+
+
+class _ChainDescription(TypedDict):
+    """The same of a chain."""
+
+    members: list[dict[str, Any]]
+
+
+def _restore(
+    meta: dict[str, Any], backbone: BackboneModules | None, folder: str | Path
+) -> EarlyExitNetwork:
+    """The network that a file describes, with the backbone's or random weights."""
+    kind = _ChainDescription if "members" in meta else _Description
+    restore(kind, meta, f"{folder} does not describe a network")
+    if "members" in meta:
+        if backbone is not None:
+            raise NetworkError("it is a chain, which needs no backbone: its file names them all")
+        return chain([_restore(member, None, folder) for member in meta["members"]])
+    saved = meta["backbone"]
+    origin = Origin(tuple(meta["at"]), saved["builder"], saved["settings"], saved["class"])
+    inputs = Inputs.restore(meta["inputs"])
+    if backbone is None:
+        backbone = rebuild_backbone(origin.builder, origin.settings, origin.backbone)
+    # Only a traced module is probed with an example, which always is one tensor.
+    example = inputs.example(2) if isinstance(inputs, TensorInput | ImageInput) else None
+    layout = find_layout(backbone, origin.at, example)
+    exits = layout.exits_after(origin.at)
+    if exits != list(origin.at):
+        raise FileFormatError(
+            f"the file's exits {list(origin.at)} are not those of the backbone, {exits}"
+        )
+    heads = [
+        _backbone_head(layout) if each is None else Head.restore(each) for each in meta["heads"]
+    ]
+    names = (*exits, "last")
+    network = EarlyExitNetwork(layout.stages(exits), heads, meta["num_classes"], inputs, names)
+    # New heads are made on the CPU, wherever the backbone is.
+    network.heads.to(next((p.device for p in network.stages.parameters()), None))
+    network.origin = origin
+    return network
+
+
+def _backbone_head(layout: Layout) -> BackboneHead:
+    if layout.classifier is None:
+        raise FileFormatError("the file wants the backbone's own classifier, and it has none")
+    return BackboneHead(layout.classifier)

@@ -1,0 +1,1 @@
+"""Cutting any module that `torch.fx` can trace into stages."""
