@@ -2,13 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-.PHONY: help install browser demo test test-timm test-wheel lint types docs docs-serve benchmark clean
+.PHONY: help install browser demo test test-timm test-wheel mutants lint types docs docs-serve benchmark clean
 
 help:
 	@echo "make demo       set up, then train a network with exits, compare exit methods, write a report"
 	@echo "make test       set up, then lint, types, tests and doctests"
 	@echo "make test-timm  the checks on models of timm and torchvision, in an environment of their own"
 	@echo "make test-wheel build the wheel, and try it in an environment outside of this folder"
+	@echo "make mutants    change the decision core at random, and see what tests notice; ROOM=thresholds SAMPLE=60 MINUTES=15"
 	@echo "make docs       set up, then build the documentation site into site/; docs-serve shows it"
 	@echo "make install    set up only, in .venv"
 	@echo "make benchmark  set up, then the speed and memory benchmarks (about ten minutes)"
@@ -53,6 +54,10 @@ test-timm: install .venv-timm/.installed
 # Only the wheel and its own files: the libraries are those of .venv, which saves their installation.
 test-wheel: install
 	$(BIN)/pytest -q -m wheel tests/test_wheel.py
+
+# Not in CI: a sample of 60 changes takes minutes by room. The rooms are named in pyproject.toml.
+mutants: install
+	$(BIN)/python tools/mutants.py $(ROOM) --sample $(or $(SAMPLE),60) --minutes $(or $(MINUTES),15)
 
 lint: install
 	$(BIN)/ruff check .
