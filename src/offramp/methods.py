@@ -332,7 +332,7 @@ METHODS = {method.name: method for method in _NAMED}
 """
 
 # Methods of rooms below this one, which register them when they are imported.
-_ELSEWHERE = {"auto": "offramp.advice", "pairs": "offramp.advice"}
+_ELSEWHERE = {"auto": "offramp.advice", "pairs": "offramp.evaluation"}
 
 _ALL_K = [f"{name}-top-{k}" for name in ("eefp", "ccct") for k in (1, 2, 5, 10, "all")]
 

@@ -2,7 +2,6 @@
 
 from offramp.advice.advise import Advice, advise
 from offramp.advice.auto import Auto, auto
-from offramp.advice.pairs import Pairs
 from offramp.names import CANDIDATES
 
-__all__ = ["CANDIDATES", "Advice", "Auto", "Pairs", "advise", "auto"]
+__all__ = ["CANDIDATES", "Advice", "Auto", "advise", "auto"]

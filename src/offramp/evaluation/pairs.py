@@ -1,13 +1,16 @@
-"""The envelope of two-model cascades: what a longer cascade has to beat.
+"""Cascades of two models: what a longer cascade has to beat.
 
-Two models with a threshold on the confidence of the first are a point of cost and accuracy, and
-two such points can be mixed at random. All that is reachable in this way, without a third model
-and without anything learned, lies below a concave curve (Bouchard 2026, arXiv 2605.06350, there
-without mixing).
+Two models with a threshold on the confidence of the first are a point of cost and accuracy. The
+method `pairs` is the best such pair at each budget, a policy that can be run. Two such points can
+also be mixed at random: all that is reachable in this way, without a third model and without
+anything learned, lies below a concave curve (Bouchard 2026, arXiv 2605.06350, there without
+mixing), and comparisons of cascades show it as a reference.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +18,10 @@ from torch import Tensor
 
 from offramp.answers import CurrentExit
 from offramp.ledger import Ledger
+from offramp.methods import Fits, Method, Plan, register
 from offramp.replay import accuracy_at, replay
 from offramp.scorers import MaxProbability
+from offramp.thresholds import OperatingPoints
 from offramp.thresholds.rule import stops
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -26,8 +31,8 @@ Numbers = np.ndarray[tuple[int], np.dtype[np.float64]]
 class PairMix:
     """Two cascades of two models, one of which answers each sample, chosen at random."""
 
-    pairs: tuple[tuple[int, ...], ...]  # the cheaper and the dearer one; one stage: a model alone
-    share: float  # of the samples that go to the dearer one
+    pairs: tuple[tuple[int, ...], ...]  # first the cheaper pair; one stage is a model alone
+    share: float  # of the samples that the second pair answers
     cost: float  # as a share of the last model alone
     accuracy: float  # on test
 
@@ -37,7 +42,7 @@ class PairCascade:
     """Two stages and a threshold between them, or one stage alone."""
 
     stages: tuple[int, ...]
-    threshold: float = -torch.inf  # on the log-odds of the first; who is below goes on
+    threshold: float = -torch.inf  # on the log-odds of the first; a sample below goes on
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ def pair_envelope(chosen_on: Sequence[Ledger], test: Ledger) -> PairEnvelope:
 
 @dataclass(frozen=True)
 class _Samples:
-    """What every stage says of the samples of some ledgers: log-odds and right or wrong."""
+    """The log-odds of every stage on the samples of some ledgers, and whether it is right."""
 
     ledgers: Sequence[Ledger]
     scores: Tensor  # [N, M]
@@ -165,7 +170,8 @@ def upper_hull(costs: Numbers, accuracies: Numbers) -> list[int]:
     """
     order = np.lexsort((-accuracies, costs))
     best = np.maximum.accumulate(accuracies[order])
-    better = np.concatenate([[True], accuracies[order][1:] > best[:-1]])  # a dearer one must pay
+    # A point that costs more must be more accurate than all before it.
+    better = np.concatenate([[True], accuracies[order][1:] > best[:-1]])
     kept: list[int] = []
     for index in order[better].tolist():
         while len(kept) > 1 and _is_below(kept[-2], kept[-1], index, costs, accuracies):
@@ -178,3 +184,63 @@ def _is_below(one: int, two: int, three: int, costs: Numbers, accuracies: Number
     """Whether the second of three points lies on or below the line through the others."""
     rise = (accuracies[three] - accuracies[one]) * (costs[two] - costs[one])
     return bool((accuracies[two] - accuracies[one]) * (costs[three] - costs[one]) <= rise)
+
+
+@dataclass(frozen=True)
+class Pairs(Method):
+    """Two stages and one threshold on the confidence, the best such pair on val for each budget.
+
+    Every cascade of two models, with all thresholds between them, is a curve of cost and accuracy;
+    this is their envelope. Its ends are single stages, where no sample goes on, or all do.
+
+    Example:
+        >>> from offramp import synthetic
+        >>> splits = synthetic.ledgers(seed=0, samples=300, exits=4)
+        >>> (plan,) = Pairs().plans(splits["held_out"], splits["val"], [0.5], seeds=1)
+        >>> len(plan[0.5].exits)
+        2
+    """
+
+    name: str = "pairs"
+    label: str = "Best pair of stages"
+    thresholds: str = "shared"
+
+    def describe(self) -> dict[str, Any]:
+        """As any method's; the plan says which pairs were chosen."""
+        return {**super().describe(), "stages": 2}
+
+    def plans(
+        self,
+        held_out: Ledger,
+        val: Ledger,
+        budgets: Sequence[float],
+        seeds: int,
+        fits: Fits | None = None,
+    ) -> list[Plan]:
+        """Choose a pair for each budget by the accuracy on val at that cost."""
+        found = {}
+        for pair in combinations(range(val.num_exits), 2):
+            kept = held_out.keep_exits(pair), val.keep_exits(pair)
+            (policy,) = self.policy().fit_seeds(kept[0], range(1))
+            found[pair] = policy.tune(kept[1], self.thresholds)
+        chosen, why = {}, {}
+        for budget in budgets:
+            rated = {pair: _accuracy(policy.points, budget) for pair, policy in found.items()}
+            best = max(rated, key=lambda pair: rated[pair])
+            points = found[best].points
+            chosen[budget] = found[best].at_point(points.nearest(budget))
+            why[budget] = f"stages {best[0]} and {best[1]}: {rated[best]:.2%} on val"
+        exits = list(range(val.num_exits))
+        plan = Plan(chosen, exits, dict.fromkeys(budgets, self.name))
+        return [replace(plan, why=why)]
+
+
+def _accuracy(points: OperatingPoints, budget: float) -> float:
+    """On val at a cost, by linear interpolation; nothing where a pair costs more."""
+    budgets, accuracies = points.budgets.numpy(), points.accuracies.numpy()
+    if budget < budgets[0] - 1e-9:
+        return -1.0
+    return float(np.interp(budget, budgets, accuracies))
+
+
+register(Pairs())

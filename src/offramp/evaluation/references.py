@@ -34,8 +34,8 @@ class FixedExit:
 class FixedMix:
     """Two such networks, one of which answers each sample, chosen at random."""
 
-    exits: tuple[int, ...]  # the cheaper and the dearer one; the same twice where one is best
-    share: float  # of the samples that go to the dearer one
+    exits: tuple[int, ...]  # first the cheaper one; the same twice where one exit is best
+    share: float  # of the samples that the second exit answers
     cost: float  # as a share of the network without exits
     accuracy: float  # on test
 
