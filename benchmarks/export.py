@@ -34,7 +34,7 @@ from offramp.networks.state import batch_size, take
 from offramp.onnx import OnnxRunner
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
-from offramp.runtime.of_policy import TOLERANCE
+from offramp.runtime.runner import TOLERANCE
 from offramp.thresholds.points import OperatingPoints
 
 CLASSES, SAMPLES, CALLS = 100, 64, 24

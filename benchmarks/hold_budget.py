@@ -24,7 +24,7 @@ from torch.utils.data import TensorDataset
 import offramp
 from offramp.data import CORRUPTIONS, ImageData, corrupted
 from offramp.networks import EarlyExitNetwork
-from offramp.runtime.stats import WINDOW
+from offramp.runtime.hold_budget import WINDOW
 
 BATCH = 32
 STRENGTH = 4  # of corruptions, of five

@@ -42,11 +42,12 @@ from torch.utils.data import TensorDataset
 import offramp
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.heads import LinearHead, Pool
+from offramp.onnx.modules import answer_and_score
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
 from offramp.runtime.inflight import InFlightBatch
-from offramp.runtime.of_policy import answer_and_score, point_of
-from offramp.runtime.operating_point import OperatingPoint
+from offramp.runtime.ladder import PreparedPoint
+from offramp.runtime.runner import prepared_point
 from offramp.thresholds.rule import stops
 
 NETWORKS = ("resnet34", "msdnet", "vit-tiny")
@@ -127,7 +128,7 @@ def few(images: Tensor) -> Tensor:
     return images[:: max(1, len(images) // FEW)]
 
 
-def unshrunk(runner: Runner, point: OperatingPoint, x: Tensor, to_the_end: bool) -> Tensor:
+def unshrunk(runner: Runner, point: PreparedPoint, x: Tensor, to_the_end: bool) -> Tensor:
     """Variants c and d: the same decisions, but no sample leaves the batch."""
     network, exits = runner.network, runner.network.num_exits
     taken = torch.full((len(x),), -1)
@@ -202,7 +203,7 @@ def measure(runners: Sequence[Runner], batches: Sequence[Tensor], rounds: int) -
     """All variants by turns, best of the rounds; a row per runner, which differ by the budget."""
     network = runners[0].network
     heads = [False] * network.num_exits
-    points = [point_of(runner.policy, heads) for runner in runners]
+    points = [prepared_point(runner.policy, heads) for runner in runners]
     # Without exits, and with masks, a budget changes nothing.
     jobs: dict[Any, Callable[[Tensor], Any]] = {
         "no_exits": runners[0].full,

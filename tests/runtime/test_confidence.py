@@ -15,8 +15,8 @@ from offramp.errors import FileFormatError, NotFittedError
 from offramp.metrics import ece
 from offramp.replay import replay
 from offramp.runtime import Runner
-from offramp.runtime.of_policy import point_of
 from offramp.runtime.output import ExitOutput, OutputBuffer
+from offramp.runtime.runner import prepared_point
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def answered(policy, ledger):
     for exit_index in range(ledger.num_exits):
         rows = (exits == exit_index).nonzero().squeeze(1)
         buffer.write(rows, exit_index, ExitOutput(answers[rows], scores[rows, exit_index]))
-    point = point_of(policy, [False] * ledger.num_exits)
+    point = prepared_point(policy, [False] * ledger.num_exits)
     return buffer.finish(point, policy.confidence.probability)
 
 

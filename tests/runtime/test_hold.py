@@ -11,7 +11,7 @@ import offramp
 from offramp.errors import ConfigError, GuaranteeWarning
 from offramp.networks import EarlyExitNetwork
 from offramp.runtime.drift import MovingDriftAlarm, _largest_mean, _tilts
-from offramp.runtime.stats import BudgetController
+from offramp.runtime.hold_budget import BudgetController
 
 RNG = np.random.default_rng(0)
 
@@ -89,7 +89,9 @@ def test_another_budget_is_held_from_then_on(world):
 
 
 def test_bad_windows_and_certified_points(world):
-    with pytest.raises(ConfigError, match="a positive number of samples, got -5"):
+    with pytest.raises(
+        ConfigError, match="`hold_budget` must be a whole number of at least 1, got -5"
+    ):
         offramp.Runner(world.network, world.policy.at(budget=0.4), hold_budget=-5)
     certified = world.policy.at(budget=0.4)
     certified.guarantee = "loses at most one point"
@@ -106,7 +108,7 @@ def ladder(lowest, highest):
     )
 
 
-@pytest.mark.parametrize(("cost", "message"), [(0.9, "is dearer than"), (0.3, "is cheaper than")])
+@pytest.mark.parametrize(("cost", "message"), [(0.9, "costs more than"), (0.3, "costs less than")])
 def test_a_budget_out_of_reach_is_said(cost, message):
     """As for an export that has the exits of a few points only."""
     controller, now = BudgetController(ladder(0.5, 0.7), 500, window=100), 500

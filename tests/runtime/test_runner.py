@@ -24,9 +24,10 @@ from offramp.errors import (
     OriginWarning,
 )
 from offramp.networks.inputs import AnyInput
+from offramp.onnx.modules import answer_and_score
 from offramp.runtime import Runner
-from offramp.runtime.of_policy import answer_and_score, point_of
 from offramp.runtime.output import OUTPUT_COLUMNS, RECORD_FIELDS, OutputBuffer
+from offramp.runtime.runner import prepared_point
 
 from ..deployment import Clock
 
@@ -449,7 +450,7 @@ def test_a_runner_scores_by_the_method_of_a_subclass(make):
 def test_a_subclass_with_a_method_of_its_own_is_taken_to_read_history(make):
     assert Reader().reads_history and not offramp.MaxProbability().reads_history
     world = make("flat", Reader())
-    point = point_of(world.policy, [False] * 4)
+    point = prepared_point(world.policy, [False] * 4)
     assert point.keeps_logits
 
 
@@ -560,7 +561,7 @@ def test_records_of_a_policy_without_confidence_have_none(world):
 def test_only_open_exits_need_their_heads_where_nothing_looks_back():
     held_out, val, _ = synthetic.ledgers(seed=0).values()
     policy = Policy(MaxProbability()).fit(held_out).tune(val).at(budget=0.4)
-    point = point_of(policy, [False] * 8)
+    point = prepared_point(policy, [False] * 8)
     assert point.needs_head == point.is_open
     assert not point.keeps_logits
 

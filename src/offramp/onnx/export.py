@@ -30,9 +30,8 @@ from offramp.onnx.modules import (
 )
 from offramp.policy import Policy
 from offramp.progress import Progress, showing
-from offramp.runtime.of_policy import val_samples
-from offramp.runtime.operating_point import open_exits
-from offramp.runtime.runner import network_of
+from offramp.runtime.ladder import open_exits
+from offramp.runtime.runner import network_of, val_samples
 from offramp.storage import atomic_path, check_target
 
 OPSET = 20

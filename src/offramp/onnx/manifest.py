@@ -15,7 +15,7 @@ import numpy as np
 from offramp.arrays import Array
 from offramp.errors import FileFormatError
 from offramp.networks.inputs import Inputs
-from offramp.runtime.operating_point import OperatingPoint, open_exits
+from offramp.runtime.ladder import PreparedPoint, open_exits
 from offramp.storage import read_description, write_description
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import rounded_up
@@ -101,10 +101,10 @@ class Manifest:
             if each and index not in present
         ]
 
-    def operating_point(self, selected: int) -> OperatingPoint:
+    def operating_point(self, selected: int) -> PreparedPoint:
         """The operating point with this index, ready to run."""
         limits = rounded_up(self.points.thresholds[selected], np.float32).tolist()
-        return OperatingPoint(
+        return PreparedPoint(
             index=selected,
             limits=tuple(limits),
             needs_head=open_exits(limits),  # graphs return what others read

@@ -16,7 +16,8 @@ from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import Path, Shared, State, map_leaves, named_leaves, take
 from offramp.onnx.manifest import SO_FAR, names
 from offramp.policy import Policy
-from offramp.runtime.of_policy import answer_and_score, needed_heads
+from offramp.runtime.runner import needed_heads
+from offramp.scorers import History
 
 # Needed to export a stage whose state has shared leaves.
 torch.export.register_dataclass(Shared, serialized_type_name="offramp.networks.Shared")
@@ -189,6 +190,25 @@ class FullModule(GraphModule):
                 so_far = torch.stack(logits, 1) if logits else None
                 logits.append(self.network.head(exit_index, state, so_far).float())
         return (logits[-1],)
+
+
+def answer_and_score(
+    policy: Policy, logits: Tensor, earlier: Tensor | None, score: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """Apply a policy's answer and scorer at one exit: tensors in, tensors out.
+
+    Takes the logits `[n, m+1, K]` of the exits so far and the answers `[n, m, K]` before this one,
+    which may be anything and None if nothing reads them. Returns the logits to answer with
+    `[n, K]`, and the stop scores `[n]` or, at the last exit or if not wanted, None.
+    """
+    answer = policy.answer.answer_at(logits)
+    if not score:
+        return answer, None
+    answers = logits
+    if type(policy.answer) is not CurrentExit:
+        now = answer.unsqueeze(1)
+        answers = now.expand_as(logits) if earlier is None else torch.cat([earlier, now], dim=1)
+    return answer, policy.scorer.score_at(History(logits, answers)).float()
 
 
 def with_latest(before: Tensor | None, latest: Tensor, exit_index: int) -> Tensor:

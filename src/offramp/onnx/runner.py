@@ -17,8 +17,9 @@ from offramp.networks.state import State, leaf_at
 from offramp.onnx.graphs import Array, Graph, open_graph
 from offramp.onnx.manifest import SO_FAR, Manifest, Segment, names
 from offramp.runtime.engine import StagedRunner
+from offramp.runtime.hold_budget import hold_window
 from offramp.runtime.inflight import InFlightBatch
-from offramp.runtime.operating_point import OperatingPoint
+from offramp.runtime.ladder import Ladder, PreparedPoint
 from offramp.runtime.output import (
     ConfidenceFunction,
     ExitOutput,
@@ -26,7 +27,7 @@ from offramp.runtime.output import (
     RunOutput,
     as_tensor,
 )
-from offramp.runtime.stats import Ladder, Operation, hold_window
+from offramp.runtime.stats import Operation
 
 
 class OnnxRunner(StagedRunner):
@@ -184,7 +185,7 @@ class OnnxRunner(StagedRunner):
         return dict(zip(self._first_names, leaves, strict=True))
 
     def _advance(
-        self, point: OperatingPoint, exit_index: int, batch: InFlightBatch
+        self, point: PreparedPoint, exit_index: int, batch: InFlightBatch
     ) -> InFlightBatch:
         """Run all stages up to the next exit, and that exit, with the first of them."""
         opened = self._segments.get(exit_index)
@@ -213,7 +214,7 @@ class OnnxRunner(StagedRunner):
         return batch.said is not None
 
     def _force(
-        self, point: OperatingPoint, exit_index: int, batch: InFlightBatch, buffer: OutputBuffer
+        self, point: PreparedPoint, exit_index: int, batch: InFlightBatch, buffer: OutputBuffer
     ) -> None:
         """Answer at the exit that the last graph has reached: closed exits are not there."""
         ends = (segment.exit_index for segment in self.manifest.segments)

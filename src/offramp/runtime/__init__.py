@@ -7,11 +7,11 @@ from offramp.lazy import import_when_asked
 if TYPE_CHECKING:
     from offramp.runtime.cascade import Cascade
     from offramp.runtime.cascade_run import CascadeAnswer
+    from offramp.runtime.hold_budget import HeldBudget
     from offramp.runtime.members import Member, Said
-    from offramp.runtime.of_policy import near_threshold
     from offramp.runtime.output import RunOutput
-    from offramp.runtime.runner import Runner
-    from offramp.runtime.stats import HeldBudget, RunStats
+    from offramp.runtime.runner import Runner, near_threshold
+    from offramp.runtime.stats import RunStats
 
 __all__ = [
     "Cascade",
@@ -30,12 +30,12 @@ import_when_asked(
     {
         "Cascade": "cascade",
         "CascadeAnswer": "cascade_run",
-        "HeldBudget": "stats",
+        "HeldBudget": "hold_budget",
         "Member": "members",
         "RunOutput": "output",
         "RunStats": "stats",
         "Runner": "runner",
         "Said": "members",
-        "near_threshold": "of_policy",
+        "near_threshold": "runner",
     },
 )

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from offramp.runtime.operating_point import OperatingPoint
+from offramp.runtime.ladder import PreparedPoint
 
 Floats = npt.NDArray[np.float64]
 
@@ -104,7 +104,7 @@ class MovingDriftAlarm:
         self._enough = np.log(2 / rate)
         self.alarm = False
 
-    def add(self, point: OperatingPoint, counts: npt.NDArray[np.int64]) -> None:
+    def add(self, point: PreparedPoint, counts: npt.NDArray[np.int64]) -> None:
         """Add the numbers `[M]` of samples that left at each exit, at one operating point."""
         limit = self._limits.get(point.index)
         if limit is None:
@@ -118,7 +118,7 @@ class MovingDriftAlarm:
         most = self._logs.max()
         return float(most + np.log(np.exp(self._logs - most).mean()))
 
-    def _limit(self, point: OperatingPoint) -> Floats:
+    def _limit(self, point: PreparedPoint) -> Floats:
         """For each tilt the log of its largest mean under shares that are compatible with val."""
         cells = np.array(point.is_open)
         shares = np.array(point.expected_shares)[cells]

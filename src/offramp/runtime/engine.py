@@ -13,7 +13,7 @@ from offramp.errors import ConfigError, MemoryLimitError
 from offramp.networks.inputs import Inputs
 from offramp.networks.state import State, batch_size, join_key, take
 from offramp.runtime.inflight import HistoryBuffer, InFlightBatch, finite_samples, join_batches
-from offramp.runtime.operating_point import OperatingPoint
+from offramp.runtime.ladder import PreparedPoint
 from offramp.runtime.output import ConfidenceFunction, ExitOutput, OutputBuffer, RunOutput
 from offramp.runtime.stats import Operation, RunStats
 from offramp.thresholds.rule import stops
@@ -78,7 +78,7 @@ class StagedRunner(ABC):
         point = self.operation.ladder[index]
         return self._answer(point, x).finish(point, self._confidence)
 
-    def _answer(self, point: OperatingPoint, x: Any, until: float | None = None) -> OutputBuffer:  # noqa: ANN401
+    def _answer(self, point: PreparedPoint, x: Any, until: float | None = None) -> OutputBuffer:  # noqa: ANN401
         state = self._begin(x)
         samples = batch_size(state)
         buffer = self._buffer(samples)
@@ -95,7 +95,7 @@ class StagedRunner(ABC):
         return buffer
 
     def _enter(
-        self, point: OperatingPoint, state: State, samples: int, first_row: int
+        self, point: PreparedPoint, state: State, samples: int, first_row: int
     ) -> InFlightBatch | None:
         """All samples before the first stage, except those with NaN or infinite inputs."""
         rows = _rows(self.library, first_row, samples)
@@ -108,7 +108,7 @@ class StagedRunner(ABC):
         return InFlightBatch(rows, self._trim(state), history)
 
     def _run_stage(
-        self, point: OperatingPoint, exit_index: int, batch: InFlightBatch, write: Write
+        self, point: PreparedPoint, exit_index: int, batch: InFlightBatch, write: Write
     ) -> InFlightBatch | None:
         """Run one stage, write the answers of the samples that stop, and return the others.
 
@@ -141,7 +141,7 @@ class StagedRunner(ABC):
         return staying.with_state(self._trim(staying.state))
 
     def _force(
-        self, point: OperatingPoint, exit_index: int, batch: InFlightBatch, buffer: OutputBuffer
+        self, point: PreparedPoint, exit_index: int, batch: InFlightBatch, buffer: OutputBuffer
     ) -> None:
         """Answer all remaining samples at the exit they have reached."""
         output = self._exit(exit_index, batch, score=point.is_open[exit_index])
@@ -150,7 +150,7 @@ class StagedRunner(ABC):
     def _buffer(self, samples: int) -> OutputBuffer:
         return OutputBuffer(samples, self.num_classes, self.library)
 
-    def _finish(self, point: OperatingPoint, buffer: OutputBuffer) -> RunOutput:
+    def _finish(self, point: PreparedPoint, buffer: OutputBuffer) -> RunOutput:
         output = buffer.finish(point, self._confidence)
         exits = buffer.exits_of_answered(output)
         self.operation.add(point, exits, buffer.failed, buffer.forced)
@@ -235,7 +235,7 @@ class StagedRunner(ABC):
 
     @abstractmethod
     def _advance(
-        self, point: OperatingPoint, exit_index: int, batch: InFlightBatch
+        self, point: PreparedPoint, exit_index: int, batch: InFlightBatch
     ) -> InFlightBatch:
         """Run one stage on all samples of a batch."""
 
@@ -270,7 +270,7 @@ class _Stream:
         self._queues: list[list[InFlightBatch]] = [[] for _ in point.costs]
         self._outputs = _OutputQueue()
 
-    def run(self, batches: Iterable[Any]) -> Iterator[tuple[OperatingPoint, OutputBuffer]]:
+    def run(self, batches: Iterable[Any]) -> Iterator[tuple[PreparedPoint, OutputBuffer]]:
         """Yield the answers to each batch, in order, as soon as they are complete."""
         for x in batches:
             self._accept(x)
@@ -280,7 +280,7 @@ class _Stream:
         self._empty()
         yield from self._complete()
 
-    def _complete(self) -> Iterator[tuple[OperatingPoint, OutputBuffer]]:
+    def _complete(self) -> Iterator[tuple[PreparedPoint, OutputBuffer]]:
         for buffer in self._outputs.complete():
             yield self._point, buffer
         if self._runner.operation.holds_budget and not len(self._outputs):

@@ -7,7 +7,7 @@ from typing import Any
 
 from offramp.arrays import Array, all_finite, is_floating, namespace, positions
 from offramp.networks.state import State, join, take, tensors
-from offramp.runtime.operating_point import OperatingPoint
+from offramp.runtime.ladder import PreparedPoint
 from offramp.runtime.output import ExitOutput
 
 
@@ -23,7 +23,7 @@ class HistoryBuffer:
     @classmethod
     def empty(
         cls,
-        point: OperatingPoint,
+        point: PreparedPoint,
         samples: int,
         num_classes: int,
         library: Any,  # noqa: ANN401 - numpy or torch

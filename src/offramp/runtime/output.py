@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from offramp.arrays import Array, all_finite, namespace, positions
-from offramp.runtime.operating_point import OperatingPoint
+from offramp.runtime.ladder import PreparedPoint
 
 # Answers `[n, K]`, exits `[n]` and scores `[n]` -> `[n]`, the probability that each is right.
 ConfidenceFunction: TypeAlias = Callable[[Array, Array, Array], Array]
@@ -245,7 +245,7 @@ class OutputBuffer:
         self.forced += forced * len(rows)
 
     def finish(
-        self, point: OperatingPoint, confidence: ConfidenceFunction | None = None
+        self, point: PreparedPoint, confidence: ConfidenceFunction | None = None
     ) -> RunOutput:
         """Put the answers in order; `confidence` computes confidences when they are read."""
         parts, library = self._all_parts(), self._library
@@ -324,7 +324,7 @@ def _unknown(answers: Array, exits: Array, scores: Array) -> Array:
     return namespace(scores).full_like(scores, math.nan)
 
 
-def _taken(parts: Sequence[_Part], order: Array | None, point: OperatingPoint) -> Taken:
+def _taken(parts: Sequence[_Part], order: Array | None, point: PreparedPoint) -> Taken:
     costs, last = point.costs, len(point.costs) - 1
     return Taken(
         exits=_ordered([part.filled(part.exit_index, "int64") for part in parts], order),

@@ -3,41 +3,30 @@
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, ClassVar, TypeAlias
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
-from torch.fx import GraphModule, Node
-from torch.fx.experimental.optimization import fuse
-from torch.fx.node import Argument
-from torch.nn.functional import linear
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
 from offramp.answers import Answer, CurrentExit
 from offramp.errors import GuaranteeWarning, NetworkError, OriginError, OriginWarning
 from offramp.machine import AutoPrecision, Precision, autocast, device_for, to_precision
-from offramp.networks.inputs import AnyInput, Inputs, as_batch
+from offramp.networks.inputs import Inputs, as_batch
 from offramp.networks.network import EarlyExitNetwork, check_has_exits
-from offramp.networks.state import (
-    Shared,
-    State,
-    batch_size,
-    map_leaves,
-    move_beside,
-    named_leaves,
-)
+from offramp.networks.state import State, batch_size, map_leaves
 from offramp.policy import Policy
+from offramp.runtime.compiled import compiled
 from offramp.runtime.engine import StagedRunner
+from offramp.runtime.hold_budget import hold_window
 from offramp.runtime.inflight import HistoryBuffer, InFlightBatch
-from offramp.runtime.of_policy import point_of
-from offramp.runtime.operating_point import OperatingPoint
+from offramp.runtime.ladder import Ladder, PreparedPoint, open_exits
 from offramp.runtime.output import ExitOutput
-from offramp.runtime.stats import Ladder, Operation, hold_window
+from offramp.runtime.stats import Operation
 from offramp.scorers import History
+from offramp.thresholds.rule import exits_taken, rounded_up
 
-Module: TypeAlias = Callable[..., Any]
-"""A stage or a head, or what is called instead of it."""
+TOLERANCE = 1e-4  # of a score; changing the batch size in float32 changes far less
 
 
 class Runner(StagedRunner):
@@ -110,7 +99,7 @@ class Runner(StagedRunner):
         self._reads_logits[0] = False  # there is nothing before it
         confidence = None if policy.confidence is None else policy.confidence.probability
         operation = Operation(
-            Ladder(policy.points, _point_maker(policy, self._reads_logits)),
+            Ladder(policy.points, lambda i: prepared_point(_moved(policy, i), self._reads_logits)),
             _selected(policy),
             false_alarm_rate,
             hold_window(hold_budget),
@@ -134,7 +123,7 @@ class Runner(StagedRunner):
         self._channels_last = on_cpu if channels_last is None else channels_last
         if self._channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._stages, self._heads = _compiled(network, compile)
+        self._stages, self._heads = compiled(network, compile)
 
     def __repr__(self) -> str:
         network = self.network
@@ -204,7 +193,7 @@ class Runner(StagedRunner):
         return _inference_mode_in(self.device, self.precision)
 
     def _advance(
-        self, point: OperatingPoint, exit_index: int, batch: InFlightBatch
+        self, point: PreparedPoint, exit_index: int, batch: InFlightBatch
     ) -> InFlightBatch:
         return batch.with_state(self._stages[exit_index](batch.state))
 
@@ -268,101 +257,6 @@ def _moved(policy: Policy, index: int) -> Policy:
     return policy.uncertified().at_point(index)
 
 
-def _point_maker(policy: Policy, reads_logits: Sequence[bool]) -> Callable[[int], OperatingPoint]:
-    return lambda index: point_of(_moved(policy, index), reads_logits)
-
-
-def _compiled(network: EarlyExitNetwork, backend: bool | str) -> tuple[list[Module], list[Module]]:
-    """The stages and the heads, as they will be called."""
-    stages, heads = list(network.stages), list(network.heads)
-    if not backend:
-        return list(stages), list(heads)
-    if backend == "fold":
-        return _folded(network)
-    chosen = "inductor" if backend is True else backend
-    return [torch.compile(stage, dynamic=True, backend=chosen) for stage in stages], list(heads)
-
-
-@torch.no_grad()
-def _folded(network: EarlyExitNetwork) -> tuple[list[Module], list[Module]]:
-    """Stages and heads, where there are batch norms as copies with fewer operations."""
-    stages, heads = list(network.stages), list(network.heads)
-    has_norms = any(isinstance(module, _BatchNorm) for module in network.modules())
-    if not has_norms or isinstance(network.inputs, AnyInput):  # without an example to try it on
-        return list(stages), list(heads)
-    state = move_beside(stages, network.begin(network.example(2)))
-    faster: tuple[list[Module], list[Module]] = [], []
-    for stage, head in zip(stages, heads, strict=True):
-        chosen, state = _folded_module(stage, state)
-        faster[0].append(chosen)
-        reads_logits = getattr(head, "reads_logits", True)
-        faster[1].append(head if reads_logits else _folded_module(head, state)[0])
-    return faster
-
-
-def _folded_module(module: nn.Module, state: State) -> tuple[Module, Any]:
-    """What to call instead of a module, and what the module makes of a state.
-
-    It is the module itself, where torch.fx cannot trace it, or where the copy does something else.
-    """
-    expected = module(state)
-    with suppress(Exception):  # a module may raise anything where torch.fx traces it
-        copy = _flattened(fuse(module))
-        if _close(copy(state), expected):
-            return copy, expected
-    return module, expected
-
-
-def _flattened(traced: nn.Module) -> Module:
-    """A traced module that calls functions where it called layers.
-
-    For a single sample in a small network, calling modules takes a tenth of the time.
-    """
-    assert isinstance(traced, GraphModule)
-    for node in traced.graph.nodes:
-        layer = traced.get_submodule(node.target) if node.op == "call_module" else None
-        if type(layer) is nn.Identity:
-            node.replace_all_uses_with(node.args[0])
-            traced.graph.erase_node(node)
-        elif type(layer) is nn.Linear:
-            _call(traced, node, linear, layer)
-        elif type(layer) is nn.Conv2d and layer.padding_mode == "zeros":
-            settings = layer.stride, layer.padding, layer.dilation, layer.groups
-            _call(traced, node, torch.conv2d, layer, *settings)
-    traced.recompile()
-    forward: Module = traced.forward
-    return forward
-
-
-def _call(
-    traced: GraphModule,
-    node: Node,
-    function: Callable[..., Tensor],
-    layer: nn.Module,
-    *args: Argument,
-) -> None:
-    """Let a node call a function with the weights of its layer."""
-    names = [name for name in ("weight", "bias") if getattr(layer, name) is not None]
-    with traced.graph.inserting_before(node):
-        weights = [traced.graph.get_attr(f"{node.target}.{name}") for name in names]
-    node.op, node.target = "call_function", function
-    node.args = (*node.args, weights[0], weights[1] if len(weights) == 2 else None, *args)
-
-
-def _close(one: State, other: State) -> bool:
-    """Whether two states are the same up to rounding."""
-    pairs = zip(named_leaves(one), named_leaves(other), strict=True)
-    return all(
-        path == same and _close_leaves(leaf, expected) for (path, leaf), (same, expected) in pairs
-    )
-
-
-def _close_leaves(leaf: Tensor | Shared, expected: Tensor | Shared) -> bool:
-    if isinstance(leaf, Tensor) and isinstance(expected, Tensor):
-        return leaf.shape == expected.shape and torch.allclose(leaf, expected, 1e-3, 1e-4)
-    return type(leaf) is type(expected)
-
-
 def network_of(policy: Policy, network: EarlyExitNetwork) -> EarlyExitNetwork:
     """The network with the exits of a policy, which must have been fitted for this very one."""
     check_has_exits(network, "a runner")
@@ -393,3 +287,69 @@ def network_of(policy: Policy, network: EarlyExitNetwork) -> EarlyExitNetwork:
             "load the weights that it was fitted on"
         )
     return network if len(policy.exits) == network.num_exits else network.keep_exits(policy.exits)
+
+
+def prepared_point(policy: Policy, reads_logits: Sequence[bool]) -> PreparedPoint:
+    """A policy's operating point, given which heads `[M]` read the logits before them."""
+    limits = rounded_up(policy.thresholds, torch.float32).tolist()
+    keeps = policy.answer.reads_history or policy.scorer.reads_history or any(reads_logits)
+    assert policy.selected is not None, "thresholds are those of a point"
+    return PreparedPoint(
+        index=policy.selected,
+        limits=tuple(limits),
+        needs_head=needed_heads(policy, open_exits(limits), reads_logits),
+        keeps_logits=keeps,
+        keeps_answers=keeps and type(policy.answer) is not CurrentExit,
+        costs=tuple(policy.cost_shares.tolist()),
+        expected_cost=float(policy.points.budgets[policy.selected]),
+        expected_shares=tuple(policy.points.shares[policy.selected].tolist()),
+        val_samples=val_samples(policy),
+    )
+
+
+def val_samples(policy: Policy) -> int:
+    """Number of val samples that the operating points were tuned on; 1 if unknown."""
+    samples = [use.samples for use in policy.uses if use.step == "tune"]
+    return samples[-1] if samples else 1
+
+
+def needed_heads(
+    policy: Policy, is_open: Sequence[bool], reads_logits: Sequence[bool]
+) -> tuple[bool, ...]:
+    """Whether each head `[M]` has to run: its exit is open, or something later reads it."""
+    last = len(is_open) - 1
+    # Heads run up to the last exit at which something reads earlier ones: the very last exit for
+    # an answer, and the last open one before it for a scorer.
+    readers = [i for i in range(last) if is_open[i] and policy.scorer.reads_history]
+    readers += [i for i, reads in enumerate(reads_logits) if reads]
+    readers += [last] if policy.answer.reads_history else []
+    until = max(readers, default=0)
+    return tuple(is_open[i] or i < until for i in range(last + 1))
+
+
+def near_threshold(scores: Tensor, thresholds: Tensor, tolerance: float = TOLERANCE) -> Tensor:
+    """Samples that rounding errors in their scores could send to another exit.
+
+    Batch sizes, precisions and export formats change the last bits of a score. Decisions agree
+    for all other samples.
+
+    Args:
+        scores: `[N, M]`.
+        thresholds: `[M]`.
+        tolerance: Largest rounding error.
+
+    Returns:
+        bool `[N]`: the score at the exit taken, or at an earlier one, is within the tolerance of
+        its threshold.
+
+    Example:
+        >>> scores = torch.tensor([[0.5, 1.0], [0.7, 1.0]])
+        >>> near_threshold(scores, torch.tensor([0.70005, 0.0]))
+        tensor([False,  True])
+    """
+    close = (scores.double() - thresholds.double()).abs() <= tolerance
+    # Also at the exit taken: just above the threshold, the sample might have continued.
+    reached = torch.arange(scores.shape[1]) <= exits_taken(scores, thresholds).long()[:, None]
+    close[:, -1] = False  # the last exit always stops
+    result: Tensor = (close & reached).any(dim=1)
+    return result

@@ -1,21 +1,15 @@
-"""What a runner does: at which operating point, which exits, and whether these have drifted."""
+"""What a runner has done: its operating point, exits taken, and whether they have drifted."""
 
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
 
-from offramp.errors import BudgetError, ConfigError
+from offramp import check
 from offramp.runtime.drift import STEP, DriftAlarm, Floats, MovingDriftAlarm
-from offramp.runtime.operating_point import OperatingPoint
-from offramp.thresholds.points import ROUNDING, OperatingPoints
-
-WINDOW = 2000  # samples
-SPEED = 4.0  # times a window: what is left of an error after one window is exp(-4) of it
-LARGEST_STEP = 0.5  # of the error, however large a batch is: more would overshoot
+from offramp.runtime.hold_budget import BudgetController, HeldBudget
+from offramp.runtime.ladder import Ladder, PreparedPoint
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +41,7 @@ class RunStats:
     drift: bool
     log_evidence: float
     false_alarm_rate: float
-    held: "HeldBudget | None" = None
+    held: HeldBudget | None = None
 
     def __str__(self) -> str:
         shares = " ".join(f"{100 * share:.0f}" for share in self.exit_shares.tolist())
@@ -57,147 +51,6 @@ class RunStats:
             f"{self.samples} samples ({self.failed} failed, {self.forced} out of time), mean cost "
             f"{self.mean_cost:.3f} (expected {self.expected_cost:.3f}), exits {shares} %{alarm}"
         )
-
-
-@dataclass(frozen=True)
-class HeldBudget:
-    """How a runner holds its budget.
-
-    Attributes:
-        budget: Mean cost that is held: that of the chosen operating point on val.
-        window: Number of samples within which an error of the mean cost is made up for.
-        recent_cost: Mean cost of the last `window` samples; NaN before the first one.
-        point_cost: What the present operating point costs on val: below the budget where inputs
-            have become harder, and above it where they have become easier.
-        moves: How often the operating point has been changed.
-        at_limit: Whether the cheapest or the dearest point is reached, so that the budget cannot
-            be held.
-        expected_loss: Accuracy on val at the chosen point minus that at the present one; NaN
-            where val had no labels.
-    """
-
-    budget: float
-    window: int
-    recent_cost: float
-    point_cost: float
-    moves: int
-    at_limit: bool
-    expected_loss: float
-
-    def __str__(self) -> str:
-        text = (
-            f"budget {self.budget:.3f} held at a point of {self.point_cost:.3f}: mean cost of the "
-            f"last {self.window} samples {self.recent_cost:.3f}, accuracy on val "
-            f"{-100 * self.expected_loss:+.1f} points"
-        )
-        if self.at_limit:
-            end = "cheapest" if self.recent_cost > self.budget else "dearest"
-            than = "dearer" if self.recent_cost > self.budget else "cheaper"
-            text += f"; OUT OF REACH: even the {end} point is {than} than the budget"
-        return text
-
-
-class Ladder:
-    """The operating points that a runner can work at, each made when it is first needed.
-
-    `missing` names the exits that a point needs and the runner does not have; it then stays out of
-    reach.
-    """
-
-    def __init__(
-        self,
-        points: OperatingPoints,
-        make: Callable[[int], OperatingPoint],
-        missing: Callable[[int], Sequence[str]] = lambda index: (),
-    ) -> None:
-        self.points, self._missing = points, missing
-        self.reachable = [index for index in range(len(points)) if not missing(index)]
-        self._make, self._made = make, dict[int, OperatingPoint]()
-        costs, accuracies = points.budgets.tolist(), points.accuracies.tolist()
-        self._order = sorted(self.reachable, key=lambda i: (costs[i], accuracies[i]))
-        self._costs = [costs[index] for index in self._order]
-
-    def __getitem__(self, index: int) -> OperatingPoint:
-        if index not in self._made:
-            self._made[index] = self._make(index)
-        return self._made[index]
-
-    def for_budget(self, budget: float) -> int:
-        """The number of the point for a budget.
-
-        Raises:
-            BudgetError: No point is that cheap, or the point for it cannot be reached.
-        """
-        index = self.points.for_budget(budget)
-        if missing := self._missing(index):
-            raise BudgetError(
-                f"the budget {budget} needs exits that are not in this export "
-                f"({', '.join(missing)}): export again at that budget, or with points='all'"
-            )
-        return index
-
-    def within(self, cost: float) -> int:
-        """The dearest reachable point that costs no more on val; else the cheapest."""
-        return self._order[max(bisect_right(self._costs, cost + ROUNDING) - 1, 0)]
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """What the cheapest and the dearest reachable point cost on val."""
-        return self._costs[0], self._costs[-1]
-
-
-class BudgetController:
-    """Chooses operating points so that the mean cost stays at that of the chosen one on val.
-
-    The level, a cost on val, is moved by the errors of the mean cost, added up: so after T samples
-    the mean cost differs from the budget by no more than the level has moved, times
-    window / (4 T), whatever the inputs were. At one batch it moves by at most half of the error:
-    the error falls without changing its sign, as long as the mean cost does not change more than
-    twice as fast as the level.
-    """
-
-    def __init__(self, ladder: Ladder, selected: int, window: int = WINDOW) -> None:
-        self._ladder, self.selected, self.window = ladder, selected, window
-        self.budget = self._level = float(ladder.points.budgets[selected])
-        self._recent: deque[tuple[int, float]] = deque()  # samples and their total cost
-        self._samples = 0  # in all of these
-        self.moves = 0
-
-    def add(self, now: int, samples: int, cost: float) -> int:
-        """Take in the total cost of some samples, and return the number of the next point."""
-        self._recent.append((samples, cost))
-        self._samples += samples
-        while self._samples - self._recent[0][0] >= self.window:
-            self._samples -= self._recent.popleft()[0]
-        step = min(SPEED * samples / self.window, LARGEST_STEP)
-        level = self._level + step * (self.budget - cost / samples)
-        lowest, highest = self._ladder.ends
-        self._level = min(max(level, lowest), highest)
-        chosen = self._ladder.within(self._level)
-        self.moves += chosen != now
-        return chosen
-
-    def report(self, now: int) -> HeldBudget:
-        """What it does at present."""
-        points = self._ladder.points
-        recent = sum(cost for _, cost in self._recent)
-        lost = points.accuracies[self.selected] - points.accuracies[now]
-        return HeldBudget(
-            budget=self.budget,
-            window=self.window,
-            recent_cost=recent / self._samples if self._samples else np.nan,
-            point_cost=float(points.budgets[now]),
-            moves=self.moves,
-            at_limit=self._level in self._ladder.ends,
-            expected_loss=float(lost),
-        )
-
-
-def hold_window(hold_budget: bool | int) -> int | None:
-    """The window of `hold_budget`: none, the usual one, or a number of samples."""
-    if hold_budget is False:
-        return None
-    return WINDOW if hold_budget is True else hold_budget
 
 
 class Operation:
@@ -210,10 +63,7 @@ class Operation:
     def __init__(
         self, ladder: Ladder, selected: int, rate: float = 0.01, window: int | None = None
     ) -> None:
-        if not 0 < rate < 1:
-            raise ConfigError(f"`false_alarm_rate` must lie in (0, 1), got {rate}")
-        if window is not None and window < 1:
-            raise ConfigError(f"`hold_budget` must be a positive number of samples, got {window}")
+        check.within("false_alarm_rate", rate, 0, 1, ends="()")
         self.ladder, self._rate, self._window = ladder, rate, window
         self._lock = Lock()
         self._budgets_set = 0
@@ -263,7 +113,7 @@ class Operation:
         self._unseen.clear()
 
     def add(
-        self, point: OperatingPoint, exits: Sequence[int], failed: int = 0, forced: int = 0
+        self, point: PreparedPoint, exits: Sequence[int], failed: int = 0, forced: int = 0
     ) -> None:
         """Count one batch: the exits of its answered samples, and what became of the others.
 
@@ -288,7 +138,7 @@ class Operation:
     def _add_held(
         self,
         controller: BudgetController,
-        point: OperatingPoint,
+        point: PreparedPoint,
         exits: Sequence[int],
         forced: int,
     ) -> None:

@@ -12,8 +12,9 @@ from offramp.errors import ConfigError
 from offramp.policy import Policy
 from offramp.runtime.cascade import Cascade
 from offramp.runtime.cascade_run import CascadeAnswer
-from offramp.runtime.of_policy import point_of
-from offramp.runtime.stats import Ladder, Operation
+from offramp.runtime.ladder import Ladder
+from offramp.runtime.runner import prepared_point
+from offramp.runtime.stats import Operation
 from offramp.serving.requests import Query, ReadItem, RequestError, RequestSettings, json_query
 
 
@@ -34,7 +35,7 @@ class CascadeWorker:
         self._read = read or (lambda item: item)
         nothing_read = [False] * len(policy.exits)
         ladder = Ladder(
-            policy.points, lambda index: point_of(policy.at_point(index), nothing_read)
+            policy.points, lambda index: prepared_point(policy.at_point(index), nothing_read)
         )
         self.operation = Operation(ladder, policy.selected)
         self.num_classes = policy.num_classes
