@@ -82,7 +82,7 @@ def test_everything_below_on_a_device_that_pretends():
         text=True,
     )
     assert child.returncode == 0, child.stdout
-    assert "22 passed" in child.stdout, child.stdout
+    assert "18 passed" in child.stdout, child.stdout
 
 
 @pytest.fixture(params=["pretend" if IS_PRETENDED else pytest.param("gpu", marks=pytest.mark.gpu)])
@@ -133,7 +133,8 @@ SETTINGS = {
 @pytest.mark.parametrize("objective", TRAININGS)
 def test_training_on_a_device_ends_with_the_weights_of_the_cpu(place, images, objective, tmp_path):
     settings = SETTINGS if objective == "joint" else {}
-    options = {"epochs": 2, "batch_size": 16, "tensorboard": False, **settings}
+    options = {"epochs": 2, "batch_size": 16, "precision": "float32", "tensorboard": False}
+    options |= settings
     head = "cascade" if objective == "zero-time-waste" else None
     here, there = network(head=head), network(head=head)
     chosen = TRAININGS[objective]
@@ -169,7 +170,7 @@ class KillsItself(Augmentation):
         return super().__call__(*arguments)
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("precision", ["float16"])  # which has a scale to resume, too
 def test_a_killed_run_on_a_device_ends_with_the_same_weights(place, images, precision, tmp_path):
     config = TrainConfig(
         epochs=2,
@@ -186,7 +187,7 @@ def test_a_killed_run_on_a_device_ends_with_the_same_weights(place, images, prec
     with pytest.raises(KilledError):
         offramp.train(resumed, images, config=config, augment=KillsItself(), folder=tmp_path)
     _, tensors = read_folder(tmp_path / "checkpoint", "checkpoint", 1)
-    assert ("scaler.scale" in tensors) == (precision == "float16")
+    assert "scaler.scale" in tensors
     history = offramp.train(resumed, images, config=config, augment=KillsItself(), folder=tmp_path)
     assert history.resumed and len(history) == 2
     for name, weight in resumed.state_dict().items():
@@ -195,8 +196,7 @@ def test_a_killed_run_on_a_device_ends_with_the_same_weights(place, images, prec
 
 NETWORKS = {
     "convnet": {},
-    "thin-resnet": {"depth": 8},
-    "msdnet": {},
+    "msdnet": {"blocks": 2, "base": 2, "step": 1},
     "vit": {"width": 8, "depth": 2, "heads": 2, "patch_size": 4},
 }
 
@@ -223,7 +223,7 @@ def test_a_network_on_a_device_stays_there_unless_told_otherwise(place, images):
     Place("cpu").check_network(made)
 
 
-@pytest.mark.parametrize("kind", ["flat", "cascade", "nested", "conv", "text"])
+@pytest.mark.parametrize("kind", ["cascade", "nested", "text"])
 def test_a_runner_decides_on_a_device_as_on_the_cpu(place, kind):
     world = make_world(kind, offramp.Corrector(hidden=4, epochs=1))
     inputs = world.inputs(21)
@@ -264,7 +264,7 @@ def test_whatever_is_timed_is_waited_for(place, monkeypatch, world_of_images):
         world.policy,
         world.inputs(8),
         None,
-        BenchConfig(["torch"], [4], seconds=0.1),
+        BenchConfig(["torch"], [4], seconds=0),
     )
     assert set(waits) == {place.name}
     waits.clear()

@@ -41,7 +41,8 @@ def make_network(dropout):
 
 
 def mixup(inputs, labels, num_classes, generator):
-    time.sleep(0.02)  # so that there is time to be killed
+    if "OFFRAMP_SLOWLY" in os.environ:  # so that there is time to be killed
+        time.sleep(0.02)
     other = torch.randperm(len(labels), generator=generator)
     hot = nn.functional.one_hot(labels, num_classes).float()
     return 0.7 * inputs + 0.3 * inputs[other], 0.7 * hot + 0.3 * hot[other]
@@ -49,7 +50,7 @@ def mixup(inputs, labels, num_classes, generator):
 
 def interrupted(folder):
     network = make_network(dropout=True)
-    config = TrainConfig(epochs=6, batch_size=8, checkpoint_seconds=0, tensorboard=False)
+    config = TrainConfig(epochs=4, batch_size=8, checkpoint_seconds=0, tensorboard=False)
     train(network, make_data(), "distillation", config, augment=mixup, folder=folder)
     return {"network": network}
 

@@ -34,7 +34,7 @@ def changed(before, network):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_learns(objective, cascade, data):
-    config = TrainConfig(epochs=15, batch_size=8, learning_rate=0.05)
+    config = TrainConfig(epochs=8, batch_size=8, learning_rate=0.05, precision="float32")
     history = train(cascade, data, objective, config)
     assert sum(history.last["accuracy"]) / 4 >= 0.8
     assert len(history.last["accuracy"]) == 4
@@ -186,11 +186,7 @@ def test_soft_targets_of_an_augmentation_reach_every_exit(convnet, data, quick):
 
 def test_bfloat16_and_channels_last_learn_too(convnet, data):
     config = TrainConfig(
-        epochs=15,
-        batch_size=8,
-        learning_rate=0.05,
-        precision="bfloat16",
-        channels_last=True,
+        epochs=8, batch_size=8, learning_rate=0.05, precision="bfloat16", channels_last=True
     )
     history = train(convnet, data, config=config)
     assert sum(history.last["accuracy"]) / 4 >= 0.8
