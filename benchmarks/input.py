@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from offramp.data import Augmentation, ImageData, load
 from offramp.networks import build
-from offramp.training.batches import Samples
+from offramp.training.samples import Samples
 
 SIZE = 64
 BATCH = 128

@@ -20,7 +20,6 @@ from offramp.methods import GROUPS, METHODS, find_methods
 from offramp.networks import ARCHITECTURES
 from offramp.serving import ServeConfig
 from offramp.studies import NAMES
-from offramp.theory import STATEMENTS
 from offramp.thresholds import THRESHOLD_METHODS
 from offramp.training import OBJECTIVES
 from offramp.training.config import RECIPES
@@ -38,7 +37,6 @@ LIGHT = [
     (["train", "--data", "cifar", "--network", "convnet", "--out", "x"], 2),
     (["study", "topk"], 2),
     (["run", "missing.toml"], 2),
-    (["theory", "--statement", "x"], 2),
 ]
 START = """
 import atexit, json, os, sys
@@ -61,7 +59,6 @@ def test_names_are_those_of_the_registries():
     assert tuple(RECIPES) == names.RECIPES
     assert set(names.AUGMENTATIONS) == set(AUGMENTATIONS)
     assert (*EMBEDDED, *CATALOG) == names.DATA_SETS
-    assert names.STATEMENTS == STATEMENTS
     assert names.STUDIES == NAMES
     assert set(names.LOSSES) == set(LOSSES)
     names.check_methods(CANDIDATES)

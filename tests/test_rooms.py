@@ -39,7 +39,7 @@ CORE = [
 NETWORK = ["data", "networks", "training"]
 MEETING = [
     *("record", "zoo", "runtime", "onnx", "timing", "serving", "report"),
-    *("studies", "theory", "cli", "__main__"),
+    *("studies", "cli", "__main__"),
 ]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]
 
@@ -97,7 +97,7 @@ def test_import_is_light():
     heavy = "matplotlib plotly jinja2 transformers datasets accelerate huggingface_hub timm typer"
     heavy += " onnx onnxruntime fastapi uvicorn prometheus_client ray tensorboard"
     heavy += " torchvision PIL tokenizers sklearn scipy.stats scipy.optimize pyarrow pandas mapie"
-    heavy += " offramp.theory offramp.studies offramp.report"
+    heavy += " offramp.studies offramp.report"
     code = f"import sys, offramp; print([m for m in {heavy.split()!r} if m in sys.modules])"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -109,7 +109,7 @@ PUBLIC = """
 Ledger Costs Policy Method Answer Scorer Corrector MaxProbability TemperatureScaling Guarantee
 evaluate compare auto advise certify attach build train TrainConfig record Runner OnnxRunner export
 profile run OfframpError Cascade
-answers data evaluation metrics networks runtime scorers studies synthetic targets testing theory
+answers data evaluation metrics networks runtime scorers studies synthetic targets testing
 thresholds training zoo
 """
 

@@ -22,7 +22,6 @@ __all__ = [
     "ProcessError",
     "PromiseError",
     "SplitError",
-    "WorldError",
 ]
 
 
@@ -68,10 +67,6 @@ class DataError(OfframpError, ValueError):
 
 class CorruptImageError(DataError):
     """An image that cannot be decoded; the message names it."""
-
-
-class WorldError(OfframpError, ValueError):
-    """Tables of a finite world that are no probabilities, or do not fit together."""
 
 
 class FileFormatError(OfframpError, ValueError):

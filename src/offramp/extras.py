@@ -97,22 +97,37 @@ def _extra(line: str) -> str | None:
     return None if found is None else found.group(1)
 
 
-GROUP = "offramp.methods"
+METHODS, THRESHOLDS, COMMANDS = "offramp.methods", "offramp.thresholds", "offramp.commands"
+"""Groups of entry points, by which packages add methods, thresholds and commands."""
+
+_KINDS = {METHODS: "method", THRESHOLDS: "threshold method", COMMANDS: "command"}
+
+PAPER_METHODS = ("pcee", "eenet", "gates", "stacking", "eefp-stacking", "beyond")
+PAPER_COMMANDS = ("theory",)
 
 
-def plugin_origins() -> dict[str, str]:
-    """All registered methods, and the packages that they come from; nothing is imported."""
-    return {name: " and ".join(map(_provider, found)) for name, found in _registered().items()}
+def paper_command() -> str:
+    """The command that installs offramp-paper; and for a clone."""
+    clone = Path(__file__).parents[2] / "paper"
+    here = f" (for this clone: pip install -e '{clone}')"
+    return "pip install offramp-paper" + here * (clone / "pyproject.toml").is_file()
 
 
-def load_plugin(name: str) -> object | None:
+def plugin_origins(group: str = METHODS) -> dict[str, str]:
+    """Everything in a group, and the packages that it comes from; nothing is imported."""
+    return {
+        name: " and ".join(map(_provider, found)) for name, found in _registered(group).items()
+    }
+
+
+def load_plugin(name: str, group: str = METHODS) -> object | None:
     """What a package has registered under a name, or None; two packages raise `PluginError`."""
-    found = _registered().get(name, [])
+    found, kind = _registered(group).get(name, []), _KINDS[group]
     if not found:
         return None
     if len(found) > 1:
         both = " and ".join(map(_provider, found))
-        raise PluginError(f"the method {name!r} is registered by {both}; uninstall one of them")
+        raise PluginError(f"the {kind} {name!r} is registered by {both}; uninstall one of them")
     (entry,) = found
     try:
         loaded: object = entry.load()
@@ -120,7 +135,7 @@ def load_plugin(name: str) -> object | None:
     except Exception as error:
         package = _provider(entry)
         raise PluginError(
-            f"the method {name!r} of the package {package} cannot be loaded from {entry.value}: "
+            f"the {kind} {name!r} of the package {package} cannot be loaded from {entry.value}: "
             f"{type(error).__name__}: {error}; update or uninstall {package.split()[0]}"
         ) from error
     return loaded
@@ -128,7 +143,7 @@ def load_plugin(name: str) -> object | None:
 
 def import_hint(class_name: object) -> str:
     """How to define a class that a file names: by import, or by naming its package's method."""
-    entries = [entry for found in _registered().values() for entry in found]
+    entries = [entry for found in _registered(METHODS).values() for entry in found]
     exact = [entry for entry in entries if entry.attr == class_name]
     if exact:
         entry = exact[0]
@@ -145,10 +160,10 @@ def import_hint(class_name: object) -> str:
     )
 
 
-def _registered() -> dict[str, list[EntryPoint]]:
+def _registered(group: str) -> dict[str, list[EntryPoint]]:
     """By name; a package that is found twice on the path counts once."""
     found: dict[str, dict[tuple[str, str], EntryPoint]] = {}
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group=group):
         found.setdefault(entry.name, {}).setdefault((_provider(entry), entry.value), entry)
     return {name: list(entries.values()) for name, entries in sorted(found.items())}
 

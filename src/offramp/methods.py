@@ -16,14 +16,13 @@ from offramp.answers import (
     MajorityVote,
     MatrixScaling,
     ProductOfExperts,
-    StackingNetwork,
     TemperatureScaling,
     VectorScaling,
 )
 from offramp.component import check_kind
 from offramp.errors import BudgetError, ConfigError, FileFormatError, PluginError
-from offramp.extras import load_plugin, plugin_origins
-from offramp.hints import did_you_mean, or_known
+from offramp.extras import PAPER_METHODS, load_plugin, paper_command, plugin_origins
+from offramp.hints import or_known
 from offramp.ledger import Ledger
 from offramp.names import TOP
 from offramp.policy import Policy
@@ -32,17 +31,15 @@ from offramp.scorers import (
     BreakEven,
     Corrector,
     Entropy,
-    ExitUtility,
-    Gates,
     LogisticCorrector,
     Margin,
     MaxProbability,
     Patience,
-    PerformanceControl,
     Scorer,
 )
 from offramp.storage import read_description, write_description
-from offramp.thresholds import DEFAULT, PAPER, THRESHOLD_METHODS
+from offramp.thresholds import DEFAULT, PAPER
+from offramp.thresholds.tuning import threshold_method
 
 VERSION = 1
 
@@ -209,11 +206,7 @@ class Method:
                 raise ConfigError(f"`{name}` of a method is a text, got {getattr(self, name)!r}")
         check_kind("scorer", self.scorer, Scorer)
         check_kind("answer", self.answer, Answer)
-        if self.thresholds not in THRESHOLD_METHODS:
-            raise ConfigError(
-                f"`thresholds` must be one of {', '.join(THRESHOLD_METHODS)}, got "
-                f"{self.thresholds!r}{did_you_mean(self.thresholds, THRESHOLD_METHODS)}"
-            )
+        threshold_method(self.thresholds)
 
     def describe(self) -> dict[str, Any]:
         """Everything that the method is made of, for a file."""
@@ -298,7 +291,6 @@ _NAMED = [
     Method("vote-patience", "Majority vote, patience", Patience(), MajorityVote()),
     Method("ensemble", "Geometric ensemble", answer=GeometricEnsemble()),
     Method("class-ensemble", "Class-wise ensemble", answer=ClassWiseEnsemble()),
-    Method("stacking", "Stacking network", answer=StackingNetwork()),
     Method("eefp", "EEFP (paper)", Corrector()),
     Method("eefp-no-history", "EEFP, no history", Corrector(history=False)),
     Method("ccct", "CCCT", Corrector(target="correctness")),
@@ -310,7 +302,6 @@ _NAMED = [
         Corrector(history=False),
         ClassWiseEnsemble(),
     ),
-    Method("eefp-stacking", "EEFP on stacking network", Corrector(), StackingNetwork()),
     Method("eefp-logistic", "EEFP, ridge logistic", LogisticCorrector(), thresholds="smooth"),
     Method(
         "break-even",
@@ -320,9 +311,6 @@ _NAMED = [
         thresholds="shared",
     ),
     Method("break-even-no-ensemble", "Break-even, no ensemble", BreakEven(), thresholds="shared"),
-    Method("pcee", "PCEE", PerformanceControl(), thresholds="shared"),
-    Method("eenet", "EENet, post hoc", ExitUtility(), thresholds="assigned"),
-    Method("gates", "JEI-DNN gates, post hoc", Gates()),
 ]
 
 METHODS = {method.name: method for method in _NAMED}
@@ -336,23 +324,13 @@ _ELSEWHERE = {"auto": "offramp.advice", "pairs": "offramp.evaluation"}
 
 _ALL_K = [f"{name}-top-{k}" for name in ("eefp", "ccct") for k in (1, 2, 5, 10, "all")]
 
-_BEYOND = [
-    *("baseline", "temperature", "margin", "patience", "product", "ensemble", "class-ensemble"),
-    *("stacking", "ccct", "eefp", "eefp-no-history", "eefp-ensemble", "eefp-stacking"),
-    *("eefp-no-history-class-ensemble", "gates"),
-]
-
 GROUPS = {
     "standard": ["baseline", "temperature", "eefp", "eefp-no-history", "ccct"],
     "extended": ["baseline", "temperature", "vector", "matrix", *_ALL_K, "eefp-no-history"],
     "simple": ["baseline", "entropy", "margin", "patience", "product", "ensemble"],
-    "beyond": [
-        *("pcee", "eenet", "eenet:smooth", "eefp-logistic", "break-even"),
-        *(f"{name}{way}" for name in _BEYOND for way in ("", ":smooth")),
-    ],
 }
-"""Names of several methods at once; `extended` is the paper's extended comparison, `beyond` gives
-most methods both geometric and smooth thresholds."""
+"""Names of several methods at once; `extended` is the paper's extended comparison. A plug-in that
+is a list of names is a group, too."""
 
 
 def register(method: Method) -> None:
@@ -396,8 +374,8 @@ def find_methods(
             if name.name in found:
                 raise ConfigError(f"two methods are called {name.name!r}; rename one of them")
             found[name.name] = name
-        elif name in GROUPS:
-            members = (_named(member) for member in GROUPS[name])
+        elif group := _group(name):
+            members = (_named(member) for member in group)
             found |= {m.name: m for m in members if _fits(m, num_classes, kind)}
         else:
             found[name] = _named(name)
@@ -413,12 +391,19 @@ def ready(method: Method) -> Method:
     is made for others than the paper's.
 
     Example:
-        >>> [ready(m).thresholds for m in find_methods(["eefp", "eefp:geometric", "pcee"], 10)]
+        >>> names = ["eefp", "eefp:geometric", "break-even"]
+        >>> [ready(method).thresholds for method in find_methods(names, num_classes=10)]
         ['smooth', 'geometric', 'shared']
     """
     if ":" in method.name or method.thresholds != PAPER:
         return method
     return replace(method, thresholds=DEFAULT)
+
+
+def _group(name: str) -> Sequence[str]:
+    """The members of a group, or nothing."""
+    plugin = None if name in GROUPS or name in METHODS else load_plugin(name)
+    return plugin if isinstance(plugin, list | tuple) else GROUPS.get(name, ())
 
 
 def _named(name: str) -> Method:
@@ -431,12 +416,10 @@ def _named(name: str) -> Method:
         raise ConfigError(_unknown(plain))
     if not colon:
         return method
-    if thresholds not in THRESHOLD_METHODS:
-        raise ConfigError(
-            f"after the colon of {name!r}, thresholds must be one of "
-            f"{', '.join(THRESHOLD_METHODS)}"
-            f"{did_you_mean(thresholds, THRESHOLD_METHODS, f'{plain}:')}"
-        )
+    try:
+        threshold_method(thresholds)
+    except ConfigError as error:
+        raise ConfigError(f"{name!r}: after the colon, {error}") from None
     return method.with_thresholds(thresholds)
 
 
@@ -482,5 +465,7 @@ def _fits(method: Method, num_classes: int, kind: str) -> bool:
 
 
 def _unknown(name: str) -> str:
+    if name in PAPER_METHODS:
+        return f"{name!r} comes with offramp-paper: {paper_command()}"
     known = [*GROUPS, *METHODS, *plugin_origins()]
     return f"there is no method {name!r}{or_known(name, known)}"

@@ -8,25 +8,26 @@ import re
 from collections.abc import Iterable
 
 from offramp.errors import ConfigError
+from offramp.extras import PAPER_METHODS, paper_command, plugin_origins
+from offramp.extras import THRESHOLDS as PLUGIN_THRESHOLDS
 from offramp.hints import did_you_mean, or_known
 
 METHODS = (
     *("baseline", "temperature", "vector", "matrix", "overconfident", "underconfident", "entropy"),
     *("margin", "patience", "product", "vote", "vote-patience", "ensemble", "class-ensemble"),
-    "stacking",
     *("eefp", "eefp-no-history", "ccct", "eefp-ensemble", "eefp-class-ensemble"),
-    *("eefp-no-history-class-ensemble", "eefp-stacking", "eefp-logistic"),
-    *("break-even", "break-even-no-ensemble", "pcee", "eenet", "gates", "auto", "pairs"),
+    *("eefp-no-history-class-ensemble", "eefp-logistic"),
+    *("break-even", "break-even-no-ensemble", "auto", "pairs"),
 )
 TOP = re.compile(r"(eefp|ccct)-top-([1-9]\d*|all)(-no-history)?")
 """Names of correctors that look at K classes, of which there are as many as there are K."""
-GROUPS = ("standard", "extended", "simple", "beyond")
+GROUPS = ("standard", "extended", "simple")
 CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even")
 """Methods that `auto` chooses from, the one that is trusted most last; the first is the yardstick.
 
 All of them are fitted in closed form, and need a few hundred samples.
 """
-THRESHOLDS = ("geometric", "smooth", "shared", "assigned")
+THRESHOLDS = ("geometric", "smooth", "shared")
 ARCHITECTURES = (
     *("resnet34", "resnet18", "vit-mini", "vit-tiny", "vit-small", "efficientnet-b0"),
     *("efficientnet-b2", "msdnet", "thin-resnet", "convnet"),
@@ -62,18 +63,10 @@ STUDIES = (  # in the order of the paper; the last goes beyond it
     "futile-sample",
     "beyond",
 )
-STATEMENTS = (
-    *("canonical", "non-trivial", "swap", "information", "refinement", "anytime"),
-    *("anytime-pointwise", "anytime-strict", "anytime-converse", "unbounded", "floor"),
-    *("controlled", "product-below", "product-above", "monotone", "monotone-pointwise"),
-    "monotone-converse",
-)
 
 
 def plugins_known() -> list[str]:
     """Methods of installed packages; nothing is imported but their list."""
-    from offramp.extras import plugin_origins  # reads what is installed
-
     return list(plugin_origins())
 
 
@@ -91,10 +84,13 @@ def check_methods(names: Iterable[str]) -> None:
         if plain not in METHODS and plain not in GROUPS and not TOP.fullmatch(plain):
             plugins = plugins_known()
             if plain not in plugins:
+                if plain in PAPER_METHODS:
+                    raise ConfigError(f"{plain!r} comes with offramp-paper: {paper_command()}")
                 known = [*GROUPS, *METHODS, *plugins]
                 raise ConfigError(f"there is no method {plain!r}{or_known(plain, known)}")
-        if colon and thresholds not in THRESHOLDS:
+        ways = [*THRESHOLDS, *plugin_origins(PLUGIN_THRESHOLDS)]
+        if colon and thresholds not in ways:
             raise ConfigError(
-                f"after the colon of {name!r}, thresholds must be one of {', '.join(THRESHOLDS)}"
-                f"{did_you_mean(thresholds, THRESHOLDS, f'{plain}:')}"
+                f"after the colon of {name!r}, thresholds must be one of {', '.join(ways)}"
+                f"{did_you_mean(thresholds, ways, f'{plain}:')}"
             )

@@ -15,10 +15,8 @@ from offramp.report.tables import comparison_tables
 from offramp.scorers import (
     BreakEven,
     Entropy,
-    Gates,
     LogisticCorrector,
     Patience,
-    PerformanceControl,
 )
 
 
@@ -282,8 +280,6 @@ EVERY = [
     Corrector(history=False, epochs=1),
     LogisticCorrector(),
     BreakEven(),
-    PerformanceControl(),
-    Gates(epochs=1),
 ]
 
 

@@ -22,14 +22,13 @@ from offramp.answers import (
     GeometricEnsemble,
     MajorityVote,
     ProductOfExperts,
-    StackingNetwork,
 )
 from offramp.errors import BudgetError, ConfigError, MemoryLimitError, NetworkError
 from offramp.machine import physical_cores
 from offramp.onnx import OnnxRunner, export
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
-from offramp.scorers import BreakEven, ExitUtility, Gates, LogisticCorrector
+from offramp.scorers import BreakEven, Corrector, LogisticCorrector
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import exits_taken
 
@@ -121,19 +120,12 @@ ANSWERS = {
 @pytest.mark.parametrize(
     ("scorer", "answer"),
     [
-        (
-            Gates(hidden=4, epochs=1, history=True),
-            ClassWiseEnsemble(),
-        ),
-        (
-            ExitUtility(hidden=4, epochs=1),
-            StackingNetwork(k=2, hidden=4),
-        ),
+        (Corrector(hidden=4, epochs=1, history=True), ClassWiseEnsemble()),
         (BreakEven(), ProductOfExperts()),
         (LogisticCorrector(), MajorityVote()),
         (offramp.Corrector(hidden=16, log_odds=False), CurrentExit()),
     ],
-    ids=["gates", "utility", "break-even", "vote", "paper"],
+    ids=["corrector", "break-even", "vote", "paper"],
 )
 def test_learned_scorers_decide_alike_in_a_graph(make_once, tmp_path, scorer, answer):
     world = make_once("flat", scorer, answer, exits=3)

@@ -15,7 +15,6 @@ from offramp.answers import (
     MajorityVote,
     MatrixScaling,
     ProductOfExperts,
-    StackingNetwork,
     VectorScaling,
 )
 from offramp.component import current_exit_only
@@ -23,12 +22,9 @@ from offramp.errors import PromiseError
 from offramp.scorers import (
     BreakEven,
     Entropy,
-    ExitUtility,
-    Gates,
     LogisticCorrector,
     Margin,
     Patience,
-    PerformanceControl,
 )
 from offramp.testing import check_answer, check_scorer, check_threshold_method
 from offramp.testing.components import ANSWER_PROMISES, SCORER_PROMISES
@@ -48,14 +44,12 @@ ANSWERS = [
         TemperatureScaling(multiplier=3.0),
     ),
     *(VectorScaling(), MatrixScaling(), GeometricEnsemble(), ClassWiseEnsemble()),
-    StackingNetwork(),
 ]
 SCORERS = [
-    *(MaxProbability(), Entropy(), Margin(), Patience(), PerformanceControl()),
+    *(MaxProbability(), Entropy(), Margin(), Patience()),
     *(Corrector(), Corrector(history=False, k="all", target="correctness", seed=3)),
     Corrector(log_odds=False),
-    Gates(),
-    *(ExitUtility(), BreakEven(), BreakEven(history=False, classes=False)),
+    *(BreakEven(), BreakEven(history=False, classes=False)),
     *(LogisticCorrector(), LogisticCorrector(history=False)),
 ]
 

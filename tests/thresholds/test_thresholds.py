@@ -242,7 +242,7 @@ def test_an_accuracy_out_of_reach_says_what_is_possible():
 def test_unknown_methods_and_too_few_points_are_refused():
     scores = torch.rand(10, 4)
     val = ScoredSamples(scores, scores > 0.5, COSTS)
-    with pytest.raises(ConfigError, match=r"geometric, smooth, shared, .*got 'best'"):
+    with pytest.raises(ConfigError, match=r"geometric, smooth, shared.*, got 'best'"):
         tune_points(val, 0.5, method="best")
     with pytest.raises(ConfigError, match=r"`points` must be .*at least 2"):
         tune_points(val, 0.5, points=1)

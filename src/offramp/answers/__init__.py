@@ -8,7 +8,6 @@ from offramp.answers.ensembles import (
     ProductOfExperts,
 )
 from offramp.answers.scaling import MatrixScaling, TemperatureScaling, VectorScaling
-from offramp.answers.stacking import StackingNetwork
 
 __all__ = [
     "Answer",
@@ -18,7 +17,6 @@ __all__ = [
     "MajorityVote",
     "MatrixScaling",
     "ProductOfExperts",
-    "StackingNetwork",
     "TemperatureScaling",
     "VectorScaling",
     "crossfit_answers",

@@ -24,9 +24,9 @@ from offramp.cli.fit_compare import (
     fit_command,
 )
 from offramp.cli.inspect_report import inspect_command, report_command, verify_command
+from offramp.cli.plugins import PASSED_ON, plugin_commands
 from offramp.cli.predict_bench import bench_command, predict_command, profile_command
 from offramp.cli.run_study import demo_command, run_command, studies_command, study_command
-from offramp.cli.theory import theory_command
 from offramp.cli.train_record import chain_command, record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.names import plugins_known
@@ -108,10 +108,12 @@ for command in (
     *(train_command, chain_command, record_command, export_command, serve_command),
     predict_command,
     *(profile_command, bench_command),
-    *(report_command, theory_command, run_command, studies_command, study_command),
+    *(report_command, run_command, studies_command, study_command),
     *(demo_command, doctor_command),
 ):
     app.command(command.__name__.removesuffix("_command"))(_with_common_options(command))
+for name, plugin in plugin_commands().items():
+    app.command(name, **PASSED_ON)(_with_common_options(plugin))
 
 
 def main() -> None:

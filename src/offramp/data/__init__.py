@@ -7,7 +7,6 @@ from offramp.lazy import import_when_asked
 if TYPE_CHECKING:
     from offramp.data.augmentation import Augmentation
     from offramp.data.catalog import CATALOG, EMBEDDED
-    from offramp.data.corruptions import CORRUPTIONS, STRENGTHS, corrupted
     from offramp.data.decoding import Normalization
     from offramp.data.digits import Difficulty, DigitsData, cluttered_digits
     from offramp.data.images import ImageData
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CATALOG",
-    "CORRUPTIONS",
     "EMBEDDED",
-    "STRENGTHS",
     "Augmentation",
     "Data",
     "Difficulty",
@@ -32,7 +29,6 @@ __all__ = [
     "Splits",
     "TextData",
     "cluttered_digits",
-    "corrupted",
     "load",
     "mixture",
 ]
@@ -42,7 +38,6 @@ import_when_asked(
     {
         "Augmentation": "augmentation",
         "CATALOG": "catalog",
-        "CORRUPTIONS": "corruptions",
         "Data": "splits",
         "Difficulty": "digits",
         "DigitsData": "digits",
@@ -51,11 +46,9 @@ import_when_asked(
         "Mixture": "mixture",
         "MixtureData": "mixture",
         "Normalization": "decoding",
-        "STRENGTHS": "corruptions",
         "Splits": "splits",
         "TextData": "text",
         "cluttered_digits": "digits",
-        "corrupted": "corruptions",
         "load": "load",
         "mixture": "mixture",
     },

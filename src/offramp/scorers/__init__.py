@@ -3,7 +3,6 @@
 from offramp.scorers.base import AnswerHistory, History, Scorer
 from offramp.scorers.certainty import Entropy, Margin, MaxProbability, Patience
 from offramp.scorers.corrector import Corrector
-from offramp.scorers.peers import ExitUtility, Gates, PerformanceControl
 from offramp.scorers.ridge import BreakEven, LogisticCorrector
 
 __all__ = [
@@ -11,13 +10,10 @@ __all__ = [
     "BreakEven",
     "Corrector",
     "Entropy",
-    "ExitUtility",
-    "Gates",
     "History",
     "LogisticCorrector",
     "Margin",
     "MaxProbability",
     "Patience",
-    "PerformanceControl",
     "Scorer",
 ]

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from offramp import names
 from offramp.data.augmentation import AUGMENTATIONS
 from offramp.errors import ConfigError
-from offramp.extras import plugin_origins
+from offramp.extras import PAPER_METHODS, plugin_origins
 from offramp.hints import did_you_mean, or_known
 from offramp.machine import AutoPrecision
 from offramp.methods import GROUPS, METHODS, find_methods
@@ -176,7 +176,7 @@ class CompareSettings:
         known = [*GROUPS, *dict.fromkeys([*names.METHODS, *METHODS])]
         for name in self.methods:
             plain, colon, _ = name.partition(":")
-            if plain not in known and not names.TOP.fullmatch(plain):
+            if plain not in (*known, *PAPER_METHODS) and not names.TOP.fullmatch(plain):
                 raise ConfigError(f"`methods` has no method {plain!r}{_why_not(plain, known)}")
             if colon:
                 find_methods([name], 2)  # raises if the thresholds are unknown

@@ -119,7 +119,7 @@ def _at(ranks: Tensor, column: Tensor) -> Tensor:
 def shared_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) -> Tensor:
     """The same threshold at every exit, over the whole range of costs: `[points, M]`.
 
-    It fits scores that are prices (`BreakEven`) or accuracies (`PerformanceControl`).
+    It fits scores that are prices (`BreakEven`) or accuracies.
 
     Args:
         scores: `[N, M]` on val.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from offramp.costs import costs_taken
 from offramp.errors import ConfigError, LedgerError
+from offramp.extras import THRESHOLDS, load_plugin, plugin_origins
 from offramp.hints import did_you_mean
 from offramp.ledger.chunks import folds
 from offramp.thresholds import DEFAULT
-from offramp.thresholds.assigned import assigned_sweep
 from offramp.thresholds.geometric import geometric_sweep, shared_sweep
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import exits_taken
@@ -30,7 +30,6 @@ THRESHOLD_METHODS: dict[str, ThresholdMethod] = {
     "geometric": geometric_sweep,
     "smooth": smooth_sweep,
     "shared": shared_sweep,
-    "assigned": assigned_sweep,
 }
 
 WITHOUT_CORRECT = ("geometric", "shared")
@@ -84,7 +83,7 @@ class ScoredSamples:
         if self.scores.shape[1] == 1:  # the last exit always stops, whatever its threshold
             return torch.zeros(1, 1, dtype=torch.float64)
         right = torch.ones_like(self.scores, dtype=torch.bool) if correct is None else correct
-        return THRESHOLD_METHODS[method](self.scores, right, self.costs, points)
+        return threshold_method(method)(self.scores, right, self.costs, points)
 
     def points_of(self, thresholds: Tensor, full_accuracy: float) -> OperatingPoints:
         """What thresholds `[P, M]` give here, cheapest first; accuracies are nan without labels.
@@ -101,6 +100,23 @@ class ScoredSamples:
         return OperatingPoints(thresholds, means, accuracies, shares, full_accuracy).priced(means)
 
 
+def threshold_method(name: str) -> ThresholdMethod:
+    """A threshold method by name: one of the library, or of an installed package.
+
+    Raises:
+        ConfigError: There is none of that name.
+        PluginError: The package's cannot be loaded.
+    """
+    found = THRESHOLD_METHODS.get(name) or load_plugin(name, THRESHOLDS)
+    if not callable(found):
+        known = [*THRESHOLD_METHODS, *plugin_origins(THRESHOLDS)]
+        raise ConfigError(
+            f"`thresholds` must be one of {', '.join(known)}, got {name!r}"
+            f"{did_you_mean(name, known)}"
+        )
+    return cast(ThresholdMethod, found)
+
+
 def tune_points(
     val: ScoredSamples, full_accuracy: float, method: str = DEFAULT, points: int = 201
 ) -> OperatingPoints:
@@ -109,7 +125,7 @@ def tune_points(
     Args:
         val: Scores, costs, and what is known of which answers are right.
         full_accuracy: Accuracy of the network's own last exit.
-        method: A key of `THRESHOLD_METHODS`.
+        method: A key of `THRESHOLD_METHODS`, or one of an installed package.
         points: How many operating points; methods may return fewer.
 
     Raises:
@@ -122,11 +138,7 @@ def tune_points(
         >>> len(points), round(float(points.budgets[points.for_budget(0.5)]), 2)
         (201, 0.49)
     """
-    if method not in THRESHOLD_METHODS:
-        raise ConfigError(
-            f"`thresholds` must be one of {', '.join(THRESHOLD_METHODS)}, got {method!r}"
-            f"{did_you_mean(method, THRESHOLD_METHODS)}"
-        )
+    threshold_method(method)
     if points < 2:
         raise ConfigError(f"`points` must be at least 2, got {points}")
     return val.points_of(val.choose(method, points), full_accuracy)

@@ -1,0 +1,1 @@
+"""The paper behind offramp: its experiments, its theorems, and the methods it is compared with."""

@@ -1,0 +1,45 @@
+"""Commands of installed packages: entry points `offramp.commands`.
+
+Such a command is a function of a list of arguments, `main(["--scale", "small"])`, that answers
+`--help` itself. Nothing of the package is imported before its command is called.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from offramp.errors import ConfigError
+from offramp.extras import COMMANDS, PAPER_COMMANDS, load_plugin, paper_command, plugin_origins
+
+PASSED_ON: dict[str, Any] = {
+    "add_help_option": False,
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+}
+
+
+def plugin_commands() -> dict[str, Callable[[typer.Context], None]]:
+    """Commands of installed packages by name; and of the paper, where that is not installed."""
+    found = plugin_origins(COMMANDS)
+    made = {name: _command(name, package) for name, package in found.items()}
+    return {**{name: _missing(name) for name in PAPER_COMMANDS if name not in made}, **made}
+
+
+def _command(name: str, package: str) -> Callable[[typer.Context], None]:
+    def run(context: typer.Context) -> None:
+        main = load_plugin(name, COMMANDS)
+        assert callable(main), f"{package} registers {name!r}, which is no function"
+        main(context.args)
+
+    run.__name__, run.__doc__ = name, f"From the package {package}."
+    return run
+
+
+def _missing(name: str) -> Callable[[typer.Context], None]:
+    def run(context: typer.Context) -> None:
+        raise ConfigError(
+            f"offramp {name} comes with the package offramp-paper: {paper_command()}"
+        )
+
+    run.__name__, run.__doc__ = name, "From the package offramp-paper, which is not installed."
+    return run
