@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from offramp.scorers import Corrector, MaxProbability, Scorer
     from offramp.studies.run import run
     from offramp.timing.profile import profile
-    from offramp.training import TrainConfig, train
+    from offramp.training.config import TrainConfig
+    from offramp.training.train import train
 
 __version__ = "0.1.0"
 

@@ -73,8 +73,8 @@ class ScoredSamples:
         """Thresholds `[P, M]` by a named method."""
         correct = self.correct
         if method in BY_CHANCE and self.chances is not None:
-            known = correct is not None
-            correct = calibrated_chances(self.chances, correct) if known else self.chances
+            chances = self.chances
+            correct = chances if correct is None else calibrated_chances(chances, correct)
         if correct is None and method not in WITHOUT_CORRECT:
             raise LedgerError(
                 f"`{method}` thresholds look at which answers are right, and val has no labels: "
