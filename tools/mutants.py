@@ -95,7 +95,8 @@ def mutants(folder: Path) -> list[str]:
 def results(folder: Path) -> dict[str, str]:
     """What is known of every change: `killed`, `survived`, `not checked`, ..."""
     lines = mutmut(folder, "results", "--all", "true").splitlines()
-    return dict(line.strip().rsplit(": ", 1) for line in lines if ": " in line)  # type: ignore[misc]
+    parts = (line.strip().rpartition(": ") for line in lines)
+    return {name: state for name, _, state in parts if name}
 
 
 def report(room: str, folder: Path, sample: list[str], count: int) -> None:

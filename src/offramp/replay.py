@@ -138,7 +138,7 @@ class Replay:
                 "this policy has no operating point yet; choose one, for instance with "
                 "policy.at(budget=0.5)"
             )
-        taken = exits_taken(self.scores, thresholds[self.selected])
+        taken: Tensor = exits_taken(self.scores, thresholds[self.selected])
         return taken.minimum(self.last_exits).long()
 
     @property
@@ -180,7 +180,8 @@ class Replay:
     @cached_property
     def exits_by_point(self) -> Tensor:
         """`[P, N]`: the exit that each sample takes at every operating point."""
-        return exits_taken(self.scores, self._thresholds).minimum(self.last_exits)
+        exits: Tensor = exits_taken(self.scores, self._thresholds)
+        return exits.minimum(self.last_exits)
 
     @property
     def last_exits(self) -> Tensor:

@@ -273,7 +273,8 @@ class Policy(SplitUses):
         ledger = self.check_partner(ledger)
         thresholds = self.thresholds
         found = replay(self.answer, self.scorer, ledger)
-        return exits_taken(found.scores, thresholds).minimum(found.last_exits)
+        exits: Tensor = exits_taken(found.scores, thresholds)
+        return exits.minimum(found.last_exits)
 
     def replay(
         self, ledger: Ledger, split: str = "test", allow_split: str | None = None
