@@ -1,13 +1,15 @@
-"""From the bytes of an image file to the numbers that a network takes, without torch."""
+"""From stored images and texts to the numbers that a network takes, without torch."""
 
 import io
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from offramp.arrays import Array, namespace
+from offramp.errors import DataError
 from offramp.extras import require
 
 # Pillow tries its formats one after the other, and knows many that are never trained on
@@ -57,3 +59,25 @@ class Decoder:
         bilinear = require("PIL.Image", extra="train").Resampling.BILINEAR
         box = (left, top, left + shorter, top + shorter)
         return picture.resize((size, size), bilinear, box=box)
+
+
+# Called as those of `transformers` are: with a list of texts, padding, truncation, max_length
+# and return_tensors="pt" or "np"
+Tokenizer: TypeAlias = Callable[..., Mapping[str, Any]]
+
+
+def find_tokenizer(tokenizer: Tokenizer | str) -> Tokenizer:
+    """A tokenizer as it is, or one of `transformers` by name; code of the hub is never run."""
+    if not isinstance(tokenizer, str):
+        return tokenizer
+    transformers = require("transformers", extra="train")
+    try:
+        found: Tokenizer = transformers.AutoTokenizer.from_pretrained(
+            tokenizer, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"there is no tokenizer {tokenizer!r}: {str(error).splitlines()[0]} (name a folder "
+            "with a tokenizer.json, or a model on the hub)"
+        ) from None
+    return found

@@ -6,14 +6,13 @@ from typing import Literal, TypeAlias
 import torch
 
 from offramp.data.catalog import EMBEDDED, Entry, find_official
-from offramp.data.decoding import Decoder
+from offramp.data.decoding import Decoder, Tokenizer, find_tokenizer
 from offramp.data.digits import CANVAS, cluttered_digits
 from offramp.data.images import ImageData, Pixels
 from offramp.data.mixture import mixture
 from offramp.data.reading import OfficialSplit
 from offramp.data.splits import Data, Splits, assign_splits, checked_sizes
 from offramp.data.text import TextData
-from offramp.data.tokenizers import Tokenizer, find_tokenizer
 from offramp.errors import ConfigError, DataError
 
 Domain: TypeAlias = str | tuple[str, str] | None

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from offramp.data.decoding import Tokenizer
 from offramp.data.splits import LabelledData
-from offramp.data.tokenizers import Tokenizer
 
 MAX_TOKENS = 128
 

@@ -11,8 +11,9 @@ from offramp.errors import NetworkError
 from offramp.machine import device_of
 from offramp.networks.backbones import Backbone, BackboneModules, find_layout
 from offramp.networks.choose_heads import choose_heads
+from offramp.networks.convert import as_batch
 from offramp.networks.heads import HeadMaker
-from offramp.networks.inputs import Inputs, as_batch, inputs_like
+from offramp.networks.inputs import Inputs, inputs_like
 from offramp.networks.layout import Layout
 from offramp.networks.macs import stage_macs
 from offramp.networks.network import EarlyExitNetwork, Origin

@@ -54,15 +54,10 @@ def chain(networks: Sequence[EarlyExitNetwork]) -> EarlyExitNetwork:
     heads: list[nn.Module] = []
     starts: list[int] = []
     for member in members:
-        is_last = member is members[-1]
+        keeps_images = member is not members[-1]
         starts.append(len(stages))
-        taken = cast(ImageInput, member.inputs)
-        size = taken.height, taken.width
-        stages.append(FirstStage(member.stages[0], size, keeps_images=not is_last))
-        later = list(member.stages)[1:]
-        stages += later if is_last else [LaterStage(stage) for stage in later]
-        own = [cast(Head, head) for head in member.heads]
-        heads += own if is_last else [beside_images(head) for head in own]
+        stages += _stages_from_images(member, keeps_images)
+        heads += [_beside_images(head) if keeps_images else head for head in member.heads]
     names = [f"{n}.{name}" for n, member in enumerate(members) for name in member.exit_names]
     made = EarlyExitNetwork(stages, heads, members[0].num_classes, inputs, names, starts[1:])
     made.members = members
@@ -70,6 +65,15 @@ def chain(networks: Sequence[EarlyExitNetwork]) -> EarlyExitNetwork:
     for member in members:
         member.train(mode)
     return made.train(mode)
+
+
+def _stages_from_images(member: EarlyExitNetwork, keeps_images: bool) -> list[nn.Module]:
+    """The stages of one network of a chain, which keep the images if another network follows."""
+    first, *later = member.stages
+    assert isinstance(member.inputs, ImageInput), "checked before"
+    size = member.inputs.height, member.inputs.width
+    kept = [LaterStage(stage) for stage in later] if keeps_images else later
+    return [FirstStage(first, size, keeps_images), *kept]
 
 
 def _common_inputs(members: Sequence[EarlyExitNetwork]) -> KeptImages:
@@ -142,8 +146,9 @@ class LaterStage(nn.Module):
         return {KEPT: state[KEPT], INNER: self.stage(state[INNER])}
 
 
-def beside_images(head: Head) -> Head:
+def _beside_images(head: nn.Module) -> Head:
     """The same head, with the same weights, for a state beside images."""
+    assert isinstance(head, Head), "checked before"
     inner = copy(head)
     pool = head.pool
     mask = None if pool.mask is None else (INNER, *pool.mask)

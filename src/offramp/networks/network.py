@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from offramp.costs import kept_stages
 from offramp.errors import NetworkError
-from offramp.networks.inputs import AnyInput, Inputs, as_batch
+from offramp.networks.convert import as_batch
+from offramp.networks.inputs import AnyInput, Inputs
 from offramp.networks.state import State
 from offramp.networks.weights import fingerprint
 

@@ -12,7 +12,8 @@ import numpy as np
 from offramp.arrays import is_array
 from offramp.errors import ConfigError
 from offramp.machine import physical_cores
-from offramp.networks.inputs import Inputs, TextInput, to_numpy
+from offramp.networks.convert import to_numpy
+from offramp.networks.inputs import Inputs, TextInput
 from offramp.networks.state import State, leaf_at
 from offramp.onnx.graphs import Array, Graph, open_graph
 from offramp.onnx.manifest import SO_FAR, Manifest, Segment, names

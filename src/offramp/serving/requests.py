@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from offramp.data.tokenizers import Tokenizer, find_tokenizer
+from offramp.data.decoding import Tokenizer, find_tokenizer
 from offramp.errors import ConfigError, NetworkError, OfframpError
 from offramp.extras import require
 from offramp.names import PRECISIONS
