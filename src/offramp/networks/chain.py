@@ -37,6 +37,7 @@ def chain(networks: Sequence[EarlyExitNetwork]) -> EarlyExitNetwork:
         NetworkError: They do not fit together; the message says what differs.
 
     Example:
+        >>> import torch
         >>> from offramp.networks import build
         >>> small, large = (build("convnet", num_classes=4, image_size=s, at=2) for s in (8, 16))
         >>> both = chain([small, large]).eval()
