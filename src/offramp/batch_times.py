@@ -32,6 +32,7 @@ class BatchTimes:
             same as `heads` if None.
         starts: As in `Costs`.
         entry: As in `Costs`.
+        cut: As in `Costs`.
         origin: Where they were measured, in words.
 
     Example:
@@ -46,6 +47,7 @@ class BatchTimes:
     heads_reading_back: Tensor | None = None
     starts: tuple[int, ...] = ()
     entry: float = 0.0
+    cut: bool = False
     origin: str = ""
 
     def __post_init__(self) -> None:
@@ -66,7 +68,9 @@ class BatchTimes:
         """The times of batches whose stages take as much less as fewer samples are left."""
         mean = costs.mean()
         stages, heads = mean.stages[:, None], mean.heads[:, None]
-        return cls(stages, heads, mean.mean_reference, starts=mean.starts, entry=mean.entry)
+        return cls(
+            stages, heads, mean.mean_reference, starts=mean.starts, entry=mean.entry, cut=mean.cut
+        )
 
     @property
     def costs(self) -> Costs:
@@ -76,7 +80,7 @@ class BatchTimes:
     def costs_of(self, reads_back: bool) -> Costs:
         """The same for decisions that read earlier exits, or do not."""
         stages, heads = self.stages[:, -1], self._heads(reads_back)[:, -1]
-        return Costs(stages, heads, self.reference, "seconds", self.starts, self.entry)
+        return Costs(stages, heads, self.reference, "seconds", self.starts, self.entry, self.cut)
 
     def _heads(self, reads_back: bool) -> Tensor:
         back = self.heads_reading_back
@@ -106,8 +110,9 @@ class BatchTimes:
 
     def keep(self, exits: Sequence[int]) -> Self:
         """Keep these exits, as `Costs.keep` does."""
-        exits = list(exits)
-        if exits == [len(self.stages) - 1]:
+        exits, last = list(exits), len(self.stages) - 1
+        cut = self.cut or exits[-1] != last
+        if exits == [last] and not cut:
             head = self.heads[exits, -1:]  # no sample leaves before the end
             stage = self.reference - head
             return replace(self, stages=stage, heads=head, heads_reading_back=None, starts=())
@@ -117,7 +122,8 @@ class BatchTimes:
             stages[0] += self.entry
         back = None if self.heads_reading_back is None else self.heads_reading_back[exits]
         heads = self.heads[exits]
-        return replace(self, stages=stages, heads=heads, heads_reading_back=back, starts=starts)
+        kept = replace(self, stages=stages, heads=heads, heads_reading_back=back)
+        return replace(kept, starts=starts, cut=cut)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""

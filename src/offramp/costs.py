@@ -38,6 +38,8 @@ class Costs:
             nothing of what was run before: in a cascade. A stage that costs nothing is one, too.
         entry: What is part of the first stage since it is the first: whichever network is left as
             the first one pays it.
+        cut: Whether the network's last exit was left out: then no exit here is the network without
+            exits, which costs the reference.
 
     Example:
         >>> costs = Costs(stages=(40, 60), heads=(5, 10))
@@ -56,6 +58,7 @@ class Costs:
     unit: str
     starts: tuple[int, ...]
     entry: float
+    cut: bool
 
     def __init__(
         self,
@@ -65,13 +68,14 @@ class Costs:
         unit: str = "macs",
         starts: Sequence[int] = (),
         entry: float = 0.0,
+        cut: bool = False,
     ) -> None:
         if unit not in UNITS:
             raise LedgerError(f"`unit` must be one of {', '.join(UNITS)}, got {unit!r}")
         parts = _numbers("stage costs", stages), _numbers("head costs", heads)
         _check_parts(*parts)
         values = {"stages": parts[0], "heads": parts[1], "unit": unit, "entry": entry}
-        values["starts"] = _all_starts(parts[0], starts)
+        values |= {"starts": _all_starts(parts[0], starts), "cut": cut}
         for name, value in values.items():
             object.__setattr__(self, name, value)
         given = torch.as_tensor(reference, dtype=torch.float64)
@@ -127,7 +131,7 @@ class Costs:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Costs):
             return NotImplemented
-        plain = ((each.unit, each.starts, each.entry) for each in (self, other))
+        plain = ((each.unit, each.starts, each.entry, each.cut) for each in (self, other))
         parts = ("stages", "heads", "reference")
         same = (torch.equal(getattr(self, name), getattr(other, name)) for name in parts)
         return len(set(plain)) == 1 and all(same)
@@ -158,9 +162,11 @@ class Costs:
     def alone(self) -> Tensor:
         """`[M]` float64: the mean cost of a network that has only exit m, without heads before it.
 
-        At the last exit it is the network without exits, and costs what that does.
+        At the network's last exit it is the network without exits, and costs what that does.
         """
         mean = self.mean()
+        if self.cut:
+            return torch.stack([mean._alone_at(end + 1) for end in range(self.num_exits)])
         before = [mean._alone_at(end) for end in range(1, self.num_exits)]
         return torch.stack([*before, mean.reference])
 
@@ -207,22 +213,24 @@ class Costs:
         """Keep these exits: dropped heads cost nothing, their stages join the next kept exit.
 
         A model of its own does not need what was dropped before it, so those stages are gone.
-        What keeps the last exit only is the network without exits: it costs the reference.
+        What keeps the network's last exit only is the network without exits, and costs that.
 
         Example:
             >>> network_and_model = Costs(stages=(4, 6, 0), heads=(1, 1, 50))
             >>> network_and_model.keep([0, 2]).cumulative.tolist()
             [5.0, 55.0]
         """
-        exits = list(exits)
-        if exits == [self.num_exits - 1]:
+        exits, last = list(exits), self.num_exits - 1
+        cut = self.cut or exits[-1] != last
+        if exits == [last] and not cut:
             head = self.heads[..., exits]
             return replace(self, stages=self.reference[..., None] - head, heads=head, starts=())
         bounds, starts = kept_stages(self.starts, exits)
         stages = torch.stack([_total(self.stages, *bound) for bound in bounds], dim=-1)
         # Only the first of what is kept can be a later network that has become the first one.
         stages[..., 0] += self._entry_at(bounds[0][0])
-        return replace(self, stages=stages, heads=self.heads[..., exits], starts=starts)
+        heads = self.heads[..., exits]
+        return replace(self, stages=stages, heads=heads, starts=starts, cut=cut)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values of the mean sample's costs, for a file."""
@@ -234,6 +242,7 @@ class Costs:
             "unit": self.unit,
             **({"starts": list(self.starts)} if self.starts else {}),
             **({"entry": self.entry} if self.entry else {}),
+            **({"cut": True} if self.cut else {}),
         }
 
 

@@ -205,6 +205,8 @@ def test_without_the_last_exit_the_full_network_is_the_last_kept_one(splits):
     rows = references(val, test, [0.5])
     assert rows.full == rows.fixed[-1]
     assert rows.full.cost < 0.65
+    once, twice = test.cost_model, val.keep_exits([1]).cost_model
+    assert float(twice.alone[0]) == float(once.alone[1]) < once.mean_reference
 
 
 def test_only_random_fits_have_a_spread_over_seeds(table):
