@@ -67,7 +67,7 @@ def test_doctor_says_what_is_there_and_what_is_missing(tmp_path):
 
 
 def test_doctor_imports_nothing_optional():
-    heavy = "transformers datasets accelerate matplotlib plotly onnx onnxruntime fastapi ray"
+    heavy = "transformers datasets accelerate matplotlib plotly onnx onnxruntime starlette ray"
     code = (
         "import sys; from offramp.cli.doctor import diagnosis; diagnosis(); "
         f"print([name for name in {heavy.split()!r} if name in sys.modules])"

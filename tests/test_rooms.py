@@ -95,7 +95,7 @@ def test_every_room_is_on_the_map_in_the_docs():
 
 def test_import_is_light():
     heavy = "matplotlib plotly jinja2 transformers datasets accelerate huggingface_hub timm typer"
-    heavy += " onnx onnxruntime fastapi uvicorn prometheus_client ray tensorboard"
+    heavy += " onnx onnxruntime starlette uvicorn prometheus_client ray tensorboard"
     heavy += " torchvision PIL tokenizers sklearn scipy.stats scipy.optimize pyarrow pandas mapie"
     heavy += " offramp.studies offramp.report"
     code = f"import sys, offramp; print([m for m in {heavy.split()!r} if m in sys.modules])"

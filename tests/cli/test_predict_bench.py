@@ -289,7 +289,7 @@ def test_nothing_is_left_behind_when_predicting_fails(places, tmp_path, monkeypa
 
 
 def test_the_command_line_needs_no_optional_package():
-    optional = "fastapi uvicorn prometheus_client ray onnx onnxruntime transformers PIL"
+    optional = "starlette uvicorn prometheus_client ray onnx onnxruntime transformers PIL"
     code = f"""
 import sys
 import offramp.cli.app, offramp.serving

@@ -24,7 +24,7 @@ from offramp.errors import ConfigError, DataError, FileFormatError, MissingExtra
 from offramp.replay import replay
 from offramp.runtime import near_threshold
 from offramp.serving import Columns, Model, PolicyPredictor, predict_dataset
-from offramp.serving.ray import AppConfig, app, deployment, for_workers
+from offramp.serving.ray import RayConfig, app, deployment, for_workers
 
 from ..deployment import bad_requests
 
@@ -140,9 +140,7 @@ class TestBatches:
             predict_dataset(dataset, place.run, place.policy, columns=Columns(inputs="photo"))
         with pytest.raises(DataError, match="already have columns named cost"):
             predict_dataset(dataset.rename_columns({"id": "cost"}), place.run, place.policy)
-        with pytest.raises(ConfigError, match=r"`workers` must be at least 1, or .*got 0"):
-            predict_dataset(dataset, place.run, place.policy, workers=0)
-        with pytest.raises(ConfigError, match="`batch_size` must be at least 1, got 0"):
+        with pytest.raises(ConfigError, match="`batch_size` must be a whole number of at least 1"):
             predict_dataset(dataset, place.run, place.policy, batch_size=0)
 
 
@@ -156,8 +154,12 @@ class Served:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         serve.start(http_options={"host": "127.0.0.1", "port": self.port})
-        config = AppConfig(
-            place.run, place.policy, max_bytes=MAX_BYTES, max_pixels=5000, body_timeout=1.0
+        config = RayConfig(
+            network=place.run,
+            policy=place.policy,
+            max_bytes=MAX_BYTES,
+            max_pixels=5000,
+            body_timeout=1.0,
         )
         options = {"num_replicas": 2, "ray_actor_options": {"num_cpus": 0.5}}
         serve.run(deployment(config).options(**options).bind(), name="digits", route_prefix="/")
@@ -286,7 +288,7 @@ def test_the_page_shows_a_configuration_that_ray_takes():
     (application,) = ServeDeploySchema.model_validate(yaml.safe_load(block)).applications
     module, _, name = application.import_path.partition(":")
     assert getattr(sys.modules[module], name) is app
-    assert AppConfig.parse(application.args).budget == 0.5
+    assert RayConfig.parse(application.args).budget == 0.5
     assert [part.name for part in application.deployments] == ["offramp"]
 
 
@@ -302,7 +304,7 @@ def test_relative_folders_are_found_by_workers_that_start_elsewhere(monkeypatch)
 
 
 def test_arguments_may_be_text_as_on_a_command_line():
-    config = AppConfig.parse({"network": "run", "policy": "policy", "budget": "0.5"})
+    config = RayConfig.parse({"network": "run", "policy": "policy", "budget": "0.5"})
     assert config.network == "run" and config.budget == 0.5 and config.max_batch == 32
 
 
@@ -310,9 +312,9 @@ def test_arguments_may_be_text_as_on_a_command_line():
     ("arguments", "message"),
     [
         ({"network": "tests"}, "tests is no export, which would have a policy: give the folder"),
-        ({"network": "run", "policy": "p", "budgets": 1}, "`budgets`: "),
-        ({"network": "run", "policy": "p", "budget": "half"}, "`budget`: .*number"),
-        ({"network": "run", "policy": "p", "max_batch": 0}, "`max_batch` must be at least 1"),
+        ({"network": "run", "budgets": 1}, "`argument` must be one of .*did you mean `budget`"),
+        ({"network": "run", "policy": "p", "budget": "half"}, r"Expected `float.*\$\.budget"),
+        ({"network": "run", "policy": "p", "max_batch": 0}, "`max_batch` must be a whole number"),
         ({"network": "run", "policy": "p"}, "there is no folder .*run on "),
     ],
 )
@@ -323,7 +325,7 @@ def test_wrong_arguments_are_named_before_anything_is_deployed(arguments, messag
 
 @pytest.mark.parametrize(
     "call",
-    [lambda: predict_dataset(None, "a", "b"), lambda: deployment(AppConfig("a", "b"))],
+    [lambda: predict_dataset(None, "a", "b"), lambda: deployment(RayConfig(network="a"))],
 )
 def test_without_ray_the_pip_command_is_named(call, monkeypatch):
     def absent(name):

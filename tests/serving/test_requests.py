@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import socket
 import struct
 import zlib
 
@@ -13,13 +12,13 @@ import torch
 
 from offramp.errors import ConfigError
 from offramp.networks.inputs import AnyInput, ImageInput, TensorInput, TextInput
-from offramp.serving import ServeConfig, serve
+from offramp.serving import ServeConfig
 from offramp.serving.images import ImageReader
-from offramp.serving.requests import RequestError, RequestParser, RequestSettings
+from offramp.serving.requests import RequestError, RequestParser
 
 Image = pytest.importorskip("PIL.Image")
 
-IMAGES = RequestParser(ImageInput(4, 4), ImageReader(4), RequestSettings(max_pixels=10_000))
+IMAGES = RequestParser(ImageInput(4, 4), ImageReader(4), max_pixels=10_000)
 NUMBERS = RequestParser(TensorInput((2, 2)))
 TEXT = RequestParser(TextInput(max_length=5, vocabulary=10, segments=True))
 
@@ -41,16 +40,6 @@ def png(width=4, height=4, colour=(255, 0, 0), kind="PNG"):
 
 def ask(parser, **fields):
     return parser.parse("application/json; charset=utf-8", json.dumps(fields).encode())
-
-
-def test_a_port_that_is_taken_is_said_before_anything_is_loaded():
-    pytest.importorskip("fastapi")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"cannot listen at 127.0.0.1:{port}: .*--port"):
-            serve(None, ServeConfig(port=port))
 
 
 @pytest.mark.parametrize(("kind", "mime"), [("PNG", "image/png"), ("JPEG", "image/jpeg")])
@@ -90,11 +79,23 @@ def huge_png(side=100_000):
 
 
 BAD = {
-    "no JSON": (IMAGES, "application/json", b"{", 400, "not valid JSON: Expecting"),
+    "no JSON": (IMAGES, "application/json", b"{", 400, "not valid JSON: Input data was truncated"),
     "no text": (IMAGES, "application/json", b"\xff\xfe\xfa", 400, "not valid JSON"),
-    "brackets": (IMAGES, "application/json", b"[" * 200_000, 400, "JSON: nested too deeply"),
-    "NaN": (NUMBERS, "application/json", b'{"inputs": [NaN]}', 400, "NaN is not a number in JSON"),
-    "a list": (IMAGES, "application/json", b"[1]", 400, "must be a JSON object, got list"),
+    "brackets": (IMAGES, "application/json", b'{"a":' + b"[" * 200_000, 400, "nested too deeply"),
+    "NaN": (
+        NUMBERS,
+        "application/json",
+        b'{"inputs": [NaN]}',
+        400,
+        "JSON: .*invalid char.*12",
+    ),
+    "a list": (
+        IMAGES,
+        "application/json",
+        b"[1]",
+        400,
+        "a JSON object: .*got `array`",
+    ),
     "a form": (IMAGES, "multipart/form-data", b"x", 415, "must be application/json, image/png"),
     "no type": (IMAGES, "", b"x", 415, "got 'none'"),
     "a GIF": (IMAGES, "image/png", png(kind="GIF"), 422, "not a readable PNG or JPEG"),
@@ -169,19 +170,19 @@ def test_a_network_that_does_not_know_its_inputs_is_not_served():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"drain_timeout": -1}, "`drain_timeout` must not be negative, got -1"),
-        ({"port": 0}, r"`port` must lie in 1\.\.65535, got 0"),
-        ({"max_batch": 0}, "`max_batch` must be at least 1, got 0"),
-        ({"max_bytes": 0}, "`max_bytes` must be at least 1, got 0"),
-        ({"workers": 0}, "`workers` must be at least 1, got 0"),
+        ({"drain_timeout": -1}, "`drain_timeout` must be at least 0, got -1"),
+        ({"port": 0}, r"`port` must lie in \[1, 65535\], got 0"),
+        ({"max_batch": 0}, "`max_batch` must be a whole number of at least 1, got 0"),
+        ({"max_bytes": 0}, "`max_bytes` must be a whole number of at least 1, got 0"),
+        ({"workers": 0}, "`workers` must be a whole number of at least 1, got 0"),
         (
             {"precision": "half"},
-            r"`precision` must be auto, .*float16, got 'half'",
+            r"`precision` must be one of auto, .*float16, got 'half'",
         ),
-        ({"request_timeout": 0}, r"`request_timeout` must be longer than `batch_wait` .*got 0"),
-        ({"body_timeout": 0}, "`body_timeout` must be positive, got 0"),
-        ({"batch_wait": 40}, r"`batch_wait` must lie in 0\.\.30, got 40"),
-        ({"threads": 0}, "`threads` must be at least 1, got 0"),
+        ({"request_timeout": 0}, r"`request_timeout` must lie in \(0\.002, 86400\], got 0"),
+        ({"body_timeout": 0}, "`body_timeout` must be above 0, got 0"),
+        ({"batch_wait": 40}, r"`batch_wait` must lie in \[0, 30\), got 40"),
+        ({"threads": 0}, "`threads` must be a whole number of at least 1, got 0"),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):

@@ -124,7 +124,7 @@ def serve_command(
         float, typer.Option(help="Seconds that open requests get once the server is to stop.")
     ] = 30.0,
     access_log: Annotated[
-        bool, typer.Option("--access-log", help="Write every request to stderr, as JSON.")
+        bool, typer.Option("--access-log", help="Write every prediction to stderr, as JSON.")
     ] = False,
     remote_admin: Annotated[
         bool,
@@ -141,7 +141,8 @@ def serve_command(
     Requests that arrive together are answered in one batch, which every sample leaves at its own
     exit. Example: curl -H 'Content-Type: image/png' --data-binary @a.png 127.0.0.1:8000/predict
 
-    Ctrl-C or SIGTERM: open requests are answered, new ones refused, and the command returns 0.
+    Ctrl-C or SIGTERM: what was sent is answered, and the command returns 0. With several workers,
+    uvicorn starts another process for each that ends.
 
     There is no encryption, and no key unless OFFRAMP_API_KEY is set (clients then send it as
     X-API-Key): put a proxy in front of a public server. With OFFRAMP_ADMIN_TOKEN set, PUT
@@ -184,6 +185,8 @@ def serve_command(
 
     try:
         serve(replace(model, hold_budget=hold_budget), config, ready=ready)
+    except KeyboardInterrupt:  # before anything was answered
+        pass
     except ProcessError as error:  # not the user's mistake: a supervisor should start it again
         err.print(f"offramp: {error}", style="red", soft_wrap=True)
         raise typer.Exit(1) from None

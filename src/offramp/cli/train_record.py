@@ -361,7 +361,7 @@ def record_command(
     from offramp.data.source import Source
     from offramp.machine import find_device, keep_memory, to_precision
     from offramp.record import record
-    from offramp.serving.answers import network_folder
+    from offramp.serving.model import network_folder
     from offramp.training.processes import Processes
 
     keep_memory()
@@ -448,14 +448,14 @@ def chain_command(
 def load_network(run: Path) -> "EarlyExitNetwork":
     """The network in its own folder, or in that of a run."""
     from offramp.networks import EarlyExitNetwork
-    from offramp.serving.answers import network_folder
+    from offramp.serving.model import network_folder
 
     return EarlyExitNetwork.load(network_folder(run))
 
 
 def _is_saved(network: str) -> bool:
     """Whether it is the folder of a run or of a saved network, not of a pretrained model."""
-    from offramp.serving.answers import network_folder
+    from offramp.serving.model import network_folder
 
     return (network_folder(Path(network)) / "network.json").is_file()
 

@@ -93,11 +93,6 @@ class OnnxRunner(StagedRunner):
         output = super().__call__(x, deadline)
         return output.as_tensors() if _holds_tensors(x) else output
 
-    def run_at(self, index: int, x: Any) -> RunOutput:  # noqa: ANN401
-        """Answer a batch at the operating point with this number, and count nothing."""
-        output = super().run_at(index, x)
-        return output.as_tensors() if _holds_tensors(x) else output
-
     def stream(self, batches: Iterable[Any], window: int = 16) -> Iterator[RunOutput]:
         """Answer many batches: see `Runner`."""
         of_tensors: deque[bool] = deque()  # the batches in flight

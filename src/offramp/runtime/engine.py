@@ -70,14 +70,6 @@ class StagedRunner(ABC):
         point = self.operation.point
         return self._finish(point, self._answer(point, x, until))
 
-    def run_at(self, index: int, x: Any) -> RunOutput:  # noqa: ANN401
-        """Answer a batch at the operating point with this number, and count nothing.
-
-        For servers, which count what several runners have done.
-        """
-        point = self.operation.ladder[index]
-        return self._answer(point, x).finish(point, self._confidence)
-
     def _answer(self, point: PreparedPoint, x: Any, until: float | None = None) -> OutputBuffer:  # noqa: ANN401
         state = self._begin(x)
         samples = batch_size(state)

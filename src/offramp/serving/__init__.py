@@ -1,22 +1,26 @@
-"""A policy behind HTTP on one machine, and on a Ray cluster."""
+"""A policy behind HTTP, as an ASGI application, and on a Ray cluster."""
 
 from typing import TYPE_CHECKING
 
 from offramp.lazy import import_when_asked
 
 if TYPE_CHECKING:
-    from offramp.serving.answers import Model
+    from offramp.serving.application import app
     from offramp.serving.columns import Columns, PolicyPredictor
+    from offramp.serving.config import AppConfig, ServeConfig
     from offramp.serving.images import ImageReader
+    from offramp.serving.model import Model
     from offramp.serving.ray import predict_dataset
-    from offramp.serving.server import ServeConfig, serve
+    from offramp.serving.server import serve
 
 __all__ = [
+    "AppConfig",
     "Columns",
     "ImageReader",
     "Model",
     "PolicyPredictor",
     "ServeConfig",
+    "app",
     "predict_dataset",
     "serve",
 ]
@@ -24,11 +28,13 @@ __all__ = [
 import_when_asked(
     __name__,
     {
+        "AppConfig": "config",
         "Columns": "columns",
         "ImageReader": "images",
-        "Model": "answers",
+        "Model": "model",
         "PolicyPredictor": "columns",
-        "ServeConfig": "server",
+        "ServeConfig": "config",
+        "app": "application",
         "predict_dataset": "ray",
         "serve": "server",
     },

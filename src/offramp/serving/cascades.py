@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,14 +11,25 @@ from offramp.errors import ConfigError
 from offramp.policy import Policy
 from offramp.runtime.cascade import Cascade
 from offramp.runtime.cascade_run import CascadeAnswer
-from offramp.runtime.ladder import Ladder
+from offramp.runtime.ladder import Ladder, PreparedPoint
 from offramp.runtime.runner import prepared_point
 from offramp.runtime.stats import Operation
-from offramp.serving.requests import Query, ReadItem, RequestError, RequestSettings, json_query
+from offramp.serving.requests import ItemParser, Query, ReadItem, is_answered
+from offramp.serving.workers import Worker
 
 
-class CascadeWorker:
-    """Answers batches of items, and knows what a service has to know of a runner."""
+class CascadeWorker(Worker):
+    """Answers batches of items with a cascade and its policy.
+
+    Args:
+        cascade: The models.
+        policy: Fitted on ledgers of the cascade, at an operating point.
+        read: Makes an item of the JSON value in a request; None where the value is the item.
+
+    Raises:
+        ConfigError: There is no cascade, or no policy.
+        NetworkError, OriginError, NotFittedError: They do not belong together.
+    """
 
     def __init__(self, cascade: Cascade, policy: Policy | None, read: ReadItem | None) -> None:
         if not isinstance(cascade, Cascade):
@@ -32,69 +42,44 @@ class CascadeWorker:
         cascade.run([], policy)  # raises where they do not belong together
         assert policy.selected is not None, "checked above"
         self._cascade, self._policy = cascade, policy
-        self._read = read or (lambda item: item)
-        nothing_read = [False] * len(policy.exits)
-        ladder = Ladder(
-            policy.points, lambda index: prepared_point(policy.at_point(index), nothing_read)
-        )
-        self.operation = Operation(ladder, policy.selected)
-        self.num_classes = policy.num_classes
+        self.parser = ItemParser(read or (lambda item: item))
+        self.operation = Operation(Ladder(policy.points, self._operating_point), policy.selected)
         self.about = {
             "exits": len(policy.exits),
             "members": [cascade.stage_names[stage] for stage in policy.exits],
             "network": cascade.fingerprint(),
             "policy": policy.fingerprint(),
+            "classes": policy.num_classes,
         }
 
-    @property
-    def policy(self) -> str:
-        """The fingerprint of the policy."""
-        return str(self.about["policy"])
+    def _operating_point(self, index: int) -> PreparedPoint:
+        """The operating point with this number; no model reads the logits of another one."""
+        return prepared_point(self._policy.at_point(index), [False] * len(self._policy.exits))
 
-    def __call__(self, queries: Sequence[Query], point: int) -> list[dict[str, Any]]:
-        """Answer a batch at the operating point with this number."""
+    def __call__(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
+        """Answer a batch at the present operating point."""
+        point = self.operation.point
         items = [query.arrays["item"] for query in queries]
         batch = torch.stack(items) if isinstance(items[0], Tensor) else items
-        found = self._cascade.run(batch, self._policy.at_point(point))
-        return [self._record(query, each) for query, each in zip(queries, found, strict=True)]
+        answers = self._cascade.run(batch, self._policy.at_point(point.index))
+        records = [self._record(*pair) for pair in zip(queries, answers, strict=True)]
+        exits = [record["exit"] for record in records if is_answered(record)]
+        self.operation.add(point, exits, failed=len(records) - len(exits))
+        return records
 
     def _record(self, query: Query, found: CascadeAnswer) -> dict[str, Any]:
         if found.answer is None:
             failed = ", ".join(found.failures)
             return {"id": query.id, "answer": None, "detail": f"every model failed: {failed}"}
-        sure = found.confidence if math.isfinite(found.confidence) else None
+        confidence = found.confidence if math.isfinite(found.confidence) else None
         return {
             "id": query.id,
             "answer": found.answer,
-            "confidence": sure,
-            "likely_wrong": sure is not None and sure < 0.5,
+            "confidence": confidence,
+            "likely_wrong": confidence is not None and confidence < 0.5,
             "exit": self._policy.exits.index(found.stage),
             "member": found.member,
             "cost": found.cost / self._policy.reference_cost,
             "why": found.why,
             "failures": list(found.failures),
         }
-
-    def parser(self, settings: RequestSettings) -> "ItemParser":
-        """What reads its requests."""
-        return ItemParser(self._read, settings)
-
-
-@dataclass(frozen=True)
-class ItemParser:
-    """Turns requests `{"item": ...}` into items, or says what is wrong with them."""
-
-    read: ReadItem
-    settings: RequestSettings = field(default_factory=RequestSettings)
-    inputs: None = None  # a cascade does not say what its models take
-
-    def parse(self, content_type: str, body: bytes, request_id: str | None = None) -> Query:
-        """Read the item in a body of JSON."""
-        found, fields = json_query(content_type, body, request_id)
-        if set(fields) != {"item"}:
-            raise RequestError(422, "give `item`, and optionally `id`")
-        try:
-            item = self.read(fields["item"])
-        except Exception as error:  # of the user's own function
-            raise RequestError(422, f"the item cannot be read: {error}") from None
-        return Query(found, {"item": item})

@@ -9,11 +9,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from offramp import check
 from offramp.errors import ConfigError, DataError
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
 from offramp.runtime.output import OUTPUT_COLUMNS
-from offramp.serving.answers import Model, padded
 from offramp.serving.images import ImageReader
+from offramp.serving.model import Model
+from offramp.serving.workers import padded
 
 Array = npt.NDArray[Any]
 TEXT = ("input_ids", "attention_mask", "token_type_ids")
@@ -37,7 +39,8 @@ class Columns:
     Example:
         >>> Columns(layout="HCW")
         Traceback (most recent call last):
-        offramp.errors.ConfigError: `layout` must be CHW or HWC, got 'HCW'
+        offramp.errors.ConfigError: `layout` must be one of CHW, HWC, got 'HCW'; did you
+        mean `HWC`?
     """
 
     inputs: str | None = None
@@ -46,8 +49,7 @@ class Columns:
     keep_inputs: bool = True
 
     def __post_init__(self) -> None:
-        if self.layout not in ("CHW", "HWC"):
-            raise ConfigError(f"`layout` must be CHW or HWC, got {self.layout!r}")
+        check.one_of("layout", self.layout, ("CHW", "HWC"))
 
 
 @dataclass(frozen=True)

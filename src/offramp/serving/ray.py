@@ -2,19 +2,25 @@
 
     serve run offramp.serving.ray:app network=runs/digits policy=policy/
 
-`app` is a Ray Serve deployment that answers the same requests as `offramp serve`. Replicas,
-machines, address and encryption are up to Ray's configuration.
+`app` is a Ray Serve deployment of the application of `offramp serve`. Replicas, machines, address
+and encryption are up to Ray's configuration.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+import msgspec
+
+from offramp import check
 from offramp.errors import ConfigError
 from offramp.extras import require
-from offramp.serving.answers import Model, Worker
 from offramp.serving.columns import ColumnReader, Columns, PolicyPredictor
-from offramp.serving.requests import Query, RequestParser, RequestSettings, tokenizer_of
+from offramp.serving.config import AppConfig
+from offramp.serving.metrics import SECONDS, Add
+from offramp.serving.model import Model
+from offramp.serving.workers import RunnerWorker
 
 DEPLOYMENT = "offramp"  # its name in Ray's configuration
 
@@ -27,7 +33,6 @@ def predict_dataset(
     budget: float | None = None,
     data: str | None = None,
     columns: Columns | None = None,
-    workers: int | tuple[int, int] = 1,
     batch_size: int = 256,
     **options: Any,  # noqa: ANN401
 ) -> Any:  # noqa: ANN401
@@ -40,9 +45,9 @@ def predict_dataset(
         budget: Budget of the operating point; None for the policy's own.
         data: The data set of the training, whose normalisation is used. Default: the run's.
         columns: Which columns are read and returned.
-        workers: How many, or the smallest and the largest number that Ray may choose.
         batch_size: Samples that a worker answers together.
-        options: Options of Ray's `map_batches`, such as `num_cpus` for each worker.
+        options: Options of Ray's `map_batches`, such as `concurrency` (the number of workers) and
+            `num_cpus` for each of them.
 
     Returns:
         A `ray.data.Dataset` with the columns that `PolicyPredictor` adds, computed when it is
@@ -54,33 +59,21 @@ def predict_dataset(
             names yet, a worker raises it later.
         MissingExtraError: The extra `ray` is not installed.
     """
-    ray_data = require("ray.data", extra="ray")
+    require("ray.data", extra="ray")
     columns = columns or Columns()
-    _check_amounts(workers, batch_size)
+    check.whole("batch_size", batch_size, 1)
     model = Model.of_run(network, policy, budget, data=data)
     inputs = model.runner("cpu").inputs  # mistakes show here, before a cluster works
     known = dataset.columns(fetch_if_missing=False)
     if known is not None:
         ColumnReader(inputs, columns=columns).check(known)
-    size = {"size": workers}
-    if isinstance(workers, tuple):
-        size = {"min_size": workers[0], "max_size": workers[1]}
     return dataset.map_batches(
         PolicyPredictor,
         fn_constructor_args=(for_workers(model), columns),
-        compute=ray_data.ActorPoolStrategy(**size),
         batch_size=batch_size,
         batch_format="numpy",
-        **options,
+        **{"concurrency": 1, **options},
     )
-
-
-def _check_amounts(workers: int | tuple[int, int], batch_size: int) -> None:
-    least, most = workers if isinstance(workers, tuple) else (workers, workers)
-    if not 1 <= least <= most:
-        raise ConfigError(f"`workers` must be at least 1, or (least, most), got {workers}")
-    if batch_size < 1:
-        raise ConfigError(f"`batch_size` must be at least 1, got {batch_size}")
 
 
 def for_workers(model: Model) -> Model:
@@ -96,39 +89,33 @@ def for_workers(model: Model) -> Model:
     return replace(model, network=model.network.absolute(), policy=policy)
 
 
-@dataclass(frozen=True)
-class AppConfig(RequestSettings):
-    """What is served, and how; see `RequestSettings` for the other settings."""
+@dataclass(frozen=True, kw_only=True)
+class RayConfig(AppConfig):
+    """What is deployed, and how; the folders must be at the same place on every machine."""
 
-    # folder of a run, of a saved network or of an export, which every machine has at that place
-    network: str | Path
-    policy: str | Path | None = None  # folder of its policy, likewise; an export has its own
+    network: str  # folder of a run, of a saved network or of an export
+    policy: str | None = None  # folder of its policy; an export has its own
     budget: float | None = None  # budget of the operating point; None for the policy's own
     # For images: the data set of the training, whose normalisation and class names are used.
     # Default: the run's.
     data: str | None = None
     domain: str | None = None  # domain of the data set
-    class_names: str | Path | None = None  # text file with one class name per line
+    class_names: str | None = None  # text file with one class name per line
     tokenizer: str | None = None  # name or folder of a tokenizer, for `text`
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     @classmethod
-    def parse(cls, arguments: dict[str, Any]) -> "AppConfig":
+    def parse(cls, arguments: Mapping[str, Any]) -> "RayConfig":
         """From a command line or a file, where a number may be text."""
-        pydantic = require("pydantic", extra="ray")
+        known = [field.name for field in fields(cls)]
+        for name in arguments:
+            check.one_of("argument", name, known)
         try:
-            found: AppConfig = pydantic.TypeAdapter(cls).validate_python(arguments)
-        except pydantic.ValidationError as error:
-            problems = (
-                " ".join([*(f"`{name}`:" for name in problem["loc"]), problem["msg"]])
-                for problem in error.errors()
-            )
-            raise ConfigError("; ".join(problems)) from None
-        return found
+            return msgspec.convert(arguments, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise ConfigError(str(error)) from None
 
 
-def deployment(config: AppConfig) -> Any:  # noqa: ANN401 - a ray.serve.Deployment
+def deployment(config: RayConfig) -> Any:  # noqa: ANN401 - a ray.serve.Deployment
     """Build the deployment, whose `options` are Ray's.
 
     The model is loaded here once, so mistakes show before anything is deployed.
@@ -144,12 +131,13 @@ def deployment(config: AppConfig) -> Any:  # noqa: ANN401 - a ray.serve.Deployme
         class_names=config.class_names,
         tokenizer=config.tokenizer,
     )
-    inputs = model.runner("cpu").inputs
-    parser = RequestParser(inputs, model.images, config, tokenizer_of(model.tokenizer))
+    RunnerWorker.of_model(model, replace(config, device="cpu", precision="float32"))
     model = for_workers(model)
 
-    def build() -> Any:  # noqa: ANN401 - in each replica
-        return _replica_api(model, parser)
+    def build() -> Any:  # noqa: ANN401 - a starlette.applications.Starlette, in each replica
+        from offramp.serving.application import Service  # needs starlette
+
+        return Service(RunnerWorker.of_model(model, config), config, RayInstruments()).app()
 
     return serve.deployment(
         serve.ingress(build)(),
@@ -160,33 +148,32 @@ def deployment(config: AppConfig) -> Any:  # noqa: ANN401 - a ray.serve.Deployme
     )
 
 
-def _replica_api(model: Model, parser: RequestParser) -> Any:  # noqa: ANN401 - a fastapi.FastAPI
-    """The application of one replica, which loads the network once."""
-    serve = require("ray.serve", extra="ray")
-    from fastapi.concurrency import run_in_threadpool
+class RayInstruments:
+    """Counters of Ray, which adds up replicas and exports all names with the prefix `ray_`."""
 
-    from offramp.serving.http import Gate, RayMetrics, make_api  # needs fastapi, too
+    def __init__(self) -> None:
+        self._ray = require("ray.serve.metrics", extra="ray")
 
-    settings = parser.settings
-    worker = Worker(model, settings.device, settings.precision)
+    def counter(self, name: str, text: str, label: str | None = None) -> Add:
+        """A counter of Ray."""
+        made = self._ray.Counter(name, text, () if label is None else (label,))
 
-    async def answer_all(queries: list[Query]) -> list[dict[str, Any]]:
-        # In a thread: meanwhile further requests are read, and gather.
-        return await run_in_threadpool(worker, queries)
+        def add(value: float, *values: object) -> None:
+            if value > 0:  # Ray refuses to add zero
+                made.inc(value, {str(label): str(found) for found in values})
 
-    batched = serve.batch(
-        max_batch_size=settings.max_batch, batch_wait_timeout_s=settings.batch_wait
-    )
-    gate = Gate()
-    gate.ready = True  # a replica is asked only once it has loaded its model
-    # Ray itself returns a request's id.
-    return make_api(batched(answer_all), parser, RayMetrics(), gate, echo=False)
+        return add
+
+    def histogram(self, name: str, text: str) -> Add:
+        """A histogram of Ray."""
+        made = self._ray.Histogram(name, text, list(SECONDS))
+        return lambda value: made.observe(value, {})
 
 
 def app(arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - a ray.serve.Application
     """Build the application, for `serve run` and for Ray's configuration file.
 
-    The arguments are those of `AppConfig`, by name. `POST /predict` and `GET /health` are those of
-    `offramp serve`; the metrics are among Ray's own. See docs/clusters.md.
+    The arguments are the fields of `RayConfig`, by name. `POST /predict` and `GET /health` are the
+    routes of `offramp serve`; the metrics are among Ray's own. See docs/clusters.md.
     """
-    return deployment(AppConfig.parse(arguments)).bind()
+    return deployment(RayConfig.parse(arguments)).bind()

@@ -7,19 +7,18 @@ spent: bodies while they are read, pixels before an image is decoded.
 import base64
 import binascii
 import io
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from offramp.data.decoding import Tokenizer, find_tokenizer
 from offramp.errors import ConfigError, NetworkError, OfframpError
 from offramp.extras import require
-from offramp.names import PRECISIONS
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
 from offramp.serving.images import ImageReader
 
@@ -30,40 +29,9 @@ ReadItem = Callable[[Any], Any]
 IMAGE_TYPES = ("image/png", "image/jpeg")
 FORMATS = ("PNG", "JPEG")
 MAX_ID = 200  # characters
-LONGEST_WAIT = 30.0  # seconds
 # Tokenizers of `transformers` may not be called by two threads at once. Not kept in a parser,
 # which is sent to other machines.
 _TOKENIZING = Lock()
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequestSettings:
-    """How any server limits and batches requests; impossible values raise `ConfigError`."""
-
-    max_batch: int = 32  # largest number of requests that are answered together
-    # Seconds that a request waits for others. While a batch runs, requests gather anyway.
-    batch_wait: float = 0.002
-    device: str = "auto"  # where networks run; `auto`: on a GPU if there is one
-    precision: str = "float32"  # `float32`, `bfloat16`, `float16` or `auto`
-    max_bytes: int = 4 * 2**20  # size limit of a body
-    max_pixels: int = 16_000_000  # size limit of an image as it is sent
-    body_timeout: float = 10.0  # seconds in which a body must arrive
-    max_requests: int = 1000  # largest number of open requests; further ones get a 503
-
-    def __post_init__(self) -> None:
-        for name in ("max_batch", "max_bytes", "max_pixels", "max_requests"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"`{name}` must be at least 1, got {getattr(self, name)}")
-        if not self.body_timeout > 0:
-            raise ConfigError(f"`body_timeout` must be positive, got {self.body_timeout}")
-        if not 0 <= self.batch_wait < LONGEST_WAIT:
-            raise ConfigError(
-                f"`batch_wait` must lie in 0..{LONGEST_WAIT:g}, got {self.batch_wait}"
-            )
-        if self.precision not in PRECISIONS:
-            raise ConfigError(
-                f"`precision` must be {', '.join(PRECISIONS)}, got {self.precision!r}"
-            )
 
 
 class RequestError(OfframpError):
@@ -100,11 +68,6 @@ class Parser(Protocol):
     """Turns the requests of a server into queries."""
 
     @property
-    def settings(self) -> RequestSettings:
-        """The limits."""
-        ...
-
-    @property
     def inputs(self) -> Inputs | None:
         """What is taken, where that is known."""
         ...
@@ -121,8 +84,8 @@ class RequestParser:
     inputs: Inputs  # what the network takes
     # how images are brought to its size; None if it takes no image files
     images: ImageReader | None = None
-    settings: RequestSettings = field(default_factory=RequestSettings)  # the limits
     tokenizer: Tokenizer | None = None  # makes tokens of texts; None if only tokens are taken
+    max_pixels: int = 16_000_000  # size limit of an image as it is sent
 
     def __post_init__(self) -> None:
         if not isinstance(self.inputs, ImageInput | TensorInput | TextInput):
@@ -225,14 +188,33 @@ class RequestParser:
             raise self._too_large("far more") from None
         except Exception:
             raise RequestError(422, "the image is not a readable PNG or JPEG") from None
-        if width * height > self.settings.max_pixels:
+        if width * height > self.max_pixels:
             raise self._too_large(f"{width} x {height}")
 
     def _too_large(self, found: str) -> RequestError:
-        limit = f"{self.settings.max_pixels:,}"
+        limit = f"{self.max_pixels:,}"
         return RequestError(
             413, f"images may have {limit} pixels, got {found}: send a smaller one"
         )
+
+
+@dataclass(frozen=True)
+class ItemParser:
+    """Turns requests `{"item": ...}` into items of a cascade, or says what is wrong with them."""
+
+    read: ReadItem
+    inputs: None = None  # a cascade does not say what its models take
+
+    def parse(self, content_type: str, body: bytes, request_id: str | None = None) -> Query:
+        """Read the item in a body of JSON."""
+        found, fields = json_query(content_type, body, request_id)
+        if set(fields) != {"item"}:
+            raise RequestError(422, "give `item`, and optionally `id`")
+        try:
+            item = self.read(fields["item"])
+        except Exception as error:  # of the user's own function
+            raise RequestError(422, f"the item cannot be read: {error}") from None
+        return Query(found, {"item": item})
 
 
 def tokenizer_of(name: str | None) -> Tokenizer | None:
@@ -258,17 +240,13 @@ def _media_type(content_type: str) -> str:
 
 def _json_object(body: bytes) -> dict[str, Any]:
     try:
-        fields = json.loads(body, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        fields: dict[str, Any] = msgspec.json.decode(body, type=dict)
+    except msgspec.ValidationError as error:
+        raise RequestError(400, f"the body must be a JSON object: {error}") from None
+    except (msgspec.DecodeError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise RequestError(400, f"the body is not valid JSON: {reason}") from None
-    if not isinstance(fields, dict):
-        raise RequestError(400, f"the body must be a JSON object, got {type(fields).__name__}")
     return fields
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _decoded_base64(text: object) -> bytes:

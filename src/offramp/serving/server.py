@@ -1,76 +1,40 @@
-"""`serve`: a network and its policy behind HTTP, on one machine."""
+"""`serve`: the application of `offramp.serving.app` on one machine, run by uvicorn."""
 
+import asyncio
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
-from offramp.errors import ConfigError
+from offramp.errors import ConfigError, OfframpError, ProcessError
 from offramp.extras import require
 from offramp.runtime.engine import StagedRunner
-from offramp.serving.answers import Model, Worker
+from offramp.serving.config import ServeConfig
 from offramp.serving.images import ImageReader
-from offramp.serving.requests import ReadItem, RequestSettings
+from offramp.serving.model import Model
+from offramp.serving.releases import Releases
+from offramp.serving.requests import ReadItem
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from offramp.policy import Policy
     from offramp.runtime.cascade import Cascade
 
-API_KEY, ADMIN_TOKEN = "OFFRAMP_API_KEY", "OFFRAMP_ADMIN_TOKEN"
-"""Environment variables with the key of clients and with the token of whoever operates it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeConfig(RequestSettings):
-    """How a model is served on one machine; see `RequestSettings` for the other settings.
-
-    Args:
-        host: 127.0.0.1 is reachable from this machine only; 0.0.0.0 and :: from everywhere.
-        port: 1 to 65535.
-        workers: Number of processes that each hold the network.
-        threads: Threads of torch or ONNX Runtime in each worker; None for their choice.
-        request_timeout: Seconds after which a waiting request is given up.
-        drain_timeout: Seconds that open requests get to be answered once the server is to stop.
-        access_log: Whether every request is written to stderr, as a line of JSON.
-        remote_admin: Whether the budget and the policy can be changed from other machines, too.
-
-    Raises:
-        ConfigError: A value is impossible.
-
-    Example:
-        >>> ServeConfig(port=80_000)
-        Traceback (most recent call last):
-        offramp.errors.ConfigError: `port` must lie in 1..65535, got 80000
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    workers: int = 1
-    threads: int | None = None
-    request_timeout: float = 30.0
-    drain_timeout: float = 30.0
-    access_log: bool = False
-    remote_admin: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.port <= 65535:
-            raise ConfigError(f"`port` must lie in 1..65535, got {self.port}")
-        if self.workers < 1:
-            raise ConfigError(f"`workers` must be at least 1, got {self.workers}")
-        if self.threads is not None and self.threads < 1:
-            raise ConfigError(f"`threads` must be at least 1, got {self.threads}")
-        if not self.drain_timeout >= 0:
-            raise ConfigError(f"`drain_timeout` must not be negative, got {self.drain_timeout}")
-        if not self.request_timeout > self.batch_wait:
-            raise ConfigError(
-                f"`request_timeout` must be longer than `batch_wait` ({self.batch_wait:g} s), got "
-                f"{self.request_timeout}"
-            )
+RELEASES = "OFFRAMP_RELEASES"  # environment variable with the folder of a service's processes
+ALREADY_SENT = 0.2  # seconds in which requests that were sent before a signal are still read
+CANNOT_START = 3  # exit code of a process at which uvicorn starts no other one
+log = logging.getLogger("offramp.serving")
 
 
 def serve(
@@ -85,60 +49,158 @@ def serve(
 ) -> None:
     """Answer requests until SIGINT or SIGTERM; then answer those that are open, and return.
 
-    `POST /predict` takes JSON, PNG and JPEG; `GET /health` says whether the workers are ready, and
-    `GET /metrics` is for Prometheus. See docs/serving.md.
+    With one worker, the application runs in this process. With several, uvicorn starts a process
+    for each, and another one for each that ends.
 
     Args:
-        model: Folders, which worker processes load; it is loaded here once, so mistakes show
-            before the port opens. Or a `Runner` or an `OnnxRunner`, which answers in a thread of
-            this process; or a `Cascade`, of which `workers` batches can be on their way at once.
+        model: Folders; or a `Runner`, an `OnnxRunner` or a `Cascade`, which one worker can serve.
         config: Where and how to serve it.
-        policy: At an operating point, for a cascade.
-        read: Makes an item of what stands under `item` in a request's JSON, for a cascade; by
-            default the item is that itself. `torch.tensor` suits models of tensors.
-        class_names: `[K]`, for a runner; a `Model` has its own.
-        images: How image files are read, for a runner; without it, a runner takes numbers.
-        ready: Called with the address when requests are answered.
+        policy: See `app`, as for the next three.
+        read: Makes items of requests.
+        class_names: Names of the classes.
+        images: How images are read.
+        ready: Called with the address as soon as requests are answered.
 
     Raises:
         ConfigError, NetworkError, OriginError, FileFormatError: The model cannot be loaded, or
             the address cannot be listened at.
-        ProcessError: Workers died again and again.
+        ProcessError: A worker could not start.
         MissingExtraError: The extra `serve` is not installed.
     """
-    for module in ("fastapi", "uvicorn", "prometheus_client", "PIL.Image"):
+    for module in ("starlette", "uvicorn", "prometheus_client", "PIL.Image"):
         require(module, extra="serve")
-    from offramp.serving.service import Service, run_server  # needs these modules
+    from offramp.serving.application import app  # needs these modules
 
     config = config or ServeConfig()
-    with _bound(config) as listening:
-        if isinstance(model, Model):
-            model.check_place(config.device, config.precision)
-            service = Service.of_model(model, config)
-        elif isinstance(model, StagedRunner):
-            worker = Worker(model, class_names=class_names, images=images)
-            service = Service.of_worker(worker, config)
+    with _bound(config) as listening, _sigterm_as_ctrl_c(), _announced(listening, ready):
+        if config.workers == 1:
+            application = app(
+                model, config, policy=policy, read=read, class_names=class_names, images=images
+            )
+            _run_here(application, config, listening)
+        elif isinstance(model, Model):
+            _run_workers(model, config, listening)
         else:
-            from offramp.serving.cascades import CascadeWorker  # cascades bring torch
-
-            service = Service.of_cascade(CascadeWorker(model, policy, read), config)
-        if config.access_log:
-            service.access_log = _access_log()
-        service.api_key = os.environ.get(API_KEY) or None
-        service.admin_token = os.environ.get(ADMIN_TOKEN) or None
-        run_server(service, listening, lambda: ready(_address(listening)))
+            raise ConfigError(
+                f"{config.workers} workers each load a model of folders, got a "
+                f"{type(model).__name__}: export it and serve the export, or leave `workers` at 1"
+            )
 
 
-def _access_log() -> logging.Logger:
-    """A logger that writes lines to stderr as they are."""
-    log = logging.getLogger("offramp.access")
-    if not log.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
-        log.propagate = False
-    return log
+def _uvicorn_options(config: ServeConfig) -> dict[str, Any]:
+    return {
+        "access_log": False,
+        "limit_concurrency": config.max_requests,
+        "timeout_graceful_shutdown": config.drain_timeout,
+    }
+
+
+def _run_here(app: "Starlette", config: ServeConfig, listening: socket.socket) -> None:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            # What clients have sent may not have been read yet, and closing would destroy it.
+            await asyncio.sleep(ALREADY_SENT)
+            await super().shutdown(sockets)
+
+    options = _uvicorn_options(config)
+    server = Server(uvicorn.Config(app, log_config=None, log_level="warning", **options))
+    with suppress(KeyboardInterrupt):  # uvicorn raises the signal again when all is answered
+        server.run(sockets=[listening])
+
+
+def _run_workers(model: Model, config: ServeConfig, listening: socket.socket) -> None:
+    import uvicorn
+    from uvicorn.supervisors import Multiprocess
+
+    model.runner("cpu")  # mistakes show here
+    # Each process has an alarm of its own, and one false alarm is one too many.
+    model = replace(model, false_alarm_rate=model.false_alarm_rate / config.workers)
+    with TemporaryDirectory(prefix="offramp-") as folder:
+        Releases.start(folder, model, config)
+        os.environ[RELEASES] = folder
+        supervisor = Multiprocess(
+            uvicorn.Config(
+                "offramp.serving.server:from_environment",
+                factory=True,
+                workers=config.workers,
+                **_uvicorn_options(config),
+            ),
+            [listening],
+        )
+        supervisor.run()
+    if any(process.exitcode == CANNOT_START for process in supervisor.processes):
+        raise ProcessError("a worker could not start: see above")
+
+
+def from_environment() -> "Starlette":
+    """The application of one of several processes; `serve` says in the environment what it serves.
+
+    uvicorn calls this in every process that it starts.
+    """
+    from offramp.serving.application import Service
+    from offramp.serving.metrics import SHARED_FOLDER, Prometheus  # see below
+    from offramp.serving.workers import RunnerWorker
+
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    folder = Path(os.environ[RELEASES])
+    metrics = folder / "metrics"
+    metrics.mkdir(exist_ok=True)
+    os.environ[SHARED_FOLDER] = str(metrics)  # before prometheus_client is imported
+    releases = Releases(folder)
+    release = releases.current()
+    try:
+        worker = RunnerWorker.of_model(release.model, release.config)
+    except OfframpError as error:
+        log.critical("%s", error)
+        sys.exit(CANNOT_START)
+    return Service(worker, release.config, Prometheus(), release.model, releases).app()
+
+
+def _end_with_parent() -> None:
+    """Stop as soon as the supervisor was killed, which could not tell its processes to."""
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt; afterwards, the handlers of signals are as they were."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {name: signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+@contextmanager
+def _announced(listening: socket.socket, ready: Callable[[str], None]) -> Iterator[None]:
+    """Call `ready` with the address as soon as somebody answers there."""
+    host, port = listening.getsockname()[:2]
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    over = threading.Event()
+
+    def announce() -> None:
+        while not over.wait(0.05):
+            with suppress(OSError), socket.create_connection((host, port), timeout=1):
+                ready(address)
+                return
+
+    thread = threading.Thread(target=announce, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 @contextmanager
@@ -161,8 +223,3 @@ def _bound(config: ServeConfig) -> Iterator[socket.socket]:
                 "choose another with --port or --host"
             ) from None
         yield made
-
-
-def _address(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

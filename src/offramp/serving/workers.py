@@ -1,287 +1,114 @@
-"""Workers that answer batches: processes with a model each, or one thread with a live runner."""
+"""What answers batches of queries: a runner here, a cascade in `offramp.serving.cascades`."""
 
-import asyncio
-import logging
-import os
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from multiprocessing import active_children, get_context, parent_process, resource_tracker
-from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from offramp.errors import ProcessError
-from offramp.serving.answers import Model, Worker
-from offramp.serving.requests import Query, RequestSettings, UnansweredError
+import numpy as np
 
-log = logging.getLogger("offramp.serving")
-
-DEATHS, WITHIN = 5, 60.0  # so many deaths of workers within so many seconds end the server
-Answers = list[dict[str, Any]]
+from offramp.onnx.graphs import Array
+from offramp.runtime.engine import StagedRunner
+from offramp.runtime.stats import Operation
+from offramp.serving.config import AppConfig
+from offramp.serving.images import ImageReader
+from offramp.serving.model import Model
+from offramp.serving.requests import Parser, Query, RequestParser, tokenizer_of
 
 
-class WorkerSlot(Protocol):
-    """One worker at a time."""
+class Worker(ABC):
+    """Answers batches of queries, and counts at its operating point what it has done.
 
-    async def start(self) -> str:
-        """Be ready to answer; returns the fingerprint of the policy that is answered with."""
-        ...
+    Attributes:
+        operation: The operating point, and the statistics.
+        parser: Makes queries of requests.
+        about: Number of `exits` and `classes`, fingerprints of the `network` and the `policy`.
+    """
 
-    def answer(self, queries: Sequence[Query], point: int) -> "asyncio.Future[Answers]":
-        """The answers to a batch at an operating point, as soon as all before are answered."""
-        ...
+    operation: Operation
+    parser: Parser
+    about: dict[str, Any]
 
-    def kill(self) -> None:
-        """End the worker at once; it can be started again."""
-        ...
-
-
-class LiveWorker(Protocol):
-    """Answers batches in this process."""
+    @abstractmethod
+    def __call__(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
+        """Answer a batch: a record for each query."""
 
     @property
-    def policy(self) -> str:
-        """The fingerprint of the policy."""
-        ...
+    def budget(self) -> float:
+        """Mean cost on val of the operating point that was chosen."""
+        held = self.operation.snapshot().held
+        points = self.operation.ladder.points
+        return float(points.budgets[self.operation.point.index]) if held is None else held.budget
 
-    def __call__(self, queries: Sequence[Query], point: int) -> Answers:
-        """Answer a batch at the operating point with this number."""
-        ...
-
-
-class ThreadSlot:
-    """A runner or a cascade in a thread, which cannot be ended before its batch is answered."""
-
-    def __init__(self, worker: "LiveWorker") -> None:
-        self._worker = worker
-        self._executor = ThreadPoolExecutor(1, "offramp-worker")
-
-    async def start(self) -> str:
-        """Nothing has to be loaded."""
-        return self._worker.policy
-
-    def answer(self, queries: Sequence[Query], point: int) -> "asyncio.Future[Answers]":
-        """The answers to a batch at an operating point."""
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._executor, self._worker, queries, point)
-
-    def kill(self) -> None:
-        """Leave what runs in the thread alone, and take another one."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
-        self._executor = ThreadPoolExecutor(1, "offramp-worker")
+    def set_budget(self, budget: float) -> None:
+        """Move to the operating point of another budget; `BudgetError` if there is none."""
+        self.operation.start(self.operation.ladder.for_budget(budget))
 
 
-class ProcessSlot:
-    """A worker in a process of its own, which is started again if it dies."""
-
-    def __init__(self, model: Model, settings: RequestSettings, threads: int | None) -> None:
-        self._arguments = model, settings.device, settings.precision, threads
-        self._pool: ProcessPoolExecutor | None = None
-        self._process: BaseProcess | None = None
-
-    @property
-    def _executor(self) -> Executor:
-        if self._pool is None:
-            # Not forked: this process has threads, whose locks a fork would copy as they are.
-            self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
-        return self._pool
-
-    async def start(self) -> str:
-        """Load the model, once more if it was loaded before."""
-        loop, known = asyncio.get_running_loop(), set(active_children())
-        with _blocked_signals():  # they are for this process, which then ends its workers
-            loading = loop.run_in_executor(self._executor, _load, *self._arguments)
-        self._process = next(iter(set(active_children()) - known), self._process)
-        return await loading
-
-    def answer(self, queries: Sequence[Query], point: int) -> "asyncio.Future[Answers]":
-        """The answers to a batch at an operating point."""
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._executor, _answer, queries, point)
-
-    def kill(self) -> None:
-        """End the process, and make room for another one."""
-        if self._process is not None:
-            self._process.kill()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-        self._pool = self._process = None
-
-
-@contextmanager
-def _blocked_signals() -> Iterator[None]:
-    """Processes that are started here never get SIGINT and SIGTERM; this one gets them later."""
-    resource_tracker.ensure_running()  # which would let signals through again, if it came later
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-_worker: Worker | None = None  # that of this process, if it is one
-
-
-def _load(model: Model, device: str, precision: str, threads: int | None) -> str:
-    """In the process of a worker: load the model, and return the fingerprint of its policy."""
-    global _worker
-    if _worker is None:
-        threading.Thread(target=_end_with_parent, daemon=True).start()
-    _worker = Worker(model, device, precision, threads)
-    return _worker.policy
-
-
-def _answer(queries: Sequence[Query], point: int) -> Answers:
-    assert _worker is not None, "a worker is loaded before it is asked"
-    return _worker(queries, point)
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-
-@dataclass(eq=False)
-class _Waiting:
-    query: Query
-    answer: "asyncio.Future[dict[str, Any]]"
-    since: float = field(default_factory=time.monotonic)
-
-
-class Batcher:
-    """Gathers requests into batches, one per free worker, and gives each request its answer.
+class RunnerWorker(Worker):
+    """Answers with a runner; a record has the `id` of its query and `RunOutput.records`' fields.
 
     Args:
-        slots: The workers.
-        choose: Says at which operating point a batch is answered, by its number, and what its
-            answers are passed to.
-        settings: How batches are gathered.
-        timeout: Seconds after which a request is given up.
+        runner: A `Runner` or an `OnnxRunner`.
+        parser: Makes queries of requests.
+        class_names: `[K]`, or None.
     """
 
     def __init__(
         self,
-        slots: Sequence[WorkerSlot],
-        choose: Callable[[], tuple[int, Callable[[Answers], None]]],
-        settings: RequestSettings,
-        timeout: float,
+        runner: StagedRunner,
+        parser: RequestParser,
+        class_names: Sequence[str] | None = None,
     ) -> None:
-        self._slots, self._choose = slots, choose
-        self._settings, self._timeout = settings, timeout
-        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
-        self._gathering = asyncio.Lock()  # one batch is filled after the other
-        self._loading = asyncio.Lock()  # no batch goes to a worker while models are loaded again
-        self._deaths: list[float] = []
-        self.restarts = 0
+        self.operation, self.parser = runner.operation, parser
+        self.about = {**runner.about, "classes": runner.num_classes}
+        self._runner, self._class_names, self._images = runner, class_names, parser.images
 
-    async def __call__(self, query: Query) -> dict[str, Any]:
-        """The answer to one request; raises `UnansweredError` if there is none."""
-        waiting = _Waiting(query, asyncio.get_running_loop().create_future())
-        self._queue.put_nowait(waiting)
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await waiting.answer
-        except TimeoutError:
-            reason = f"no answer within {self._timeout:g} seconds: the server has too much to do"
-            raise UnansweredError(504, reason) from None
+    @classmethod
+    def of_model(cls, model: Model, config: AppConfig) -> "RunnerWorker":
+        """Load a model."""
+        runner = model.runner(config.device, config.precision, config.threads)
+        tokenizer = tokenizer_of(model.tokenizer)
+        parser = RequestParser(runner.inputs, model.images, tokenizer, config.max_pixels)
+        return cls(runner, parser, model.class_names)
 
-    async def run(self, ready: Callable[[], None]) -> None:
-        """Start all workers, call `ready`, and answer until this is cancelled.
+    @classmethod
+    def of_runner(
+        cls,
+        runner: StagedRunner,
+        config: AppConfig,
+        class_names: Sequence[str] | None,
+        images: ImageReader | None,
+    ) -> "RunnerWorker":
+        """Use a runner that was loaded elsewhere."""
+        parser = RequestParser(runner.inputs, images, max_pixels=config.max_pixels)
+        return cls(runner, parser, None if class_names is None else tuple(class_names))
 
-        Raises `ProcessError` where workers die again and again.
-        """
-        await asyncio.gather(*(slot.start() for slot in self._slots))
-        ready()
-        try:
-            async with asyncio.TaskGroup() as group:
-                for slot in self._slots:
-                    group.create_task(self._work(slot))
-        except* ProcessError as errors:
-            raise errors.exceptions[0] from None
+    def __call__(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
+        """Answer a batch."""
+        records = self._runner(self._batch(queries)).records(self._class_names)
+        pairs = zip(queries, records, strict=True)
+        return [{"id": query.id, **record} for query, record in pairs]
 
-    async def reload(self, policy: str, swap: Callable[[], None]) -> None:
-        """Load the models again, which must have this policy now, and call `swap`.
+    def _batch(self, queries: Sequence[Query]) -> Any:  # noqa: ANN401 - as the network takes it
+        if "input_ids" in queries[0].arrays:
+            return padded([query.arrays for query in queries])
+        return np.stack([self._inputs(query.arrays) for query in queries])
 
-        Batches before are answered with the old models, and those after with the new ones.
-        """
-        async with self._loading:
-            found = await asyncio.gather(*(slot.start() for slot in self._slots))
-            if set(found) != {policy}:
-                raise ProcessError(
-                    "the policy was changed again while workers loaded it: reload once more"
-                )
-            swap()
-
-    async def _work(self, slot: WorkerSlot) -> None:
-        while True:
-            batch = await self._gathered()
-            if batch:
-                await self._answer(slot, batch)
-
-    async def _gathered(self) -> list[_Waiting]:
-        """The requests to answer next; those that were given up are left out."""
-        async with self._gathering:
-            found = [await self._queue.get()]
-            until = time.monotonic() + self._settings.batch_wait
-            while len(found) < self._settings.max_batch:
-                if self._queue.empty():
-                    try:
-                        async with asyncio.timeout(until - time.monotonic()):
-                            found.append(await self._queue.get())
-                    except TimeoutError:
-                        break
-                else:
-                    found.append(self._queue.get_nowait())
-        return [each for each in found if not each.answer.done()]
-
-    async def _answer(self, slot: WorkerSlot, batch: list[_Waiting]) -> None:
-        try:
-            async with self._loading:
-                point, count = self._choose()
-                answering = slot.answer([each.query for each in batch], point)
-            async with asyncio.timeout(self._timeout):
-                answers = await answering
-        except BrokenProcessPool:
-            _refuse(batch, 503, "the worker that had this request has died: send it again")
-            await self._restart(slot, "a worker has died")
-        except TimeoutError:
-            _refuse(batch, 504, f"no answer within {self._timeout:g} seconds")
-            await self._restart(slot, f"a worker gave no answer within {self._timeout:g} seconds")
-        except Exception:  # a fault of the network or of ours; the next batch may be fine
-            log.exception("a batch of %d requests could not be answered", len(batch))
-            _refuse(batch, 500, "this request could not be answered; the server's log says why")
-        else:
-            for each, answer in zip(batch, answers, strict=True):
-                if not each.answer.done():
-                    each.answer.set_result(answer)
-            count(answers)
-
-    async def _restart(self, slot: WorkerSlot, why: str) -> None:
-        now = time.monotonic()
-        self._deaths = [at for at in self._deaths if at > now - WITHIN] + [now]
-        if len(self._deaths) >= DEATHS:
-            raise ProcessError(
-                f"{why}, {DEATHS} times within {WITHIN:g} seconds: see above, and check the "
-                "memory of this machine"
-            )
-        log.warning("%s; another one is started", why)
-        self.restarts += 1
-        slot.kill()
-        try:
-            await slot.start()
-        except BrokenProcessPool:
-            await self._restart(slot, "a worker has died while it was started")
+    def _inputs(self, arrays: Mapping[str, Array]) -> Array:
+        if self._images is None or "pixels" not in arrays:
+            return arrays["inputs"]
+        normalised: Array = self._images.normalization(arrays["pixels"])
+        return normalised
 
 
-def _refuse(batch: Sequence[_Waiting], status: int, reason: str) -> None:
-    for each in batch:
-        if not each.answer.done():
-            each.answer.set_exception(UnansweredError(status, reason))
+def padded(texts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Texts of arrays `[length]` as one batch of arrays `[n, longest]`; padding is masked out."""
+    length = max(len(text["input_ids"]) for text in texts)
+    # Texts without segments lie entirely in the first one.
+    names = {name for text in texts for name in text}
+
+    def widened(text: Mapping[str, Array], name: str) -> Array:
+        array = text.get(name, np.zeros(len(text["input_ids"]), dtype=np.int64))
+        return np.pad(array, (0, length - len(array)))
+
+    return {name: np.stack([widened(text, name) for text in texts]) for name in names}

@@ -1,23 +1,17 @@
-"""What a server answers: a worker loads the model once and turns requests into answers."""
+"""What is served: the folders of a network and its policy, or of an export."""
 
 import socket
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from offramp.data.source import Source
 from offramp.errors import ConfigError, FileFormatError
 from offramp.hints import near_path
 from offramp.networks.inputs import Inputs, TextInput
-from offramp.onnx.graphs import Array
 from offramp.onnx.manifest import Manifest
 from offramp.onnx.runner import OnnxRunner
 from offramp.runtime.engine import StagedRunner
 from offramp.serving.images import ImageReader, images_of_run, takes_image_files
-from offramp.serving.requests import Query
 from offramp.storage import kind_of
 
 
@@ -40,6 +34,7 @@ class Model:
             images.
         tokenizer: Name or folder of the tokenizer for texts; None if only tokens are taken.
         hold_budget: See `Runner`.
+        false_alarm_rate: See `Runner`.
     """
 
     network: Path
@@ -49,6 +44,7 @@ class Model:
     images: ImageReader | None = None
     tokenizer: str | None = None
     hold_budget: bool | int = False
+    false_alarm_rate: float = 0.01
 
     @classmethod
     def of_run(
@@ -92,7 +88,7 @@ class Model:
         inputs = model._inputs()
         if takes_image_files(inputs) and (model.images is None or data is not None):
             images, names = images_of_run(inputs, run, data, domain)
-            model = replace(model, images=images, class_names=names)
+            model = replace(model, images=images, class_names=names or model.class_names)
         if isinstance(inputs, TextInput):
             source = Source.find(run)
             known = model.tokenizer or (None if source is None else source.tokenizer)
@@ -138,7 +134,12 @@ class Model:
         self.check_place(device, precision)
         runner: StagedRunner
         if self.policy is None:
-            runner = OnnxRunner(_existing(self.network), threads, hold_budget=self.hold_budget)
+            runner = OnnxRunner(
+                _existing(self.network),
+                threads,
+                hold_budget=self.hold_budget,
+                false_alarm_rate=self.false_alarm_rate,
+            )
             if self.budget is not None:
                 runner.set_budget(self.budget)
         else:
@@ -186,6 +187,7 @@ class Model:
             device=place,
             precision=to_precision(precision, place),
             hold_budget=self.hold_budget,
+            false_alarm_rate=self.false_alarm_rate,
         )
 
     def _inputs(self) -> Inputs:
@@ -210,69 +212,3 @@ def _read_names(path: Path) -> tuple[str, ...]:
         return tuple(path.read_text(encoding="utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the class names cannot be read: {error}") from None
-
-
-class Worker:
-    """Answers batches of parsed requests with a model that is loaded once, here, or a runner."""
-
-    def __init__(
-        self,
-        model: Model | StagedRunner,
-        device: str = "auto",
-        precision: str = "float32",
-        threads: int | None = None,
-        *,
-        class_names: Sequence[str] | None = None,
-        images: ImageReader | None = None,
-    ) -> None:
-        self.runner: StagedRunner
-        if isinstance(model, Model):
-            self.runner = model.runner(device, precision, threads)
-            self._class_names, self.images = model.class_names, model.images
-        else:
-            self.runner = model
-            names = None if class_names is None else tuple(class_names)
-            self._class_names, self.images = names, images
-
-    @property
-    def policy(self) -> str:
-        """The fingerprint of the policy."""
-        return str(self.runner.about["policy"])
-
-    def __call__(self, queries: Sequence[Query], point: int | None = None) -> list[dict[str, Any]]:
-        """Answer a batch: for each query its `id` and the fields of `RunOutput.records`.
-
-        With a `point`, at the operating point with this number, and the runner counts nothing.
-        """
-        batch = self._collated([query.arrays for query in queries])
-        output = self.runner(batch) if point is None else self.runner.run_at(point, batch)
-        records = output.records(self._class_names)
-        pairs = zip(queries, records, strict=True)
-        return [{"id": query.id, **record} for query, record in pairs]
-
-    def _collated(self, samples: Sequence[dict[str, Any]]) -> Any:  # noqa: ANN401
-        if "input_ids" in samples[0]:
-            return padded(samples)
-        return np.stack([self._inputs(sample) for sample in samples])
-
-    def _inputs(self, sample: Mapping[str, Any]) -> Array:
-        found: Array
-        if "pixels" in sample:
-            assert self.images is not None, "pixels are refused where images are not taken"
-            found = self.images.normalization(sample["pixels"])
-        else:
-            found = sample["inputs"]
-        return found
-
-
-def padded(texts: Sequence[dict[str, Any]]) -> dict[str, Array]:
-    """Texts of arrays `[length]` as one batch of arrays `[n, longest]`; padding is masked out."""
-    length = max(len(text["input_ids"]) for text in texts)
-    # Texts without segments lie entirely in the first one.
-    names = {name for text in texts for name in text}
-
-    def widened(text: dict[str, Any], name: str) -> Array:
-        array = text.get(name, np.zeros(len(text["input_ids"]), dtype=np.int64))
-        return np.pad(array, (0, length - len(array)))
-
-    return {name: np.stack([widened(text, name) for text in texts]) for name in names}

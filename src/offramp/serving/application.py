@@ -1,0 +1,398 @@
+"""The service as an ASGI application: routes, keys, limits of bodies, and changes while it runs.
+
+Requests are read and checked before they join a batch, so that a bad one is refused alone. Only
+servers import this module: starlette is optional.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from offramp import __version__
+from offramp.errors import OfframpError
+from offramp.runtime.engine import StagedRunner
+from offramp.serving.batches import Batcher, Records
+from offramp.serving.config import ADMIN_TOKEN, API_KEY, AppConfig
+from offramp.serving.images import ImageReader
+from offramp.serving.metrics import Instruments, Prometheus, RequestMetrics
+from offramp.serving.model import Model
+from offramp.serving.releases import Releases
+from offramp.serving.requests import (
+    MAX_ID,
+    Query,
+    ReadItem,
+    RequestError,
+    UnansweredError,
+    is_answered,
+)
+from offramp.serving.workers import RunnerWorker, Worker
+
+if TYPE_CHECKING:
+    from offramp.policy import Policy
+    from offramp.runtime.cascade import Cascade
+
+SHOW_EVERY = 1.0  # seconds between two updates of the gauges
+log = logging.getLogger("offramp.serving")
+
+
+class Service:
+    """Answers the requests of one process.
+
+    Args:
+        worker: Answers batches.
+        config: Limits, and how requests are batched.
+        instruments: Where requests are counted.
+        model: What the worker has loaded; None for a live runner or a cascade.
+        releases: What all processes of this service serve; None where this is the only one.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        config: AppConfig,
+        instruments: Instruments,
+        model: Model | None = None,
+        releases: Releases | None = None,
+    ) -> None:
+        self.config, self._worker, self._model = config, worker, model
+        self._origin = model if releases is None else releases.current().origin
+        self._releases = releases
+        self._changing = asyncio.Lock()  # budget and policy change one after the other
+        self._batcher = Batcher(
+            self._answer,
+            config.max_batch,
+            config.batch_wait,
+            config.request_timeout,
+            config.concurrency,
+        )
+        self._metrics = RequestMetrics(instruments)
+        # None on a cluster, which has metrics, request ids and administration of its own.
+        self._page = instruments if isinstance(instruments, Prometheus) else None
+        self._shown = 0.0  # when the gauges were set
+        self._api_key = os.environ.get(API_KEY) or None
+        self._admin_token = os.environ.get(ADMIN_TOKEN) or None
+        self._access_log = _access_log() if config.access_log else None
+
+    def app(self) -> Starlette:
+        """The application, with all routes."""
+        routes = [
+            Route("/predict", self._predict, methods=["POST"]),
+            Route("/health", self._health, methods=["GET"]),
+        ]
+        if self._page is not None:
+            self._metrics.list_exits(self._worker.about["exits"])
+            routes += [
+                Route("/info", self._info, methods=["GET"]),
+                Route("/metrics", self._metrics_page, methods=["GET"]),
+                Route("/admin/budget", self._change_budget, methods=["PUT"]),
+                Route("/admin/reload", self._reload, methods=["POST"]),
+            ]
+        return Starlette(routes=routes, exception_handlers={HTTPException: _as_json})
+
+    async def _predict(self, request: Request) -> Response:
+        began, record = time.perf_counter(), None
+        try:
+            record = await self._batcher(await self._query(request))
+            response = _to_response(record)
+        except UnansweredError as error:
+            response = _refusal(error.status, error.reason)
+            if self._batcher.is_stuck and self._releases is not None:
+                log.critical("a batch is not answered in time: this process ends")
+                os._exit(1)  # the supervisor starts another one
+        except HTTPException as error:
+            response = _as_json(request, error)
+        seconds = time.perf_counter() - began
+        record = record if response.status_code == 200 else None
+        self._metrics.add(response.status_code, seconds, record)
+        if self._access_log is not None:
+            self._access_log.info(_line(request, response.status_code, seconds, record))
+        if self._page is not None and "x-request-id" in request.headers:
+            response.headers["X-Request-ID"] = request.headers["x-request-id"]
+        return response
+
+    async def _query(self, request: Request) -> Query:
+        """Read a request and check it; mistakes are a 4xx."""
+        sent = request.headers.get("x-api-key", "")
+        if self._api_key is not None and not _same_text(sent, self._api_key):
+            # Read first: what is left unread when a connection closes destroys the answer.
+            with contextlib.suppress(HTTPException):
+                await self._body(request)
+            raise HTTPException(401, "send the key of this server as X-API-Key")
+        body = await self._body(request)
+        kind = request.headers.get("content-type", "")
+        request_id = request.headers.get("x-request-id")
+        parse = self._worker.parser.parse
+        try:
+            # In a thread: decoding takes milliseconds, in which other requests should not wait.
+            return await run_in_threadpool(parse, kind, body, request_id)
+        except RequestError as error:
+            raise HTTPException(error.status, error.reason) from None
+
+    async def _body(self, request: Request) -> bytes:
+        """The body, if it arrives in time and is not too large; otherwise a 4xx."""
+        timeout = self.config.body_timeout
+        try:
+            async with asyncio.timeout(timeout):
+                return await _limited(request, self.config.max_bytes)
+        except ClientDisconnect:
+            # Nobody reads this; the number, which is nginx's, is for metrics and the log.
+            raise HTTPException(499, "the client has gone") from None
+        except TimeoutError:
+            reason = f"the body did not arrive within {timeout:g} seconds"
+            raise HTTPException(408, reason, headers={"Connection": "close"}) from None
+
+    async def _answer(self, queries: Sequence[Query]) -> Records:
+        """Answer a batch with what the service serves now."""
+        worker = await self._current_worker()
+        records = await run_in_threadpool(worker, queries)
+        if time.monotonic() > self._shown + SHOW_EVERY:
+            self._show()
+        return records
+
+    async def _current_worker(self) -> Worker:
+        """The worker, after every change that another process of the service has made."""
+        if self._releases is None:
+            return self._worker
+        async with self._changing:
+            model = self._releases.current().model
+            if model != self._model:
+                try:
+                    await run_in_threadpool(self._change_to, model)
+                except OfframpError:
+                    # It must not answer with the old model; the supervisor starts another process.
+                    log.exception("this process cannot load what the service serves now, and ends")
+                    os._exit(1)
+        return self._worker
+
+    def _change_to(self, model: Model) -> None:
+        known = self._model
+        if known is not None and replace(known, budget=model.budget) == model and model.budget:
+            self._worker.set_budget(model.budget)
+        else:
+            self._worker = RunnerWorker.of_model(model, self.config)
+        self._model = model
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        return {**self._worker.about, "budget": self._worker.budget, "version": __version__}
+
+    def _show(self) -> None:
+        if self._page is not None:
+            self._shown = time.monotonic()
+            self._page.show(self._worker.operation.snapshot(), self._about)
+
+    async def _health(self, _: Request) -> Response:
+        if self._batcher.is_stuck:
+            return PlainTextResponse("a batch is not answered in time", 503)
+        return PlainTextResponse("ok")
+
+    async def _info(self, _: Request) -> Response:
+        await self._current_worker()
+        return JSONResponse({"model": self._about})
+
+    async def _metrics_page(self, _: Request) -> Response:
+        assert self._page is not None, "there is no page without them"
+        await self._current_worker()
+        self._show()
+        return Response(self._page.page(), media_type=self._page.content_type)
+
+    async def _change_budget(self, request: Request) -> Response:
+        """Move to the operating point of another budget, `{"budget": 0.4}`."""
+        self._check_admin(request)
+        try:
+            budget = json.loads(await self._body(request))["budget"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise HTTPException(422, 'give {"budget": SHARE}') from None
+        worker = await self._current_worker()
+        async with self._changing:
+            try:
+                worker.set_budget(budget)
+            except OfframpError as error:
+                raise HTTPException(422, str(error)) from None
+            if self._model is not None:
+                self._model = replace(self._model, budget=budget)
+                if self._releases is not None:
+                    self._releases.publish(self._model)
+        log.warning("the budget was set to %s", budget)
+        return JSONResponse(self._about)
+
+    async def _reload(self, request: Request) -> Response:
+        """Read the folders again that the service was started with."""
+        self._check_admin(request)
+        if self._origin is None:
+            raise HTTPException(409, "this server runs a live runner, and has no folders to read")
+        async with self._changing:
+            try:
+                await run_in_threadpool(self._load_again, self._origin)
+            except OfframpError as error:
+                raise HTTPException(409, f"nothing was changed: {error}") from None
+        log.warning("the policy was read again: %s", self._worker.about["policy"][:16])
+        return JSONResponse(self._about)
+
+    def _load_again(self, origin: Model) -> None:
+        fresh = origin if self._releases is None else self._releases.copied(origin)
+        try:
+            worker, known = RunnerWorker.of_model(fresh, self.config), self._worker
+            if (worker.about["exits"], worker.parser.inputs) != (
+                known.about["exits"],
+                known.parser.inputs,
+            ):
+                raise OfframpError(
+                    "the new network has other inputs or exits: start another server"
+                )
+        except OfframpError:
+            if self._releases is not None:
+                self._releases.discard(fresh)
+            raise
+        if self._releases is not None:
+            self._releases.publish(fresh)
+        self._worker, self._model = worker, fresh
+
+    def _check_admin(self, request: Request) -> None:
+        """Only with the token, and only from this machine unless the settings say otherwise."""
+        if self._admin_token is None:
+            raise HTTPException(
+                403, f"nothing can be changed: start the server with a token in {ADMIN_TOKEN}"
+            )
+        client = request.client.host if request.client else ""
+        if not (self.config.remote_admin or _is_loopback(client)):
+            raise HTTPException(403, "this can only be changed from the server's own machine")
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not _same_text(token, self._admin_token):
+            raise HTTPException(
+                401, "send the token: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
+            )
+
+
+def app(
+    model: "Model | StagedRunner | Cascade",
+    config: AppConfig | None = None,
+    *,
+    policy: "Policy | None" = None,
+    read: ReadItem | None = None,
+    class_names: Sequence[str] | None = None,
+    images: ImageReader | None = None,
+) -> Starlette:
+    """An ASGI application that answers with a model; any ASGI server can run it.
+
+    `POST /predict` takes JSON, PNG and JPEG; `GET /health` says whether requests are answered, and
+    `GET /metrics` is for Prometheus. See docs/serving.md. The model is loaded here, so that
+    mistakes show before a server starts. `offramp.serving.serve` runs it with uvicorn.
+
+    Args:
+        model: Folders; or a `Runner`, an `OnnxRunner` or a `Cascade`.
+        config: Limits, and how requests are batched.
+        policy: At an operating point, for a cascade.
+        read: Makes an item of what stands under `item` in a request's JSON, for a cascade; by
+            default the item is that itself. `torch.tensor` suits models of tensors.
+        class_names: `[K]`, for a runner; a `Model` has its own.
+        images: How image files are read, for a runner; without it, a runner takes numbers.
+
+    Raises:
+        ConfigError, NetworkError, OriginError, FileFormatError: The model cannot be loaded.
+        MissingExtraError: The extra `serve` is not installed.
+    """
+    config = config or AppConfig()
+    if isinstance(model, Model):
+        worker: Worker = RunnerWorker.of_model(model, config)
+        return Service(worker, config, Prometheus(), model).app()
+    if isinstance(model, StagedRunner):
+        worker = RunnerWorker.of_runner(model, config, class_names, images)
+    else:
+        from offramp.serving.cascades import CascadeWorker  # cascades bring torch
+
+        worker = CascadeWorker(model, policy, read)
+    return Service(worker, config, Prometheus()).app()
+
+
+async def _limited(request: Request, limit: int) -> bytes:
+    """At most `limit` bytes of the body, counted as they arrive, whatever the header says."""
+    too_large = HTTPException(413, f"a body may have {limit:,} bytes; send a smaller one")
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > limit:
+        raise too_large
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise too_large
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _to_response(record: dict[str, Any]) -> Response:
+    """A record of a worker as JSON."""
+    if is_answered(record):
+        return JSONResponse(record)
+    failed = record.get("detail")  # of models that may be there again in a moment
+    reason = failed or "the network has no finite answer to this input"
+    return _refusal(503 if failed else 422, reason, id=record["id"])
+
+
+def _refusal(status: int, reason: str, **more: object) -> Response:
+    headers = {"Retry-After": "1"} if status == 503 else None
+    return JSONResponse({"detail": reason, **more}, status, headers)
+
+
+def _as_json(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException), "the application registers it for these"
+    return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
+
+
+def _same_text(one: str, other: str) -> bool:
+    """Whether texts are equal, in a time that does not depend on where they differ."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def _access_log() -> logging.Logger:
+    """A logger that writes lines to stderr as they are."""
+    found = logging.getLogger("offramp.access")
+    if not found.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        found.addHandler(handler)
+        found.setLevel(logging.INFO)
+        found.propagate = False
+    return found
+
+
+def _line(request: Request, status: int, seconds: float, record: Mapping[str, Any] | None) -> str:
+    """A request as one line of JSON."""
+    request_id = request.headers.get("x-request-id")
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "client": request.client.host if request.client else None,
+        "method": request.method,
+        "path": request.url.path,
+        "status": status,
+        "ms": round(1000 * seconds, 1),
+        "exit": None if record is None else record["exit"],
+        "id": None if request_id is None else request_id[:MAX_ID],
+    }
+    return json.dumps(line)

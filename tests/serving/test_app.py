@@ -1,0 +1,363 @@
+"""What the application answers, in this process: without a socket."""
+
+import io
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import offramp
+from offramp.data.decoding import Normalization
+from offramp.errors import ConfigError, FileFormatError, NetworkError, OriginError
+from offramp.runtime import Member
+from offramp.serving import AppConfig, Model
+
+from ..deployment import bad_requests
+from .asgi import GONE, NOTHING_MORE, Client
+
+pytest.importorskip("starlette")
+pytest.importorskip("prometheus_client")
+Image = pytest.importorskip("PIL.Image")
+
+SIZE = 8
+MAX_BYTES = 20_000
+TOKEN = "only-for-tests"
+NAMES = ("ant", "bee", "cat", "dog")
+LIMITS = AppConfig(max_bytes=MAX_BYTES, max_pixels=5000, body_timeout=0.3)
+
+
+class Served(Client):
+    """The application of a network in a folder, and the same runner beside it."""
+
+    def __init__(self, folder, patch):
+        torch.manual_seed(0)
+        network = offramp.build("convnet", num_classes=4, image_size=SIZE, at=2).eval()
+        for weight in network.heads.parameters():
+            weight.data.mul_(20)  # so that scores lie apart
+        policy = policy_of(network).at(budget=0.75)
+        network.save(folder / "network")
+        policy.save(folder / "policy")
+        (folder / "names.txt").write_text("\n".join(NAMES))
+        self.folder, self.runner = folder, offramp.Runner(network, policy)
+        with pytest.warns(offramp.errors.OriginWarning, match="normalised as ImageNet's"):
+            self.model = Model.of_run(
+                folder / "network", folder / "policy", class_names=folder / "names.txt"
+            )
+        patch.setenv("OFFRAMP_ADMIN_TOKEN", TOKEN)
+        super().__init__(offramp.serving.app(self.model, LIMITS))
+
+    def admin(self, method, path, body=None, token=TOKEN):
+        found = self.request(method, path, body, Authorization=f"Bearer {token}")
+        return found.status, found.json()
+
+
+def policy_of(network, scorer=None):
+    data = TensorDataset(torch.randn(150, 3, SIZE, SIZE), torch.arange(150) % 4)
+    held_out, val, _ = offramp.record(network, data, split="all", progress=False).partition()
+    return offramp.Policy(scorer or offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        yield Served(tmp_path_factory.mktemp("served"), patch)
+
+
+def png(seed, kind="PNG"):
+    numbers = random.Random(seed)
+    image = Image.new("RGB", (SIZE, SIZE))
+    image.putdata([tuple(numbers.randrange(256) for _ in range(3)) for _ in range(SIZE**2)])
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+def pixels(encoded):
+    with Image.open(io.BytesIO(encoded)) as image:
+        flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+    return Normalization()(flat.view(1, SIZE, SIZE, 3).permute(0, 3, 1, 2))
+
+
+def test_many_clients_get_their_own_answers_while_others_misbehave(served):
+    inputs = torch.randn(60, 3, SIZE, SIZE)
+    expected = served.runner(inputs)
+    bad = [b"{", b"[" * 5000, b'{"inputs": [[1]]}', b'{"inputs": NaN}', b"x" * (MAX_BYTES + 1)]
+
+    def good(number):
+        body = {"id": f"n-{number}", "inputs": inputs[number].tolist()}
+        return number, served.post(body)
+
+    with ThreadPoolExecutor(24) as clients:
+        slow = clients.submit(served.post, [b"12345", NOTHING_MORE])
+        refused = clients.map(lambda n: served.post(bad[n % len(bad)]).status, range(20))
+        answers = list(clients.map(good, range(60)))
+        assert set(refused) == {400, 413, 422}
+        assert slow.result().status == 408
+    for number, found in answers:
+        answer = found.json()
+        assert found.status == 200 and answer["id"] == f"n-{number}"  # nobody else's answer
+        assert answer["class"] == int(expected.predictions[number])
+        assert answer["name"] == NAMES[answer["class"]]
+        assert answer["exit"] == int(expected.exits[number])
+        assert answer["cost"] == pytest.approx(float(expected.costs[number]), abs=1e-5)
+        assert answer["confidence"] == pytest.approx(float(expected.confidence[number]), abs=1e-3)
+        assert answer["likely_wrong"] == bool(expected.likely_wrong[number])
+    assert len({found.json()["exit"] for _, found in answers}) == 2  # each at its own
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_images_are_answered_like_their_pixels(served, kind):
+    encoded = png(3, kind)
+    expected = served.runner(pixels(encoded))
+    found = served.post(encoded, f"image/{kind.lower()}", **{"X-Request-ID": "7"})
+    answer = found.json()
+    assert found.status == 200 and answer["id"] == "7" and found.headers["x-request-id"] == "7"
+    assert answer["class"] == int(expected.predictions[0])
+    assert answer["confidence"] == pytest.approx(float(expected.confidence[0]), abs=1e-3)
+
+
+@pytest.mark.parametrize(("body", "kind", "status", "reason"), bad_requests(MAX_BYTES))
+def test_bad_requests_get_a_reason_as_json(served, body, kind, status, reason):
+    found = served.post(body, kind)
+    assert found.status == status and reason in found.json()["detail"]
+
+
+def test_an_input_without_a_finite_answer_is_refused_alone(served):
+    inputs = torch.full((3, SIZE, SIZE), 3e38).tolist()
+    found = served.post({"inputs": inputs, "id": 4})
+    assert found.status == 422
+    assert found.json() == {
+        "detail": "the network has no finite answer to this input",
+        "id": 4,
+    }
+
+
+def test_a_body_that_grows_without_end_is_cut_off(served):
+    """Chunks say no size beforehand."""
+    assert served.post([b"[" * 4096] * 100 + [NOTHING_MORE]).status == 413
+
+
+def test_metrics_count_requests_exits_latency_and_savings(served):
+    exits = [f'offramp_exits_total{{exit="{exit_index}"}}' for exit_index in range(2)]
+    names = ['offramp_requests_total{status="200"}', 'offramp_requests_total{status="422"}']
+    names += [*exits, "offramp_cost_saved_total", "offramp_request_seconds_count"]
+    before = {name: served.metric(name) for name in names}
+    costs = []
+    for number in range(5):
+        inputs = torch.randn(3, SIZE, SIZE, generator=torch.Generator().manual_seed(number))
+        costs.append(served.post({"inputs": inputs.tolist()}).json()["cost"])
+    served.post({"inputs": [1]})
+    grown = {name: served.metric(name) - before[name] for name in names}
+    assert grown[names[0]] == 5 and grown[names[1]] == 1
+    assert sum(grown[name] for name in exits) == 5
+    saved = sum(max(0, 1 - cost) for cost in costs)
+    assert grown["offramp_cost_saved_total"] == pytest.approx(saved, abs=1e-4)
+    assert grown["offramp_request_seconds_count"] == 6
+    policy, network = (served.runner.about[name][:16] for name in ("policy", "network"))
+    labels = f'network="{network}",policy="{policy}",version="{offramp.__version__}"'
+    assert served.metric(f"offramp_policy_info{{{labels}}}") == 1
+
+
+def test_nothing_else_is_offered(served):
+    assert served.get("/predict").status == 405
+    assert served.get("/docs").status == served.get("/openapi.json").status == 404
+    assert served.get("/health")[:2] == (200, b"ok")
+    about = served.get("/info").json()["model"]
+    assert about["exits"] == 2 and about["policy"] == served.runner.policy.fingerprint()
+
+
+def test_a_client_that_goes_away_in_mid_upload_is_no_error(served):
+    gone = 'offramp_requests_total{status="499"}'
+    before = served.metric(gone)
+    served.post([b"12345", GONE])
+    assert served.metric(gone) == before + 1
+    assert served.metric('offramp_requests_total{status="500"}') == 0
+
+
+def test_every_prediction_is_logged_where_asked_for(served, monkeypatch):
+    lines = []
+    app = offramp.serving.app(served.runner, AppConfig(access_log=True))
+    monkeypatch.setattr("logging.Logger.info", lambda _, line: lines.append(json.loads(line)))
+    client = Client(app)
+    client.post({"inputs": torch.zeros(3, SIZE, SIZE).tolist()}, **{"X-Request-ID": "a"})
+    client.post(b"{")
+    answered, refused = lines
+    assert answered["status"] == 200 and answered["exit"] in (0, 1) and answered["id"] == "a"
+    assert refused["status"] == 400 and refused["exit"] is None and refused["path"] == "/predict"
+
+
+def test_the_key_of_the_server_is_asked_for(served, monkeypatch):
+    monkeypatch.setenv("OFFRAMP_API_KEY", "key")
+    client = Client(offramp.serving.app(served.runner))
+    body = {"inputs": torch.zeros(3, SIZE, SIZE).tolist()}
+    assert client.post(body).status == 401
+    assert client.post(body, **{"X-API-Key": "other"}).status == 401
+    assert client.post(body, **{"X-API-Key": "key"}).status == 200
+    assert client.get("/health").status == 200
+
+
+def test_the_budget_changes_with_a_token_only(served):
+    points = served.runner.policy.points
+    assert served.admin("PUT", "/admin/budget", {"budget": 1.0}, token="wrong")[0] == 401
+    status, body = served.admin("PUT", "/admin/budget", {"budget": 7})
+    assert status == 422 and "in (0, 1], got 7" in body["detail"]
+    assert served.admin("PUT", "/admin/budget", ["no"])[0] == 422
+    before = served.metric("offramp_budget")
+    for budget in (1.0, 0.75):
+        status, about = served.admin("PUT", "/admin/budget", {"budget": budget})
+        expected = float(points.budgets[points.for_budget(budget)])
+        assert status == 200 and about["budget"] == pytest.approx(expected)
+        inputs = torch.randn(16, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(3))
+        answers = [served.post({"inputs": x.tolist()}).json() for x in inputs]
+        runner = offramp.Runner(served.runner.network, served.runner.policy.at(budget=budget))
+        assert [each["exit"] for each in answers] == runner(inputs).exits.tolist()
+    assert served.metric("offramp_budget") == before
+
+
+def test_other_machines_change_nothing_unless_they_may(served):
+    far = Client(served.app, host="192.0.2.1")
+    found = far.request("PUT", "/admin/budget", {"budget": 1.0}, Authorization=f"Bearer {TOKEN}")
+    assert found.status == 403 and "the server's own machine" in found.json()["detail"]
+    far = Client(offramp.serving.app(served.runner, AppConfig(remote_admin=True)), "192.0.2.1")
+    sent = {"budget": 0.75}
+    found = far.request("PUT", "/admin/budget", sent, Authorization=f"Bearer {TOKEN}")
+    assert found.status == 200
+
+
+def test_without_a_token_nothing_can_be_changed(served, monkeypatch):
+    monkeypatch.delenv("OFFRAMP_ADMIN_TOKEN")
+    found = Client(offramp.serving.app(served.runner)).request("PUT", "/admin/budget", {})
+    assert found.status == 403
+    assert "nothing can be changed: start the server with a token" in found.json()["detail"]
+
+
+def test_the_policy_is_read_again_without_a_restart(served):
+    old = served.runner.policy
+    new = policy_of(served.runner.network, offramp.scorers.Entropy())
+    new.at(budget=1.0).save(served.folder / "policy")
+    zeros = {"inputs": torch.zeros(3, SIZE, SIZE).tolist()}
+    try:
+        status, about = served.admin("POST", "/admin/reload")
+        assert status == 200 and about["policy"] == new.fingerprint()
+        assert served.post(zeros).status == 200
+        (served.folder / "policy" / "policy.json").write_text("{")
+        status, body = served.admin("POST", "/admin/reload")
+        assert status == 409 and "nothing was changed" in body["detail"]
+        assert served.post(zeros).status == 200
+    finally:
+        for file in (served.folder / "policy").iterdir():
+            file.unlink()
+        old.save(served.folder / "policy")
+        assert served.admin("POST", "/admin/reload")[1]["policy"] == old.fingerprint()
+
+
+def test_a_live_runner_of_any_network_is_served(monkeypatch):
+    """Also one whose backbone no file could name."""
+    monkeypatch.setenv("OFFRAMP_ADMIN_TOKEN", TOKEN)
+    blocks = [nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU()]
+    backbone = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(64, 3))
+    network = offramp.attach(backbone, example=torch.zeros(2, 1, 8, 8))
+    data = TensorDataset(torch.randn(60, 1, 8, 8), torch.arange(60) % 3)
+    held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
+    runner = offramp.Runner(network, policy.at(budget=1.0))
+    client = Client(offramp.serving.app(runner, class_names=["a", "b", "c"]))
+    answer = client.post({"inputs": torch.zeros(1, 8, 8).tolist()}).json()
+    assert answer["name"] == "abc"[answer["class"]]
+    assert runner.stats.samples == 1
+    found = client.request("POST", "/admin/reload", Authorization=f"Bearer {TOKEN}")
+    assert found.status == 409 and "has no folders to read" in found.json()["detail"]
+
+
+def quick(batch):
+    return [(len(text) > 4, 0.9 if len(text) != 5 else 0.55) for text in batch]
+
+
+def slow(batch):
+    if any("crash" in text for text in batch):
+        raise RuntimeError
+    return [(text.startswith("long"), 0.99) for text in batch]
+
+
+def cascade_of(*models):
+    costs = (1.0, 9.0)
+    members = [Member(model, cost=cost) for model, cost in zip(models, costs, strict=True)]
+    return offramp.Cascade(members, unit="dollars", backoff=0)
+
+
+def test_a_cascade_is_served(monkeypatch):
+    monkeypatch.setenv("OFFRAMP_ADMIN_TOKEN", TOKEN)
+    cascade = cascade_of(quick, slow)
+    words = ["long word", "abc", "tiny!", "b"] * 30
+    ledger = cascade.record((words, [w.startswith("long") for w in words]), split="all")
+    held_out, val, _ = ledger.partition()
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val).at(budget=0.5)
+    app = offramp.serving.app(cascade, AppConfig(concurrency=8), policy=policy, read=str.strip)
+    client = Client(app)
+    found = client.post({"item": " abc ", "id": 3})
+    first = found.json()
+    assert (found.status, first["id"], first["answer"], first["member"]) == (
+        *(200, 3, False),
+        "quick",
+    )
+    second = client.post({"item": "tiny!"}).json()
+    assert (second["member"], second["exit"], second["answer"]) == ("slow", 1, False)
+    assert first["cost"] == pytest.approx(1 / 9) and second["cost"] == pytest.approx(10 / 9)
+    fallen = client.post({"item": "crash"}).json()  # five letters: quick is unsure
+    assert (fallen["member"], fallen["failures"]) == ("quick", ["slow"])
+    for wanted in ({"text": "abc"}, {"item": 5}):
+        assert client.post(wanted).status == 422
+    assert "give `item`" in client.post({"text": "abc"}).json()["detail"]
+    assert client.metric('offramp_exits_total{exit="0"}') == 1  # where it stopped asking
+    assert client.metric('offramp_exits_total{exit="1"}') == 2
+    found = client.request(
+        "PUT", "/admin/budget", {"budget": 1.0}, Authorization=f"Bearer {TOKEN}"
+    )
+    assert found.json()["members"] == ["quick", "slow"]
+
+
+def test_a_cascade_of_which_every_model_fails_asks_to_come_back():
+    working = cascade_of(quick, slow)
+    ledger = working.record((["abc", "tiny!", "long word"] * 30, [False, False, True] * 30), "all")
+    held_out, val, _ = ledger.partition()
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val).at(budget=0.5)
+    client = Client(offramp.serving.app(working, policy=policy))
+    found = client.post({"item": 5, "id": 1})  # not even the length of it can be taken
+    assert found.status == 503 and found.headers["retry-after"] == "1"
+    assert found.json()["id"] == 1
+    assert "every model failed: quick, slow" in found.json()["detail"]
+
+
+def test_a_cascade_is_refused_without_its_own_policy(splits):
+    cascade = offramp.Cascade([lambda batch: batch, lambda batch: batch])
+    with pytest.raises(ConfigError, match=r"serve\(cascade, policy=policy\)"):
+        offramp.serving.app(cascade)
+    with pytest.raises(ConfigError, match="or a Cascade can be served, got Linear"):
+        offramp.serving.app(torch.nn.Linear(2, 2))
+    other = offramp.Policy(offramp.MaxProbability()).fit(splits["held_out"])
+    with pytest.raises(NetworkError):
+        offramp.serving.app(cascade, policy=other.tune(splits["val"]).at(budget=0.5))
+
+
+def test_a_policy_of_another_network_is_refused(served, tmp_path):
+    torch.manual_seed(1)
+    other = offramp.build("convnet", num_classes=4, image_size=SIZE, at=2).eval()
+    with pytest.raises(OriginError, match="this policy is for the network"):
+        Model(other.save(tmp_path / "other"), served.folder / "policy").runner()
+    with pytest.raises(ConfigError, match="a name for each of the 4 classes, got 1"):
+        Model(served.folder / "network", served.folder / "policy", class_names=("a",)).runner()
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    (tmp_path / "export").mkdir()
+    with pytest.raises(FileFormatError, match=r"no folder .*exprt on .*; did you mean .*export"):
+        Model.of_run(tmp_path / "exprt")
+
+
+def test_a_model_is_a_network_and_a_policy_or_an_export(tmp_path):
+    with pytest.raises(ConfigError, match=r"is no export, .* give the folder of a policy, too"):
+        Model.of_run(tmp_path)
