@@ -174,7 +174,7 @@ def test_a_graph_that_is_a_link_is_refused(exported, tmp_path):
 
 def test_points_are_checked_before_anything_is_written(make, tmp_path):
     world = make("flat", exits=2)
-    with pytest.raises(ConfigError, match="`points` must be selected or all, got 'some'"):
+    with pytest.raises(ConfigError, match="`points` must be one of selected, all, got 'some'"):
         export(world.network, world.policy, tmp_path / "out", world.inputs(3), points="some")
     assert not (tmp_path / "out").exists()
 

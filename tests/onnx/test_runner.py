@@ -397,7 +397,7 @@ def test_threads_are_the_cores_of_the_process_unless_given(exported):
     made = exported("conv")
     assert made.fresh().threads == 1
     assert OnnxRunner(made.folder).threads == physical_cores()
-    with pytest.raises(ConfigError, match="`threads` must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="`threads` must be a whole number of at least 1, got 0"):
         OnnxRunner(made.folder, threads=0)
 
 

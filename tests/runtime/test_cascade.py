@@ -12,7 +12,7 @@ from torch import nn
 import offramp
 from offramp import Cascade, Costs, MaxProbability, Policy
 from offramp.errors import ConfigError, LedgerError, NetworkError
-from offramp.runtime import Member, Said
+from offramp.runtime import Member, Response
 from offramp.scorers import LogisticCorrector
 
 
@@ -238,7 +238,7 @@ def quick(batch):
 
 
 def careful(batch):
-    return [Said(truth(text), 0.99, cost=2.0 + len(text)) for text in batch]
+    return [Response(truth(text), 0.99, cost=2.0 + len(text)) for text in batch]
 
 
 def test_costs_that_calls_state_are_those_of_the_ledger():
@@ -437,7 +437,7 @@ def broken(batch):
         (
             lambda: modules().run(data()[0], "policy/"),
             ConfigError,
-            "its ledger, got str",
+            "ledgers of this cascade, got 'policy/'",
         ),
         (
             lambda: Cascade([Member(quick, 1.0), Member(careful, 2.0)]).record(words(), "val"),

@@ -99,7 +99,7 @@ def test_images_of_different_sizes_run_apart(make):
 
 
 def test_a_window_must_be_positive(world):
-    with pytest.raises(ConfigError, match="`window` must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="`window` must be a whole number of at least 1, got 0"):
         list(Runner(world.network, world.policy).stream([], window=0))
 
 

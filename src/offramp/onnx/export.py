@@ -14,7 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from offramp.errors import ConfigError, NetworkError
+from offramp import check
+from offramp.errors import NetworkError
 from offramp.extras import require
 from offramp.networks.inputs import AnyInput, Inputs, TextInput, inputs_like
 from offramp.networks.network import EarlyExitNetwork
@@ -79,8 +80,7 @@ def export(
         ConfigError: `points` is something else.
         MissingExtraError: The extra `onnx` is not installed.
     """
-    if points not in ("selected", "all"):
-        raise ConfigError(f"`points` must be selected or all, got {points!r}")
+    check.one_of("points", points, ("selected", "all"))
     for needed in ("onnx", "onnxscript", "onnxruntime"):
         require(needed, extra="onnx")
     folder = Path(folder)

@@ -222,11 +222,11 @@ def _fits(segment: Segment, after: Segment | None) -> bool:
     """Whether inputs and outputs have the right names, and lead on to the next segment."""
     graph, carried = segment.graph, segment.carried
     last, states = after is None, names("state", len(segment.state))
-    history, said = ("logits", "answers"), ("answer", "score")[: 1 if last else 2]
+    history, own = ("logits", "answers"), ("answer", "score")[: 1 if last else 2]
     return (
         graph.inputs in [(*states, *SO_FAR[:count]) for count in range(3)]
         and graph.outputs
-        in [(*names("next", carried), *history[:count], *said) for count in range(3)]
+        in [(*names("next", carried), *history[:count], *own) for count in range(3)]
         and carried == (0 if after is None else len(after.state))
     )
 

@@ -100,8 +100,8 @@ class SegmentModule(GraphModule):
         self.inputs = (*names("state", len(leaves)), *SO_FAR[: len(read)])
         carried = 0 if self.is_last else len(tensors(self.after))
         kept = ("logits", "answers")[: self.returns_logits + self.returns_answers]
-        said = ("answer", "score")[: 2 - self.is_last]
-        self.outputs = (*names("next", carried), *kept, *said)
+        exit_outputs = ("answer", "score")[: 2 - self.is_last]
+        self.outputs = (*names("next", carried), *kept, *exit_outputs)
 
     def forward(self, *flat: Tensor) -> tuple[Tensor, ...]:
         """What the outputs' names say.

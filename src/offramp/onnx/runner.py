@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from offramp import check
 from offramp.arrays import is_array
 from offramp.errors import ConfigError
 from offramp.machine import physical_cores
@@ -72,8 +73,8 @@ class OnnxRunner(StagedRunner):
         hold_budget: bool | int = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        if threads is not None and threads < 1:
-            raise ConfigError(f"`threads` must be at least 1, got {threads}")
+        if threads is not None:
+            check.whole("threads", threads, least=1)
         manifest = Manifest.read(folder)
         self.manifest = manifest
         self.threads = threads or physical_cores()
@@ -192,22 +193,22 @@ class OnnxRunner(StagedRunner):
         for name, kept in zip(SO_FAR, (history.logits, history.answers), strict=True):
             if name in opened.graph.inputs and kept is not None:
                 leaves.append(kept[:, :exit_index])
-        outputs = opened.graph.run(leaves, None if point.is_open[end] else opened.said_from)
-        said = ExitOutput(*outputs[opened.said_from :]) if point.is_open[end] else None
-        parts = outputs[carried : opened.said_from]  # for those who look back
+        outputs = opened.graph.run(leaves, None if point.is_open[end] else opened.exit_from)
+        output = ExitOutput(*outputs[opened.exit_from :]) if point.is_open[end] else None
+        parts = outputs[carried : opened.exit_from]  # for what reads earlier exits
         for kept, part in zip((history.logits, history.answers), parts, strict=False):
             if kept is not None:
                 kept[:, exit_index : end + 1] = part
         state = dict(zip(opened.following, outputs, strict=False))
-        return InFlightBatch(batch.rows, state, history, said)
+        return InFlightBatch(batch.rows, state, history, output)
 
     def _exit(self, exit_index: int, batch: InFlightBatch, score: bool) -> ExitOutput:
-        """What the graph that has just run has said."""
-        assert batch.said is not None, "only open exits are asked"
-        return batch.said
+        """What the graph that has just run returned at its exit."""
+        assert batch.output is not None, "only open exits are asked"
+        return batch.output
 
     def _can_answer(self, batch: InFlightBatch) -> bool:
-        return batch.said is not None
+        return batch.output is not None
 
     def _force(
         self, point: PreparedPoint, exit_index: int, batch: InFlightBatch, buffer: OutputBuffer
@@ -240,7 +241,7 @@ class _Opened(NamedTuple):
     graph: Graph
     segment: Segment
     following: tuple[str, ...]  # names of the state behind it
-    said_from: int  # the first output that its exit says: the answer, and the scores behind it
+    exit_from: int  # the first output of its exit: the answer, and the scores behind it
 
 
 def _holds_tensors(x: Any) -> bool:  # noqa: ANN401 - a batch as the network takes it

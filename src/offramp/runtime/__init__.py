@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from offramp.runtime.cascade import Cascade
     from offramp.runtime.cascade_run import CascadeAnswer
     from offramp.runtime.hold_budget import HeldBudget
-    from offramp.runtime.members import Member, Said
+    from offramp.runtime.members import Member
     from offramp.runtime.output import RunOutput
+    from offramp.runtime.responses import Response
     from offramp.runtime.runner import Runner, near_threshold
     from offramp.runtime.stats import RunStats
 
@@ -18,10 +19,10 @@ __all__ = [
     "CascadeAnswer",
     "HeldBudget",
     "Member",
+    "Response",
     "RunOutput",
     "RunStats",
     "Runner",
-    "Said",
     "near_threshold",
 ]
 
@@ -35,7 +36,7 @@ import_when_asked(
         "RunOutput": "output",
         "RunStats": "stats",
         "Runner": "runner",
-        "Said": "members",
+        "Response": "responses",
         "near_threshold": "runner",
     },
 )

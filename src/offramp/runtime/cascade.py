@@ -19,14 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offramp import check
 from offramp.batch_times import BatchTimes
 from offramp.costs import UNITS, Costs
 from offramp.errors import ConfigError, LedgerError, NetworkError
 from offramp.ledger import Ledger
 from offramp.ledger.answers import Normalise
 from offramp.policy import Policy
-from offramp.runtime.cascade_run import CallSettings, CascadeAnswer, CascadeRun, count, told
-from offramp.runtime.members import Member, Said, picked
+from offramp.runtime.cascade_run import CascadeAnswer, CascadeRun, count
+from offramp.runtime.members import CallSettings, Member, one_line, picked
+from offramp.runtime.responses import Response
 
 Result = TypeVar("Result")
 
@@ -76,8 +78,7 @@ class Cascade:
         made = [each if isinstance(each, Member) else Member(each) for each in members]
         if len(made) < 2 and sum(member.stages for member in made) < 2:
             raise ConfigError("a cascade needs at least two stages: two models, or more")
-        if unit not in UNITS:
-            raise ConfigError(f"`unit` must be one of {', '.join(UNITS)}, got {unit!r}")
+        check.one_of("unit", unit, UNITS)
         self.members, self.unit = made, unit
         self.settings = CallSettings(concurrency, retries, backoff, normalise)
         for member in made:
@@ -138,10 +139,10 @@ class Cascade:
         batch_size: int = 256,
         groups: Sequence[Any] | None = None,
     ) -> Ledger:
-        """Ask all models about all items, and keep what they said as a ledger.
+        """Ask all models about all items, and keep their responses as a ledger.
 
         A ledger of logits, if all models have them for the same classes; else one of answers. A
-        model that fails says what the one before said.
+        model that fails repeats the response of the one before.
 
         Args:
             data: `(inputs, labels)`, or a data set of `(input, label)`; labels may be None.
@@ -159,12 +160,12 @@ class Cascade:
         for member in self.members:
             if member.costs is None and self.unit == "macs":
                 member.count(picked(inputs, torch.arange(1)))
-        table: list[list[Said | None]] = []
+        table: list[list[Response | None]] = []
         errors: dict[str, Exception] = {}
         for rows in torch.arange(count(inputs)).split(batch_size):
             run = CascadeRun(self.members, picked(inputs, rows), self.settings)
             table += _finished(run.all_stages())
-            errors |= run.errors
+            errors |= run.calls.errors
         self._check_answers(table, errors)
         ids = getattr(data, "sample_ids", None)
         known: dict[str, Any] = {
@@ -178,7 +179,7 @@ class Cascade:
             logits = torch.stack([torch.stack(_carried([_logits(s) for s in r])) for r in table])
             return Ledger(logits, labels, costs, **known)
         return Ledger.from_answers(
-            [[None if said is None else said.answer for said in row] for row in table],
+            [[None if each is None else each.answer for each in row] for row in table],
             confidence=[[None if s is None else s.confidence for s in row] for row in table],
             features=_features(table),
             labels=labels,
@@ -215,8 +216,8 @@ class Cascade:
             on with the next one, and is answered with what there was before.
         """
         self._check(policy)
-        if deadline is not None and not deadline >= 0:
-            raise ConfigError(f"`deadline` must not be negative, got {deadline}")
+        if deadline is not None:
+            check.at_least("deadline", deadline, 0)
         until = None if deadline is None else time.monotonic() + deadline
         return await CascadeRun(self.members, inputs, self.settings, until).answers(policy)
 
@@ -242,21 +243,19 @@ class Cascade:
         for task in waiting:
             yield (await task)[0]
 
-    def _check_answers(self, table: list[list[Said | None]], errors: dict[str, Exception]) -> None:
+    def _check_answers(
+        self, table: list[list[Response | None]], errors: dict[str, Exception]
+    ) -> None:
         """Raise where there is nothing to keep, and say why the model failed."""
         for stage, name in enumerate(self.stage_names):
             failed = [sample for sample, row in enumerate(table) if row[stage] is None]
             if failed and (stage == 0 or len(failed) == len(table)):
                 where = f"on sample {failed[0]}" if stage == 0 else "on every sample"
                 first = ", the first model," if stage == 0 else ""
-                raise LedgerError(f"`{name}`{first} failed {where}: {told(errors[name])}")
+                raise LedgerError(f"`{name}`{first} failed {where}: {one_line(errors[name])}")
 
     def _check(self, policy: Policy) -> None:
-        if not isinstance(policy, Policy):
-            raise ConfigError(
-                "a cascade runs with a policy that was fitted on its ledger, got "
-                f"{type(policy).__name__}"
-            )
+        check.instance("policy", policy, Policy, "a Policy, fitted on ledgers of this cascade")
         _ = policy.thresholds  # raises where there is no operating point
         if policy.exits and policy.exits[-1] >= self.num_stages:
             raise NetworkError(
@@ -269,7 +268,7 @@ class Cascade:
                 "it again"
             )
 
-    def _costs(self, table: list[list[Said | None]]) -> Costs | BatchTimes:
+    def _costs(self, table: list[list[Response | None]]) -> Costs | BatchTimes:
         """Of every stage and item; a call's own cost counts before the model's."""
         stages: list[float] = []
         heads: list[float | None] = []
@@ -280,7 +279,7 @@ class Cascade:
                 known = Costs(torch.zeros(1), known.cumulative, unit=known.unit)
             stages += [0.0] * member.stages if known is None else known.stages.tolist()
             heads += [None] * member.stages if known is None else known.heads.tolist()
-        own = [[None if said is None else said.cost for said in row] for row in table]
+        own = [[None if each is None else each.cost for each in row] for row in table]
         for number, cost in enumerate(heads):
             if cost is None and any(row[number] is None for row in own):
                 raise LedgerError(
@@ -340,14 +339,14 @@ def _inputs_and_labels(data: Any) -> tuple[Any, Any]:  # noqa: ANN401
     return inputs, labels
 
 
-def _all_logits(table: list[list[Said | None]]) -> bool:
+def _all_logits(table: list[list[Response | None]]) -> bool:
     """Whether all models give logits of the same classes."""
-    sizes = {said.logits is not None and len(said.logits) for row in table for said in row if said}
+    sizes = {each.logits is not None and len(each.logits) for row in table for each in row if each}
     return len(sizes) == 1 and False not in sizes
 
 
-def _logits(said: Said | None) -> Tensor | None:
-    return None if said is None else said.logits
+def _logits(response: Response | None) -> Tensor | None:
+    return None if response is None else response.logits
 
 
 def _carried(row: list[Tensor | None]) -> list[Tensor]:
@@ -357,16 +356,16 @@ def _carried(row: list[Tensor | None]) -> list[Tensor]:
     return found
 
 
-def _features(table: list[list[Said | None]]) -> Any:  # noqa: ANN401
+def _features(table: list[list[Response | None]]) -> Any:  # noqa: ANN401
     """`[N, M, F]`, or None where there are none; those of a failed call are zero."""
-    widths = {len(said.features) for row in table for said in row if said is not None}
+    widths = {len(each.features) for row in table for each in row if each is not None}
     if widths == {0}:
         return None
     if len(widths) > 1:
         raise LedgerError(f"all models must give as many features, got {sorted(widths)}")
     (width,) = widths
     return np.array(
-        [[(0.0,) * width if said is None else said.features for said in row] for row in table]
+        [[(0.0,) * width if each is None else each.features for each in row] for row in table]
     )
 
 

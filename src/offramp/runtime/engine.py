@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from offramp import check
 from offramp.arrays import Array, namespace, positions
-from offramp.errors import ConfigError, MemoryLimitError
+from offramp.errors import MemoryLimitError
 from offramp.networks.inputs import Inputs
 from offramp.networks.state import State, batch_size, join_key, take
 from offramp.runtime.inflight import HistoryBuffer, InFlightBatch, finite_samples, join_batches
@@ -66,7 +67,10 @@ class StagedRunner(ABC):
             NetworkError: The batch is not what the network takes.
             MemoryLimitError: The batch does not fit into memory.
         """
-        until = None if deadline is None else self._clock() + _checked_deadline(deadline)
+        until = None
+        if deadline is not None:
+            check.positive("deadline", deadline)
+            until = self._clock() + deadline
         point = self.operation.point
         return self._finish(point, self._answer(point, x, until))
 
@@ -166,8 +170,7 @@ class StagedRunner(ABC):
         Raises:
             ConfigError: `window` is not positive.
         """
-        if window < 1:
-            raise ConfigError(f"`window` must be at least 1, got {window}")
+        check.whole("window", window, least=1)
         for point, buffer in _Stream(self, window).run(batches):
             yield self._finish(point, buffer)
 
@@ -360,12 +363,6 @@ class _OutputQueue:
 @lru_cache(maxsize=8)  # of the same few batches, since nobody changes them
 def _rows(library: Any, first: int, samples: int) -> Array:  # noqa: ANN401
     return library.arange(first, first + samples)
-
-
-def _checked_deadline(deadline: float) -> float:
-    if not deadline > 0:
-        raise ConfigError(f"`deadline` must be a positive number of seconds, got {deadline}")
-    return deadline
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -49,16 +49,16 @@ class InFlightBatch:
     rows: Array  # `[n]` int64, the rows of the output that their answers go to
     state: State  # what the next stage takes
     history: HistoryBuffer  # what the exits so far have returned
-    said: ExitOutput | None = None  # by the exit behind the last stage, where it ran with it
+    output: ExitOutput | None = None  # by the exit behind the last stage, where it ran with it
 
     def __len__(self) -> int:
         return int(self.rows.shape[0])  # faster than len
 
     def take(self, index: Array) -> "InFlightBatch":
         """Keep some of the samples: the tensors really become smaller."""
-        said = None if self.said is None else self.said.take(index)
+        output = None if self.output is None else self.output.take(index)
         state = take(self.state, index)
-        return InFlightBatch(self.rows[index], state, self.history.take(index), said)
+        return InFlightBatch(self.rows[index], state, self.history.take(index), output)
 
     def with_state(self, state: State) -> "InFlightBatch":
         """The same samples with another state."""

@@ -1,7 +1,15 @@
-"""The models of a cascade: whatever takes a batch and returns logits, or answers it is sure of."""
+"""The models of a cascade, how they are called, and what happens where a call fails.
 
+A model is whatever takes a batch and returns logits, or answers with confidences. A call that
+fails is tried again with longer and longer pauses; where that does not help, there is no response,
+and the item goes on with the next model.
+"""
+
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,67 +17,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from offramp import check
 from offramp.batch_times import BatchTimes, seconds_left
 from offramp.costs import Costs
 from offramp.errors import ConfigError, NetworkError
+from offramp.ledger.answers import Normalise
 from offramp.networks.macs import count_macs, counting
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, evaluating, take
 from offramp.networks.weights import fingerprint
+from offramp.runtime.responses import (
+    Response,
+    responses_from_batch,
+    responses_from_estimator,
+    responses_from_logits,
+)
 from offramp.timing.turns import Stopwatch, Timed, take_turns
 
-TINY = 1e-30  # a probability; its logarithm is finite
-
-
-@dataclass(frozen=True, eq=False)
-class Said:
-    """What a model says of one item.
-
-    Args:
-        answer: Of any kind; the number of a class where there are logits.
-        confidence: The probability of being right that it states.
-        cost: What this call cost, where that differs from item to item.
-        features: Whatever else a stop rule may look at.
-        logits: `[K]`, instead of an answer with a confidence.
-    """
-
-    answer: Any = None
-    confidence: float | None = None
-    cost: float | None = None
-    features: tuple[float, ...] = ()
-    logits: Tensor | None = None
-
-    @classmethod
-    def of(cls, value: Any) -> "Said":  # noqa: ANN401 - whatever a callable returns
-        """From logits `[K]`, `(answer, confidence)`, `(answer, confidence, cost)`, or a mapping.
-
-        Example:
-            >>> Said.of(("Paris", 0.9, 0.002)).cost
-            0.002
-        """
-        if isinstance(value, Said):
-            return value
-        if isinstance(value, Mapping):
-            try:
-                return cls(**value)
-            except TypeError as error:
-                raise NetworkError(f"a model said what is not known here: {error}") from None
-        if isinstance(value, tuple) and len(value) in (2, 3):
-            return cls(*value)
-        if isinstance(value, Tensor | np.ndarray) and value.ndim == 1:
-            return cls.of_logits(torch.as_tensor(value)[None])[0]
-        raise NetworkError(
-            "a model of a cascade must return logits [n, K], or for each item (answer, "
-            f"confidence) or (answer, confidence, cost), got {value!r}"
-        )
-
-    @classmethod
-    def of_logits(cls, logits: Tensor) -> list["Said"]:
-        """The most probable class of each item, and how probable it is, from logits `[n, K]`."""
-        values = logits.detach().float().cpu()
-        top, best = values.softmax(dim=1).max(dim=1)
-        items = zip(best.tolist(), top.tolist(), values.unbind(0), strict=True)
-        return [cls(answer, sure, logits=row) for answer, sure, row in items]
+logger = logging.getLogger("offramp")
 
 
 @dataclass(eq=False)
@@ -163,10 +128,10 @@ class Member:
         watch = Stopwatch(clock)
 
         def run(rows: Tensor) -> None:
-            visit = self.visit(inputs, rows)
+            model_run = self.start(inputs, rows)
             for stage in range(self.stages):
                 watch()
-                visit.batch(stage, rows)
+                model_run.batch(stage, rows)
 
         timed = [Timed(run, [torch.arange(size)], warm=0) for size in sizes]
         for each in timed:
@@ -179,34 +144,34 @@ class Member:
         self.batch_times = BatchTimes(curves, torch.zeros_like(curves), reference)
         self.costs = self.batch_times.costs
 
-    def visit(self, inputs: Any, rows: Tensor) -> "Visit":  # noqa: ANN401
+    def start(self, inputs: Any, rows: Tensor) -> "ModelRun":  # noqa: ANN401
         """A run over some items of a batch, by their growing positions, stage by stage."""
         ready = picked(inputs, rows)
         ready = ready if self.prepare is None else self.prepare(ready)
         staged = isinstance(self.model, EarlyExitNetwork)
-        return NetworkVisit(self, ready, rows) if staged else Visit(self, ready, rows)
+        return NetworkRun(self, ready, rows) if staged else ModelRun(self, ready, rows)
 
 
-class Visit:
+class ModelRun:
     """One model on the items of a batch that have come to it; they may leave between stages."""
 
     def __init__(self, member: Member, inputs: Any, rows: Tensor) -> None:  # noqa: ANN401
         self.member, self.inputs, self.rows = member, inputs, rows
 
-    def batch(self, stage: int, rows: Tensor) -> list[Said]:
-        """What it says of these items, by their positions in the whole batch."""
+    def batch(self, stage: int, rows: Tensor) -> list[Response]:
+        """Its responses to these items, by their positions in the whole batch."""
         places = torch.searchsorted(self.rows, rows)
         model, inputs = self.member.model, picked(self.inputs, places)
         if isinstance(model, nn.Module):
             with torch.inference_mode(), evaluating(model):
-                return _listed(model(inputs), len(rows), self.member.name)
+                return responses_from_batch(model(inputs), len(rows), self.member.name)
         if hasattr(model, "predict_proba"):
-            return _of_estimator(model, np.asarray(inputs))
+            return responses_from_estimator(model, np.asarray(inputs))
         if _is_onnx(model):
             name = model.get_inputs()[0].name
             found = model.run(None, {name: np.asarray(inputs)})[0]
-            return _listed(found, len(rows), self.member.name)
-        return _listed(model(inputs), len(rows), self.member.name)
+            return responses_from_batch(found, len(rows), self.member.name)
+        return responses_from_batch(model(inputs), len(rows), self.member.name)
 
     def item(self, row: int) -> Awaitable[Any]:
         """The call of an async model for one item."""
@@ -215,7 +180,7 @@ class Visit:
         return call
 
 
-class NetworkVisit(Visit):
+class NetworkRun(ModelRun):
     """An `EarlyExitNetwork`, whose state shrinks with the batch."""
 
     def __init__(self, member: Member, inputs: Any, rows: Tensor) -> None:  # noqa: ANN401
@@ -224,7 +189,7 @@ class NetworkVisit(Visit):
         self._logits: Tensor | None = None
         self._next = 0
 
-    def batch(self, stage: int, rows: Tensor) -> list[Said]:
+    def batch(self, stage: int, rows: Tensor) -> list[Response]:
         """Run up to a stage for these items; some of those before may be gone."""
         network = self.member.model
         with torch.inference_mode(), evaluating(network):
@@ -241,7 +206,98 @@ class NetworkVisit(Visit):
                 self._logits = torch.cat([*earlier, logits], dim=1)
                 self._next += 1
             assert self._logits is not None
-            return Said.of_logits(self._logits[:, -1])
+            return responses_from_logits(self._logits[:, -1])
+
+
+@dataclass(frozen=True)
+class CallSettings:
+    """How models are called; see `Cascade`."""
+
+    concurrency: int = 8
+    retries: int = 2
+    backoff: float = 0.5
+    normalise: Normalise | None = None
+
+    def __post_init__(self) -> None:
+        check.whole("concurrency", self.concurrency, least=1)
+        check.whole("retries", self.retries)
+        check.at_least("backoff", self.backoff, 0)
+
+
+class Calls:
+    """The calls of models for one batch: at most so many at once, tried again where they fail.
+
+    Args:
+        settings: How often and when to try again.
+        until: The time of `time.monotonic` at which async calls are cancelled; None: never.
+
+    Attributes:
+        errors: By model, the last error that it failed with.
+    """
+
+    def __init__(self, settings: CallSettings, until: float | None = None) -> None:
+        self.errors: dict[str, Exception] = {}
+        self._settings, self._until = settings, until
+        self._limit = asyncio.Semaphore(settings.concurrency)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return self._until is not None and time.monotonic() >= self._until
+
+    async def responses(
+        self, model_run: "ModelRun", stage: int, rows: Tensor
+    ) -> list[Response | None]:
+        """The responses of a model to these items; None where it fails even when tried again."""
+        if model_run.member.is_async:
+            each = (self._response(model_run, row) for row in rows.tolist())
+            return await asyncio.gather(*each)
+        try:
+            return list(await self._tried(lambda: _awaitable(model_run.batch(stage, rows))))
+        except NetworkError:
+            raise
+        except Exception as error:
+            self._note(model_run.member.name, error)
+            return [None] * len(rows)
+
+    async def _response(self, model_run: "ModelRun", row: int) -> Response | None:
+        async with self._limit:
+            left = None if self._until is None else max(0.0, self._until - time.monotonic())
+            try:
+                async with asyncio.timeout(left):
+                    return Response.of(await self._tried(lambda: model_run.item(row)))
+            except NetworkError:
+                raise
+            except Exception as error:
+                if left is None or not isinstance(error, TimeoutError):  # or time is up
+                    self._note(model_run.member.name, error)
+                return None
+
+    async def _tried(self, call: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401
+        """The result of a call, tried again with longer and longer pauses."""
+        for attempt in range(self._settings.retries):
+            try:
+                return await call()
+            except NetworkError:  # it responded, with something that no retry will change
+                raise
+            except Exception:
+                await asyncio.sleep(self._settings.backoff * 2**attempt)
+        return await call()
+
+    def _note(self, name: str, error: Exception) -> None:
+        """Keep why a model failed, and log the first of its errors."""
+        if name not in self.errors:
+            logger.warning("`%s` of a cascade failed: %s", name, one_line(error))
+        self.errors[name] = error
+
+
+async def _awaitable(value: Any) -> Any:  # noqa: ANN401
+    return value
+
+
+def one_line(error: Exception) -> str:
+    """Somebody else's error in one line."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def picked(inputs: Any, rows: Tensor) -> Any:  # noqa: ANN401 - whatever the inputs are
@@ -264,33 +320,3 @@ def picked_one(inputs: Any, row: int) -> Any:  # noqa: ANN401
 
 def _is_onnx(model: object) -> bool:
     return hasattr(model, "get_inputs") and hasattr(model, "run")
-
-
-def _of_estimator(model: Any, inputs: np.ndarray) -> list[Said]:  # noqa: ANN401
-    """A scikit-learn classifier: logits, or its own classes where those are not 0..K-1."""
-    flat = inputs.reshape(len(inputs), -1) if inputs.ndim > 2 else inputs
-    probs = np.asarray(model.predict_proba(flat))
-    names = list(getattr(model, "classes_", range(probs.shape[1])))
-    if names == list(range(len(names))):
-        logs = np.log(np.maximum(probs, TINY)).astype(np.float32)
-        return Said.of_logits(torch.from_numpy(logs))
-    return [Said(names[int(row.argmax())], float(row.max())) for row in probs]
-
-
-def _listed(found: Any, samples: int, name: str) -> list[Said]:  # noqa: ANN401
-    """What a model returned for a batch, item by item."""
-    if isinstance(found, Tensor | np.ndarray):
-        logits = torch.as_tensor(found)
-        if logits.ndim != 2 or len(logits) != samples:
-            raise NetworkError(
-                f"`{name}` must return logits [{samples}, K] for {samples} items, got "
-                f"{list(logits.shape)}"
-            )
-        return Said.of_logits(logits)
-    if not isinstance(found, Sequence) or isinstance(found, str) or len(found) != samples:
-        count = len(found) if isinstance(found, Sequence) else type(found).__name__
-        raise NetworkError(
-            f"`{name}` must return logits [{samples}, K], or a list with an answer and a "
-            f"confidence for each of {samples} items, got {count}"
-        )
-    return [Said.of(value) for value in found]

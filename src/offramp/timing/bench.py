@@ -305,12 +305,12 @@ def _measure(
         inputs, labels = zip(*batches[first : first + step], strict=True)
         timed = [each.timed(inputs) for each in candidates]
         for turn in range(TURNS):
-            for candidate, clock in zip(candidates, timed, strict=True):
-                answers = clock.turn(watch)
+            for candidate, one in zip(candidates, timed, strict=True):
+                answers = one.turn(watch)
                 for found, right in zip(answers, labels, strict=True) if not turn else ():
                     candidate.note(found, right)
-        for candidate, clock in zip(candidates, timed, strict=True):
-            candidate.seconds += clock.by_batch.sum(axis=1).tolist()
+        for candidate, one in zip(candidates, timed, strict=True):
+            candidate.seconds += one.by_batch.sum(axis=1).tolist()
         if time.perf_counter() - start > seconds:
             break
 
