@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from offramp import check
 from offramp.costs import Costs
 from offramp.errors import ConfigError, LedgerError, NetworkError, SplitError
 from offramp.ledger import Ledger
@@ -94,7 +95,8 @@ def record(  # noqa: PLR0913 - all but the first three by name
         >>> record(network, data, split="val", progress=False)
         Ledger(split='val', 20 samples, 4 exits, 10 classes, macs costs)
     """
-    _check_settings(dtype, batch_size)
+    check.one_of("dtype", dtype, _DTYPES)
+    check.whole("batch_size", batch_size, 1)
     if not isinstance(network, nn.Module):
         return network.record(data, split, batch_size)
     samples = Samples.of(data)
@@ -193,13 +195,6 @@ def _rows_of(dataset: Any, ledger: Ledger) -> list[int]:  # noqa: ANN401
             f"ledger, such as {missing[0]!r}: record the teacher on the same data"
         )
     return [rows[str(sample)] for sample in ids]
-
-
-def _check_settings(dtype: str, batch_size: int) -> None:
-    if dtype not in _DTYPES:
-        raise ConfigError(f"`dtype` must be float16 or float32, got {dtype!r}")
-    if batch_size < 1:
-        raise ConfigError(f"`batch_size` must be at least 1, got {batch_size}")
 
 
 def _split(samples: Samples, split: str | None) -> str:

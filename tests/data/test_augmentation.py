@@ -194,7 +194,7 @@ def test_resizing_enlarges():
         ({"flip": 1.5}, r"`flip` must lie in \[0, 1\], got 1.5"),
         ({"mixup": 0.7, "cutmix": 0.6}, r"`mixup` \+ `cutmix` must be at most 1, got 0.7 \+ 0.6"),
         ({"resize": (1.2, 0.8)}, "`resize` must be 0 < smallest <= largest"),
-        ({"alpha": 0}, "`alpha` must be positive, got 0"),
+        ({"alpha": 0}, "`alpha` must be above 0, got 0"),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):

@@ -79,12 +79,18 @@ def test_load_gives_the_embedded_digits_with_other_sizes():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: cluttered_digits(sizes={"val": 0}), "`sizes` are at least 1 for each of train"),
-        (lambda: cluttered_digits(image_size=4), "`image_size` must be at least 8 .* got 4"),
-        (lambda: Difficulty(undecidable=2), r"`undecidable` is a share .* \[0, 1\], got 2"),
-        (lambda: mixture(sizes={"dev": 3}), "`sizes` are at least 1 for each of train"),
-        (lambda: Mixture(torch.zeros(2, 2), 1.0), r"`centres` must be \[K, J, D\]"),
-        (lambda: Mixture(torch.zeros(2, 2, 2), 0.0), "`std` positive, got .* and 0.0"),
+        (
+            lambda: cluttered_digits(sizes={"val": 0}),
+            "`val` must be a whole number of at least 1, got 0",
+        ),
+        (
+            lambda: cluttered_digits(image_size=4),
+            "`image_size` must be a whole number of at least 8, got 4",
+        ),
+        (lambda: Difficulty(undecidable=2), r"`undecidable` must lie in \[0, 1\], got 2"),
+        (lambda: mixture(sizes={"dev": 3}), "`sizes` must be one of train, held_out, val, test"),
+        (lambda: Mixture(torch.zeros(2, 2), 1.0), r"`centres` must have the shape \[K, J, D\]"),
+        (lambda: Mixture(torch.zeros(2, 2, 2), 0.0), "`std` must be above 0, got 0.0"),
     ],
 )
 def test_impossible_settings_are_refused(make, message):

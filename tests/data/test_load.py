@@ -389,7 +389,9 @@ def test_an_unknown_name_is_refused_with_a_guess(monkeypatch):
 
 
 def test_a_size_of_no_pixels_is_refused(image_folder):
-    with pytest.raises(ConfigError, match="`image_size` is a number of pixels, at least 1, got 0"):
+    with pytest.raises(
+        ConfigError, match="`image_size` must be a whole number of at least 1, got 0"
+    ):
         load(str(image_folder), image_size=0)
 
 
@@ -444,7 +446,7 @@ def test_images_are_cut_to_their_middle():
 
 
 def test_an_unknown_way_with_broken_images_is_refused():
-    with pytest.raises(ConfigError, match="`on_corrupt` must be 'raise' or 'skip', got 'ignore'"):
+    with pytest.raises(ConfigError, match="`on_corrupt` must be one of raise, skip, got 'ignore'"):
         load("mixture", on_corrupt="ignore")
 
 

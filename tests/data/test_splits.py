@@ -44,7 +44,7 @@ def test_too_large_splits_are_refused():
 
 
 def test_a_size_below_one_is_refused():
-    with pytest.raises(ConfigError, match="`val` is a number of samples, at least 1, got 0"):
+    with pytest.raises(ConfigError, match="`val` must be a whole number of at least 1, got 0"):
         load("mixture", val=0)
 
 

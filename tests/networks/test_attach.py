@@ -214,8 +214,14 @@ def test_impossible_exits_say_what_to_do(at, message):
         (lambda: build("vit-mini", 10, 36, patch_size=6), "patch size must be 1, 2, 4, ..."),
         (lambda: build("efficientnet-b0", 10, 16), "must be at least 32, got 16"),
         (lambda: build("msdnet", 10, 30), "`image_size` must be a multiple of 4, got 30"),
-        (lambda: build("msdnet", 10, 32, step_mode="odd"), "must be `even` or `lin_grow`"),
-        (lambda: build("msdnet", 10, 32, blocks=0), "`blocks` must be at least 1, got 0"),
+        (
+            lambda: build("msdnet", 10, 32, step_mode="odd"),
+            "`step_mode` must be one of even, lin_grow",
+        ),
+        (
+            lambda: build("msdnet", 10, 32, blocks=0),
+            "`blocks` must be a whole number of at least 1, got 0",
+        ),
         (lambda: build("msdnet", 10, 32, factors=(1, 3), growth=5), "must be even, got 5"),
         (lambda: build("convnet", 10, 32, head="oracle"), "`head` must be one of pooled-linear"),
         (lambda: build("convnet", 10, 32, head="cls-token"), r"`cls-token` reads tokens"),

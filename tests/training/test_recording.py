@@ -121,9 +121,17 @@ def test_impossible_requests_are_named(convnet, data):
     images, labels = data.tensors
     for error, settings, message in (
         (SplitError, {}, "the data do not say which split they are"),
-        (ConfigError, {"split": "val", "dtype": "int8"}, "`dtype` must be float16 or float32"),
+        (
+            ConfigError,
+            {"split": "val", "dtype": "int8"},
+            "`dtype` must be one of float16, float32",
+        ),
         (ConfigError, {"split": "val", "precision": "int8"}, "`precision` must be auto, float32"),
-        (ConfigError, {"split": "val", "batch_size": 0}, "`batch_size` must be at least 1"),
+        (
+            ConfigError,
+            {"split": "val", "batch_size": 0},
+            "`batch_size` must be a whole number of at least 1",
+        ),
     ):
         with pytest.raises(error, match=message):
             record(convnet, data, progress=False, **settings)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from offramp import check
 from offramp.errors import ConfigError
 
 
@@ -59,8 +60,7 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         for name in ("crop", "contrast", "erasing", "mixup", "cutmix", "flip"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"`{name}` must lie in [0, 1], got {getattr(self, name)}")
+            check.within(name, getattr(self, name), 0, 1)
         if self.mixup + self.cutmix > 1:
             raise ConfigError(
                 "an image is mixed in one way: `mixup` + `cutmix` must be at most 1, got "
@@ -68,8 +68,7 @@ class Augmentation:
             )
         if not 0 < self.resize[0] <= self.resize[1]:
             raise ConfigError(f"`resize` must be 0 < smallest <= largest, got {self.resize}")
-        if self.alpha <= 0:
-            raise ConfigError(f"`alpha` must be positive, got {self.alpha}")
+        check.positive("alpha", self.alpha)
 
     @classmethod
     def none(cls) -> "Augmentation":

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from offramp import check
 from offramp.data.decoding import Normalization
 from offramp.data.images import ImageData
 from offramp.data.splits import SPLITS, Splits, shuffled, with_default_sizes
-from offramp.errors import ConfigError
 
 CLASSES = 10
 CANVAS = 20  # pixels
@@ -52,10 +52,7 @@ class Difficulty:
 
     def __post_init__(self) -> None:
         for name in ("coloured", "undecidable"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(
-                    f"`{name}` is a share and must lie in [0, 1], got {getattr(self, name)}"
-                )
+            check.within(name, getattr(self, name), 0, 1)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -99,8 +96,7 @@ def cluttered_digits(
         torch.Size([3, 20, 20])
     """
     sizes = with_default_sizes(sizes, SIZES)
-    if image_size < 8:
-        raise ConfigError(f"`image_size` must be at least 8 for digits of 8 px, got {image_size}")
+    check.whole("image_size", image_size, 8)  # the pixels of a digit
     from sklearn.datasets import load_digits  # here, to keep `import offramp` light
 
     bunch = load_digits()

@@ -1,10 +1,11 @@
-"""`load`: the four disjoint splits of a data set by name; and `Source`, which data a run uses."""
+"""`load`: the four disjoint splits of a data set by name."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import torch
 
+from offramp import check
 from offramp.data.catalog import EMBEDDED, Entry, find_official
 from offramp.data.decoding import Decoder, Tokenizer, find_tokenizer
 from offramp.data.digits import CANVAS, cluttered_digits
@@ -68,10 +69,9 @@ def load(
         >>> inputs.shape, len(splits.held_out), splits.held_out.sample_ids[0]
         (torch.Size([3, 20, 20]), 500, 'held_out-0')
     """
-    if on_corrupt not in ("raise", "skip"):
-        raise ConfigError(f"`on_corrupt` must be 'raise' or 'skip', got {on_corrupt!r}")
-    if image_size is not None and image_size < 1:
-        raise ConfigError(f"`image_size` is a number of pixels, at least 1, got {image_size}")
+    check.one_of("on_corrupt", on_corrupt, ("raise", "skip"))
+    if image_size is not None:
+        check.whole("image_size", image_size, 1)
     if name in EMBEDDED:
         if domain is not None:
             raise ConfigError(_no_domains(name))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from offramp import check
 from offramp.data.splits import SPLITS, LabelledData, Splits, with_default_sizes
-from offramp.errors import ConfigError
 
 SIZES = {"train": 4_000, "held_out": 2_000, "val": 2_000, "test": 4_000}
 
@@ -32,11 +32,8 @@ class Mixture:
     std: float
 
     def __post_init__(self) -> None:
-        if self.centres.ndim != 3 or self.std <= 0:
-            raise ConfigError(
-                "`centres` must be [K, J, D] and `std` positive, got "
-                f"{list(self.centres.shape)} and {self.std}"
-            )
+        check.shape("centres", self.centres, "K", "J", "D")
+        check.positive("std", self.std)
 
     @classmethod
     def random(

@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from offramp.errors import ConfigError, FileFormatError, SplitError
+from offramp import check
+from offramp.errors import FileFormatError, SplitError
 from offramp.storage import write_text
 
 
@@ -183,20 +184,20 @@ class Splits(Mapping[str, Data]):
 def checked_sizes(held_out: int | None, val: int | None) -> dict[str, int]:
     """The sizes that were asked for; below one they raise `ConfigError`."""
     wanted = {"held_out": held_out, "val": val}
-    for name, size in wanted.items():
-        if size is not None and size < 1:
-            raise ConfigError(f"`{name}` is a number of samples, at least 1, got {size}")
-    return {name: size for name, size in wanted.items() if size is not None}
+    given = {name: size for name, size in wanted.items() if size is not None}
+    for name, size in given.items():
+        check.whole(name, size, 1)
+    return given
 
 
 def with_default_sizes(
     sizes: Mapping[str, int] | None, default: Mapping[str, int]
 ) -> dict[str, int]:
-    """The sizes of all four splits; those below one, and unknown splits, raise `ConfigError`."""
-    found = {**default, **(sizes or {})}
-    if min(found.values()) < 1 or set(found) != set(SPLITS):
-        raise ConfigError(f"`sizes` are at least 1 for each of {', '.join(SPLITS)}, got {found}")
-    return found
+    """The sizes of all four splits; a size below one, or another split, raises `ConfigError`."""
+    for split, size in (sizes or {}).items():
+        check.one_of("sizes", split, SPLITS)
+        check.whole(split, size, 1)
+    return {**default, **(sizes or {})}
 
 
 def assign_splits(ids: Sequence[str], sizes: Mapping[str, int], seed: int) -> dict[str, list[int]]:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from offramp import check
 from offramp.errors import NetworkError
 from offramp.networks.architectures.blocks import (
     SMALL_IMAGE,
@@ -131,11 +132,9 @@ class MSDNetShape:
     reduction: float = 0.5  # share of channels kept where a scale is dropped; 0 for no transition
 
     def __post_init__(self) -> None:
-        if self.step_mode not in ("even", "lin_grow"):
-            raise NetworkError(f"`step_mode` must be `even` or `lin_grow`, got {self.step_mode!r}")
+        check.one_of("step_mode", self.step_mode, ("even", "lin_grow"), NetworkError)
         for name in ("blocks", "step", "base", "width", "growth"):
-            if getattr(self, name) < 1:
-                raise NetworkError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+            check.whole(name, getattr(self, name), 1, NetworkError)
         if any(self.growth * factor % 2 for factor in self.factors[1:]):
             raise NetworkError(
                 "half of what a scale grows by comes from the next finer scale: `growth` times "
