@@ -482,7 +482,7 @@ def _check_name(network: str) -> None:
 
 
 def _objective(name: str, weights: str | None) -> "Objective":
-    from offramp.training.train import find_objective
+    from offramp.training.objectives import find_objective
 
     if weights is None:
         return find_objective(name)

@@ -1,19 +1,25 @@
 """Training networks with exits: one loop, one small class per training method."""
 
-from offramp.training.config import RECIPES, Recipe, TrainConfig
-from offramp.training.history import TrainHistory
-from offramp.training.objectives import (
-    Distillation,
-    GradientEquilibrium,
-    Joint,
-    LastExit,
-    Objective,
-    Phase,
-    ZeroTimeWaste,
-    exit_losses,
-)
-from offramp.training.teacher import Teacher
-from offramp.training.train import OBJECTIVES, train
+from typing import TYPE_CHECKING
+
+from offramp.lazy import import_when_asked
+
+if TYPE_CHECKING:
+    from offramp.training.config import RECIPES, Recipe, TrainConfig
+    from offramp.training.history import TrainHistory
+    from offramp.training.objectives import (
+        OBJECTIVES,
+        Distillation,
+        GradientEquilibrium,
+        Joint,
+        LastExit,
+        Objective,
+        Phase,
+        ZeroTimeWaste,
+        exit_losses,
+    )
+    from offramp.training.teacher import Teacher
+    from offramp.training.train import train
 
 __all__ = [
     "OBJECTIVES",
@@ -32,3 +38,24 @@ __all__ = [
     "exit_losses",
     "train",
 ]
+
+import_when_asked(
+    __name__,
+    {
+        "Distillation": "objectives",
+        "GradientEquilibrium": "objectives",
+        "Joint": "objectives",
+        "LastExit": "objectives",
+        "OBJECTIVES": "objectives",
+        "Objective": "objectives",
+        "Phase": "objectives",
+        "RECIPES": "config",
+        "Recipe": "config",
+        "Teacher": "teacher",
+        "TrainConfig": "config",
+        "TrainHistory": "history",
+        "ZeroTimeWaste": "objectives",
+        "exit_losses": "objectives",
+        "train": "train",
+    },
+)

@@ -1,14 +1,17 @@
-"""`TrainConfig`: how to train; its defaults, the recipes and the learning rate by network."""
+"""`TrainConfig`: how to train; its defaults, the recipes and the learning rate by network.
+
+Without torch: the command line makes its options of these.
+"""
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from offramp import check
 from offramp.machine import PRECISIONS, AutoPrecision
 from offramp.networks.inputs import TextInput
-from offramp.networks.network import EarlyExitNetwork
+
+if TYPE_CHECKING:
+    from offramp.networks.network import EarlyExitNetwork
 
 # What may differ between the two halves of an interrupted run without changing its result.
 HARMLESS = ("checkpoint_seconds", "device", "tensorboard", "workers")
@@ -126,7 +129,7 @@ class TrainConfig:
 
 
 def default_learning_rate(
-    network: EarlyExitNetwork, config: TrainConfig, freeze_backbone: bool = False
+    network: "EarlyExitNetwork", config: TrainConfig, freeze_backbone: bool = False
 ) -> float:
     """The learning rate where none is given.
 
@@ -144,10 +147,12 @@ def default_learning_rate(
         >>> default_learning_rate(build("convnet", num_classes=4, image_size=8), TrainConfig())
         0.01
     """
+    from torch.nn import LayerNorm
+
     if isinstance(network.inputs, TextInput) and not freeze_backbone:
         return 1e-4
     if network.is_new:
-        is_transformer = any(isinstance(each, nn.LayerNorm) for each in network.modules())
+        is_transformer = any(isinstance(each, LayerNorm) for each in network.modules())
         return 1e-3 if is_transformer else 1e-2
     return 5e-4 if config.head_rate > 1 else 1e-3
 

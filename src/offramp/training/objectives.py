@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from offramp import check
 from offramp.errors import ConfigError
@@ -77,9 +76,7 @@ class Objective:
 
     def describe(self) -> dict[str, Any]:
         """Name and settings, as JSON values."""
-        settings: dict[str, Any] = {}
-        if is_dataclass(self) and not isinstance(self, type):
-            settings = asdict(self)
+        settings = asdict(self) if is_dataclass(self) and not isinstance(self, type) else {}
         return {"name": self.name, **settings}
 
 
@@ -96,7 +93,7 @@ class PlainObjective(Objective):
 
 
 def exit_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of every exit, mean over the samples, in float32.
+    """Cross-entropy `[M]` of every exit, mean over the samples, in float32.
 
     Every exit is trained on the same targets: soft ones, as Mixup and CutMix make them, hold for
     all exits, since all of them see the same mixed input.
@@ -104,9 +101,6 @@ def exit_losses(logits: Tensor, targets: Tensor) -> Tensor:
     Args:
         logits: `[N, M, K]`.
         targets: Classes `[N]`, or probabilities `[N, K]`.
-
-    Returns:
-        `[M]`.
 
     Example:
         >>> logits = torch.zeros(2, 3, 4)
@@ -129,11 +123,7 @@ def exit_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def weighted_sum(losses: Tensor, weights: Sequence[float] | None) -> Tensor:
-    """Sum of the exits' losses `[M]`, each times its weight if there are weights.
-
-    Raises:
-        ConfigError: The number of weights is not that of the exits.
-    """
+    """Sum of the exits' losses `[M]`, each times its weight if there are weights."""
     if weights is None:
         return losses.sum()
     check.same_length("weights", weights, losses, "exit")
@@ -141,11 +131,7 @@ def weighted_sum(losses: Tensor, weights: Sequence[float] | None) -> Tensor:
 
 
 def checked_weights(weights: object) -> tuple[float, ...] | None:
-    """Weights as a tuple of floats that are not negative and not all zero.
-
-    Raises:
-        ConfigError: They are not.
-    """
+    """Weights as a tuple of floats; a `ConfigError` if one is negative, or all are zero."""
     if weights is None:
         return None
     try:
@@ -165,7 +151,6 @@ class Joint(Objective):
         weights: `[M]`, how much each exit counts; all alike by default.
 
     Example:
-        >>> import torch
         >>> Joint()(torch.zeros(2, 3, 4), torch.tensor([0, 1]))
         tensor(4.1589)
         >>> Joint(weights=[0, 0, 1])(torch.zeros(2, 3, 4), torch.tensor([0, 1]))
@@ -224,17 +209,6 @@ class GradientEquilibrium(Joint):
         return torch.stack(logits, 1)
 
 
-class _Scale(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, factor: float) -> Tensor:  # noqa: ANN401
-        ctx.factor = factor
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0] * ctx.factor, None  # type: ignore[attr-defined]
-
-
 def scale_gradient(state: State, factor: float) -> State:
     """The same state, through which gradients flow back times `factor`.
 
@@ -246,10 +220,10 @@ def scale_gradient(state: State, factor: float) -> State:
     """
 
     def scale(leaf: Tensor) -> Tensor:
-        if not leaf.is_floating_point():
-            return leaf
-        scaled: Tensor = _Scale.apply(leaf, factor)  # type: ignore[no-untyped-call]
-        return scaled
+        same = leaf.view_as(leaf)
+        if same.requires_grad:
+            same.register_hook(lambda gradient: gradient * factor)
+        return same
 
     result: State = map_leaves(scale, state)
     return result
@@ -312,7 +286,7 @@ class Distillation(Objective):
         taught = exit_losses(logits[:, :-1] / warm, (teacher / warm).softmax(-1))  # [M - 1]
         earlier = (1 - self.share) * labelled[:-1] + self.share * warm**2 * taught
         losses = torch.cat([earlier, labelled[-1:]])
-        return weighted_sum(losses, checked_weights(self.weights))
+        return weighted_sum(losses, self.weights)
 
     def _grow(self, teacher: Tensor) -> None:
         surest = (teacher / self.temperature_).softmax(-1).amax(-1).mean()
@@ -335,7 +309,6 @@ class LastExit(Objective):
     """The cross-entropy of the last exit alone: how a backbone is trained without exits.
 
     Example:
-        >>> import torch
         >>> LastExit()(torch.zeros(2, 3, 4), torch.tensor([0, 1]))
         tensor(1.3863)
     """
@@ -349,8 +322,7 @@ class LastExit(Objective):
     def logits(self, network: EarlyExitNetwork, inputs: Any) -> Tensor:  # noqa: ANN401
         """Run the stages and the last head only, `[N, 1, K]`; all heads if the last reads them."""
         if reads_logits(network, network.num_exits - 1):
-            logits: Tensor = network(inputs)
-            return logits
+            return super().logits(network, inputs)
         state = network.begin(inputs)
         for exit_index in range(network.num_exits):
             state = network.advance(exit_index, state)
@@ -398,3 +370,30 @@ class ZeroTimeWaste(Objective):
 def reads_logits(network: EarlyExitNetwork, exit_index: int) -> bool:
     """Whether the head of an exit reads the logits of the exits before it."""
     return bool(getattr(network.heads[exit_index], "reads_logits", False))
+
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    each.name: each for each in (Joint, GradientEquilibrium, Distillation, ZeroTimeWaste)
+}
+
+
+def find_objective(objective: str | Objective | LossFunction) -> Objective:
+    """An objective by name, as it is, or from a function of `(logits, targets)`.
+
+    Raises:
+        ConfigError: An unknown name, or something that cannot be called.
+
+    Example:
+        >>> find_objective("joint")
+        Joint(weights=None)
+    """
+    if isinstance(objective, Objective):
+        return objective
+    if isinstance(objective, str) and objective in OBJECTIVES:
+        return OBJECTIVES[objective]()
+    if callable(objective):
+        return PlainObjective(objective)
+    raise ConfigError(
+        f"`objective` must be one of {', '.join(OBJECTIVES)}, an Objective, or a function of "
+        f"(logits, targets), got {objective!r}"
+    )

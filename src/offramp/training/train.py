@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from offramp.errors import ConfigError, FileFormatError, SplitError
+from offramp.errors import FileFormatError, SplitError
 from offramp.machine import describe_device, device_for, device_of, to_precision
 from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import Progress, showing
@@ -18,45 +18,10 @@ from offramp.training.config import TrainConfig, default_learning_rate
 from offramp.training.frozen import only_heads, training_only
 from offramp.training.history import HistoryWriter, TrainHistory
 from offramp.training.loop import AugmentFunction, PhaseRun, Run
-from offramp.training.objectives import (
-    Distillation,
-    GradientEquilibrium,
-    Joint,
-    LossFunction,
-    Objective,
-    Phase,
-    PlainObjective,
-    ZeroTimeWaste,
-)
+from offramp.training.objectives import LossFunction, Objective, Phase, find_objective
 from offramp.training.processes import Processes
 from offramp.training.samples import Samples
 from offramp.training.teacher import Teacher
-
-OBJECTIVES: dict[str, type[Objective]] = {
-    each.name: each for each in (Joint, GradientEquilibrium, Distillation, ZeroTimeWaste)
-}
-
-
-def find_objective(objective: str | Objective | LossFunction) -> Objective:
-    """An objective by name, as it is, or from a function of `(logits, targets)`.
-
-    Raises:
-        ConfigError: An unknown name, or something that cannot be called.
-
-    Example:
-        >>> find_objective("joint")
-        Joint(weights=None)
-    """
-    if isinstance(objective, Objective):
-        return objective
-    if isinstance(objective, str) and objective in OBJECTIVES:
-        return OBJECTIVES[objective]()
-    if callable(objective):
-        return PlainObjective(objective)
-    raise ConfigError(
-        f"`objective` must be one of {', '.join(OBJECTIVES)}, an Objective, or a function of "
-        f"(logits, targets), got {objective!r}"
-    )
 
 
 def train(  # noqa: PLR0913 - all but the first four by name
