@@ -105,6 +105,11 @@ def test_import_is_light():
     assert found.stdout.strip() == "[]"
 
 
+def test_settings_of_training_need_no_torch():
+    code = "import sys; from offramp import TrainConfig; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 PUBLIC = """
 Ledger Costs Policy Method Answer Scorer Corrector MaxProbability TemperatureScaling Guarantee
 evaluate compare auto advise certify attach build train TrainConfig record Runner OnnxRunner export

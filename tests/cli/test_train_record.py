@@ -66,7 +66,7 @@ def test_from_nothing_to_ledgers(app, tmp_path):
     call(app, f"record {run} --data mixture")
     ledgers = [Ledger.load(run / "ledgers" / name) for name in ("held_out", "val", "test")]
     assert [ledger.split for ledger in ledgers] == ["held_out", "val", "test"]
-    assert ledgers[0].dtype == torch.float16
+    assert ledgers[0].dtype == torch.float32
     assert len({ledger.network for ledger in ledgers}) == 1
 
 

@@ -76,7 +76,8 @@ class Objective:
 
     def describe(self) -> dict[str, Any]:
         """Name and settings, as JSON values."""
-        settings = asdict(self) if is_dataclass(self) and not isinstance(self, type) else {}
+        is_settled = is_dataclass(self) and not isinstance(self, type)
+        settings: dict[str, Any] = asdict(self) if is_settled else {}  # type: ignore[call-overload]
         return {"name": self.name, **settings}
 
 
