@@ -28,9 +28,9 @@ from offramp import machine
 from offramp.cli.app import app
 from offramp.data import Augmentation
 from offramp.errors import ConfigError
+from offramp.files import read_folder
 from offramp.networks.attach import stage_seconds
 from offramp.runtime import Runner
-from offramp.storage import read_folder
 from offramp.timing.bench import BenchConfig, bench
 from offramp.training import TrainConfig
 

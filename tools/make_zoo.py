@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from offramp.data.source import Source
+from offramp.files import write_text
 from offramp.ledger import Ledger
 from offramp.networks import EarlyExitNetwork
-from offramp.storage import write_text
 
 TARGET = Path(__file__).parents[1] / "src" / "offramp" / "zoo_data" / "cifar100"
 SIZES = {"held_out": 1_500, "val": 1_500, "test": 2_000}

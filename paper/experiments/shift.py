@@ -23,10 +23,10 @@ import offramp
 from offramp.data import ImageData, Splits, cluttered_digits
 from offramp.data.source import Source
 from offramp.evaluation import Outcome, evaluate
+from offramp.files import write_text
 from offramp.ledger import Ledger
 from offramp.methods import find_methods
 from offramp.networks import EarlyExitNetwork
-from offramp.storage import write_text
 from offramp_paper.corruptions import CORRUPTIONS, STRENGTHS, corrupted
 
 METHODS = ("baseline:smooth", "temperature:smooth", "eefp:smooth", "eefp-logistic", "break-even")

@@ -22,11 +22,11 @@ from offramp.answers import (
 from offramp.component import check_kind
 from offramp.errors import BudgetError, ConfigError, FileFormatError, PluginError
 from offramp.extras import PAPER_METHODS, load_plugin, paper_command, plugin_origins
+from offramp.files import read_description, restore, write_description
 from offramp.hints import or_known
 from offramp.ledger import Ledger
 from offramp.names import TOP
 from offramp.policy import Policy
-from offramp.schema import restore
 from offramp.scorers import (
     BreakEven,
     Corrector,
@@ -37,7 +37,6 @@ from offramp.scorers import (
     Patience,
     Scorer,
 )
-from offramp.storage import read_description, write_description
 from offramp.thresholds import DEFAULT, PAPER
 from offramp.thresholds.tuning import threshold_method
 

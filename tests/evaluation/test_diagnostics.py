@@ -10,8 +10,8 @@ import torch
 from offramp import Corrector, MaxProbability, Method, Policy, compare, evaluate
 from offramp.evaluation import Comparison
 from offramp.evaluation.diagnostics import score_histograms
+from offramp.files import plain, restore
 from offramp.report.tables import comparison_tables
-from offramp.schema import plain, restore
 from offramp.scorers import Patience
 from offramp.targets import hopeless, oracle_accuracies, oracle_accuracy
 

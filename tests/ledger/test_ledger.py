@@ -231,7 +231,7 @@ def test_a_save_that_is_cut_off_leaves_the_old_ledger(tmp_path, monkeypatch):
     def cut_off(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("offramp.storage.json.dumps", cut_off)
+    monkeypatch.setattr("offramp.files.json.dumps", cut_off)
     with pytest.raises(KeyboardInterrupt):
         small(samples=4).save(tmp_path)
     assert len(Ledger.load(tmp_path)) == 6

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from offramp.errors import FileFormatError, MissingExtraError, NetworkError
+from offramp.files import kind_of
 from offramp.networks import EarlyExitNetwork, Head, attach, build, register_builder
 from offramp.networks.heads import LinearHead, Pool
 from offramp.networks.inputs import TensorInput
-from offramp.storage import kind_of
 
 
 @pytest.fixture

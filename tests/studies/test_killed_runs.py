@@ -7,7 +7,7 @@ import signal
 import pytest
 import torch
 
-from offramp import storage
+from offramp import files
 from offramp.studies import run
 
 # Each life is killed just before the first such file takes its place; the next one goes on.
@@ -26,14 +26,14 @@ DEATHS = (
 
 def live_until(study, folder, death):
     """Run the study in this process, and kill it at a certain write."""
-    replace = storage.Path.replace
+    replace = files.Path.replace
 
     def die(self, target):
         if target.relative_to(folder).match(death):
             os.kill(os.getpid(), signal.SIGKILL)
         return replace(self, target)
 
-    storage.Path.replace = die
+    files.Path.replace = die
     torch.set_num_threads(1)
     run(study, folder / "out", cache=folder / "cache", progress=False)
 

@@ -56,7 +56,7 @@ class Results(Console):
     def give(self, **values: Any) -> None:  # noqa: ANN401 - JSON values
         """Numbers and paths behind what is printed, for `--json` only."""
         if self.gathered is not None:
-            from offramp.schema import plain
+            from offramp.files import plain
 
             self.gathered |= {name: plain(value) for name, value in values.items()}
 

@@ -23,8 +23,8 @@ from offramp.cli.options import (
     split_names,
 )
 from offramp.errors import ConfigError
+from offramp.files import check_fresh, check_target
 from offramp.names import CANDIDATES, GROUPS, LOSSES
-from offramp.storage import check_fresh, check_target
 
 if TYPE_CHECKING:
     from offramp.evaluation import Comparison, Outcome

@@ -8,7 +8,6 @@ from rich.filesize import decimal
 
 from offramp.cli.console import out
 from offramp.cli.options import there
-from offramp.storage import verify
 
 
 def inspect_command(
@@ -43,6 +42,8 @@ def verify_command(
     compared too, but for tensors above 1 GiB, which only this command reads as a whole. The exit
     code is 1 if anything is damaged.
     """
+    from offramp.report.inspect import verify
+
     found = [file for folder in folders for file in verify(folder)]
     damaged = [file for file in found if file.damage is not None]
     unknown = [file for file in found if file.damage is None and not file.has_checksum]

@@ -13,6 +13,7 @@ import typer
 
 from offramp.cli.console import err
 from offramp.errors import ConfigError, FileFormatError
+from offramp.files import kind_of
 from offramp.hints import near_path
 from offramp.names import (
     DATA_SETS,
@@ -23,7 +24,6 @@ from offramp.names import (
     check_methods,
     plugins_known,
 )
-from offramp.storage import check_splits, kind_of
 
 if TYPE_CHECKING:
     from offramp.ledger import Ledger
@@ -123,6 +123,8 @@ def ledgers_there(path: Path) -> Path:
             "numpy.savez('logits.npz', logits=..., labels=..., costs=...)"
         )
     if path.is_dir() and kind_of(path) is None:
+        from offramp.ledger.files import check_splits
+
         check_splits(path, ("held_out", "val"))
     return path
 

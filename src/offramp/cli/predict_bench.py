@@ -28,8 +28,8 @@ from offramp.cli.options import (
 )
 from offramp.cli.train_record import load_network
 from offramp.errors import ConfigError
+from offramp.files import atomic_path, check_fresh, check_target
 from offramp.names import RUNTIMES
-from offramp.storage import atomic_path, check_fresh, check_target
 
 if TYPE_CHECKING:
     import torch

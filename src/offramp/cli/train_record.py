@@ -27,9 +27,9 @@ from offramp.cli.options import (
     there,
 )
 from offramp.errors import ConfigError
+from offramp.files import kind_of
 from offramp.hints import did_you_mean, or_known
 from offramp.names import ARCHITECTURES, AUGMENTATIONS, DATA_SETS, HEADS, OBJECTIVES, RECIPES
-from offramp.storage import kind_of
 
 if TYPE_CHECKING:
     from offramp.ledger import Ledger

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offramp.storage import write_text
+from offramp.files import write_text
 
 if TYPE_CHECKING:
     from offramp.data.splits import Splits

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from offramp import check
 from offramp.errors import FileFormatError, SplitError
-from offramp.storage import write_text
+from offramp.files import write_text
 
 
 def shuffled(ids: Sequence[str], seed: int) -> list[int]:

@@ -8,6 +8,7 @@ import scipy
 import torch
 from torch import Tensor
 
+from offramp.files import Number
 from offramp.metrics import ece_bins
 from offramp.replay import Replay, accuracy_at
 from offramp.scorers import Scorer
@@ -28,9 +29,9 @@ class Interval:
             that decide alike still differ by the few MACs of one of them.)
     """
 
-    value: float
-    low: float
-    high: float
+    value: Number
+    low: Number
+    high: Number
     is_clear: bool
 
     @classmethod

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from offramp.errors import ConfigError
+from offramp.files import plain
 from offramp.ledger import Ledger
 from offramp.metrics import Floats, augrc, ece, eefp
 from offramp.policy import Policy
 from offramp.replay import Replay
-from offramp.schema import plain
 from offramp.scorers import Scorer
 
 Numbers = TypeVar("Numbers", bound=np.ndarray[Any, Any])

@@ -11,9 +11,9 @@ from offramp.evaluation.diagnostics import Diagnostics
 from offramp.evaluation.outcome import ExitMetrics
 from offramp.evaluation.references import References
 from offramp.extras import require
+from offramp.files import Number, plain, restore
 from offramp.methods import Plan
 from offramp.replay import Curve
-from offramp.schema import plain, restore
 
 RIVALS = ("baseline", "temperature")
 """Methods that every other one is compared with, where they take part."""
@@ -29,7 +29,7 @@ SMALL_GAIN = 0.005
 class Figure:
     """One number of a table."""
 
-    value: float  # mean over seeds
+    value: Number  # mean over seeds
     spread: float | None = None  # standard deviation over seeds; None where the fit is not random
     # for an accuracy at a budget that the method does not reach: the nearest cost
     cost: float | None = None
@@ -51,7 +51,7 @@ class MethodResult:
     diagnostics: Diagnostics  # of the first seed
     # time to fit, tune and measure all seeds; methods that differ in their thresholds only are
     # fitted once, which counts for the first
-    seconds: float = float("nan")
+    seconds: Number = float("nan")
     # by rival (`baseline`, `temperature`; `pair-mix` for cascades) and column
     differences: dict[str, dict[str, Interval]] = field(default_factory=dict)
 

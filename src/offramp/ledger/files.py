@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from offramp.errors import ConfigError, FileFormatError
+from offramp.files import kind_of
 from offramp.hints import near_path
 from offramp.ledger.ledger import Ledger, Partition
 from offramp.ledger.sanity import warn_of_oddities
-from offramp.storage import check_splits, kind_of, split_file
 
 
 class Cut(NamedTuple):
@@ -71,3 +71,29 @@ def has_ledger(path: str | Path, split: str) -> bool:
     """Whether `load_ledgers` would find this split; a single ledger has them all."""
     path = Path(path)
     return path.is_file() or kind_of(path) == "ledger" or split_file(path, split) is not None
+
+
+def split_file(folder: Path, split: str) -> Path | None:
+    """The ledger of a split in a folder: a folder or a file of its name; None without one."""
+    candidates = (folder / f"{split}{end}" for end in ("", ".npz", ".jsonl", ".parquet"))
+    return next((place for place in candidates if place.exists()), None)
+
+
+def check_splits(folder: Path, splits: Sequence[str]) -> None:
+    """Raise `FileFormatError` unless a folder has a ledger of each of these splits.
+
+    The message says where they are, if they are one folder further down, as in that of a run.
+    """
+    missing = [split for split in splits if split_file(folder, split) is None]
+    if not missing:
+        return
+    looked = ", ".join(f"{split}/ or {split}.npz" for split in missing)
+    below = [
+        each
+        for each in sorted(folder.iterdir())
+        if each.is_dir() and all(split_file(each, split) for split in splits)
+    ]
+    hint = f"; did you mean {below[0]}?" if below else ""
+    if not hint and (folder / "network" / "network.json").is_file():
+        hint = f"; to record them from the network there: offramp record {folder}"
+    raise FileFormatError(f"{folder} lacks {looked}; a folder needs {', '.join(splits)}{hint}")

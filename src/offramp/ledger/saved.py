@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
 from offramp.batch_times import BatchTimes
 from offramp.costs import Costs
 from offramp.errors import FileFormatError, LedgerError
+from offramp.files import read_folder, restore, write_folder
 from offramp.ledger.arrays import bytes_to_ids, ids_to_bytes
 from offramp.ledger.npz import npz_costs, npz_network, read_npz
 from offramp.ledger.origin import SPLITS
 from offramp.ledger.tables import TABLES, has_answers, npz_answers, read_table
-from offramp.schema import restore
-from offramp.storage import read_folder, write_folder
 
 if TYPE_CHECKING:
     from offramp.ledger.ledger import Ledger

@@ -11,6 +11,7 @@ from torch import nn
 
 from offramp.errors import FileFormatError, NetworkError, OfframpError
 from offramp.extras import require
+from offramp.files import read_folder, restore, write_folder
 from offramp.networks.backbones import BackboneModules, find_layout, rebuild_backbone
 from offramp.networks.chain import chain
 from offramp.networks.heads import BackboneHead, Head
@@ -24,8 +25,6 @@ from offramp.networks.weights import (
     load_tensors,
     to_int8,
 )
-from offramp.schema import restore
-from offramp.storage import read_folder, write_folder
 
 FORMAT_VERSION = 1
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from offramp import check
 from offramp.errors import NetworkError
 from offramp.extras import require
+from offramp.files import atomic_path, check_target
 from offramp.networks.inputs import AnyInput, Inputs, TextInput, inputs_like
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State
@@ -33,7 +34,6 @@ from offramp.policy import Policy
 from offramp.progress import Progress, showing
 from offramp.runtime.ladder import open_exits
 from offramp.runtime.runner import network_of, val_samples
-from offramp.storage import atomic_path, check_target
 
 OPSET = 20
 AGREEMENT = 1e-3  # largest difference of outputs, relative to 1 + their size

@@ -14,9 +14,9 @@ import numpy as np
 
 from offramp.arrays import Array
 from offramp.errors import FileFormatError
+from offramp.files import read_description, write_description
 from offramp.networks.inputs import Inputs
 from offramp.runtime.ladder import PreparedPoint, open_exits
-from offramp.storage import read_description, write_description
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import rounded_up
 

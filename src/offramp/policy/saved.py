@@ -24,11 +24,10 @@ from offramp.errors import (
     NotFittedError,
 )
 from offramp.extras import installed_version
+from offramp.files import check_tensors, read_folder, restore, write_folder
 from offramp.policy.uses import SplitUse
 from offramp.replay import try_out
-from offramp.schema import check_tensors, restore
 from offramp.scorers import Scorer
-from offramp.storage import read_folder, write_folder
 from offramp.thresholds.points import OperatingPoints
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from typing import Any
 
 from offramp.errors import MissingExtraError
 from offramp.extras import require
+from offramp.files import read_json, restore, write_text
 from offramp.report.figures import look_of, save_figure
 from offramp.report.sections import Section
 from offramp.report.tables import Cell, ResultTable, cells
-from offramp.schema import restore
-from offramp.storage import read_json, write_text
 from offramp.timing.bench import WITHOUT, BenchRow
 from offramp.timing.profile import Profile
 

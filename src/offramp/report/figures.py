@@ -12,8 +12,8 @@ from offramp.evaluation.bootstrap import Interval
 from offramp.evaluation.columns import accuracy_key
 from offramp.evaluation.results import RIVALS, Comparison, MethodResult
 from offramp.extras import require
+from offramp.files import atomic_path
 from offramp.metrics import Floats
-from offramp.storage import atomic_path
 
 # Okabe and Ito's colours, which people with colour blindness can tell apart, for a light and for
 # a dark background.

@@ -9,12 +9,11 @@ from typing import Any
 
 from offramp.errors import FileFormatError, MissingExtraError
 from offramp.evaluation.results import Comparison
+from offramp.files import read_json, restore, write_text
 from offramp.report.figures import plot_comparison, plot_gains
 from offramp.report.page import write_page
 from offramp.report.sections import Section
 from offramp.report.tables import comparison_tables, tidy_csv
-from offramp.schema import restore
-from offramp.storage import read_json, write_text
 
 
 def write_comparison(

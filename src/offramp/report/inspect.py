@@ -1,10 +1,21 @@
 """Describe what offramp has written: ledgers, policies, networks, exports, folders of ledgers."""
 
 import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from offramp.errors import FileFormatError
 from offramp.evaluation.references import fixed_exits, heads_correct
+from offramp.files import (
+    KINDS,
+    check_content,
+    check_inside,
+    check_size,
+    kind_of,
+    read_folder,
+    read_json,
+)
 from offramp.ledger import Ledger
 from offramp.ledger.origin import SPLITS
 from offramp.networks import EarlyExitNetwork, count_macs
@@ -13,7 +24,6 @@ from offramp.onnx.manifest import Manifest
 from offramp.policy import Policy
 from offramp.report.clock import profile_table
 from offramp.report.tables import ResultTable, cells, quantity
-from offramp.storage import kind_of, read_folder
 from offramp.targets import hopeless
 from offramp.timing.profile import Profile
 
@@ -243,3 +253,78 @@ def _export(path: Path) -> list[ResultTable]:
 
 def _facts(title: str, facts: dict[str, str]) -> ResultTable:
     return ResultTable("facts", title, ["", ""], [cells(*pair) for pair in facts.items()])
+
+
+class Verified(NamedTuple):
+    """A file that was compared with its checksum."""
+
+    path: Path
+    size: int  # in bytes; 0 where it is missing
+    damage: str | None  # None where it is as it was written
+    has_checksum: bool = True  # where not, only the size was compared
+
+
+def verify(folder: str | Path) -> Iterator[Verified]:
+    """Compare all files below a folder with the checksums that were written with them.
+
+    Tensors of ledgers, policies, networks and checkpoints, graphs of exports, and the cached
+    results of studies, of any size.
+
+    Raises:
+        FileFormatError: It is no folder, or nothing below it was written by offramp.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import mkdtemp
+        >>> from offramp import synthetic
+        >>> folder = synthetic.ledgers(seed=0)["val"].save(Path(mkdtemp()))
+        >>> [(file.path.suffix, file.damage) for file in verify(folder)]
+        [('.safetensors', None)]
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        reason = "is a file, and verify looks through folders" if folder.exists() else "is missing"
+        raise FileFormatError(f"{folder} {reason}")
+    descriptions = [path for path in sorted(folder.rglob("*.json")) if path.name in _DESCRIPTIONS]
+    if not descriptions:
+        raise FileFormatError(f"nothing in {folder} was written by offramp with a checksum")
+    named: dict[Path, dict[str, Any]] = {}
+    for path in descriptions:
+        try:
+            entries = list(_named_in(read_json(path)))
+        except FileFormatError as error:
+            yield Verified(path, path.stat().st_size, str(error))
+            continue
+        for entry in entries:
+            # What a step of a study has written is named twice, and has its checksum once.
+            place = path.parent / entry["file"]
+            named[place] = {"folder": path.parent, **named.get(place, {}), **entry}
+    for path, entry in named.items():
+        yield _verified(path, entry)
+
+
+_DESCRIPTIONS = {f"{kind}.json" for kind in (*KINDS, "checkpoint", "done")}
+
+
+def _named_in(value: object) -> Iterator[dict[str, Any]]:
+    """Every object in a description that names a file, a size and perhaps a checksum."""
+    if isinstance(value, dict):
+        if isinstance(value.get("file"), str) and "bytes" in value:
+            yield value
+        else:
+            for item in value.values():
+                yield from _named_in(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _named_in(item)
+
+
+def _verified(path: Path, entry: Mapping[str, Any]) -> Verified:
+    size = path.stat().st_size if path.is_file() else 0
+    try:
+        check_inside(path, entry["folder"])
+        check_size(path, entry)
+        check_content(path, entry)
+    except FileFormatError as error:
+        return Verified(path, size, str(error))
+    return Verified(path, size, None, "sha256" in entry)

@@ -14,10 +14,9 @@ from typing import Any
 
 from offramp.evaluation.results import Comparison, MethodResult
 from offramp.extras import require
+from offramp.files import plain, write_text
 from offramp.report.figures import PALETTE, Look, curve_band, exit_band, look_of, shown_first
 from offramp.report.sections import Section, groups_of, svg_url, view_of
-from offramp.schema import plain
-from offramp.storage import write_text
 
 EXIT_FIGURES = ("accuracy", "ece", "eefp", "augrc", "nll")
 PLOTTED = ("ece", "eefp", "augrc")

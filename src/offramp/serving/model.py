@@ -6,13 +6,13 @@ from pathlib import Path
 
 from offramp.data.source import Source
 from offramp.errors import ConfigError, FileFormatError
+from offramp.files import kind_of
 from offramp.hints import near_path
 from offramp.networks.inputs import Inputs, TextInput
 from offramp.onnx.manifest import Manifest
 from offramp.onnx.runner import OnnxRunner
 from offramp.runtime.engine import StagedRunner
 from offramp.serving.images import ImageReader, images_of_run, takes_image_files
-from offramp.storage import kind_of
 
 
 def network_folder(run: str | Path) -> Path:

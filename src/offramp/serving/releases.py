@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from offramp.errors import FileFormatError
+from offramp.files import write_text
 from offramp.serving.config import AppConfig
 from offramp.serving.model import Model
-from offramp.storage import write_text
 
 
 @dataclass(frozen=True)

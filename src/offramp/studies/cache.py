@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from offramp.storage import check_target, checksum, sweep, write_text
+from offramp.files import check_target, checksum, sweep, write_text
 
 try:
     import fcntl

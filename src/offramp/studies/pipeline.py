@@ -12,12 +12,11 @@ import numpy as np
 from offramp import zoo
 from offramp.data.catalog import VARIABLE
 from offramp.errors import ConfigError, DataError, FileFormatError
+from offramp.files import plain, read_json, restore, write_text
 from offramp.hints import or_known
 from offramp.ledger import Partition
 from offramp.ledger.files import load_ledgers
 from offramp.report import ResultTable, SampleStrip, Section
-from offramp.schema import plain, restore
-from offramp.storage import read_json, write_text
 from offramp.studies.analyses import ANALYSES
 from offramp.studies.cache import digest
 from offramp.studies.context import Context

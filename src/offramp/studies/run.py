@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from offramp.evaluation import Comparison
+from offramp.files import check_target, write_text
 from offramp.machine import describe_device, find_device
 from offramp.report import ResultTable, Section, write_comparison, write_page
-from offramp.storage import check_target, write_text
 from offramp.studies.cache import Cache, alone_in, declare_done, is_whole, read_done, versions
 from offramp.studies.context import Context
 from offramp.studies.paper import beside_paper, paper_tables

@@ -14,13 +14,13 @@ from torch.utils.data import DataLoader
 from offramp.data.augmentation import AUGMENTATIONS
 from offramp.errors import ConfigError
 from offramp.evaluation import Comparison, compare
+from offramp.files import write_text
 from offramp.ledger import Ledger
 from offramp.methods import Method, Plan, find_methods
 from offramp.networks import EarlyExitNetwork
 from offramp.record import record
 from offramp.report import read_comparison
 from offramp.scorers import Corrector
-from offramp.storage import write_text
 from offramp.studies.cache import Cache, digest, is_whole
 from offramp.studies.context import Context, make_network
 from offramp.studies.settings import (

@@ -19,14 +19,13 @@ from offramp.errors import (
     FileFormatError,
     OriginError,
 )
+from offramp.files import read_description, restore, write_description
 from offramp.ledger import Ledger
 from offramp.machine import describe_device, device_of, machine_name
 from offramp.networks.network import EarlyExitNetwork, check_has_exits
 from offramp.policy import Policy
 from offramp.progress import Progress, showing
 from offramp.replay import Price
-from offramp.schema import restore
-from offramp.storage import read_description, write_description
 from offramp.timing.probes import Probes, figures_of
 from offramp.timing.runners import check_runs, plain_policy, runner_of, sizes_in_time
 from offramp.timing.turns import Stopwatch, take_turns

@@ -20,9 +20,8 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from offramp.errors import ConfigError, FileFormatError
+from offramp.files import read_folder, restore, write_folder
 from offramp.networks.weights import distinct_tensors
-from offramp.schema import restore
-from offramp.storage import read_folder, write_folder
 from offramp.training.config import HARMLESS
 
 
@@ -148,7 +147,7 @@ class Checkpoints:
         where = f"{self.folder / 'checkpoint'} is not a complete checkpoint"
         found: _Description = restore(_Description, meta, where)
         self._check_command(found["command"])
-        return found["place"], dict(found["history"]), tensors
+        return found["place"], meta["history"], tensors
 
     def _check_command(self, before: Mapping[str, Any]) -> None:
         differences = [

@@ -9,8 +9,7 @@ from typing import Any
 
 from offramp.errors import FileFormatError
 from offramp.extras import require
-from offramp.schema import restore
-from offramp.storage import write_text
+from offramp.files import restore, write_text
 
 
 @dataclass

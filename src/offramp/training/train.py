@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from offramp.errors import FileFormatError, SplitError
+from offramp.files import sweep, write_text
 from offramp.machine import describe_device, device_for, device_of, to_precision
 from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import Progress, showing
-from offramp.storage import sweep, write_text
 from offramp.training.checkpoint import Checkpoints, Place, fill, kept_randomness, weights
 from offramp.training.config import TrainConfig, default_learning_rate
 from offramp.training.frozen import only_heads, training_only

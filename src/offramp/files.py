@@ -3,24 +3,30 @@
 The JSON is the commit point. Tensors are written first, under a fresh name, and the JSON that
 names them replaces the old one in a single rename, so that a reader sees the old folder or the
 new one and never a mixture. It also keeps a checksum of the tensors, so that a damaged file is
-noticed. Nothing that is read here can run code.
+noticed. Nothing that is read here can run code: `restore` makes values of annotated types of JSON,
+and of nothing else.
 """
 
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin
+
+import msgspec
+import numpy as np
 
 from offramp.errors import FileFormatError
 from offramp.hints import near_path
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 logger = logging.getLogger(__name__)
@@ -173,7 +179,7 @@ def read_folder(
     path = _tensor_path(folder, meta, links_into)
     is_checked = path.stat().st_size <= CHECKED_BYTES and "sha256" in meta["tensors"]
     if is_checked:
-        _check_content(path, meta["tensors"])
+        check_content(path, meta["tensors"])
     logger.debug(
         "reading a %s from %s (checksum %s)",
         kind,
@@ -187,42 +193,23 @@ def read_folder(
         raise FileFormatError(f"{path} is not a readable safetensors file: {error}") from None
 
 
-def split_file(folder: Path, split: str) -> Path | None:
-    """The ledger of a split in a folder: a folder or a file of its name; None without one."""
-    candidates = (folder / f"{split}{end}" for end in ("", ".npz", ".jsonl", ".parquet"))
-    return next((place for place in candidates if place.exists()), None)
-
-
-def check_splits(folder: Path, splits: Sequence[str]) -> None:
-    """Raise `FileFormatError` unless a folder has a ledger of each of these splits.
-
-    The message says where they are, if they are one folder further down, as in that of a run.
-    """
-    missing = [split for split in splits if split_file(folder, split) is None]
-    if not missing:
-        return
-    looked = ", ".join(f"{split}/ or {split}.npz" for split in missing)
-    below = [
-        each
-        for each in sorted(folder.iterdir())
-        if each.is_dir() and all(split_file(each, split) for split in splits)
-    ]
-    hint = f"; did you mean {below[0]}?" if below else ""
-    if not hint and (folder / "network" / "network.json").is_file():
-        hint = f"; to record them from the network there: offramp record {folder}"
-    raise FileFormatError(f"{folder} lacks {looked}; a folder needs {', '.join(splits)}{hint}")
-
-
 def read_json(path: Path) -> Any:  # noqa: ANN401 - whatever is there
     """Read a JSON file.
 
     Raises:
-        FileFormatError: It is no JSON, or nested too deeply.
+        FileFormatError: It is no JSON, nested too deeply, or has whole numbers beyond 64 bits.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), parse_int=_whole)
     except (ValueError, RecursionError) as error:  # also: no UTF-8, a number of 5,000 digits
         raise FileFormatError(f"{path} is not valid JSON: {error}") from None
+
+
+def _whole(digits: str) -> int:
+    number = int(digits)
+    if abs(number) >= 2**63:  # arrays and tensors count no further
+        raise ValueError(f"{number:.3g} is more than any count here")
+    return number
 
 
 def read_description(folder: Path, kind: str, version: int) -> dict[str, Any]:
@@ -254,7 +241,7 @@ def _tensor_path(folder: Path, meta: dict[str, Any], links_into: Path | None) ->
         raise FileFormatError(f"{folder} names no tensor file of its own, got {name!r}")
     path = folder / name
     check_inside(path, folder, links_into)
-    _check_size(path, entry)
+    check_size(path, entry)
     return path
 
 
@@ -272,7 +259,8 @@ def check_inside(path: Path, folder: Path, links_into: Path | None = None) -> No
         )
 
 
-def _check_size(path: Path, entry: Mapping[str, Any]) -> None:
+def check_size(path: Path, entry: Mapping[str, Any]) -> None:
+    """Raise `FileFormatError` unless a file is there, with as many bytes as were written."""
     if not path.is_file():
         raise FileFormatError(f"{path} is missing, though the description names it")
     if path.stat().st_size != entry.get("bytes"):
@@ -282,7 +270,8 @@ def _check_size(path: Path, entry: Mapping[str, Any]) -> None:
         )
 
 
-def _check_content(path: Path, entry: Mapping[str, Any]) -> None:
+def check_content(path: Path, entry: Mapping[str, Any]) -> None:
+    """Raise `FileFormatError` unless a file is what was written, by its checksum."""
     # Folders of older versions have no checksum.
     if "sha256" in entry and checksum(path) != entry["sha256"]:
         raise FileFormatError(
@@ -297,76 +286,147 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class Verified(NamedTuple):
-    """A file that was compared with its checksum."""
+# JSON has no NaN and no infinities: a float that may be one is written by `plain`, and read back
+# where its field says so.
+if TYPE_CHECKING:
+    Number: TypeAlias = float
+else:
 
-    path: Path
-    size: int  # in bytes; 0 where it is missing
-    damage: str | None  # None where it is as it was written
-    has_checksum: bool = True  # where not, only the size was compared
+    class Number(float):
+        """A float that may be NaN or infinite, as a field of what `restore` makes."""
 
 
-def verify(folder: str | Path) -> Iterator[Verified]:
-    """Compare all files below a folder with the checksums that were written with them.
-
-    Tensors of ledgers, policies, networks and checkpoints, graphs of exports, and the cached
-    results of studies, of any size.
-
-    Raises:
-        FileFormatError: It is no folder, or nothing below it was written by offramp.
+def plain(value: Any) -> Any:  # noqa: ANN401 - JSON is recursive
+    """Turn arrays and tensors into lists, NaN into None and infinities into text, for JSON.
 
     Example:
-        >>> from pathlib import Path
-        >>> from tempfile import mkdtemp
-        >>> from offramp import synthetic
-        >>> folder = synthetic.ledgers(seed=0)["val"].save(Path(mkdtemp()))
-        >>> [(file.path.suffix, file.damage) for file in verify(folder)]
-        [('.safetensors', None)]
+        >>> plain({"a": np.array([1.0, float("nan"), float("inf")])})
+        {'a': [1.0, None, 'inf']}
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        reason = "is a file, and verify looks through folders" if folder.exists() else "is missing"
-        raise FileFormatError(f"{folder} {reason}")
-    descriptions = [path for path in sorted(folder.rglob("*.json")) if path.name in _DESCRIPTIONS]
-    if not descriptions:
-        raise FileFormatError(f"nothing in {folder} was written by offramp with a checksum")
-    named: dict[Path, dict[str, Any]] = {}
-    for path in descriptions:
-        try:
-            entries = list(_named_in(read_json(path)))
-        except FileFormatError as error:
-            yield Verified(path, path.stat().st_size, str(error))
-            continue
-        for entry in entries:
-            # What a step of a study has written is named twice, and has its checksum once.
-            place = path.parent / entry["file"]
-            named[place] = {"folder": path.parent, **named.get(place, {}), **entry}
-    for path, entry in named.items():
-        yield _verified(path, entry)
-
-
-_DESCRIPTIONS = {f"{kind}.json" for kind in (*KINDS, "checkpoint", "done")}
-
-
-def _named_in(value: object) -> Iterator[dict[str, Any]]:
-    """Every object in a description that names a file, a size and perhaps a checksum."""
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
     if isinstance(value, dict):
-        if isinstance(value.get("file"), str) and "bytes" in value:
-            yield value
-        else:
-            for item in value.values():
-                yield from _named_in(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _named_in(item)
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
 
 
-def _verified(path: Path, entry: Mapping[str, Any]) -> Verified:
-    size = path.stat().st_size if path.is_file() else 0
+def restore(kind: Any, value: Any, where: str = "") -> Any:  # noqa: ANN401 - JSON is recursive
+    """Make a value of the annotated type `kind` from what `plain` made of it.
+
+    Args:
+        kind: A dataclass, a `TypedDict`, a container, an array, a number, a text, `Literal`, any
+            of these or None. Fields of dataclasses with a default may be missing, and those that
+            nobody asks for are ignored: they are of another version.
+        value: As read from JSON.
+        where: Name of the file, for messages.
+
+    Raises:
+        FileFormatError: Something is missing, or is not what its type says; with its place.
+
+    Example:
+        >>> restore(dict[str, list[Number]], {"a": [1.0, None, "inf"]})
+        {'a': [1.0, nan, inf]}
+        >>> restore(list[list[int]], [[1], [1, "two"]], "x.json")
+        Traceback (most recent call last):
+        offramp.errors.FileFormatError: x.json: `[1][1]` must be a whole number, got a text
+    """
     try:
-        check_inside(path, entry["folder"])
-        _check_size(path, entry)
-        _check_content(path, entry)
-    except FileFormatError as error:
-        return Verified(path, size, str(error))
-    return Verified(path, size, None, "sha256" in entry)
+        return msgspec.convert(value, kind, dec_hook=_numbers_as)
+    except (msgspec.ValidationError, RecursionError) as error:
+        text = _in_our_words(str(error))
+        raise FileFormatError(f"{where}: {text}" if where else text) from None
+
+
+_ROWS = "rows of numbers, all of one length"
+
+
+def _numbers_as(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a `Number`, an array or a tensor
+    """What msgspec does not know; errors are worded as its own."""
+    if kind is Number:
+        return Number(_floats(value, "a number"))
+    try:
+        array = np.asarray(_floats(value, _ROWS))
+    except (ValueError, OverflowError):
+        raise ValueError(f"Expected {_ROWS}, got {value!r:.60}") from None
+    if get_origin(kind) is np.ndarray:  # npt.NDArray[...] states the type of its numbers
+        return array.astype(*get_args(get_args(kind)[1]))
+    if kind is np.ndarray:
+        return array
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def _floats(value: Any, expected: str) -> Any:  # noqa: ANN401
+    """Numbers, or lists of them: None is NaN, and infinities are texts."""
+    if isinstance(value, list) and expected is _ROWS:
+        return [_floats(item, expected) for item in value]
+    if value is None or value in ("inf", "-inf"):
+        return math.nan if value is None else float(value)
+    if not isinstance(value, bool | int | float):
+        raise ValueError(f"Expected {expected}, got {value!r:.60}")
+    return value
+
+
+_WORDS = {
+    **{"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false"},
+    **{"object": "an object", "array": "a list", "null": "nothing"},
+}
+
+
+def _in_our_words(message: str) -> str:
+    """The message of msgspec about a value, and where it stands.
+
+    Example:
+        >>> _in_our_words("Expected `int`, got `null` - at `$.places[0].seed`")
+        '`places[0].seed` must be a whole number, got nothing'
+    """
+    text, _, place = message.partition(" - at `$")
+    place = place.rstrip("`").lstrip(".")
+    missing = re.fullmatch("Object missing required field `(.*)`", text)
+    if missing:
+        return f"`{f'{place}.{missing[1]}'.lstrip('.')}` is missing"
+    name = f"`{place}`" if place else "the content"
+    if text.startswith("Expected "):
+        words = re.sub(r"`[a-z |]+`", _named, text.removeprefix("Expected "))
+        return f"{name} must be {words}"
+    return f"{name}: {text}"
+
+
+def _named(found: re.Match[str]) -> str:
+    kinds = found[0].strip("`").split(" | ")
+    return " or ".join(_WORDS.get(kind, kind) for kind in kinds)
+
+
+def check_tensors(
+    tensors: "Mapping[str, Tensor]",
+    wanted: "Mapping[str, tuple[torch.dtype, Sequence[int | None]]]",
+    where: str,
+) -> None:
+    """Raise `FileFormatError` unless tensors have these types and shapes; None is any size.
+
+    Example:
+        >>> import torch
+        >>> check_tensors({"a": torch.ones(3)}, {"a": (torch.float64, (3,))}, "policy")
+        Traceback (most recent call last):
+        offramp.errors.FileFormatError: policy: the tensor `a` must be float64 of ...
+    """
+    for name, (dtype, shape) in wanted.items():
+        found = tensors.get(name)
+        fits = (
+            found is not None
+            and found.dtype == dtype
+            and found.ndim == len(shape)
+            and all(w in (None, size) for w, size in zip(shape, found.shape, strict=True))
+        )
+        if not fits:
+            sizes = ", ".join("any" if each is None else str(each) for each in shape)
+            got = "none" if found is None else f"{found.dtype} {list(found.shape)}"
+            raise FileFormatError(
+                f"{where}: the tensor `{name}` must be {str(dtype).removeprefix('torch.')} of "
+                f"the shape [{sizes}], got {got.removeprefix('torch.')}"
+            )

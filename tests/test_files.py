@@ -10,12 +10,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from offramp import Ledger, Policy, storage, synthetic
+from offramp import Ledger, Policy, files, synthetic
 from offramp.errors import ConfigError, FileFormatError, OfframpError
+from offramp.files import read_folder, sweep, write_folder
 from offramp.ledger import npz
 from offramp.networks import EarlyExitNetwork, build
+from offramp.report.inspect import verify
 from offramp.scorers import MaxProbability
-from offramp.storage import read_folder, sweep, verify, write_folder
 from offramp.studies import read_study
 from offramp.studies.cache import Cache, declare_done, is_whole
 from offramp.training.checkpoint import Checkpoints, Place
@@ -89,7 +90,7 @@ def test_large_tensors_are_left_to_verify(tmp_path, monkeypatch):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    monkeypatch.setattr(storage, "CHECKED_BYTES", 0)
+    monkeypatch.setattr(files, "CHECKED_BYTES", 0)
     assert read_folder(tmp_path, "ledger", 1)[1]["a"].tolist() != [1, 1, 1, 1]
     (file,) = verify(tmp_path)
     assert f"{path} is damaged" in file.damage
