@@ -19,6 +19,7 @@ ROOT_ROOMS = [
         "hints",
         "check",
         "files",
+        "made",
         "extras",
         "names",
         "machine",
@@ -38,7 +39,7 @@ CORE = [
 NETWORK = ["data", "networks", "training"]
 MEETING = [
     *("record", "zoo", "runtime", "onnx", "timing", "serving", "report"),
-    *("studies", "cli", "__main__"),
+    *("demo", "studies", "cli", "__main__"),
 ]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]
 
@@ -113,7 +114,7 @@ PUBLIC = """
 Ledger Costs Policy Method Answer Scorer Corrector MaxProbability TemperatureScaling Guarantee
 evaluate compare auto advise certify attach build train TrainConfig record Runner OnnxRunner export
 profile run OfframpError Cascade
-answers data evaluation metrics networks runtime scorers studies synthetic targets testing
+answers data evaluation made metrics networks runtime scorers studies synthetic targets testing
 thresholds training zoo
 """
 

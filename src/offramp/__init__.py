@@ -4,9 +4,9 @@ Networks: `attach` puts exits on any backbone, `build` makes the paper's; `count
 each exit costs; `data.load` gives the four splits, `train` trains, `record` makes a ledger.
 
 Decisions: a `Ledger` of per-exit logits -> `Policy(scorer, answer)`, fitted on held_out and tuned
-on val -> `evaluate` on test. `compare` does it for many methods, and `run` does a whole study,
-from data to a report. `Runner` puts a policy to work. `testing` checks answers, scorers and
-threshold methods of your own.
+on val -> `evaluate` on test. `compare` does it for many methods. `Runner` puts a policy to work.
+`made` knows what a script has made before, and `testing` checks answers, scorers and threshold
+methods of your own.
 """
 
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         answers,
         data,
         evaluation,
+        made,
         metrics,
         networks,
         runtime,
@@ -80,6 +81,7 @@ __all__ = [
     "evaluate",
     "evaluation",
     "export",
+    "made",
     "metrics",
     "networks",
     "profile",

@@ -66,18 +66,3 @@ def test_a_study_runs_by_name(shipped, tmp_path):
     assert "tab:history_ablation_with_stds" in page
     with pytest.raises(ConfigError, match="there is no study `histry-ablation`; did you mean"):
         offramp("study", "histry-ablation")
-
-
-def test_the_demo_is_a_study_that_trains_and_compares(shipped, tmp_path):
-    command = ("demo", "--out", tmp_path / "out", "--cache", tmp_path / "cache")
-    plan = offramp(*command, "--dry-run")
-    assert "7 of 7 steps to do" in plan.stdout
-    tiny = ("networks.digits.data.limit=150", "networks.digits.train.epochs=1")
-    tiny += ("compare.seeds=1", "compare.resamples=20", "compare.methods=['baseline','eefp']")
-    settings = [part for each in tiny for part in ("--set", each)]
-    result = offramp(*command, *settings)
-    assert result.exit_code == 0
-    assert "digits" in result.stdout
-    assert "cifar100" in result.stdout
-    assert (tmp_path / "out" / "digits" / "comparison.md").is_file()
-    assert "0 of 7 steps to do" in offramp(*command, *settings, "--dry-run").stdout

@@ -14,6 +14,7 @@ import typer
 
 from offramp import __version__
 from offramp.cli.console import configured, err, out
+from offramp.cli.demo import demo_command
 from offramp.cli.doctor import doctor_command, welcome
 from offramp.cli.export_serve import export_command, serve_command
 from offramp.cli.fit_compare import (
@@ -26,7 +27,7 @@ from offramp.cli.fit_compare import (
 from offramp.cli.inspect_report import inspect_command, report_command, verify_command
 from offramp.cli.plugins import PASSED_ON, plugin_commands
 from offramp.cli.predict_bench import bench_command, predict_command, profile_command
-from offramp.cli.run_study import demo_command, run_command, studies_command, study_command
+from offramp.cli.run_study import run_command, studies_command, study_command
 from offramp.cli.train_record import chain_command, record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.names import plugins_known

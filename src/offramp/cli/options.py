@@ -51,7 +51,7 @@ def complete_methods(incomplete: str) -> list[str]:
 
 
 complete_data = completing(DATA_SETS)
-complete_studies = completing((*STUDIES, "demo"))
+complete_studies = completing(STUDIES)
 
 
 def named_methods(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The commands `run`, `studies`, `study` and `demo`."""
+"""The commands `run`, `studies` and `study`."""
 
 import tomllib
 from pathlib import Path
@@ -99,26 +99,8 @@ def studies_command(cache: CacheFolder = None) -> None:
     out.print(notes, soft_wrap=True)
 
 
-def demo_command(
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = Path(
-        "runs/demo"
-    ),
-    changes: Changes = None,
-    only: Only = "",
-    cache: CacheFolder = None,
-    device: Device = "auto",
-    dry_run: DryRun = False,
-) -> None:
-    """Train a small network with exits, and compare exit methods on it and on a real network.
-
-    The small network is trained on generated images; the logits of the real one, a CIFAR-100
-    network with nine exits, come with the package. The demo is a study: see studies/demo.toml.
-    """
-    _run(_study_file("demo"), folder, None, changes, only, cache, device, dry_run)
-
-
 def _study_file(name: str) -> Path:
-    if name not in (*STUDIES, "demo"):
+    if name not in STUDIES:
         raise ConfigError(f"there is no study `{name}`{or_known(name, (*STUDIES, 'demo'))}")
     from offramp.studies import find_study
 

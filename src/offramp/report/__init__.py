@@ -11,6 +11,7 @@ from offramp.report.figures import plot_comparison, plot_gains
 from offramp.report.files import read_comparison, write_comparison
 from offramp.report.inspect import inspect
 from offramp.report.page import write_page
+from offramp.report.pictures import hopeless_strip, sample_strip
 from offramp.report.sections import SampleStrip, Section
 from offramp.report.tables import ResultTable, comparison_tables, verdicts
 
@@ -21,12 +22,14 @@ __all__ = [
     "bench_section",
     "bench_table",
     "comparison_tables",
+    "hopeless_strip",
     "inspect",
     "plot_bench",
     "plot_comparison",
     "plot_gains",
     "profile_table",
     "read_comparison",
+    "sample_strip",
     "verdicts",
     "write_bench",
     "write_comparison",

@@ -19,7 +19,7 @@ SCALES = ("small", "paper")
 
 
 def find_study(name: str) -> Path:
-    """The file of a study, or of the demo.
+    """The file of a study.
 
     Raises:
         ConfigError: There is no such study.
@@ -31,9 +31,8 @@ def find_study(name: str) -> Path:
         Traceback (most recent call last):
         offramp.errors.ConfigError: there is no study `topk`; did you mean `topk-ablation`?
     """
-    known = (*NAMES, "demo")
-    if name not in known:
-        raise ConfigError(f"there is no study `{name}`{or_known(name, known)}")
+    if name not in NAMES:
+        raise ConfigError(f"there is no study `{name}`{or_known(name, NAMES)}")
     return Path(str(files("offramp.studies"))) / f"{name}.toml"
 
 

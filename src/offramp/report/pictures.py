@@ -1,0 +1,81 @@
+"""Pictures of test samples for a page, such as those that no exit gets right."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offramp.data import ImageData
+from offramp.evaluation.references import heads_correct
+from offramp.ledger import Ledger
+from offramp.report.sections import SampleStrip
+from offramp.targets import hopeless
+
+PICTURES = 12  # of hopeless samples
+
+
+def hopeless_strip(test: Ledger, images: object) -> SampleStrip | None:
+    """Pictures of some test samples that no exit gets right, taken evenly over the test set.
+
+    Args:
+        test: The ledger.
+        images: The data that were recorded.
+
+    Returns:
+        None where there are no such samples, or the data are not the images of the ledger.
+
+    Example:
+        >>> from offramp import synthetic
+        >>> from offramp.data import cluttered_digits
+        >>> others = cluttered_digits(sizes={"test": 10}).test
+        >>> print(hopeless_strip(synthetic.ledgers()["test"], others))
+        None
+    """
+    rows = hopeless_rows(test)
+    if not len(rows):
+        return None
+    places = torch.linspace(0, len(rows) - 1, min(PICTURES, len(rows))).round().long()
+    note = f"{len(places)} of the {len(rows):,}, taken evenly over the test set."
+    return sample_strip(test, images, rows[places].tolist(), note)
+
+
+def hopeless_rows(test: Ledger) -> Tensor:
+    """Indices of the samples that no exit gets right, `[n]`."""
+    return hopeless(heads_correct(test)).nonzero().squeeze(1)
+
+
+def sample_strip(
+    test: Ledger, images: object, rows: Sequence[int], note: str = ""
+) -> SampleStrip | None:
+    """Pictures of some samples of a ledger, with their classes and what the last exit predicts.
+
+    Args:
+        test: The ledger.
+        images: The data that were recorded, or a part of them with all these rows.
+        rows: Which samples.
+        note: What these samples are.
+
+    Returns:
+        None where the data are not the images of the ledger.
+    """
+    if not isinstance(images, ImageData) or test.sample_ids is None:
+        return None
+    place = {sample: number for number, sample in enumerate(images.sample_ids)}
+    wanted = [place.get(str(test.sample_ids[row])) for row in rows]
+    known = [number for number in wanted if number is not None]
+    if len(known) < len(rows):
+        return None  # a ledger of other data
+    pixels = images.pixels[torch.tensor(known)].permute(0, 2, 3, 1).contiguous()
+    names = test.class_names or images.class_names
+    logits = torch.cat([logits for _, logits in test.take(list(rows)).chunks()])
+    captions = [
+        f"{class_name(names, test.labels[row])}, predicted {class_name(names, prediction)}"
+        for row, prediction in zip(rows, logits[:, -1].argmax(dim=1), strict=True)
+    ]
+    return SampleStrip(np.asarray(pixels.numpy(), dtype=np.uint8), captions, note)
+
+
+def class_name(names: Sequence[str] | None, label: Tensor) -> str:
+    """The name of a class, or its number."""
+    return str(int(label)) if names is None else names[int(label)]
