@@ -81,7 +81,13 @@ class Costs:
         given = torch.as_tensor(reference, dtype=torch.float64)
         if given.ndim == 0 and not given:
             given = self._alone_at(self.num_exits)
-        object.__setattr__(self, "reference", given.expand(self.stages.shape[:-1]))
+        samples = self.stages.shape[:-1]
+        if given.shape not in ((), samples):
+            raise LedgerError(
+                f"`reference` must be a number or one per sample, got the shape "
+                f"{list(given.shape)}"
+            )
+        object.__setattr__(self, "reference", given.expand(samples))
         if not 0 < self.mean_reference < float("inf"):
             raise LedgerError(f"the reference cost must be positive, got {self.mean_reference!r}")
 

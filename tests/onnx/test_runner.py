@@ -429,7 +429,7 @@ def test_a_deadline_forces_what_it_forces_in_the_runner(exported, deadline):
     unsure, _ = near(made.world, policy, inputs)
     agreement(output, expected, unsure)
     assert own.stats.forced == runner.stats.forced
-    with pytest.raises(ConfigError, match="positive number of seconds, got 0"):
+    with pytest.raises(ConfigError, match="`deadline` must be above 0, got 0"):
         own(inputs, deadline=0)
 
 
