@@ -23,8 +23,8 @@ from offramp.data.source import Source
 from offramp.errors import ConfigError, DataError, FileFormatError, MissingExtraError
 from offramp.replay import replay
 from offramp.runtime import near_threshold
-from offramp.serving import Columns, Model, PolicyPredictor, predict_dataset
-from offramp.serving.ray import RayConfig, app, deployment, for_workers
+from offramp.serving import AppConfig, Model, PolicyPredictor, predict_dataset
+from offramp.serving.ray import app, deployment, for_workers, parsed
 
 from ..deployment import bad_requests
 
@@ -108,7 +108,8 @@ class TestBatches:
             Marked,
             fn_constructor_args=(
                 Model.of_run(place.run, place.policy),
-                Columns(keep_inputs=False),
+                None,
+                False,
             ),
             concurrency=2,
             num_cpus=0.5,
@@ -135,13 +136,14 @@ class TestBatches:
 
     def test_mistakes_show_before_the_cluster_works(self, dataset, place):
         with pytest.raises(FileFormatError, match="there is no folder"):
-            predict_dataset(dataset, place.run, place.run / "none")
+            predict_dataset(dataset, Model.of_run(place.run, place.run / "none"))
+        model = Model.of_run(place.run, place.policy)
         with pytest.raises(DataError, match="no column 'photo' to predict from, only id, image"):
-            predict_dataset(dataset, place.run, place.policy, columns=Columns(inputs="photo"))
+            predict_dataset(dataset, model, column="photo")
         with pytest.raises(DataError, match="already have columns named cost"):
-            predict_dataset(dataset.rename_columns({"id": "cost"}), place.run, place.policy)
+            predict_dataset(dataset.rename_columns({"id": "cost"}), model)
         with pytest.raises(ConfigError, match="`batch_size` must be a whole number of at least 1"):
-            predict_dataset(dataset, place.run, place.policy, batch_size=0)
+            predict_dataset(dataset, model, batch_size=0)
 
 
 class Served:
@@ -154,15 +156,11 @@ class Served:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         serve.start(http_options={"host": "127.0.0.1", "port": self.port})
-        config = RayConfig(
-            network=place.run,
-            policy=place.policy,
-            max_bytes=MAX_BYTES,
-            max_pixels=5000,
-            body_timeout=1.0,
-        )
+        model = Model.of_run(place.run, place.policy)
+        config = AppConfig(max_bytes=MAX_BYTES, max_pixels=5000, body_timeout=1.0)
         options = {"num_replicas": 2, "ray_actor_options": {"num_cpus": 0.5}}
-        serve.run(deployment(config).options(**options).bind(), name="digits", route_prefix="/")
+        made = deployment(model, config).options(**options)
+        serve.run(made.bind(), name="digits", route_prefix="/")
 
     def exchange(self, method, path="/predict", body=None, kind="application/json", **headers):
         if body is not None and not isinstance(body, bytes):
@@ -280,7 +278,12 @@ class TestServing:
         assert not missing
 
 
-def test_the_page_shows_a_configuration_that_ray_takes():
+def of_run(network, policy=None, budget=None):
+    """`Model.of_run` without the folders."""
+    return Model(Path(network), Path(policy), budget)
+
+
+def test_the_page_shows_a_configuration_that_ray_takes(monkeypatch):
     yaml = pytest.importorskip("yaml")
     from ray.serve.schema import ServeDeploySchema
 
@@ -288,7 +291,9 @@ def test_the_page_shows_a_configuration_that_ray_takes():
     (application,) = ServeDeploySchema.model_validate(yaml.safe_load(block)).applications
     module, _, name = application.import_path.partition(":")
     assert getattr(sys.modules[module], name) is app
-    assert RayConfig.parse(application.args).budget == 0.5
+    monkeypatch.setattr(Model, "of_run", staticmethod(of_run))
+    model, _ = parsed(application.args)
+    assert model == Model(Path("/models/digits"), Path("/models/policy"), 0.5)
     assert [part.name for part in application.deployments] == ["offramp"]
 
 
@@ -303,9 +308,12 @@ def test_relative_folders_are_found_by_workers_that_start_elsewhere(monkeypatch)
         assert for_workers(model) == Model(wanted / "run", wanted / "policy")
 
 
-def test_arguments_may_be_text_as_on_a_command_line():
-    config = RayConfig.parse({"network": "run", "policy": "policy", "budget": "0.5"})
-    assert config.network == "run" and config.budget == 0.5 and config.max_batch == 32
+def test_arguments_may_be_text_as_on_a_command_line(monkeypatch):
+    arguments = {"network": "run", "policy": "policy", "budget": "0.5", "max_batch": "8"}
+    monkeypatch.setattr(Model, "of_run", staticmethod(of_run))
+    model, config = parsed(arguments)
+    assert model == Model(Path("run"), Path("policy"), 0.5)
+    assert config == AppConfig(max_batch=8)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +333,7 @@ def test_wrong_arguments_are_named_before_anything_is_deployed(arguments, messag
 
 @pytest.mark.parametrize(
     "call",
-    [lambda: predict_dataset(None, "a", "b"), lambda: deployment(RayConfig(network="a"))],
+    [lambda: predict_dataset(None, Model(Path("a"))), lambda: deployment(Model(Path("a")))],
 )
 def test_without_ray_the_pip_command_is_named(call, monkeypatch):
     def absent(name):

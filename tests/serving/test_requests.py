@@ -9,12 +9,13 @@ import zlib
 import numpy as np
 import pytest
 import torch
+from starlette.exceptions import HTTPException
 
 from offramp.errors import ConfigError
 from offramp.networks.inputs import AnyInput, ImageInput, TensorInput, TextInput
 from offramp.serving import ServeConfig
 from offramp.serving.images import ImageReader
-from offramp.serving.requests import RequestError, RequestParser
+from offramp.serving.requests import RequestParser
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -110,9 +111,9 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_bodies_are_refused_with_a_reason(name):
     parser, kind, body, status, reason = BAD[name]
-    with pytest.raises(RequestError, match=reason) as found:
+    with pytest.raises(HTTPException, match=reason) as found:
         parser.parse(kind, body)
-    assert found.value.status == status
+    assert found.value.status_code == status
 
 
 FIELDS = [
@@ -157,9 +158,9 @@ def test_a_tokenizer_makes_tokens_of_text():
 
 @pytest.mark.parametrize(("parser", "fields", "reason"), FIELDS)
 def test_bad_fields_are_refused_with_a_reason(parser, fields, reason):
-    with pytest.raises(RequestError, match=reason) as found:
+    with pytest.raises(HTTPException, match=reason) as found:
         ask(parser, **fields)
-    assert found.value.status == 422
+    assert found.value.status_code == 422
 
 
 def test_a_network_that_does_not_know_its_inputs_is_not_served():

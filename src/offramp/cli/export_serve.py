@@ -1,6 +1,7 @@
 """The sub-commands `export` and `serve`: parse, and one public call."""
 
-from dataclasses import replace
+import signal
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -47,11 +48,11 @@ def export_command(
     pip install 'offramp\[onnx]'.
     """
     from offramp.onnx import export
-    from offramp.serving.images import reading_notes
+    from offramp.serving.images import Reading
 
     loaded, chosen = load_network(network), load_policy(policy, budget)
     points: Literal["selected", "all"] = "all" if all_points else "selected"
-    notes = reading_notes(loaded.inputs, network)
+    notes = asdict(Reading.of_run(loaded.inputs, network))
     export(loaded, chosen, folder, points=points, full=full, notes=notes)
     graphs = len(list(folder.glob("*.onnx")))
     out.print(f"{graphs} graphs and export.json written to {folder}/", highlight=False)
@@ -151,6 +152,7 @@ def serve_command(
     """
     from offramp.serving import Model, ServeConfig, serve
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     config = ServeConfig(
         host=host,
         port=port,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +50,25 @@ def to_numpy(leaf: Array) -> np.ndarray[Any, Any]:
     if array.dtype.kind not in "biuf":
         raise _no_numbers(array)
     return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def padded(texts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Texts of arrays `[length]` as one batch of arrays `[n, longest]`; padding is masked out.
+
+    Example:
+        >>> short, long = ({"input_ids": np.arange(size)} for size in (1, 3))
+        >>> padded([short, long])["input_ids"].tolist()
+        [[0, 0, 0], [0, 1, 2]]
+    """
+    length = max(len(text["input_ids"]) for text in texts)
+    # Texts without segments lie entirely in the first one.
+    names = {name for text in texts for name in text}
+
+    def widened(text: Mapping[str, Array], name: str) -> Array:
+        array = text.get(name, np.zeros(len(text["input_ids"]), dtype=np.int64))
+        return np.pad(array, (0, length - len(array)))
+
+    return {name: np.stack([widened(text, name) for text in texts]) for name in names}
 
 
 def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:

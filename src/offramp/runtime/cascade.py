@@ -188,6 +188,26 @@ class Cascade:
             **known,
         )
 
+    def check_policy(self, policy: Policy) -> None:
+        """Raise where a policy cannot decide for this cascade.
+
+        Raises:
+            ConfigError, NotFittedError: It is no policy, or at no operating point.
+            NetworkError: It was fitted on a ledger of other models.
+        """
+        check.instance("policy", policy, Policy, "a Policy, fitted on ledgers of this cascade")
+        _ = policy.thresholds  # raises where there is no operating point
+        if policy.exits and policy.exits[-1] >= self.num_stages:
+            raise NetworkError(
+                f"this policy was fitted for stage {policy.exits[-1]}, and the cascade has "
+                f"{self.num_stages}"
+            )
+        if policy.network not in (None, self.fingerprint()):
+            raise NetworkError(
+                "this policy was fitted on a ledger of other models: record this cascade, and fit "
+                "it again"
+            )
+
     def run(
         self,
         inputs: Any,  # noqa: ANN401
@@ -215,7 +235,7 @@ class Cascade:
             An answer per item, in order. Where a model fails even when tried again, the item goes
             on with the next one, and is answered with what there was before.
         """
-        self._check(policy)
+        self.check_policy(policy)
         if deadline is not None:
             check.at_least("deadline", deadline, 0)
         until = None if deadline is None else time.monotonic() + deadline
@@ -253,20 +273,6 @@ class Cascade:
                 where = f"on sample {failed[0]}" if stage == 0 else "on every sample"
                 first = ", the first model," if stage == 0 else ""
                 raise LedgerError(f"`{name}`{first} failed {where}: {one_line(errors[name])}")
-
-    def _check(self, policy: Policy) -> None:
-        check.instance("policy", policy, Policy, "a Policy, fitted on ledgers of this cascade")
-        _ = policy.thresholds  # raises where there is no operating point
-        if policy.exits and policy.exits[-1] >= self.num_stages:
-            raise NetworkError(
-                f"this policy was fitted for stage {policy.exits[-1]}, and the cascade has "
-                f"{self.num_stages}"
-            )
-        if policy.network not in (None, self.fingerprint()):
-            raise NetworkError(
-                "this policy was fitted on a ledger of other models: record this cascade, and fit "
-                "it again"
-            )
 
     def _costs(self, table: list[list[Response | None]]) -> Costs | BatchTimes:
         """Of every stage and item; a call's own cost counts before the model's."""

@@ -100,8 +100,8 @@ class Runner(StagedRunner):
         self._reads_logits[0] = False  # there is nothing before it
         confidence = None if policy.confidence is None else policy.confidence.probability
         operation = Operation(
-            Ladder(policy.points, lambda i: prepared_point(_moved(policy, i), self._reads_logits)),
-            _selected(policy),
+            ladder_of(policy, self._reads_logits),
+            selected(policy),
             false_alarm_rate,
             hold_window(hold_budget),
         )
@@ -155,7 +155,7 @@ class Runner(StagedRunner):
 
     def _index_for(self, budget: float) -> int:
         self._policy = self._policy.at(budget=budget)
-        return _selected(self._policy)
+        return selected(self._policy)
 
     def full(self, x: Any) -> Tensor:  # noqa: ANN401 - a batch as the network takes it
         """The network without exits: the last head and all that it needs, `[N, K]` float32.
@@ -247,10 +247,16 @@ def _appended(kept: Tensor | None, exit_index: int, values: Tensor) -> Tensor:
     return kept.narrow(1, 0, exit_index + 1)
 
 
-def _selected(policy: Policy) -> int:
+def selected(policy: Policy) -> int:
+    """The number of the policy's operating point; `NotFittedError` if it is at none."""
     policy.thresholds  # noqa: B018 - raises if there is no operating point
     assert policy.selected is not None
     return policy.selected
+
+
+def ladder_of(policy: Policy, reads_logits: Sequence[bool] = ()) -> Ladder:
+    """The operating points of a policy, given which heads `[M]` read the logits before them."""
+    return Ladder(policy.points, lambda i: prepared_point(_moved(policy, i), reads_logits))
 
 
 def _moved(policy: Policy, index: int) -> Policy:
@@ -290,20 +296,20 @@ def network_of(policy: Policy, network: EarlyExitNetwork) -> EarlyExitNetwork:
     return network if len(policy.exits) == network.num_exits else network.keep_exits(policy.exits)
 
 
-def prepared_point(policy: Policy, reads_logits: Sequence[bool]) -> PreparedPoint:
+def prepared_point(policy: Policy, reads_logits: Sequence[bool] = ()) -> PreparedPoint:
     """A policy's operating point, given which heads `[M]` read the logits before them."""
     limits = rounded_up(policy.thresholds, torch.float32).tolist()
     keeps = policy.answer.reads_history or policy.scorer.reads_history or any(reads_logits)
-    assert policy.selected is not None, "thresholds are those of a point"
+    index = selected(policy)
     return PreparedPoint(
-        index=policy.selected,
+        index=index,
         limits=tuple(limits),
         needs_head=needed_heads(policy, open_exits(limits), reads_logits),
         keeps_logits=keeps,
         keeps_answers=keeps and type(policy.answer) is not CurrentExit,
         costs=tuple(policy.cost_shares.tolist()),
-        expected_cost=float(policy.points.budgets[policy.selected]),
-        expected_shares=tuple(policy.points.shares[policy.selected].tolist()),
+        expected_cost=float(policy.points.budgets[index]),
+        expected_shares=tuple(policy.points.shares[index].tolist()),
         val_samples=val_samples(policy),
     )
 

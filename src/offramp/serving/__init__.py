@@ -6,7 +6,7 @@ from offramp.lazy import import_when_asked
 
 if TYPE_CHECKING:
     from offramp.serving.application import app
-    from offramp.serving.columns import Columns, PolicyPredictor
+    from offramp.serving.columns import PolicyPredictor
     from offramp.serving.config import AppConfig, ServeConfig
     from offramp.serving.images import ImageReader
     from offramp.serving.model import Model
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AppConfig",
-    "Columns",
     "ImageReader",
     "Model",
     "PolicyPredictor",
@@ -29,7 +28,6 @@ import_when_asked(
     __name__,
     {
         "AppConfig": "config",
-        "Columns": "columns",
         "ImageReader": "images",
         "Model": "model",
         "PolicyPredictor": "columns",

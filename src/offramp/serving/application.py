@@ -14,7 +14,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from offramp import __version__
 from offramp.errors import OfframpError
 from offramp.runtime.engine import StagedRunner
 from offramp.serving.batches import Batcher, Records
@@ -33,16 +31,9 @@ from offramp.serving.config import ADMIN_TOKEN, API_KEY, AppConfig
 from offramp.serving.images import ImageReader
 from offramp.serving.metrics import Instruments, Prometheus, RequestMetrics
 from offramp.serving.model import Model
-from offramp.serving.releases import Releases
-from offramp.serving.requests import (
-    MAX_ID,
-    Query,
-    ReadItem,
-    RequestError,
-    UnansweredError,
-    is_answered,
-)
-from offramp.serving.workers import RunnerWorker, Worker
+from offramp.serving.releases import Releases, Served, ServedModel
+from offramp.serving.requests import MAX_ID, Query, ReadItem, RequestParser, is_answered
+from offramp.serving.workers import RunnerWorker
 
 if TYPE_CHECKING:
     from offramp.policy import Policy
@@ -56,25 +47,13 @@ class Service:
     """Answers the requests of one process.
 
     Args:
-        worker: Answers batches.
+        served: What it answers with.
         config: Limits, and how requests are batched.
         instruments: Where requests are counted.
-        model: What the worker has loaded; None for a live runner or a cascade.
-        releases: What all processes of this service serve; None where this is the only one.
     """
 
-    def __init__(
-        self,
-        worker: Worker,
-        config: AppConfig,
-        instruments: Instruments,
-        model: Model | None = None,
-        releases: Releases | None = None,
-    ) -> None:
-        self.config, self._worker, self._model = config, worker, model
-        self._origin = model if releases is None else releases.current().origin
-        self._releases = releases
-        self._changing = asyncio.Lock()  # budget and policy change one after the other
+    def __init__(self, served: Served, config: AppConfig, instruments: Instruments) -> None:
+        self.config, self._served = config, served
         self._batcher = Batcher(
             self._answer,
             config.max_batch,
@@ -97,7 +76,7 @@ class Service:
             Route("/health", self._health, methods=["GET"]),
         ]
         if self._page is not None:
-            self._metrics.list_exits(self._worker.about["exits"])
+            self._metrics.list_exits(self._served.worker.about["exits"])
             routes += [
                 Route("/info", self._info, methods=["GET"]),
                 Route("/metrics", self._metrics_page, methods=["GET"]),
@@ -111,13 +90,11 @@ class Service:
         try:
             record = await self._batcher(await self._query(request))
             response = _to_response(record)
-        except UnansweredError as error:
-            response = _refusal(error.status, error.reason)
-            if self._batcher.is_stuck and self._releases is not None:
-                log.critical("a batch is not answered in time: this process ends")
-                os._exit(1)  # the supervisor starts another one
         except HTTPException as error:
             response = _as_json(request, error)
+        if self._batcher.is_stuck and self._served.is_shared:
+            log.critical("a batch is not answered in time: this process ends")
+            os._exit(1)  # the supervisor starts another one
         seconds = time.perf_counter() - began
         record = record if response.status_code == 200 else None
         self._metrics.add(response.status_code, seconds, record)
@@ -138,12 +115,8 @@ class Service:
         body = await self._body(request)
         kind = request.headers.get("content-type", "")
         request_id = request.headers.get("x-request-id")
-        parse = self._worker.parser.parse
-        try:
-            # In a thread: decoding takes milliseconds, in which other requests should not wait.
-            return await run_in_threadpool(parse, kind, body, request_id)
-        except RequestError as error:
-            raise HTTPException(error.status, error.reason) from None
+        # In a thread: decoding takes milliseconds, in which other requests should not wait.
+        return await run_in_threadpool(self._served.worker.parser.parse, kind, body, request_id)
 
     async def _body(self, request: Request) -> bytes:
         """The body, if it arrives in time and is not too large; otherwise a 4xx."""
@@ -160,43 +133,17 @@ class Service:
 
     async def _answer(self, queries: Sequence[Query]) -> Records:
         """Answer a batch with what the service serves now."""
-        worker = await self._current_worker()
+        worker = await self._served.current()
         records = await run_in_threadpool(worker, queries)
         if time.monotonic() > self._shown + SHOW_EVERY:
             self._show()
         return records
 
-    async def _current_worker(self) -> Worker:
-        """The worker, after every change that another process of the service has made."""
-        if self._releases is None:
-            return self._worker
-        async with self._changing:
-            model = self._releases.current().model
-            if model != self._model:
-                try:
-                    await run_in_threadpool(self._change_to, model)
-                except OfframpError:
-                    # It must not answer with the old model; the supervisor starts another process.
-                    log.exception("this process cannot load what the service serves now, and ends")
-                    os._exit(1)
-        return self._worker
-
-    def _change_to(self, model: Model) -> None:
-        known = self._model
-        if known is not None and replace(known, budget=model.budget) == model and model.budget:
-            self._worker.set_budget(model.budget)
-        else:
-            self._worker = RunnerWorker.of_model(model, self.config)
-        self._model = model
-
-    @property
-    def _about(self) -> dict[str, Any]:
-        return {**self._worker.about, "budget": self._worker.budget, "version": __version__}
-
     def _show(self) -> None:
         if self._page is not None:
             self._shown = time.monotonic()
-            self._page.show(self._worker.operation.snapshot(), self._about)
+            worker = self._served.worker
+            self._page.show(worker.operation.snapshot(), worker.about)
 
     async def _health(self, _: Request) -> Response:
         if self._batcher.is_stuck:
@@ -204,12 +151,12 @@ class Service:
         return PlainTextResponse("ok")
 
     async def _info(self, _: Request) -> Response:
-        await self._current_worker()
-        return JSONResponse({"model": self._about})
+        worker = await self._served.current()
+        return JSONResponse({"model": worker.about})
 
     async def _metrics_page(self, _: Request) -> Response:
         assert self._page is not None, "there is no page without them"
-        await self._current_worker()
+        await self._served.current()
         self._show()
         return Response(self._page.page(), media_type=self._page.content_type)
 
@@ -220,50 +167,23 @@ class Service:
             budget = json.loads(await self._body(request))["budget"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise HTTPException(422, 'give {"budget": SHARE}') from None
-        worker = await self._current_worker()
-        async with self._changing:
-            try:
-                worker.set_budget(budget)
-            except OfframpError as error:
-                raise HTTPException(422, str(error)) from None
-            if self._model is not None:
-                self._model = replace(self._model, budget=budget)
-                if self._releases is not None:
-                    self._releases.publish(self._model)
+        try:
+            await self._served.set_budget(budget)
+        except OfframpError as error:
+            raise HTTPException(422, str(error)) from None
         log.warning("the budget was set to %s", budget)
-        return JSONResponse(self._about)
+        return JSONResponse(self._served.worker.about)
 
     async def _reload(self, request: Request) -> Response:
         """Read the folders again that the service was started with."""
         self._check_admin(request)
-        if self._origin is None:
-            raise HTTPException(409, "this server runs a live runner, and has no folders to read")
-        async with self._changing:
-            try:
-                await run_in_threadpool(self._load_again, self._origin)
-            except OfframpError as error:
-                raise HTTPException(409, f"nothing was changed: {error}") from None
-        log.warning("the policy was read again: %s", self._worker.about["policy"][:16])
-        return JSONResponse(self._about)
-
-    def _load_again(self, origin: Model) -> None:
-        fresh = origin if self._releases is None else self._releases.copied(origin)
         try:
-            worker, known = RunnerWorker.of_model(fresh, self.config), self._worker
-            if (worker.about["exits"], worker.parser.inputs) != (
-                known.about["exits"],
-                known.parser.inputs,
-            ):
-                raise OfframpError(
-                    "the new network has other inputs or exits: start another server"
-                )
-        except OfframpError:
-            if self._releases is not None:
-                self._releases.discard(fresh)
-            raise
-        if self._releases is not None:
-            self._releases.publish(fresh)
-        self._worker, self._model = worker, fresh
+            await self._served.reload()
+        except OfframpError as error:
+            raise HTTPException(409, f"nothing was changed: {error}") from None
+        about = self._served.worker.about
+        log.warning("the policy was read again: %s", about["policy"][:16])
+        return JSONResponse(about)
 
     def _check_admin(self, request: Request) -> None:
         """Only with the token, and only from this machine unless the settings say otherwise."""
@@ -311,15 +231,15 @@ def app(
     """
     config = config or AppConfig()
     if isinstance(model, Model):
-        worker: Worker = RunnerWorker.of_model(model, config)
-        return Service(worker, config, Prometheus(), model).app()
-    if isinstance(model, StagedRunner):
-        worker = RunnerWorker.of_runner(model, config, class_names, images)
+        served: Served = ServedModel(Releases(model, config))
+    elif isinstance(model, StagedRunner):
+        parser = RequestParser(model.inputs, images, max_pixels=config.max_pixels)
+        served = Served(RunnerWorker(model, parser, class_names))
     else:
         from offramp.serving.cascades import CascadeWorker  # cascades bring torch
 
-        worker = CascadeWorker(model, policy, read)
-    return Service(worker, config, Prometheus()).app()
+        served = Served(CascadeWorker(model, policy, read))
+    return Service(served, config, Prometheus()).app()
 
 
 async def _limited(request: Request, limit: int) -> bytes:
@@ -343,12 +263,8 @@ def _to_response(record: dict[str, Any]) -> Response:
         return JSONResponse(record)
     failed = record.get("detail")  # of models that may be there again in a moment
     reason = failed or "the network has no finite answer to this input"
-    return _refusal(503 if failed else 422, reason, id=record["id"])
-
-
-def _refusal(status: int, reason: str, **more: object) -> Response:
-    headers = {"Retry-After": "1"} if status == 503 else None
-    return JSONResponse({"detail": reason, **more}, status, headers)
+    headers = {"Retry-After": "1"} if failed else None
+    return JSONResponse({"detail": reason, "id": record["id"]}, 503 if failed else 422, headers)
 
 
 def _as_json(_: Request, error: Exception) -> Response:

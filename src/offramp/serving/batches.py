@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from offramp.serving.requests import Query, UnansweredError
+from starlette.exceptions import HTTPException
+
+from offramp.serving.requests import Query
 
 log = logging.getLogger("offramp.serving")
 
@@ -31,7 +33,7 @@ class Batcher:
         answer: Answers a batch.
         max_batch: Largest size of a batch.
         batch_wait: Seconds that a request waits for others, counted from its own arrival.
-        timeout: Seconds after which a request without an answer raises `UnansweredError`.
+        timeout: Seconds after which a request without an answer raises `HTTPException`.
         concurrency: How many batches may be answered at the same time.
     """
 
@@ -52,7 +54,7 @@ class Batcher:
         self._began: dict[int, float] = {}  # when the batches that are being answered began
 
     async def __call__(self, query: Query) -> dict[str, Any]:
-        """The answer to one request; raises `UnansweredError` if there is none."""
+        """The answer to one request; raises `HTTPException` if there is none."""
         waiting = _Waiting(query, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         if len(self._queue) >= self._max_batch:
@@ -64,7 +66,7 @@ class Batcher:
                 return await waiting.answer
         except TimeoutError:
             reason = f"no answer within {self._timeout:g} seconds: the server has too much to do"
-            raise UnansweredError(504, reason) from None
+            raise HTTPException(504, reason) from None
 
     @property
     def is_stuck(self) -> bool:
@@ -111,7 +113,7 @@ class Batcher:
             reason = "this request could not be answered; the server's log says why"
             for each in batch:
                 if not each.answer.done():
-                    each.answer.set_exception(UnansweredError(500, reason))
+                    each.answer.set_exception(HTTPException(500, reason))
         else:
             for each, record in zip(batch, records, strict=True):
                 if not each.answer.done():

@@ -11,8 +11,7 @@ from offramp.errors import ConfigError
 from offramp.policy import Policy
 from offramp.runtime.cascade import Cascade
 from offramp.runtime.cascade_run import CascadeAnswer
-from offramp.runtime.ladder import Ladder, PreparedPoint
-from offramp.runtime.runner import prepared_point
+from offramp.runtime.runner import ladder_of, selected
 from offramp.runtime.stats import Operation
 from offramp.serving.requests import ItemParser, Query, ReadItem, is_answered
 from offramp.serving.workers import Worker
@@ -39,22 +38,17 @@ class CascadeWorker(Worker):
             )
         if policy is None:
             raise ConfigError("a cascade is served with its policy: serve(cascade, policy=policy)")
-        cascade.run([], policy)  # raises where they do not belong together
-        assert policy.selected is not None, "checked above"
+        cascade.check_policy(policy)
         self._cascade, self._policy = cascade, policy
         self.parser = ItemParser(read or (lambda item: item))
-        self.operation = Operation(Ladder(policy.points, self._operating_point), policy.selected)
-        self.about = {
+        self.operation = Operation(ladder_of(policy), selected(policy))
+        self.loaded = {
             "exits": len(policy.exits),
             "members": [cascade.stage_names[stage] for stage in policy.exits],
             "network": cascade.fingerprint(),
             "policy": policy.fingerprint(),
             "classes": policy.num_classes,
         }
-
-    def _operating_point(self, index: int) -> PreparedPoint:
-        """The operating point with this number; no model reads the logits of another one."""
-        return prepared_point(self._policy.at_point(index), [False] * len(self._policy.exits))
 
     def __call__(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
         """Answer a batch at the present operating point."""

@@ -1,55 +1,21 @@
 """Columns of a table in, the same columns with answers out; on one machine or on many."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from offramp import check
 from offramp.errors import ConfigError, DataError
+from offramp.networks.convert import padded
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
 from offramp.runtime.output import OUTPUT_COLUMNS
 from offramp.serving.images import ImageReader
 from offramp.serving.model import Model
-from offramp.serving.workers import padded
 
 Array = npt.NDArray[Any]
 TEXT = ("input_ids", "attention_mask", "token_type_ids")
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which columns are read, and which are returned.
-
-    Args:
-        inputs: Name of the column with the inputs; None for `image` if the network takes images,
-            and `inputs` otherwise. Texts are always in `input_ids`, `attention_mask` and
-            `token_type_ids`.
-        layout: Axes of an image: `CHW`, or `HWC` as `ray.data.read_images` returns it.
-        prefix: Prefix of the names of the columns with answers.
-        keep_inputs: Whether the result also has the columns with the inputs.
-
-    Raises:
-        ConfigError: The layout is unknown.
-
-    Example:
-        >>> Columns(layout="HCW")
-        Traceback (most recent call last):
-        offramp.errors.ConfigError: `layout` must be one of CHW, HWC, got 'HCW'; did you
-        mean `HWC`?
-    """
-
-    inputs: str | None = None
-    layout: Literal["CHW", "HWC"] = "CHW"
-    prefix: str = ""
-    keep_inputs: bool = True
-
-    def __post_init__(self) -> None:
-        check.one_of("layout", self.layout, ("CHW", "HWC"))
 
 
 @dataclass(frozen=True)
@@ -58,13 +24,13 @@ class ColumnReader:
 
     Images may be pixels (uint8, normalised as in training), floats that are normalised already,
     or encoded files (bytes, as `ray.data.read_binary_files` returns them); a file that cannot be
-    decoded fails alone.
+    decoded fails alone. The channels may come first or last.
     """
 
     inputs: Inputs  # what the network takes
     # how pixels are normalised and files decoded; None if the network takes no square RGB images
     images: ImageReader | None = None
-    columns: Columns = field(default_factory=Columns)  # where the inputs are
+    column: str | None = None  # see `PolicyPredictor`
 
     def __post_init__(self) -> None:
         if not isinstance(self.inputs, ImageInput | TensorInput | TextInput):
@@ -78,31 +44,23 @@ class ColumnReader:
         """Names of the columns that are read; for texts only the first is required."""
         if isinstance(self.inputs, TextInput):
             return TEXT
-        return (
-            self.columns.inputs or ("image" if isinstance(self.inputs, ImageInput) else "inputs"),
-        )
+        return (self.column or ("image" if isinstance(self.inputs, ImageInput) else "inputs"),)
 
     def check(self, present: Collection[str]) -> None:
         """Check the names of columns before any of them is read."""
         if self.names[0] not in present:
             raise DataError(
                 f"there is no column {self.names[0]!r} to predict from, only "
-                f"{', '.join(sorted(present))}: name another one with `Columns(inputs=...)`"
+                f"{', '.join(sorted(present))}: name another one with `column`"
             )
-        new = {self.columns.prefix + name for name in OUTPUT_COLUMNS}
-        taken = sorted(new & set(self.kept(present)))
+        taken = sorted({*OUTPUT_COLUMNS} & {*present})
         if taken:
             raise DataError(
-                f"the data already have columns named {', '.join(taken)}: rename them, or give "
-                "the new ones a prefix with `Columns(prefix=...)`"
+                f"the data already have columns named {', '.join(taken)}: rename them, with "
+                "`dataset.rename_columns` in Ray"
             )
 
-    def kept(self, present: Collection[str]) -> list[str]:
-        """Names of the columns that are also in the result."""
-        dropped = () if self.columns.keep_inputs else self.names
-        return [name for name in present if name not in dropped]
-
-    def __call__(self, batch: Mapping[str, Array]) -> Any:  # noqa: ANN401
+    def __call__(self, batch: Mapping[str, Array]) -> Array | dict[str, Array]:
         """The inputs in a batch of columns `[n, ...]`."""
         self.check(batch)
         if isinstance(self.inputs, TextInput):
@@ -110,14 +68,12 @@ class ColumnReader:
         values = batch[self.names[0]]
         return self._images(values) if isinstance(self.inputs, ImageInput) else self._rows(values)
 
-    def _images(self, values: Array) -> Tensor:
+    def _images(self, values: Array) -> Array:
         if values.dtype == object and any(isinstance(value, bytes) for value in values):
             return self._decoded(values)
-        values = self._stacked(values)
-        if self.columns.layout == "HWC" and values.ndim == 4:
-            values = values.transpose(0, 3, 1, 2)
+        values = self._channels_first(self._stacked(values))
         if values.dtype.kind == "f":
-            return torch.tensor(values, dtype=torch.float32)
+            return values.astype(np.float32)
         if values.dtype != np.uint8:
             raise DataError(
                 f"the column {self.names[0]!r} must hold pixels (uint8), floats as the network "
@@ -125,32 +81,34 @@ class ColumnReader:
             )
         if self.images is None:
             raise DataError(
-                f"the column {self.names[0]!r} holds pixels, but only those of square RGB images "
-                "are normalised here: give floats as the network takes them"
+                f"the column {self.names[0]!r} holds pixels, and only the pixels of square RGB "
+                "images are normalised here: give floats as the network takes them"
             )
-        pixels = torch.tensor(
-            values
-        )  # a copy: Ray's arrays are read-only, which torch warns about
         # Any other shape is left to the network, whose message says what it takes.
-        is_image = pixels.ndim == 4 and pixels.shape[1] == 3
-        return self.images.normalization(pixels) if is_image else pixels
+        is_image = values.ndim == 4 and values.shape[1] == 3
+        return self.images.normalization(values) if is_image else values
 
-    def _decoded(self, values: Array) -> Tensor:
+    def _channels_first(self, values: Array) -> Array:
+        assert isinstance(self.inputs, ImageInput), "only images have channels"
+        image = self.inputs.channels, self.inputs.height, self.inputs.width
+        is_last = values.shape[1:] == (*image[1:], image[0]) != image
+        return values.transpose(0, 3, 1, 2) if is_last else values
+
+    def _decoded(self, values: Array) -> Array:
         if self.images is None:
             raise DataError(
                 f"the column {self.names[0]!r} holds files, but this network takes no square RGB "
                 "images: give numbers"
             )
         # a missing file fails as an empty one does.
-        files = [self.images.inputs_from(value or b"") for value in values]
-        return torch.from_numpy(np.stack(files))
+        return np.stack([self.images.inputs_from(value or b"") for value in values])
 
-    def _rows(self, values: Array) -> Tensor:
+    def _rows(self, values: Array) -> Array:
         wanted = np.dtype(getattr(self.inputs, "dtype", "float32"))
         values = self._stacked(values)
         if values.dtype.kind not in ("iuf" if wanted.kind == "f" else "iu"):
             raise DataError(f"the column {self.names[0]!r} must hold {wanted}, got {values.dtype}")
-        return torch.tensor(values.astype(wanted))
+        return values.astype(wanted)
 
     def _stacked(self, values: Array) -> Array:
         """Rows of one shape as one array."""
@@ -164,7 +122,7 @@ class ColumnReader:
             ) from None
 
 
-def _texts(batch: Mapping[str, Array]) -> dict[str, Tensor]:
+def _texts(batch: Mapping[str, Array]) -> dict[str, Array]:
     present = [name for name in TEXT if name in batch]
     rows = zip(*(batch[name] for name in present), strict=True)
     texts = []
@@ -178,18 +136,21 @@ def _texts(batch: Mapping[str, Array]) -> dict[str, Tensor]:
             )
         text.setdefault("attention_mask", np.ones_like(text["input_ids"]))
         texts.append({name: array.astype(np.int64) for name, array in text.items()})
-    return {name: torch.from_numpy(column) for name, column in padded(texts).items()}
+    return padded(texts)
 
 
 class PolicyPredictor:
     """Answers batches of columns; each worker makes one, which loads the network once.
 
-    For `dataset.map_batches(PolicyPredictor, fn_constructor_args=(model, columns), ...)` of
+    For `dataset.map_batches(PolicyPredictor, fn_constructor_args=(model,), ...)` of
     `ray.data`; `predict_dataset` does this in one call. It needs no cluster itself.
 
     Args:
         model: Folders of the network and the policy, which every machine has.
-        columns: Which columns are read and returned.
+        column: Name of the column with the inputs; by default `image` if the network takes images,
+            and `inputs` otherwise. Texts are always in `input_ids`, `attention_mask` and
+            `token_type_ids`.
+        keep_inputs: Whether the result also has the columns with the inputs.
         device: Where each worker runs, see `Runner`; Ray gives a worker the GPUs that it was
             started with (`num_gpus`).
         precision: `float32`, `bfloat16`, `float16`, or `auto` for what the device is fastest in.
@@ -200,7 +161,7 @@ class PolicyPredictor:
     Example:
         >>> import tempfile
         >>> from pathlib import Path
-        >>> import offramp
+        >>> import offramp, torch
         >>> from torch.utils.data import TensorDataset
         >>> network = offramp.build("convnet", num_classes=4, image_size=8)
         >>> data = TensorDataset(torch.rand(60, 3, 8, 8), torch.arange(60) % 4)
@@ -219,13 +180,14 @@ class PolicyPredictor:
     def __init__(
         self,
         model: Model,
-        columns: Columns | None = None,
+        column: str | None = None,
+        keep_inputs: bool = True,
         device: str = "auto",
         precision: str = "float32",
     ) -> None:
         self._runner = model.runner(device, precision)
-        inputs = self._runner.inputs
-        self._reader = ColumnReader(inputs, model.images, columns or Columns())
+        self._reader = ColumnReader(self._runner.inputs, model.images, column)
+        self._dropped = () if keep_inputs else self._reader.names
 
     def __call__(self, batch: dict[str, Array]) -> dict[str, Array]:
         """Answer a batch of columns `[n, ...]`.
@@ -239,6 +201,5 @@ class PolicyPredictor:
             NetworkError: The inputs are not what the network takes.
         """
         answers = self._runner(self._reader(batch)).columns()
-        kept = {name: batch[name] for name in self._reader.kept(batch)}
-        prefix = self._reader.columns.prefix
-        return kept | {prefix + name: column.numpy() for name, column in answers.items()}
+        kept = {name: column for name, column in batch.items() if name not in self._dropped}
+        return kept | {name: np.asarray(column) for name, column in answers.items()}

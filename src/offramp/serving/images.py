@@ -1,18 +1,20 @@
 """Image files as batches for a network; a file that cannot be decoded fails alone."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from offramp import check
 from offramp.data.decoding import IMAGE_SUFFIXES, Decoder, Normalization
 from offramp.data.source import Source
 from offramp.errors import DataError, FileFormatError, NetworkError, OfframpError, OriginWarning
 from offramp.networks.inputs import ImageInput, Inputs
+from offramp.onnx.manifest import Manifest
 
 Floats = npt.NDArray[np.float32]
 
@@ -40,6 +42,10 @@ class ImageReader:
     size: int  # height and width S in pixels; other images are resized and cropped to the centre
     centre: float = 1.0  # share of the shorter side that is kept
     normalization: Normalization = field(default_factory=Normalization)  # the one used in training
+
+    def __post_init__(self) -> None:
+        check.whole("size", self.size, 1)
+        check.within("centre", self.centre, 0, 1, ends="(]")
 
     def batches(self, files: Sequence[Path], batch_size: int) -> Iterator[Floats]:
         """Float32 `[n, 3, S, S]`; NaN for files that cannot be read or decoded."""
@@ -70,44 +76,39 @@ class ImageReader:
         except Exception:  # Pillow raises OSError, SyntaxError, ValueError, struct.error, ...
             return None
 
-    @classmethod
-    def from_notes(cls, notes: Mapping[str, Any]) -> "ImageReader":
-        """What an export says about its images, see `reading_notes`.
 
-        Raises:
-            FileFormatError: It is something else.
-        """
+@dataclass(frozen=True)
+class Reading:
+    """How samples are read, and how classes are named: what an export takes along of a run."""
+
+    image_reader: ImageReader | None = None
+    class_names: tuple[str, ...] | None = None  # `[K]`
+    tokenizer: str | None = None
+
+    @classmethod
+    def of_run(cls, inputs: Inputs, run: str | Path) -> "Reading":
+        """Of the data set that a run knows; empty where it knows none."""
+        source = Source.find(Path(run))
+        if source is None:
+            return cls()
+        if not takes_image_files(inputs):
+            return cls(tokenizer=source.tokenizer)
+        return cls(*images_of_run(inputs, run))
+
+    @classmethod
+    def of_export(cls, folder: Path) -> "Reading":
+        """What the notes of an export say, or `FileFormatError`."""
         try:
-            mean, std = (tuple(map(float, notes[name])) for name in ("mean", "std"))
-            size, centre = int(notes["size"]), float(notes["centre"])
-        except (KeyError, TypeError, ValueError) as error:
+            return msgspec.convert(Manifest.read(folder).notes, cls)
+        except msgspec.ValidationError as error:
             raise FileFormatError(
-                f"the export does not say how images are read: {error}"
+                f"{folder} does not say how its samples are read: {error}; export again"
             ) from None
-        if len(mean) != 3 or len(std) != 3 or not size > 0 or not 0 < centre <= 1:
-            raise FileFormatError(f"the export reads images in an impossible way: {dict(notes)}")
-        return cls(size, centre, Normalization(mean, std))
 
 
 def takes_image_files(inputs: Inputs) -> bool:
     """Whether a network takes square RGB images, which is what files are read as."""
     return isinstance(inputs, ImageInput) and (inputs.channels, inputs.width) == (3, inputs.height)
-
-
-def reading_notes(inputs: Inputs, run: str | Path) -> dict[str, Any]:
-    """How the samples of a run are read, for an export: normalisation, class names, tokenizer.
-
-    Empty where the run does not know its data set.
-    """
-    source = Source.find(Path(run))
-    if source is None:
-        return {}
-    if not takes_image_files(inputs):
-        return {} if source.tokenizer is None else {"tokenizer": source.tokenizer}
-    reader, names = images_of_run(inputs, run)
-    normal = reader.normalization
-    images = {"size": reader.size, "centre": reader.centre, "mean": normal.mean, "std": normal.std}
-    return {"images": images} | ({} if names is None else {"class_names": list(names)})
 
 
 def images_of_run(

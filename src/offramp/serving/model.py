@@ -12,7 +12,7 @@ from offramp.networks.inputs import Inputs, TextInput
 from offramp.onnx.manifest import Manifest
 from offramp.onnx.runner import OnnxRunner
 from offramp.runtime.engine import StagedRunner
-from offramp.serving.images import ImageReader, images_of_run, takes_image_files
+from offramp.serving.images import ImageReader, Reading, images_of_run, takes_image_files
 
 
 def network_folder(run: str | Path) -> Path:
@@ -49,7 +49,7 @@ class Model:
     @classmethod
     def of_run(
         cls,
-        run: str | Path,
+        network: str | Path,
         policy: str | Path | None = None,
         budget: float | None = None,
         *,
@@ -61,7 +61,7 @@ class Model:
         """The model of a run, which knows how its images are read and its classes are named.
 
         Args:
-            run: Folder of a run, of a saved network, or of an export.
+            network: Folder of a run, of a saved network, or of an export.
             policy: Folder of its policy; an export has its own.
             budget: Budget of the operating point; None for the policy's own.
             data: The data set of the training, if the run does not know it.
@@ -76,7 +76,7 @@ class Model:
         Warns:
             OriginWarning: The data set is unknown; ImageNet's normalisation is used for images.
         """
-        run = _existing(Path(run))
+        run = _existing(Path(network))
         if kind_of(run) == "export":
             model = cls._of_export(run, policy, budget)
         elif policy is None:
@@ -104,15 +104,13 @@ class Model:
                 f"{folder} is an export, which has its policy: leave {policy} out, or export "
                 "again with it"
             )
-        notes = Manifest.read(folder).notes
-        names, images = notes.get("class_names"), notes.get("images")
-        tokenizer = notes.get("tokenizer")
+        read = Reading.of_export(folder)
         return cls(
             folder,
             budget=budget,
-            class_names=tuple(map(str, names)) if isinstance(names, list) else None,
-            images=ImageReader.from_notes(images) if isinstance(images, dict) else None,
-            tokenizer=tokenizer if isinstance(tokenizer, str) else None,
+            class_names=read.class_names,
+            images=read.image_reader,
+            tokenizer=read.tokenizer,
         )
 
     def runner(

@@ -7,32 +7,29 @@ and encryption are up to Ray's configuration.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import fields, replace
+from inspect import signature
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
 from offramp import check
 from offramp.errors import ConfigError
 from offramp.extras import require
-from offramp.serving.columns import ColumnReader, Columns, PolicyPredictor
+from offramp.serving.columns import ColumnReader, PolicyPredictor
 from offramp.serving.config import AppConfig
 from offramp.serving.metrics import SECONDS, Add
 from offramp.serving.model import Model
-from offramp.serving.workers import RunnerWorker
 
 DEPLOYMENT = "offramp"  # its name in Ray's configuration
 
 
 def predict_dataset(
     dataset: Any,  # noqa: ANN401 - a ray.data.Dataset
-    network: str | Path,
-    policy: str | Path,
+    model: Model,
     *,
-    budget: float | None = None,
-    data: str | None = None,
-    columns: Columns | None = None,
+    column: str | None = None,
+    keep_inputs: bool = True,
     batch_size: int = 256,
     **options: Any,  # noqa: ANN401
 ) -> Any:  # noqa: ANN401
@@ -40,11 +37,9 @@ def predict_dataset(
 
     Args:
         dataset: A `ray.data.Dataset`; see `ColumnReader` for what it may hold.
-        network: Folder of a run or of a saved network, which every machine has at that place.
-        policy: Folder of its policy, likewise.
-        budget: Budget of the operating point; None for the policy's own.
-        data: The data set of the training, whose normalisation is used. Default: the run's.
-        columns: Which columns are read and returned.
+        model: Folders, which every machine has at the same place.
+        column: Name of the column with the inputs, see `PolicyPredictor`.
+        keep_inputs: Whether the result also has the columns with the inputs.
         batch_size: Samples that a worker answers together.
         options: Options of Ray's `map_batches`, such as `concurrency` (the number of workers) and
             `num_cpus` for each of them.
@@ -60,16 +55,14 @@ def predict_dataset(
         MissingExtraError: The extra `ray` is not installed.
     """
     require("ray.data", extra="ray")
-    columns = columns or Columns()
     check.whole("batch_size", batch_size, 1)
-    model = Model.of_run(network, policy, budget, data=data)
     inputs = model.runner("cpu").inputs  # mistakes show here, before a cluster works
     known = dataset.columns(fetch_if_missing=False)
     if known is not None:
-        ColumnReader(inputs, columns=columns).check(known)
+        ColumnReader(inputs, column=column).check(known)
     return dataset.map_batches(
         PolicyPredictor,
-        fn_constructor_args=(for_workers(model), columns),
+        fn_constructor_args=(for_workers(model), column, keep_inputs),
         batch_size=batch_size,
         batch_format="numpy",
         **{"concurrency": 1, **options},
@@ -89,62 +82,34 @@ def for_workers(model: Model) -> Model:
     return replace(model, network=model.network.absolute(), policy=policy)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RayConfig(AppConfig):
-    """What is deployed, and how; the folders must be at the same place on every machine."""
-
-    network: str  # folder of a run, of a saved network or of an export
-    policy: str | None = None  # folder of its policy; an export has its own
-    budget: float | None = None  # budget of the operating point; None for the policy's own
-    # For images: the data set of the training, whose normalisation and class names are used.
-    # Default: the run's.
-    data: str | None = None
-    domain: str | None = None  # domain of the data set
-    class_names: str | None = None  # text file with one class name per line
-    tokenizer: str | None = None  # name or folder of a tokenizer, for `text`
-
-    @classmethod
-    def parse(cls, arguments: Mapping[str, Any]) -> "RayConfig":
-        """From a command line or a file, where a number may be text."""
-        known = [field.name for field in fields(cls)]
-        for name in arguments:
-            check.one_of("argument", name, known)
-        try:
-            return msgspec.convert(arguments, cls, strict=False)
-        except msgspec.ValidationError as error:
-            raise ConfigError(str(error)) from None
-
-
-def deployment(config: RayConfig) -> Any:  # noqa: ANN401 - a ray.serve.Deployment
-    """Build the deployment, whose `options` are Ray's.
+def deployment(model: Model, config: AppConfig | None = None) -> Any:  # noqa: ANN401
+    """Build the `ray.serve.Deployment` of a model, whose `options` are Ray's.
 
     The model is loaded here once, so mistakes show before anything is deployed.
+
+    Args:
+        model: Folders, which every machine has at the same place.
+        config: Limits, and how requests are batched.
     """
     serve = require("ray.serve", extra="ray")
     require("PIL.Image", extra="ray")
-    model = Model.of_run(
-        config.network,
-        config.policy,
-        config.budget,
-        data=config.data,
-        domain=config.domain,
-        class_names=config.class_names,
-        tokenizer=config.tokenizer,
-    )
-    RunnerWorker.of_model(model, replace(config, device="cpu", precision="float32"))
+    from offramp.serving.application import Service  # needs starlette, as do these
+    from offramp.serving.releases import Releases, ServedModel
+    from offramp.serving.workers import RunnerWorker
+
+    settings = config or AppConfig()
+    RunnerWorker.of_model(model, replace(settings, device="cpu", precision="float32"))
     model = for_workers(model)
 
     def build() -> Any:  # noqa: ANN401 - a starlette.applications.Starlette, in each replica
-        from offramp.serving.application import Service  # needs starlette
-
-        return Service(RunnerWorker.of_model(model, config), config, RayInstruments()).app()
+        return Service(ServedModel(Releases(model, settings)), settings, RayInstruments()).app()
 
     return serve.deployment(
         serve.ingress(build)(),
         name=DEPLOYMENT,
         # Requests whose bodies still arrive must not keep others from joining a batch.
-        max_ongoing_requests=config.max_requests,
-        max_queued_requests=config.max_requests,
+        max_ongoing_requests=settings.max_requests,
+        max_queued_requests=settings.max_requests,
     )
 
 
@@ -173,7 +138,34 @@ class RayInstruments:
 def app(arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - a ray.serve.Application
     """Build the application, for `serve run` and for Ray's configuration file.
 
-    The arguments are the fields of `RayConfig`, by name. `POST /predict` and `GET /health` are the
-    routes of `offramp serve`; the metrics are among Ray's own. See docs/clusters.md.
+    The arguments are those of `Model.of_run` and the fields of `AppConfig`, by name. `POST
+    /predict` and `GET /health` are the routes of `offramp serve`; the metrics are among Ray's own.
+    See docs/clusters.md.
     """
-    return deployment(RayConfig.parse(arguments)).bind()
+    return deployment(*parsed(arguments)).bind()
+
+
+class _Numbers(TypedDict):
+    """What `Model.of_run` needs, and what of it is no text."""
+
+    network: str
+    budget: NotRequired[float | None]
+
+
+def parsed(arguments: Mapping[str, Any]) -> tuple[Model, AppConfig]:
+    """Arguments of a command line or a file, where a number may be text.
+
+    Raises:
+        ConfigError: One is unknown, or is not what it must be.
+        FileFormatError: A folder is missing, foreign or damaged.
+    """
+    of_run = signature(Model.of_run).parameters
+    for name in arguments:
+        check.one_of("argument", name, [*of_run, *(field.name for field in fields(AppConfig))])
+    try:
+        config = msgspec.convert(arguments, AppConfig, strict=False)
+        numbers = msgspec.convert(arguments, _Numbers, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from None
+    given: dict[str, Any] = {name: arguments[name] for name in of_run if name in arguments}
+    return Model.of_run(**{**given, **numbers}), config

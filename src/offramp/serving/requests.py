@@ -1,5 +1,7 @@
 """What a server takes: every request is checked here, before anything runs on it.
 
+What is wrong with a request is raised as an `HTTPException` of starlette, with its status.
+
 Nothing in a request can name a file, an address or code. Sizes are limited before memory is
 spent: bodies while they are read, pixels before an image is decoded.
 """
@@ -10,14 +12,15 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from starlette.exceptions import HTTPException
 
-from offramp.data.decoding import Tokenizer, find_tokenizer
-from offramp.errors import ConfigError, NetworkError, OfframpError
+from offramp.data.decoding import Tokenizer
+from offramp.errors import ConfigError, NetworkError
 from offramp.extras import require
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
 from offramp.serving.images import ImageReader
@@ -34,22 +37,6 @@ MAX_ID = 200  # characters
 _TOKENIZING = Lock()
 
 
-class RequestError(OfframpError):
-    """A request that cannot be answered, with the HTTP status (400 to 499) that says why."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.reason = status, reason
-
-
-class UnansweredError(OfframpError):
-    """A good request without an answer, with the HTTP status (500 to 599) that says why."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.reason = status, reason
-
-
 @dataclass(frozen=True, eq=False)
 class Query:
     """One sample to answer."""
@@ -62,19 +49,6 @@ class Query:
 def is_answered(record: Mapping[str, Any]) -> bool:
     """Whether a worker's record of a query has an answer: a class, or whatever a cascade says."""
     return record.get("class", record.get("answer")) is not None
-
-
-class Parser(Protocol):
-    """Turns the requests of a server into queries."""
-
-    @property
-    def inputs(self) -> Inputs | None:
-        """What is taken, where that is known."""
-        ...
-
-    def parse(self, content_type: str, body: bytes, request_id: str | None = None) -> Query:
-        """Read what is asked in a body, or raise `RequestError`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -108,7 +82,7 @@ class RequestParser:
             return {"pixels": self._pixels(_decoded_base64(fields["image"]))}
         if set(fields) != {"inputs"}:
             known = "`inputs`" if self.images is None else "`image` (base64) or `inputs`"
-            raise RequestError(
+            raise HTTPException(
                 422, f"give {known}, and optionally `id`, got the fields {_names(fields)}"
             )
         return {"inputs": self._array(fields["inputs"])}
@@ -122,7 +96,7 @@ class RequestParser:
             dtype = np.dtype(inputs.dtype)
         array = _numbers("inputs", values, dtype)
         if array.shape != tuple(shape):
-            raise RequestError(
+            raise HTTPException(
                 422, f"`inputs` must have the shape {list(shape)}, got {list(array.shape)}"
             )
         return array
@@ -133,7 +107,7 @@ class RequestParser:
         allowed = {"input_ids", "attention_mask", *(["token_type_ids"] * inputs.segments)}
         if "input_ids" not in fields or not set(fields) <= allowed:
             text = "`text`, or " * (self.tokenizer is not None)
-            raise RequestError(
+            raise HTTPException(
                 422,
                 f"give {text}`input_ids`, and optionally {_names(allowed - {'input_ids'})}, got "
                 f"the fields {_names(fields)}",
@@ -141,24 +115,24 @@ class RequestParser:
         arrays = {key: _numbers(key, v, np.dtype(np.int64)) for key, v in fields.items()}
         ids = arrays["input_ids"]
         if ids.ndim != 1 or not len(ids) >= 1 or ids.min() < 0 or ids.max() >= inputs.vocabulary:
-            raise RequestError(
+            raise HTTPException(
                 422, f"`input_ids` must be a list of numbers in 0..{inputs.vocabulary - 1}"
             )
         try:
             inputs.begin({key: value[None] for key, value in arrays.items()})
         except NetworkError as error:
-            raise RequestError(422, str(error)) from None
+            raise HTTPException(422, str(error)) from None
         arrays.setdefault("attention_mask", np.ones_like(ids))
         return arrays
 
     def _tokens(self, inputs: TextInput, text: object) -> dict[str, Array]:
         """What the tokenizer makes of one text, cut off at the network's limit."""
         if self.tokenizer is None:
-            raise RequestError(
+            raise HTTPException(
                 422, "this server has no tokenizer: send `input_ids`, or start it with one"
             )
         if not isinstance(text, str) or not text.strip():
-            raise RequestError(422, "`text` must be a string that is not empty")
+            raise HTTPException(422, "`text` must be a string that is not empty")
         with _TOKENIZING:
             tokens = self.tokenizer(
                 [text], truncation=True, max_length=inputs.max_length, return_tensors="np"
@@ -169,13 +143,13 @@ class RequestParser:
     def _pixels(self, encoded: bytes) -> Array:
         """Uint8 `[3, S, S]` of a PNG or JPEG."""
         if self.images is None:
-            raise RequestError(
+            raise HTTPException(
                 415, "this network does not take images, or was not told how they are read"
             )
         self._check_size(encoded)
         pixels = self.images.decode(encoded)
         if pixels is None:
-            raise RequestError(422, "the image is damaged and cannot be decoded")
+            raise HTTPException(422, "the image is damaged and cannot be decoded")
         return pixels
 
     def _check_size(self, encoded: bytes) -> None:
@@ -187,13 +161,13 @@ class RequestParser:
         except pillow.DecompressionBombError:
             raise self._too_large("far more") from None
         except Exception:
-            raise RequestError(422, "the image is not a readable PNG or JPEG") from None
+            raise HTTPException(422, "the image is not a readable PNG or JPEG") from None
         if width * height > self.max_pixels:
             raise self._too_large(f"{width} x {height}")
 
-    def _too_large(self, found: str) -> RequestError:
+    def _too_large(self, found: str) -> HTTPException:
         limit = f"{self.max_pixels:,}"
-        return RequestError(
+        return HTTPException(
             413, f"images may have {limit} pixels, got {found}: send a smaller one"
         )
 
@@ -209,17 +183,15 @@ class ItemParser:
         """Read the item in a body of JSON."""
         found, fields = json_query(content_type, body, request_id)
         if set(fields) != {"item"}:
-            raise RequestError(422, "give `item`, and optionally `id`")
+            raise HTTPException(422, "give `item`, and optionally `id`")
         try:
             item = self.read(fields["item"])
         except Exception as error:  # of the user's own function
-            raise RequestError(422, f"the item cannot be read: {error}") from None
+            raise HTTPException(422, f"the item cannot be read: {error}") from None
         return Query(found, {"item": item})
 
 
-def tokenizer_of(name: str | None) -> Tokenizer | None:
-    """A tokenizer by name or folder, or None where none is named."""
-    return None if name is None else find_tokenizer(name)
+Parser = RequestParser | ItemParser
 
 
 def json_query(
@@ -229,7 +201,7 @@ def json_query(
     kind = _media_type(content_type)
     if kind != "application/json":
         known = ", ".join(("application/json", " or ".join(others))[: 1 + bool(others)])
-        raise RequestError(415, f"the content type must be {known}, got {kind[:80] or 'none'!r}")
+        raise HTTPException(415, f"the content type must be {known}, got {kind[:80] or 'none'!r}")
     fields = _json_object(body)
     return _checked_id(fields.pop("id", request_id)), fields
 
@@ -242,25 +214,25 @@ def _json_object(body: bytes) -> dict[str, Any]:
     try:
         fields: dict[str, Any] = msgspec.json.decode(body, type=dict)
     except msgspec.ValidationError as error:
-        raise RequestError(400, f"the body must be a JSON object: {error}") from None
+        raise HTTPException(400, f"the body must be a JSON object: {error}") from None
     except (msgspec.DecodeError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise RequestError(400, f"the body is not valid JSON: {reason}") from None
+        raise HTTPException(400, f"the body is not valid JSON: {reason}") from None
     return fields
 
 
 def _decoded_base64(text: object) -> bytes:
     if not isinstance(text, str):
-        raise RequestError(422, f"`image` must be base64 text, got {type(text).__name__}")
+        raise HTTPException(422, f"`image` must be base64 text, got {type(text).__name__}")
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise RequestError(422, "`image` is not valid base64") from None
+        raise HTTPException(422, "`image` is not valid base64") from None
 
 
 def _numbers(name: str, values: object, dtype: np.dtype[Any]) -> Array:
     """An array of the dtype; text, null and numbers that it cannot hold are refused."""
-    problem = RequestError(
+    problem = HTTPException(
         422, f"`{name}` must be nested lists of finite numbers, all of the same length"
     )
     if not isinstance(values, list):
@@ -283,7 +255,7 @@ def _checked_id(found: object) -> str | int | None:
         return found
     if isinstance(found, str) and len(found) <= MAX_ID:
         return found
-    raise RequestError(422, f"`id` must be a number or a string of at most {MAX_ID} characters")
+    raise HTTPException(422, f"`id` must be a number or a string of at most {MAX_ID} characters")
 
 
 def _names(fields: Mapping[str, object] | set[str]) -> str:

@@ -22,18 +22,16 @@ from offramp.runtime.engine import StagedRunner
 from offramp.serving.config import ServeConfig
 from offramp.serving.images import ImageReader
 from offramp.serving.model import Model
-from offramp.serving.releases import Releases
-from offramp.serving.requests import ReadItem
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from offramp.policy import Policy
     from offramp.runtime.cascade import Cascade
+    from offramp.serving.requests import ReadItem
 
 RELEASES = "OFFRAMP_RELEASES"  # environment variable with the folder of a service's processes
 ALREADY_SENT = 0.2  # seconds in which requests that were sent before a signal are still read
-CANNOT_START = 3  # exit code of a process at which uvicorn starts no other one
 log = logging.getLogger("offramp.serving")
 
 
@@ -42,15 +40,15 @@ def serve(
     config: ServeConfig | None = None,
     *,
     policy: "Policy | None" = None,
-    read: ReadItem | None = None,
+    read: "ReadItem | None" = None,
     class_names: Sequence[str] | None = None,
     images: ImageReader | None = None,
     ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Answer requests until SIGINT or SIGTERM; then answer those that are open, and return.
+    """Answer requests until Ctrl-C or SIGTERM, and then the requests that are open.
 
-    With one worker, the application runs in this process. With several, uvicorn starts a process
-    for each, and another one for each that ends.
+    With one worker, the application runs in this process, which SIGTERM then ends as usual. With
+    several, uvicorn starts a process for each, and another one for each that ends.
 
     Args:
         model: Folders; or a `Runner`, an `OnnxRunner` or a `Cascade`, which one worker can serve.
@@ -72,7 +70,7 @@ def serve(
     from offramp.serving.application import app  # needs these modules
 
     config = config or ServeConfig()
-    with _bound(config) as listening, _sigterm_as_ctrl_c(), _announced(listening, ready):
+    with _bound(config) as listening, _announced(listening, ready):
         if config.workers == 1:
             application = app(
                 model, config, policy=policy, read=read, class_names=class_names, images=images
@@ -112,13 +110,16 @@ def _run_here(app: "Starlette", config: ServeConfig, listening: socket.socket) -
 
 def _run_workers(model: Model, config: ServeConfig, listening: socket.socket) -> None:
     import uvicorn
+    from uvicorn.config import STARTUP_FAILURE
     from uvicorn.supervisors import Multiprocess
+
+    from offramp.serving.releases import SharedReleases
 
     model.runner("cpu")  # mistakes show here
     # Each process has an alarm of its own, and one false alarm is one too many.
     model = replace(model, false_alarm_rate=model.false_alarm_rate / config.workers)
     with TemporaryDirectory(prefix="offramp-") as folder:
-        Releases.start(folder, model, config)
+        SharedReleases.start(folder, model, config)
         os.environ[RELEASES] = folder
         supervisor = Multiprocess(
             uvicorn.Config(
@@ -130,7 +131,7 @@ def _run_workers(model: Model, config: ServeConfig, listening: socket.socket) ->
             [listening],
         )
         supervisor.run()
-    if any(process.exitcode == CANNOT_START for process in supervisor.processes):
+    if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
         raise ProcessError("a worker could not start: see above")
 
 
@@ -139,23 +140,24 @@ def from_environment() -> "Starlette":
 
     uvicorn calls this in every process that it starts.
     """
+    from uvicorn.config import STARTUP_FAILURE
+
     from offramp.serving.application import Service
     from offramp.serving.metrics import SHARED_FOLDER, Prometheus  # see below
-    from offramp.serving.workers import RunnerWorker
+    from offramp.serving.releases import ServedModel, SharedReleases
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = Path(os.environ[RELEASES])
     metrics = folder / "metrics"
     metrics.mkdir(exist_ok=True)
     os.environ[SHARED_FOLDER] = str(metrics)  # before prometheus_client is imported
-    releases = Releases(folder)
-    release = releases.current()
+    releases = SharedReleases(folder)
     try:
-        worker = RunnerWorker.of_model(release.model, release.config)
+        served = ServedModel(releases)
     except OfframpError as error:
         log.critical("%s", error)
-        sys.exit(CANNOT_START)
-    return Service(worker, release.config, Prometheus(), release.model, releases).app()
+        sys.exit(STARTUP_FAILURE)  # uvicorn starts no other one
+    return Service(served, releases.current().config, Prometheus()).app()
 
 
 def _end_with_parent() -> None:
@@ -164,22 +166,6 @@ def _end_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-@contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt; afterwards, the handlers of signals are as they were."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {name: signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
 
 
 @contextmanager
@@ -206,17 +192,11 @@ def _announced(listening: socket.socket, ready: Callable[[str], None]) -> Iterat
 @contextmanager
 def _bound(config: ServeConfig) -> Iterator[socket.socket]:
     """A socket at the address, which does not listen yet: clients are refused, and do not wait."""
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(
-            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        made = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"cannot listen at {config.host!r}: {error.strerror or error}") from None
-    with made:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    with socket.socket(family) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            made.bind(place)
+            made.bind((config.host, config.port))
         except OSError as error:
             raise ConfigError(
                 f"cannot listen at {config.host}:{config.port}: {error.strerror or error}; "

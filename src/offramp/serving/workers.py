@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from offramp import __version__
+from offramp.data.decoding import find_tokenizer
+from offramp.networks.convert import padded
 from offramp.onnx.graphs import Array
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.stats import Operation
 from offramp.serving.config import AppConfig
-from offramp.serving.images import ImageReader
 from offramp.serving.model import Model
-from offramp.serving.requests import Parser, Query, RequestParser, tokenizer_of
+from offramp.serving.requests import Parser, Query, RequestParser
 
 
 class Worker(ABC):
@@ -21,16 +23,21 @@ class Worker(ABC):
     Attributes:
         operation: The operating point, and the statistics.
         parser: Makes queries of requests.
-        about: Number of `exits` and `classes`, fingerprints of the `network` and the `policy`.
+        loaded: Number of `exits` and `classes`, fingerprints of the `network` and the `policy`.
     """
 
     operation: Operation
     parser: Parser
-    about: dict[str, Any]
+    loaded: dict[str, Any]
 
     @abstractmethod
     def __call__(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
         """Answer a batch: a record for each query."""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What answers at present: what is loaded, at which budget, and our version."""
+        return {**self.loaded, "budget": self.budget, "version": __version__}
 
     @property
     def budget(self) -> float:
@@ -38,6 +45,11 @@ class Worker(ABC):
         held = self.operation.snapshot().held
         points = self.operation.ladder.points
         return float(points.budgets[self.operation.point.index]) if held is None else held.budget
+
+    def takes_the_same_as(self, other: "Worker") -> bool:
+        """Whether requests and metrics of one suit the other: inputs, and the number of exits."""
+        mine, others = ((each.parser.inputs, each.loaded["exits"]) for each in (self, other))
+        return mine == others
 
     def set_budget(self, budget: float) -> None:
         """Move to the operating point of another budget; `BudgetError` if there is none."""
@@ -60,28 +72,17 @@ class RunnerWorker(Worker):
         class_names: Sequence[str] | None = None,
     ) -> None:
         self.operation, self.parser = runner.operation, parser
-        self.about = {**runner.about, "classes": runner.num_classes}
-        self._runner, self._class_names, self._images = runner, class_names, parser.images
+        self.loaded = {**runner.about, "classes": runner.num_classes}
+        self._runner, self._images = runner, parser.images
+        self._class_names = None if class_names is None else tuple(class_names)
 
     @classmethod
     def of_model(cls, model: Model, config: AppConfig) -> "RunnerWorker":
         """Load a model."""
         runner = model.runner(config.device, config.precision, config.threads)
-        tokenizer = tokenizer_of(model.tokenizer)
+        tokenizer = None if model.tokenizer is None else find_tokenizer(model.tokenizer)
         parser = RequestParser(runner.inputs, model.images, tokenizer, config.max_pixels)
         return cls(runner, parser, model.class_names)
-
-    @classmethod
-    def of_runner(
-        cls,
-        runner: StagedRunner,
-        config: AppConfig,
-        class_names: Sequence[str] | None,
-        images: ImageReader | None,
-    ) -> "RunnerWorker":
-        """Use a runner that was loaded elsewhere."""
-        parser = RequestParser(runner.inputs, images, max_pixels=config.max_pixels)
-        return cls(runner, parser, None if class_names is None else tuple(class_names))
 
     def __call__(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
         """Answer a batch."""
@@ -99,16 +100,3 @@ class RunnerWorker(Worker):
             return arrays["inputs"]
         normalised: Array = self._images.normalization(arrays["pixels"])
         return normalised
-
-
-def padded(texts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Texts of arrays `[length]` as one batch of arrays `[n, longest]`; padding is masked out."""
-    length = max(len(text["input_ids"]) for text in texts)
-    # Texts without segments lie entirely in the first one.
-    names = {name for text in texts for name in text}
-
-    def widened(text: Mapping[str, Array], name: str) -> Array:
-        array = text.get(name, np.zeros(len(text["input_ids"]), dtype=np.int64))
-        return np.pad(array, (0, length - len(array)))
-
-    return {name: np.stack([widened(text, name) for text in texts]) for name in names}
