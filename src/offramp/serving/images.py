@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from offramp import check
 from offramp.data.decoding import IMAGE_SUFFIXES, Decoder, Normalization
 from offramp.data.source import Source
-from offramp.errors import DataError, FileFormatError, NetworkError, OfframpError, OriginWarning
+from offramp.errors import DataError, NetworkError, OfframpError, OriginWarning
+from offramp.files import restore
 from offramp.networks.inputs import ImageInput, Inputs
 from offramp.onnx.manifest import Manifest
 
@@ -98,12 +98,8 @@ class Reading:
     @classmethod
     def of_export(cls, folder: Path) -> "Reading":
         """What the notes of an export say, or `FileFormatError`."""
-        try:
-            return msgspec.convert(Manifest.read(folder).notes, cls)
-        except msgspec.ValidationError as error:
-            raise FileFormatError(
-                f"{folder} does not say how its samples are read: {error}; export again"
-            ) from None
+        found: Reading = restore(cls, Manifest.read(folder).notes, f"{folder}, notes")
+        return found
 
 
 def takes_image_files(inputs: Inputs) -> bool:
