@@ -38,9 +38,10 @@ from offramp.errors import (
     OriginWarning,
     SplitError,
 )
+from offramp.registry import THRESHOLDS
 from offramp.scorers import BreakEven, Entropy, LogisticCorrector, Margin, Patience
 from offramp.thresholds import exits_taken
-from offramp.thresholds.tuning import THRESHOLD_METHODS, ScoredSamples, measure
+from offramp.thresholds.tuning import ScoredSamples, measure
 
 PAIRS = [
     (MaxProbability(), CurrentExit()),
@@ -495,7 +496,7 @@ def lucky_sweep(scores, correct, costs, points):
 
 
 def test_a_tuned_policy_does_not_flatter_itself(monkeypatch):
-    monkeypatch.setitem(THRESHOLD_METHODS, "lucky", lucky_sweep)
+    monkeypatch.setitem(THRESHOLDS, "lucky", lucky_sweep)
     on_val, stated = [], []
     for seed in range(8):
         splits = synthetic.ledgers(seed=seed, samples=400, exits=6)

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from offramp.errors import ConfigError, NotFittedError, OfframpError
-from offramp.hints import did_you_mean
+from offramp.registry import did_you_mean
 
 
 def one_of(

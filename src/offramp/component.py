@@ -13,7 +13,7 @@ from torch import Tensor
 
 from offramp import check
 from offramp.errors import ConfigError, FileFormatError, LedgerError
-from offramp.extras import import_hint
+from offramp.registry import import_hint
 
 HAS = {
     "logits": "logits",

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin
 
 import msgspec
-import numpy as np
 
 from offramp.errors import FileFormatError
-from offramp.hints import near_path
+from offramp.registry import close_names
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +49,14 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def near_path(path: Path) -> str:
+    """The end of a message about a path that is not there: what lies beside it, or nothing."""
+    missing = next((each for each in (*reversed(path.parents), path) if not each.exists()), path)
+    beside = missing.parent.iterdir() if missing.parent.is_dir() else ()
+    close = close_names(missing.name, sorted(each.name for each in beside))
+    return f"; did you mean {missing.with_name(close[0])}?" if close else ""
 
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
@@ -300,6 +307,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - JSON is recursive
     """Turn arrays and tensors into lists, NaN into None and infinities into text, for JSON.
 
     Example:
+        >>> import numpy as np
         >>> plain({"a": np.array([1.0, float("nan"), float("inf")])})
         {'a': [1.0, None, 'inf']}
     """
@@ -348,6 +356,9 @@ def _numbers_as(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a `Number`, an 
     """What msgspec does not know; errors are worded as its own."""
     if kind is Number:
         return Number(_floats(value, "a number"))
+    # Only now: the command line checks its folders without numpy.
+    import numpy as np
+
     try:
         array = np.asarray(_floats(value, _ROWS))
     except (ValueError, OverflowError):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from offramp.errors import ConfigError
+from offramp.registry import PRECISIONS
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 Precision = Literal["float32", "bfloat16", "float16"]
 AutoPrecision = Literal["auto", "float32", "bfloat16", "float16"]
-PRECISIONS = ("float32", "bfloat16", "float16")
 
 # Instructions that multiply in bfloat16: Intel and AMD, Intel's tiles, ARM.
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -21,12 +20,10 @@ from offramp.answers import (
 )
 from offramp.component import check_kind
 from offramp.errors import BudgetError, ConfigError, FileFormatError, PluginError
-from offramp.extras import PAPER_METHODS, load_plugin, paper_command, plugin_origins
 from offramp.files import read_description, restore, write_description
-from offramp.hints import or_known
 from offramp.ledger import Ledger
-from offramp.names import TOP
 from offramp.policy import Policy
+from offramp.registry import GROUPS, METHODS, TOP
 from offramp.scorers import (
     BreakEven,
     Corrector,
@@ -275,61 +272,50 @@ def _top_method(name: str) -> Method | None:
     return Method(name, f"{kind.upper()} top-{classes}{note}", scorer)
 
 
-_NAMED = [
-    Method("baseline", "Baseline"),
-    Method("temperature", "Temperature scaling", answer=TemperatureScaling()),
-    Method("vector", "Vector scaling", answer=VectorScaling()),
-    Method("matrix", "Matrix scaling", answer=MatrixScaling()),
-    Method("overconfident", "Temperature x 0.3", answer=TemperatureScaling(multiplier=0.3)),
-    Method("underconfident", "Temperature x 3", answer=TemperatureScaling(multiplier=3.0)),
-    Method("entropy", "Entropy", Entropy()),
-    Method("margin", "Margin", Margin()),
-    Method("patience", "Patience", Patience()),
-    Method("product", "Product of experts", answer=ProductOfExperts()),
-    Method("vote", "Majority vote", answer=MajorityVote()),
-    Method("vote-patience", "Majority vote, patience", Patience(), MajorityVote()),
-    Method("ensemble", "Geometric ensemble", answer=GeometricEnsemble()),
-    Method("class-ensemble", "Class-wise ensemble", answer=ClassWiseEnsemble()),
-    Method("eefp", "EEFP (paper)", Corrector()),
-    Method("eefp-no-history", "EEFP, no history", Corrector(history=False)),
-    Method("ccct", "CCCT", Corrector(target="correctness")),
-    Method("eefp-ensemble", "EEFP on ensemble", Corrector(), GeometricEnsemble()),
-    Method("eefp-class-ensemble", "EEFP on class-wise ensemble", Corrector(), ClassWiseEnsemble()),
-    Method(
-        "eefp-no-history-class-ensemble",
-        "EEFP, no history, on class-wise ensemble",
-        Corrector(history=False),
-        ClassWiseEnsemble(),
-    ),
-    Method("eefp-logistic", "EEFP, ridge logistic", LogisticCorrector(), thresholds="smooth"),
-    Method(
-        "break-even",
-        "Break-even prices",
-        BreakEven(),
-        GeometricEnsemble(shrinkage=0.02),
-        thresholds="shared",
-    ),
-    Method("break-even-no-ensemble", "Break-even, no ensemble", BreakEven(), thresholds="shared"),
-]
-
-METHODS = {method.name: method for method in _NAMED}
-"""All methods by name, but for `eefp-top-K` and `ccct-top-K`, which serve any K.
-
-`eefp` and `ccct` look at min(5, K) classes.
-"""
-
-# Methods of rooms below this one, which register them when they are imported.
-_ELSEWHERE = {"auto": "offramp.advice", "pairs": "offramp.evaluation"}
-
-_ALL_K = [f"{name}-top-{k}" for name in ("eefp", "ccct") for k in (1, 2, 5, 10, "all")]
-
-GROUPS = {
-    "standard": ["baseline", "temperature", "eefp", "eefp-no-history", "ccct"],
-    "extended": ["baseline", "temperature", "vector", "matrix", *_ALL_K, "eefp-no-history"],
-    "simple": ["baseline", "entropy", "margin", "patience", "product", "ensemble"],
-}
-"""Names of several methods at once; `extended` is the paper's extended comparison. A plug-in that
-is a list of names is a group, too."""
+BASELINE = Method("baseline", "Baseline")
+TEMPERATURE = Method("temperature", "Temperature scaling", answer=TemperatureScaling())
+VECTOR = Method("vector", "Vector scaling", answer=VectorScaling())
+MATRIX = Method("matrix", "Matrix scaling", answer=MatrixScaling())
+OVERCONFIDENT = Method(
+    "overconfident", "Temperature x 0.3", answer=TemperatureScaling(multiplier=0.3)
+)
+UNDERCONFIDENT = Method(
+    "underconfident", "Temperature x 3", answer=TemperatureScaling(multiplier=3.0)
+)
+ENTROPY = Method("entropy", "Entropy", Entropy())
+MARGIN = Method("margin", "Margin", Margin())
+PATIENCE = Method("patience", "Patience", Patience())
+PRODUCT = Method("product", "Product of experts", answer=ProductOfExperts())
+VOTE = Method("vote", "Majority vote", answer=MajorityVote())
+VOTE_PATIENCE = Method("vote-patience", "Majority vote, patience", Patience(), MajorityVote())
+ENSEMBLE = Method("ensemble", "Geometric ensemble", answer=GeometricEnsemble())
+CLASS_ENSEMBLE = Method("class-ensemble", "Class-wise ensemble", answer=ClassWiseEnsemble())
+EEFP = Method("eefp", "EEFP (paper)", Corrector())
+EEFP_NO_HISTORY = Method("eefp-no-history", "EEFP, no history", Corrector(history=False))
+CCCT = Method("ccct", "CCCT", Corrector(target="correctness"))
+EEFP_ENSEMBLE = Method("eefp-ensemble", "EEFP on ensemble", Corrector(), GeometricEnsemble())
+EEFP_CLASS_ENSEMBLE = Method(
+    "eefp-class-ensemble", "EEFP on class-wise ensemble", Corrector(), ClassWiseEnsemble()
+)
+EEFP_NO_HISTORY_CLASS_ENSEMBLE = Method(
+    "eefp-no-history-class-ensemble",
+    "EEFP, no history, on class-wise ensemble",
+    Corrector(history=False),
+    ClassWiseEnsemble(),
+)
+EEFP_LOGISTIC = Method(
+    "eefp-logistic", "EEFP, ridge logistic", LogisticCorrector(), thresholds="smooth"
+)
+BREAK_EVEN = Method(
+    "break-even",
+    "Break-even prices",
+    BreakEven(),
+    GeometricEnsemble(shrinkage=0.02),
+    thresholds="shared",
+)
+BREAK_EVEN_NO_ENSEMBLE = Method(
+    "break-even-no-ensemble", "Break-even, no ensemble", BreakEven(), thresholds="shared"
+)
 
 
 def register(method: Method) -> None:
@@ -338,9 +324,7 @@ def register(method: Method) -> None:
     Raises:
         ConfigError: Another method has this name.
     """
-    if METHODS.get(method.name, method) != method:
-        raise ConfigError(f"there is a method {method.name!r} already; choose another name")
-    METHODS[method.name] = method
+    METHODS.add(method.name, method)
 
 
 def find_methods(
@@ -351,7 +335,7 @@ def find_methods(
     A group leaves out correctors that look at more classes than there are, and methods that cannot
     read ledgers of a kind. After a colon, a
     name may say which thresholds the method is to have: `eefp:smooth`. A name may also be one
-    that an installed package has registered (`offramp.extras`), which is imported then.
+    that an installed package has registered (`offramp.registry`), which is imported then.
 
     Raises:
         ConfigError: An unknown name, with the nearest known one.
@@ -401,18 +385,16 @@ def ready(method: Method) -> Method:
 
 def _group(name: str) -> Sequence[str]:
     """The members of a group, or nothing."""
-    plugin = None if name in GROUPS or name in METHODS else load_plugin(name)
+    plugin = None if name in GROUPS or name in METHODS else METHODS.plugin(name)
     return plugin if isinstance(plugin, list | tuple) else GROUPS.get(name, ())
 
 
 def _named(name: str) -> Method:
     """The method with this name, with other thresholds if the name says so."""
     plain, colon, thresholds = name.partition(":")
-    if plain in _ELSEWHERE:
-        import_module(_ELSEWHERE[plain])
-    method = METHODS.get(plain) or _top_method(plain) or plugin_method(plain)
+    method: Method | None = METHODS.get(plain) or _top_method(plain) or plugin_method(plain)
     if method is None:
-        raise ConfigError(_unknown(plain))
+        raise ConfigError(METHODS.unknown(plain, GROUPS))
     if not colon:
         return method
     try:
@@ -430,7 +412,7 @@ def plugin_method(name: str) -> Method | None:
     Raises:
         PluginError: It cannot be loaded, or is no method, scorer or answer.
     """
-    found = load_plugin(name)
+    found = METHODS.plugin(name)
     if found is None:
         return None
     label = getattr(found, "__name__", type(found).__name__)
@@ -451,7 +433,7 @@ def plugin_method(name: str) -> Method | None:
 
 
 def _of(name: str) -> str:
-    return f"the method {name!r} of the package {plugin_origins()[name]}"
+    return f"the method {name!r} of the package {METHODS.plugins()[name]}"
 
 
 def _fits(method: Method, num_classes: int, kind: str) -> bool:
@@ -461,10 +443,3 @@ def _fits(method: Method, num_classes: int, kind: str) -> bool:
         return ":" in method.name or "top-" not in method.name  # there is no `k` to choose
     k = getattr(method.scorer, "k", None)
     return not isinstance(k, int) or k <= num_classes
-
-
-def _unknown(name: str) -> str:
-    if name in PAPER_METHODS:
-        return f"{name!r} comes with offramp-paper: {paper_command()}"
-    known = [*GROUPS, *METHODS, *plugin_origins()]
-    return f"there is no method {name!r}{or_known(name, known)}"

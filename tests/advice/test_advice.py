@@ -26,7 +26,8 @@ from offramp.advice.rating import CrossFit, hits_on, pick, pool
 from offramp.batch_times import BatchTimes
 from offramp.cli.app import app
 from offramp.errors import BudgetError, ConfigError, SplitError
-from offramp.methods import METHODS, find_methods
+from offramp.methods import find_methods
+from offramp.registry import METHODS
 
 FEW = ["baseline", "baseline:smooth", "patience"]
 

@@ -20,9 +20,10 @@ from offramp import (
 from offramp.errors import ConfigError, LedgerError, SplitError
 from offramp.evaluation.bootstrap import Resamples, difference
 from offramp.evaluation.references import best_mix, reachable_accuracies, references
-from offramp.methods import GROUPS, find_methods
+from offramp.methods import find_methods
 from offramp.metrics import ece, eefp
 from offramp.progress import Progress
+from offramp.registry import GROUPS
 from offramp.replay import accuracy_at
 from offramp.scorers import Entropy, Margin
 

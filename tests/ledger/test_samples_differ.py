@@ -8,9 +8,10 @@ from offramp import Costs, Ledger, MaxProbability, Policy, compare, evaluate, sy
 from offramp.errors import ConfigError, LedgerError, SplitError
 from offramp.evaluation.bootstrap import Resamples
 from offramp.guarantees import Guarantee, certify
+from offramp.registry import THRESHOLDS
 from offramp.scorers import BreakEven, Corrector, LogisticCorrector
 from offramp.targets import oracle_accuracy
-from offramp.thresholds import THRESHOLD_METHODS, exits_taken
+from offramp.thresholds import exits_taken
 from offramp.thresholds.tuning import ScoredSamples, tune_points
 
 
@@ -50,7 +51,7 @@ def test_costs_by_sample_are_what_the_hand_calculates(tokens):
     assert points.budgets[policy.selected] <= 0.5
 
 
-@pytest.mark.parametrize("method", THRESHOLD_METHODS)
+@pytest.mark.parametrize("method", THRESHOLDS)
 def test_thresholds_are_the_same_for_equal_costs_of_all_samples(tokens, method):
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(120, 4, generator=generator)

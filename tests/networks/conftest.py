@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from offramp.networks import EarlyExitNetwork, attach
 from offramp.networks.attach import attach_to
-from offramp.networks.backbones import BUILDERS, Backbone
+from offramp.networks.backbones import Backbone
+from offramp.registry import BUILDERS
 
 NUM_CLASSES = 5
 

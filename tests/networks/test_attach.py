@@ -325,7 +325,7 @@ def test_missing_library_is_named(library, monkeypatch):
 
 
 def test_registered_name_cannot_be_taken_twice():
-    with pytest.raises(NetworkError, match="there is a builder `resnet34` already"):
+    with pytest.raises(NetworkError, match="there is a builder 'resnet34' already"):
         register_builder("resnet34", plain)
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from offramp import Ledger, Method, compare, extras
 from offramp.cli.app import app
 from offramp.errors import ConfigError, FileFormatError, MissingExtraError
-from offramp.methods import METHODS
+from offramp.registry import METHODS
 from offramp.report import ResultTable, SampleStrip, Section, write_comparison, write_page
 from offramp.report.page import embedded_json, page_data
 from offramp.report.sections import groups_of, view_of

@@ -12,8 +12,9 @@ from torch import nn
 
 from offramp import attach, build, compare, extras, report
 from offramp.errors import ConfigError, FileFormatError, MissingExtraError
-from offramp.methods import METHODS, Method
+from offramp.methods import Method
 from offramp.networks import count_macs
+from offramp.registry import METHODS
 from offramp.replay import AccuracyAt
 from offramp.report.figures import curve_band
 from offramp.report.sections import image_url

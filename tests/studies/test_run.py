@@ -9,7 +9,7 @@ import pytest
 import offramp
 from offramp.advice import Auto
 from offramp.errors import ConfigError, DataError, FileFormatError
-from offramp.methods import METHODS
+from offramp.registry import METHODS
 from offramp.studies import plan_run, run
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from offramp import Answer, Corrector, MaxProbability, Scorer, TemperatureScaling, thresholds
+from offramp import Answer, Corrector, MaxProbability, Scorer, TemperatureScaling
 from offramp import answers as answer_room
 from offramp import scorers as scorer_room
 from offramp.answers import (
@@ -19,6 +19,7 @@ from offramp.answers import (
 )
 from offramp.component import current_exit_only
 from offramp.errors import PromiseError
+from offramp.registry import THRESHOLDS
 from offramp.scorers import (
     BreakEven,
     Entropy,
@@ -64,9 +65,9 @@ def test_the_librarys_scorers_keep_every_promise(scorer):
     check_scorer(scorer)
 
 
-@pytest.mark.parametrize("name", thresholds.THRESHOLD_METHODS)
+@pytest.mark.parametrize("name", THRESHOLDS)
 def test_the_librarys_threshold_methods_keep_every_promise(name):
-    check_threshold_method(thresholds.THRESHOLD_METHODS[name])
+    check_threshold_method(THRESHOLDS[name])
 
 
 def test_all_of_the_librarys_classes_are_checked():

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from offramp import MaxProbability, Policy
 from offramp.errors import LedgerError
+from offramp.registry import THRESHOLDS
 from offramp.thresholds import exits_taken
 from offramp.thresholds.smooth import calibrated_chances, smooth_sweep
-from offramp.thresholds.tuning import THRESHOLD_METHODS, ScoredSamples, measure, tune_points
+from offramp.thresholds.tuning import ScoredSamples, measure, tune_points
 from offramp.zoo import cifar100
 
 COSTS = torch.tensor([0.1, 0.4, 0.7, 1.0], dtype=torch.float64)
@@ -83,7 +84,7 @@ def test_chances_that_are_too_sure_or_not_sure_enough_are_calibrated(slope):
 def test_a_policy_takes_the_chances_that_its_last_exit_gives(monkeypatch):
     given_to = []
     monkeypatch.setitem(
-        THRESHOLD_METHODS,
+        THRESHOLDS,
         "smooth",
         lambda scores, correct, costs, points: (
             given_to.append(correct) or smooth_sweep(scores, correct, costs, points)

@@ -13,9 +13,10 @@ from offramp.ledger import Ledger
 from offramp.networks import build
 from offramp.networks.architectures.vit import TransformerBlock
 from offramp.record import as_teacher
+from offramp.registry import RECIPES
 from offramp.training import Distillation, Teacher, TrainConfig, train
 from offramp.training.batches import grouped_by_length, smoothed
-from offramp.training.config import RECIPES, find_recipe
+from offramp.training.config import find_recipe
 from offramp.training.optimizer import WeightAverage, make_optimizer
 from offramp.training.precision import training_autocast
 

@@ -6,8 +6,8 @@ from torch.nn.functional import one_hot
 
 from offramp.errors import ConfigError
 from offramp.networks import build
+from offramp.registry import OBJECTIVES
 from offramp.training import (
-    OBJECTIVES,
     Distillation,
     GradientEquilibrium,
     Joint,

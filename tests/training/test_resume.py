@@ -19,7 +19,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 from offramp.errors import ConfigError, FileFormatError
 from offramp.networks import build
-from offramp.training import OBJECTIVES, TrainConfig, train
+from offramp.registry import OBJECTIVES
+from offramp.training import TrainConfig, train
 from offramp.training.checkpoint import Checkpoints
 
 SCRIPT = Path(__file__).with_name("run_training.py")

@@ -17,7 +17,8 @@ from torch.utils.data import (
 
 from offramp.errors import ConfigError, LedgerError, MissingExtraError, SplitError
 from offramp.networks import EarlyExitNetwork, TextInput, attach, build
-from offramp.training import OBJECTIVES, TrainConfig, TrainHistory, frozen, train
+from offramp.registry import OBJECTIVES
+from offramp.training import TrainConfig, TrainHistory, frozen, train
 from offramp.training.config import default_learning_rate
 from offramp.training.loop import PhaseRun
 from offramp.training.schedule import Schedule

@@ -46,7 +46,7 @@ def test_methods_and_thresholds_of_the_package_are_compared(splits):
 
 
 def test_the_command_line_knows_them():
-    code = "from offramp.names import check_methods; check_methods(['beyond', 'eefp:assigned'])"
+    code = "from offramp.registry import check_methods; check_methods(['beyond', 'eefp:assigned'])"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

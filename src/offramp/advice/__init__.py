@@ -2,6 +2,5 @@
 
 from offramp.advice.advise import Advice, advise
 from offramp.advice.auto import Auto, auto
-from offramp.names import CANDIDATES
 
-__all__ = ["CANDIDATES", "Advice", "Auto", "advise", "auto"]
+__all__ = ["Advice", "Auto", "advise", "auto"]

@@ -10,7 +10,7 @@ from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen
 from offramp.evaluation.references import FixedExit, FixedMix, fixed_exits, heads_correct, mix_at
 from offramp.ledger import Ledger
 from offramp.methods import Method, Plan
-from offramp.names import CANDIDATES
+from offramp.registry import CANDIDATES
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from offramp.errors import ConfigError
 from offramp.evaluation.bootstrap import QUANTILE
 from offramp.evaluation.references import fixed_exits, heads_correct, mix_at
 from offramp.ledger import Ledger
-from offramp.methods import Fits, Method, Plan, find_methods, keep_exits, register
-from offramp.names import CANDIDATES
+from offramp.methods import Fits, Method, Plan, find_methods, keep_exits
 from offramp.policy import Policy
+from offramp.registry import CANDIDATES
 from offramp.scorers import MaxProbability
 from offramp.thresholds.points import OperatingPoints
 
@@ -127,7 +127,7 @@ class Auto(Method):
         return plans
 
 
-register(Auto())
+AUTO = Auto()
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from offramp.cli.predict_bench import bench_command, predict_command, profile_co
 from offramp.cli.run_study import run_command, studies_command, study_command
 from offramp.cli.train_record import chain_command, record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
-from offramp.names import plugins_known
+from offramp.registry import METHODS
 
 HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -93,8 +93,8 @@ def _options(
         out.print(__version__)
         raise typer.Exit
     for name in plugins or ():
-        if name not in plugins_known():
-            known = ", ".join(plugins_known()) or "none"
+        if name not in METHODS.plugins():
+            known = ", ".join(METHODS.plugins()) or "none"
             raise ConfigError(
                 f"--plugin: no installed package has a method {name!r}; known are: {known}"
             )

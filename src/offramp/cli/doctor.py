@@ -101,7 +101,8 @@ def _no_gpu() -> str:
 
 
 def _data() -> list[Item]:
-    from offramp.data.catalog import CATALOG, EMBEDDED, VARIABLE, located
+    from offramp.data.catalog import VARIABLE, located
+    from offramp.registry import CATALOG, EMBEDDED
 
     root = os.environ.get(VARIABLE)
     where = Item(
@@ -131,9 +132,9 @@ def _feature(extra: "Extra") -> Item:
 
 
 def _plugins() -> list[Item]:
-    from offramp.extras import plugin_origins
+    from offramp.registry import METHODS
 
-    found = [Item(name, package) for name, package in plugin_origins().items()]
+    found = [Item(name, package) for name, package in METHODS.plugins().items()]
     return found or [Item("none", "installed packages can register methods for --methods")]
 
 

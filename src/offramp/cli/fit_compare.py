@@ -24,7 +24,7 @@ from offramp.cli.options import (
 )
 from offramp.errors import ConfigError
 from offramp.files import check_fresh, check_target
-from offramp.names import CANDIDATES, GROUPS, LOSSES
+from offramp.registry import CANDIDATES, GROUPS, LOSSES
 
 if TYPE_CHECKING:
     from offramp.evaluation import Comparison, Outcome

@@ -13,16 +13,14 @@ import typer
 
 from offramp.cli.console import err
 from offramp.errors import ConfigError, FileFormatError
-from offramp.files import kind_of
-from offramp.hints import near_path
-from offramp.names import (
+from offramp.files import kind_of, near_path
+from offramp.registry import (
     DATA_SETS,
     GROUPS,
     METHODS,
     RUNTIMES,
     STUDIES,
     check_methods,
-    plugins_known,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ def completing(names: Iterable[str]) -> Callable[[str], list[str]]:
 
 def complete_methods(incomplete: str) -> list[str]:
     """Methods for the Tab key, with those of installed packages."""
-    return completing([*GROUPS, *METHODS, *plugins_known()])(incomplete)
+    return completing([*GROUPS, *METHODS.listed()])(incomplete)
 
 
 complete_data = completing(DATA_SETS)

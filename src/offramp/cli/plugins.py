@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from offramp.errors import ConfigError
-from offramp.extras import COMMANDS, PAPER_COMMANDS, load_plugin, paper_command, plugin_origins
+from offramp.registry import COMMANDS, paper_command
 
 PASSED_ON: dict[str, Any] = {
     "add_help_option": False,
@@ -20,14 +20,14 @@ PASSED_ON: dict[str, Any] = {
 
 def plugin_commands() -> dict[str, Callable[[typer.Context], None]]:
     """Commands of installed packages by name; and of the paper, where that is not installed."""
-    found = plugin_origins(COMMANDS)
+    found = COMMANDS.plugins()
     made = {name: _command(name, package) for name, package in found.items()}
-    return {**{name: _missing(name) for name in PAPER_COMMANDS if name not in made}, **made}
+    return {**{name: _missing(name) for name in COMMANDS.paper if name not in made}, **made}
 
 
 def _command(name: str, package: str) -> Callable[[typer.Context], None]:
     def run(context: typer.Context) -> None:
-        main = load_plugin(name, COMMANDS)
+        main = COMMANDS.plugin(name)
         assert callable(main), f"{package} registers {name!r}, which is no function"
         main(context.args)
 

@@ -29,7 +29,7 @@ from offramp.cli.options import (
 from offramp.cli.train_record import load_network
 from offramp.errors import ConfigError
 from offramp.files import atomic_path, check_fresh, check_target
-from offramp.names import RUNTIMES
+from offramp.registry import RUNTIMES
 
 if TYPE_CHECKING:
     import torch

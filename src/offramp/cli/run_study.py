@@ -9,8 +9,7 @@ import typer
 from offramp.cli.console import out
 from offramp.cli.options import Device, complete_studies, there
 from offramp.errors import ConfigError
-from offramp.hints import or_known
-from offramp.names import STUDIES
+from offramp.registry import STUDIES, or_known
 
 if TYPE_CHECKING:
     from offramp.studies import PlannedStep, RunResult

@@ -5,7 +5,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,8 +28,16 @@ from offramp.cli.options import (
 )
 from offramp.errors import ConfigError
 from offramp.files import kind_of
-from offramp.hints import did_you_mean, or_known
-from offramp.names import ARCHITECTURES, AUGMENTATIONS, DATA_SETS, HEADS, OBJECTIVES, RECIPES
+from offramp.registry import (
+    ARCHITECTURES,
+    AUGMENTATIONS,
+    DATA_SETS,
+    HEADS,
+    OBJECTIVES,
+    RECIPES,
+    did_you_mean,
+    or_known,
+)
 
 if TYPE_CHECKING:
     from offramp.ledger import Ledger
@@ -186,11 +194,10 @@ def train_command(
     _check_data(data)
     from torch import Tensor
 
-    from offramp.data import augmentation
     from offramp.data.source import Source
     from offramp.machine import find_device, to_precision
     from offramp.networks import build_for_data
-    from offramp.networks.backbones import BUILDERS
+    from offramp.registry import BUILDERS
     from offramp.training import train
     from offramp.training.config import find_recipe
     from offramp.training.processes import Processes
@@ -242,7 +249,7 @@ def train_command(
             samples,
             goal,
             config,
-            augment=augmentation.AUGMENTATIONS[augment],
+            augment=AUGMENTATIONS[augment],
             folder=folder,
             freeze_backbone=freeze_backbone,
             teacher=taught,
@@ -302,7 +309,7 @@ def _training_ledger(teacher: Path) -> "Ledger":
     )
 
 
-def _check_names(**given: tuple[str | None, Sequence[str]]) -> None:
+def _check_names(**given: tuple[str | None, Collection[str]]) -> None:
     """Refuse a misspelt option before anything is imported."""
     for option, (name, known) in given.items():
         if name is not None and name not in known:

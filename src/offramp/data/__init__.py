@@ -6,7 +6,6 @@ from offramp.lazy import import_when_asked
 
 if TYPE_CHECKING:
     from offramp.data.augmentation import Augmentation
-    from offramp.data.catalog import CATALOG, EMBEDDED
     from offramp.data.decoding import Normalization
     from offramp.data.digits import Difficulty, DigitsData, cluttered_digits
     from offramp.data.images import ImageData
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from offramp.data.text import TextData
 
 __all__ = [
-    "CATALOG",
-    "EMBEDDED",
     "Augmentation",
     "Data",
     "Difficulty",
@@ -37,11 +34,9 @@ import_when_asked(
     __name__,
     {
         "Augmentation": "augmentation",
-        "CATALOG": "catalog",
         "Data": "splits",
         "Difficulty": "digits",
         "DigitsData": "digits",
-        "EMBEDDED": "catalog",
         "ImageData": "images",
         "Mixture": "mixture",
         "MixtureData": "mixture",

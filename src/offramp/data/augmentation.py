@@ -172,11 +172,9 @@ def as_probabilities(targets: Tensor, num_classes: int) -> Tensor:
     return functional.one_hot(targets.long(), num_classes).float()
 
 
-AUGMENTATIONS: dict[str, Augmentation | None] = {
-    "none": None,
-    "light": Augmentation.light(),
-    "paper": Augmentation(),
-}
+NONE = None
+LIGHT = Augmentation.light()
+PAPER = Augmentation()
 
 
 @dataclass(frozen=True)

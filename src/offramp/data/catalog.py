@@ -16,10 +16,9 @@ from offramp.data.reading import (
     why_unreachable,
 )
 from offramp.errors import DataError
-from offramp.hints import did_you_mean
+from offramp.registry import CATALOG, DATA_SETS, did_you_mean
 
 VARIABLE = "OFFRAMP_DATA"
-EMBEDDED = ("cluttered-digits", "mixture")
 
 
 @dataclass(frozen=True)
@@ -38,31 +37,29 @@ class Entry:
     source: str | None = None  # the domain that all splits but test come from
 
 
-CATALOG = {
-    "cifar100": Entry(
-        hub="uoft-cs/cifar100",
-        columns=ColumnNames("img", "fine_label"),
-        image_size=32,
-        normalization=Normalization((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-        held_out=5_000,
-        val=5_000,
-    ),
-    "cifar10": Entry(
-        hub="uoft-cs/cifar10",
-        columns=ColumnNames("img", "label"),
-        image_size=32,
-        normalization=Normalization((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-        held_out=5_000,
-        val=5_000,
-    ),
-    "tiny-imagenet": Entry(hub="zh-plus/tiny-imagenet", image_size=64),
-    "imagenet-1k": Entry(
-        hub="ILSVRC/imagenet-1k", image_size=224, centre=0.875, held_out=25_000, val=25_000
-    ),
-    "domainnet": Entry(hub="wltjr1007/DomainNet", image_size=224, source="real"),
-    "pacs": Entry(hub="flwrlabs/pacs", image_size=96, source="photo"),
-    "sst2": Entry(hub="stanfordnlp/sst2", columns=ColumnNames("sentence", "label")),
-}
+CIFAR100 = Entry(
+    hub="uoft-cs/cifar100",
+    columns=ColumnNames("img", "fine_label"),
+    image_size=32,
+    normalization=Normalization((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    held_out=5_000,
+    val=5_000,
+)
+CIFAR10 = Entry(
+    hub="uoft-cs/cifar10",
+    columns=ColumnNames("img", "label"),
+    image_size=32,
+    normalization=Normalization((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    held_out=5_000,
+    val=5_000,
+)
+TINY_IMAGENET = Entry(hub="zh-plus/tiny-imagenet", image_size=64)
+IMAGENET_1K = Entry(
+    hub="ILSVRC/imagenet-1k", image_size=224, centre=0.875, held_out=25_000, val=25_000
+)
+DOMAINNET = Entry(hub="wltjr1007/DomainNet", image_size=224, source="real")
+PACS = Entry(hub="flwrlabs/pacs", image_size=96, source="photo")
+SST2 = Entry(hub="stanfordnlp/sst2", columns=ColumnNames("sentence", "label"))
 
 
 def find_official(name: str) -> tuple[Entry, dict[str, OfficialSplit]]:
@@ -72,7 +69,7 @@ def find_official(name: str) -> tuple[Entry, dict[str, OfficialSplit]]:
     of that name below the one in `OFFRAMP_DATA`, and the hub, or its local cache if it cannot be
     reached. The message of the `DataError` says how to get what is in none of these places.
     """
-    entry = CATALOG.get(name, Entry())
+    entry: Entry = CATALOG.get(name) or Entry()
     folder = located(name)
     if folder is not None:
         return entry, _read_folder(folder, entry.columns)
@@ -122,9 +119,8 @@ def _missing(name: str, hub: str, reason: str) -> str:
 
 
 def _unknown(name: str) -> str:
-    known = (*EMBEDDED, *CATALOG)
-    hint = did_you_mean(name, known) or "."
+    hint = did_you_mean(name, DATA_SETS) or "."
     return (
         f"there is no data set `{name}`{hint} It is not a folder, and {_looked_in(name)}. "
-        f"Known: {', '.join(known)}, or the path of a folder"
+        f"Known: {', '.join(DATA_SETS)}, or the path of a folder"
     )

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from offramp import check
-from offramp.data.catalog import EMBEDDED, Entry, find_official
+from offramp.data.catalog import Entry, find_official
 from offramp.data.decoding import Decoder, Tokenizer, find_tokenizer
 from offramp.data.digits import CANVAS, cluttered_digits
 from offramp.data.images import ImageData, Pixels
@@ -15,6 +15,7 @@ from offramp.data.reading import OfficialSplit
 from offramp.data.splits import Data, Splits, assign_splits, checked_sizes
 from offramp.data.text import TextData
 from offramp.errors import ConfigError, DataError
+from offramp.registry import EMBEDDED
 
 Domain: TypeAlias = str | tuple[str, str] | None
 OnCorrupt: TypeAlias = Literal["raise", "skip"]

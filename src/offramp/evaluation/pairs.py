@@ -18,7 +18,7 @@ from torch import Tensor
 
 from offramp.answers import CurrentExit
 from offramp.ledger import Ledger
-from offramp.methods import Fits, Method, Plan, register
+from offramp.methods import Fits, Method, Plan
 from offramp.replay import accuracy_at, replay
 from offramp.scorers import MaxProbability
 from offramp.thresholds import OperatingPoints
@@ -243,4 +243,4 @@ def _accuracy(points: OperatingPoints, budget: float) -> float:
     return float(np.interp(budget, budgets, accuracies))
 
 
-register(Pairs())
+PAIRS = Pairs()

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from offramp.errors import ConfigError, FileFormatError
-from offramp.files import kind_of
-from offramp.hints import near_path
+from offramp.files import kind_of, near_path
 from offramp.ledger.ledger import Ledger, Partition
 from offramp.ledger.sanity import warn_of_oddities
 

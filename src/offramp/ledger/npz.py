@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from offramp.costs import Costs
 from offramp.errors import FileFormatError, MemoryLimitError
-from offramp.hints import close_names
 from offramp.ledger.tables import has_answers
+from offramp.registry import close_names
 
 OPTIONAL = ("labels", "reference_cost", "unit", "sample_ids", "network", "groups", "lengths")
 MOST_UNPACKED = 1 << 28  # bytes, up to which any ratio of compression is fine

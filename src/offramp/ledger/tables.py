@@ -8,7 +8,7 @@ from typing import Any
 from offramp.costs import Costs
 from offramp.errors import FileFormatError
 from offramp.extras import require
-from offramp.hints import close_names
+from offramp.registry import close_names
 
 TABLES = (".jsonl", ".parquet")
 """Ends of the names of files with a row per sample."""

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from offramp.lazy import import_when_asked
 
 if TYPE_CHECKING:
-    from offramp.networks.architectures import ARCHITECTURES
     from offramp.networks.attach import attach
     from offramp.networks.backbones import register_builder
     from offramp.networks.build import build, build_for_data
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from offramp.networks.state import Shared, State, take
 
 __all__ = [
-    "ARCHITECTURES",
     "CascadeHead",
     "EarlyExitNetwork",
     "Head",
@@ -55,7 +53,6 @@ __all__ = [
 import_when_asked(
     __name__,
     {
-        "ARCHITECTURES": "architectures",
         "CascadeHead": "heads",
         "EarlyExitNetwork": "network",
         "Head": "heads",

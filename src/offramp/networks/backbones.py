@@ -9,9 +9,6 @@ from torch import nn
 
 from offramp.errors import FileFormatError, NetworkError
 from offramp.extras import require
-from offramp.networks.architectures import ARCHITECTURES
-from offramp.networks.architectures.efficientnet import efficientnet_lite0
-from offramp.networks.architectures.vit import VisionTransformer
 from offramp.networks.fx.layout import traced_layout
 from offramp.networks.inputs import Inputs
 from offramp.networks.layout import (
@@ -22,11 +19,11 @@ from offramp.networks.layout import (
     stages_layout,
 )
 from offramp.networks.transformers import (
-    model_from_config,
     model_settings,
     pretrained_model,
     transformers_layout,
 )
+from offramp.registry import BUILDERS
 
 BackboneModules: TypeAlias = nn.Module | Sequence[nn.Module]
 Builder: TypeAlias = Callable[..., nn.Module]
@@ -57,16 +54,17 @@ def torchvision_model(model: str, pretrained: bool = False) -> nn.Module:
     return result
 
 
-# A file names its backbone's builder by a key of this table, and nothing else can be run.
-BUILDERS: dict[str, Builder] = {
-    **ARCHITECTURES,
-    "vit": VisionTransformer,  # of any width, depth and number of heads
-    "efficientnet-lite0": efficientnet_lite0,  # with ImageNet weights, from the extra `lite0`
-    "transformers": model_from_config,
-    # Without an argument for weights: a file must not be able to start a download.
-    "timm": lambda model: timm_model(model),
-    "torchvision": lambda model: torchvision_model(model),
-}
+# Builders have no argument for weights: a file must not be able to start a download.
+
+
+def untrained_timm_model(model: str) -> nn.Module:
+    """A model of timm, for a file to name."""
+    return timm_model(model)
+
+
+def untrained_torchvision_model(model: str) -> nn.Module:
+    """A model of torchvision, for a file to name."""
+    return torchvision_model(model)
 
 
 def register_builder(name: str, builder: Builder) -> None:
@@ -92,9 +90,7 @@ def register_builder(name: str, builder: Builder) -> None:
         >>> build("small", num_classes=3, image_size=16, width=8).exit_names
         ('1', 'last')
     """
-    if BUILDERS.get(name, builder) is not builder:
-        raise NetworkError(f"there is a builder `{name}` already; choose another name")
-    BUILDERS[name] = builder
+    BUILDERS.add(name, builder, NetworkError)
 
 
 @dataclass(frozen=True)
@@ -137,7 +133,7 @@ def rebuild_backbone(builder: str | None, settings: dict[str, Any], class_name: 
             f"the file names an unknown builder {builder!r}; if it is your own, call "
             "register_builder before loading"
         )
-    make = BUILDERS[builder]
+    make: Builder = BUILDERS[builder]
     if "pretrained" in inspect.signature(make).parameters:
         settings = {**settings, "pretrained": False}
     return make(**settings)

@@ -10,13 +10,12 @@ from torch.utils.data import default_collate
 
 from offramp.data.splits import Data
 from offramp.errors import ConfigError, NetworkError
-from offramp.hints import or_known
-from offramp.networks.architectures import ARCHITECTURES
 from offramp.networks.attach import attach, attach_to
-from offramp.networks.backbones import BUILDERS, Backbone, Builder
+from offramp.networks.backbones import Backbone, Builder
 from offramp.networks.heads import HeadMaker
 from offramp.networks.inputs import ImageInput
 from offramp.networks.network import EarlyExitNetwork
+from offramp.registry import ARCHITECTURES, BUILDERS, or_known
 
 
 def build(
@@ -48,7 +47,7 @@ def build(
         >>> network.exit_names
         ('blocks.0', 'blocks.1', 'last')
     """
-    builder = BUILDERS.get(name)
+    builder: Builder | None = BUILDERS.get(name)
     if builder is None:
         raise NetworkError(f"there is no network `{name}`{or_known(name, ARCHITECTURES)}")
     channels = settings.get("channels", 3)

@@ -4,7 +4,7 @@ The last exit keeps the backbone's own classifier, if that has the number of cla
 Otherwise the head is made by the first of these that applies:
 
 1. the function that was passed to `attach` as `head`;
-2. the kind of head that was named there, one of `KINDS`;
+2. the kind of head that was named there, one of `offramp.registry.HEADS`;
 3. the backbone's own kind of head, `Layout.default_head` (MSDNet has one);
 4. a linear layer on pooled features.
 
@@ -37,6 +37,7 @@ from offramp.networks.heads import (
 )
 from offramp.networks.layout import Channels, Layout
 from offramp.networks.state import State, batch_size, check_state, evaluating, leaf_at
+from offramp.registry import HEADS
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,15 @@ class HeadKind:
     at_end: str | None = None
 
 
-KINDS = {
-    "pooled-linear": HeadKind(LinearHead),
-    "pooled-mlp": HeadKind(MLPHead),
-    "two-conv": HeadKind(TwoConvHead, "maps", "whole"),
-    "separable": HeadKind(SeparableHead, "maps", "whole", at_end="pooled-linear"),
-    "mixed-pool": HeadKind(LinearHead, "maps", "max-mean", at_end="pooled-linear"),
-    "cls-token": HeadKind(LinearHead, "tokens", "first"),
-    "mean-token": HeadKind(LinearHead, "tokens", "mean"),
-    "cascade": HeadKind(CascadeHead),
-    "mixed-cascade": HeadKind(CascadeHead, "maps", "max-mean", at_end="cascade"),
-}
+POOLED_LINEAR = HeadKind(LinearHead)
+POOLED_MLP = HeadKind(MLPHead)
+TWO_CONV = HeadKind(TwoConvHead, "maps", "whole")
+SEPARABLE = HeadKind(SeparableHead, "maps", "whole", at_end="pooled-linear")
+MIXED_POOL = HeadKind(LinearHead, "maps", "max-mean", at_end="pooled-linear")
+CLS_TOKEN = HeadKind(LinearHead, "tokens", "first")
+MEAN_TOKEN = HeadKind(LinearHead, "tokens", "mean")
+CASCADE = HeadKind(CascadeHead)
+MIXED_CASCADE = HeadKind(CascadeHead, "maps", "max-mean", at_end="cascade")
 _DEFAULT = "pooled-linear"
 
 
@@ -114,10 +113,10 @@ def _choose_head(
     chosen = head or layout.default_head or _DEFAULT
     if callable(chosen):
         return chosen(state, num_classes, exit_index)
-    check.one_of("head", chosen, KINDS, NetworkError)
+    check.one_of("head", chosen, HEADS, NetworkError)
     is_last = exit_index == len(names) - 1
     if is_last:
-        chosen = KINDS[chosen].at_end or chosen
+        chosen = HEADS[chosen].at_end or chosen
     pool = layout.pool or _choose_pool(layout, state, chosen, names[exit_index])
     # The last state has passed the backbone's own last norm, if it has one.
     norm = layout.norm and not is_last
@@ -135,7 +134,7 @@ def _choose_pool(layout: Layout, state: State, head: str, name: str) -> Pool:
         )
     if features.ndim == 2:
         return Pool("flat", leaf)
-    if features.ndim == 3 and KINDS[head].reads == "tokens":
+    if features.ndim == 3 and HEADS[head].reads == "tokens":
         return Pool("mean", leaf)
     if channels is not None:
         return Pool("map" if _come_first(channels, features) else "mean", leaf)
@@ -179,9 +178,9 @@ def _check_classifier(classifier: nn.Module, state: State, shape: tuple[int, int
 def make_head(
     head: str, state: State, pool: Pool, num_classes: int, exit_index: int, norm: bool = False
 ) -> Head:
-    """Make a head of one of the `KINDS` for this state."""
-    check.one_of("head", head, KINDS, NetworkError)
-    kind = KINDS[head]
+    """Make a head of one of the kinds in `HEADS` for this state."""
+    check.one_of("head", head, HEADS, NetworkError)
+    kind: HeadKind = HEADS[head]
     tensor: Tensor = leaf_at(state, pool.leaf)
     if tensor.ndim == 2:
         # Nothing is left to pool or to convolve.

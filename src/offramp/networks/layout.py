@@ -12,10 +12,10 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from offramp.errors import NetworkError
-from offramp.hints import close_names
 from offramp.networks.heads import HeadMaker, Pool
 from offramp.networks.inputs import Inputs
 from offramp.networks.state import Path
+from offramp.registry import close_names
 
 
 @dataclass(frozen=True)

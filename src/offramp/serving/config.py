@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from offramp import check
-from offramp.names import PRECISIONS
+from offramp.registry import PRECISIONS
 
 API_KEY, ADMIN_TOKEN = "OFFRAMP_API_KEY", "OFFRAMP_ADMIN_TOKEN"
 """Environment variables with the key of clients and with the token of whoever operates it."""
@@ -41,7 +41,7 @@ class AppConfig:
             check.whole(name, getattr(self, name), 1)
         if self.threads is not None:
             check.whole("threads", self.threads, 1)
-        check.one_of("precision", self.precision, PRECISIONS)
+        check.one_of("precision", self.precision, ("auto", *PRECISIONS))
         check.positive("body_timeout", self.body_timeout)
         check.within("batch_wait", self.batch_wait, 0, LONGEST_WAIT, ends="[)")
         check.within("request_timeout", self.request_timeout, self.batch_wait, 86_400, ends="(]")

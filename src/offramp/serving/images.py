@@ -129,7 +129,7 @@ def images_of_run(
             stacklevel=3,
         )
         return ImageReader(inputs.height), None
-    from offramp.data.catalog import CATALOG  # data sets bring torch
+    from offramp.registry import CATALOG
 
     split = source.load()["test"]
     entry = CATALOG.get(source.data)

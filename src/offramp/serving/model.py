@@ -6,8 +6,7 @@ from pathlib import Path
 
 from offramp.data.source import Source
 from offramp.errors import ConfigError, FileFormatError
-from offramp.files import kind_of
-from offramp.hints import near_path
+from offramp.files import kind_of, near_path
 from offramp.networks.inputs import Inputs, TextInput
 from offramp.onnx.manifest import Manifest
 from offramp.onnx.runner import OnnxRunner

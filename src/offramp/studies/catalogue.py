@@ -4,11 +4,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from offramp.data import EMBEDDED
 from offramp.data.catalog import located
 from offramp.errors import ConfigError, OfframpError
-from offramp.hints import or_known
-from offramp.names import STUDIES
+from offramp.registry import EMBEDDED, STUDIES, or_known
 from offramp.studies.cache import Cache
 from offramp.studies.context import Context
 from offramp.studies.pipeline import Pipeline, make_pipeline

@@ -6,12 +6,13 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from offramp.data import EMBEDDED, ImageData, Normalization, Splits, load
+from offramp.data import ImageData, Normalization, Splits, load
 from offramp.data.catalog import located
 from offramp.data.splits import SPLITS, Data
 from offramp.errors import ConfigError
 from offramp.networks import EarlyExitNetwork, build_for_data
 from offramp.progress import console
+from offramp.registry import EMBEDDED
 from offramp.studies.cache import Cache
 from offramp.studies.settings import DataSettings, NetworkSettings, TrainSettings
 from offramp.training.processes import ALONE, Processes

@@ -8,7 +8,7 @@ from typing import Any
 from offramp.errors import ConfigError
 from offramp.evaluation import Comparison
 from offramp.evaluation.columns import accuracy_key
-from offramp.hints import or_known
+from offramp.registry import or_known
 from offramp.report import ResultTable
 from offramp.report.tables import Cell, cells
 

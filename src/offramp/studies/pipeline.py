@@ -13,9 +13,9 @@ from offramp import zoo
 from offramp.data.catalog import VARIABLE
 from offramp.errors import ConfigError, DataError, FileFormatError
 from offramp.files import plain, read_json, restore, write_text
-from offramp.hints import or_known
 from offramp.ledger import Partition
 from offramp.ledger.files import load_ledgers
+from offramp.registry import or_known
 from offramp.report import ResultTable, SampleStrip, Section
 from offramp.studies.analyses import ANALYSES
 from offramp.studies.cache import digest

@@ -7,13 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offramp.data import EMBEDDED, ImageData
+from offramp.data import ImageData
 from offramp.data.catalog import located
 from offramp.errors import OfframpError
 from offramp.evaluation import Comparison
 from offramp.evaluation.references import heads_correct
 from offramp.ledger import Ledger, Partition
 from offramp.methods import Method, Plan, find_methods
+from offramp.registry import EMBEDDED
 from offramp.report import SampleStrip
 from offramp.studies.context import Context
 from offramp.studies.settings import DataSettings

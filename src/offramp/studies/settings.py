@@ -3,15 +3,20 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from offramp import names
-from offramp.data.augmentation import AUGMENTATIONS
 from offramp.errors import ConfigError
-from offramp.extras import PAPER_METHODS, plugin_origins
-from offramp.hints import did_you_mean, or_known
 from offramp.machine import AutoPrecision
-from offramp.methods import GROUPS, METHODS, find_methods
-from offramp.networks.backbones import BUILDERS
-from offramp.training import OBJECTIVES, TrainConfig
+from offramp.methods import find_methods
+from offramp.registry import (
+    AUGMENTATIONS,
+    BUILDERS,
+    GROUPS,
+    METHODS,
+    OBJECTIVES,
+    TOP,
+    did_you_mean,
+    or_known,
+)
+from offramp.training import TrainConfig
 
 ZOO = ("cifar100",)
 
@@ -150,7 +155,7 @@ class CorrectorSettings:
 
 def _why_not(method: str, known: list[str]) -> str:
     """The end of a message about a method that a study does not know."""
-    package = plugin_origins().get(method)
+    package = METHODS.plugins().get(method)
     if package is None:
         return or_known(method, known)
     return (
@@ -172,11 +177,10 @@ class CompareSettings:
     resamples: int = 1000  # bootstrap resamples of the test samples, for intervals
 
     def __post_init__(self) -> None:
-        # Some methods register themselves when they are first asked for.
-        known = [*GROUPS, *dict.fromkeys([*names.METHODS, *METHODS])]
+        known = [*GROUPS, *METHODS]
         for name in self.methods:
             plain, colon, _ = name.partition(":")
-            if plain not in (*known, *PAPER_METHODS) and not names.TOP.fullmatch(plain):
+            if plain not in (*known, *METHODS.paper) and not TOP.fullmatch(plain):
                 raise ConfigError(f"`methods` has no method {plain!r}{_why_not(plain, known)}")
             if colon:
                 find_methods([name], 2)  # raises if the thresholds are unknown

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 from torch.utils.data import DataLoader
 
-from offramp.data.augmentation import AUGMENTATIONS
 from offramp.errors import ConfigError
 from offramp.evaluation import Comparison, compare
 from offramp.files import write_text
@@ -19,6 +18,7 @@ from offramp.ledger import Ledger
 from offramp.methods import Method, Plan, find_methods
 from offramp.networks import EarlyExitNetwork
 from offramp.record import record
+from offramp.registry import AUGMENTATIONS, OBJECTIVES
 from offramp.report import read_comparison
 from offramp.scorers import Corrector
 from offramp.studies.cache import Cache, digest, is_whole
@@ -31,7 +31,7 @@ from offramp.studies.settings import (
     RecordSettings,
     TrainSettings,
 )
-from offramp.training import OBJECTIVES, train
+from offramp.training import train
 
 
 class Step(ABC):

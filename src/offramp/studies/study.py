@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from offramp.errors import ConfigError, FileFormatError
-from offramp.hints import or_known
+from offramp.registry import or_known
 from offramp.studies.settings import (
     CompareSettings,
     CorrectorSettings,

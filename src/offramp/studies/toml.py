@@ -7,7 +7,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from offramp.errors import ConfigError
-from offramp.hints import did_you_mean, or_known
+from offramp.registry import did_you_mean, or_known
 
 T = TypeVar("T")
 NOTHING = "none"  # TOML has no null

@@ -20,15 +20,15 @@ def check_threshold_method(method: ThresholdMethod) -> None:
 
     Args:
         method: Takes scores `[N, M]`, correct `[N, M]`, costs `[M]` and a number of points, and
-            returns thresholds `[P, M]`. To use it by name, add it to
-            `offramp.thresholds.THRESHOLD_METHODS`.
+            returns thresholds `[P, M]`. To use it by name, add it:
+            `offramp.registry.THRESHOLDS.add(name, method)`.
 
     Raises:
         PromiseError: With each broken promise, what was expected and what happened.
 
     Example:
-        >>> from offramp import thresholds
-        >>> check_threshold_method(thresholds.THRESHOLD_METHODS["geometric"])
+        >>> from offramp.registry import THRESHOLDS
+        >>> check_threshold_method(THRESHOLDS["geometric"])
         >>> def one_size_fits_all(scores, correct, costs, points):
         ...     return torch.zeros(1, len(costs), dtype=torch.float64)
         >>> check_threshold_method(one_size_fits_all)

@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from offramp.thresholds.geometric import geometric
     from offramp.thresholds.points import OperatingPoints
     from offramp.thresholds.rule import exits_taken, rounded_up, stops
-    from offramp.thresholds.tuning import THRESHOLD_METHODS
 
 __all__ = [
     "DEFAULT",
     "PAPER",
-    "THRESHOLD_METHODS",
     "OperatingPoints",
     "exits_taken",
     "geometric",
@@ -36,7 +34,6 @@ import_when_asked(
     __name__,
     {
         "OperatingPoints": "points",
-        "THRESHOLD_METHODS": "tuning",
         "exits_taken": "rule",
         "geometric": "geometric",
         "rounded_up": "rule",

@@ -11,26 +11,18 @@ from torch import Tensor
 
 from offramp.costs import costs_taken
 from offramp.errors import ConfigError, LedgerError
-from offramp.extras import THRESHOLDS, load_plugin, plugin_origins
-from offramp.hints import did_you_mean
 from offramp.ledger.chunks import folds
+from offramp.registry import THRESHOLDS, did_you_mean
 from offramp.thresholds import DEFAULT
-from offramp.thresholds.geometric import geometric_sweep, shared_sweep
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import exits_taken
-from offramp.thresholds.smooth import calibrated_chances, smooth_sweep
+from offramp.thresholds.smooth import calibrated_chances
 
 ThresholdMethod = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 """`(scores [N, M], correct [N, M], costs, points) -> thresholds [P, M]`, all on val.
 
 Costs are `[M]`, or `[N, M]` where they differ from sample to sample.
 """
-
-THRESHOLD_METHODS: dict[str, ThresholdMethod] = {
-    "geometric": geometric_sweep,
-    "smooth": smooth_sweep,
-    "shared": shared_sweep,
-}
 
 WITHOUT_CORRECT = ("geometric", "shared")
 """Methods that do not look at which answers are right: val can do without labels."""
@@ -107,9 +99,9 @@ def threshold_method(name: str) -> ThresholdMethod:
         ConfigError: There is none of that name.
         PluginError: The package's cannot be loaded.
     """
-    found = THRESHOLD_METHODS.get(name) or load_plugin(name, THRESHOLDS)
+    found = THRESHOLDS.get(name) or THRESHOLDS.plugin(name)
     if not callable(found):
-        known = [*THRESHOLD_METHODS, *plugin_origins(THRESHOLDS)]
+        known = THRESHOLDS.listed()
         raise ConfigError(
             f"`thresholds` must be one of {', '.join(known)}, got {name!r}"
             f"{did_you_mean(name, known)}"
@@ -125,7 +117,7 @@ def tune_points(
     Args:
         val: Scores, costs, and what is known of which answers are right.
         full_accuracy: Accuracy of the network's own last exit.
-        method: A key of `THRESHOLD_METHODS`, or one of an installed package.
+        method: One of `offramp.registry.THRESHOLDS`, or of an installed package.
         points: How many operating points; methods may return fewer.
 
     Raises:

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from offramp.errors import ConfigError
 from offramp.machine import device_of
 from offramp.methods import Plan
-from offramp.names import RUNTIMES
 from offramp.networks import EarlyExitNetwork, ImageInput, attach
 from offramp.networks.state import batch_size as rows_of
 from offramp.networks.state import map_leaves
 from offramp.onnx.runner import OnnxRunner
 from offramp.policy import Policy
 from offramp.progress import Progress, showing
+from offramp.registry import RUNTIMES
 from offramp.runtime.output import RunOutput
 from offramp.runtime.runner import Runner
 from offramp.timing.profile import Profile, profile

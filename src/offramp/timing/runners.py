@@ -16,13 +16,13 @@ from offramp.costs import Costs
 from offramp.errors import ConfigError, FewSamplesWarning
 from offramp.ledger import Ledger
 from offramp.machine import device_of
-from offramp.names import RUNTIMES
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.state import batch_size as rows_of
 from offramp.networks.state import evaluating, take
 from offramp.onnx import OnnxRunner, export
 from offramp.policy import Policy
 from offramp.progress import Progress
+from offramp.registry import RUNTIMES
 from offramp.runtime import Runner
 from offramp.runtime.output import RunOutput
 from offramp.scorers import BreakEven, MaxProbability

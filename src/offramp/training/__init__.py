@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from offramp.lazy import import_when_asked
 
 if TYPE_CHECKING:
-    from offramp.training.config import RECIPES, Recipe, TrainConfig
+    from offramp.training.config import Recipe, TrainConfig
     from offramp.training.history import TrainHistory
     from offramp.training.objectives import (
-        OBJECTIVES,
         Distillation,
         GradientEquilibrium,
         Joint,
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from offramp.training.train import train
 
 __all__ = [
-    "OBJECTIVES",
-    "RECIPES",
     "Distillation",
     "GradientEquilibrium",
     "Joint",
@@ -46,10 +43,8 @@ import_when_asked(
         "GradientEquilibrium": "objectives",
         "Joint": "objectives",
         "LastExit": "objectives",
-        "OBJECTIVES": "objectives",
         "Objective": "objectives",
         "Phase": "objectives",
-        "RECIPES": "config",
         "Recipe": "config",
         "Teacher": "teacher",
         "TrainConfig": "config",

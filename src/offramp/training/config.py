@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from offramp import check
-from offramp.machine import PRECISIONS, AutoPrecision
+from offramp.machine import AutoPrecision
 from offramp.networks.inputs import TextInput
+from offramp.registry import PRECISIONS, RECIPES
 
 if TYPE_CHECKING:
     from offramp.networks.network import EarlyExitNetwork
@@ -181,25 +182,24 @@ class Recipe:
         return replace(self.config, **{k: v for k, v in options.items() if v is not None})
 
 
-RECIPES: dict[str, Recipe] = {
-    "paper": Recipe(TrainConfig()),
-    # Pretrained weights need few epochs, in one cycle, and a lower learning rate than new heads;
-    # what these rates were better than on val is in docs/results/claims.md.
-    # Distillation helps the early exits. With averaged weights no epoch has to be chosen, so no
-    # data are held back.
-    "finetune": Recipe(
-        TrainConfig(
-            epochs=12,
-            batch_size=64,
-            head_rate=8.0,
-            restart_epochs=1000.0,
-            averaging=0.999,
-            patience=None,
-        ),
-        objective="distillation",
-        augment="light",
+PAPER = Recipe(TrainConfig())
+
+# Pretrained weights need few epochs, in one cycle, and a lower learning rate than new heads;
+# what these rates were better than on val is in docs/results/claims.md.
+# Distillation helps the early exits. With averaged weights no epoch has to be chosen, so no
+# data are held back.
+FINETUNE = Recipe(
+    TrainConfig(
+        epochs=12,
+        batch_size=64,
+        head_rate=8.0,
+        restart_epochs=1000.0,
+        averaging=0.999,
+        patience=None,
     ),
-}
+    objective="distillation",
+    augment="light",
+)
 
 
 def find_recipe(name: str) -> Recipe:
@@ -213,4 +213,5 @@ def find_recipe(name: str) -> Recipe:
         8.0
     """
     check.one_of("recipe", name, RECIPES)
-    return RECIPES[name]
+    recipe: Recipe = RECIPES[name]
+    return recipe

@@ -11,6 +11,7 @@ from offramp import check
 from offramp.errors import ConfigError
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, map_leaves
+from offramp.registry import OBJECTIVES
 from offramp.training.processes import mean_over_processes
 
 LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -373,11 +374,6 @@ def reads_logits(network: EarlyExitNetwork, exit_index: int) -> bool:
     return bool(getattr(network.heads[exit_index], "reads_logits", False))
 
 
-OBJECTIVES: dict[str, type[Objective]] = {
-    each.name: each for each in (Joint, GradientEquilibrium, Distillation, ZeroTimeWaste)
-}
-
-
 def find_objective(objective: str | Objective | LossFunction) -> Objective:
     """An objective by name, as it is, or from a function of `(logits, targets)`.
 
@@ -391,7 +387,8 @@ def find_objective(objective: str | Objective | LossFunction) -> Objective:
     if isinstance(objective, Objective):
         return objective
     if isinstance(objective, str) and objective in OBJECTIVES:
-        return OBJECTIVES[objective]()
+        named: Objective = OBJECTIVES[objective]()
+        return named
     if callable(objective):
         return PlainObjective(objective)
     raise ConfigError(

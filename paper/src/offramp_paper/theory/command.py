@@ -7,7 +7,7 @@ from pathlib import Path
 from offramp.cli.console import err, out
 from offramp.errors import ConfigError
 from offramp.files import check_target
-from offramp.hints import or_known
+from offramp.registry import or_known
 from offramp_paper.theory.check import check_all, claims_table, summary
 from offramp_paper.theory.claims import STATEMENTS
 from offramp_paper.theory.counterexamples import counterexample_texts

@@ -16,8 +16,6 @@ from torch import nn
 from offramp.data.reading import is_offline, why_unreachable
 from offramp.errors import FileFormatError, NetworkError
 from offramp.extras import require
-from offramp.hints import or_known
-from offramp.names import ARCHITECTURES
 from offramp.networks.layout import Layout
 from offramp.networks.transformers.convolutional import (
     convnext_layout,
@@ -26,6 +24,7 @@ from offramp.networks.transformers.convolutional import (
 )
 from offramp.networks.transformers.text_encoders import bert_layout
 from offramp.networks.transformers.vision_transformers import swin_layout, vit_layout
+from offramp.registry import ARCHITECTURES, or_known
 
 __all__ = [
     "ADAPTERS",

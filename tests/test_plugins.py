@@ -12,8 +12,8 @@ from offramp import Policy, synthetic
 from offramp.cli.app import app
 from offramp.component import Component
 from offramp.errors import ConfigError, FileFormatError, PluginError
-from offramp.extras import plugin_origins
-from offramp.methods import METHODS, find_methods
+from offramp.methods import find_methods
+from offramp.registry import METHODS
 from offramp.studies import read_study
 
 SCORERS = """
@@ -169,7 +169,7 @@ def test_a_method_a_scorer_and_thresholds_can_be_asked_for(installed):
 
 
 def test_the_librarys_own_methods_cannot_be_replaced(installed):
-    assert plugin_origins()["baseline"] == "offramp-margins 2.1"
+    assert METHODS.plugins()["baseline"] == "offramp-margins 2.1"
     assert find_methods(["baseline"], 8) == [METHODS["baseline"]]
     assert "offramp_margins" not in sys.modules
 

@@ -1,4 +1,4 @@
-"""The lists of names are those of the registries, and need none of the code behind them."""
+"""Every name stands for something, and is listed, completed and checked without it."""
 
 import inspect
 import json
@@ -9,20 +9,15 @@ import sys
 import pytest
 
 import offramp
-from offramp import names
-from offramp.advice import CANDIDATES
+from offramp import registry
 from offramp.cli import export_serve
 from offramp.cli.options import complete_methods, complete_studies
-from offramp.data import CATALOG, EMBEDDED
-from offramp.data.augmentation import AUGMENTATIONS
-from offramp.guarantees import LOSSES
-from offramp.methods import GROUPS, METHODS, find_methods
-from offramp.networks import ARCHITECTURES
+from offramp.errors import ConfigError
+from offramp.registry import CANDIDATES, METHODS, OBJECTIVES, Names, check_methods
 from offramp.serving import ServeConfig
 from offramp.studies import NAMES
-from offramp.thresholds import THRESHOLD_METHODS
-from offramp.training import OBJECTIVES
-from offramp.training.config import RECIPES
+
+TABLES = {name: table for name, table in vars(registry).items() if isinstance(table, Names)}
 
 LIGHT = [
     (["--version"], 0),
@@ -48,20 +43,29 @@ offramp_command.main()
 """
 
 
-def test_names_are_those_of_the_registries():
-    find_methods(["auto"], 10)  # a room below registers it when it is asked for
-    ours = {name: set(getattr(names, name)) for name in ("METHODS", "GROUPS", "THRESHOLDS")}
-    assert ours["METHODS"] == set(METHODS)
-    assert ours["GROUPS"] == set(GROUPS)
-    assert ours["THRESHOLDS"] == set(THRESHOLD_METHODS)
-    assert tuple(ARCHITECTURES) == names.ARCHITECTURES
-    assert tuple(OBJECTIVES) == names.OBJECTIVES
-    assert tuple(RECIPES) == names.RECIPES
-    assert set(names.AUGMENTATIONS) == set(AUGMENTATIONS)
-    assert (*EMBEDDED, *CATALOG) == names.DATA_SETS
-    assert names.STUDIES == NAMES
-    assert set(names.LOSSES) == set(LOSSES)
-    names.check_methods(CANDIDATES)
+@pytest.mark.parametrize("name", TABLES)
+def test_every_name_stands_for_something(name):
+    for named in TABLES[name].values():
+        assert not isinstance(named, str)
+
+
+def test_what_has_a_name_of_its_own_is_listed_by_it():
+    assert {name: method.name for name, method in METHODS.items()} == {n: n for n in METHODS}
+    assert {name: each.name for name, each in OBJECTIVES.items()} == {n: n for n in OBJECTIVES}
+
+
+def test_candidates_and_studies_are_names():
+    check_methods(CANDIDATES)
+    assert registry.STUDIES == NAMES
+
+
+def test_a_taken_name_is_refused():
+    names = Names("number", {"pi": "math:pi"})
+    names.add("tau", 6.28)
+    names.add("tau", 6.28)  # the same one again is no trouble
+    with pytest.raises(ConfigError, match="there is a number 'pi' already; choose another name"):
+        names.add("pi", 3)
+    assert list(names) == ["pi", "tau"]
 
 
 def test_serve_has_the_defaults_of_its_configuration():
