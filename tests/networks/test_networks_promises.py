@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import offramp.onnx.modules  # noqa: F401 - lets torch.export know Shared
 from offramp.networks import EarlyExitNetwork, Shared, attach, count_macs, take
 from offramp.networks.architectures.resnet import ResNet
 from offramp.networks.architectures.vit import VisionTransformer, fitting_patch

@@ -80,8 +80,8 @@ def choose_heads(
     head: str | HeadMaker | None,
 ) -> list[nn.Module]:
     """Run the M stages once on a few samples, and make a head for each state that comes out."""
-    rows = batch_size(state)
-    own = layout.classifier if layout.num_classes in (None, num_classes) else None
+    rows, last = batch_size(state), len(stages) - 1
+    keeps_classifier = layout.num_classes in (None, num_classes)
     heads: list[nn.Module] = []
     with torch.no_grad(), evaluating(*stages):
         for exit_index, (stage, name) in enumerate(zip(stages, names, strict=True)):
@@ -93,34 +93,35 @@ def choose_heads(
                     f"{str(error).splitlines()[0]}"
                 ) from None
             check_state(state, rows, f"exit {exit_index} ({name})")
-            if exit_index == len(stages) - 1 and own is not None:
-                heads.append(BackboneHead(own))
+            if exit_index == last and layout.classifier is not None and keeps_classifier:
+                heads.append(BackboneHead(layout.classifier))
                 _check_classifier(heads[-1], state, (rows, num_classes))
+                continue
+            chosen = head or layout.default_head or _DEFAULT
+            if callable(chosen):
+                heads.append(chosen(state, num_classes, exit_index))
             else:
-                heads.append(_choose_head(layout, state, num_classes, head, names, exit_index))
-                _put_beside(heads[-1], stages)
+                heads.append(_head_by_name(chosen, layout, state, num_classes, names, exit_index))
+            _put_beside(heads[-1], stages)
     return heads
 
 
-def _choose_head(
+def _head_by_name(
+    head: str,
     layout: Layout,
     state: State,
     num_classes: int,
-    head: str | HeadMaker | None,
     names: Sequence[str],
     exit_index: int,
-) -> nn.Module:
-    chosen = head or layout.default_head or _DEFAULT
-    if callable(chosen):
-        return chosen(state, num_classes, exit_index)
-    check.one_of("head", chosen, HEADS, NetworkError)
+) -> Head:
+    check.one_of("head", head, HEADS, NetworkError)
     is_last = exit_index == len(names) - 1
     if is_last:
-        chosen = HEADS[chosen].at_end or chosen
-    pool = layout.pool or _choose_pool(layout, state, chosen, names[exit_index])
+        head = HEADS[head].at_end or head
+    pool = layout.pool or _choose_pool(layout, state, head, names[exit_index])
     # The last state has passed the backbone's own last norm, if it has one.
     norm = layout.norm and not is_last
-    return make_head(chosen, state, pool, num_classes, exit_index, norm)
+    return make_head(head, state, pool, num_classes, exit_index, norm)
 
 
 def _choose_pool(layout: Layout, state: State, head: str, name: str) -> Pool:
@@ -150,11 +151,15 @@ def _choose_pool(layout: Layout, state: State, head: str, name: str) -> Pool:
 def _come_first(channels: Channels, features: Tensor) -> bool:
     """Whether the channels are the first dimension after the samples, or the last one.
 
-    An operation after the layer may have moved them, which the sizes show unless both fit.
+    An operation after the layer may have moved them: the sizes show it if only one of them fits.
     """
     fits_first = features.shape[1] == channels.count
     fits_last = features.shape[-1] == channels.count
-    return channels.first if fits_first == fits_last else fits_first
+    if fits_first and not fits_last:
+        return True
+    if fits_last and not fits_first:
+        return False
+    return channels.first
 
 
 def _put_beside(head: nn.Module, stages: Sequence[nn.Module]) -> None:
@@ -178,44 +183,31 @@ def _check_classifier(classifier: nn.Module, state: State, shape: tuple[int, int
 def make_head(
     head: str, state: State, pool: Pool, num_classes: int, exit_index: int, norm: bool = False
 ) -> Head:
-    """Make a head of one of the kinds in `HEADS` for this state."""
+    """Make a head of one of the `HEADS` for this state."""
     check.one_of("head", head, HEADS, NetworkError)
     kind: HeadKind = HEADS[head]
-    tensor: Tensor = leaf_at(state, pool.leaf)
-    if tensor.ndim == 2:
-        # Nothing is left to pool or to convolve.
+    features: Tensor = leaf_at(state, pool.leaf)
+    if features.ndim == 2:  # nothing is left to pool or to convolve
         module = LinearHead if kind.pool == "whole" else kind.module
         pool = Pool("flat", pool.leaf)
     else:
-        _check_fit(head, kind, tensor)
-        module, pool = kind.module, replace(pool, kind=kind.pool or pool.kind)
-    return _made(module, pool, _width(pool, state), num_classes, exit_index, norm)
-
-
-def _width(pool: Pool, state: State) -> int:
-    """How many channels a head reads through this pool."""
-    tensor: Tensor = leaf_at(state, pool.leaf)
-    if pool.kind in ("whole", "max-mean"):
-        return tensor.shape[1]
-    with torch.no_grad():
-        return pool(state).shape[1]
-
-
-def _made(
-    module: type[Head], pool: Pool, width: int, num_classes: int, exit_index: int, norm: bool
-) -> Head:
-    settings: dict[str, Any] = {} if pool.kind == "whole" else {"norm": norm}
+        _check_fit(head, kind, features)
+        module = kind.module
+        pool = replace(pool, kind=kind.pool or pool.kind)
+    settings: dict[str, Any] = {}
+    if pool.kind != "whole":
+        settings["norm"] = norm
     if module is CascadeHead:
         settings["first"] = exit_index == 0
-    return module(pool, width=width, num_classes=num_classes, **settings)
+    return module(pool, width=pool.channels(features), num_classes=num_classes, **settings)
 
 
-def _check_fit(head: str, kind: HeadKind, tensor: Tensor) -> None:
+def _check_fit(head: str, kind: HeadKind, features: Tensor) -> None:
     """Raise unless the head can read a state that is not flat."""
-    wanted = {"maps": (4, "feature maps [N, C, H, W]"), "tokens": (3, "tokens [N, T, C]")}
-    dims, name = wanted.get(kind.reads, (tensor.ndim, ""))
-    if tensor.ndim != dims:
+    shapes = {"maps": "feature maps [N, C, H, W]", "tokens": "tokens [N, T, C]"}
+    dims = {"maps": 4, "tokens": 3}
+    if kind.reads != "any" and features.ndim != dims[kind.reads]:
         raise NetworkError(
-            f"the head `{head}` reads {name}, and the state is {list(tensor.shape)}; choose "
-            "another head, such as `pooled-linear`"
+            f"the head `{head}` reads {shapes[kind.reads]}, and the state is "
+            f"{list(features.shape)}; choose another head, such as `pooled-linear`"
         )

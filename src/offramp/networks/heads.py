@@ -63,6 +63,11 @@ class Pool:
         weights: Tensor = leaf_at(state, self.mask).to(tokens.dtype).unsqueeze(2)  # [N, T, 1]
         return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1)
 
+    def channels(self, tensor: Tensor) -> int:
+        """C of the tensor that is read."""
+        channels_last = self.kind in ("mean", "first")
+        return tensor.shape[-1] if channels_last else tensor.shape[1]
+
     @classmethod
     def restore(cls, settings: dict[str, Any]) -> "Pool":
         """Rebuild from `asdict`, in which paths are lists."""
@@ -241,7 +246,9 @@ class TwoConvHead(Head):
 
     def __init__(self, pool: Pool, width: int, num_classes: int, hidden: int = 128) -> None:
         super().__init__(pool, width=width, num_classes=num_classes, hidden=hidden)
-        self.convolutions = nn.Sequential(*_strided(width, hidden), *_strided(hidden, hidden))
+        self.convolutions = nn.Sequential(
+            *self._convolution(width, hidden), *self._convolution(hidden, hidden)
+        )
         self.linear = nn.Linear(hidden, num_classes)
 
     def classify(self, features: Tensor, logits_so_far: Tensor | None = None) -> Tensor:
@@ -249,14 +256,13 @@ class TwoConvHead(Head):
         logits: Tensor = self.linear(self.convolutions(features).mean((2, 3)))
         return logits
 
+    def _convolution(self, width: int, hidden: int) -> list[nn.Module]:
+        convolution = nn.Conv2d(width, hidden, 3, stride=2, padding=1, bias=False)
+        nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+        return [convolution, nn.BatchNorm2d(hidden), nn.ReLU(inplace=True)]
 
-def _strided(width: int, hidden: int) -> tuple[nn.Module, ...]:
-    convolution = nn.Conv2d(width, hidden, 3, stride=2, padding=1, bias=False)
-    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
-    return convolution, nn.BatchNorm2d(hidden), nn.ReLU(inplace=True)
 
-
-class SeparableHead(Head):
+class SeparableHead(TwoConvHead):
     """Two depthwise separable convolutions of stride 2, the mean, one linear layer.
 
     It sees more than the mean of an early feature map, at about a tenth of the price of
@@ -274,23 +280,15 @@ class SeparableHead(Head):
     """
 
     def __init__(self, pool: Pool, width: int, num_classes: int, hidden: int = 192) -> None:
-        super().__init__(pool, width=width, num_classes=num_classes, hidden=hidden)
-        self.convolutions = nn.Sequential(*_separable(width, hidden), *_separable(hidden, hidden))
-        self.linear = nn.Linear(hidden, num_classes)
+        super().__init__(pool, width, num_classes, hidden)
 
-    def classify(self, features: Tensor, logits_so_far: Tensor | None = None) -> Tensor:
-        """Logits `[N, K]` from a feature map `[N, C, H, W]`."""
-        logits: Tensor = self.linear(self.convolutions(features).mean((2, 3)))
-        return logits
-
-
-def _separable(width: int, hidden: int) -> tuple[nn.Module, ...]:
-    depthwise = nn.Conv2d(width, width, 3, stride=2, padding=1, groups=width, bias=False)
-    pointwise = nn.Conv2d(width, hidden, 1, bias=False)
-    for convolution in (depthwise, pointwise):
-        nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
-    norms = nn.BatchNorm2d(width), nn.BatchNorm2d(hidden)
-    return depthwise, norms[0], pointwise, norms[1], nn.ReLU(inplace=True)
+    def _convolution(self, width: int, hidden: int) -> list[nn.Module]:
+        depthwise = nn.Conv2d(width, width, 3, stride=2, padding=1, groups=width, bias=False)
+        pointwise = nn.Conv2d(width, hidden, 1, bias=False)
+        for convolution in (depthwise, pointwise):
+            nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+        norms = nn.BatchNorm2d(width), nn.BatchNorm2d(hidden)
+        return [depthwise, norms[0], pointwise, norms[1], nn.ReLU(inplace=True)]
 
 
 class CascadeHead(Head):
