@@ -217,7 +217,7 @@ def _settle(network: nn.Module, samples: Samples) -> None:
 def _checked(network: nn.Module, inputs: Any) -> Any:  # noqa: ANN401
     """Inputs that costs are counted for; those of any other module are its own business."""
     if isinstance(network, EarlyExitNetwork):
-        network.inputs.begin_counted(inputs)
+        network.inputs.begin(inputs, counted=True)
     return inputs
 
 

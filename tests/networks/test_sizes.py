@@ -57,7 +57,7 @@ def test_a_model_without_a_size_takes_that_of_its_data_for_good(tmp_path):
     network = resnet()
     assert network.inputs.assumed
     with pytest.raises(NetworkError, match="224x224 is a guess, and these have 32x32: record"):
-        network.inputs.begin_counted(samples(32)[:2][0])
+        network.inputs.begin(samples(32)[:2][0], counted=True)
     ledger = offramp.record(network, samples(32), "all", progress=False)
     loaded = EarlyExitNetwork.load(network.save(tmp_path / "network"))
     assert (loaded.inputs.height, loaded.inputs.assumed) == (32, False)

@@ -12,7 +12,7 @@ from offramp.data.decoding import Decoder
 from offramp.data.images import ImageData, Pixels
 from offramp.errors import CorruptImageError, DataError
 from offramp.record import record
-from offramp.training.batches import Samples, in_order
+from offramp.training.samples import Samples
 
 
 class Pictures:
@@ -61,7 +61,7 @@ def test_what_a_worker_has_decoded_is_there_for_all(samples):
     data = pictures()
     read = samples(data, 2)
     for _ in range(2):
-        labels = torch.cat([labels for _, labels in read.batches(in_order(6, 2))])
+        labels = torch.cat([labels for _, labels in read.batches(torch.arange(6).split(2))])
         assert labels.tolist() == list(range(6))
     pixels = data.pixels[torch.arange(6)]
     assert pixels[:, 0, 0, 0].tolist() == list(range(6))
@@ -74,7 +74,7 @@ def test_an_error_in_a_worker_is_the_same_as_without(samples):
     messages = []
     for workers in (0, 1):
         with pytest.raises(CorruptImageError) as caught:
-            list(samples(pictures(broken=4), workers).batches(in_order(6, 2)))
+            list(samples(pictures(broken=4), workers).batches(torch.arange(6).split(2)))
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
     assert messages[0].startswith("the image picture 4 cannot be decoded; replace it")
@@ -90,7 +90,7 @@ class Deadly(Dataset):
 
 def test_a_worker_that_dies_is_named(samples):
     with pytest.raises(DataError, match=r"reads the data has died .*use fewer workers"):
-        list(samples(Deadly(), 1).batches(in_order(4, 2)))
+        list(samples(Deadly(), 1).batches(torch.arange(4).split(2)))
 
 
 class Plain(Dataset):
@@ -115,5 +115,5 @@ def test_a_ledger_does_not_depend_on_the_workers(convnet, data):
 
 def test_tensors_in_memory_are_read_here(samples, data):
     read = samples(data, 2)
-    assert len(list(read.batches(in_order(64, 8)))) == 8
+    assert len(list(read.batches(torch.arange(64).split(8)))) == 8
     assert read._loader is None

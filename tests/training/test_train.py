@@ -19,9 +19,8 @@ from offramp.errors import ConfigError, LedgerError, MissingExtraError, SplitErr
 from offramp.networks import EarlyExitNetwork, TextInput, attach, build
 from offramp.registry import OBJECTIVES
 from offramp.training import TrainConfig, TrainHistory, frozen, train
-from offramp.training.config import default_learning_rate
+from offramp.training.config import Schedule, default_learning_rate
 from offramp.training.loop import PhaseRun
-from offramp.training.schedule import Schedule
 
 
 def weights(network):

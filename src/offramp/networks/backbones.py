@@ -9,7 +9,7 @@ from torch import nn
 
 from offramp.errors import FileFormatError, NetworkError
 from offramp.extras import require
-from offramp.networks.fx.layout import traced_layout
+from offramp.networks.fx import traced_layout
 from offramp.networks.inputs import Inputs
 from offramp.networks.layout import (
     HasLayout,

@@ -28,17 +28,18 @@ class Inputs:
     def __init_subclass__(cls) -> None:
         Inputs._kinds[cls.kind] = cls
 
-    def begin(self, x: Any) -> State:  # noqa: ANN401 - checked here
-        """Check a batch, of tensors or of arrays, and turn it into the first stage's state."""
+    def begin(self, x: Any, counted: bool = False) -> State:  # noqa: ANN401 - checked here
+        """Check a batch, of tensors or of arrays, and turn it into the first stage's state.
+
+        Args:
+            x: The batch.
+            counted: Whether samples must have the size that costs were counted for, and its type.
+        """
         raise NotImplementedError
 
     def example(self, batch: int = 1) -> Any:  # noqa: ANN401
         """A made-up batch of the right shape, for counting and probing."""
         raise NotImplementedError
-
-    def begin_counted(self, x: Any) -> State:  # noqa: ANN401
-        """As `begin`, for samples of the size that costs were counted for, and of its type."""
-        return self.begin(x)
 
     def of_size(self, x: Any) -> Inputs:  # noqa: ANN401
         """These inputs with the size of a batch, if theirs is only assumed so far."""
@@ -80,7 +81,7 @@ class AnyInput(Inputs):
 
     kind: ClassVar[str] = "any"
 
-    def begin(self, x: Any) -> State:  # noqa: ANN401
+    def begin(self, x: Any, counted: bool = False) -> State:  # noqa: ANN401
         """Pass the batch on, as a state."""
         state: State = map_leaves(lambda leaf: leaf, x)
         return state
@@ -112,29 +113,24 @@ class TensorInput(Inputs):
         """The kind of input that `example` is a batch of."""
         return cls(tuple(example.shape[1:]), str(example.dtype).removeprefix("torch."))
 
-    def begin(self, x: Any) -> State:  # noqa: ANN401
+    def begin(self, x: Any, counted: bool = False) -> State:  # noqa: ANN401
         """Check that it is one tensor with as many dimensions as the example had.
 
         Raises:
-            NetworkError: It is not.
+            NetworkError: It is not, or its samples are not those that costs were counted for.
         """
         x = unwrapped(x)
         if not is_array(x) or x.ndim != len(self.shape) + 1:
             shape = ", ".join(("N", *map(str, self.shape)))
             raise NetworkError(f"a batch must be a tensor like [{shape}], got {_shape_of(x)}")
-        return x
-
-    def begin_counted(self, x: Any) -> State:  # noqa: ANN401
-        """See `Inputs.begin_counted`."""
-        state: Array = self.begin(x)
-        if tuple(state.shape[1:]) != self.shape:
-            found = list(state.shape[1:])
+        if counted and tuple(x.shape[1:]) != self.shape:
             raise NetworkError(
                 f"samples must have the shape {list(self.shape)}, for which costs were counted, "
-                f"got {found}: resize them, or attach with an example of their shape"
+                f"got {list(x.shape[1:])}: resize them, or attach with an example of their shape"
             )
-        _check_dtype(state, self.dtype)
-        return state
+        if counted:
+            _check_dtype(x, self.dtype)
+        return x
 
     def example(self, batch: int = 1) -> Tensor:
         """A batch of noise, or of zeros for whole numbers."""
@@ -175,16 +171,13 @@ class ImageInput(Inputs):
     assumed: bool = False
     kind: ClassVar[str] = "image"
 
-    def begin(self, x: Any) -> State:  # noqa: ANN401
+    def begin(self, x: Any, counted: bool = False) -> State:  # noqa: ANN401
         """Check the shape.
 
         Raises:
             NetworkError: Not images, or images of another size or number of channels.
         """
-        return self._checked(x)
-
-    def _checked(self, x: Any) -> Array:  # noqa: ANN401
-        images = unwrapped(x)
+        images: Array = unwrapped(x)
         if not is_array(images) or images.ndim != 4:
             raise NetworkError(
                 f"images must be a tensor [N, {self.channels}, height, width] (or a mapping "
@@ -201,11 +194,11 @@ class ImageInput(Inputs):
                 f"{self.width}], got {_shape_of(images)}: resize the images to "
                 f"{self.height}x{self.width}, or build the network for their size"
             )
+        if counted:
+            self._check_counted(images)
         return images
 
-    def begin_counted(self, x: Any) -> State:  # noqa: ANN401
-        """See `Inputs.begin_counted`."""
-        images = self._checked(x)
+    def _check_counted(self, images: Array) -> None:
         size = tuple(images.shape[2:])
         if size != (self.height, self.width):
             stated, found = f"{self.height}x{self.width}", "x".join(map(str, size))
@@ -220,11 +213,11 @@ class ImageInput(Inputs):
                 f"resize the images to {stated}, or attach the exits again for the other size"
             )
         _check_dtype(images, "float32")
-        return images
 
     def of_size(self, x: Any) -> ImageInput:  # noqa: ANN401
         """See `Inputs.of_size`."""
-        images = self._checked(x)
+        images = unwrapped(x)
+        self.begin(images)
         if not self.assumed:
             return self
         return replace(self, height=images.shape[2], width=images.shape[3], assumed=False)
@@ -246,13 +239,9 @@ class KeptImages(ImageInput):
 
     kind: ClassVar[str] = "kept-images"
 
-    def begin(self, x: Any) -> State:  # noqa: ANN401
+    def begin(self, x: Any, counted: bool = False) -> State:  # noqa: ANN401
         """Check the shape, and name the images."""
-        return {KEPT: super().begin(x)}
-
-    def begin_counted(self, x: Any) -> State:  # noqa: ANN401
-        """See `Inputs.begin_counted`."""
-        return {KEPT: super().begin_counted(x)}
+        return {KEPT: super().begin(x, counted)}
 
 
 @dataclass(frozen=True)
@@ -276,7 +265,7 @@ class TextInput(Inputs):
     segments: bool = False
     kind: ClassVar[str] = "text"
 
-    def begin(self, x: Any) -> State:  # noqa: ANN401
+    def begin(self, x: Any, counted: bool = False) -> State:  # noqa: ANN401
         """Check ids and mask; a missing mask means that nothing is padding.
 
         Raises:

@@ -66,20 +66,19 @@ def from_int8(stored: dict[str, Tensor]) -> dict[str, Tensor]:
 def load_tensors(network: nn.Module, tensors: dict[str, Tensor], folder: str | Path) -> None:
     """Put the file's tensors into the network, in the file's precision."""
     targets = distinct_tensors(network)
-    for name in sorted(targets.keys() ^ tensors.keys()):
-        place = "the file" if name in targets else "the network"
-        raise FileFormatError(f"{folder} does not fit the backbone: {place} has no tensor {name}")
-    for name, tensor in tensors.items():
-        if targets[name].shape != tensor.shape:
+    for name in sorted(targets.keys() | tensors.keys()):
+        there, here = (_kind(each.get(name)) for each in (tensors, targets))
+        if there != here:
             raise FileFormatError(
-                f"{folder} does not fit the backbone: {name} has the shape "
-                f"{list(tensor.shape)} in the file and {list(targets[name].shape)} in the network"
-            )
-        if targets[name].is_floating_point() != tensor.is_floating_point():
-            raise FileFormatError(
-                f"{folder} does not fit the backbone: {name} is {tensor.dtype} in the file and "
-                f"{targets[name].dtype} in the network"
+                f"{folder} does not fit the backbone: {name} is {there} in the file and {here} in "
+                "the network"
             )
     for name, tensor in tensors.items():
         # a copy, since the file is only mapped into memory.
         targets[name].data = tensor.to(targets[name].device, copy=True)
+
+
+def _kind(tensor: Tensor | None) -> str:
+    if tensor is None:
+        return "missing"
+    return f"{'floats' if tensor.is_floating_point() else 'whole numbers'} {list(tensor.shape)}"

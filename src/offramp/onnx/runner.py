@@ -177,7 +177,7 @@ class OnnxRunner(StagedRunner):
     def _begin(self, x: Any) -> dict[str, Array]:  # noqa: ANN401
         """The arrays that the first graph takes, by name."""
         inputs, first = self.manifest.inputs, self.manifest.segments[0]
-        state = inputs.begin_counted(x)
+        state = inputs.begin(x, counted=True)
         leaves = [to_numpy(leaf_at(state, path)) for path in first.state]
         return dict(zip(self._first_names, leaves, strict=True))
 

@@ -185,7 +185,7 @@ class Runner(StagedRunner):
                 leaf = leaf.contiguous(memory_format=torch.channels_last)
             return leaf
 
-        state: State = map_leaves(place, self.network.inputs.begin_counted(as_batch(x)))
+        state: State = map_leaves(place, self.network.inputs.begin(as_batch(x), counted=True))
         return state
 
     def _mode(self) -> AbstractContextManager[Any]:

@@ -1,7 +1,7 @@
 """What is done with batches: checked, moved, resized, put in order, computed on."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -115,24 +115,11 @@ def smoothed(targets: Tensor, num_classes: int, share: float) -> Tensor:
     return as_probabilities(targets, num_classes) * (1 - share) + share / num_classes
 
 
-Compute: TypeAlias = Callable[[Batch], Sequence[Tensor]]
-
-
-def in_order(samples: int, batch_size: int) -> list[Tensor]:
-    """The samples' positions in order, in batches.
-
-    Example:
-        >>> in_order(3, batch_size=2)
-        [tensor([0, 1]), tensor([2])]
-    """
-    return list(torch.arange(samples).split(batch_size))
-
-
 def compute_rows(
     samples: Samples,
     batch_size: int,
     processes: Processes,
-    compute: Compute,
+    compute: Callable[[Batch], Sequence[Tensor]],
     advance: Callable[[int], None] | None = None,
 ) -> list[Tensor]:
     """Compute tensors with one row per sample, for all samples in order.
@@ -150,54 +137,52 @@ def compute_rows(
     Returns:
         Tensors `[N, ...]` on the CPU, the same in every process.
     """
-    batches = in_order(len(samples), batch_size)
+    batches = torch.arange(len(samples)).split(batch_size)
     mine = batches[processes.rank :: processes.world]
+    # A process without a batch computes one of another's, to know what shapes its rows would have.
     computed = _computed(samples, mine or batches[:1], processes.device, compute, advance)
-    if not mine:  # a process without a batch only learns the shapes
-        computed = [each[:0] for each in computed]
+    rows = _put_together(computed, sum(map(len, mine)))
     if processes.world == 1:
-        return computed
-    return [_joined(each, batches, processes) for each in computed]
+        return rows
+    return [_joined(each, batches, processes) for each in rows]
 
 
 def _computed(
     samples: Samples,
     batches: Sequence[Tensor],
     device: torch.device,
-    compute: Compute,
+    compute: Callable[[Batch], Sequence[Tensor]],
     advance: Callable[[int], None] | None,
-) -> list[Tensor]:
-    """The rows of some batches, on the CPU."""
+) -> Iterator[Sequence[Tensor]]:
+    """What is computed of each batch, on the CPU.
+
+    The results of a batch are fetched when the next batch has been read: while this process
+    reads, a GPU computes.
+    """
     seeds = [seed_at("row", int(index[0])) for index in batches]
-    rows = _Rows(sum(map(len, batches)))
-    pending: Sequence[Tensor] = ()
-    read = sent(samples.batches(batches, seeds), device)
-    for index, batch in zip(batches, read, strict=True):
-        rows.add(pending)  # only now: the GPU has computed while this batch was read
-        pending = compute(batch)
+    unfetched: Sequence[Tensor] | None = None
+    for inputs, targets in sent(samples.batches(batches, seeds), device):
+        if unfetched is not None:
+            yield [each.cpu() for each in unfetched]
+        unfetched = compute((inputs, targets))
         if advance is not None:
-            advance(len(index))
-    rows.add(pending)
-    return rows.tensors
+            advance(len(targets))
+    if unfetched is not None:
+        yield [each.cpu() for each in unfetched]
 
 
-class _Rows:
-    """Tensors of `size` rows each, filled batch by batch: they are never in memory twice."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self.done = size, 0
-        self.tensors: list[Tensor] = []
-
-    def add(self, computed: Sequence[Tensor]) -> None:
-        """Wait for what was computed, and keep it."""
-        rows = [each.cpu() for each in computed]
+def _put_together(batches: Iterable[Sequence[Tensor]], size: int) -> list[Tensor]:
+    """The first `size` rows of all batches; each batch is freed before the next one comes."""
+    rows: list[Tensor] = []
+    done = 0
+    for computed in batches:
         if not rows:
-            return
-        if not self.tensors:
-            self.tensors = [each.new_empty((self.size, *each.shape[1:])) for each in rows]
-        for tensor, each in zip(self.tensors, rows, strict=True):
-            tensor[self.done : self.done + len(each)] = each
-        self.done += len(rows[0])
+            rows = [each.new_empty((size, *each.shape[1:])) for each in computed]
+        end = min(done + len(computed[0]), size)
+        for tensor, new in zip(rows, computed, strict=True):
+            tensor[done:end] = new[: end - done]
+        done = end
+    return rows
 
 
 def _joined(rows: Tensor, batches: Sequence[Tensor], processes: Processes) -> Tensor:

@@ -85,9 +85,6 @@ class FeatureData:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> tuple[list[Tensor], Tensor]:
-        return [each[index] for each in self.features], self.labels[index]
-
     def batch(self, index: Tensor) -> Batch:
         """Features and labels of the samples at positions `[n]`."""
         return take(self.features, index), self.labels[index]

@@ -44,7 +44,6 @@ from offramp.training.optimizer import WeightAverage, make_optimizer
 from offramp.training.precision import training_autocast
 from offramp.training.processes import Processes
 from offramp.training.samples import Batch, Samples
-from offramp.training.schedule import Schedule
 from offramp.training.teacher import Teacher
 
 AugmentFunction: TypeAlias = Callable[[Any, Tensor, int, torch.Generator], tuple[Any, Tensor]]
@@ -90,6 +89,16 @@ class Run:
             )
         return order[kept:], order[:kept].sort().values
 
+    def save(self, place: Place, objective: Objective, tensors: dict[str, Tensor]) -> None:
+        """Write a checkpoint with the weights, and whatever else the phase needs to go on."""
+        history = {
+            "records": self.history.records,
+            "stopped": self.history.stopped,
+            "objective": objective.state(),
+        }
+        self.checkpoints.save(place, history, {**weights(self.network, "network."), **tensors})
+        self.saved_at = time.monotonic()
+
 
 class _Pass(nn.Module):
     """The forward pass of an objective as a module, to average gradients over processes."""
@@ -126,9 +135,7 @@ class PhaseRun:
         if not changing and can_split(run.network, phase):
             self._use_features()
         self.wrapped = self.processes.wrap(self.module)
-        self.schedule = Schedule(
-            self.config.epochs, self.config.warmup_epochs, self.config.restart_epochs
-        )
+        self.schedule = self.config.schedule
         assert self.config.learning_rate is not None, "`train` chooses one"
         self.highest_rate = self.config.learning_rate
         self.names = {id(p): name for name, p in self.network.named_parameters()}
@@ -171,19 +178,12 @@ class PhaseRun:
             return
         self._count()
         tensors = {
-            **weights(self.network, "network."),
             **optimizer_tensors(self.optimizer, self.names),
             **scaler_tensors(self.scaler),
             **(self.average.tensors if self.average is not None else {}),
             **self.best,
         }
-        history = {
-            "records": self.run.history.records,
-            "stopped": self.run.history.stopped,
-            "objective": self.phase.objective.state(),
-        }
-        self.run.checkpoints.save(self.place, history, tensors)
-        self.run.saved_at = time.monotonic()
+        self.run.save(self.place, self.phase.objective, tensors)
 
     def _epoch(self) -> None:
         place, started = self.place, time.monotonic() - self.place.seconds

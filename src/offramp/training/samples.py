@@ -1,7 +1,7 @@
 """`Samples`: any data set of (inputs, labels), read in batches of chosen samples."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     RandomSampler,
-    Sampler,
     SequentialSampler,
     TensorDataset,
     default_collate,
@@ -22,6 +21,14 @@ from offramp.training.checkpoint import seed_everything
 
 Batch: TypeAlias = tuple[Any, Tensor]
 LABELS = ("labels", "label")  # where dicts have the classes
+_KEPT_OPTIONS = ("worker_init_fn", "multiprocessing_context", "prefetch_factor", "timeout")
+
+
+class _Order(NamedTuple):
+    """A batch to be read."""
+
+    positions: Tensor  # of its samples, int64 `[n]`
+    seed: int | None  # what everything is seeded with before it is read
 
 
 class Samples:
@@ -56,7 +63,7 @@ class Samples:
         self.workers = workers
         self._reader = _Reader(dataset, collate or default_collate)
         self._options = dict(options or {})
-        self._orders = _Orders()
+        self._orders: list[_Order] = []  # what the workers read next
         self._loader: DataLoader[Any] | None = None  # starts the workers when it is first used
 
     @classmethod
@@ -109,7 +116,7 @@ class Samples:
                 read, for data sets that draw from them; None leaves them alone.
         """
         known: Sequence[int | None] = seeds if seeds is not None else [None] * len(indices)
-        orders = list(zip(indices, known, strict=True))
+        orders = [_Order(*each) for each in zip(indices, known, strict=True)]
         # Workers are not started for a single batch: nothing is read ahead.
         if not self.workers or self._reader.is_in_memory or len(orders) < 2:
             read: Iterator[Batch | OfframpError] = map(self._reader.__getitem__, orders)
@@ -124,10 +131,16 @@ class Samples:
         """End the workers."""
         self._loader = None
 
-    def _read_by_workers(self, orders: "list[_Order]") -> Iterator[Batch | OfframpError]:
-        self._orders.upcoming = orders
+    def _read_by_workers(self, orders: list[_Order]) -> Iterator[Batch | OfframpError]:
+        if self._loader is None:
+            if hasattr(self.dataset, "batch"):
+                # With its first sample, a data set of ours reserves the memory in which it keeps
+                # what is decoded. Only workers that start afterwards share that memory.
+                self.dataset.batch(orders[0].positions[:1])
+            self._loader = self._start_workers()
+        self._orders[:] = orders
         try:
-            yield from self._loader_of_workers(first=orders[0])
+            yield from self._loader
         except RuntimeError as error:
             if "exited unexpectedly" not in str(error) and "killed by signal" not in str(error):
                 raise
@@ -136,38 +149,18 @@ class Samples:
                 "fewer workers or a smaller batch size"
             ) from None
 
-    def _loader_of_workers(self, first: "_Order") -> "DataLoader[Any]":
-        """The loader, whose workers live until `close`."""
-        if self._loader is None:
-            if hasattr(self.dataset, "batch"):
-                # Memory in which our data sets keep what they have decoded is reserved with the
-                # first sample, and shared with workers that are started afterwards.
-                self._reader[first[0][:1], None]
-            self._loader = DataLoader(
-                self._reader,
-                batch_size=None,
-                sampler=self._orders,
-                collate_fn=_as_it_is,
-                num_workers=self.workers,
-                persistent_workers=True,
-                generator=torch.Generator(),  # not the global one, which has the step's seed
-                **self._options,
-            )
-        return self._loader
-
-
-_KEPT_OPTIONS = ("worker_init_fn", "multiprocessing_context", "prefetch_factor", "timeout")
-_Order: TypeAlias = tuple[Tensor, int | None]  # positions of the samples of a batch, and a seed
-
-
-class _Orders(Sampler["_Order"]):
-    """The batches that the workers read next; new ones for every epoch."""
-
-    def __init__(self) -> None:
-        self.upcoming: list[_Order] = []
-
-    def __iter__(self) -> Iterator["_Order"]:
-        return iter(self.upcoming)
+    def _start_workers(self) -> "DataLoader[Any]":
+        """A loader that reads `_orders` each time; its workers live until `close`."""
+        return DataLoader(
+            self._reader,
+            batch_size=None,
+            sampler=self._orders,
+            collate_fn=_as_it_is,
+            num_workers=self.workers,
+            persistent_workers=True,
+            generator=torch.Generator(),  # not the global one, which has the step's seed
+            **self._options,
+        )
 
 
 def _as_it_is(batch: Any) -> Any:  # noqa: ANN401 - as the loader's types have it
@@ -188,11 +181,10 @@ class _Reader(Dataset[Any]):
 
     def __getitem__(self, order: _Order) -> Batch | OfframpError:
         """The batch; or what is wrong with it, since workers would bury an error in its trace."""
-        index, seed = order
-        if seed is not None:
-            seed_everything(seed)
+        if order.seed is not None:
+            seed_everything(order.seed)
         try:
-            return _pair(self._read(index))
+            return _pair(self._read(order.positions))
         except OfframpError as error:
             return error
 

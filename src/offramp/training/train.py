@@ -13,7 +13,7 @@ from offramp.files import sweep, write_text
 from offramp.machine import describe_device, device_for, device_of, to_precision
 from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import Progress, showing
-from offramp.training.checkpoint import Checkpoints, Place, fill, kept_randomness, weights
+from offramp.training.checkpoint import Checkpoints, Place, fill, kept_randomness
 from offramp.training.config import TrainConfig, default_learning_rate
 from offramp.training.frozen import only_heads, training_only
 from offramp.training.history import HistoryWriter, TrainHistory
@@ -149,21 +149,14 @@ def _run_phases(run: Run, phases: tuple[Phase, ...]) -> None:
         with training_only(run.network, phase.trains):
             current = PhaseRun(run, phase, place, tensors)
             run.history.stopped[phase.name] = current.train()
-        last = place.phase == len(phases) - 1
-        place, tensors = Place(phase=place.phase + (not last), finished=last), None
-        _checkpoint_between(run, phases, place)
-
-
-def _checkpoint_between(run: Run, phases: tuple[Phase, ...], place: Place) -> None:
-    """After a phase only the weights are kept; the next begins with a new optimiser."""
-    history = {
-        "records": run.history.records,
-        "stopped": run.history.stopped,
-        "objective": phases[place.phase].objective.state(),
-    }
-    if run.processes.is_main:
-        run.checkpoints.save(place, history, weights(run.network, "network."))
-    run.processes.wait()
+        if place.phase == len(phases) - 1:
+            place = Place(phase=place.phase, finished=True)
+        else:
+            place = Place(phase=place.phase + 1)
+        tensors = None  # the next phase begins with a new optimiser
+        if run.processes.is_main:
+            run.save(place, phases[place.phase].objective, {})
+        run.processes.wait()
 
 
 def _check_split(samples: Samples, allow_split: str | None) -> None:

@@ -1,6 +1,7 @@
 """The places after which a traced module can be cut."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import fx, nn
 
@@ -101,31 +102,33 @@ class Cuts:
     def _better_place(self, cut: fx.Node) -> str:
         for name, returned in self.traced.returned.items():
             node = returned[0].node if isinstance(returned[0], fx.Proxy) else None
-            if node in self.position and self._runs_after(node, cut) and self.clean([name]):
+            if node in self.position and self._runs_after(node, cut) and self._is_clean(name):
                 return f", such as after `{name}`"
         return ""
 
     def clean(self, names: Sequence[str]) -> list[str]:
         """Those of the names after which the module can be cut, in the order they run."""
-        good = []
-        for name in names:
-            try:
-                self.check(name)
-            except NetworkError:
-                continue
-            good.append(name)
-        return sorted(good, key=lambda name: self.position[self.node_after(name)])
+        return sorted(filter(self._is_clean, names), key=self._place)
+
+    def _is_clean(self, name: str) -> bool:
+        try:
+            self.check(name)
+        except NetworkError:
+            return False
+        return True
+
+    def _place(self, name: str) -> int:
+        return self.position[self.node_after(name)]
 
     def ordered(self, names: list[str]) -> list[str]:
         """Check the names that a user gave, and that they are in the order they run."""
         for name in names:
             self.check(name)
-        positions = [self.position[self.node_after(name)] for name in names]
-        for index in range(1, len(names)):
-            if positions[index] <= positions[index - 1]:
+        for name, next_name in pairwise(names):
+            if self._place(next_name) <= self._place(name):
                 raise NetworkError(
                     "exits must be named in the order in which the backbone runs them, but "
-                    f"`{names[index]}` comes no later than `{names[index - 1]}`; swap them"
+                    f"`{next_name}` comes no later than `{name}`; swap them"
                 )
         return names
 
@@ -157,7 +160,7 @@ class Cuts:
 
     def is_early(self, name: str) -> bool:
         """Whether anything with weights but the classifier runs after a submodule."""
-        after = self.nodes[self.position[self.node_after(name)] + 1 :]
+        after = self.nodes[self._place(name) + 1 :]
         own = self.classifier()
         return any(node is not own and self.traced.has_weights(node) for node in after)
 

@@ -1,8 +1,24 @@
-"""What the adapters share: the model without its classifier, and what it takes."""
+"""What the adapters share: a model without its classifier, what it takes, reading its states."""
 
 from typing import Any
 
+from torch import Tensor, nn
+
+from offramp.networks.heads import Pool
 from offramp.networks.inputs import ImageInput
+from offramp.networks.state import State
+
+
+class Read(nn.Module):
+    """Reads features from a state, for a classifier of the model that comes next."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, state: State) -> Tensor:
+        """What the pool returns."""
+        return self.pool(state)
 
 
 def trunk_of(model: Any, name: str) -> tuple[Any, str]:  # noqa: ANN401 - a PreTrainedModel

@@ -68,22 +68,6 @@ def convnext_layout(model: Any) -> Layout:  # noqa: ANN401 - ConvNextModel, with
     )
 
 
-class PooledDropoutClassifier(nn.Module):
-    """The model's own pooling, dropout and classifier."""
-
-    def __init__(self, pooler: nn.Module, dropout: nn.Module, classifier: nn.Module) -> None:
-        super().__init__()
-        self.pooler = pooler
-        self.dropout = dropout
-        self.classifier = classifier
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Logits `[N, K]` from a feature map `[N, C, H, W]`."""
-        pooled = self.pooler(features)
-        logits: Tensor = self.classifier(self.dropout(pooled.reshape(pooled.shape[:2])))
-        return logits
-
-
 def _correct_momentum(trunk: nn.Module, stated: float) -> None:
     """Let batch norms keep most of their running statistics, not forget them.
 
@@ -109,9 +93,10 @@ def efficientnet_layout(model: Any) -> Layout:  # noqa: ANN401 - EfficientNetMod
     ]
     top = nn.Sequential(encoder.top_conv, encoder.top_bn, encoder.top_activation)
     classes = own_classes(model, trunk)
-    classifier = (
-        PooledDropoutClassifier(trunk.pooler, model.dropout, model.classifier) if classes else None
-    )
+    classifier = None
+    if classes:
+        parts = (trunk.pooler, nn.Flatten(), model.dropout, model.classifier)
+        classifier = nn.Sequential(*parts)
     return Layout(
         units=[
             Unit(f"{prefix}embeddings", trunk.embeddings),

@@ -14,7 +14,7 @@ from offramp.extras import require
 from offramp.networks.heads import Pool
 from offramp.networks.inputs import TextInput
 from offramp.networks.layout import Layout, Unit, module_names
-from offramp.networks.transformers.common import own_classes, trunk_of
+from offramp.networks.transformers.common import Read, own_classes, trunk_of
 
 _FAMILIES = ("bert", "roberta", "electra", "distilbert")
 
@@ -51,21 +51,6 @@ class MaskedLayer(nn.Module):
         return {"hidden": self.layer(hidden, full), "mask": mask}
 
 
-class TextClassifier(nn.Module):
-    """The model's own layers from the last tokens, or the first of them only, to logits."""
-
-    def __init__(self, first: bool, *layers: nn.Module) -> None:
-        super().__init__()
-        self.first = first
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, state: dict[str, Tensor]) -> Tensor:
-        """Logits `[N, K]` from the state."""
-        hidden = state["hidden"]
-        logits: Tensor = self.layers(hidden[:, 0] if self.first else hidden)
-        return logits
-
-
 def bert_layout(model: Any) -> Layout:  # noqa: ANN401 - an encoder, with or without classifier
     """The embeddings, then one unit per layer."""
     config = model.config
@@ -100,10 +85,12 @@ def _text_input(config: Any) -> TextInput:  # noqa: ANN401
 
 
 def _classifier(model: Any, trunk: Any) -> nn.Module:  # noqa: ANN401
+    """The model's own layers, from the last tokens or the first of them, to logits."""
+    first, every = (Read(Pool(kind, leaf=("hidden",))) for kind in ("first", "whole"))
     if hasattr(model, "pre_classifier"):
         layers = (model.pre_classifier, nn.ReLU(), model.dropout, model.classifier)
-        return TextClassifier(True, *layers)
+        return nn.Sequential(first, *layers)
     pooler = getattr(trunk, "pooler", None)
     if pooler is None:
-        return TextClassifier(False, model.classifier)
-    return TextClassifier(False, pooler, model.dropout, model.classifier)
+        return nn.Sequential(every, model.classifier)
+    return nn.Sequential(every, pooler, model.dropout, model.classifier)

@@ -11,20 +11,7 @@ from torch import Tensor, nn
 from offramp.networks.heads import Pool
 from offramp.networks.layout import Layout, Unit, module_names
 from offramp.networks.state import Shared
-from offramp.networks.transformers.common import image_input, own_classes, trunk_of
-
-
-class ClassToken(nn.Module):
-    """A classifier on the first token."""
-
-    def __init__(self, classifier: nn.Module) -> None:
-        super().__init__()
-        self.classifier = classifier
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Logits `[N, K]` from tokens `[N, T, C]`."""
-        logits: Tensor = self.classifier(tokens[:, 0, :])
-        return logits
+from offramp.networks.transformers.common import Read, image_input, own_classes, trunk_of
 
 
 class ClassAndDistillationToken(nn.Module):
@@ -70,7 +57,7 @@ def vit_layout(model: Any) -> Layout:  # noqa: ANN401 - ViT or DeiT, with or wit
 def _classifier(model: Any) -> nn.Module:  # noqa: ANN401
     if hasattr(model, "distillation_classifier"):
         return ClassAndDistillationToken(model.cls_classifier, model.distillation_classifier)
-    return ClassToken(model.classifier)
+    return nn.Sequential(Read(Pool("first")), model.classifier)
 
 
 class ImageEmbedding(nn.Module):
@@ -127,19 +114,6 @@ class MeanOfNormedTokens(nn.Module):
         return {"hidden": self.pooler(tokens).flatten(1), "size": state["size"]}
 
 
-class HiddenClassifier(nn.Module):
-    """The model's own classifier."""
-
-    def __init__(self, classifier: nn.Module) -> None:
-        super().__init__()
-        self.classifier = classifier
-
-    def forward(self, state: dict[str, Any]) -> Tensor:
-        """Logits `[N, K]` from the pooled state."""
-        logits: Tensor = self.classifier(state["hidden"])
-        return logits
-
-
 def swin_layout(model: Any) -> Layout:  # noqa: ANN401 - SwinModel, with or without classifier
     """The embeddings, each stage's layers and merging, and the last norm."""
     trunk, prefix = trunk_of(model, "swin")
@@ -153,11 +127,12 @@ def swin_layout(model: Any) -> Layout:  # noqa: ANN401 - SwinModel, with or with
         if stage.downsample is not None:
             units.append(Unit(f"{path}.downsample", TokenMerging(stage.downsample)))
     pooler = trunk.pooler if trunk.pooler is not None else nn.AdaptiveAvgPool1d(1)
+    pooled = Pool("whole", leaf=("hidden",))
     classes = own_classes(model, trunk)
     return Layout(
         units=[*units, Unit(f"{prefix}layernorm", MeanOfNormedTokens(trunk.layernorm, pooler))],
         blocks=blocks,
-        classifier=HiddenClassifier(model.classifier) if classes else None,
+        classifier=nn.Sequential(Read(pooled), model.classifier) if classes else None,
         num_classes=classes,
         inputs=image_input(model.config, fixed=True),
         pool=Pool("mean", leaf=("hidden",)),
