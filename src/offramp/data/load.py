@@ -1,18 +1,20 @@
 """`load`: the four disjoint splits of a data set by name."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from offramp import check
-from offramp.data.catalog import Entry, find_official
-from offramp.data.decoding import Decoder, Tokenizer, find_tokenizer
+from offramp.data.catalog import find_official
+from offramp.data.decoding import Decoder, Normalization, Tokenizer, find_tokenizer
 from offramp.data.digits import CANVAS, cluttered_digits
 from offramp.data.images import ImageData, Pixels
 from offramp.data.mixture import mixture
 from offramp.data.reading import OfficialSplit
-from offramp.data.splits import Data, Splits, assign_splits, checked_sizes
+from offramp.data.splits import SPLITS, Data, Splits, assign_splits, with_default_sizes
 from offramp.data.text import TextData
 from offramp.errors import ConfigError, DataError
 from offramp.registry import EMBEDDED
@@ -73,69 +75,51 @@ def load(
     check.one_of("on_corrupt", on_corrupt, ("raise", "skip"))
     if image_size is not None:
         check.whole("image_size", image_size, 1)
+    asked = {"held_out": held_out, "val": val}
+    given = {split: size for split, size in asked.items() if size is not None}
     if name in EMBEDDED:
         if domain is not None:
             raise ConfigError(_no_domains(name))
-        return _embedded(name, seed, checked_sizes(held_out, val), image_size)
+        if name == "mixture":
+            return mixture(seed, given)
+        return cluttered_digits(seed, given, image_size or CANVAS)
     entry, found = find_official(name)
     official = _aligned(name, found)
-    sizes = checked_sizes(held_out, val)
-    asked = {"held_out": entry.held_out, "val": entry.val, **sizes}
-    domains = _Domains.resolve(name, official, entry.source, domain)
-    classes = _num_classes(name, official), official["train"].class_names
-    is_text = official["train"].kind == "text"
-    words = find_tokenizer(tokenizer) if is_text and tokenizer else None
-    maker = _SplitMaker(entry, image_size, words, on_corrupt, *classes)
-    chosen = _choose_rows(official, domains, asked, seed)
-    made = {rows.split: maker.data(rows) for rows in chosen}
-    return Splits(name=name, seed=seed, **made)
+    sizes = with_default_sizes(given, {"held_out": entry.held_out, "val": entry.val})
+    domains = _choose_domains(name, official, entry.source, domain)
+    make: Callable[[_Rows], Data]
+    if official["train"].kind == "text":
+        make = partial(_texts, tokenizer=find_tokenizer(tokenizer) if tokenizer else None)
+    else:
+        decode = Decoder(image_size or entry.image_size, entry.centre)
+        make = partial(_images, decode, entry.normalization, on_corrupt)
+    chosen = _choose_rows(official, domains, sizes, seed, _num_classes(name, official))
+    return Splits(name=name, seed=seed, **{rows.split: make(rows) for rows in chosen})
 
 
-@dataclass(frozen=True)
-class _Domains:
-    """Which domains the splits come from; None means all of them."""
-
-    source: str | None
-    test: str | None
-
-    @classmethod
-    def resolve(
-        cls, name: str, official: dict[str, OfficialSplit], source: str | None, asked: Domain
-    ) -> "_Domains":
-        known = sorted({each for split in official.values() for each in split.domains or ()})
-        if not known:
-            if asked is not None:
-                raise ConfigError(_no_domains(name))
-            return cls(None, None)
-        if isinstance(asked, tuple):
-            source, test = asked
-        elif source is not None:
-            test = asked or source
-        elif asked is None:
-            return cls(None, None)
-        else:
-            raise ConfigError(f"`{name}` has no usual source domain: give `domain=(source, test)`")
-        for each in (source, test):
-            if each not in known:
-                raise ConfigError(f"`{name}` has the domains {', '.join(known)}, got {each!r}")
-        return cls(source, test)
-
-    @staticmethod
-    def rows(split: OfficialSplit, domain: str | None) -> list[int]:
-        """Rows of one domain."""
-        if domain is None or split.domains is None:
-            return list(range(len(split.ids)))
-        return [row for row, each in enumerate(split.domains) if each == domain]
+def _choose_domains(
+    name: str, official: dict[str, OfficialSplit], usual: str | None, asked: Domain
+) -> tuple[str | None, str | None]:
+    """Which domain `test` comes from, and before it that of all other splits; None means all."""
+    known = sorted({each for split in official.values() for each in split.domains or ()})
+    if not known and asked is not None:
+        raise ConfigError(_no_domains(name))
+    if isinstance(asked, tuple):
+        source, test = asked
+    elif usual is not None and known:
+        source, test = usual, asked or usual
+    elif asked is None:
+        return None, None
+    else:
+        raise ConfigError(f"`{name}` has no usual source domain: give `domain=(source, test)`")
+    for each in (source, test):
+        if each not in known:
+            raise ConfigError(f"`{name}` has the domains {', '.join(known)}, got {each!r}")
+    return source, test
 
 
 def _no_domains(name: str) -> str:
     return f"`{name}` has no domains; leave `domain=` out"
-
-
-def _embedded(name: str, seed: int, sizes: dict[str, int], image_size: int | None) -> Splits:
-    if name == "mixture":
-        return mixture(seed, sizes)
-    return cluttered_digits(seed, sizes, image_size or CANVAS)
 
 
 @dataclass(frozen=True)
@@ -145,85 +129,74 @@ class _Rows:
     split: str
     official: OfficialSplit
     rows: list[int]
+    num_classes: int
+
+    def besides_inputs(self) -> dict[str, Any]:
+        """What `Data` knows of the samples besides their inputs."""
+        return {
+            "labels": self.official.labels[self.rows],
+            "split": self.split,
+            "sample_ids": [self.official.ids[row] for row in self.rows],
+            "num_classes": self.num_classes,
+            "class_names": self.official.class_names,
+        }
 
 
 def _choose_rows(
-    official: dict[str, OfficialSplit], domains: _Domains, asked: dict[str, int | None], seed: int
+    official: dict[str, OfficialSplit],
+    domains: tuple[str | None, str | None],
+    sizes: dict[str, int | None],
+    seed: int,
+    num_classes: int,
 ) -> list[_Rows]:
-    train = official["train"]
-    official_test = official.get("test", official.get("validation"))
-    rows = domains.rows(train, domains.source)
+    (source, test), train = domains, official["train"]
+    rows = train.rows_of(source)
     tenth = max(1, int(SHARE * len(rows)))
-    sizes = {key: tenth if size is None else size for key, size in asked.items()}
+    wanted = {split: tenth if size is None else size for split, size in sizes.items()}
+    official_test = official.get("test", official.get("validation"))
     if official_test is None:
         # Always taken from the source domain: other splits must not depend on the tested one
-        sizes = {"test": max(1, int(TEST_SHARE * len(rows))), **sizes}
-    assigned = assign_splits([train.ids[row] for row in rows], sizes, seed)
+        wanted = {"test": max(1, int(TEST_SHARE * len(rows))), **wanted}
+    assigned = assign_splits([train.ids[row] for row in rows], wanted, seed)
     chosen = {split: [rows[position] for position in at] for split, at in assigned.items()}
     if official_test is not None:
-        test = _Rows("test", official_test, domains.rows(official_test, domains.test))
-    elif domains.test == domains.source:
-        test = _Rows("test", train, chosen["test"])
-    else:
-        test = _Rows("test", train, domains.rows(train, domains.test))
-    return [*(_Rows(split, train, chosen[split]) for split in ("train", "held_out", "val")), test]
+        chosen["test"] = official_test.rows_of(test)
+    elif test != source:
+        chosen["test"] = train.rows_of(test)
+    origin = {"test": official_test or train}
+    return [_Rows(split, origin.get(split, train), chosen[split], num_classes) for split in SPLITS]
 
 
-@dataclass(frozen=True)
-class _SplitMaker:
-    """Makes the data sets of the splits."""
-
-    entry: Entry
-    image_size: int | None
-    tokenizer: Tokenizer | None
-    on_corrupt: OnCorrupt
-    num_classes: int
-    class_names: list[str] | None
-
-    def data(self, chosen: _Rows) -> Data:
-        """Texts or images."""
-        return self._texts(chosen) if chosen.official.kind == "text" else self._images(chosen)
-
-    def _texts(self, chosen: _Rows) -> TextData:
-        if self.tokenizer is None:
-            raise ConfigError(
-                "these data are text: give `tokenizer=`, the folder or the hub name of the model "
-                "that is to read them"
-            )
-        texts = chosen.official.inputs.read(chosen.rows)
-        if None in texts:
-            row = chosen.rows[texts.index(None)]
-            raise DataError(
-                f"the text {chosen.official.inputs.name(row)} is empty; fill it in or drop it"
-            )
-        return TextData(
-            texts=texts,
-            tokenizer=self.tokenizer,
-            labels=chosen.official.labels[chosen.rows],
-            split=chosen.split,
-            sample_ids=[chosen.official.ids[row] for row in chosen.rows],
-            num_classes=self.num_classes,
-            class_names=self.class_names,
+def _texts(chosen: _Rows, tokenizer: Tokenizer | None) -> TextData:
+    if tokenizer is None:
+        raise ConfigError(
+            "these data are text: give `tokenizer=`, the folder or the hub name of the model "
+            "that is to read them"
         )
-
-    def _images(self, chosen: _Rows) -> ImageData:
-        decode = Decoder(self.image_size or self.entry.image_size, self.entry.centre)
-        pixels, rows = Pixels(chosen.official.inputs, chosen.rows, decode), chosen.rows
-        broken = set(pixels.broken()) if self.on_corrupt == "skip" else set()
-        skipped = [chosen.official.ids[rows[position]] for position in sorted(broken)]
-        if broken:
-            rows = [row for position, row in enumerate(rows) if position not in broken]
-            pixels = Pixels(chosen.official.inputs, rows, decode)
-        return ImageData(
-            pixels=pixels,
-            labels=chosen.official.labels[rows],
-            split=chosen.split,
-            sample_ids=[chosen.official.ids[row] for row in rows],
-            num_classes=self.num_classes,
-            class_names=self.class_names,
-            normalization=self.entry.normalization,
-            skipped=tuple(skipped),
+    texts = chosen.official.inputs.read(chosen.rows)
+    if None in texts:
+        row = chosen.rows[texts.index(None)]
+        raise DataError(
+            f"the text {chosen.official.inputs.name(row)} is empty; fill it in or drop it"
         )
+    return TextData(texts=texts, tokenizer=tokenizer, **chosen.besides_inputs())
+
+
+def _images(
+    decode: Decoder, normalization: Normalization, on_corrupt: OnCorrupt, chosen: _Rows
+) -> ImageData:
+    pixels = Pixels(chosen.official.inputs, chosen.rows, decode)
+    skipped = [chosen.rows[at] for at in pixels.broken()] if on_corrupt == "skip" else []
+    if skipped:
+        broken = set(skipped)
+        chosen = replace(chosen, rows=[row for row in chosen.rows if row not in broken])
+        pixels = Pixels(chosen.official.inputs, chosen.rows, decode)
+    return ImageData(
+        pixels=pixels,
+        normalization=normalization,
+        skipped=tuple(chosen.official.ids[row] for row in skipped),
+        **chosen.besides_inputs(),
+    )
 
 
 def _aligned(name: str, official: dict[str, OfficialSplit]) -> dict[str, OfficialSplit]:

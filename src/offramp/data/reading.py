@@ -114,6 +114,12 @@ class OfficialSplit:
         """Whether there are labels; benchmarks hide those of their test set as -1."""
         return len(self.labels) > 0 and bool((self.labels >= 0).all())
 
+    def rows_of(self, domain: str | None) -> list[int]:
+        """The rows of one domain; of all for None."""
+        if domain is None or self.domains is None:
+            return list(range(len(self.ids)))
+        return [row for row, each in enumerate(self.domains) if each == domain]
+
 
 def read_files(folder: Path, columns: ColumnNames) -> dict[str, OfficialSplit]:
     """The Parquet or CSV files in a folder, by official split."""

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -31,6 +31,7 @@ def shuffled(ids: Sequence[str], seed: int) -> list[int]:
 
 
 SPLITS = ("train", "held_out", "val", "test")
+Size = TypeVar("Size", int, int | None)
 InputTensors: TypeAlias = Tensor | dict[str, Tensor]
 
 
@@ -181,19 +182,10 @@ class Splits(Mapping[str, Data]):
             )
 
 
-def checked_sizes(held_out: int | None, val: int | None) -> dict[str, int]:
-    """The sizes that were asked for; below one they raise `ConfigError`."""
-    wanted = {"held_out": held_out, "val": val}
-    given = {name: size for name, size in wanted.items() if size is not None}
-    for name, size in given.items():
-        check.whole(name, size, 1)
-    return given
-
-
 def with_default_sizes(
-    sizes: Mapping[str, int] | None, default: Mapping[str, int]
-) -> dict[str, int]:
-    """The sizes of all four splits; a size below one, or another split, raises `ConfigError`."""
+    sizes: Mapping[str, int] | None, default: Mapping[str, Size]
+) -> dict[str, int | Size]:
+    """The default, replaced by sizes; one below one, or of another split, is a `ConfigError`."""
     for split, size in (sizes or {}).items():
         check.one_of("sizes", split, SPLITS)
         check.whole(split, size, 1)
