@@ -1,6 +1,5 @@
 """`mixture`: points from a known distribution, for which the true P(y|x) can be computed."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -44,17 +43,11 @@ class Mixture:
         centres = 4 * torch.rand(classes, components, features, generator=generator).double() - 2
         return cls(centres, std=0.2)
 
-    def log_density(self, inputs: Tensor) -> Tensor:
-        """Log p(x, y), float64 `[n, K]`, from inputs `[n, D]`."""
-        apart = inputs.double()[:, None, None] - self.centres.double()  # [n, K, J, D]
-        log_components = -apart.square().sum(-1) / (2 * self.std**2)
-        classes, components, features = self.centres.shape
-        scale = features * math.log(self.std * math.sqrt(2 * math.pi))
-        return log_components.logsumexp(-1) - math.log(classes * components) - scale
-
     def probs(self, inputs: Tensor) -> Tensor:
         """The true P(y|x), float64 `[n, K]`, from inputs `[n, D]`."""
-        return self.log_density(inputs).softmax(-1)
+        apart = inputs.double()[:, None, None] - self.centres.double()  # [n, K, J, D]
+        log_components = -apart.square().sum(-1) / (2 * self.std**2)
+        return log_components.logsumexp(-1).softmax(-1)  # all else is the same for all classes
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Inputs float32 `[n, D]` and labels `[n]`."""
