@@ -180,16 +180,18 @@ def evenly_in_cost(costs: Sequence[float], count: int) -> list[int]:
     """
     ends = list(accumulate(costs))
     shares = [ends[-1] * (index + 1) / count for index in range(count)]
-    # best[b] is the least distance, and the choice that attains it, with the newest exit at b.
-    best: list[tuple[float, list[int]]] = [
-        (abs(end - shares[0]), [b]) for b, end in enumerate(ends)
-    ]
+    # For each end: the best choice whose newest member it is, after how far it is from the shares.
+    best = [(abs(end - shares[0]), [block]) for block, end in enumerate(ends)]
     for share in shares[1:]:
-        best = [
-            min(
-                ((distance + abs(end - share), [*chosen, b]) for distance, chosen in best[:b]),
-                default=(float("inf"), []),
-            )
-            for b, end in enumerate(ends)
-        ]
+        best = [_extended(best[:block], block, abs(end - share)) for block, end in enumerate(ends)]
     return best[-1][1]
+
+
+def _extended(
+    choices: Sequence[tuple[float, list[int]]], block: int, distance: float
+) -> tuple[float, list[int]]:
+    """The best of the choices with one more block; nothing can follow if there is no choice."""
+    if not choices:
+        return float("inf"), []
+    so_far, chosen = min(choices)
+    return so_far + distance, [*chosen, block]

@@ -5,7 +5,7 @@ operations, normalisation, pooling and copies count as nothing, as is usual in t
 operation that is neither counted nor known to count as nothing is an error, never a silent zero.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from typing import Any
@@ -71,26 +71,19 @@ def is_uncounted(operation: Any) -> bool:  # noqa: ANN401 - a torch OpOverload, 
 _aten = torch.ops.aten
 
 
-def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:  # noqa: ANN401
-    return int(sdpa_flop_count(query, key, value))
-
-
-def _matrix_vector(matrix: Sequence[int], *_: Any, **__: Any) -> int:  # noqa: ANN401
-    return 2 * prod(matrix)
-
-
-def _added_matrix_vector(_: Any, matrix: Sequence[int], *__: Any, **___: Any) -> int:  # noqa: ANN401
-    return 2 * prod(matrix)
-
-
 # What FlopCounterMode silently counts as zero: FLOPs from the arguments' shapes.
 _CORRECTED: dict[Any, Callable[..., int]] = {
-    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    _aten._scaled_dot_product_fused_attention_overrideable: _attention,
-    _aten._scaled_dot_product_attention_math_for_mps: _attention,
-    _aten.mv: _matrix_vector,
-    _aten.dot: _matrix_vector,
-    _aten.addmv: _added_matrix_vector,
+    **dict.fromkeys(
+        (
+            _aten._scaled_dot_product_flash_attention_for_cpu,
+            _aten._scaled_dot_product_fused_attention_overrideable,
+            _aten._scaled_dot_product_attention_math_for_mps,
+        ),
+        lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value),
+    ),
+    _aten.mv: lambda matrix, *_, **__: 2 * prod(matrix),
+    _aten.dot: lambda vector, *_, **__: 2 * prod(vector),
+    _aten.addmv: lambda added, matrix, *_, **__: 2 * prod(matrix),
 }
 
 
