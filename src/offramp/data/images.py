@@ -53,6 +53,7 @@ class Pixels:
             return self._kept[index]
         decoded = self._stacked(missing.tolist())
         if len(self) * decoded[0].numel() > IN_MEMORY:
+            # Nothing is ever kept, so all are missing: once each, in ascending order.
             return decoded[torch.searchsorted(missing, index)]
         if self._kept is None:
             self._kept = _shared_zeros(len(self), *decoded.shape[1:])

@@ -6,7 +6,7 @@ module with that signature can be a head; those here can also be saved. Which of
 is decided in `choose_heads`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -153,6 +153,12 @@ class Head(nn.Module):
             return found(pool=Pool.restore(settings.pop("pool")), **settings)
         except (TypeError, KeyError, AttributeError) as error:
             raise FileFormatError(f"the file's settings do not fit {name}: {error}") from None
+
+
+def stacked_for(head: nn.Module, logits: Sequence[Tensor]) -> Tensor | None:
+    """The logits so far `[N, m, K]` if a head may read them: stacking them copies all."""
+    reads = getattr(head, "reads_logits", True)
+    return torch.stack(list(logits), 1) if logits and reads else None
 
 
 class MaxMeanMix(nn.Module):

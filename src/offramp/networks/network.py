@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from offramp.costs import kept_stages
 from offramp.errors import NetworkError
 from offramp.networks.convert import as_batch
+from offramp.networks.heads import stacked_for
 from offramp.networks.inputs import AnyInput, Inputs
 from offramp.networks.state import State
 from offramp.networks.weights import fingerprint
@@ -146,10 +147,7 @@ class EarlyExitNetwork(nn.Module):
         logits: list[Tensor] = []
         for exit_index, head in enumerate(self.heads):
             state = self.advance(exit_index, state)
-            # Stacked only for those that read it: otherwise every exit copies all before it.
-            reads = logits and getattr(head, "reads_logits", True)
-            so_far = torch.stack(logits, 1) if reads else None
-            logits.append(self.head(exit_index, state, so_far))
+            logits.append(self.head(exit_index, state, stacked_for(head, logits)))
         return torch.stack(logits, 1)
 
     def keep_exits(self, exits: Sequence[int]) -> "EarlyExitNetwork":

@@ -184,9 +184,9 @@ class Schedule:
             >>> Schedule(epochs=1000, warmup=5, cycle=50).restarts()
             [71, 204, 469]
         """
-        ends = accumulate(self.cycles()[:-1], initial=self.warmup_epochs)
+        _, *ends = accumulate(self.cycles()[:-1], initial=self.warmup_epochs)
         # A cycle that ends within an epoch is over before it: after it, the rate is high again.
-        return [int(end + 1e-9) for end in ends][1:]
+        return [int(end + 1e-9) for end in ends]
 
     def factor(self, epoch: float) -> float:
         """The factor after `epoch` epochs, which need not be whole."""

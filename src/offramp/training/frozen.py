@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from offramp.errors import ConfigError
-from offramp.networks.heads import BackboneHead, Head
+from offramp.networks.heads import BackboneHead, Head, stacked_for
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import evaluating, take
 from offramp.training.batches import compute_rows, moved
@@ -107,10 +107,11 @@ class CachedHeads(nn.Module):
         """Logits `[n, M, K]` of all exits."""
         logits: list[Tensor] = []
         for head, fixed, cached in zip(self.heads, self.fixed, features, strict=True):
-            reads = logits and getattr(head, "reads_logits", True)
-            so_far = torch.stack(logits, 1) if reads else None
             assert isinstance(head, Head)  # checked by can_split
-            logits.append(cached if fixed else head.classify(cached, so_far))
+            if fixed:
+                logits.append(cached)
+            else:
+                logits.append(head.classify(cached, stacked_for(head, logits)))
         # Under autocast, a head's logits may have another type than cached ones.
         return torch.stack([each.float() for each in logits], 1)
 

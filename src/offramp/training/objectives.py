@@ -202,9 +202,9 @@ class GradientEquilibrium(Joint):
         logits: list[Tensor] = []
         for exit_index in range(network.num_exits):
             state = network.advance(exit_index, state)
-            # Of this network alone, in a chain: no gradient comes back from the next one.
-            end = next((s for s in network.starts if s > exit_index), network.num_exits)
-            left = end - exit_index
+            # In a chain no gradient comes back from the next network, so its exits do not count.
+            ends = [start for start in network.starts if start > exit_index]
+            left = (ends[0] if ends else network.num_exits) - exit_index
             so_far = torch.stack(logits, 1) if logits else None
             logits.append(network.head(exit_index, scale_gradient(state, 1 / left), so_far))
             state = scale_gradient(state, (left - 1) / left)

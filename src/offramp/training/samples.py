@@ -221,16 +221,17 @@ def _checked(dataset: Any) -> Any:  # noqa: ANN401
 def _pair(batch: Any) -> Batch:  # noqa: ANN401
     if isinstance(batch, list | tuple) and len(batch) == 2:
         return batch[0], torch.as_tensor(batch[1])
-    names: list[Any] = list(batch) if isinstance(batch, Mapping) else []
-    label = next((name for name in LABELS if name in names), None)
-    if label is not None:  # as data sets and collators of `transformers` have it
-        inputs = {name: batch[name] for name in names if name not in LABELS}
-        return inputs.get("pixel_values", inputs), torch.as_tensor(batch[label])
-    found = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
-    found = f" with {', '.join(map(str, names))}" if names else found
+    found = type(batch).__name__
+    if isinstance(batch, Mapping):  # as data sets and collators of `transformers` have it
+        label = next((name for name in LABELS if name in batch), None)
+        if label is not None:
+            inputs = {name: batch[name] for name in batch if name not in LABELS}
+            return inputs.get("pixel_values", inputs), torch.as_tensor(batch[label])
+        found += f" with {', '.join(map(str, batch))}"
+    elif isinstance(batch, list | tuple):
+        found += f" of {len(batch)}"
     raise ConfigError(
         "a sample must be a pair of (inputs, label), inputs a tensor or a dict of tensors, or "
-        f"a dict with {' or '.join(f'`{name}`' for name in LABELS)}, got "
-        f"{type(batch).__name__}{found}: pass a DataLoader with a `collate_fn` that returns "
-        "such a pair"
+        f"a dict with {' or '.join(f'`{name}`' for name in LABELS)}, got {found}: pass a "
+        "DataLoader with a `collate_fn` that returns such a pair"
     )

@@ -92,8 +92,9 @@ def _kind(small: Any, large: Any) -> Kind | None:  # noqa: ANN401
 
 
 def _message(node: fx.Node, value: Any, place: str) -> str:  # noqa: ANN401
-    makers = [str(each.target) for each in node.all_input_nodes if each.op == "call_module"]
-    maker = str(node.target) if node.op == "call_module" else (makers or [str(node.target)])[0]
+    # A module says more to the user than the operation on what it returned.
+    modules = [each for each in (node, *node.all_input_nodes) if each.op == "call_module"]
+    maker = str((modules or [node])[0].target)
     readers = sorted({_reader(user) for user in node.users}) or ["nothing"]
     kind = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
     return (
@@ -105,5 +106,5 @@ def _message(node: fx.Node, value: Any, place: str) -> str:  # noqa: ANN401
 
 
 def _reader(node: fx.Node) -> str:
-    scopes = scopes_of(node)
-    return f"`{(scopes and scopes[-1]) or node.name}`"
+    innermost = scopes_of(node)[-1:]
+    return f"`{innermost[0] if innermost and innermost[0] else node.name}`"

@@ -158,9 +158,11 @@ def _check_reachable(name: str, transformers: ModuleType) -> None:
     try:
         transformers.AutoConfig.from_pretrained(name, local_files_only=True)
     except (OSError, ValueError):
-        problem = None if is_offline() else why_unreachable()
-        if is_offline() or problem is not None:
-            why = "offline mode" if problem is None else f"the hub cannot be reached: {problem}"
+        why: str | None = "offline mode"
+        if not is_offline():
+            problem = why_unreachable()
+            why = problem and f"the hub cannot be reached: {problem}"
+        if why is not None:
             raise NetworkError(
                 f"there is no network `{name}` here, no folder of that name and nothing in the "
                 f"hub's cache ({why}){or_known(name, ARCHITECTURES)}"
