@@ -4,11 +4,11 @@ Each raises `ConfigError`, or the given `error`, where a value is not what it mu
 nothing. `name` is the argument's name, without backticks.
 """
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from numbers import Integral, Real
 from typing import Any
 
-from offramp.errors import ConfigError, NotFittedError, OfframpError
+from offramp.errors import ConfigError, FileFormatError, NotFittedError, OfframpError
 from offramp.registry import did_you_mean
 
 
@@ -155,6 +155,40 @@ def shape(
     )
     if not fits:
         raise error(f"`{name}` must have the shape [{', '.join(map(str, sizes))}], got {found}")
+
+
+def tensors(
+    found: Mapping[str, Any],
+    wanted: Mapping[str, tuple[Any, Sequence[int | None]]],
+    where: str,
+) -> None:
+    """Check the types and shapes of what a file holds; None is any size.
+
+    Raises:
+        FileFormatError: A tensor is missing, or is another one.
+
+    Example:
+        >>> import torch
+        >>> tensors({"a": torch.ones(3)}, {"a": (torch.float64, (3,))}, "policy")
+        Traceback (most recent call last):
+        offramp.errors.FileFormatError: policy: the tensor `a` must be float64 of the shape [3],
+        got float32 [3]
+    """
+    for name, (dtype, sizes) in wanted.items():
+        tensor = found.get(name)
+        fits = (
+            tensor is not None
+            and tensor.dtype == dtype
+            and tensor.ndim == len(sizes)
+            and all(size in (None, own) for size, own in zip(sizes, tensor.shape, strict=True))
+        )
+        if not fits:
+            shown = ", ".join("any" if size is None else str(size) for size in sizes)
+            got = "none" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
+            raise FileFormatError(
+                f"{where}: the tensor `{name}` must be {str(dtype).removeprefix('torch.')} of "
+                f"the shape [{shown}], got {got.removeprefix('torch.')}"
+            )
 
 
 def same_length(

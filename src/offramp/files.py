@@ -14,8 +14,9 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin
 
@@ -25,7 +26,6 @@ from offramp.errors import FileFormatError
 from offramp.registry import close_names
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 logger = logging.getLogger(__name__)
@@ -104,11 +104,11 @@ def write_folder(
     with atomic_path(folder / name) as temporary:
         plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
         save_file(plain, temporary)
-        entry = {"file": name, "bytes": temporary.stat().st_size, "sha256": checksum(temporary)}
-    write_description(folder, kind, version, {"tensors": entry, **meta})
+        entry = StoredFile.of(temporary, name)
+    write_description(folder, kind, version, {"tensors": asdict(entry), **meta})
     if stale is not None:
         stale.unlink(missing_ok=True)
-    logger.debug("wrote a %s to %s (%d bytes of tensors)", kind, folder, entry["bytes"])
+    logger.debug("wrote a %s to %s (%d bytes of tensors)", kind, folder, entry.bytes)
     return folder
 
 
@@ -183,21 +183,79 @@ def read_folder(
 
     folder = Path(folder)
     meta = read_description(folder, kind, version)
-    path = _tensor_path(folder, meta, links_into)
-    is_checked = path.stat().st_size <= CHECKED_BYTES and "sha256" in meta["tensors"]
-    if is_checked:
-        check_content(path, meta["tensors"])
-    logger.debug(
-        "reading a %s from %s (checksum %s)",
-        kind,
-        folder,
-        "right" if is_checked else "not compared",
-    )
+    none = f"{folder} names no tensor file of its own"
+    named: StoredFile = restore(StoredFile, meta.get("tensors"), none)
+    # A bare file name only: a description must not be able to point outside its folder.
+    if Path(named.file).name != named.file or not named.file.endswith(".safetensors"):
+        raise FileFormatError(f"{none}, got {named.file!r}")
+    is_compared = named.bytes <= CHECKED_BYTES and named.sha256 is not None
+    path = named.checked(folder, links_into, compare=is_compared)
+    is_right = "right" if is_compared else "not compared"
+    logger.debug("reading a %s from %s (checksum %s)", kind, folder, is_right)
     try:
         with safe_open(path, framework="pt") as file:
             return meta, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise FileFormatError(f"{path} is not a readable safetensors file: {error}") from None
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file as it was written, by the description that names it."""
+
+    file: str  # its name
+    bytes: int
+    sha256: str | None = None  # of the content; folders of older versions have none
+
+    @classmethod
+    def of(cls, path: Path, name: str) -> "StoredFile":
+        """A file that has just been written, to be stored under a name."""
+        return cls(name, path.stat().st_size, checksum(path))
+
+    def checked(self, folder: Path, links_into: Path | None = None, compare: bool = True) -> Path:
+        """The path of the file, which is as it was written.
+
+        Raises:
+            FileFormatError: The file is missing, has another size or, where they are to be
+                compared, another content; or it is a symbolic link out of the folder. (A folder
+                from somewhere else could otherwise have any file of the machine read as its own.)
+        """
+        path = folder / self.file
+        target = path.resolve()
+        roots = [folder.resolve(), *([] if links_into is None else [links_into.resolve()])]
+        if not any(target.is_relative_to(root) for root in roots):
+            raise FileFormatError(
+                f"{path} is a symbolic link out of its folder, to {target}, and is not followed; "
+                "put a copy of the file there, or link the whole folder"
+            )
+        if not path.is_file():
+            raise FileFormatError(f"{path} is missing, though the description names it")
+        if path.stat().st_size != self.bytes:
+            raise FileFormatError(
+                f"{path} is truncated or was replaced: it has {path.stat().st_size} bytes, and "
+                f"{self.bytes} were written"
+            )
+        if compare and self.sha256 not in (None, checksum(path)):
+            raise FileFormatError(
+                f"{path} is damaged: its content is not what was written there (another "
+                "SHA-256); put a good copy in its place, or make it again"
+            )
+        return path
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file, as `sha256sum` prints it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def stored_in(description: object) -> Iterator[dict[str, Any]]:
+    """Every object in a description that names a file."""
+    if isinstance(description, dict) and isinstance(description.get("file"), str):
+        yield description
+    elif isinstance(description, dict | list):
+        for item in description.values() if isinstance(description, dict) else description:
+            yield from stored_in(item)
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 - whatever is there
@@ -237,60 +295,6 @@ def read_description(folder: Path, kind: str, version: int) -> dict[str, Any]:
             f"{version}; make the {kind} again, or install the offramp that wrote it"
         )
     return meta
-
-
-def _tensor_path(folder: Path, meta: dict[str, Any], links_into: Path | None) -> Path:
-    entry = meta.get("tensors")
-    entry = entry if isinstance(entry, dict) else {}
-    name = entry.get("file")
-    # A bare file name only: a description must not be able to point outside its folder.
-    if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-        raise FileFormatError(f"{folder} names no tensor file of its own, got {name!r}")
-    path = folder / name
-    check_inside(path, folder, links_into)
-    check_size(path, entry)
-    return path
-
-
-def check_inside(path: Path, folder: Path, links_into: Path | None = None) -> None:
-    """Raise `FileFormatError` if a file is a symbolic link out of its folder.
-
-    A folder from somewhere else could otherwise have any file of the machine read as its own.
-    """
-    target = path.resolve()
-    roots = [folder.resolve(), *([] if links_into is None else [links_into.resolve()])]
-    if not any(target.is_relative_to(root) for root in roots):
-        raise FileFormatError(
-            f"{path} is a symbolic link out of its folder, to {target}, and is not followed; put "
-            "a copy of the file there, or link the whole folder"
-        )
-
-
-def check_size(path: Path, entry: Mapping[str, Any]) -> None:
-    """Raise `FileFormatError` unless a file is there, with as many bytes as were written."""
-    if not path.is_file():
-        raise FileFormatError(f"{path} is missing, though the description names it")
-    if path.stat().st_size != entry.get("bytes"):
-        raise FileFormatError(
-            f"{path} is truncated or was replaced: it has {path.stat().st_size} bytes, and "
-            f"{entry.get('bytes')} were written"
-        )
-
-
-def check_content(path: Path, entry: Mapping[str, Any]) -> None:
-    """Raise `FileFormatError` unless a file is what was written, by its checksum."""
-    # Folders of older versions have no checksum.
-    if "sha256" in entry and checksum(path) != entry["sha256"]:
-        raise FileFormatError(
-            f"{path} is damaged: its content is not what was written there (another SHA-256); "
-            "put a good copy in its place, or make it again"
-        )
-
-
-def checksum(path: Path) -> str:
-    """The SHA-256 of a file, as `sha256sum` prints it."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # JSON has no NaN and no infinities: a float that may be one is written by `plain`, and read back
@@ -411,33 +415,3 @@ def _in_our_words(message: str) -> str:
 def _named(found: re.Match[str]) -> str:
     kinds = found[0].strip("`").split(" | ")
     return " or ".join(_WORDS.get(kind, kind) for kind in kinds)
-
-
-def check_tensors(
-    tensors: "Mapping[str, Tensor]",
-    wanted: "Mapping[str, tuple[torch.dtype, Sequence[int | None]]]",
-    where: str,
-) -> None:
-    """Raise `FileFormatError` unless tensors have these types and shapes; None is any size.
-
-    Example:
-        >>> import torch
-        >>> check_tensors({"a": torch.ones(3)}, {"a": (torch.float64, (3,))}, "policy")
-        Traceback (most recent call last):
-        offramp.errors.FileFormatError: policy: the tensor `a` must be float64 of ...
-    """
-    for name, (dtype, shape) in wanted.items():
-        found = tensors.get(name)
-        fits = (
-            found is not None
-            and found.dtype == dtype
-            and found.ndim == len(shape)
-            and all(w in (None, size) for w, size in zip(shape, found.shape, strict=True))
-        )
-        if not fits:
-            sizes = ", ".join("any" if each is None else str(each) for each in shape)
-            got = "none" if found is None else f"{found.dtype} {list(found.shape)}"
-            raise FileFormatError(
-                f"{where}: the tensor `{name}` must be {str(dtype).removeprefix('torch.')} of "
-                f"the shape [{sizes}], got {got.removeprefix('torch.')}"
-            )

@@ -2,9 +2,10 @@
 
 import copy
 import hashlib
-import json
 import logging
+import re
 import secrets
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,13 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from offramp import check
-from offramp.errors import NetworkError
+from offramp.errors import FileFormatError, NetworkError
 from offramp.extras import require
-from offramp.files import atomic_path, check_target
+from offramp.files import atomic_path, check_target, read_json, stored_in
 from offramp.networks.inputs import AnyInput, Inputs, TextInput, inputs_like
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State
-from offramp.onnx.graphs import graph_of, optimized
 from offramp.onnx.manifest import BARE, GraphFile, Manifest, Segment
 from offramp.onnx.modules import (
     ConfidenceModule,
@@ -30,6 +30,7 @@ from offramp.onnx.modules import (
     GraphModule,
     SegmentModule,
 )
+from offramp.onnx.runner import graph_of, session_of
 from offramp.policy import Policy
 from offramp.progress import Progress, showing
 from offramp.runtime.ladder import open_exits
@@ -166,7 +167,7 @@ class _Writer:
     def write(self, module: GraphModule, stem: str, what: str) -> GraphFile:
         """Write one graph under a fresh name that begins with `stem`."""
         self._progress.step(len(self.written), self._total, what)
-        content = optimized(self._content(module, what), what)
+        content = _optimized(self._content(module, what), what)
         _check_graph(content, module, module.args, what)
         path = self._folder / f"{stem}-{secrets.token_hex(4)}.onnx"
         with atomic_path(path) as temporary:
@@ -201,6 +202,14 @@ class _Writer:
         state = {0: batch, 1: length} if self._is_text else {0: batch}
         is_state = [name.startswith("state_") for name in module.inputs]
         return [tuple(state if each else {0: batch} for each in is_state)]
+
+
+def _optimized(content: bytes, name: str) -> bytes:
+    """The same graph with constants folded and normalisation merged into convolutions."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "graph.onnx"
+        session_of(content, name, threads=1, optimized=path)
+        return path.read_bytes()
 
 
 def _check_graph(content: bytes, module: nn.Module, args: Sequence[Tensor], name: str) -> None:
@@ -258,15 +267,8 @@ def _quietly() -> Iterator[None]:
 def _own_files(folder: Path) -> list[Path]:
     """The graphs of an older export, of whatever version: those that its description names."""
     try:
-        older = json.loads((folder / "export.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        older = read_json(folder / "export.json")
+    except (OSError, FileFormatError):
         return []
-    return [folder / name for name in _file_names(older) if BARE.fullmatch(name)]
-
-
-def _file_names(part: Any) -> Iterator[str]:  # noqa: ANN401 - JSON is recursive
-    if isinstance(part, dict):
-        yield from [name for key, name in part.items() if key == "file" and isinstance(name, str)]
-    if isinstance(part, dict | list):
-        for inner in part.values() if isinstance(part, dict) else part:
-            yield from _file_names(inner)
+    files = (entry["file"] for entry in stored_in(older))
+    return [folder / name for name in files if re.fullmatch(BARE, name)]

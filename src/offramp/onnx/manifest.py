@@ -4,25 +4,23 @@ Floats that decisions depend on are written as hexadecimal text, which every lan
 bit by bit. Files are named without a path: a description cannot point outside its folder.
 """
 
-import re
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from offramp.arrays import Array
 from offramp.errors import FileFormatError
-from offramp.files import read_description, write_description
+from offramp.files import read_description, restore, write_description
 from offramp.networks.inputs import Inputs
 from offramp.runtime.ladder import PreparedPoint, open_exits
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import rounded_up
 
 VERSION = 3
-BARE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.onnx")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+BARE = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.onnx$"  # names of files without a path
 SO_FAR = ("logits_so_far", "answers_so_far")
 
 
@@ -30,9 +28,9 @@ SO_FAR = ("logits_so_far", "answers_so_far")
 class GraphFile:
     """The file of one graph."""
 
-    file: str  # bare file name
-    bytes: int  # size of the file
-    sha256: str  # hash of its content
+    file: Annotated[str, Meta(pattern=BARE)]
+    bytes: Annotated[int, Meta(gt=0)]  # size of the file
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # hash of its content
     inputs: tuple[str, ...]  # names, in order
     outputs: tuple[str, ...]  # names, in order
 
@@ -141,25 +139,51 @@ class Manifest:
     @classmethod
     def read(cls, folder: str | Path) -> "Manifest":
         """Read and check a description; no other file is opened."""
-        meta = _Fields(read_description(Path(folder), "export", VERSION), str(folder))
-        exit_names = tuple(meta.items("exit_names", str))
-        manifest = cls(
-            inputs=Inputs.restore(meta.value("inputs", dict)),
-            num_classes=meta.value("num_classes", int, lambda k: k > 0, "positive"),
-            exit_names=exit_names,
-            costs=meta.floats("costs", (len(exit_names),)),
-            points=_read_points(meta.nested("points"), len(exit_names)),
-            selected=meta.value("selected", int),
-            val_samples=meta.value("val_samples", int, lambda n: n > 0, "positive"),
-            segments=tuple(_read_segment(each, folder) for each in meta.items("segments", dict)),
-            network=meta.value("network", str),
-            policy=meta.value("policy", str),
-            confidence=_read_graph(meta, "confidence") if "confidence" in meta.meta else None,
-            full=_read_graph(meta, "full") if "full" in meta.meta else None,
-            notes=meta.value("notes", dict) if "notes" in meta.meta else {},
-        )
+        where = str(folder)
+        found: _File = restore(_File, read_description(Path(folder), "export", VERSION), where)
+        exits = len(found.exit_names)
+        read = {
+            "inputs": Inputs.restore(found.inputs),
+            "costs": _floats(f"{where}: `costs`", found.costs, (exits,)),
+            "points": _read_points(found.points, exits, where),
+        }
+        manifest = cls(**{**vars(found), **read})
         _check(manifest, str(folder))
         return manifest
+
+
+_EXPONENT = "[0-9]{1,3}|10[01][0-9]|102[0-3]"  # of what a float64 can be
+Hex = Annotated[str, Meta(pattern=rf"^(-?0x[01](\.[0-9a-f]+)?p[+-]?({_EXPONENT})|-?inf|nan)$")]
+
+
+@dataclass
+class _Points:
+    """Operating points in the file."""
+
+    thresholds: list[list[Hex]]
+    budgets: Annotated[list[Hex], Meta(min_length=1)]
+    accuracies: list[Hex]
+    shares: list[list[Hex]]
+    full_accuracy: Hex
+
+
+@dataclass
+class _File:
+    """A manifest in the file, where what decisions depend on is text."""
+
+    inputs: dict[str, Any]
+    num_classes: Annotated[int, Meta(gt=0)]
+    exit_names: Annotated[tuple[str, ...], Meta(min_length=1)]
+    costs: list[Hex]
+    points: _Points
+    selected: int
+    val_samples: Annotated[int, Meta(gt=0)]
+    segments: Annotated[tuple[Segment, ...], Meta(min_length=1)]
+    network: str
+    policy: str
+    confidence: GraphFile | None = None
+    full: GraphFile | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
 
 
 def hex_floats(values: Array) -> list[Any]:
@@ -174,38 +198,29 @@ def hex_floats(values: Array) -> list[Any]:
     return [float(value).hex() for value in values]
 
 
-def _read_segment(entry: dict[str, Any], folder: str | Path) -> Segment:
-    meta = _Fields(entry, f"{folder}: a segment")
-    state = meta.items("state", list)
-    if not all(isinstance(key, str | int) for path in state for key in path):
-        raise meta.wrong("state", "lists of names and positions", state)
-    return Segment(
-        meta.value("exit_index", int),
-        tuple(tuple(path) for path in state),
-        _read_graph(meta, "graph"),
-    )
-
-
-def _read_graph(parent: "_Fields", name: str) -> GraphFile:
-    meta = parent.nested(name)
-    return GraphFile(
-        meta.value("file", str, lambda n: bool(BARE.fullmatch(n)), "a bare name like a.onnx"),
-        meta.value("bytes", int, lambda size: size > 0, "positive"),
-        meta.value("sha256", str, lambda d: bool(_DIGEST.fullmatch(d)), "64 hexadecimal digits"),
-        tuple(meta.items("inputs", str)),
-        tuple(meta.items("outputs", str)),
-    )
-
-
-def _read_points(meta: "_Fields", exits: int) -> OperatingPoints:
-    count = len(meta.items("budgets", str))
+def _read_points(found: _Points, exits: int, where: str) -> OperatingPoints:
+    count, name = len(found.budgets), f"{where}: `points.{{}}`".format
     return OperatingPoints(
-        thresholds=meta.floats("thresholds", (count, exits), infinite=True),
-        budgets=meta.floats("budgets", (count,)),
-        accuracies=meta.floats("accuracies", (count,), unknown=True),
-        shares=meta.floats("shares", (count, exits)),
-        full_accuracy=_number(meta.value("full_accuracy", str), meta, "full_accuracy"),
+        thresholds=_floats(name("thresholds"), found.thresholds, (count, exits), "infinite"),
+        budgets=_floats(name("budgets"), found.budgets, (count,)),
+        accuracies=_floats(name("accuracies"), found.accuracies, (count,), "unknown"),
+        shares=_floats(name("shares"), found.shares, (count, exits)),
+        full_accuracy=float.fromhex(found.full_accuracy),
     )
+
+
+def _floats(name: str, texts: list[Any], shape: tuple[int, ...], may_be: str = "") -> Array:
+    """Float64 of this shape from hexadecimal text, finite unless they may be something else."""
+    rows = texts if len(shape) == 2 else [texts]
+    found = [[float.fromhex(text) for text in row] for row in rows]
+    if len(found) != (1, *shape)[-2] or {len(row) for row in found} != {shape[-1]}:
+        raise FileFormatError(f"{name} must be numbers of shape {list(shape)}")
+    values = np.array(found).reshape(shape)
+    allowed = {"infinite": ~np.isnan(values), "unknown": ~np.isinf(values)}
+    bad = values[~allowed.get(may_be, np.isfinite(values))]
+    if bad.size:
+        raise FileFormatError(f"{name} must be numbers, got {bad.tolist()[:3]}")
+    return values
 
 
 def names(prefix: str, count: int) -> tuple[str, ...]:
@@ -260,66 +275,3 @@ def _check(manifest: Manifest, folder: str) -> None:
             f"{folder}: `costs` must be positive and increase from exit to exit, got "
             f"{manifest.costs.tolist()}"
         )
-
-
-@dataclass(frozen=True)
-class _Fields:
-    """A JSON object that is read field by field; each must have the right type."""
-
-    meta: dict[str, Any]
-    where: str
-
-    def value(
-        self,
-        name: str,
-        kind: type,
-        holds: Callable[[Any], bool] = lambda _: True,
-        meaning: str = "",
-    ) -> Any:  # noqa: ANN401 - of `kind`
-        found = self.meta.get(name)
-        # To Python a bool is an int, but here it is never a count.
-        right = isinstance(found, kind) and isinstance(found, bool) == (kind is bool)
-        if not right or not holds(found):
-            raise self.wrong(name, meaning or f"a {kind.__name__}", found)
-        return found
-
-    def nested(self, name: str) -> "_Fields":
-        return _Fields(self.value(name, dict), f"{self.where}: {name}")
-
-    def items(self, name: str, kind: type) -> list[Any]:
-        found = self.value(name, list)
-        if not found or not all(isinstance(each, kind) for each in found):
-            raise self.wrong(name, f"a non-empty list of {kind.__name__}", found)
-        return list(found)
-
-    def floats(
-        self, name: str, shape: Sequence[int], infinite: bool = False, unknown: bool = False
-    ) -> Array:
-        """Float64 of this shape from hexadecimal text; infinite values and nan only if allowed."""
-        found = self.value(name, list)
-        rows = found if len(shape) == 2 else [found]
-        for row in rows:
-            if not isinstance(row, list):
-                raise self.wrong(name, "lists of numbers", row)
-        numbers = [[_number(each, self, name) for each in row] for row in rows]
-        count = shape[0] if len(shape) == 2 else 1
-        if len(rows) != count or {len(row) for row in numbers} != {shape[-1]}:
-            raise self.wrong(name, f"numbers of shape {list(shape)}", f"{len(rows)} rows")
-        values = np.array(numbers, dtype=np.float64).reshape(shape)
-        bad = (np.isinf(values) & (not infinite)) | (np.isnan(values) & (not unknown))
-        if bad.any():
-            raise self.wrong(name, "numbers", values[bad].tolist()[:3])
-        return values
-
-    def wrong(self, name: str, expected: str, found: object) -> FileFormatError:
-        """The error for a field that is not what it should be."""
-        shown = repr(found)
-        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-        return FileFormatError(f"{self.where}: `{name}` must be {expected}, got {shown}")
-
-
-def _number(text: object, meta: _Fields, name: str) -> float:
-    try:
-        return float.fromhex(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        raise meta.wrong(name, "hexadecimal floats, such as 0x1.8p+1", text) from None

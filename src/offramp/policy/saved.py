@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
 import torch
 from torch import Tensor
 
+from offramp import check
 from offramp.answer_confidence import Confidence
 from offramp.answers import Answer
 from offramp.batch_times import BatchTimes
@@ -24,7 +25,7 @@ from offramp.errors import (
     NotFittedError,
 )
 from offramp.extras import installed_version
-from offramp.files import check_tensors, read_folder, restore, write_folder
+from offramp.files import read_folder, restore, write_folder
 from offramp.policy.uses import SplitUse
 from offramp.replay import try_out
 from offramp.scorers import Scorer
@@ -185,13 +186,13 @@ def _check_tensors(policy: "Policy", where: str, kind: str) -> None:
         raise FileFormatError(f"{where}: {exits} exits have costs, got exits {policy.exits}")
     if not 1 <= policy.num_classes <= MOST_CLASSES:
         raise FileFormatError(f"{where}: `num_classes` cannot be {policy.num_classes}")
-    check_tensors(policy.seen, dict.fromkeys(policy.seen, (torch.int64, (None,))), where)
+    check.tensors(policy.seen, dict.fromkeys(policy.seen, (torch.int64, (None,))), where)
     if policy.is_tuned:
         _check_points(policy.points, exits, where)
     if policy.confidence is not None:
         weights = {"weights_": (exits, 4), "plain_weights_": (exits, 3)}
         wanted = {name: (torch.float64, shape) for name, shape in weights.items()}
-        check_tensors(policy.confidence.state(), wanted, where)
+        check.tensors(policy.confidence.state(), wanted, where)
     if kind == "logits":
         try_out(policy.answer, policy.scorer, exits, policy.num_classes, where)
 
@@ -202,7 +203,7 @@ def _check_points(points: OperatingPoints, exits: int, where: str) -> None:
     per_exit = {"thresholds", "shares"}
     shapes = {n: (count, exits) if n in per_exit else (count,) for n in points.tensors()}
     wanted = {name: (torch.float64, shape) for name, shape in shapes.items()}
-    check_tensors(points.tensors(), wanted, where)
+    check.tensors(points.tensors(), wanted, where)
     if not (count and points.budgets.isfinite().all() and (points.budgets.diff() >= 0).all()):
         raise FileFormatError(f"{where}: `points.budgets` must be ascending numbers")
     if points.thresholds.isnan().any():

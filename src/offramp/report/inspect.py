@@ -1,21 +1,13 @@
 """Describe what offramp has written: ledgers, policies, networks, exports, folders of ledgers."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from offramp.errors import FileFormatError
 from offramp.evaluation.references import fixed_exits, heads_correct
-from offramp.files import (
-    KINDS,
-    check_content,
-    check_inside,
-    check_size,
-    kind_of,
-    read_folder,
-    read_json,
-)
+from offramp.files import KINDS, StoredFile, kind_of, read_folder, read_json, restore, stored_in
 from offramp.ledger import Ledger
 from offramp.ledger.origin import SPLITS
 from offramp.networks import EarlyExitNetwork, count_macs
@@ -291,40 +283,26 @@ def verify(folder: str | Path) -> Iterator[Verified]:
     named: dict[Path, dict[str, Any]] = {}
     for path in descriptions:
         try:
-            entries = list(_named_in(read_json(path)))
+            entries = list(stored_in(read_json(path)))
         except FileFormatError as error:
             yield Verified(path, path.stat().st_size, str(error))
             continue
         for entry in entries:
             # What a step of a study has written is named twice, and has its checksum once.
             place = path.parent / entry["file"]
-            named[place] = {"folder": path.parent, **named.get(place, {}), **entry}
+            named[place] = {**named.get(place, {}), **entry, "folder": path.parent}
     for path, entry in named.items():
-        yield _verified(path, entry)
+        yield _verified(path, **entry)
 
 
 _DESCRIPTIONS = {f"{kind}.json" for kind in (*KINDS, "checkpoint", "done")}
 
 
-def _named_in(value: object) -> Iterator[dict[str, Any]]:
-    """Every object in a description that names a file, a size and perhaps a checksum."""
-    if isinstance(value, dict):
-        if isinstance(value.get("file"), str) and "bytes" in value:
-            yield value
-        else:
-            for item in value.values():
-                yield from _named_in(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _named_in(item)
-
-
-def _verified(path: Path, entry: Mapping[str, Any]) -> Verified:
+def _verified(path: Path, folder: Path, **entry: Any) -> Verified:  # noqa: ANN401 - from JSON
     size = path.stat().st_size if path.is_file() else 0
     try:
-        check_inside(path, entry["folder"])
-        check_size(path, entry)
-        check_content(path, entry)
+        stored: StoredFile = restore(StoredFile, entry, str(path))
+        stored.checked(folder)
     except FileFormatError as error:
         return Verified(path, size, str(error))
-    return Verified(path, size, None, "sha256" in entry)
+    return Verified(path, size, None, stored.sha256 is not None)

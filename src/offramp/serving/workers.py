@@ -9,7 +9,7 @@ import numpy as np
 from offramp import __version__
 from offramp.data.decoding import find_tokenizer
 from offramp.networks.convert import padded
-from offramp.onnx.graphs import Array
+from offramp.onnx.runner import Array
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.stats import Operation
 from offramp.serving.config import AppConfig
