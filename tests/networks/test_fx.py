@@ -241,7 +241,7 @@ class Branches(nn.Module):
 
 @pytest.mark.parametrize(("name", "other"), [("left", "right"), ("right", "left")])
 def test_exit_inside_a_branch_says_where_to_put_it(name, other):
-    message = rf"`{name}` lies inside a branch: `{other}` runs beside it.*after `join`"
+    message = rf"`{name}` lies inside a branch: `{other}` runs on another one.*after `join`"
     with pytest.raises(NetworkError, match=message):
         attach(Branches(), at=[name], example=torch.rand(2, 4))
 

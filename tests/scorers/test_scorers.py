@@ -220,7 +220,7 @@ def test_a_fit_is_repeatable(splits):
 
 def test_features_made_batch_by_batch_give_the_same_fit(splits, monkeypatch):
     at_once = fit(Corrector(epochs=2), splits["held_out"])
-    monkeypatch.setattr("offramp.scorers.exit_networks.TABLE_BYTES", 0)
+    monkeypatch.setattr("offramp.scorers.score_networks.TABLE_BYTES", 0)
     piecemeal = fit(Corrector(epochs=2), splits["held_out"])
     one, two = (
         replay(CurrentExit(), c, splits["test"]).scores[:, :-1] for c in (at_once, piecemeal)

@@ -128,7 +128,7 @@ class Augmentation:
         room = (1 - side).clamp(min=0) + 2 * self.crop
         shift = torch.stack([draw.uniform(-1, 1) * room, draw.uniform(-1, 1) * room], 1)
         if self.resize == (1, 1) and not self.rotation:
-            # By whole pixels: any other shift would blur the image, unlike those of other splits
+            # By whole pixels: any other shift would blur the image, and no other split is blurred
             pixel = 2 / torch.tensor([inputs.shape[3], inputs.shape[2]], device=inputs.device)
             shift = (shift / pixel).round() * pixel
         angle = torch.deg2rad(draw.uniform(-self.rotation, self.rotation))

@@ -61,7 +61,7 @@ class Decoder:
         return picture.resize((size, size), bilinear, box=box)
 
 
-# Called as those of `transformers` are: with a list of texts, padding, truncation, max_length
+# Called as a tokenizer of `transformers` is: with a list of texts, padding, truncation, max_length
 # and return_tensors="pt" or "np"
 Tokenizer: TypeAlias = Callable[..., Mapping[str, Any]]
 

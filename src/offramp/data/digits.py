@@ -155,7 +155,7 @@ class _Painter:
         labels = self.labels[first]
         second = self._of_another_class(labels, pool)
         undecidable = self._uniform(0, 1, count) < hard.undecidable
-        # A colour that tells the class would tell which of two digits is meant
+        # The colour of a class would give away which of two digits is meant
         coloured = (self._uniform(0, 1, count) < hard.coloured) & ~undecidable
         canvas = self._pair(first, second, undecidable, coloured)
         fragments = [pool[self._below(len(pool), count)] for _ in range(hard.clutter)]

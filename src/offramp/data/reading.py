@@ -111,7 +111,7 @@ class OfficialSplit:
 
     @property
     def is_labelled(self) -> bool:
-        """Whether there are labels; benchmarks hide those of their test set as -1."""
+        """Whether there are labels; benchmarks hide the labels of their test set as -1."""
         return len(self.labels) > 0 and bool((self.labels >= 0).all())
 
     def rows_of(self, domain: str | None) -> list[int]:
@@ -326,7 +326,7 @@ def read_hub_cache(repository: str, columns: ColumnNames) -> dict[str, OfficialS
 
 @contextmanager
 def _offline() -> Iterator[None]:
-    """Switch the hub's libraries to offline mode, which they only look up when imported."""
+    """Switch the hub's libraries to offline mode, which they read only when imported."""
     modules: list[Any] = [
         require("huggingface_hub.constants", extra="train"),
         require("datasets.config", extra="train"),

@@ -20,7 +20,7 @@ from offramp.networks.network import EarlyExitNetwork, Origin
 from offramp.networks.state import State, evaluating, move_beside
 from offramp.timing.turns import Stopwatch, Timed, take_turns
 
-FEW = 4  # exits of `auto`, the last one among them: each one more gains less and is looked at
+FEW = 4  # exits of `auto` with the last one: more would gain less each, and take their time, too
 
 
 def attach(
@@ -40,7 +40,7 @@ def attach(
         at: Where the exits go: `every-block`, names of modules as in
             `backbone.named_modules()`, or a number of exits, placed at equal shares of the cost
             as closely as the blocks allow. Or `auto`: four exits at equal shares of the seconds
-            that the blocks take on this machine, since every look at an exit takes time. The end
+            that the blocks take on this machine, since every exit takes time. The end
             of the backbone always is the last exit.
         num_classes: Classes of the heads; the backbone's own by default. If it is another
             number, the last exit gets a new head as well.

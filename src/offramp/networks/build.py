@@ -66,7 +66,7 @@ def build(
 
 
 def _taken(builder: Builder, **settings: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Those of the settings that a builder takes; one of the user's own may need none."""
+    """The settings that a builder takes; one of the user's own may need none."""
     known = inspect.signature(builder).parameters
     if any(each.kind is each.VAR_KEYWORD for each in known.values()):
         return settings

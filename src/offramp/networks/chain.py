@@ -31,7 +31,7 @@ def chain(networks: Sequence[EarlyExitNetwork]) -> EarlyExitNetwork:
     Args:
         networks: From the cheapest to the best, for images and the same classes. Their modules
             are shared, not copied, and are in train mode afterwards only if all of them were.
-            Those of a chain count one by one.
+            The networks of a chain among them count one by one.
 
     Raises:
         NetworkError: They do not fit together; the message says what differs.
@@ -58,7 +58,7 @@ def chain(networks: Sequence[EarlyExitNetwork]) -> EarlyExitNetwork:
         keeps_images = member is not members[-1]
         starts.append(len(stages))
         stages += _stages_from_images(member, keeps_images)
-        heads += [_beside_images(head) if keeps_images else head for head in member.heads]
+        heads += [_next_to_images(head) if keeps_images else head for head in member.heads]
     names = [f"{n}.{name}" for n, member in enumerate(members) for name in member.exit_names]
     made = EarlyExitNetwork(stages, heads, members[0].num_classes, inputs, names, starts[1:])
     made.members = members
@@ -129,7 +129,7 @@ class FirstStage(nn.Module):
         self.stage, self.size, self.keeps_images = stage, size, keeps_images
 
     def forward(self, state: dict[str, State]) -> State:
-        """From `{"images": ...}`, and whatever another network has left beside them."""
+        """From `{"images": ...}`, and whatever another network has left in the same dict."""
         images = cast(Tensor, state[KEPT])
         inner: State = self.stage(at_size(images, self.size))
         return {KEPT: images, INNER: inner} if self.keeps_images else inner
@@ -143,12 +143,12 @@ class LaterStage(nn.Module):
         self.stage = stage
 
     def forward(self, state: dict[str, State]) -> State:
-        """From a state beside images to the next one."""
+        """From images and a state to the same images and the next state."""
         return {KEPT: state[KEPT], INNER: self.stage(state[INNER])}
 
 
-def _beside_images(head: nn.Module) -> Head:
-    """The same head, with the same weights, for a state beside images."""
+def _next_to_images(head: nn.Module) -> Head:
+    """The same head, with the same weights, for a state that is kept next to images."""
     assert isinstance(head, Head), "checked before"
     inner = copy(head)
     pool = head.pool

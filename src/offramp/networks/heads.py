@@ -191,7 +191,7 @@ class LinearHead(Head):
     """Pooled features, an optional layer norm, and one linear layer.
 
     Args:
-        pool: How features are read from the state; those of `max-mean` are mixed.
+        pool: How features are read from the state; `max-mean` gives two kinds, which are mixed.
         width: Number of features C.
         num_classes: K.
         norm: Whether a layer norm comes first; states inside a pre-norm transformer need it.
@@ -303,7 +303,7 @@ class CascadeHead(Head):
     The logits are detached: an exit is not trained through the next one.
 
     Args:
-        pool: How features are read from the state; those of `max-mean` are mixed.
+        pool: How features are read from the state; `max-mean` gives two kinds, which are mixed.
         width: Number of features C.
         num_classes: K.
         first: Whether this is the first exit, which has nothing before it.

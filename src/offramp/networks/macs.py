@@ -56,7 +56,7 @@ _UNCOUNTED = frozenset(_UNTAGGED.split())
 
 
 def is_uncounted(operation: Any) -> bool:  # noqa: ANN401 - a torch OpOverload, which has no public type
-    """Whether an operation counts as nothing beside convolutions and matrix products."""
+    """Whether an operation counts as nothing next to convolutions and matrix products."""
     namespace, _, name = operation._schema.name.partition("::")
     if namespace != "aten":
         return False

@@ -45,7 +45,7 @@ class EarlyExitNetwork(nn.Module):
         inputs: What a batch looks like; unchecked if not given.
         exit_names: Names of the exits, such as the module that each comes after.
         starts: Stages, besides the first, that begin with the inputs again and need nothing of
-            what was run before: those of the later networks of a `chain`.
+            what was run before: the first stages of the later networks of a `chain`.
 
     Example:
         >>> from offramp.networks.heads import LinearHead, Pool

@@ -1,4 +1,4 @@
-"""The tensors of a network: told from those of others, stored in 8 bits, and put back."""
+"""The tensors of a network: their fingerprint, stored in 8 bits, and put back."""
 
 import hashlib
 from pathlib import Path

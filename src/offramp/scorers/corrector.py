@@ -20,7 +20,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from offramp.errors import ConfigError
 from offramp.scorers.base import History, Scoring
-from offramp.scorers.exit_networks import (
+from offramp.scorers.score_networks import (
     Features,
     Loss,
     Parameters,

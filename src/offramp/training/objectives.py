@@ -239,7 +239,7 @@ class Distillation(Objective):
     the last exit's is the cross-entropy alone. The losses are summed. The temperature T starts at
     `temperature` and grows by the factor `growth` at each step at which the teacher is confident,
     that is, where the mean of its largest probability at T is above `confidence`. A teacher that
-    is certain would tell no more than the labels do.
+    is certain would teach no more than the labels do.
 
     Our choices: the default values; at most one growth per step; the sum over exits; T never
     grows for a confidence below 1/K + 0.1, which even an untrained teacher would reach with few

@@ -1,4 +1,4 @@
-"""`Teacher`: what a stronger network says of the training data, as part of the targets."""
+"""`Teacher`: the answers of a stronger network to the training data, as part of the targets."""
 
 from dataclasses import dataclass
 from typing import Any

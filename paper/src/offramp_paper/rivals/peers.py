@@ -25,7 +25,7 @@ from offramp.component import EVERY_KIND
 from offramp.costs import mean_costs
 from offramp.errors import LedgerError
 from offramp.scorers.base import History, PreparedScorer, Scorer, Scoring
-from offramp.scorers.exit_networks import (
+from offramp.scorers.score_networks import (
     PARAMETERS,
     ExitNetworks,
     Features,

@@ -125,7 +125,7 @@ def _convolution(
 class EfficientNet(BlockNetwork):
     """A stem, seven groups of inverted bottlenecks, a wide 1x1 convolution and a classifier.
 
-    The defaults are those of B0: sixteen blocks. The stem has stride 2 whatever the image size,
+    The defaults make B0: sixteen blocks. The stem has stride 2 whatever the image size,
     and the probability of dropping a block's branch grows linearly with depth, up to `drop_path`.
     `lite` is the form for mobile processors: ReLU6, and no squeeze and excitation.
     """

@@ -63,7 +63,7 @@ class FirstLayer(nn.Module):
 class DenseLayer(nn.Module):
     """Adds `growth` times the scale's factor channels to each remaining scale.
 
-    `width` and `growth` count channels in units of a scale's factor. `factors` are those of the
+    `width` and `growth` count channels in units of a scale's factor. `factors` belong to the
     incoming scales, finest first; the `drop` finest ones do not go out.
     """
 
@@ -84,7 +84,7 @@ class DenseLayer(nn.Module):
         self.down = nn.ModuleList(down)
 
     def forward(self, maps: list[Tensor]) -> list[Tensor]:
-        """Feature maps of all scales to those of the remaining ones, grown."""
+        """From the feature maps of all scales to grown ones of the remaining scales."""
         result = []
         for index, same in enumerate(self.same):
             scale = index + self.drop

@@ -61,10 +61,10 @@ class Cuts:
                     f"`{name}` lies inside a branch of `{around}`: `{skipping.name}` bypasses "
                     f"it there; put the exit after `{around}`"
                 )
-        beside = self._work_beside(cut)
-        if beside is not None:
+        branch = self._other_branch(cut)
+        if branch is not None:
             raise NetworkError(
-                f"`{name}` lies inside a branch: `{beside.target}` runs beside it, and what "
+                f"`{name}` lies inside a branch: `{branch.target}` runs on another one, and what "
                 "follows needs both; put the exit where the branches have joined"
                 + self._better_place(cut)
             )
@@ -84,7 +84,7 @@ class Cuts:
     def _runs_after(self, node: fx.Node, cut: fx.Node) -> bool:
         return self.position.get(node, len(self.nodes)) > self.position[cut]
 
-    def _work_beside(self, cut: fx.Node) -> fx.Node | None:
+    def _other_branch(self, cut: fx.Node) -> fx.Node | None:
         """A node with weights on another branch: later, or earlier and still to be joined."""
         below = needed_for([cut], set())
         for node in self.live(cut)[1:]:
@@ -107,7 +107,7 @@ class Cuts:
         return ""
 
     def clean(self, names: Sequence[str]) -> list[str]:
-        """Those of the names after which the module can be cut, in the order they run."""
+        """The names after which the module can be cut, in the order they run."""
         return sorted(filter(self._is_clean, names), key=self._place)
 
     def _is_clean(self, name: str) -> bool:

@@ -34,7 +34,7 @@ __all__ = [
     "transformers_layout",
 ]
 
-# What a configuration may say that makes transformers fetch or run code of someone else.
+# Settings of a configuration that make transformers fetch or run code of someone else.
 _REFUSED = ("auto_map", "custom_pipelines", "quantization_config")
 _ATTENTION = ("eager", "sdpa")
 

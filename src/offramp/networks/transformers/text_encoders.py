@@ -1,7 +1,7 @@
 """BERT, RoBERTa, ELECTRA and DistilBERT of `transformers`: an exit after every layer.
 
-The state holds the mask of the padding beside the tokens. It shrinks with them, and columns that
-are padding for all remaining samples can be cut.
+The state holds the tokens and the mask of the padding. The mask shrinks with them, and columns
+that are padding for all remaining samples can be cut.
 """
 
 from collections.abc import Callable
