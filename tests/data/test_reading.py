@@ -76,10 +76,14 @@ def test_a_hub_that_cannot_be_reached_is_noticed_at_once(closed_port, monkeypatc
     assert datasets.config.HF_HUB_OFFLINE is before
 
 
-def test_what_was_downloaded_before_is_used_without_the_hub(cifar_like, closed_port, monkeypatch):
+@pytest.mark.parametrize("offline", ["0", "1"])
+def test_what_was_downloaded_before_is_used_without_the_hub(
+    cifar_like, closed_port, monkeypatch, offline
+):
     import datasets
 
     found = datasets.load_dataset(str(cifar_like))
+    monkeypatch.setenv("HF_HUB_OFFLINE", offline)
     monkeypatch.delenv("OFFRAMP_DATA", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", closed_port)
     monkeypatch.setattr(datasets, "load_dataset", lambda name: found)

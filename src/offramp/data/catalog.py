@@ -8,10 +8,8 @@ from offramp.data.decoding import Normalization
 from offramp.data.reading import (
     ColumnNames,
     OfficialSplit,
-    is_offline,
     read_files,
     read_hub,
-    read_hub_cache,
     read_image_folder,
     why_unreachable,
 )
@@ -67,7 +65,7 @@ def find_official(name: str) -> tuple[Entry, dict[str, OfficialSplit]]:
 
     Searched in this order: a folder of that path (unless the name is in the catalogue), a folder
     of that name below the one in `OFFRAMP_DATA`, and the hub, or its local cache if it cannot be
-    reached. The message of the `DataError` says how to get what is in none of these places.
+    asked. The message of the `DataError` says how to get what is in none of these places.
     """
     entry: Entry = CATALOG.get(name) or Entry()
     folder = located(name)
@@ -75,18 +73,11 @@ def find_official(name: str) -> tuple[Entry, dict[str, OfficialSplit]]:
         return entry, _read_folder(folder, entry.columns)
     if entry.hub is None:
         raise DataError(_unknown(name))
-    if is_offline():
-        raise DataError(_missing(name, entry.hub, "and the hub was not asked (offline mode)"))
     problem = why_unreachable()
-    if problem is not None:
-        cached = read_hub_cache(entry.hub, entry.columns)
-        if cached is not None:
-            return entry, cached
-        raise DataError(_missing(name, entry.hub, f"and the hub cannot be reached ({problem})"))
     try:
-        return entry, read_hub(entry.hub, entry.columns)
+        return entry, read_hub(entry.hub, entry.columns, from_cache=problem is not None)
     except DataError as error:
-        raise DataError(_missing(name, entry.hub, f"and {error}")) from None
+        raise DataError(_missing(name, entry.hub, f"and {problem or error}")) from None
 
 
 def located(name: str) -> Path | None:

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -274,18 +274,15 @@ def quiet_datasets() -> Iterator[Any]:
             datasets.utils.enable_progress_bars()
 
 
-def is_offline() -> bool:
-    """Whether the environment says not to ask the hub."""
-    switches = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
-    return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in switches)
-
-
 def why_unreachable(timeout: float = HUB_TIMEOUT) -> str | None:
-    """Why the hub cannot be reached, or None where it answers.
+    """Why the hub cannot be asked, or None where it answers.
 
     The hub's own library retries for half a minute before it gives up. Any answer will do, even
     a refusal; proxies are used as the environment says.
     """
+    switches = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+    if any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in switches):
+        return "the hub was not asked (offline mode)"
     address = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     host = urlsplit(address).hostname or address
     try:
@@ -295,14 +292,19 @@ def why_unreachable(timeout: float = HUB_TIMEOUT) -> str | None:
     except urllib.error.HTTPError:
         return None
     except urllib.error.URLError as error:
-        return f"{host}: {error.reason}"
+        return f"the hub cannot be reached ({host}: {error.reason})"
     except (OSError, ValueError) as error:
-        return f"{host}: {error}"
+        return f"the hub cannot be reached ({host}: {error})"
 
 
-def read_hub(repository: str, columns: ColumnNames) -> dict[str, OfficialSplit]:
-    """A data set of the public hub, by official split; downloaded once and then cached."""
-    with quiet_datasets() as datasets:
+def read_hub(
+    repository: str, columns: ColumnNames, from_cache: bool = False
+) -> dict[str, OfficialSplit]:
+    """A data set of the public hub, by official split; downloaded once and then cached.
+
+    `from_cache` takes an earlier download, without asking the hub.
+    """
+    with quiet_datasets() as datasets, _offline() if from_cache else nullcontext():
         try:
             found = datasets.load_dataset(repository)
         # Connection, permission and format errors of several libraries mean the same here
@@ -313,15 +315,6 @@ def read_hub(repository: str, columns: ColumnNames) -> dict[str, OfficialSplit]:
         split = official_name(name) or name
         made[split] = official_split(rows, split, columns, (f"{repository}, {name}",))
     return made
-
-
-def read_hub_cache(repository: str, columns: ColumnNames) -> dict[str, OfficialSplit] | None:
-    """The same from an earlier download, without asking the hub; None if there is none."""
-    with _offline():
-        try:
-            return read_hub(repository, columns)
-        except DataError:
-            return None
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from offramp.data.reading import is_offline, why_unreachable
+from offramp.data.reading import why_unreachable
 from offramp.errors import FileFormatError, NetworkError
 from offramp.extras import require
 from offramp.networks.layout import Layout
@@ -158,14 +158,11 @@ def _check_reachable(name: str, transformers: ModuleType) -> None:
     try:
         transformers.AutoConfig.from_pretrained(name, local_files_only=True)
     except (OSError, ValueError):
-        why: str | None = "offline mode"
-        if not is_offline():
-            problem = why_unreachable()
-            why = problem and f"the hub cannot be reached: {problem}"
-        if why is not None:
+        problem = why_unreachable()
+        if problem is not None:
             raise NetworkError(
                 f"there is no network `{name}` here, no folder of that name and nothing in the "
-                f"hub's cache ({why}){or_known(name, ARCHITECTURES)}"
+                f"hub's cache, and {problem}{or_known(name, ARCHITECTURES)}"
             ) from None
 
 
