@@ -29,7 +29,8 @@ from offramp.evaluation.references import best_mix
 from offramp.machine import keep_memory
 from offramp.networks import EarlyExitNetwork
 from offramp.report import plot_bench
-from offramp.timing.bench import WITHOUT, BenchConfig, BenchRow, bench
+from offramp.timing.bench import WITHOUT, BenchRow, bench
+from offramp.timing.config import BenchConfig
 from offramp.timing.profile import Profile
 from offramp.timing.runners import plain_policy
 

@@ -31,7 +31,8 @@ from offramp.errors import ConfigError
 from offramp.files import read_folder
 from offramp.networks.attach import stage_seconds
 from offramp.runtime import Runner
-from offramp.timing.bench import BenchConfig, bench
+from offramp.timing.bench import bench
+from offramp.timing.config import BenchConfig
 from offramp.training import TrainConfig
 
 from .cli.test_predict_bench import SPLITS
@@ -300,7 +301,7 @@ def test_every_command_computes_on_the_device_and_says_so_first(place, tmp_path,
     assert found.stderr.startswith(f"running {used}")
     found = call(
         *("bench", run, policy, "--device", place.name, "--seconds", 0.1),
-        *("--runtime", "torch", "--batch", 4, "--no-cuts"),
+        *("--runtimes", "torch", "--batch-sizes", 4, "--no-cuts"),
     )
     assert found.stderr.startswith(f"running {used}")
 

@@ -1,6 +1,5 @@
 """Every name stands for something, and is listed, completed and checked without it."""
 
-import inspect
 import json
 import os
 import subprocess
@@ -10,11 +9,9 @@ import pytest
 
 import offramp
 from offramp import registry
-from offramp.cli import export_serve
 from offramp.cli.options import complete_methods, complete_studies
 from offramp.errors import ConfigError
 from offramp.registry import CANDIDATES, METHODS, OBJECTIVES, Names, check_methods
-from offramp.serving import ServeConfig
 from offramp.studies import NAMES
 
 TABLES = {name: table for name, table in vars(registry).items() if isinstance(table, Names)}
@@ -66,15 +63,6 @@ def test_a_taken_name_is_refused():
     with pytest.raises(ConfigError, match="there is a number 'pi' already; choose another name"):
         names.add("pi", 3)
     assert list(names) == ["pi", "tau"]
-
-
-def test_serve_has_the_defaults_of_its_configuration():
-    parameters = inspect.signature(export_serve.serve_command).parameters
-    defaults = {
-        name: each.default for name, each in parameters.items() if hasattr(ServeConfig, name)
-    }
-    assert defaults
-    assert defaults == {name: getattr(ServeConfig, name) for name in defaults}
 
 
 @pytest.mark.parametrize(("arguments", "code"), LIGHT, ids=lambda value: str(value))

@@ -18,6 +18,7 @@ ROOT_ROOMS = [
         "arrays",
         "registry",
         "check",
+        "run_folder",
         "files",
         "made",
         "extras",

@@ -168,7 +168,9 @@ def test_a_budget_can_be_given(places):
 
 
 def test_bench_races_what_a_user_could_run(places, tmp_path):
-    text = f"bench {places}/network {places}/policy --runtime torch --batch 2,4 --seconds 0.1"
+    text = (
+        f"bench {places}/network {places}/policy --runtimes torch --batch-sizes 2,4 --seconds 0.1"
+    )
     result = call(f"{text} --data x --rival {places}/network --out {tmp_path}/bench")
     for name in ("with exits", "without exits", "exit 0 alone", "network", "promised"):
         assert name in result.stdout
@@ -185,7 +187,7 @@ def test_bench_races_what_a_user_could_run(places, tmp_path):
 
 
 def test_a_profile_of_a_machine_at_other_work_says_so(places, tmp_path, monkeypatch):
-    made = f"profile {places}/network --batch 1 --seconds 0 --data x --out {tmp_path}"
+    made = f"profile {places}/network --batch-sizes 1 --seconds 0 --data x --out {tmp_path}"
     monkeypatch.setattr(predict_bench, "DISTURBED", 1e9)
     assert "measure again" not in call(f"{made}/calm").stderr
     monkeypatch.setattr(predict_bench, "DISTURBED", -1)
@@ -194,19 +196,19 @@ def test_a_profile_of_a_machine_at_other_work_says_so(places, tmp_path, monkeypa
 
 def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
     folder = tmp_path / "profile"
-    call(f"profile {places}/network --batch 1,4 --seconds 0 --data x --out {folder}")
+    call(f"profile {places}/network --batch-sizes 1,4 --seconds 0 --data x --out {folder}")
     shown = call(f"inspect {folder}").stdout
     assert "look 0" in shown and "looking back" in shown
     ledgers = tmp_path / "ledgers"
     network = offramp.networks.EarlyExitNetwork.load(places / "network")
     for split in ("held_out", "val", "test"):
         offramp.record(network, SPLITS[split], progress=False).save(ledgers / split)
-    made = f"auto {ledgers} --methods baseline --profile {folder} --batch 4 --budget 0.95"
+    made = f"auto {ledgers} --methods baseline --profile {folder} --batch-size 4 --budget 0.95"
     call(f"{made} --out {tmp_path}/policy")
     assert offramp.Policy.load(tmp_path / "policy").cost_model.unit == "seconds"
     assert "batches of 4)" in call(f"inspect {tmp_path}/policy").stdout
     with pytest.raises(ConfigError, match="give --profile as well"):
-        call(f"auto {ledgers} --batch 4 --out {tmp_path}/other")
+        call(f"auto {ledgers} --batch-size 4 --out {tmp_path}/other")
 
 
 @pytest.mark.parametrize(
@@ -239,14 +241,22 @@ def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
             ConfigError,
             "at least 1",
         ),
-        ("bench {p}/network {p}/policy --batch a", ConfigError, "comma-separated numbers"),
-        ("bench {p}/network {p}/policy --batch 0", ConfigError, "whole numbers from 1 on"),
         (
-            "bench {p}/network {p}/policy --batch 90000000 --seconds 0.1",
+            "bench {p}/network {p}/policy --batch-sizes a",
+            ConfigError,
+            "comma-separated whole numbers",
+        ),
+        (
+            "bench {p}/network {p}/policy --batch-sizes 0",
+            ConfigError,
+            "whole number of at least 1",
+        ),
+        (
+            "bench {p}/network {p}/policy --batch-sizes 90000000 --seconds 0.1",
             ConfigError,
             "batch 90000000 takes about .* give more seconds, or smaller batches",
         ),
-        ("bench {p}/network {p}/policy --runtime tpu", ConfigError, "must be torch, onnx or"),
+        ("bench {p}/network {p}/policy --runtimes tpu", ConfigError, "must be one of torch, onnx"),
         ("bench {p}/other {p}/policy", OriginError, "record this network and fit"),
         ("bench {p}/fewer {p}/policy", NetworkError, "policy is for 4 exits and 3 classes"),
         ("predict {p}/gray {p}/graypolicy {p}/x.png", NetworkError, "takes square RGB images"),

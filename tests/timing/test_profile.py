@@ -231,7 +231,8 @@ def test_bench_races_the_users_own_model_and_runners():
     from torch import nn
     from torch.utils.data import TensorDataset
 
-    from offramp.timing.bench import BenchConfig, bench
+    from offramp.timing.bench import bench
+    from offramp.timing.config import BenchConfig
 
     torch.manual_seed(0)
     model = nn.Sequential(

@@ -1,19 +1,16 @@
 """The command line: each command parses its options and makes one public call."""
 
-import inspect
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable
-from functools import wraps
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from offramp import __version__
-from offramp.cli.console import configured, err, out
+from offramp.cli.console import err, out
 from offramp.cli.demo import demo_command
 from offramp.cli.doctor import doctor_command, welcome
 from offramp.cli.export_serve import export_command, serve_command
@@ -28,6 +25,7 @@ from offramp.cli.inspect_report import inspect_command, report_command, verify_c
 from offramp.cli.plugins import PASSED_ON, plugin_commands
 from offramp.cli.predict_bench import bench_command, predict_command, profile_command
 from offramp.cli.run_study import run_command, studies_command, study_command
+from offramp.cli.settings import with_options
 from offramp.cli.train_record import chain_command, record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.registry import METHODS
@@ -42,37 +40,6 @@ app = typer.Typer(
     "`offramp doctor` says what is installed and what is missing, and "
     "`offramp --install-completion` completes names with the Tab key.",
 )
-
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one JSON document.")]
-Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", help="Print results and errors only."),
-]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show on stderr what the library logs.")
-]
-_COMMON = {"as_json": AsJson, "quiet": Quiet, "verbose": Verbose}
-
-
-def _with_common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that takes --json, --quiet and --verbose as well."""
-    name = command.__name__.removesuffix("_command")
-
-    @wraps(command)
-    def run(as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:  # noqa: ANN401
-        with configured(name, as_json, quiet, verbose):
-            command(**options)
-
-    signature = inspect.signature(command)
-    common = [
-        inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-        for each, kind in _COMMON.items()
-    ]
-    own = signature.parameters.values()
-    run.__signature__ = signature.replace(parameters=[*own, *common])  # type: ignore[attr-defined]
-    run.__annotations__ = {**command.__annotations__, **_COMMON}
-    return run
 
 
 @app.callback(invoke_without_command=True)
@@ -112,9 +79,10 @@ for command in (
     *(report_command, run_command, studies_command, study_command),
     *(demo_command, doctor_command),
 ):
-    app.command(command.__name__.removesuffix("_command"))(_with_common_options(command))
+    name = command.__name__.removesuffix("_command")
+    app.command(name)(with_options(name, command))
 for name, plugin in plugin_commands().items():
-    app.command(name, **PASSED_ON)(_with_common_options(plugin))
+    app.command(name, **PASSED_ON)(with_options(name, plugin))
 
 
 def main() -> None:

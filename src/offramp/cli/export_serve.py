@@ -1,4 +1,4 @@
-"""The sub-commands `export` and `serve`: parse, and one public call."""
+"""The commands `export` and `serve`."""
 
 import signal
 from dataclasses import asdict, replace
@@ -8,35 +8,28 @@ from typing import Annotated, Literal
 import typer
 
 from offramp.cli.console import err, out
-from offramp.cli.options import (
-    Budget,
-    Device,
-    Domain,
-    NetworkPath,
-    PolicyPath,
-    Precision,
-    TokenizerName,
-    complete_data,
-)
+from offramp.cli.options import Budget, DataOptions, NetworkPath, PolicyPath
 from offramp.cli.predict_bench import load_policy
 from offramp.cli.train_record import load_network
 from offramp.errors import ProcessError
+from offramp.serving.config import ServeConfig
 
 
 def export_command(
     network: NetworkPath,
     policy: PolicyPath,
-    folder: Annotated[Path, typer.Option("--out", help="Where to write.")] = Path("export"),
+    folder: Annotated[Path, typer.Option("--out", help="Folder of the export.")] = Path("export"),
     budget: Budget = None,
     all_points: Annotated[
         bool,
         typer.Option(
             "--all-points",
-            help="Keep the exits that are open at any budget, so that it can be changed later.",
+            help="Keep the exits that are open at any budget, so that the budget can be changed "
+            "later.",
         ),
     ] = False,
     full: Annotated[
-        bool, typer.Option(help="Also write the network without exits, for comparison.")
+        bool, typer.Option(help="Write the network without exits as well, for comparison.")
     ] = True,
 ) -> None:
     r"""Write a network and its policy as ONNX graphs, from one open exit to the next.
@@ -66,70 +59,21 @@ def serve_command(
             help="Folder of a run, of a saved network, or of an export, which needs no POLICY.",
         ),
     ],
+    data: DataOptions,
+    config: ServeConfig,
     policy: Annotated[
         Path | None, typer.Argument(metavar="POLICY", help="Folder of a policy.")
     ] = None,
-    host: Annotated[
-        str,
-        typer.Option(
-            help="Address or name; 127.0.0.1 for this machine only, 0.0.0.0 or :: for all."
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="1 to 65535.")] = 8000,
     budget: Budget = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=complete_data,
-            help="For images: the data set of the training, whose normalisation and class names "
-            "are used. Default: the run's.",
-        ),
-    ] = None,
-    domain: Domain = None,
     class_names: Annotated[
         Path | None, typer.Option(help="Text file with one class name per line.")
     ] = None,
-    max_batch: Annotated[
-        int, typer.Option(help="Largest number of requests answered together.")
-    ] = 32,
-    batch_wait: Annotated[
-        float, typer.Option(help="Seconds that a request waits for others.")
-    ] = 0.002,
-    workers: Annotated[
-        int, typer.Option(help="Number of processes that each hold the network.")
-    ] = 1,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of torch or ONNX Runtime in each worker.")
-    ] = None,
-    device: Device = "auto",
-    precision: Precision = "float32",
-    max_bytes: Annotated[int, typer.Option(help="Size limit of a request's body.")] = 4 * 2**20,
-    max_pixels: Annotated[
-        int, typer.Option(help="Size limit of an image as it is sent.")
-    ] = 16_000_000,
-    body_timeout: Annotated[
-        float, typer.Option(help="Seconds in which a body must arrive.")
-    ] = 10.0,
-    max_requests: Annotated[
-        int, typer.Option(help="Largest number of open requests; further ones get a 503.")
-    ] = 1000,
-    tokenizer: TokenizerName = None,
     hold_budget: Annotated[
         bool,
         typer.Option(
             "--hold-budget",
             help="Keep the mean cost at the budget when inputs become harder or easier.",
         ),
-    ] = False,
-    drain_timeout: Annotated[
-        float, typer.Option(help="Seconds that open requests get once the server is to stop.")
-    ] = 30.0,
-    access_log: Annotated[
-        bool, typer.Option("--access-log", help="Write every prediction to stderr, as JSON.")
-    ] = False,
-    remote_admin: Annotated[
-        bool,
-        typer.Option("--remote-admin", help="Let other machines change budget and policy, too."),
     ] = False,
 ) -> None:
     r"""Answer requests over HTTP; every sample stops at its own exit.
@@ -150,36 +94,19 @@ def serve_command(
     /admin/budget and POST /admin/reload change the budget and read the policy again. Needs
     pip install 'offramp\[serve]'.
     """
-    from offramp.serving import Model, ServeConfig, serve
+    from offramp.serving import Model, serve
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
-    config = ServeConfig(
-        host=host,
-        port=port,
-        max_batch=max_batch,
-        batch_wait=batch_wait,
-        workers=workers,
-        threads=threads,
-        device=device,
-        precision=precision,
-        max_bytes=max_bytes,
-        max_pixels=max_pixels,
-        body_timeout=body_timeout,
-        max_requests=max_requests,
-        drain_timeout=drain_timeout,
-        access_log=access_log,
-        remote_admin=remote_admin,
-    )
     model = Model.of_run(
         network,
         policy,
         budget,
-        data=data,
-        domain=domain,
+        data=data.data,
+        domain=data.domain,
         class_names=class_names,
-        tokenizer=tokenizer,
+        tokenizer=data.tokenizer,
     )
-    where = model.check_place(device, precision)
+    where = model.check_place(config.device, config.precision)
 
     def ready(address: str) -> None:
         text = f"serving on {where}, at {address}/predict; stop with Ctrl-C"

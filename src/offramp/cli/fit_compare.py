@@ -10,18 +10,15 @@ import typer
 
 from offramp.cli.console import err, out
 from offramp.cli.options import (
-    KNOWN_METHODS,
     Budgets,
-    LedgersPath,
-    Read,
+    Force,
+    LedgerOptions,
+    PolicyFolder,
     complete_methods,
-    completing,
     named_methods,
-    numbers,
-    reading,
     share,
-    split_names,
 )
+from offramp.cli.settings import completing, numbers, split_names
 from offramp.errors import ConfigError
 from offramp.files import check_fresh, check_target
 from offramp.registry import CANDIDATES, GROUPS, LOSSES
@@ -30,31 +27,33 @@ if TYPE_CHECKING:
     from offramp.evaluation import Comparison, Outcome
     from offramp.ledger import Ledger
 
-_known = f"Groups: {', '.join(GROUPS)}. {KNOWN_METHODS}"
-
-PolicyFolder = Annotated[Path, typer.Option("--out", help="Where to save it.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace a policy that is there.")]
+Method = Annotated[
+    str,
+    typer.Option(
+        callback=named_methods,
+        autocompletion=complete_methods,
+        help="One method of `offramp methods`.",
+    ),
+]
 Candidates = Annotated[
     str,
     typer.Option(
         callback=named_methods,
         autocompletion=complete_methods,
-        help="Comma-separated methods to choose from; the first is the yardstick.",
+        help="Comma-separated methods to choose from; the others have to beat the first.",
     ),
 ]
 
 
-@reading
 def compare_command(
-    path: LedgersPath,
-    read: Read,
+    ledgers: LedgerOptions,
     methods: Annotated[
         str,
         typer.Option(
             callback=named_methods,
             autocompletion=complete_methods,
-            help="Comma-separated methods or groups. Thresholds are geometric, as in the paper, "
-            "unless the name says otherwise, as in eefp:smooth. " + _known,
+            help="Comma-separated methods or groups of `offramp methods`. Thresholds are "
+            "geometric, as in the paper, unless the name says otherwise, as in eefp:smooth.",
         ),
     ] = "standard",
     budgets: Budgets = "0.25,0.5,0.75",
@@ -62,7 +61,7 @@ def compare_command(
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples for intervals.")] = 1000,
     folder: Annotated[
         Path | None,
-        typer.Option("--out", help="Where to write. Default: NAME-comparison in this folder."),
+        typer.Option("--out", help="Folder of the comparison. Default: NAME-comparison."),
     ] = None,
 ) -> None:
     """Compare exit methods on saved per-exit logits, and print the table.
@@ -73,50 +72,42 @@ def compare_command(
     """
     from offramp.evaluation import compare
 
-    folder = folder or Path(f"{path.resolve().name.removesuffix('.npz')}-comparison")
+    folder = folder or Path(f"{ledgers.path.resolve().name.removesuffix('.npz')}-comparison")
     check_target(folder)
     wanted = split_names(methods)
-    ledgers = read()
+    splits = ledgers.read()
     result = compare(
-        ledgers["held_out"],
-        ledgers["val"],
-        ledgers["test"],
-        wanted,
-        numbers("--budgets", budgets),
-        seeds,
-        resamples,
+        splits["held_out"],
+        splits["val"],
+        splits["test"],
+        methods=wanted,
+        budgets=numbers("--budgets", budgets),
+        seeds=seeds,
+        resamples=resamples,
     )
     _show(result, folder, {"command": shlex.join(["offramp", *sys.argv[1:]])})
 
 
-@reading
 def fit_command(
-    path: LedgersPath,
-    read: Read,
+    ledgers: LedgerOptions,
     budget: Annotated[
         float | None,
         typer.Option(callback=share, help="Mean cost, as a share of the full network."),
     ] = None,
     max_drop: Annotated[
-        float | None, typer.Option(help="Instead: accuracy that may be lost, 0.01 for a point.")
+        float | None,
+        typer.Option(help="Accuracy that may be lost, 0.01 for a point; in place of --budget."),
     ] = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            callback=named_methods,
-            autocompletion=complete_methods,
-            help="Its thresholds are `smooth`, unless the name says otherwise, as in "
-            "eefp:geometric. " + KNOWN_METHODS,
-        ),
-    ] = "eefp",
+    method: Method = "eefp",
     folder: PolicyFolder = Path("policy"),
     force: Force = False,
 ) -> None:
     """Fit a policy, choose its operating point for a budget, and save it.
 
-    The answer and the scorer are fitted on held_out, the thresholds come from val. Where there is
-    a test ledger with labels, the outcome on it is printed. Without labels, methods that need
-    none can be fitted: break-even-no-ensemble, baseline.
+    The answer and the scorer are fitted on held_out. Thresholds come from val; they are smooth,
+    unless the method says otherwise, as in eefp:geometric. Where there is a test ledger with
+    labels, the outcome on it is printed. Without labels, methods that need none can be fitted:
+    break-even-no-ensemble, baseline.
     """
     if (budget is None) == (max_drop is None):
         raise ConfigError("give either --budget or --max-drop")
@@ -129,24 +120,24 @@ def fit_command(
     from offramp.evaluation import evaluate
     from offramp.methods import find_methods, ready
 
-    ledgers = read(needs_test=False)
-    has_test = "test" in ledgers
-    (found,) = find_methods(method, ledgers["val"].num_classes)
+    splits = ledgers.read(needs_test=False)
+    has_test = "test" in splits
+    (found,) = find_methods(method, splits["val"].num_classes)
     chosen = ready(found)
     wanted = 1.0 if budget is None else budget
     with err.status(f"fitting {chosen.label}"):
-        (plan,) = chosen.plans(ledgers["held_out"], ledgers["val"], [wanted], seeds=1)
+        (plan,) = chosen.plans(splits["held_out"], splits["val"], [wanted], seeds=1)
         if max_drop is None:
             plan.check_budgets()
         policy = plan[wanted] if max_drop is None else plan[wanted].at(max_drop=max_drop)
-        if ledgers["held_out"].has_labels and policy.confidence is None:
-            policy.fit_confidence(policy.view(ledgers["held_out"]))
+        if splits["held_out"].has_labels and policy.confidence is None:
+            policy.fit_confidence(policy.view(splits["held_out"]))
     thresholds = chosen.describe().get("thresholds")  # none: `auto` chooses them itself
     whole = f"{chosen.name}:{thresholds}" if thresholds and ":" not in method else chosen.name
-    policy.save(folder, whole, str(path))
-    _note_labels(ledgers)
-    if has_test and ledgers["test"].has_labels:
-        _show_outcome(evaluate(policy, plan.view(ledgers["test"])), thresholds)
+    policy.save(folder, whole, str(ledgers.path))
+    _note_labels(splits)
+    if has_test and splits["test"].has_labels:
+        _show_outcome(evaluate(policy, plan.view(splits["test"])), thresholds)
         if thresholds != found.thresholds:
             err.print(
                 f"`offramp compare` calls this policy {whole}; it takes the paper's "
@@ -159,10 +150,8 @@ def fit_command(
         out.show(table)
 
 
-@reading
 def auto_command(
-    path: LedgersPath,
-    read: Read,
+    ledgers: LedgerOptions,
     budget: Annotated[
         float, typer.Option(callback=share, help="Mean cost, as a share of the full network.")
     ] = 0.5,
@@ -180,16 +169,16 @@ def auto_command(
     from offramp.advice import auto
     from offramp.evaluation import evaluate
 
-    ledgers = read(needs_test=False)
-    has_test = "test" in ledgers
+    splits = ledgers.read(needs_test=False)
+    has_test = "test" in splits
     names = split_names(methods)
     with err.status("choosing exits, answer, scorer and thresholds"):
-        plan = auto(ledgers["held_out"], ledgers["val"], [budget], names)
+        plan = auto(splits["held_out"], splits["val"], [budget], names)
     policy = plan[budget]
-    policy.save(folder, "auto", str(path))
+    policy.save(folder, "auto", str(ledgers.path))
     out.print(f"{plan.why[budget]}; exits {list(policy.exits)}", markup=False, highlight=False)
-    if has_test and ledgers["test"].has_labels:
-        _show_outcome(evaluate(policy, ledgers["test"]))
+    if has_test and splits["test"].has_labels:
+        _show_outcome(evaluate(policy, splits["test"]))
     out.give(policy=folder, exits=policy.exits)
 
 
@@ -200,10 +189,8 @@ def _show_outcome(outcome: "Outcome", thresholds: str | None = None) -> None:
     out.give(test={name: getattr(outcome, name) for name in names})
 
 
-@reading
 def certify_command(
-    path: LedgersPath,
-    read: Read,
+    ledgers: LedgerOptions,
     epsilon: Annotated[
         float | None,
         typer.Option(help="Largest mean loss against the full network, 0.01 for a point."),
@@ -231,14 +218,7 @@ def certify_command(
             "where costs differ from sample to sample.",
         ),
     ] = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            callback=named_methods,
-            autocompletion=complete_methods,
-            help="Its answer and its scorer are used. " + KNOWN_METHODS,
-        ),
-    ] = "eefp",
+    method: Method = "eefp",
     folder: PolicyFolder = Path("policy"),
     force: Force = False,
 ) -> None:
@@ -261,8 +241,8 @@ def certify_command(
     from offramp.policy import Policy
 
     guarantee = Guarantee(epsilon, budget, delta, loss, largest_cost=largest_cost)
-    ledgers = read(needs_test=False)
-    held_out = ledgers["held_out"]
+    splits = ledgers.read(needs_test=False)
+    held_out = splits["held_out"]
     (found,) = find_methods(method, held_out.num_classes, held_out.kind)
     if ":" in method and found.thresholds != "geometric":
         raise ConfigError(
@@ -272,11 +252,11 @@ def certify_command(
     with err.status(f"fitting and certifying {found.label}"):
         policy = Policy(found.scorer, found.answer).fit(held_out)
         policy.tune(held_out, "geometric", allow_split="held_out")
-        certificate = certify(policy, ledgers["val"], guarantee)
-    certificate.policy.save(folder, method, str(path))
+        certificate = certify(policy, splits["val"], guarantee)
+    certificate.policy.save(folder, method, str(ledgers.path))
     out.print(str(certificate), soft_wrap=True)
-    if "test" in ledgers and ledgers["test"].has_labels:
-        _show_outcome(evaluate(certificate.policy, ledgers["test"]), "geometric")
+    if "test" in splits and splits["test"].has_labels:
+        _show_outcome(evaluate(certificate.policy, splits["test"]), "geometric")
     out.give(policy=folder, guarantee=certificate.policy.guarantee)
     for table in report.inspect(folder):
         out.print(table.rich())
@@ -294,15 +274,13 @@ def _note_labels(ledgers: "Mapping[str, Ledger]") -> None:
             err.print(f"note: {split} has no labels: {losses[split]}")
 
 
-@reading
 def advise_command(
-    path: LedgersPath,
-    read: Read,
+    ledgers: LedgerOptions,
     budgets: Budgets = "0.25,0.5,0.75",
     methods: Candidates = ",".join(CANDIDATES),
     folder: Annotated[
         Path | None,
-        typer.Option("--out", help="Save the policy for each budget there, as policy-BUDGET."),
+        typer.Option("--out", help="Folder for the policies, one per budget: policy-BUDGET."),
     ] = None,
 ) -> None:
     """Say whether early exits are worth it for this network: yes, a fixed exit, or neither.
@@ -316,10 +294,10 @@ def advise_command(
         check_target(folder)
     from offramp.advice import advise
 
-    ledgers = read()
+    splits = ledgers.read()
     names = split_names(methods)
     with err.status("choosing exits, answers, scorers and thresholds"):
-        found = advise(ledgers["held_out"], ledgers["val"], ledgers["test"], wanted, names)
+        found = advise(splits["held_out"], splits["val"], splits["test"], wanted, names)
     out.print(str(found), soft_wrap=True)
     if folder is not None:
         for budget, policy in found.plan.items():

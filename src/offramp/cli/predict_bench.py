@@ -13,23 +13,18 @@ import typer
 from offramp.cli.console import err, out
 from offramp.cli.options import (
     Budget,
-    DataName,
+    DataOptions,
     Device,
-    Domain,
     NetworkPath,
     PolicyPath,
     Precision,
-    TokenizerName,
     a_policy,
-    batch_sizes,
-    complete_data,
-    numbers,
-    shares,
 )
+from offramp.cli.settings import split_names, whole_numbers
 from offramp.cli.train_record import load_network
 from offramp.errors import ConfigError
 from offramp.files import atomic_path, check_fresh, check_target
-from offramp.registry import RUNTIMES
+from offramp.timing.config import BenchConfig, check_runs
 
 if TYPE_CHECKING:
     import torch
@@ -41,34 +36,25 @@ if TYPE_CHECKING:
     from offramp.runtime import Runner
 
 DISTURBED = 0.25  # how much longer than the best the median turn of a profile may take
+SAMPLES = 512  # to time on, or more where a batch is larger; of noise, larger batches repeat them
 SHOWN = 3  # failed inputs that are named
 
 
 def predict_command(
     network: NetworkPath,
     policy: PolicyPath,
+    data: DataOptions,
     inputs: Annotated[
         list[Path] | None,
         typer.Argument(metavar="INPUT", help="Image files, or folders of them."),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            autocompletion=complete_data,
-            help="Without INPUT: the data set to predict. With it: the data set of the training, "
-            "whose normalisation and class names are used. Default: the run's.",
-        ),
     ] = None,
     split: Annotated[str, typer.Option(help="Split of the data set.")] = "test",
     limit: Annotated[int | None, typer.Option(help="Largest number of samples.")] = None,
     target: Annotated[
         Path | None,
-        typer.Option("--out", help="A .csv or .jsonl file. Default: CSV on the screen."),
+        typer.Option("--out", help="File to write, .csv or .jsonl. Default: CSV on the screen."),
     ] = None,
     budget: Budget = None,
-    domain: Domain = None,
-    tokenizer: TokenizerName = None,
     batch_size: Annotated[int, typer.Option(help="Samples read at a time.")] = 32,
     device: Device = "auto",
     precision: Precision = "float32",
@@ -79,13 +65,13 @@ def predict_command(
     stopped with a confidence below 0.5 is marked likely_wrong. Costs are shares of the network
     without exits.
 
-    An image that cannot be decoded has an empty class; all others are answered.
+    Without INPUT, the samples of a data set are predicted. An image that cannot be decoded has an
+    empty class; all others are answered.
     """
     if batch_size < 1:
         raise ConfigError(f"--batch-size must be at least 1, got {batch_size}")
     import torch
 
-    from offramp.data.source import Source
     from offramp.serving.images import find_images, images_of_run
 
     made = load_network(network)
@@ -95,10 +81,10 @@ def predict_command(
     if inputs:
         files = find_images(inputs)[:limit]
         names = [str(file) for file in files]
-        reader, class_names = images_of_run(made.inputs, network, data, domain)
+        reader, class_names = images_of_run(made.inputs, network, data.data, data.domain)
         batches = reader.batches(files, batch_size)
     else:
-        source = Source.find(network, data, domain, tokenizer)
+        source = data.source(network)
         if source is None:
             raise ConfigError("give image files, a folder of images, or --data")
         samples = _load_split(source, split)
@@ -129,47 +115,48 @@ def _note(text: str) -> None:
     err.print(text, markup=False, highlight=False)
 
 
-Threads = Annotated[int | None, typer.Option(help="Threads of the runtimes.")]
-Runtimes = Annotated[str, typer.Option("--runtime", help="torch, onnx, or both with a comma.")]
-BatchSizes = Annotated[str, typer.Option("--batch", help="Comma-separated batch sizes.")]
-
-
 def profile_command(
     network: NetworkPath,
+    data: DataOptions,
     policy: Annotated[
         Path | None,
-        typer.Argument(metavar="[POLICY]", callback=a_policy, help="Whose decisions are timed."),
+        typer.Argument(
+            metavar="[POLICY]", callback=a_policy, help="Policy whose decisions are timed."
+        ),
     ] = None,
-    runtime: Runtimes = "torch",
-    batch: BatchSizes = "1,32,256",
-    threads: Threads = None,
-    seconds: Annotated[float, typer.Option(help="Seconds per runtime, about.")] = 20.0,
-    data: DataName = None,
+    runtimes: Annotated[str, typer.Option(help="Runtimes: torch, onnx, or torch,onnx.")] = "torch",
+    batch_sizes: Annotated[
+        str, typer.Option(help="Comma-separated numbers of samples per batch.")
+    ] = "1,32,256",
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Threads of the runtimes. Default: as many as they use now."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Approximate time per runtime.")] = 20.0,
     split: Annotated[str, typer.Option(help="Split of the data set.")] = "val",
-    folder: Annotated[Path, typer.Option("--out", help="Where to save.")] = Path("profile"),
-    domain: Domain = None,
-    tokenizer: TokenizerName = None,
+    folder: Annotated[Path, typer.Option("--out", help="Folder of the profile.")] = Path(
+        "profile"
+    ),
     device: Device = "auto",
 ) -> None:
-    """Measure the seconds of every stage and every look at an exit, for --profile elsewhere.
+    """Measure the seconds of every stage and every exit, for --profile elsewhere.
 
-    A runner really runs, in batches that shrink. With several runtimes there is a folder for
-    each of them.
+    A runner really runs, in batches that shrink, on samples of the run's data; on noise if its
+    data are unknown. With several runtimes there is a folder for each of them.
     """
-    sizes, runtimes = batch_sizes("--batch", batch), _runtimes(runtime)
+    names, sizes = split_names(runtimes), whole_numbers("--batch-sizes", batch_sizes)
+    check_runs(names, sizes, seconds)
     check_fresh(folder, "profile")
-    from offramp.data.source import Source
     from offramp.policy import Policy
     from offramp.report import profile_table
     from offramp.timing.profile import profile
 
     made = _placed(network, device)
     chosen = None if policy is None else Policy.load(policy)
-    source = Source.find(network, data, domain, tokenizer)
-    inputs, _ = _samples(made, source, split, sizes)
-    for name in runtimes:
+    inputs, _ = _samples(made, data.source(network), split, sizes)
+    for name in names:
         found = profile(made, chosen, name, sizes, threads, inputs, seconds)
-        place = found.save(folder / name if len(runtimes) > 1 else folder)
+        place = found.save(folder / name if len(names) > 1 else folder)
         out.show(profile_table(found))
         if max(found.spread) > DISTURBED:
             _note(
@@ -183,20 +170,9 @@ def profile_command(
 def bench_command(
     network: NetworkPath,
     policy: PolicyPath,
-    data: DataName = None,
+    data: DataOptions,
+    config: BenchConfig,
     split: Annotated[str, typer.Option(help="Split of the data set.")] = "test",
-    runtime: Runtimes = "torch,onnx",
-    batch: BatchSizes = "1,32,256",
-    seconds: Annotated[
-        float, typer.Option(help="Seconds per runtime and batch size, about.")
-    ] = 5.0,
-    budgets: Annotated[
-        str | None,
-        typer.Option(
-            callback=shares, help="Comma-separated budgets of the policy. Default: its own."
-        ),
-    ] = None,
-    cuts: Annotated[bool, typer.Option(help="Time the network cut at each exit, too.")] = True,
     rival: Annotated[
         list[Path] | None,
         typer.Option(
@@ -204,38 +180,26 @@ def bench_command(
             "for smaller images."
         ),
     ] = None,
-    threads: Threads = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Also write table, figure and JSON there.")
+        Path | None, typer.Option("--out", help="Folder for the table, the figure and JSON.")
     ] = None,
-    domain: Domain = None,
-    tokenizer: TokenizerName = None,
     device: Device = "auto",
 ) -> None:
-    """Time a policy beside its network without exits, cut at one exit, and smaller networks.
+    """Time a policy, its network without exits and cut at one exit, and smaller networks.
 
     Shows milliseconds per sample and the share of the time of the network without exits in the
-    same runtime: promised by a profile that is measured first, and measured. All take turns in one
-    process on the same samples, and the best of three turns counts.
+    same runtime: predicted by a profile that is measured first, and measured. All take turns in
+    one process on the same samples of the run's data (noise if its data are unknown), and the
+    best of three turns counts.
     """
-    from offramp.data.source import Source
     from offramp.report import bench_table, write_bench
-    from offramp.timing.bench import BenchConfig, bench
+    from offramp.timing.bench import bench
 
-    config = BenchConfig(
-        runtimes=_runtimes(runtime),
-        batch_sizes=batch_sizes("--batch", batch),
-        budgets=[] if budgets is None else numbers("--budgets", budgets),
-        threads=threads,
-        seconds=seconds,
-        cuts=cuts,
-    )
     if folder is not None:
         check_target(folder)
     made = _placed(network, device)
     chosen = load_policy(policy, config.budgets[0] if config.budgets else None, "--budgets")
-    source = Source.find(network, data, domain, tokenizer)
-    inputs, labels = _samples(made, source, split, config.batch_sizes)
+    inputs, labels = _samples(made, data.source(network), split, config.batch_sizes)
     rivals = {each.name: load_network(each) for each in rival or ()}
     rows = bench(made, chosen, inputs, labels, config, rivals)
     out.show(bench_table(rows))
@@ -256,13 +220,6 @@ def _placed(network: Path, device: str) -> "EarlyExitNetwork":
     return load_network(network).to(place)
 
 
-def _runtimes(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    if not names or any(name not in RUNTIMES for name in names):
-        raise ConfigError(f"--runtime must be torch, onnx or torch,onnx, got {text!r}")
-    return names
-
-
 def _samples(
     made: "EarlyExitNetwork",
     source: "Source | None",
@@ -274,9 +231,9 @@ def _samples(
 
     if source is None:
         _note("note: noise as input; give --data for the exits of real samples")
-        return made.example(max(sizes)), None
+        return made.example(min(max(sizes), SAMPLES)), None
     samples = _load_split(source, split)
-    return samples.batch(torch.arange(min(len(samples), max(512, *sizes))))
+    return samples.batch(torch.arange(min(len(samples), max(SAMPLES, *sizes))))
 
 
 def _runner(

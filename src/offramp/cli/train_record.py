@@ -1,4 +1,4 @@
-"""The sub-commands `train`, `chain` and `record`: parse, and one public call."""
+"""The commands `train`, `chain` and `record`."""
 
 import inspect
 import os
@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,21 +16,14 @@ import typer
 
 from offramp import check
 from offramp.cli.console import err, out
-from offramp.cli.options import (
-    Device,
-    Domain,
-    Precision,
-    TokenizerName,
-    complete_data,
-    completing,
-    numbers,
-    there,
-)
+from offramp.cli.options import DataOptions, Device, Precision, Workers, complete_data, there
+from offramp.cli.settings import Given, completing, numbers, split_names
 from offramp.errors import ConfigError
 from offramp.files import kind_of
 from offramp.registry import (
     ARCHITECTURES,
     AUGMENTATIONS,
+    BUILDERS,
     DATA_SETS,
     HEADS,
     OBJECTIVES,
@@ -38,29 +31,95 @@ from offramp.registry import (
     did_you_mean,
     or_known,
 )
+from offramp.run_folder import RunFolder
+from offramp.training.config import Recipe, TrainConfig
 
 if TYPE_CHECKING:
+    from offramp.data.source import Source
     from offramp.ledger import Ledger
-    from offramp.networks import EarlyExitNetwork, Inputs
+    from offramp.networks import EarlyExitNetwork
     from offramp.training import Objective, Teacher, TrainHistory
 
-_BY_RECIPE = "Default: as the recipe says."
 _CASCADE = "zero-time-waste"  # needs heads that read logits
 
-Workers = Annotated[
-    int, typer.Option(min=0, help="Processes that read the data ahead; 0 reads them in this one.")
-]
+
+def _differences(recipe: Recipe) -> str:
+    """What a recipe has other defaults for, in words."""
+    plain = asdict(TrainConfig())
+    changed = {k: v for k, v in asdict(recipe.config).items() if v != plain[k]}
+    changed |= {"objective": recipe.objective, "augment": recipe.augment}
+    return ", ".join(f"{name} {value}" for name, value in changed.items())
 
 
-def train_command(
+_RECIPES = "; ".join(f"{name} ({_differences(each)})" for name, each in RECIPES.items())
+
+
+@dataclass(frozen=True)
+class TeacherOptions:
+    """A stronger network to learn from, if any."""
+
+    teacher: Annotated[
+        Path | None,
+        typer.Option(
+            callback=there,
+            help="Run of a stronger network, or a ledger of that network, whose answers become "
+            "part of each target. Record the training data first: offramp record RUN --splits "
+            "train.",
+        ),
+    ] = None
+    teacher_share: Annotated[
+        float | None,
+        typer.Option(help="Share of the teacher's answer in each target. Default: 0.5."),
+    ] = None
+    teacher_temperature: Annotated[
+        float | None,
+        typer.Option(
+            help="Divisor of the teacher's logits; above 1, the teacher says more about the "
+            "classes that are not its answer. Default: 1."
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        for name in ("teacher_share", "teacher_temperature"):
+            if self.teacher is None and getattr(self, name) is not None:
+                raise ConfigError(f"--{name.replace('_', '-')} needs --teacher")
+        if self.teacher_share is not None:
+            check.within("--teacher-share", self.teacher_share, 0, 1)
+        if self.teacher_temperature is not None:
+            check.positive("--teacher-temperature", self.teacher_temperature)
+
+    def find(self, samples: Any, network: "EarlyExitNetwork") -> "Teacher | None":  # noqa: ANN401
+        """The teacher for these samples and for a network of these classes."""
+        if self.teacher is None:
+            return None
+        from offramp.record import as_teacher
+
+        given = {"share": self.teacher_share, "temperature": self.teacher_temperature}
+        settings = {name: value for name, value in given.items() if value is not None}
+        found = as_teacher(_training_ledger(self.teacher), samples, **settings)
+        found.check(len(samples), network.num_classes)
+        share = f"{found.share:.0%} of each target"
+        err.print(f"learning from {self.teacher}, too: {share}", highlight=False)
+        return found
+
+
+@dataclass(frozen=True)
+class TrainingData(DataOptions):
+    """The data to train on."""
+
     data: Annotated[
         str,
         typer.Option(
-            "--data",
             autocompletion=complete_data,
             help=f"One of {', '.join(DATA_SETS)}; or a folder, see docs/data.md.",
         ),
-    ],
+    ]
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """The network to train, and where its exits go."""
+
     network: Annotated[
         str,
         typer.Option(
@@ -68,224 +127,162 @@ def train_command(
             help=f"One of {', '.join(ARCHITECTURES)}; a pretrained model, as attach takes it; or "
             "the folder of a run or of a saved network, which is trained further.",
         ),
-    ],
-    folder: Annotated[
-        Path,
-        typer.Option(
-            "--out", help="Folder of the run; if it has one already, that run is resumed."
-        ),
-    ],
-    recipe: Annotated[
-        str,
-        typer.Option(
-            autocompletion=completing(RECIPES),
-            help=f"A set of defaults, one of {', '.join(RECIPES)}; other options override it. "
-            "finetune is for pretrained networks: few epochs, a higher learning rate for the "
-            "heads, averaged weights, distillation from the last exit.",
-        ),
-    ] = "paper",
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=completing(OBJECTIVES),
-            help=f"One of {', '.join(OBJECTIVES)}. {_BY_RECIPE}",
-        ),
-    ] = None,
-    exit_weights: Annotated[
-        str | None,
-        typer.Option(help="Weight of each exit's loss, comma-separated. Default: all 1."),
-    ] = None,
+    ]
     exits: Annotated[
         str,
         typer.Option(
-            help="Where the exits go: every-block, a number, auto for a few by the seconds that "
+            help="Place of the exits: every-block, a number, auto for a few by the seconds that "
             "blocks take, or comma-separated names of modules."
         ),
-    ] = "every-block",
+    ] = "every-block"
     head: Annotated[
         str | None,
         typer.Option(
             autocompletion=completing(HEADS),
             help=f"One of {', '.join(HEADS)}. Default: what fits the network.",
         ),
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help=f"The most epochs in each phase. {_BY_RECIPE}")
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help=f"Over all processes together. {_BY_RECIPE}")
-    ] = None,
-    learning_rate: Annotated[
-        float | None,
+    ] = None
+
+    def __post_init__(self) -> None:
+        _check_known("head", self.head, HEADS)
+        if self.is_saved and (self.exits != "every-block" or self.head is not None):
+            raise ConfigError("a saved network has its exits: leave --exits and --head out")
+        # Asking the hub for a misspelt name would take long.
+        if self.is_pretrained and not Path(self.network).exists():
+            hint = did_you_mean(self.network, ARCHITECTURES, cutoff=0.8)
+            if hint:
+                raise ConfigError(f"there is no network `{self.network}`{hint}")
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether it is the folder of a run or of a saved network."""
+        return RunFolder(self.network).has_network
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether it is a model of the hub or of a folder, as `attach` takes it."""
+        return not self.is_saved and self.network not in BUILDERS
+
+    def source(self, given: TrainingData, sizes: tuple[int, ...]) -> "Source":
+        """The data to train on, in the last of these sizes."""
+        from offramp.data.source import Source
+
+        found, tokenizer = None, given.tokenizer
+        if self.is_saved:
+            found = given.source(Path(self.network))
+        elif self.is_pretrained:  # which has a tokenizer of its own
+            tokenizer = tokenizer or self.network
+        found = found or Source(given.data, given.domain, tokenizer)
+        return replace(found, image_size=sizes[-1]) if sizes else found
+
+    def loaded(self, is_resized: bool) -> "EarlyExitNetwork":
+        """The saved network; where images are resized, it takes the size that they will have."""
+        from offramp.networks import ImageInput
+
+        made = load_network(Path(self.network))
+        if is_resized and isinstance(made.inputs, ImageInput) and not made.inputs.fixed:
+            made.inputs = replace(made.inputs, assumed=True)
+        return made
+
+    def built(self, samples: Any, seed: int, head: str | None) -> "EarlyExitNetwork":  # noqa: ANN401
+        """A new network for samples; `head` is the kind of heads where none is asked for."""
+        from offramp.networks import build_for_data
+
+        where: str | int | list[str] = self.exits
+        if self.exits not in ("every-block", "auto"):
+            where = int(self.exits) if self.exits.isdigit() else split_names(self.exits)
+        return build_for_data(self.network, samples, seed, where, self.head or head)
+
+
+def train_command(
+    data: TrainingData,
+    network: NetworkOptions,
+    folder: Annotated[
+        Path,
+        typer.Option("--out", help="Folder of the run; a run that is there already is resumed."),
+    ],
+    teacher: TeacherOptions,
+    settings: Annotated[Given, TrainConfig],
+    recipe: Annotated[
+        str,
         typer.Option(
-            help="At the top of the schedule. Default: 0.01 for convolutional networks trained "
-            "from scratch, 0.0001 for text encoders, 0.0005 with a rate of their own for the "
-            "heads, as in the recipe finetune, 0.001 for all others."
+            autocompletion=completing(list(RECIPES)),
+            help=f"Set of defaults, which other options override: {_RECIPES}. paper is for new "
+            "networks, and finetune for pretrained ones.",
+        ),
+    ] = "paper",
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=completing(OBJECTIVES),
+            help=f"One of {', '.join(OBJECTIVES)}. Default: the objective of the recipe.",
         ),
     ] = None,
-    head_rate: Annotated[
-        float | None, typer.Option(help=f"Factor on it for the heads. {_BY_RECIPE}")
+    exit_weights: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated weights of the exits' losses. Default: all 1."),
     ] = None,
-    averaging: Annotated[
-        float | None,
-        typer.Option(help=f"Decay of the moving average of the weights; 0: none. {_BY_RECIPE}"),
-    ] = None,
-    label_smoothing: Annotated[
-        float | None, typer.Option(help="Share of a target that is spread over all classes.")
-    ] = None,
-    patience: Annotated[
-        int | None,
-        typer.Option(
-            help=f"Epochs without progress before stopping; 0: never stop early. {_BY_RECIPE}"
-        ),
-    ] = None,
-    freeze_backbone: Annotated[bool, typer.Option(help="Train the heads only.")] = False,
-    teacher: Annotated[
-        Path | None,
-        typer.Option(
-            callback=there,
-            help="Run of a stronger network, or a ledger of it, whose answers become part of each "
-            "target. Record it on the training data before: offramp record RUN --splits train.",
-        ),
-    ] = None,
-    teacher_share: Annotated[
-        float | None,
-        typer.Option(help="How much of each target is the teacher's answer. Default: 0.5."),
-    ] = None,
-    teacher_temperature: Annotated[
-        float | None,
-        typer.Option(
-            help="By which the teacher's logits are divided; above 1, it says more about the "
-            "classes that it does not choose. Default: 1."
-        ),
-    ] = None,
+    freeze_backbone: Annotated[
+        bool, typer.Option("--freeze-backbone", help="Train the heads only.")
+    ] = False,
     augment: Annotated[
         str | None,
         typer.Option(
             autocompletion=completing(AUGMENTATIONS),
-            help="Of images: none; light, which is shifts and flips, for small networks; or "
-            f"paper, all that the paper does, including Mixup and CutMix. {_BY_RECIPE}",
+            help="Augmentation of images: none; light, which is shifts and flips, for small "
+            "networks; or paper, all that the paper does, including Mixup and CutMix. Default: "
+            "the augmentation of the recipe.",
         ),
     ] = None,
-    image_size: Annotated[
-        str | None,
-        typer.Option(
-            help="Size of the images in pixels. Several, comma-separated: in turn, each for an "
-            "equal share of the epochs; the network is built for the last. A saved convolutional "
-            "network is trained on for the new size."
-        ),
-    ] = None,
-    domain: Domain = None,
-    tokenizer: TokenizerName = None,
-    device: Device = "auto",
-    precision: Precision = "auto",
-    workers: Workers = 0,
-    seed: Annotated[
-        int, typer.Option(help="Of the weights, the order and all other randomness.")
-    ] = 0,
 ) -> None:
     """Train a network with exits; the same command resumes an interrupted run.
 
     The checkpoint, the history and the trained network (OUT/network) are written to the folder.
-    Under torchrun or accelerate launch, the processes share the work.
+    Several --image-sizes are trained on in turn, and the network is built for the last one; a
+    saved convolutional network is trained on for the new size. Under torchrun or accelerate
+    launch, the processes share the work.
     """
-    _check_names(recipe=(recipe, RECIPES), objective=(objective, OBJECTIVES), head=(head, HEADS))
-    _check_names(augment=(augment, AUGMENTATIONS))
-    _check_data(data)
+    for option, name, known in (
+        ("recipe", recipe, RECIPES),
+        ("objective", objective, OBJECTIVES),
+        ("augment", augment, AUGMENTATIONS),
+    ):
+        _check_known(option, name, known)
+    _check_data(data.data)
+    chosen = RECIPES[recipe]
+    config = replace(chosen.config, **settings)  # checks all settings before data are read
     from torch import Tensor
 
-    from offramp.data.source import Source
-    from offramp.machine import find_device, to_precision
-    from offramp.networks import build_for_data
-    from offramp.registry import BUILDERS
+    from offramp.machine import find_device
     from offramp.training import train
-    from offramp.training.config import find_recipe
     from offramp.training.processes import Processes
 
-    taught_how = _teaching(teacher, teacher_share, teacher_temperature)
-    chosen = find_recipe(recipe)
     goal = _objective(objective or chosen.objective, exit_weights)
-    sizes = _sizes(image_size)
-    saved = _is_saved(network)
-    if network not in BUILDERS and not saved:
-        _check_name(network)
-        tokenizer = tokenizer or network
-    source = Source.find(Path(network), data, domain, tokenizer) if saved else None
-    source = source or Source(data, domain, tokenizer)
-    source = replace(source, image_size=sizes[-1] if sizes else source.image_size)
-    config = replace(  # which checks all settings, before data are read
-        chosen.config_with(
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            head_rate=head_rate,
-            averaging=averaging,
-            label_smoothing=label_smoothing,
-        ),
-        image_sizes=sizes if len(sizes) > 1 else (),
-        patience=chosen.config.patience if patience is None else patience or None,
-        device=device,
-        precision=to_precision(precision, find_device(device)),
-        workers=workers,
-        seed=seed,
-    )
+    processes = Processes.here(find_device(config.device))
+    sizes = config.image_sizes
+    source = network.source(data, sizes)
     samples = source.load().train
-    is_image = isinstance(samples[0][0], Tensor)
-    if saved:
-        _check_unchanged(exits, head)
-        made = load_network(Path(network))
-        if sizes:
-            made.inputs = _of_another_size(made.inputs)
+    if network.is_saved:
+        made = network.loaded(is_resized=bool(sizes))
     else:
-        head = head or ("cascade" if goal.name == _CASCADE else None)
-        made = build_for_data(network, samples, seed, _where(exits), head)
-    augment = augment or (chosen.augment if is_image else "none")
-    taught = None if teacher is None else _taught(teacher, taught_how, samples, made)
-    processes = Processes.here(find_device(device))
+        made = network.built(samples, config.seed, "cascade" if goal.name == _CASCADE else None)
+    is_image = isinstance(samples[0][0], Tensor)
+    run = RunFolder(folder)
     with _explaining_how_to_resume(folder):
         processes.first(lambda: source.save(folder))
         history = train(
             made,
             samples,
             goal,
-            config,
-            augment=AUGMENTATIONS[augment],
+            replace(config, image_sizes=sizes if len(sizes) > 1 else ()),
+            augment=AUGMENTATIONS[augment or (chosen.augment if is_image else "none")],
             folder=folder,
             freeze_backbone=freeze_backbone,
-            teacher=taught,
+            teacher=teacher.find(samples, made),
         )
-        processes.first(lambda: str(made.save(folder / "network")))
+        processes.first(lambda: str(made.save(run.trained)))
     if processes.is_main:
-        _show_end(history, folder)
-
-
-def _teaching(
-    teacher: Path | None, share: float | None, temperature: float | None
-) -> dict[str, float]:
-    """The settings of a teacher that were given."""
-    given = {"share": share, "temperature": temperature}
-    found = {name: value for name, value in given.items() if value is not None}
-    if teacher is None and found:
-        raise ConfigError(f"--teacher-{next(iter(found))} needs --teacher")
-    if share is not None:
-        check.within("--teacher-share", share, 0, 1)
-    if temperature is not None:
-        check.positive("--teacher-temperature", temperature)
-    return found
-
-
-def _taught(
-    run: Path,
-    how: dict[str, float],
-    samples: Any,  # noqa: ANN401 - a data set
-    network: "EarlyExitNetwork",
-) -> "Teacher":
-    from offramp.record import as_teacher
-
-    teacher = as_teacher(_training_ledger(run), samples, **how)
-    teacher.check(len(samples), network.num_classes)
-    err.print(f"learning from {run}, too: {teacher.share:.0%} of each target", highlight=False)
-    return teacher
+        _show_end(history, run)
 
 
 def _training_ledger(teacher: Path) -> "Ledger":
@@ -293,10 +290,11 @@ def _training_ledger(teacher: Path) -> "Ledger":
     from offramp.ledger import Ledger
     from offramp.networks.weights import fingerprint
 
-    for place in (teacher, teacher / "train", teacher / "ledgers" / "train"):
+    is_run = RunFolder(teacher).has_network
+    for place in (teacher, teacher / "train", RunFolder(teacher).ledger("train")):
         if kind_of(place) == "ledger" or place.suffix in (".npz", ".parquet"):
             ledger = Ledger.load(place)
-            if _is_saved(str(teacher)) and ledger.network != fingerprint(load_network(teacher)):
+            if is_run and ledger.network != fingerprint(load_network(teacher)):
                 raise ConfigError(
                     f"--teacher: {place} was recorded with other weights than those of {teacher}; "
                     f"record it again: offramp record {teacher} --splits train"
@@ -305,15 +303,14 @@ def _training_ledger(teacher: Path) -> "Ledger":
     how = f"; make one with offramp record {teacher} --splits train"
     raise ConfigError(
         f"--teacher: {teacher} has no ledger of the training data"
-        f"{how if _is_saved(str(teacher)) else ': give the run of a network, or its ledger'}"
+        f"{how if is_run else ': give the run of a network, or its ledger'}"
     )
 
 
-def _check_names(**given: tuple[str | None, Collection[str]]) -> None:
+def _check_known(option: str, name: str | None, known: Collection[str]) -> None:
     """Refuse a misspelt option before anything is imported."""
-    for option, (name, known) in given.items():
-        if name is not None and name not in known:
-            raise ConfigError(f"--{option}: there is no {name!r}{or_known(name, known)}")
+    if name is not None and name not in known:
+        raise ConfigError(f"--{option}: there is no {name!r}{or_known(name, known)}")
 
 
 def _check_data(name: str) -> None:
@@ -327,14 +324,15 @@ def _check_data(name: str) -> None:
         )
 
 
-def _show_end(history: "TrainHistory", folder: Path) -> None:
+def _show_end(history: "TrainHistory", run: RunFolder) -> None:
     taken = history.chosen
     accuracy = taken.get("accuracy", taken["train_accuracy"])
     shown = " ".join(f"{100 * share:.1f}" for share in accuracy)
     text = f"weights of epoch {taken['epoch'] + 1}, accuracy at the exits: {shown} %"
     err.print(text, highlight=False)
-    out.give(folder=folder, epoch=taken["epoch"] + 1, accuracy=accuracy)
-    err.print(f"written to {folder}/: network, history.jsonl, train.json", highlight=False)
+    out.give(folder=run.path, epoch=taken["epoch"] + 1, accuracy=accuracy)
+    names = ", ".join(path.name for path in (run.trained, run.history, run.settings))
+    err.print(f"written to {run.path}/: {names}", highlight=False)
 
 
 def record_command(
@@ -344,44 +342,39 @@ def record_command(
             metavar="RUN", callback=there, help="Folder of a run, or of a saved network."
         ),
     ],
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data", autocompletion=complete_data, help="Default: what RUN was trained on."
-        ),
-    ] = None,
+    data: DataOptions,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Where to write. Default: RUN/ledgers.")
+        Path | None, typer.Option("--out", help="Folder of the ledgers. Default: RUN/ledgers.")
     ] = None,
-    splits: Annotated[str, typer.Option(help="Comma-separated.")] = "held_out,val,test",
-    dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float32",
-    domain: Domain = None,
-    tokenizer: TokenizerName = None,
+    splits: Annotated[
+        str, typer.Option(help="Comma-separated names of splits.")
+    ] = "held_out,val,test",
+    dtype: Annotated[
+        str, typer.Option(help="Type of the stored logits: float16 or float32.")
+    ] = "float32",
     device: Device = "auto",
     precision: Precision = "float32",
-    batch_size: Annotated[int, typer.Option(help="Of each process.")] = 256,
+    batch_size: Annotated[int, typer.Option(help="Samples per batch, in each process.")] = 256,
     workers: Workers = 0,
 ) -> None:
     """Run a trained network over held_out, val and test, and save a ledger of each."""
     from torch.utils.data import DataLoader
 
-    from offramp.data.source import Source
     from offramp.machine import find_device, keep_memory, to_precision
     from offramp.record import record
-    from offramp.serving.model import network_folder
     from offramp.training.processes import Processes
 
     keep_memory()
     network = load_network(run)
-    source = Source.find(run, data, domain, tokenizer)
+    source = data.source(run)
     if source is None:
         raise ConfigError(f"{run} does not say what it was trained on: give --data")
     loaded = source.load()
-    target = folder or run / "ledgers"
+    target = folder or RunFolder(run).ledgers
     before = network.inputs
     processes = Processes.here(find_device(device))
     found = {}
-    for split in (part.strip() for part in splits.split(",")):
+    for split in split_names(splits):
         if not hasattr(loaded, split):
             raise ConfigError(f"--splits must name splits of the data, got {split!r}")
         ledger = record(
@@ -400,7 +393,7 @@ def record_command(
             err.print(f"{target / split}: {ledger}", markup=False, highlight=False)
     out.give(folder=target, splits=found)
     if network.inputs != before:  # from now on it knows the size of its images
-        processes.first(lambda: str(network.save(network_folder(run))))
+        processes.first(lambda: str(network.save(RunFolder(run).network)))
 
 
 def _save(ledger: "Ledger", folder: Path) -> None:
@@ -430,7 +423,7 @@ def chain_command(
         there(run)
     if len({run.resolve() for run in runs}) < len(runs):
         raise ConfigError("a chain takes every run once: give two different ones or more")
-    if _is_saved(str(folder)):
+    if RunFolder(folder).has_network:
         raise ConfigError(f"--out: there is a network in {folder} already; give another folder")
     networks = [load_network(run) for run in runs]
     made = chain(networks)
@@ -444,7 +437,7 @@ def chain_command(
     if len({source.data for source in sources}) > 1:
         names = ", ".join(source.data for source in sources)
         err.print(f"note: the runs were trained on different data: {names}", highlight=False)
-    made.save(folder / "network")
+    made.save(RunFolder(folder).trained)
     if sources:
         assert isinstance(made.inputs, ImageInput), "a chain takes images"
         replace(sources[-1], image_size=made.inputs.height).save(folder)
@@ -455,37 +448,8 @@ def chain_command(
 def load_network(run: Path) -> "EarlyExitNetwork":
     """The network in its own folder, or in that of a run."""
     from offramp.networks import EarlyExitNetwork
-    from offramp.serving.model import network_folder
 
-    return EarlyExitNetwork.load(network_folder(run))
-
-
-def _is_saved(network: str) -> bool:
-    """Whether it is the folder of a run or of a saved network, not of a pretrained model."""
-    from offramp.serving.model import network_folder
-
-    return (network_folder(Path(network)) / "network.json").is_file()
-
-
-def _of_another_size(inputs: "Inputs") -> "Inputs":
-    """The same inputs, of the size that the data will have; `fixed` ones have only theirs."""
-    from offramp.networks import ImageInput
-
-    if isinstance(inputs, ImageInput) and not inputs.fixed:
-        return replace(inputs, assumed=True)
-    return inputs
-
-
-def _check_unchanged(exits: str, head: str | None) -> None:
-    if exits != "every-block" or head is not None:
-        raise ConfigError("a saved network has its exits: leave --exits and --head out")
-
-
-def _check_name(network: str) -> None:
-    """Refuse a misspelt name at once: asking the hub for it would take long."""
-    hint = "" if Path(network).exists() else did_you_mean(network, ARCHITECTURES, cutoff=0.8)
-    if hint:
-        raise ConfigError(f"there is no network `{network}`{hint}")
+    return EarlyExitNetwork.load(RunFolder(run).network)
 
 
 def _objective(name: str, weights: str | None) -> "Objective":
@@ -498,20 +462,6 @@ def _objective(name: str, weights: str | None) -> "Objective":
         raise ConfigError(f"--exit-weights do not go with the objective {name}, which has none")
     made: Objective = maker(weights=numbers("--exit-weights", weights))
     return made
-
-
-def _sizes(text: str | None) -> tuple[int, ...]:
-    parts = [] if text is None else [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() for part in parts):
-        raise ConfigError(f"--image-size must be whole numbers of pixels, got {text!r}")
-    return tuple(int(part) for part in parts)
-
-
-def _where(exits: str) -> str | int | list[str]:
-    """Where exits go, as `attach` takes it."""
-    if exits in ("every-block", "auto"):
-        return exits
-    return int(exits) if exits.isdigit() else [name.strip() for name in exits.split(",")]
 
 
 def _dtype(name: str) -> Literal["float16", "float32"]:

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offramp.files import write_text
+from offramp.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from offramp.data.splits import Splits
-
-SOURCE = "data.json"  # in the folder of a run
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,9 @@ class Source:
         """Write it into the folder of a run; a tokenizer's folder so that all find it."""
         words = self.tokenizer
         words = str(Path(words).resolve()) if words and Path(words).is_dir() else words
-        write_text(run / SOURCE, json.dumps(asdict(replace(self, tokenizer=words))) + "\n")
+        write_text(
+            RunFolder(run).source, json.dumps(asdict(replace(self, tokenizer=words))) + "\n"
+        )
 
     @classmethod
     def find(
@@ -45,7 +46,7 @@ class Source:
         tokenizer: str | None = None,
     ) -> "Source | None":
         """What is asked for here, completed by what the run was trained on; None if unknown."""
-        path = _file(run)
+        path = RunFolder(run).known_source
         saved: dict[str, Any] = {}
         if path is not None:
             saved = json.loads(path.read_text(encoding="utf-8"))
@@ -59,10 +60,3 @@ class Source:
             tokenizer or saved.get("tokenizer"),
             saved.get("image_size"),  # the network was made for it, whatever the data
         )
-
-
-def _file(run: Path) -> Path | None:
-    """The file of a run, given by its folder or by that of its network, that names its data."""
-    run = run.resolve()
-    places = (run, run.parent) if run.name == "network" else (run,)
-    return next((place / SOURCE for place in places if (place / SOURCE).is_file()), None)

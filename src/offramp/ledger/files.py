@@ -8,6 +8,7 @@ from offramp.errors import ConfigError, FileFormatError
 from offramp.files import kind_of, near_path
 from offramp.ledger.ledger import Ledger, Partition
 from offramp.ledger.sanity import warn_of_oddities
+from offramp.run_folder import RunFolder
 
 
 class Cut(NamedTuple):
@@ -93,6 +94,6 @@ def check_splits(folder: Path, splits: Sequence[str]) -> None:
         if each.is_dir() and all(split_file(each, split) for split in splits)
     ]
     hint = f"; did you mean {below[0]}?" if below else ""
-    if not hint and (folder / "network" / "network.json").is_file():
+    if not hint and RunFolder(folder).has_network:
         hint = f"; to record them from the network there: offramp record {folder}"
     raise FileFormatError(f"{folder} lacks {looked}; a folder needs {', '.join(splits)}{hint}")

@@ -15,26 +15,41 @@ LONGEST_WAIT = 30.0  # seconds
 class AppConfig:
     """How requests are limited, batched and answered, behind any ASGI server.
 
+    Args:
+        max_batch: Largest number of requests that are answered together.
+        batch_wait: Seconds that a request waits for others. While a batch runs, requests gather
+            anyway.
+        concurrency: Batches that are answered at the same time, each in a thread. More than one
+            helps a cascade whose models answer from elsewhere.
+        device: Device of the network: `cpu`, `cuda`, `cuda:1`, `mps`, ...; `auto`: a GPU if there
+            is one, else the CPU.
+        precision: `float32`, `bfloat16`, `float16`, or `auto`: the fastest of the device.
+        threads: Threads of torch or ONNX Runtime in each process. Default: their own choice.
+        max_bytes: Size limit of a request's body.
+        max_pixels: Size limit of an image as it is sent.
+        body_timeout: Seconds in which a body must arrive.
+        request_timeout: Seconds after which a request without an answer gets a 504.
+        max_requests: Largest number of open requests; further ones get a 503.
+        access_log: Write every prediction to stderr, as a line of JSON.
+        remote_admin: Let other machines change the budget and the policy, too.
+
     Raises:
         ConfigError: A value is impossible.
     """
 
-    max_batch: int = 32  # largest number of requests that are answered together
-    # Seconds that a request waits for others. While a batch runs, requests gather anyway.
+    max_batch: int = 32
     batch_wait: float = 0.002
-    # Batches that are answered at the same time, each in a thread. More than one helps a cascade
-    # whose models answer from elsewhere.
     concurrency: int = 1
-    device: str = "auto"  # where networks run; `auto`: on a GPU if there is one
-    precision: str = "float32"  # `float32`, `bfloat16`, `float16` or `auto`
-    threads: int | None = None  # of torch or ONNX Runtime in each process; None for their choice
-    max_bytes: int = 4 * 2**20  # size limit of a body
-    max_pixels: int = 16_000_000  # size limit of an image as it is sent
-    body_timeout: float = 10.0  # seconds in which a body must arrive
-    request_timeout: float = 30.0  # seconds after which a request without an answer gets a 504
-    max_requests: int = 1000  # largest number of open requests; further ones get a 503
-    access_log: bool = False  # whether every prediction is written to stderr, as a line of JSON
-    remote_admin: bool = False  # whether other machines can change the budget and the policy, too
+    device: str = "auto"
+    precision: str = "float32"
+    threads: int | None = None
+    max_bytes: int = 4 * 2**20
+    max_pixels: int = 16_000_000
+    body_timeout: float = 10.0
+    request_timeout: float = 30.0
+    max_requests: int = 1000
+    access_log: bool = False
+    remote_admin: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_batch", "concurrency", "max_bytes", "max_pixels", "max_requests"):
@@ -51,16 +66,23 @@ class AppConfig:
 class ServeConfig(AppConfig):
     """How one machine serves an application, with uvicorn.
 
+    Args:
+        host: Address or name to listen on: `127.0.0.1` for this machine only, `0.0.0.0` or `::`
+            for all.
+        port: Port to listen on, 1 to 65535.
+        workers: Number of processes that each load the model.
+        drain_timeout: Seconds that open requests get once the server is to stop.
+
     Example:
         >>> ServeConfig(port=80_000)
         Traceback (most recent call last):
         offramp.errors.ConfigError: `port` must lie in [1, 65535], got 80000
     """
 
-    host: str = "127.0.0.1"  # this machine only; 0.0.0.0 and :: for all
+    host: str = "127.0.0.1"
     port: int = 8000
-    workers: int = 1  # processes that each load the model
-    drain_timeout: float = 30.0  # seconds that open requests get once the server is to stop
+    workers: int = 1
+    drain_timeout: float = 30.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,14 +10,9 @@ from offramp.files import kind_of, near_path
 from offramp.networks.inputs import Inputs, TextInput
 from offramp.onnx.manifest import Manifest
 from offramp.onnx.runner import OnnxRunner
+from offramp.run_folder import RunFolder
 from offramp.runtime.engine import StagedRunner
 from offramp.serving.images import ImageReader, Reading, images_of_run, takes_image_files
-
-
-def network_folder(run: str | Path) -> Path:
-    """The folder of the network: inside that of a run, or the given folder itself."""
-    run = Path(run)
-    return run / "network" if (run / "network").is_dir() else run
 
 
 @dataclass(frozen=True)
@@ -83,7 +78,7 @@ class Model:
                 f"{run} is no export, which would have a policy: give the folder of a policy, too"
             )
         else:
-            model = cls(network_folder(run), Path(policy), budget)
+            model = cls(RunFolder(run).network, Path(policy), budget)
         inputs = model._inputs()
         if takes_image_files(inputs) and (model.images is None or data is not None):
             images, names = images_of_run(inputs, run, data, domain)

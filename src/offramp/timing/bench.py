@@ -19,15 +19,14 @@ from offramp.networks.state import map_leaves
 from offramp.onnx.runner import OnnxRunner
 from offramp.policy import Policy
 from offramp.progress import Progress, showing
-from offramp.registry import RUNTIMES
 from offramp.runtime.output import RunOutput
 from offramp.runtime.runner import Runner
+from offramp.timing.config import BenchConfig
 from offramp.timing.profile import Profile, profile
 from offramp.timing.runners import (
     TimedRunner,
     answered,
     batch_of,
-    check_runs,
     plain_policy,
     plainly,
     runner_of,
@@ -38,30 +37,6 @@ from offramp.training.batches import resized
 TURNS = 3  # of every candidate on every batch; the best counts
 STRETCH = 64  # samples that a candidate answers before it is another one's turn
 WITHOUT = "without exits"
-
-
-@dataclass(frozen=True)
-class BenchConfig:
-    """What is timed.
-
-    Args:
-        runtimes: Of `torch` and `onnx`.
-        batch_sizes: Samples per batch.
-        budgets: Operating points of the policy; its own by default.
-        threads: Of the runtimes; what they use now by default.
-        seconds: Approximate time per runtime and batch size.
-        cuts: Whether to time the network cut at each exit as well.
-    """
-
-    runtimes: Sequence[str] = RUNTIMES
-    batch_sizes: Sequence[int] = (1, 32, 256)
-    budgets: Sequence[float] = ()
-    threads: int | None = None
-    seconds: float = 5.0
-    cuts: bool = True
-
-    def __post_init__(self) -> None:
-        check_runs(self.runtimes, self.batch_sizes, self.seconds)
 
 
 @dataclass(frozen=True)

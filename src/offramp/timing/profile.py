@@ -26,8 +26,9 @@ from offramp.networks.network import EarlyExitNetwork, check_has_exits
 from offramp.policy import Policy
 from offramp.progress import Progress, showing
 from offramp.replay import Price
+from offramp.timing.config import check_runs
 from offramp.timing.probes import Probes, figures_of
-from offramp.timing.runners import check_runs, plain_policy, runner_of, sizes_in_time
+from offramp.timing.runners import plain_policy, runner_of, sizes_in_time
 from offramp.timing.turns import Stopwatch, take_turns
 
 VERSION = 2
@@ -208,7 +209,7 @@ def profile(  # noqa: PLR0913 - all but the first two by name
     batch_size: int | Sequence[int] = (1, 32, 256),
     threads: int | None = None,
     inputs: Any = None,  # noqa: ANN401 - a batch as the network takes it
-    seconds: float = 10.0,
+    seconds: float = 20.0,
     clock: Callable[[], float] = time.perf_counter,
     progress: bool | Progress = True,
 ) -> Profile:

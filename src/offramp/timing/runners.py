@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from offramp import check
 from offramp.answers import GeometricEnsemble
 from offramp.costs import Costs
 from offramp.errors import ConfigError, FewSamplesWarning
@@ -22,7 +21,6 @@ from offramp.networks.state import evaluating, take
 from offramp.onnx import OnnxRunner, export
 from offramp.policy import Policy
 from offramp.progress import Progress
-from offramp.registry import RUNTIMES
 from offramp.runtime import Runner
 from offramp.runtime.output import RunOutput
 from offramp.scorers import BreakEven, MaxProbability
@@ -44,15 +42,6 @@ class TimedRunner(Protocol):
     def full(self, x: Any) -> Tensor: ...  # noqa: ANN401, D102
 
     def set_budget(self, budget: float) -> None: ...  # noqa: D102
-
-
-def check_runs(runtimes: Sequence[str], batch_sizes: Sequence[int], seconds: float) -> None:
-    """Raise `ConfigError` unless there is something to run, and time for it."""
-    for runtime in runtimes or [""]:
-        check.one_of("runtime", runtime, RUNTIMES)
-    for size in batch_sizes or [0]:
-        check.whole("batch_size", size, least=1)
-    check.at_least("seconds", seconds, 0)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from offramp.errors import ConfigError, FileFormatError
 from offramp.files import read_folder, restore, write_folder
 from offramp.networks.weights import distinct_tensors
+from offramp.run_folder import RunFolder
 from offramp.training.config import HARMLESS
 
 
@@ -132,7 +133,8 @@ class Checkpoints:
         """Replace the checkpoint, atomically."""
         if self.folder is not None:
             meta = {"command": self.command, "place": asdict(place), "history": history}
-            write_folder(self.folder / "checkpoint", "checkpoint", _VERSION, meta, tensors)
+            folder = RunFolder(self.folder).checkpoint
+            write_folder(folder, "checkpoint", _VERSION, meta, tensors)
 
     def load(self) -> tuple[Place, dict[str, Any], dict[str, Tensor]] | None:
         """What `save` wrote, or None if there is nothing yet.
@@ -141,10 +143,13 @@ class Checkpoints:
             ConfigError: The folder holds a run that was started differently.
             FileFormatError: It is damaged.
         """
-        if self.folder is None or not (self.folder / "checkpoint" / "checkpoint.json").exists():
+        if self.folder is None:
             return None
-        meta, tensors = read_folder(self.folder / "checkpoint", "checkpoint", _VERSION)
-        where = f"{self.folder / 'checkpoint'} is not a complete checkpoint"
+        folder = RunFolder(self.folder).checkpoint
+        if not (folder / "checkpoint.json").exists():
+            return None
+        meta, tensors = read_folder(folder, "checkpoint", _VERSION)
+        where = f"{folder} is not a complete checkpoint"
         found: _Description = restore(_Description, meta, where)
         self._check_command(found["command"])
         return found["place"], meta["history"], tensors

@@ -3,14 +3,13 @@
 Without torch: the command line makes its options of these.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from math import cos, pi
 from typing import TYPE_CHECKING, Any
 
 from offramp import check
 from offramp.machine import AutoPrecision
-from offramp.networks.inputs import TextInput
 from offramp.registry import PRECISIONS, RECIPES
 
 if TYPE_CHECKING:
@@ -31,44 +30,45 @@ class TrainConfig:
     1000 epochs are the paper's. The values are ours, since it states none.
 
     Args:
-        epochs: The most epochs in each phase of the objective.
-        batch_size: Over all processes together.
-        learning_rate: At the top of the schedule. None: what suits the network, see
-            `default_learning_rate`.
+        epochs: Largest number of epochs in each phase of the objective.
+        batch_size: Samples per step, over all processes together.
+        learning_rate: Learning rate at the top of the schedule. Default: 0.01 for convolutional
+            networks with new weights, 0.0001 for text encoders, 0.0005 for trained networks whose
+            heads have a higher rate, 0.001 for all others.
         head_rate: Factor on the learning rate for the heads, which are new where the backbone is
             pretrained. The backbone's own classifier is part of the backbone.
-        weight_decay: Of AdamW, on tensors with two dimensions or more; not on biases and norms.
-        warmup_epochs: Over which the learning rate rises linearly; at most a fifth of `epochs`.
+        weight_decay: Weight decay of AdamW, on tensors with two dimensions or more; not on biases
+            and norms.
+        warmup_epochs: Epochs over which the learning rate rises linearly; at most a fifth of all.
         restart_epochs: Length of the first cosine cycle; each next one is twice as long. All are
             stretched so that training ends with the end of a cycle.
-        clip_norm: Gradients are scaled down to this norm; None for no clipping.
+        clip_norm: Norm to which larger gradients are scaled down. None: no clipping.
         averaging: Decay per step of an exponential moving average of the weights, such as 0.999.
             The average is evaluated and returned. 0: no average.
-        label_smoothing: Share of a target that is spread over all classes. It often raises the
-            accuracy, but confidences then separate right from wrong answers less well.
-        image_sizes: Training images are resized to these sizes in turn, each for an equal share
-            of the epochs; small images cost less. The last should be the size of the data, at
-            which the network is evaluated. Empty: images are not resized.
-        patience: Stop after this many epochs without a better accuracy (mean over the exits) on
-            the stopping slice, and take the best epoch's weights. Where there are restarts, this
-            is asked at the end of each cycle only, since accuracy falls after a restart and
-            recovers late in the cycle. None: no slice is held back, all epochs are run, and the
-            last weights are taken.
-        stopping_share: The share of the training data that is held back to decide on stopping.
-        device: Where to train: `cpu`, `cuda`, `cuda:1`, `mps`, ... `auto`: where the network is if
-            that is a GPU; else on the first CUDA GPU, Apple's GPU or the CPU, whichever is there.
-            The network is moved and stays there. Under `torchrun`, each process has a GPU of its
-            own.
-        precision: `bfloat16` and `float16` run the network under autocast; weights and losses stay
-            float32. With `float16`, losses are scaled so that small gradients do not vanish.
-            `auto`: what the device is fastest in.
-        channels_last: Whether images are stored with the channels last; faster on many CPUs and
-            GPUs.
-        workers: Processes that read the data ahead of the network; 0 reads them in this one. The
-            weights do not depend on it.
-        seed: Of the data's order, the augmentation, dropout and the stopping slice.
-        checkpoint_seconds: The time between checkpoints: the most work lost if a run is killed.
-        tensorboard: Whether metrics go to TensorBoard too; None: if it is installed.
+        label_smoothing: Share of a target that is spread over all classes. The accuracy often
+            rises, but confidences then separate right from wrong answers less well.
+        image_sizes: Sizes to which images are resized in turn, each for an equal share of the
+            epochs; small images cost less. The last should be the size of the data, at which the
+            network is evaluated. Default: images are not resized.
+        patience: Epochs without a better accuracy (mean over the exits) on the stopping slice
+            after which training stops and takes the best epoch's weights. Where there are
+            restarts, this is asked at the end of each cycle only, since accuracy falls after a
+            restart and recovers late in the cycle. None: no slice is held back, all epochs are
+            run, and the last weights are taken.
+        stopping_share: Share of the training data that is held back to decide on stopping.
+        device: Device to train on: `cpu`, `cuda`, `cuda:1`, `mps`, ...; `auto`: where the network
+            is if that is a GPU; else the first CUDA GPU, Apple's GPU or the CPU, whichever is
+            there. The network is moved and stays there. Under `torchrun`, each process has a GPU
+            of its own.
+        precision: Precision of the network: `float32`, or `bfloat16` and `float16` under autocast,
+            while weights and losses stay float32. With `float16`, losses are scaled so that small
+            gradients do not vanish. `auto`: what the device is fastest in.
+        channels_last: Store images with the channels last, which is faster on many CPUs and GPUs.
+        workers: Processes that read the data ahead of the network; 0: the process that trains. The
+            weights do not depend on their number.
+        seed: Random seed of the data's order, the augmentation, dropout and the stopping slice.
+        checkpoint_seconds: Time between checkpoints: the most work lost if a run is killed.
+        tensorboard: Write metrics for TensorBoard, too. Default: if TensorBoard is installed.
 
     Example:
         >>> TrainConfig(epochs=8, precision="bfloat16", channels_last=True).batch_size
@@ -226,6 +226,8 @@ def default_learning_rate(
     """
     from torch.nn import LayerNorm
 
+    from offramp.networks.inputs import TextInput
+
     if isinstance(network.inputs, TextInput) and not freeze_backbone:
         return 1e-4
     if network.is_new:
@@ -247,15 +249,6 @@ class Recipe:
     config: TrainConfig
     objective: str = "joint"
     augment: str = "none"
-
-    def config_with(self, **options: Any) -> TrainConfig:  # noqa: ANN401
-        """The settings, replaced by the options that are not None.
-
-        Example:
-            >>> find_recipe("finetune").config_with(epochs=3, batch_size=None).epochs
-            3
-        """
-        return replace(self.config, **{k: v for k, v in options.items() if v is not None})
 
 
 PAPER = Recipe(TrainConfig())

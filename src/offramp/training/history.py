@@ -10,6 +10,7 @@ from typing import Any
 from offramp.errors import FileFormatError
 from offramp.extras import require
 from offramp.files import restore, write_text
+from offramp.run_folder import RunFolder
 
 
 @dataclass
@@ -82,7 +83,7 @@ class HistoryWriter:
     """
 
     def __init__(self, folder: Path | None, tensorboard: bool | None) -> None:
-        self.folder = folder
+        self.run = None if folder is None else RunFolder(folder)
         self._writer: Any = None
         self._wanted = find_spec("tensorboard") is not None if tensorboard is None else tensorboard
         if folder is not None and self._wanted:
@@ -90,16 +91,16 @@ class HistoryWriter:
 
     def epoch(self, history: TrainHistory) -> None:
         """Write the last epoch of a history."""
-        if self.folder is None:
+        if self.run is None:
             return
-        history.write(self.folder / "history.jsonl")
+        history.write(self.run.history)
         if not self._wanted:
             return
         record, step = history.last, len(history) - 1
         if self._writer is None:
             tensorboard = require("torch.utils.tensorboard", extra="train")
             # What a killed run wrote about this epoch and later ones is discarded.
-            folder = str(self.folder / "tensorboard")
+            folder = str(self.run.tensorboard)
             self._writer = tensorboard.SummaryWriter(folder, purge_step=step)
         for name in ("loss", "learning_rate"):
             self._writer.add_scalar(f"{record['phase']}/{name}", record[name], step)

@@ -13,6 +13,7 @@ from offramp.files import sweep, write_text
 from offramp.machine import describe_device, device_for, device_of, to_precision
 from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import Progress, showing
+from offramp.run_folder import RunFolder
 from offramp.training.checkpoint import Checkpoints, Place, fill, kept_randomness
 from offramp.training.config import TrainConfig, default_learning_rate
 from offramp.training.frozen import only_heads, training_only
@@ -205,4 +206,4 @@ def _write_command(run: Run) -> None:
         "threads": torch.get_num_threads(),
     }
     text = json.dumps({**run.checkpoints.command, **machine}, indent=1)
-    write_text(folder / "train.json", text + "\n")
+    write_text(RunFolder(folder).settings, text + "\n")
