@@ -14,8 +14,9 @@ from torch import Tensor
 from offramp.errors import ConfigError, GuaranteeError, LedgerError, NotFittedError, SplitError
 from offramp.ledger import Ledger
 from offramp.policy import Policy
-from offramp.replay import SURE, Replay
+from offramp.replay import Replay
 from offramp.thresholds.points import bound_text
+from offramp.thresholds.rule import SURE
 
 Floats = npt.NDArray[np.float64]
 

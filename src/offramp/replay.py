@@ -16,15 +16,11 @@ from offramp.ledger.checks import WITHOUT_LABELS
 from offramp.scorers import History, Scorer
 from offramp.scorers.base import HISTORIES
 from offramp.targets import correctness, hopeless, stop_target
-from offramp.thresholds.rule import exits_taken
+from offramp.thresholds.rule import SURE, exits_taken
 from offramp.thresholds.tuning import measure
 
 GRID = tuple(percent / 100 for percent in range(1, 101))
 """Budgets at which reports look: every whole percent."""
-
-
-SURE = 0.5
-"""Who stops with a lower confidence has given up: it is hopeless."""
 
 
 class AccuracyAt(NamedTuple):

@@ -9,10 +9,9 @@ from torch import Tensor
 from offramp.answers import Answer
 from offramp.errors import ConfigError, LedgerError
 from offramp.ledger.answers import Normalise, log_odds_of, log_odds_of_log, same_form
-from offramp.replay import SURE
 from offramp.scorers import Scorer
 from offramp.scorers.base import HISTORIES
-from offramp.thresholds.rule import rounded_up, stops
+from offramp.thresholds.rule import SURE, rounded_up, stops
 
 
 class Session:

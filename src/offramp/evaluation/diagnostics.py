@@ -11,8 +11,9 @@ from torch import Tensor
 from offramp.evaluation.outcome import placed
 from offramp.metrics import Floats, ece_bins
 from offramp.policy import Policy
-from offramp.replay import GRID, SURE, Replay
+from offramp.replay import GRID, Replay
 from offramp.scorers import Scorer
+from offramp.thresholds.rule import SURE
 
 Counts = npt.NDArray[np.int64]
 

@@ -16,7 +16,7 @@ from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import Path, Shared, State, map_leaves, named_leaves, take
 from offramp.onnx.manifest import SO_FAR, names
 from offramp.policy import Policy
-from offramp.runtime.runner import needed_heads
+from offramp.runtime.runner import heads_to_run
 from offramp.scorers import History
 
 # Needed to export a stage whose state has shared leaves.
@@ -38,8 +38,9 @@ class ExportedNetwork:
         self.network, self.policy, self.kept = network, policy, tuple(kept)
         reads = [bool(getattr(head, "reads_logits", True)) for head in network.heads]
         self.head_reads = [False, *reads[1:]]  # there is nothing before the first
-        is_open = [exit_index in self.kept for exit_index in range(network.num_exits)]
-        self.needs_head = needed_heads(policy, is_open, self.head_reads)
+        thresholds = torch.full((network.num_exits,), torch.inf)
+        thresholds[list(self.kept)] = 0.0  # open, wherever exactly
+        self.needs_head = heads_to_run(policy, thresholds, self.head_reads)
         plain = type(policy.answer) is CurrentExit
         # whether scores read the answers at earlier exits, where these are not the logits
         self.keeps_answers = policy.scorer.reads_history and not plain

@@ -27,7 +27,8 @@ from offramp.ledger import Ledger
 from offramp.ledger.answers import Normalise
 from offramp.policy import Policy
 from offramp.runtime.cascade_run import CascadeAnswer, CascadeRun, count
-from offramp.runtime.members import CallSettings, Member, one_line, picked
+from offramp.runtime.member_failures import CallSettings, carried, check_recorded
+from offramp.runtime.members import Member, picked
 from offramp.runtime.responses import Response
 
 Result = TypeVar("Result")
@@ -166,7 +167,7 @@ class Cascade:
             run = CascadeRun(self.members, picked(inputs, rows), self.settings)
             table += _finished(run.all_stages())
             errors |= run.calls.errors
-        self._check_answers(table, errors)
+        check_recorded(table, self.stage_names, errors)
         ids = getattr(data, "sample_ids", None)
         known: dict[str, Any] = {
             "split": split,
@@ -176,7 +177,7 @@ class Cascade:
         }
         costs = self._costs(table)
         if _all_logits(table):
-            logits = torch.stack([torch.stack(_carried([_logits(s) for s in r])) for r in table])
+            logits = torch.stack([torch.stack(carried([_logits(s) for s in r])) for r in table])
             return Ledger(logits, labels, costs, **known)
         return Ledger.from_answers(
             [[None if each is None else each.answer for each in row] for row in table],
@@ -263,26 +264,12 @@ class Cascade:
         for task in waiting:
             yield (await task)[0]
 
-    def _check_answers(
-        self, table: list[list[Response | None]], errors: dict[str, Exception]
-    ) -> None:
-        """Raise where there is nothing to keep, and say why the model failed."""
-        for stage, name in enumerate(self.stage_names):
-            failed = [sample for sample, row in enumerate(table) if row[stage] is None]
-            if failed and (stage == 0 or len(failed) == len(table)):
-                where = f"on sample {failed[0]}" if stage == 0 else "on every sample"
-                first = ", the first model," if stage == 0 else ""
-                raise LedgerError(f"`{name}`{first} failed {where}: {one_line(errors[name])}")
-
     def _costs(self, table: list[list[Response | None]]) -> Costs | BatchTimes:
         """Of every stage and item; a call's own cost counts before the model's."""
         stages: list[float] = []
         heads: list[float | None] = []
         for member in self.members:
             known = member.costs
-            # A model of one stage is a head: what is left out then costs nothing.
-            if known is not None and member.stages == 1:
-                known = Costs(torch.zeros(1), known.cumulative, unit=known.unit)
             stages += [0.0] * member.stages if known is None else known.stages.tolist()
             heads += [None] * member.stages if known is None else known.heads.tolist()
         own = [[None if each is None else each.cost for each in row] for row in table]
@@ -313,14 +300,8 @@ class Cascade:
         times = [each for each in known if each is not None]
         if len(times) < len(known) or len({each.stages.shape[1] for each in times}) > 1:
             return None
-        # A model of one stage is a head, as above.
-        parts = [
-            (torch.zeros_like(each.stages), each.stages + each.heads)
-            if len(each.stages) == 1
-            else (each.stages, each.heads)
-            for each in times
-        ]
-        stages, heads = map(torch.cat, zip(*parts, strict=True))
+        stages = torch.cat([each.stages for each in times])
+        heads = torch.cat([each.heads for each in times])
         return BatchTimes(stages, heads, reference, starts=self._starts)
 
     @property
@@ -353,13 +334,6 @@ def _all_logits(table: list[list[Response | None]]) -> bool:
 
 def _logits(response: Response | None) -> Tensor | None:
     return None if response is None else response.logits
-
-
-def _carried(row: list[Tensor | None]) -> list[Tensor]:
-    found: list[Tensor] = []
-    for value in row:
-        found.append(found[-1] if value is None else value)
-    return found
 
 
 def _features(table: list[list[Response | None]]) -> Any:  # noqa: ANN401

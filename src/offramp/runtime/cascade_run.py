@@ -1,23 +1,21 @@
-"""One batch on its way through the models of a cascade: calls, retries, and who leaves when."""
+"""One batch on its way through the models of a cascade: which items stop where."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from offramp.errors import ConfigError, NetworkError
-from offramp.ledger.answers import Normalise, log_odds_of, same_form
+from offramp.ledger.answers import log_odds_of, same_form
 from offramp.policy import Policy
-from offramp.replay import SURE, needed_heads
-from offramp.runtime.members import Calls, CallSettings, Member
+from offramp.runtime.member_failures import Calls, CallSettings
+from offramp.runtime.members import Member
 from offramp.runtime.responses import Response
+from offramp.runtime.runner import heads_to_run
 from offramp.scorers.base import HISTORIES
-from offramp.thresholds.rule import rounded_up, stops
-
-logger = logging.getLogger("offramp")
+from offramp.thresholds.rule import SURE, rounded_up, stops
 
 
 @dataclass(frozen=True)
@@ -73,12 +71,12 @@ class CascadeRun:
         """Ask until the policy stops each item, or time is up."""
         items = [_Item() for _ in range(self.samples)]
         left, first = torch.arange(self.samples), 0
-        asked_of = _needed(policy)
+        needed = _needed(policy)
         for member in self.members:
-            numbers = [n for n in asked_of if first <= n < first + member.stages]
+            numbers = [number for number in needed if first <= number < first + member.stages]
             run = member.start(self.inputs, left) if numbers and len(left) else None
             for number in numbers:
-                late = number > asked_of[0] and self.calls.is_late
+                late = number > needed[0] and self.calls.is_late
                 if late or run is None or not len(left):
                     break
                 found = await self.calls.responses(run, number - first, left)
@@ -105,10 +103,11 @@ class CascadeRun:
         stated = float(costs.stages[place] + costs.heads[place])
         for item, response in zip(items, found, strict=True):
             if response is None:
-                item.failures = (*item.failures, name)
+                item.fail(place, name)
             else:
-                item.cost += stated if response.cost is None else response.cost
-            item.add(response, place, name, self.settings.normalise)
+                form = same_form(response.answer, self.settings.normalise)
+                cost = stated if response.cost is None else response.cost
+                item.add(place, _Given(response, form, name), cost)
 
 
 def _needed(policy: Policy) -> list[int]:
@@ -119,9 +118,16 @@ def _needed(policy: Policy) -> list[int]:
     assert policy.cost_model is not None
     if policy.cost_model.unit != "seconds":
         return list(policy.exits)
-    reads_history = policy.scorer.reads_history, policy.answer.reads_history
-    (needed,) = needed_heads(policy.thresholds[None], *reads_history).tolist()
-    return [number for number, is_read in zip(policy.exits, needed, strict=True) if is_read]
+    needed = heads_to_run(policy, policy.thresholds)
+    return [stage for stage, is_needed in zip(policy.exits, needed, strict=True) if is_needed]
+
+
+class _Given(NamedTuple):
+    """What a model gave for an item."""
+
+    response: Response
+    form: Any  # the answer as answers are compared
+    name: str  # of the model
 
 
 @dataclass
@@ -129,15 +135,11 @@ class _Item:
     """One item on its way.
 
     Attributes:
-        responses: By stage of the policy; where a model failed, that of the one before.
-        forms: The answers as they are compared.
-        names: The models that gave them.
+        given: By stage of the policy; where a model has failed, what the one before gave.
         predicted: The class, or the stage whose answer is given.
     """
 
-    responses: list[Response] = field(default_factory=list)
-    forms: list[Any] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
+    given: list[_Given] = field(default_factory=list)
     cost: float = 0.0
     failures: tuple[str, ...] = ()
     failed_now: bool = False
@@ -145,55 +147,58 @@ class _Item:
     predicted: int = -1
     confidence: float = float("nan")
 
-    def add(
-        self, response: Response | None, place: int, name: str, normalise: Normalise | None
-    ) -> None:
-        """Take in a stage; where the first ones failed, they are taken to have agreed."""
-        self.failed_now = response is None
-        if response is None and not self.responses:
-            return
-        name = name if response is not None else self.names[-1]
-        response = response if response is not None else self.responses[-1]
-        while len(self.responses) <= place:
-            self.responses.append(response)
-            self.forms.append(same_form(response.answer, normalise))
-            self.names.append(name)
+    def add(self, place: int, given: _Given, cost: float) -> None:
+        """Take in what the model of a stage gave."""
+        self.failed_now = False
+        self.cost += cost
+        self._fill(place, given)
+
+    def fail(self, place: int, name: str) -> None:
+        """Go on without the model of a stage, as if it had repeated what the one before gave."""
+        self.failed_now = True
+        self.failures = (*self.failures, name)
+        if self.given:
+            self._fill(place, self.given[-1])
+
+    def _fill(self, place: int, given: _Given) -> None:
+        # Stages that have failed from the start, or were not asked, are taken to have agreed.
+        self.given += [given] * (place + 1 - len(self.given))
 
     def rows(self, kind: str) -> Tensor:
         """`[m+1, K]`, the numbers of the stages so far, as a ledger has them."""
         if kind == "logits":
-            logits = [each.logits for each in self.responses if each.logits is not None]
-            if len(logits) < len(self.responses):
+            logits = [each.response.logits for each in self.given]
+            if any(each is None for each in logits):
                 raise NetworkError("this policy was fitted on logits, and a model gave none")
-            return torch.stack(logits)
+            return torch.stack([each for each in logits if each is not None])
+        forms = [each.form for each in self.given]
         table = []
-        for stage, response in enumerate(self.responses):
+        for stage, (response, form, name) in enumerate(self.given):
             try:
                 odds = log_odds_of(float(response.confidence))  # type: ignore[arg-type]
             except (TypeError, ValueError):
                 raise NetworkError(
-                    f"`{self.names[stage]}` must give a confidence with its answer, a number in "
-                    f"[0, 1], got {response.confidence!r}"
+                    f"`{name}` must give a confidence with its answer, a number in [0, 1], got "
+                    f"{response.confidence!r}"
                 ) from None
-            first = self.forms.index(self.forms[stage]) if kind == "answers" else stage
+            first = forms.index(form) if kind == "answers" else stage
             table.append([odds, first, *response.features])
         return torch.tensor(table, dtype=torch.float32)
 
     def answer(self, policy: Policy, end: str) -> CascadeAnswer:
         """What to return; `end` says why, if the policy did not stop it."""
-        if not self.responses:
+        if not self.given:
             return CascadeAnswer(None, self.confidence, -1, "", self.cost, "failed", self.failures)
-        given = (
-            self.predicted if policy.kind == "logits" else self.responses[self.predicted].answer
-        )
+        number = self.predicted
+        answer = number if policy.kind == "logits" else self.given[number].response.answer
         why = self.why or ("failed" if self.failed_now and end == "last" else end)
-        stage, name = policy.exits[len(self.responses) - 1], self.names[-1]
-        return CascadeAnswer(given, self.confidence, stage, name, self.cost, why, self.failures)
+        stage, name = policy.exits[len(self.given) - 1], self.given[-1].name
+        return CascadeAnswer(answer, self.confidence, stage, name, self.cost, why, self.failures)
 
 
 def decide(policy: Policy, place: int, items: list[_Item]) -> None:
     """Decide which items stop at this stage of the policy, and what each would answer now."""
-    items = [item for item in items if item.responses]
+    items = [item for item in items if item.given]
     if not items:
         return
     outputs = torch.stack([item.rows(policy.kind) for item in items])  # [n, m+1, K]

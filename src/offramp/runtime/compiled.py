@@ -22,30 +22,30 @@ Module: TypeAlias = Callable[..., Any]
 
 def compiled(network: EarlyExitNetwork, backend: bool | str) -> tuple[list[Module], list[Module]]:
     """The stages and the heads, as they will be called."""
-    stages, heads = list(network.stages), list(network.heads)
-    if not backend:
-        return list(stages), list(heads)
     if backend == "fold":
         return _folded(network)
-    chosen = "inductor" if backend is True else backend
-    return [torch.compile(stage, dynamic=True, backend=chosen) for stage in stages], list(heads)
+    stages: list[Module] = list(network.stages)
+    if backend:
+        chosen = "inductor" if backend is True else backend
+        stages = [torch.compile(stage, dynamic=True, backend=chosen) for stage in stages]
+    return stages, list(network.heads)
 
 
 @torch.no_grad()
 def _folded(network: EarlyExitNetwork) -> tuple[list[Module], list[Module]]:
     """Stages and heads, where there are batch norms as copies with fewer operations."""
-    stages, heads = list(network.stages), list(network.heads)
     has_norms = any(isinstance(module, _BatchNorm) for module in network.modules())
     if not has_norms or isinstance(network.inputs, AnyInput):  # without an example to try it on
-        return list(stages), list(heads)
-    state = move_beside(stages, network.begin(network.example(2)))
-    faster: tuple[list[Module], list[Module]] = [], []
-    for stage, head in zip(stages, heads, strict=True):
+        return compiled(network, False)
+    stages: list[Module] = []
+    heads: list[Module] = []
+    state = move_beside(list(network.stages), network.begin(network.example(2)))
+    for stage, head in zip(network.stages, network.heads, strict=True):
         chosen, state = _folded_module(stage, state)
-        faster[0].append(chosen)
+        stages.append(chosen)
         reads_logits = getattr(head, "reads_logits", True)
-        faster[1].append(head if reads_logits else _folded_module(head, state)[0])
-    return faster
+        heads.append(head if reads_logits else _folded_module(head, state)[0])
+    return stages, heads
 
 
 def _folded_module(module: nn.Module, state: State) -> tuple[Module, Any]:

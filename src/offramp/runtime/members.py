@@ -1,14 +1,9 @@
-"""The models of a cascade, how they are called, and what happens where a call fails.
+"""The models of a cascade: whatever takes a batch and returns logits, or answers with confidences.
 
-A model is whatever takes a batch and returns logits, or answers with confidences. A call that
-fails is tried again with longer and longer pauses; where that does not help, there is no response,
-and the item goes on with the next model.
+`member_failures` has what happens where one fails.
 """
 
-import asyncio
 import inspect
-import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,11 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offramp import check
 from offramp.batch_times import BatchTimes, seconds_left
 from offramp.costs import Costs
-from offramp.errors import ConfigError, NetworkError
-from offramp.ledger.answers import Normalise
+from offramp.errors import ConfigError
 from offramp.networks.macs import count_macs, counting
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, evaluating, take
@@ -33,8 +26,6 @@ from offramp.runtime.responses import (
     responses_from_logits,
 )
 from offramp.timing.turns import Stopwatch, Timed, take_turns
-
-logger = logging.getLogger("offramp")
 
 
 @dataclass(eq=False)
@@ -69,17 +60,29 @@ class Member:
                 "a scikit-learn classifier with predict_proba or a callable is needed, got "
                 f"{kind}"
             )
-        if isinstance(self.cost, BatchTimes):
-            self.costs, self.batch_times = self.cost.costs, self.cost
-        elif isinstance(self.cost, Costs):
-            self.costs = self.cost
+        if isinstance(self.cost, Costs | BatchTimes):
+            self._set_costs(self.cost)
         elif self.cost is not None:
-            self.costs = Costs((self.cost,), (0.0,), unit="relative")
-        if self.costs is not None and self.costs.num_exits != self.stages:
+            self._set_costs(Costs((self.cost,), (0.0,), unit="relative"))
+
+    def _set_costs(self, cost: Costs | BatchTimes) -> None:
+        """Keep what the stages cost.
+
+        A model of one stage is all head: a policy that leaves its stage out does not pay for it,
+        as it pays for the stages of a network whose heads it leaves out.
+        """
+        costs, times = (cost.costs, cost) if isinstance(cost, BatchTimes) else (cost, None)
+        if costs.num_exits != self.stages:
             raise ConfigError(
-                f"`{self.name}` has {self.stages} stages, and costs for "
-                f"{self.costs.num_exits} were given"
+                f"`{self.name}` has {self.stages} stages, and costs for {costs.num_exits} were "
+                "given"
             )
+        if self.stages == 1:
+            costs = Costs(torch.zeros(1), costs.cumulative, unit=costs.unit)
+            if times is not None:
+                heads = times.stages + times.heads
+                times = BatchTimes(torch.zeros_like(heads), heads, times.reference)
+        self.costs, self.batch_times = costs, times
 
     @property
     def stages(self) -> int:
@@ -104,7 +107,7 @@ class Member:
             ConfigError: That is not possible for what this model is.
         """
         if isinstance(self.model, EarlyExitNetwork):
-            self.costs = count_macs(self.model)
+            self._set_costs(count_macs(self.model))
         elif not isinstance(self.model, nn.Module):
             raise ConfigError(
                 f"the multiply-accumulates of `{self.name}` are not known: state them as "
@@ -114,7 +117,7 @@ class Member:
             ready = inputs if self.prepare is None else self.prepare(inputs)
             with counting() as counter, torch.inference_mode(), evaluating(self.model):
                 samples = len(self.model(ready))
-            self.costs = Costs((counter.get_total_flops() / 2 / samples,), (0.0,))
+            self._set_costs(Costs((counter.get_total_flops() / 2 / samples,), (0.0,)))
 
     def measure(
         self,
@@ -141,8 +144,7 @@ class Member:
         # One item is all of its batch or nothing of it: seconds are proportional.
         curves = curves if samples > 1 else torch.from_numpy(best.T)
         reference = float(curves[:, -1].sum())
-        self.batch_times = BatchTimes(curves, torch.zeros_like(curves), reference)
-        self.costs = self.batch_times.costs
+        self._set_costs(BatchTimes(curves, torch.zeros_like(curves), reference))
 
     def start(self, inputs: Any, rows: Tensor) -> "ModelRun":  # noqa: ANN401
         """A run over some items of a batch, by their growing positions, stage by stage."""
@@ -207,97 +209,6 @@ class NetworkRun(ModelRun):
                 self._next += 1
             assert self._logits is not None
             return responses_from_logits(self._logits[:, -1])
-
-
-@dataclass(frozen=True)
-class CallSettings:
-    """How models are called; see `Cascade`."""
-
-    concurrency: int = 8
-    retries: int = 2
-    backoff: float = 0.5
-    normalise: Normalise | None = None
-
-    def __post_init__(self) -> None:
-        check.whole("concurrency", self.concurrency, least=1)
-        check.whole("retries", self.retries)
-        check.at_least("backoff", self.backoff, 0)
-
-
-class Calls:
-    """The calls of models for one batch: at most so many at once, tried again where they fail.
-
-    Args:
-        settings: How often and when to try again.
-        until: The time of `time.monotonic` at which async calls are cancelled; None: never.
-
-    Attributes:
-        errors: By model, the last error that it failed with.
-    """
-
-    def __init__(self, settings: CallSettings, until: float | None = None) -> None:
-        self.errors: dict[str, Exception] = {}
-        self._settings, self._until = settings, until
-        self._limit = asyncio.Semaphore(settings.concurrency)
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the time is up."""
-        return self._until is not None and time.monotonic() >= self._until
-
-    async def responses(
-        self, model_run: "ModelRun", stage: int, rows: Tensor
-    ) -> list[Response | None]:
-        """The responses of a model to these items; None where it fails even when tried again."""
-        if model_run.member.is_async:
-            each = (self._response(model_run, row) for row in rows.tolist())
-            return await asyncio.gather(*each)
-        try:
-            return list(await self._tried(lambda: _awaitable(model_run.batch(stage, rows))))
-        except NetworkError:
-            raise
-        except Exception as error:
-            self._note(model_run.member.name, error)
-            return [None] * len(rows)
-
-    async def _response(self, model_run: "ModelRun", row: int) -> Response | None:
-        async with self._limit:
-            left = None if self._until is None else max(0.0, self._until - time.monotonic())
-            try:
-                async with asyncio.timeout(left):
-                    return Response.of(await self._tried(lambda: model_run.item(row)))
-            except NetworkError:
-                raise
-            except Exception as error:
-                if left is None or not isinstance(error, TimeoutError):  # or time is up
-                    self._note(model_run.member.name, error)
-                return None
-
-    async def _tried(self, call: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401
-        """The result of a call, tried again with longer and longer pauses."""
-        for attempt in range(self._settings.retries):
-            try:
-                return await call()
-            except NetworkError:  # it responded, with something that no retry will change
-                raise
-            except Exception:
-                await asyncio.sleep(self._settings.backoff * 2**attempt)
-        return await call()
-
-    def _note(self, name: str, error: Exception) -> None:
-        """Keep why a model failed, and log the first of its errors."""
-        if name not in self.errors:
-            logger.warning("`%s` of a cascade failed: %s", name, one_line(error))
-        self.errors[name] = error
-
-
-async def _awaitable(value: Any) -> Any:  # noqa: ANN401
-    return value
-
-
-def one_line(error: Exception) -> str:
-    """Somebody else's error in one line."""
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def picked(inputs: Any, rows: Tensor) -> Any:  # noqa: ANN401 - whatever the inputs are

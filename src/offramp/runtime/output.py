@@ -10,11 +10,11 @@ import numpy as np
 
 from offramp.arrays import Array, all_finite, namespace, positions
 from offramp.runtime.ladder import PreparedPoint
+from offramp.thresholds.rule import SURE
 
 # Answers `[n, K]`, exits `[n]` and scores `[n]` -> `[n]`, the probability that each is right.
 ConfidenceFunction: TypeAlias = Callable[[Array, Array, Array], Array]
 
-DOUBT = 0.5  # below it an answer is more probably wrong than right
 DIGITS = 6  # of confidence and cost in a record
 
 OUTPUT_COLUMNS = {
@@ -147,7 +147,7 @@ class RunOutput:
 
         Such samples were stopped as hopeless; hand them to a person or to a larger model.
         """
-        return self.stopped & (self.confidence < DOUBT)
+        return self.stopped & (self.confidence < SURE)
 
     @property
     def failed(self) -> Array:

@@ -17,11 +17,12 @@ from offramp.networks.inputs import Inputs
 from offramp.networks.network import EarlyExitNetwork, check_has_exits
 from offramp.networks.state import State, batch_size, map_leaves
 from offramp.policy import Policy
+from offramp.replay import needed_heads
 from offramp.runtime.compiled import compiled
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.hold_budget import hold_window
 from offramp.runtime.inflight import HistoryBuffer, InFlightBatch
-from offramp.runtime.ladder import Ladder, PreparedPoint, open_exits
+from offramp.runtime.ladder import Ladder, PreparedPoint
 from offramp.runtime.output import ExitOutput
 from offramp.runtime.stats import Operation
 from offramp.scorers import History
@@ -304,7 +305,7 @@ def prepared_point(policy: Policy, reads_logits: Sequence[bool] = ()) -> Prepare
     return PreparedPoint(
         index=index,
         limits=tuple(limits),
-        needs_head=needed_heads(policy, open_exits(limits), reads_logits),
+        needs_head=heads_to_run(policy, policy.thresholds, reads_logits),
         keeps_logits=keeps,
         keeps_answers=keeps and type(policy.answer) is not CurrentExit,
         costs=tuple(policy.cost_shares.tolist()),
@@ -320,18 +321,20 @@ def val_samples(policy: Policy) -> int:
     return samples[-1] if samples else 1
 
 
-def needed_heads(
-    policy: Policy, is_open: Sequence[bool], reads_logits: Sequence[bool]
+def heads_to_run(
+    policy: Policy, thresholds: Tensor, reads_logits: Sequence[bool] = ()
 ) -> tuple[bool, ...]:
-    """Whether each head `[M]` has to run: its exit is open, or something later reads it."""
-    last = len(is_open) - 1
-    # Heads run up to the last exit at which something reads earlier ones: the very last exit for
-    # an answer, and the last open one before it for a scorer.
-    readers = [i for i in range(last) if is_open[i] and policy.scorer.reads_history]
-    readers += [i for i, reads in enumerate(reads_logits) if reads]
-    readers += [last] if policy.answer.reads_history else []
-    until = max(readers, default=0)
-    return tuple(is_open[i] or i < until for i in range(last + 1))
+    """Whether each head `[M]` has to run: its exit is open, or something later reads it.
+
+    Args:
+        policy: Whose answer and scorer may read earlier exits.
+        thresholds: `[M]`; `+inf` where an exit is closed.
+        reads_logits: Which heads `[M]` read the logits before them.
+    """
+    readers = policy.scorer.reads_history, policy.answer.reads_history
+    (needed,) = needed_heads(thresholds[None], *readers).tolist()
+    last_reader = max((i for i, reads in enumerate(reads_logits) if reads), default=0)
+    return tuple(is_needed or i < last_reader for i, is_needed in enumerate(needed))
 
 
 def near_threshold(scores: Tensor, thresholds: Tensor, tolerance: float = TOLERANCE) -> Tensor:

@@ -15,6 +15,7 @@ from offramp.runtime.runner import ladder_of, selected
 from offramp.runtime.stats import Operation
 from offramp.serving.requests import ItemParser, Query, ReadItem, is_answered
 from offramp.serving.workers import Worker
+from offramp.thresholds.rule import SURE
 
 
 class CascadeWorker(Worker):
@@ -70,7 +71,7 @@ class CascadeWorker(Worker):
             "id": query.id,
             "answer": found.answer,
             "confidence": confidence,
-            "likely_wrong": confidence is not None and confidence < 0.5,
+            "likely_wrong": confidence is not None and confidence < SURE,
             "exit": self._policy.exits.index(found.stage),
             "member": found.member,
             "cost": found.cost / self._policy.reference_cost,

@@ -7,6 +7,9 @@ import numpy as np
 from offramp.arrays import Array, is_floating, namespace
 from offramp.errors import LedgerError
 
+SURE = 0.5
+"""A sample that stops with a lower confidence stops as hopeless: its answer is probably wrong."""
+
 
 def stops(scores: Array, threshold: Array) -> Array:
     """Whether to stop: the score reaches the threshold. A NaN score never stops.
