@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 import time
 from collections.abc import (
     AsyncIterator,
@@ -266,33 +267,25 @@ class Cascade:
 
     def _costs(self, table: list[list[Response | None]]) -> Costs | BatchTimes:
         """Of every stage and item; a call's own cost counts before the model's."""
-        stages: list[float] = []
-        heads: list[float | None] = []
-        for member in self.members:
-            known = member.costs
-            stages += [0.0] * member.stages if known is None else known.stages.tolist()
-            heads += [None] * member.stages if known is None else known.heads.tolist()
-        own = [[None if each is None else each.cost for each in row] for row in table]
-        for number, cost in enumerate(heads):
-            if cost is None and any(row[number] is None for row in own):
-                raise LedgerError(
-                    f"what `{self.stage_names[number]}` costs is not known: give Member(..., "
-                    "cost=...), return a cost with each answer, or time all models with "
-                    "cascade.measure(inputs)"
-                )
-        last = self.members[-1].stages  # which starts afresh, whatever was run before
-        plain = [cost or 0.0 for cost in heads]
-        if all(cost is None for row in own for cost in row):
-            reference = sum(stages[-last:]) + plain[-1]
-            times = self._batch_times(reference)
-            return times or Costs(stages, plain, reference, self.unit, self._starts)
-        paid = torch.tensor(
-            [[k if c is None else c for c, k in zip(row, plain, strict=True)] for row in own],
-            dtype=torch.float64,
+        parts = [_stages_and_heads(member) for member in self.members]
+        stages, heads = map(torch.cat, zip(*parts, strict=True))  # [M]
+        own = torch.tensor(
+            [[_own_cost(each) for each in row] for row in table], dtype=torch.float64
         )
-        before = torch.tensor(stages, dtype=torch.float64).expand(paid.shape)
-        alone = before[:, -last:].sum(dim=1) + paid[:, -1]
-        return Costs(before, paid, alone, self.unit, self._starts)
+        paid = torch.where(own.isnan(), heads, own)  # [N, M]
+        for name, costs in zip(self.stage_names, paid.T, strict=True):
+            if costs.isnan().any():
+                raise LedgerError(
+                    f"what `{name}` costs is not known: give Member(..., cost=...), return a cost "
+                    "with each answer, or time all models with cascade.measure(inputs)"
+                )
+        # The last model starts afresh, whatever was run before.
+        alone = stages[-self.members[-1].stages :].sum() + paid[:, -1]
+        if own.isnan().all():
+            reference = float(alone[0])
+            times = self._batch_times(reference)
+            return times or Costs(stages, heads, reference, self.unit, self._starts)
+        return Costs(stages.expand(paid.shape), paid, alone, self.unit, self._starts)
 
     def _batch_times(self, reference: float) -> BatchTimes | None:
         """Of every stage as batches shrink, if that is known of all models."""
@@ -324,6 +317,19 @@ def _inputs_and_labels(data: Any) -> tuple[Any, Any]:  # noqa: ANN401
     if isinstance(inputs[0], Tensor):
         return torch.stack(inputs), torch.as_tensor(labels)
     return inputs, labels
+
+
+def _stages_and_heads(member: Member) -> tuple[Tensor, Tensor]:
+    """What its stages and heads cost, each `[M]`; NaN for heads whose costs are not known."""
+    if member.costs is not None:
+        return member.costs.stages, member.costs.heads
+    nothing = torch.zeros(member.stages, dtype=torch.float64)
+    return nothing, nothing + torch.nan
+
+
+def _own_cost(response: Response | None) -> float:
+    """What a call itself has stated; NaN where it has not."""
+    return math.nan if response is None or response.cost is None else response.cost
 
 
 def _all_logits(table: list[list[Response | None]]) -> bool:

@@ -140,9 +140,10 @@ class Member:
         for each in timed:
             take_turns([[each]], watch, least=rounds + 1)
         best = np.array([each.best for each in timed])  # [S, stages]
-        curves = torch.stack([seconds_left(sizes, each.tolist(), samples) for each in best.T])
-        # One item is all of its batch or nothing of it: seconds are proportional.
-        curves = curves if samples > 1 else torch.from_numpy(best.T)
+        if samples == 1:  # which stays or leaves: no batch shrinks
+            curves = torch.from_numpy(best.T)
+        else:
+            curves = torch.stack([seconds_left(sizes, each.tolist(), samples) for each in best.T])
         reference = float(curves[:, -1].sum())
         self._set_costs(BatchTimes(curves, torch.zeros_like(curves), reference))
 
