@@ -147,6 +147,15 @@ def test_a_predictor_adds_what_the_runner_says_and_keeps_the_rest(places):
     assert found["failed"].nonzero()[0].tolist() == [3] and found["prediction"][3] == -1
 
 
+def test_an_export_answers_columns_as_its_runner_does(exported):
+    made = exported("conv")
+    inputs = made.world.inputs(9)
+    expected = made.fresh()(inputs)
+    found = PolicyPredictor(Model(made.folder))({"image": inputs.numpy()})
+    assert found["exit"].tolist() == expected.exits.tolist()
+    assert found["prediction"].tolist() == expected.predictions.tolist()
+
+
 def test_inputs_can_be_left_out(places):
     predict = PolicyPredictor(places, keep_inputs=False)
     found = predict({"id": np.arange(2), "image": pixels(2).numpy()})
