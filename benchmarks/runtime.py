@@ -45,9 +45,9 @@ from offramp.networks.heads import LinearHead, Pool
 from offramp.onnx.modules import answer_and_score
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
-from offramp.runtime.inflight import InFlightBatch
 from offramp.runtime.ladder import PreparedPoint
 from offramp.runtime.runner import prepared_point
+from offramp.runtime.shrinking_batch import ShrinkingBatch
 from offramp.thresholds.rule import stops
 
 NETWORKS = ("resnet34", "msdnet", "vit-tiny")
@@ -251,16 +251,16 @@ def profiled(runner: Runner) -> Iterator[dict[str, float]]:
 
         return run
 
-    stages, heads, take = runner._stages, runner._heads, InFlightBatch.take
+    stages, heads, take = runner._stages, runner._heads, ShrinkingBatch.take
     runner._stages = [watched("stages", stage) for stage in stages]
     runner._heads = [watched("heads", head) for head in heads]
     runner._decide = watched("decisions", runner._decide)  # type: ignore[method-assign]
-    InFlightBatch.take = watched("shrinking", take)  # type: ignore[method-assign]
+    ShrinkingBatch.take = watched("shrinking", take)  # type: ignore[method-assign]
     try:
         yield spent
     finally:
         runner._stages, runner._heads = stages, heads
-        InFlightBatch.take = take  # type: ignore[method-assign]
+        ShrinkingBatch.take = take  # type: ignore[method-assign]
         del runner._decide
 
 

@@ -466,7 +466,7 @@ def broken(batch):
         (
             lambda: Cascade([Member(quick, Costs((1,), (0,), unit="seconds")), careful]),
             ConfigError,
-            "costs of `quick` are seconds, and those of the cascade relative: say Cascade",
+            "costs of `quick` are in seconds, and the cascade counts in relative: say Cascade",
         ),
         (lambda: Cascade([quick, careful], unit="macs"), ConfigError, "multiply-accumulates of"),
         (

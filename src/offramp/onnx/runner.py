@@ -22,7 +22,6 @@ from offramp.networks.state import State, leaf_at
 from offramp.onnx.manifest import SO_FAR, GraphFile, Manifest, Segment, names
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.hold_budget import hold_window
-from offramp.runtime.inflight import InFlightBatch
 from offramp.runtime.ladder import Ladder, PreparedPoint
 from offramp.runtime.output import (
     ConfidenceFunction,
@@ -31,6 +30,7 @@ from offramp.runtime.output import (
     RunOutput,
     as_tensor,
 )
+from offramp.runtime.shrinking_batch import ShrinkingBatch
 from offramp.runtime.stats import Operation
 
 Array = npt.NDArray[Any]
@@ -186,8 +186,8 @@ class OnnxRunner(StagedRunner):
         return dict(zip(self._first_names, leaves, strict=True))
 
     def _advance(
-        self, point: PreparedPoint, exit_index: int, batch: InFlightBatch
-    ) -> InFlightBatch:
+        self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch
+    ) -> ShrinkingBatch:
         """Run all stages up to the next exit, and that exit, with the first of them."""
         opened = self._segments.get(exit_index)
         if opened is None:
@@ -204,18 +204,18 @@ class OnnxRunner(StagedRunner):
             if kept is not None:
                 kept[:, exit_index : end + 1] = part
         state = dict(zip(opened.following, outputs, strict=False))
-        return InFlightBatch(batch.rows, state, history, output)
+        return ShrinkingBatch(batch.rows, state, history, output)
 
-    def _exit(self, exit_index: int, batch: InFlightBatch, score: bool) -> ExitOutput:
+    def _exit(self, exit_index: int, batch: ShrinkingBatch, score: bool) -> ExitOutput:
         """What the graph that has just run returned at its exit."""
         assert batch.output is not None, "only open exits are asked"
         return batch.output
 
-    def _can_answer(self, batch: InFlightBatch) -> bool:
+    def _can_answer(self, batch: ShrinkingBatch) -> bool:
         return batch.output is not None
 
     def _force(
-        self, point: PreparedPoint, exit_index: int, batch: InFlightBatch, buffer: OutputBuffer
+        self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch, buffer: OutputBuffer
     ) -> None:
         """Answer at the exit that the last graph has reached: closed exits are not there."""
         ends = (segment.exit_index for segment in self.manifest.segments)

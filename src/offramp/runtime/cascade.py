@@ -89,8 +89,8 @@ class Cascade:
             known = "relative" if member.costs is None else member.costs.unit
             if known not in ("relative", unit):
                 raise ConfigError(
-                    f"the costs of `{member.name}` are {known}, and those of the cascade {unit}: "
-                    f"say Cascade(..., unit={known!r}), and state all costs in it"
+                    f"the costs of `{member.name}` are in {known}, and the cascade counts in "
+                    f"{unit}: say Cascade(..., unit={known!r}), and state all costs in it"
                 )
 
     @property
@@ -343,7 +343,7 @@ def _logits(response: Response | None) -> Tensor | None:
 
 
 def _features(table: list[list[Response | None]]) -> Any:  # noqa: ANN401
-    """`[N, M, F]`, or None where there are none; those of a failed call are zero."""
+    """`[N, M, F]`, or None where there are none; zero where a call has failed."""
     widths = {len(each.features) for row in table for each in row if each is not None}
     if widths == {0}:
         return None

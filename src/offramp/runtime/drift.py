@@ -1,4 +1,4 @@
-"""Whether the exits of a stream still are those of val: alarms that may be looked at any time."""
+"""Whether a stream still takes the exits that val took: alarms that may be read at any time."""
 
 from collections.abc import Sequence
 

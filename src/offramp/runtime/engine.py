@@ -13,9 +13,14 @@ from offramp.arrays import Array, namespace, positions
 from offramp.errors import MemoryLimitError
 from offramp.networks.inputs import Inputs
 from offramp.networks.state import State, batch_size, join_key, take
-from offramp.runtime.inflight import HistoryBuffer, InFlightBatch, finite_samples, join_batches
 from offramp.runtime.ladder import PreparedPoint
 from offramp.runtime.output import ConfidenceFunction, ExitOutput, OutputBuffer, RunOutput
+from offramp.runtime.shrinking_batch import (
+    HistoryBuffer,
+    ShrinkingBatch,
+    finite_samples,
+    join_batches,
+)
 from offramp.runtime.stats import Operation, RunStats
 from offramp.thresholds.rule import stops
 
@@ -92,7 +97,7 @@ class StagedRunner(ABC):
 
     def _enter(
         self, point: PreparedPoint, state: State, samples: int, first_row: int
-    ) -> InFlightBatch | None:
+    ) -> ShrinkingBatch | None:
         """All samples before the first stage, except those with NaN or infinite inputs."""
         rows = _rows(self.library, first_row, samples)
         finite = finite_samples(state)
@@ -101,11 +106,11 @@ class StagedRunner(ABC):
         if not samples:
             return None
         history = HistoryBuffer.empty(point, samples, self.num_classes, self.library)
-        return InFlightBatch(rows, self._trim(state), history)
+        return ShrinkingBatch(rows, self._trim(state), history)
 
     def _run_stage(
-        self, point: PreparedPoint, exit_index: int, batch: InFlightBatch, write: Write
-    ) -> InFlightBatch | None:
+        self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch, write: Write
+    ) -> ShrinkingBatch | None:
         """Run one stage, write the answers of the samples that stop, and return the others.
 
         Returns None where all have stopped.
@@ -137,7 +142,7 @@ class StagedRunner(ABC):
         return staying.with_state(self._trim(staying.state))
 
     def _force(
-        self, point: PreparedPoint, exit_index: int, batch: InFlightBatch, buffer: OutputBuffer
+        self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch, buffer: OutputBuffer
     ) -> None:
         """Answer all remaining samples at the exit they have reached."""
         output = self._exit(exit_index, batch, score=point.is_open[exit_index])
@@ -224,18 +229,18 @@ class StagedRunner(ABC):
     def _begin(self, x: Any) -> State:  # noqa: ANN401
         """Check a batch, and turn it into the state that the first stage takes."""
 
-    def _can_answer(self, batch: InFlightBatch) -> bool:
+    def _can_answer(self, batch: ShrinkingBatch) -> bool:
         """Whether a batch can be answered where it is, when a deadline has passed."""
         return True
 
     @abstractmethod
     def _advance(
-        self, point: PreparedPoint, exit_index: int, batch: InFlightBatch
-    ) -> InFlightBatch:
+        self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch
+    ) -> ShrinkingBatch:
         """Run one stage on all samples of a batch."""
 
     @abstractmethod
-    def _exit(self, exit_index: int, batch: InFlightBatch, score: bool) -> ExitOutput:
+    def _exit(self, exit_index: int, batch: ShrinkingBatch, score: bool) -> ExitOutput:
         """What the exit after a stage returns, with stop scores if they are wanted."""
 
     @abstractmethod
@@ -262,7 +267,7 @@ class _Stream:
         self._point = point = runner.operation.point
         self._window = window
         self._full = 1  # samples: as many as in the largest input batch so far
-        self._queues: list[list[InFlightBatch]] = [[] for _ in point.costs]
+        self._queues: list[list[ShrinkingBatch]] = [[] for _ in point.costs]
         self._outputs = _OutputQueue()
 
     def run(self, batches: Iterable[Any]) -> Iterator[tuple[PreparedPoint, OutputBuffer]]:
@@ -315,11 +320,11 @@ class _Stream:
             if remaining is not None:
                 self._queues[exit_index + 1].append(remaining)
 
-    def _merged(self, batches: Sequence[InFlightBatch]) -> list[InFlightBatch]:
+    def _merged(self, batches: Sequence[ShrinkingBatch]) -> list[ShrinkingBatch]:
         """As few batches as possible."""
         if len(batches) < 2:
             return list(batches)
-        groups: dict[str, list[tuple[InFlightBatch, State]]] = {}
+        groups: dict[str, list[tuple[ShrinkingBatch, State]]] = {}
         states = self._runner._align([batch.state for batch in batches])
         for batch, state in zip(batches, states, strict=True):
             groups.setdefault(repr(join_key(state)), []).append((batch, state))

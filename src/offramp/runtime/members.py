@@ -40,7 +40,7 @@ class Member:
         cost: Of one item, this model alone, in the unit of the cascade; `Costs` for an
             `EarlyExitNetwork`. None where a call states it, or where it is counted or measured.
         name: For reports and messages; that of the model by default.
-        prepare: From the inputs of the cascade to those of the model, such as another size.
+        prepare: Makes the model's inputs from the inputs of the cascade, such as another size.
     """
 
     model: Any
@@ -101,7 +101,7 @@ class Member:
         return fingerprint(self.model) if isinstance(self.model, nn.Module) else self.name
 
     def count(self, inputs: Any = None) -> None:  # noqa: ANN401 - as the cascade takes them
-        """Count its multiply-accumulates; those of a plain module on a batch of inputs.
+        """Count its multiply-accumulates; a plain module is run on a batch of inputs for that.
 
         Raises:
             ConfigError: That is not possible for what this model is.

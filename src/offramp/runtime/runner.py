@@ -21,9 +21,9 @@ from offramp.replay import needed_heads
 from offramp.runtime.compiled import compiled
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.hold_budget import hold_window
-from offramp.runtime.inflight import HistoryBuffer, InFlightBatch
 from offramp.runtime.ladder import Ladder, PreparedPoint
 from offramp.runtime.output import ExitOutput
+from offramp.runtime.shrinking_batch import HistoryBuffer, ShrinkingBatch
 from offramp.runtime.stats import Operation
 from offramp.scorers import History
 from offramp.thresholds.rule import exits_taken, rounded_up
@@ -195,11 +195,11 @@ class Runner(StagedRunner):
         return _inference_mode_in(self.device, self.precision)
 
     def _advance(
-        self, point: PreparedPoint, exit_index: int, batch: InFlightBatch
-    ) -> InFlightBatch:
+        self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch
+    ) -> ShrinkingBatch:
         return batch.with_state(self._stages[exit_index](batch.state))
 
-    def _exit(self, exit_index: int, batch: InFlightBatch, score: bool) -> ExitOutput:
+    def _exit(self, exit_index: int, batch: ShrinkingBatch, score: bool) -> ExitOutput:
         history = batch.history
         before = None
         if self._reads_logits[exit_index] and history.logits is not None:

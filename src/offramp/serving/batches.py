@@ -84,7 +84,7 @@ class Batcher:
                 if batch:
                     await self._answer_batch(batch)
         finally:
-            # In the same step as the last look at the queue: the next request starts another task.
+            # In the same step as the queue was found empty: the next request starts another task.
             self._working.discard(task)
 
     async def _gathered(self) -> list[_Waiting]:

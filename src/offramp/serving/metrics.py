@@ -31,7 +31,7 @@ GAUGES = {
         "livemax",
     ),
     "held_at_limit": (
-        "With a held budget: 1 if no operating point is cheap or dear enough",
+        "With a held budget: 1 if no operating point is cheap or expensive enough",
         "livemax",
     ),
 }
@@ -82,7 +82,7 @@ class RequestMetrics:
         if record is not None:
             self._exits(1, record["exit"])
             self._spent(record["cost"])
-            # The heads of early exits can make a sample dearer than the network without exits.
+            # With the heads of early exits, a sample may cost more than without exits.
             self._saved(max(0.0, 1 - record["cost"]))
             self._doubted(int(record["likely_wrong"]))
 

@@ -138,7 +138,7 @@ class RayInstruments:
 def app(arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - a ray.serve.Application
     """Build the application, for `serve run` and for Ray's configuration file.
 
-    The arguments are those of `Model.of_run` and the fields of `AppConfig`, by name. `POST
+    The arguments are the arguments of `Model.of_run` and the fields of `AppConfig`, by name. `POST
     /predict` and `GET /health` are the routes of `offramp serve`; the metrics are among Ray's own.
     See docs/clusters.md.
     """

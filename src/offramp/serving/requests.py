@@ -42,7 +42,7 @@ class Query:
     """One sample to answer."""
 
     id: str | int | None  # the client's name for it, returned with the answer
-    # without a batch dimension: `pixels` (uint8), `inputs`, those of a text, or an `item`
+    # without a batch dimension: `pixels` (uint8), `inputs`, the arrays of a text, or an `item`
     arrays: dict[str, Any]
 
 
@@ -144,7 +144,7 @@ class RequestParser:
         """Uint8 `[3, S, S]` of a PNG or JPEG."""
         if self.images is None:
             raise HTTPException(
-                415, "this network does not take images, or was not told how they are read"
+                415, "this network does not take images, or does not know how they are read"
             )
         self._check_size(encoded)
         pixels = self.images.decode(encoded)

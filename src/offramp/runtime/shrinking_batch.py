@@ -15,9 +15,9 @@ from offramp.runtime.output import ExitOutput
 class HistoryBuffer:
     """Logits and answers of the exits so far, as far as anything reads them."""
 
-    # `[n, M, K]`, filled up to the current exit; None if nothing looks back
+    # `[n, M, K]`, filled up to the current exit; None if nothing reads earlier exits
     logits: Array | None = None
-    # the same for the answers; None if nothing looks back, or if they are the logits
+    # the same for the answers; None if nothing reads them, or if they are the logits
     answers: Array | None = None
 
     @classmethod
@@ -43,7 +43,7 @@ class HistoryBuffer:
 
 
 @dataclass(eq=False, slots=True)  # made once per exit: a frozen one takes three times as long
-class InFlightBatch:
+class ShrinkingBatch:
     """n samples between two stages; never changed."""
 
     rows: Array  # `[n]` int64, the rows of the output that their answers go to
@@ -54,18 +54,18 @@ class InFlightBatch:
     def __len__(self) -> int:
         return int(self.rows.shape[0])  # faster than len
 
-    def take(self, index: Array) -> "InFlightBatch":
+    def take(self, index: Array) -> "ShrinkingBatch":
         """Keep some of the samples: the tensors really become smaller."""
         output = None if self.output is None else self.output.take(index)
         state = take(self.state, index)
-        return InFlightBatch(self.rows[index], state, self.history.take(index), output)
+        return ShrinkingBatch(self.rows[index], state, self.history.take(index), output)
 
-    def with_state(self, state: State) -> "InFlightBatch":
+    def with_state(self, state: State) -> "ShrinkingBatch":
         """The same samples with another state."""
-        return InFlightBatch(self.rows, state, self.history)
+        return ShrinkingBatch(self.rows, state, self.history)
 
 
-def join_batches(batches: Sequence[InFlightBatch], states: Sequence[State]) -> InFlightBatch:
+def join_batches(batches: Sequence[ShrinkingBatch], states: Sequence[State]) -> ShrinkingBatch:
     """Merge batches that have reached the same stage, given their states in one layout."""
     if len(batches) == 1:
         return batches[0].with_state(states[0])
@@ -74,7 +74,7 @@ def join_batches(batches: Sequence[InFlightBatch], states: Sequence[State]) -> I
         _concatenated([batch.history.answers for batch in batches]),
     )
     rows = _concatenated([batch.rows for batch in batches])
-    return InFlightBatch(rows, join(states), history)
+    return ShrinkingBatch(rows, join(states), history)
 
 
 def _concatenated(parts: Sequence[Array | None]) -> Array | None:
