@@ -99,35 +99,4 @@ __all__ = [
     "zoo",
 ]
 
-import_when_asked(
-    __name__,
-    {
-        "Answer": "answers",
-        "Cascade": "runtime",
-        "Corrector": "scorers",
-        "Costs": "costs",
-        "Guarantee": "guarantees",
-        "Ledger": "ledger",
-        "MaxProbability": "scorers",
-        "Method": "methods",
-        "OfframpError": "errors",
-        "OnnxRunner": "onnx",
-        "Policy": "policy",
-        "Runner": "runtime",
-        "Scorer": "scorers",
-        "TemperatureScaling": "answers",
-        "TrainConfig": "training",
-        "advise": "advice",
-        "attach": "networks",
-        "auto": "advice",
-        "build": "networks",
-        "certify": "guarantees",
-        "compare": "evaluation",
-        "evaluate": "evaluation",
-        "export": "onnx",
-        "profile": "timing.profile",
-        "record": "record",
-        "run": "studies",
-        "train": "training",
-    },
-)
+import_when_asked(__name__)

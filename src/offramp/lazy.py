@@ -4,6 +4,7 @@ torch takes seconds and 180 MB. The command line answers `--help`, Tab and most 
 it, and what `export` wrote is served without it.
 """
 
+import ast
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -13,16 +14,17 @@ from typing import Any
 
 
 class LazyPackage(ModuleType):
-    """A package that knows in which of its modules each public name is."""
+    """A package that knows which module each of its public names is imported from."""
 
     _homes: Mapping[str, str]
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        home = self._homes.get(name, name)
-        if home.startswith("_") or find_spec(f"{self.__name__}.{home}") is None:
+        if name in self._homes:
+            found = getattr(import_module(self._homes[name]), name)
+        elif name.startswith("_") or find_spec(f"{self.__name__}.{name}") is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        module = import_module(f"{self.__name__}.{home}")
-        found = getattr(module, name) if name in self._homes else module
+        else:
+            found = import_module(f"{self.__name__}.{name}")
         super().__setattr__(name, found)
         return found
 
@@ -35,8 +37,23 @@ class LazyPackage(ModuleType):
         return sorted({*super().__dir__(), *self._homes})
 
 
-def import_when_asked(package: str, homes: Mapping[str, str]) -> None:
-    """Make a package lazy: `homes` says for each public name which of its modules has it."""
-    module = sys.modules[package]
-    module.__dict__["_homes"] = homes
+def import_when_asked(package: str) -> None:
+    """Make a package lazy: names are imported as it states for type checkers.
+
+    The package has its imports under `if TYPE_CHECKING:`, and this reads them from its source.
+    """
+    module: Any = sys.modules[package]
+    source: str = module.__spec__.loader.get_source(package)
+    stated = (
+        each
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If)
+        for each in block.body
+    )
+    module.__dict__["_homes"] = {
+        alias.name: each.module
+        for each in stated
+        if isinstance(each, ast.ImportFrom) and each.module and each.module != package
+        for alias in each.names
+    }
     module.__class__ = LazyPackage

@@ -30,21 +30,4 @@ __all__ = [
     "mixture",
 ]
 
-import_when_asked(
-    __name__,
-    {
-        "Augmentation": "augmentation",
-        "Data": "splits",
-        "Difficulty": "digits",
-        "DigitsData": "digits",
-        "ImageData": "images",
-        "Mixture": "mixture",
-        "MixtureData": "mixture",
-        "Normalization": "decoding",
-        "Splits": "splits",
-        "TextData": "text",
-        "cluttered_digits": "digits",
-        "load": "load",
-        "mixture": "mixture",
-    },
-)
+import_when_asked(__name__)

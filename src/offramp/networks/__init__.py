@@ -50,31 +50,4 @@ __all__ = [
     "take",
 ]
 
-import_when_asked(
-    __name__,
-    {
-        "CascadeHead": "heads",
-        "EarlyExitNetwork": "network",
-        "Head": "heads",
-        "ImageInput": "inputs",
-        "Inputs": "inputs",
-        "Layout": "layout",
-        "LinearHead": "heads",
-        "MLPHead": "heads",
-        "Pool": "heads",
-        "SeparableHead": "heads",
-        "Shared": "state",
-        "State": "state",
-        "TensorInput": "inputs",
-        "TextInput": "inputs",
-        "TwoConvHead": "heads",
-        "Unit": "layout",
-        "attach": "attach",
-        "build": "build",
-        "build_for_data": "build",
-        "chain": "chain",
-        "count_macs": "macs",
-        "register_builder": "backbones",
-        "take": "state",
-    },
-)
+import_when_asked(__name__)

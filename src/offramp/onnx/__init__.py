@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["OnnxRunner", "export"]
 
-import_when_asked(
-    __name__,
-    {
-        "OnnxRunner": "runner",
-        "export": "export",
-    },
-)
+import_when_asked(__name__)

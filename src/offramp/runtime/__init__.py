@@ -26,17 +26,4 @@ __all__ = [
     "near_threshold",
 ]
 
-import_when_asked(
-    __name__,
-    {
-        "Cascade": "cascade",
-        "CascadeAnswer": "cascade_run",
-        "HeldBudget": "hold_budget",
-        "Member": "members",
-        "RunOutput": "output",
-        "RunStats": "stats",
-        "Runner": "runner",
-        "Response": "responses",
-        "near_threshold": "runner",
-    },
-)
+import_when_asked(__name__)

@@ -24,16 +24,4 @@ __all__ = [
     "serve",
 ]
 
-import_when_asked(
-    __name__,
-    {
-        "AppConfig": "config",
-        "ImageReader": "images",
-        "Model": "model",
-        "PolicyPredictor": "columns",
-        "ServeConfig": "config",
-        "app": "application",
-        "predict_dataset": "ray",
-        "serve": "server",
-    },
-)
+import_when_asked(__name__)

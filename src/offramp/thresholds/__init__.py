@@ -30,13 +30,4 @@ __all__ = [
     "stops",
 ]
 
-import_when_asked(
-    __name__,
-    {
-        "OperatingPoints": "points",
-        "exits_taken": "rule",
-        "geometric": "geometric",
-        "rounded_up": "rule",
-        "stops": "rule",
-    },
-)
+import_when_asked(__name__)

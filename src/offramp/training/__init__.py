@@ -36,21 +36,4 @@ __all__ = [
     "train",
 ]
 
-import_when_asked(
-    __name__,
-    {
-        "Distillation": "objectives",
-        "GradientEquilibrium": "objectives",
-        "Joint": "objectives",
-        "LastExit": "objectives",
-        "Objective": "objectives",
-        "Phase": "objectives",
-        "Recipe": "config",
-        "Teacher": "teacher",
-        "TrainConfig": "config",
-        "TrainHistory": "history",
-        "ZeroTimeWaste": "objectives",
-        "exit_losses": "objectives",
-        "train": "train",
-    },
-)
+import_when_asked(__name__)
