@@ -179,7 +179,7 @@ def cascade(quick: bool) -> None:
     calibrated = Method(
         "calibrated", "Calibrated, one threshold", Calibrated(), thresholds="shared"
     )
-    names = ["baseline:smooth", calibrated, "pairs", "eefp-logistic", "break-even-no-ensemble"]
+    names = ["baseline:smooth", calibrated, "eefp-logistic", "break-even-no-ensemble"]
     table = offramp.compare(
         held_out,
         val,
@@ -203,7 +203,7 @@ def cascade(quick: bool) -> None:
             for name, ledger in {"val": val, "held_out and val": train, "test": test}.items()
         ],
     )
-    rivals = ["calibrated", "pairs", "baseline:smooth"]
+    rivals = ["calibrated", "baseline:smooth"]
     rows = [[f"over {table[name].label}", *against(table, test, "auto", name)] for name in rivals]
     mixed = [table["auto"].differences["pair-mix"][f"accuracy@{budget:g}"] for budget in BUDGETS]
     rows.append(["over the mix of pairs, chosen on held_out and val", *map(points, mixed)])

@@ -169,7 +169,6 @@ METHODS = Names(
         "break-even": "offramp.methods:BREAK_EVEN",
         "break-even-no-ensemble": "offramp.methods:BREAK_EVEN_NO_ENSEMBLE",
         "auto": "offramp.advice.auto:AUTO",
-        "pairs": "offramp.evaluation.pairs:PAIRS",
     },
     group="offramp.methods",
     paper=("pcee", "eenet", "gates", "stacking", "eefp-stacking", "beyond"),

@@ -286,7 +286,7 @@ def test_certify_saves_a_policy_with_its_guarantee(here, folder, tmp_path):
     assert found.returncode == 0, found.stderr
     assert "mean regret at most 0.4, with confidence 0.9" in found.stdout
     assert Policy.load(tmp_path / "p").guarantee in " ".join(found.stdout.split())
-    assert_refused(here(*wanted[:3], "pairs", "--epsilon", 0.4), "'pairs' is several")
+    assert_refused(here(*wanted[:3], "auto", "--epsilon", 0.4), "'auto' is several")
 
 
 def test_certify_takes_answers_of_which_each_way_to_stop_has_its_guarantee(here, tmp_path):

@@ -1,4 +1,4 @@
-"""What cascades of two models reach: the best of them, and mixes of all."""
+"""What mixes of cascades of two models reach."""
 
 import json
 from itertools import combinations
@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import linprog
 
 from offramp import Costs, Ledger, compare
-from offramp.evaluation.pairs import Pairs, pair_envelope
+from offramp.evaluation.pairs import pair_envelope
 from offramp.evaluation.references import references
 from offramp.evaluation.results import Comparison
 from offramp.report.tables import comparison_tables, tidy_csv
@@ -134,17 +134,3 @@ def test_networks_with_exits_are_no_cascades(splits):
     assert table.references.pair_mixes == []
     assert "pair-mix" not in table["baseline"].differences
     assert "pair-mix" not in tidy_csv(table)
-
-
-def test_the_best_pair_on_val_is_taken_at_each_budget(splits):
-    costs = Costs.of_members([1.0, 2.0, 3.0, 6.0, 10.0], "dollars")
-    parts = {name: ledger.with_costs(costs) for name, ledger in splits.items()}
-    (plan,) = Pairs().plans(parts["held_out"], parts["val"], [0.3, 1.0], seeds=1)
-    for budget, policy in plan.items():
-        assert len(policy.exits) == 2
-        assert policy.points.budgets[policy.selected] <= budget
-        assert f"stages {policy.exits[0]} and {policy.exits[1]}" in plan.why[budget]
-    table = compare(**parts, methods=["pairs"], budgets=[0.3, 1.0], resamples=10)
-    replay = plan[1.0].replay(parts["test"])
-    assert np.isclose(table["pairs"].accuracy(1.0), replay.curve.at(1.0).accuracy)
-    assert table["pairs"].settings["chosen"] == {"0.3": "pairs", "1": "pairs"}

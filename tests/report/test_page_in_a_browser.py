@@ -1,6 +1,7 @@
 """The page in headless Chromium, opened from disk: what is seen is what was measured."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -310,7 +311,16 @@ def answers(chromium, tmp_path_factory):
     ledger = Ledger.from_answers(
         confidence=1 / (1 + np.exp(-odds)), correct=found, costs=[1, 2, 3, 4], split="all"
     )
-    table = compare(*ledger.partition(), ["eefp-logistic", "pairs"], [0.5], 1, resamples=5)
+
+    class TwoStages(Method):
+        """The first stage and the last, whatever lies between them."""
+
+        def plans(self, held_out, val, budgets, seeds, fits=None):
+            kept = (each.keep_exits([0, 3]) for each in (held_out, val))
+            return [replace(p, exits=[0, 3]) for p in super().plans(*kept, budgets, seeds)]
+
+    methods = ["eefp-logistic", TwoStages("two", "Two stages")]
+    table = compare(*ledger.partition(), methods, [0.5], 1, resamples=5)
     folder = tmp_path_factory.mktemp("answers")
     path = write_page(folder / "report.html", "Answers", [Section("One", table)], {})
     page = chromium.new_page()
@@ -341,7 +351,7 @@ def test_of_answers_the_page_tells_who_was_sure_and_who_gave_up(answers):
 
 def test_stages_that_a_method_leaves_out_are_shown_as_closed(answers):
     page, table = answers
-    policy = table.plans["pairs"][0][0.5]
+    policy = table.plans["two"][0][0.5]
     rows = page.locator('[data-table="points"] tbody tr')
     assert rows.count() == 4
     for number in range(4):

@@ -231,7 +231,7 @@ def certify_command(
     """
     if epsilon is None and budget is None:
         raise ConfigError("give --epsilon, --budget or both: what is to be guaranteed?")
-    if method in (*GROUPS, "auto", "pairs"):
+    if method in (*GROUPS, "auto"):
         raise ConfigError(f"--method takes one answer and scorer, and {method!r} is several")
     check_fresh(folder, "policy", force)
     from offramp import report

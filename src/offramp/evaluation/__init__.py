@@ -3,7 +3,7 @@
 from offramp.evaluation.bootstrap import Interval
 from offramp.evaluation.compare import compare
 from offramp.evaluation.outcome import Outcome, evaluate
-from offramp.evaluation.pairs import PairEnvelope, PairMix, Pairs, pair_envelope
+from offramp.evaluation.pairs import PairEnvelope, PairMix, pair_envelope
 from offramp.evaluation.references import References, references
 from offramp.evaluation.results import Comparison
 
@@ -13,7 +13,6 @@ __all__ = [
     "Outcome",
     "PairEnvelope",
     "PairMix",
-    "Pairs",
     "References",
     "compare",
     "evaluate",

@@ -1,16 +1,13 @@
 """Cascades of two models: what a longer cascade has to beat.
 
-Two models with a threshold on the confidence of the first are a point of cost and accuracy. The
-method `pairs` is the best such pair at each budget, a policy that can be run. Two such points can
-also be mixed at random: all that is reachable in this way, without a third model and without
-anything learned, lies below a concave curve (Bouchard 2026, arXiv 2605.06350, there without
-mixing), and comparisons of cascades show it as a reference.
+Two models with a threshold on the confidence of the first are a point of cost and accuracy, and two
+such points can be mixed at random. All that is reachable in this way, without a third model and
+without anything learned, lies below a concave curve (Bouchard 2026, arXiv 2605.06350, there without
+mixing). Comparisons of cascades show it as a reference.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,10 +15,8 @@ from torch import Tensor
 
 from offramp.answers import CurrentExit
 from offramp.ledger import Ledger
-from offramp.methods import Fits, Method, Plan
 from offramp.replay import accuracy_at, replay
 from offramp.scorers import MaxProbability
-from offramp.thresholds import OperatingPoints
 from offramp.thresholds.rule import stops
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -184,63 +179,3 @@ def _is_below(one: int, two: int, three: int, costs: Numbers, accuracies: Number
     """Whether the second of three points lies on or below the line through the others."""
     rise = (accuracies[three] - accuracies[one]) * (costs[two] - costs[one])
     return bool((accuracies[two] - accuracies[one]) * (costs[three] - costs[one]) <= rise)
-
-
-@dataclass(frozen=True)
-class Pairs(Method):
-    """Two stages and one threshold on the confidence, the best such pair on val for each budget.
-
-    Every cascade of two models, with all thresholds between them, is a curve of cost and accuracy;
-    this is their envelope. Its ends are single stages, where no sample goes on, or all do.
-
-    Example:
-        >>> from offramp import synthetic
-        >>> splits = synthetic.ledgers(seed=0, samples=300, exits=4)
-        >>> (plan,) = Pairs().plans(splits["held_out"], splits["val"], [0.5], seeds=1)
-        >>> len(plan[0.5].exits)
-        2
-    """
-
-    name: str = "pairs"
-    label: str = "Best pair of stages"
-    thresholds: str = "shared"
-
-    def describe(self) -> dict[str, Any]:
-        """As any method's; the plan says which pairs were chosen."""
-        return {**super().describe(), "stages": 2}
-
-    def plans(
-        self,
-        held_out: Ledger,
-        val: Ledger,
-        budgets: Sequence[float],
-        seeds: int,
-        fits: Fits | None = None,
-    ) -> list[Plan]:
-        """Choose a pair for each budget by the accuracy on val at that cost."""
-        found = {}
-        for pair in combinations(range(val.num_exits), 2):
-            kept = held_out.keep_exits(pair), val.keep_exits(pair)
-            (policy,) = self.policy().fit_seeds(kept[0], range(1))
-            found[pair] = policy.tune(kept[1], self.thresholds)
-        chosen, why = {}, {}
-        for budget in budgets:
-            rated = {pair: _accuracy(policy.points, budget) for pair, policy in found.items()}
-            best = max(rated, key=lambda pair: rated[pair])
-            points = found[best].points
-            chosen[budget] = found[best].at_point(points.nearest(budget))
-            why[budget] = f"stages {best[0]} and {best[1]}: {rated[best]:.2%} on val"
-        exits = list(range(val.num_exits))
-        plan = Plan(chosen, exits, dict.fromkeys(budgets, self.name))
-        return [replace(plan, why=why)]
-
-
-def _accuracy(points: OperatingPoints, budget: float) -> float:
-    """On val at a cost, by linear interpolation; nothing where a pair costs more."""
-    budgets, accuracies = points.budgets.numpy(), points.accuracies.numpy()
-    if budget < budgets[0] - 1e-9:
-        return -1.0
-    return float(np.interp(budget, budgets, accuracies))
-
-
-PAIRS = Pairs()
