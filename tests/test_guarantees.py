@@ -197,7 +197,7 @@ def test_losses_outside_the_unit_interval_are_refused():
         ({}, "what is to be guaranteed"),
         ({"epsilon": 0.0}, r"`epsilon` must lie in \(0, 1\], got 0"),
         ({"budget": 1.5}, r"`budget` must lie in \(0, 1\], got 1.5"),
-        ({"epsilon": 0.1, "delta": 1.0}, r"`delta` must lie in \(0, 1\), or be None, got 1"),
+        ({"epsilon": 0.1, "delta": 1.0}, r"`delta` must lie in \(0, 1\), got 1"),
         ({"epsilon": 0.1, "loss": "hinge"}, "must be one of regret, .*, got 'hinge'"),
         ({"epsilon": 0.1, "bound": "normal"}, "must be one of betting, hoeffding-bentkus"),
         ({"epsilon": 0.1, "budget": 0.5, "delta": None}, "`delta` must be given"),

@@ -6,19 +6,19 @@ from decimal import Decimal
 from math import e, log
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 import torch
 from torch import Tensor
 
+from offramp import check
 from offramp.errors import ConfigError, GuaranteeError, LedgerError, NotFittedError, SplitError
 from offramp.ledger import Ledger
+from offramp.metrics import Floats
 from offramp.policy import Policy
+from offramp.registry import LOSSES
 from offramp.replay import Replay
 from offramp.thresholds.points import bound_text
 from offramp.thresholds.rule import SURE
-
-Floats = npt.NDArray[np.float64]
 
 Bound = Callable[[Tensor, float], Tensor]
 """`(losses [N, P], delta) -> upper bounds [P]`."""
@@ -61,11 +61,11 @@ def p_value(totals: Floats, samples: int, epsilon: float | Floats) -> Floats:
 
 
 def betting(losses: Tensor, delta: float) -> Tensor:
-    """The bound of Waudby-Smith and Ramdas (2024): nobody gets rich betting on a true mean.
+    """The bound of Waudby-Smith and Ramdas (2024): betting on a true mean makes no gambler rich.
 
     Sample by sample, a gambler stakes a share of his wealth on losses below a mean. If that mean
     is true, his wealth exceeds 1 / delta with probability delta at most; means with which it did
-    are excluded. The stakes are those of Bates et al. (2021). They adapt to the variance, so
+    are excluded. Bates et al. (2021) state the stakes. They adapt to the variance, so
     that rare losses cost little.
 
     The samples are bet on in a random order that is always the same: a file may be sorted. Early
@@ -127,21 +127,16 @@ def _smallest(excluded: Callable[[Floats], Floats], count: int) -> Tensor:
 
 def _checked(losses: Tensor, delta: float) -> Floats:
     values: Floats = torch.as_tensor(losses, dtype=torch.float64).numpy()
-    if values.ndim != 2 or not len(values):
-        raise LedgerError(f"`losses` must have the shape [N, P], got {list(values.shape)}")
+    check.shape("losses", values, "N", "P", error=LedgerError)
     if not (values >= 0).all() or not (values <= 1).all():
         raise LedgerError(
             f"`losses` must lie in [0, 1], got {np.nanmin(values):g} to {np.nanmax(values):g}"
         )
-    if not 0 < delta < 1:
-        raise ConfigError(f"`delta` must lie in (0, 1), got {delta}")
+    check.within("delta", delta, 0, 1, ends="()")
     return values
 
 
 BOUNDS: dict[str, Bound] = {"betting": betting, "hoeffding-bentkus": hoeffding_bentkus}
-
-
-LOSSES = ("regret", "regret-sure", "regret-hopeless", "disagreement")
 
 
 @dataclass(frozen=True)
@@ -178,16 +173,11 @@ class Guarantee:
     def __post_init__(self) -> None:
         if self.epsilon is None and self.budget is None:
             raise ConfigError("give `epsilon`, `budget` or both: what is to be guaranteed?")
-        for name in ("epsilon", "budget"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= 1:
-                raise ConfigError(f"`{name}` must lie in (0, 1], got {value}")
-        if self.delta is not None and not 0 < self.delta < 1:
-            raise ConfigError(f"`delta` must lie in (0, 1), or be None, got {self.delta}")
-        if self.loss not in LOSSES:
-            raise ConfigError(f"`loss` must be one of {', '.join(LOSSES)}, got {self.loss!r}")
-        if self.bound not in BOUNDS:
-            raise ConfigError(f"`bound` must be one of {', '.join(BOUNDS)}, got {self.bound!r}")
+        for name, ends in (("epsilon", "(]"), ("budget", "(]"), ("delta", "()")):
+            if getattr(self, name) is not None:
+                check.within(name, getattr(self, name), 0, 1, ends=ends)
+        check.one_of("loss", self.loss, LOSSES)
+        check.one_of("bound", self.bound, BOUNDS)
         if self.delta is None and self.epsilon is not None and self.budget is not None:
             raise ConfigError(
                 "`delta` must be given to guarantee `epsilon` and `budget` together: two averages "
@@ -202,7 +192,7 @@ class Guarantee:
 
 
 def upper_bounds(losses: Tensor, guarantee: Guarantee) -> Tensor:
-    """What can be said of the mean losses `[N, P]` along a path from its safe end, float64 `[P]`.
+    """Upper bounds of the mean losses `[N, P]` along a path from its safe end, float64 `[P]`.
 
     The bounds never fall: a policy is certified only if all safer ones are.
 
@@ -271,8 +261,8 @@ class Certificate:
     def _loss(self) -> str:
         """In words."""
         kind, _, way = self.guarantee.loss.partition("-")
-        told = {"sure": " where it stopped as sure", "hopeless": " where it gave up as hopeless"}
-        return kind + told.get(way, "")
+        where = {"sure": " where it stopped as sure", "hopeless": " where it gave up as hopeless"}
+        return kind + where.get(way, "")
 
 
 def _sure(delta: float) -> str:
@@ -286,13 +276,14 @@ def _sure(delta: float) -> str:
 
 
 def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
-    """The cheapest operating point, or for a budget alone the dearest, that can be guaranteed.
+    """The operating point that costs least and can be guaranteed; for a budget alone, most.
 
     The policy's operating points are the path; it must be fixed without the certification
     sample, for instance by `policy.tune(held_out, "geometric", allow_split="held_out")`: geometric
     points end at the full network, which loses nothing against itself. For a loss, the points are
-    tested from the dearest on, for a budget from the cheapest on, and the last one before the
-    first failure is returned. The guarantee speaks of new samples like those of `val`.
+    tested from the most costly one on, for a budget from the cheapest one on, and the last point
+    before the first failure is returned. The guarantee holds for new samples that are drawn as
+    `val` was.
 
     Args:
         policy: Fitted and tuned, neither of them on samples of `val`.
@@ -313,28 +304,35 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
         >>> found.loss < found.loss_bound <= 0.05
         True
     """
-    if not isinstance(guarantee, Guarantee):
-        raise ConfigError(
-            "`guarantee` says what is to hold, such as offramp.Guarantee(epsilon=0.05), got "
-            f"{guarantee!r}"
-        )
+    expected = "what is to hold, such as offramp.Guarantee(epsilon=0.05)"
+    check.instance("guarantee", guarantee, Guarantee, expected)
     if not policy.is_tuned:
         raise NotFittedError(
             "this policy has no operating points to choose from; they must be fixed before val is "
             'seen: policy.tune(held_out, "geometric", allow_split="held_out")'
         )
     replay = policy.replay(val, "val")
-    _check_unseen(policy, val)
+    try:
+        policy.check_unseen(val, "certify")
+    except SplitError as error:
+        raise SplitError(
+            f"{error}: the operating points must be fixed without val, for instance by "
+            'policy.tune(held_out, "geometric", allow_split="held_out")'
+        ) from None
     exits = replay.exits_by_point.T.long()  # [N, P], cheapest first
     losses = _losses(replay, exits, guarantee.loss)
     # Shares of a reference that val has no part in: that of held_out, where samples differ.
     reference = policy.reference_cost
     costs = replay.costs_by_point.T * (val.reference_cost / reference)  # [N, P]
     # Samples of a group are not independent, and groups are: bounds are for means of groups.
-    losses, costs = (_by_group(values, replay.groups) for values in (losses, costs))
-    loss_bounds = _loss_bounds(losses, guarantee)
-    cost_bounds = _cost_bounds(costs, replay, guarantee, reference)
-    point = _choose(loss_bounds, cost_bounds, guarantee)
+    losses, costs = replay.by_group(losses), replay.by_group(costs)
+    point, loss_bounds, cost_bounds = len(policy.points) - 1, None, None
+    if guarantee.budget is not None:
+        cost_bounds = _cost_bounds(costs, replay, guarantee, reference)
+        point = _most_costly_within(cost_bounds, guarantee.budget)
+    if guarantee.epsilon is not None:
+        loss_bounds = upper_bounds(losses.flip(1), guarantee).flip(0)
+        point = _cheapest_within(loss_bounds, point, guarantee.epsilon, guarantee)
     chosen = policy.uncertified().at_point(point)
     chosen.record("certify", val)
     certificate = Certificate(
@@ -350,16 +348,6 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
     return certificate
 
 
-def _check_unseen(policy: Policy, val: Ledger) -> None:
-    try:
-        policy.check_unseen(val, "certify")
-    except SplitError as error:
-        raise SplitError(
-            f"{error}: the operating points must be fixed without val, for instance by "
-            'policy.tune(held_out, "geometric", allow_split="held_out")'
-        ) from None
-
-
 def _losses(replay: Replay, exits: Tensor, kind: str) -> Tensor:
     """`[N, P]` float64, 0 or 1: what is lost against the full network."""
     early, full = replay.predictions.gather(1, exits), replay.network_predictions[:, -1:]
@@ -370,14 +358,6 @@ def _losses(replay: Replay, exits: Tensor, kind: str) -> Tensor:
         sure = replay.confidences.gather(1, exits) >= SURE
         lost &= sure if kind == "regret-sure" else ~sure
     return lost.double()
-
-
-def _by_group(values: Tensor, groups: Tensor | None) -> Tensor:
-    """Means `[G, P]` of the samples of each group, from values `[N, P]`."""
-    if groups is None:
-        return values
-    sums = torch.zeros(int(groups.max()) + 1, values.shape[1], dtype=torch.float64)
-    return sums.index_add_(0, groups, values) / torch.bincount(groups)[:, None]
 
 
 def _possible(replay: Replay, guarantee: Guarantee, reference: float) -> tuple[float, float]:
@@ -394,19 +374,8 @@ def _possible(replay: Replay, guarantee: Guarantee, reference: float) -> tuple[f
     return 0.0, guarantee.largest_cost / reference
 
 
-def _loss_bounds(losses: Tensor, guarantee: Guarantee) -> Tensor | None:
-    """`[P]`, cheapest first; the safe end is the dearest."""
-    if guarantee.epsilon is None:
-        return None
-    return upper_bounds(losses.flip(1), guarantee).flip(0)
-
-
-def _cost_bounds(
-    costs: Tensor, replay: Replay, guarantee: Guarantee, reference: float
-) -> Tensor | None:
+def _cost_bounds(costs: Tensor, replay: Replay, guarantee: Guarantee, reference: float) -> Tensor:
     """`[P]`, cheapest first, which is the safe end."""
-    if guarantee.budget is None:
-        return None
     least, most = _possible(replay, guarantee, reference)
     if float(costs.max()) > most + 1e-9:
         raise ConfigError(
@@ -416,28 +385,25 @@ def _cost_bounds(
     return least + upper_bounds((costs - least) / (most - least), guarantee) * (most - least)
 
 
-def _choose(loss_bounds: Tensor | None, cost_bounds: Tensor | None, wanted: Guarantee) -> int:
-    """The number of the point to return, cheapest first."""
-    dearest = None
-    if cost_bounds is not None:
-        assert wanted.budget is not None
-        dearest = certified(cost_bounds, wanted.budget) - 1
-        if dearest < 0:
-            raise GuaranteeError(
-                f"no operating point can be certified to cost at most {wanted.budget:g}; the "
-                f"smallest budget that could be certified is {bound_text(float(cost_bounds[0]))}"
-            )
-    if loss_bounds is None:
-        assert dearest is not None
-        return dearest
-    assert wanted.epsilon is not None
-    count = certified(loss_bounds.flip(0), wanted.epsilon)
-    point, last = len(loss_bounds) - count, len(loss_bounds) - 1 if dearest is None else dearest
+def _most_costly_within(bounds: Tensor, budget: float) -> int:
+    """The last point, cheapest first, that is certified to cost at most the budget."""
+    count = certified(bounds, budget)
+    if not count:
+        raise GuaranteeError(
+            f"no operating point can be certified to cost at most {budget:g}; the smallest budget "
+            f"that could be certified is {bound_text(float(bounds[0]))}"
+        )
+    return count - 1
+
+
+def _cheapest_within(bounds: Tensor, last: int, epsilon: float, wanted: Guarantee) -> int:
+    """The first point up to the last one that is certified to lose at most epsilon."""
+    point = len(bounds) - certified(bounds.flip(0), epsilon)
     if point > last:
         within = "" if wanted.budget is None else f" within a budget of {wanted.budget:g}"
         raise GuaranteeError(
             f"no operating point can be certified to have a mean {wanted.loss} of at most "
-            f"{wanted.epsilon:g}{within}; the smallest epsilon that could be certified is "
-            f"{bound_text(float(loss_bounds[last]))}: ask for that, or bring more samples"
+            f"{epsilon:g}{within}; the smallest epsilon that could be certified is "
+            f"{bound_text(float(bounds[last]))}: ask for that, or bring more samples"
         )
     return point

@@ -105,6 +105,17 @@ class Replay:
             parts[name] = None if known is None else known[index]
         return replace(self, price=self.price.take(index), **parts)
 
+    def by_group(self, values: Tensor) -> Tensor:
+        """The mean `[G, ...]` of every group, from values `[N, ...]`; these where there are none.
+
+        Samples of a group are not independent, and groups are.
+        """
+        if self.groups is None:
+            return values
+        counts = torch.bincount(self.groups)
+        sums = torch.zeros(len(counts), *values.shape[1:], dtype=torch.float64)
+        return sums.index_add_(0, self.groups, values) / counts[:, None]
+
     @cached_property
     def correct(self) -> Tensor:
         """A bool `[N, M]`: whether each exit's answer is right."""

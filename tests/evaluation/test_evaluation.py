@@ -423,5 +423,5 @@ def test_scores_that_are_no_tensor_are_named(splits):
 
 
 def test_near_thresholds_are_suggested(splits):
-    with pytest.raises(ConfigError, match="after the colon.* did you mean `smooth`"):
+    with pytest.raises(ConfigError, match=r"after the colon.* did you mean `smooth`"):
         compare(**splits, methods=["baseline:smoth"])

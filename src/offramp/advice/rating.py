@@ -169,15 +169,7 @@ def hits_on(replay: Replay, thresholds: str, budgets: Sequence[float]) -> Hits:
         points = tune_points(val, 0.0, thresholds, POINTS)
         tuned = replace(replay.take(fold), thresholds=points.thresholds)
         hits[fold.numpy()] = hits_at(tuned, budgets)
-    return hits if replay.groups is None else _by_group(hits, replay.groups)
-
-
-def _by_group(hits: Hits, groups: Tensor) -> Hits:
-    """Means of groups `[U, B]`: samples of one group are no independent witnesses."""
-    counts = torch.bincount(groups).double()
-    sums = torch.zeros(len(counts), hits.shape[1], dtype=torch.float64)
-    sums.index_add_(0, groups, torch.from_numpy(hits))
-    found: Hits = (sums / counts[:, None]).numpy()
+    found: Hits = replay.by_group(torch.from_numpy(hits)).numpy()
     return found
 
 

@@ -1,9 +1,9 @@
 """Cascades of two models: what a longer cascade has to beat.
 
-Two models with a threshold on the confidence of the first are a point of cost and accuracy, and two
-such points can be mixed at random. All that is reachable in this way, without a third model and
-without anything learned, lies below a concave curve (Bouchard 2026, arXiv 2605.06350, there without
-mixing). Comparisons of cascades show it as a reference.
+Two models with a threshold on the confidence of the first are a point of cost and accuracy, and
+two such points can be mixed at random. All that is reachable in this way, without a third model
+and without anything learned, lies below a concave curve (Bouchard 2026, arXiv 2605.06350, there
+without mixing). Comparisons of cascades show it as a reference.
 """
 
 from collections.abc import Sequence
