@@ -35,8 +35,8 @@ import atexit, json, os, sys
 heavy = ("torch", "numpy", "scipy", "sklearn", "safetensors", "matplotlib", "transformers")
 atexit.register(lambda: print(json.dumps([m for m in heavy if m in sys.modules]), file=sys.stderr))
 sys.argv = ["offramp", *json.loads(sys.argv[1])]
-import offramp_command
-offramp_command.main()
+from offramp.__main__ import main
+main()
 """
 
 

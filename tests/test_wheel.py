@@ -99,15 +99,12 @@ def assert_source_tree_was_not_opened(elsewhere):
 def test_the_wheel_holds_what_is_used_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     for needed in (
-        *("offramp/py.typed", "offramp_command.py", "offramp/studies/demo.toml"),
+        *("offramp/py.typed", "offramp/studies/demo.toml"),
         *("offramp/zoo_data/", "offramp/report/assets/"),
     ):
         assert any(name.startswith(needed) for name in names), needed
     tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {
-        "offramp",
-        "offramp_command.py",
-    }
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"offramp"}
     modules = {path.relative_to(ROOT / "src").as_posix() for path in ROOT.glob("src/**/*.py")}
     assert modules <= set(names)
 

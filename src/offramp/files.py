@@ -34,7 +34,7 @@ KINDS = ("ledger", "policy", "network", "export", "profile")
 
 CHECKED_BYTES = 1 << 30
 """Up to this size, tensors are compared with their checksum whenever they are loaded (about 0.6 s
-per GiB); larger ones stay memory-mapped and unread, and `verify` compares them."""
+per GiB); larger ones stay memory-mapped and unread, and `offramp inspect` compares them."""
 
 
 @contextmanager

@@ -83,7 +83,8 @@ def expected(places, inputs):
 
 
 def test_predicting_a_split_gives_what_the_runner_says(places, tmp_path):
-    call(f"predict {places}/network {places}/policy --data x --limit 20 --out {tmp_path}/o.jsonl")
+    text = f"predict {places}/network {places}/policy --data mixture --limit 20"
+    call(f"{text} --out {tmp_path}/o.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
     wanted = expected(places, SPLITS["test"].batch(torch.arange(20))[0])
     assert [row["class"] for row in rows] == wanted.predictions.tolist()
@@ -109,7 +110,7 @@ def folder(tmp_path):
 
 
 def test_predicting_a_folder_of_images_prints_csv(places, folder):
-    result = call(f"predict {places}/network {places}/policy {folder} --data x")
+    result = call(f"predict {places}/network {places}/policy {folder} --data mixture")
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert [row["input"][-5:] for row in rows] == ["0.png", "1.png", "2.png", "3.png"]
     wanted = expected(places, SPLITS["test"].batch(torch.arange(2))[0])
@@ -123,7 +124,7 @@ def test_predicting_a_folder_of_images_prints_csv(places, folder):
 
 
 def test_a_command_that_answers_nothing_fails(places, folder):
-    text = f"predict {places}/network {places}/policy {folder}/3.png --data x"
+    text = f"predict {places}/network {places}/policy {folder}/3.png --data mixture"
     result = CliRunner().invoke(app, text.split())
     assert result.exit_code == 1 and "no answer for 1 of 1" in result.stderr
 
@@ -160,9 +161,9 @@ def test_the_bare_network_of_a_run_remembers_its_data_too(places, folder):
 
 
 def test_a_budget_can_be_given(places):
-    result = call(f"predict {places}/network {places}/untold --data x --budget 0.95")
+    result = call(f"predict {places}/network {places}/untold --data mixture --budget 0.95")
     dear = [float(row["cost"]) for row in csv.DictReader(io.StringIO(result.stdout))]
-    result = call(f"predict {places}/network {places}/untold --data x --budget 0.4")
+    result = call(f"predict {places}/network {places}/untold --data mixture --budget 0.4")
     cheap = [float(row["cost"]) for row in csv.DictReader(io.StringIO(result.stdout))]
     assert len(dear) == 60 and sum(cheap) < 0.7 * sum(dear)
 
@@ -171,7 +172,7 @@ def test_bench_races_what_a_user_could_run(places, tmp_path):
     text = (
         f"bench {places}/network {places}/policy --runtimes torch --batch-sizes 2,4 --seconds 0.1"
     )
-    result = call(f"{text} --data x --rival {places}/network --out {tmp_path}/bench")
+    result = call(f"{text} --data mixture --rival {places}/network --out {tmp_path}/bench")
     for name in ("with exits", "without exits", "exit 0 alone", "network", "promised"):
         assert name in result.stdout
     assert "Times and accuracies are those of" in " ".join(result.stdout.split())
@@ -187,7 +188,7 @@ def test_bench_races_what_a_user_could_run(places, tmp_path):
 
 
 def test_a_profile_of_a_machine_at_other_work_says_so(places, tmp_path, monkeypatch):
-    made = f"profile {places}/network --batch-sizes 1 --seconds 0 --data x --out {tmp_path}"
+    made = f"profile {places}/network --batch-sizes 1 --seconds 0 --data mixture --out {tmp_path}"
     monkeypatch.setattr(predict_bench, "DISTURBED", 1e9)
     assert "measure again" not in call(f"{made}/calm").stderr
     monkeypatch.setattr(predict_bench, "DISTURBED", -1)
@@ -196,7 +197,7 @@ def test_a_profile_of_a_machine_at_other_work_says_so(places, tmp_path, monkeypa
 
 def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
     folder = tmp_path / "profile"
-    call(f"profile {places}/network --batch-sizes 1,4 --seconds 0 --data x --out {folder}")
+    call(f"profile {places}/network --batch-sizes 1,4 --seconds 0 --data mixture --out {folder}")
     shown = call(f"inspect {folder}").stdout
     assert "look 0" in shown and "looking back" in shown
     ledgers = tmp_path / "ledgers"
@@ -216,28 +217,32 @@ def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
     [
         ("predict {p}/network {p}/policy", ConfigError, "give image files, a folder of images"),
         (
-            "predict {p}/network {p}/untold --data x",
+            "predict {p}/network {p}/untold --data mixture",
             ConfigError,
             "operating point yet: give --budget$",
         ),
-        ("bench {p}/network {p}/untold --data x", ConfigError, "yet: give --budgets$"),
-        ("predict {p}/policy {p}/policy --data x", FileFormatError, "it holds a policy"),
+        ("bench {p}/network {p}/untold --data mixture", ConfigError, "yet: give --budgets$"),
+        ("predict {p}/policy {p}/policy --data mixture", FileFormatError, "it holds a policy"),
         (
-            "predict {p}/network {p}/network --data x",
+            "predict {p}/network {p}/network --data mixture",
             FileFormatError,
-            "is no policy but a network",
+            "no policy at .*; it holds a network",
         ),
-        ("predict {p}/network {p}/polcy --data x", FileFormatError, "did you mean .*policy"),
-        ("predict {p}/network {p}/policy --data x --split no", ConfigError, "--split must be one"),
+        ("predict {p}/network {p}/polcy --data mixture", FileFormatError, "did you mean .*policy"),
+        (
+            "predict {p}/network {p}/policy --data mixture --split no",
+            ConfigError,
+            "--split must be one",
+        ),
         ("predict {p}/network {p}/policy {p}/nowhere", DataError, "no file or folder"),
         ("predict {p}/network {p}/policy {p}/network", DataError, "has no images"),
         (
-            "predict {p}/network {p}/policy --data x --out a.txt",
+            "predict {p}/network {p}/policy --data mixture --out a.txt",
             ConfigError,
             r"in .csv or .jsonl",
         ),
         (
-            "predict {p}/network {p}/policy --data x --batch-size 0",
+            "predict {p}/network {p}/policy --data mixture --batch-size 0",
             ConfigError,
             "at least 1",
         ),
@@ -260,7 +265,6 @@ def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
         ("bench {p}/other {p}/policy", OriginError, "record this network and fit"),
         ("bench {p}/fewer {p}/policy", NetworkError, "policy is for 4 exits and 3 classes"),
         ("predict {p}/gray {p}/graypolicy {p}/x.png", NetworkError, "takes square RGB images"),
-        ("predict {p}/network {p}/policy --data x --precision half", ConfigError, "must be auto"),
     ],
 )
 def test_mistakes_are_named(places, text, error, message):
@@ -294,7 +298,7 @@ def test_nothing_is_left_behind_when_predicting_fails(places, tmp_path, monkeypa
 
     monkeypatch.setattr(offramp.Runner, "stream", fail)
     with pytest.raises(MemoryLimitError):
-        call(f"predict {places}/network {places}/policy --data x --out {tmp_path}/o.csv")
+        call(f"predict {places}/network {places}/policy --data mixture --out {tmp_path}/o.csv")
     assert list(tmp_path.iterdir()) == []
 
 

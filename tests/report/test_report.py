@@ -239,6 +239,24 @@ def test_a_network_on_a_backbone_of_ones_own_is_described_without_it(tmp_path):
     assert exits.columns == ["exit", "after", "head"]
 
 
+def test_of_any_other_folder_everything_below_is_listed_and_compared_with_its_checksum(
+    splits, tmp_path
+):
+    for name in ("a", "b"):
+        splits["val"].save(tmp_path / "run" / name)
+    (contents,) = report.inspect(tmp_path)
+    assert [[cell.text for cell in row][:3] for row in contents.rows] == [
+        ["run/a", "ledger", "1"],
+        ["run/b", "ledger", "1"],
+    ]
+    facts = report.inspect(tmp_path / "run" / "a")[0].markdown()
+    assert "| files | 1 of " in facts and "1 compared with their checksums" in facts
+    (tensors,) = (tmp_path / "run" / "b").glob("*.safetensors")
+    tensors.write_bytes(bytes(tensors.stat().st_size))
+    with pytest.raises(FileFormatError, match=f"{tensors} is damaged"):
+        report.inspect(tmp_path)
+
+
 def test_inspecting_nothing_says_what_was_looked_for(tmp_path):
     with pytest.raises(FileFormatError, match="holds no ledger, policy or network"):
         report.inspect(tmp_path)

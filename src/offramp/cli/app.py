@@ -1,40 +1,34 @@
 """The command line: each command parses its options and makes one public call."""
 
 import os
+import shlex
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from offramp import __version__
-from offramp.cli.console import err, out
+from offramp.cli.compare import advise_command, compare_command
+from offramp.cli.console import err, note, out
 from offramp.cli.demo import demo_command
 from offramp.cli.doctor import doctor_command, welcome
 from offramp.cli.export_serve import export_command, serve_command
-from offramp.cli.fit_compare import (
-    advise_command,
-    auto_command,
-    certify_command,
-    compare_command,
-    fit_command,
-)
-from offramp.cli.inspect_report import inspect_command, report_command, verify_command
-from offramp.cli.plugins import PASSED_ON, plugin_commands
+from offramp.cli.fit import auto_command, certify_command, fit_command
+from offramp.cli.inspect_report import inspect_command, report_command
 from offramp.cli.predict_bench import bench_command, predict_command, profile_command
 from offramp.cli.run_study import run_command, studies_command, study_command
 from offramp.cli.settings import with_options
 from offramp.cli.train_record import chain_command, record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
-from offramp.registry import METHODS
-
-HELP = {"help_option_names": ["-h", "--help"]}
+from offramp.registry import COMMANDS, METHODS, paper_command
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
-    context_settings=HELP,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Early-exit neural networks: decide when to stop, for a compute budget.\n\n"
     "Start with `offramp demo`, or give your own per-exit logits to `offramp compare`. "
     "`offramp doctor` says what is installed and what is missing, and "
@@ -72,7 +66,7 @@ def _options(
 
 for command in (
     *(compare_command, fit_command, auto_command, certify_command, advise_command),
-    *(inspect_command, verify_command),
+    inspect_command,
     *(train_command, chain_command, record_command, export_command, serve_command),
     predict_command,
     *(profile_command, bench_command),
@@ -81,7 +75,42 @@ for command in (
 ):
     name = command.__name__.removesuffix("_command")
     app.command(name)(with_options(name, command))
-for name, plugin in plugin_commands().items():
+
+
+def _of_package(name: str, package: str) -> Callable[[typer.Context], None]:
+    """A command of an installed package, which reads its arguments itself, `--help` as well.
+
+    It is registered as an entry point of `offramp.commands`: a function of a list of arguments.
+    The package is imported when the command is called.
+    """
+
+    def run(context: typer.Context) -> None:
+        main = COMMANDS.plugin(name)
+        assert callable(main), f"{package} registers {name!r}, which is no function"
+        main(context.args)
+
+    run.__doc__ = f"From the package {package}."
+    return run
+
+
+def _of_paper(name: str) -> Callable[[typer.Context], None]:
+    """A command of offramp-paper, where that is not installed."""
+
+    def run(context: typer.Context) -> None:
+        raise ConfigError(
+            f"offramp {name} comes with the package offramp-paper: {paper_command()}"
+        )
+
+    run.__doc__ = "From the package offramp-paper, which is not installed."
+    return run
+
+
+PASSED_ON: dict[str, Any] = {
+    "add_help_option": False,
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+}
+of_packages = {name: _of_package(name, package) for name, package in COMMANDS.plugins().items()}
+for name, plugin in {**{name: _of_paper(name) for name in COMMANDS.paper}, **of_packages}.items():
     app.command(name, **PASSED_ON)(with_options(name, plugin))
 
 
@@ -91,25 +120,20 @@ def main() -> None:
     # typer would turn Ctrl-C into a silent exit.
     signal.signal(signal.SIGINT, _interrupted)
     try:
-        _run(sys.argv[1:])
+        app(prog_name="offramp")
     except (OfframpError, OSError) as error:
-        err.print(f"offramp: {error}", style="red", soft_wrap=True)
+        note(f"offramp: {error}", style="red")
         sys.exit(2)
-
-
-def _run(arguments: list[str]) -> None:
-    if arguments[1:] in (["--help"], ["-h"]):
-        # The options before a command are not read: typer takes a third of the time for them.
-        known: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-        if arguments[0] in known:
-            known[arguments[0]].main(arguments[1:], f"offramp {arguments[0]}", **HELP)
-    app(arguments)
 
 
 def _interrupted(*_: object) -> None:
     # Straight to the descriptor: the signal may arrive in the middle of a write to stderr, and
     # Python's streams refuse a nested write.
-    text = "offramp: interrupted; all files written so far are complete, run it again to resume"
+    command = shlex.join(["offramp", *sys.argv[1:]])
+    text = (
+        "offramp: interrupted; all files written so far are complete, and the same command "
+        f"resumes:\n  {command}"
+    )
     os.write(2, f"\n{text}\n".encode())
     sys.exit(130)
 

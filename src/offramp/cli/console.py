@@ -21,7 +21,7 @@ from offramp.progress import console as err
 if TYPE_CHECKING:
     from offramp.report import ResultTable
 
-__all__ = ["configured", "err", "out"]
+__all__ = ["configured", "err", "note", "out"]
 
 logger = logging.getLogger("offramp")
 
@@ -42,7 +42,7 @@ class Results(Console):
     def show(self, table: "ResultTable") -> None:
         """Print a table, or gather its rows."""
         if self.gathered is None:
-            super().print(table.rich())
+            super().print(table.rich(), soft_wrap=False)
             return
         texts = [[cell.text for cell in row] for row in table.rows]
         content: dict[str, Any] = {"name": table.name, "title": table.title}
@@ -61,7 +61,12 @@ class Results(Console):
             self.gathered |= {name: plain(value) for name, value in values.items()}
 
 
-out = Results(width=None if sys.stdout.isatty() else WIDTH, **PLAIN)
+out = Results(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=True, **PLAIN)
+
+
+def note(text: str, style: str | None = None) -> None:
+    """One line on stderr."""
+    err.print(text, style=style, soft_wrap=True)
 
 
 @contextmanager

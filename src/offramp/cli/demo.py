@@ -32,4 +32,4 @@ def demo_command(
         out.show(comparison_tables(comparison)[0])  # all the others are in the report
         for sentence in verdicts(comparison):
             out.print(sentence)
-    out.print(f"report: {folder / 'report.html'}", soft_wrap=True)
+    out.print(f"report: {folder / 'report.html'}")

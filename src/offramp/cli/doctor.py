@@ -161,7 +161,7 @@ offramp --install-completion completes names with the Tab key."""
 
 def welcome() -> None:
     """Say what to do next."""
-    out.print(WELCOME, markup=True, soft_wrap=True)
+    out.print(WELCOME, markup=True)
 
 
 def doctor_command() -> None:
@@ -177,4 +177,4 @@ def doctor_command() -> None:
         for item in items:
             mark = Text("+", "green") if item.good else Text("-", "yellow")
             text = f" {item.name:{width}}  {item.text}"
-            out.print(Text.assemble("  ", mark, text), soft_wrap=True)
+            out.print(Text.assemble("  ", mark, text))

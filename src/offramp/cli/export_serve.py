@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from offramp.cli.console import err, out
+from offramp.cli.console import note, out
 from offramp.cli.options import Budget, DataOptions, NetworkPath, PolicyPath
 from offramp.cli.predict_bench import load_policy
 from offramp.cli.train_record import load_network
@@ -48,7 +48,7 @@ def export_command(
     notes = asdict(Reading.of_run(loaded.inputs, network))
     export(loaded, chosen, folder, points=points, full=full, notes=notes)
     graphs = len(list(folder.glob("*.onnx")))
-    out.print(f"{graphs} graphs and export.json written to {folder}/", highlight=False)
+    out.print(f"{graphs} graphs and export.json written to {folder}/")
 
 
 def serve_command(
@@ -109,14 +109,13 @@ def serve_command(
     where = model.check_place(config.device, config.precision)
 
     def ready(address: str) -> None:
-        text = f"serving on {where}, at {address}/predict; stop with Ctrl-C"
-        err.print(text, soft_wrap=True)
+        note(f"serving on {where}, at {address}/predict; stop with Ctrl-C")
 
     try:
         serve(replace(model, hold_budget=hold_budget), config, ready=ready)
     except KeyboardInterrupt:  # before anything was answered
         pass
     except ProcessError as error:  # not the user's mistake: a supervisor should start it again
-        err.print(f"offramp: {error}", style="red", soft_wrap=True)
+        note(f"offramp: {error}", style="red")
         raise typer.Exit(1) from None
-    err.print("stopped", highlight=False)
+    note("stopped")

@@ -1,10 +1,9 @@
-"""The commands `inspect`, `verify` and `report`."""
+"""The commands `inspect` and `report`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.filesize import decimal
 
 from offramp.cli.console import out
 from offramp.cli.options import there
@@ -16,47 +15,20 @@ def inspect_command(
         typer.Argument(
             metavar="PATH",
             callback=there,
-            help="A ledger, .npz file, policy, network, export or folder of ledgers.",
+            help="Ledger, .npz file, policy, network, export, or a folder with any of them.",
         ),
     ],
 ) -> None:
-    """Describe a ledger, policy, network or export: sizes, costs, accuracy per exit, origin."""
+    """Describe a ledger, policy, network or export: sizes, costs, accuracy per exit, origin.
+
+    Of any other folder, all of these below it are listed. Tensors and graphs are compared with
+    their checksums, those above 1 GiB by this command alone; a damaged file is an error. The JSON
+    next to them, which holds the checksums, has none itself.
+    """
     from offramp import report
 
     for table in report.inspect(path):
         out.show(table)
-
-
-def verify_command(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FOLDER...",
-            help="Ledgers, policies, networks, exports, runs or caches, or folders of them.",
-        ),
-    ],
-) -> None:
-    """Compare tensors and graphs with their checksums, and name those that are damaged.
-
-    The JSON beside them, which holds the checksums, has none itself. Whatever is loaded is
-    compared too, but for tensors above 1 GiB, which only this command reads as a whole. The exit
-    code is 1 if anything is damaged.
-    """
-    from offramp.report.inspect import verify
-
-    found = [file for folder in folders for file in verify(folder)]
-    damaged = [file for file in found if file.damage is not None]
-    unknown = [file for file in found if file.damage is None and not file.has_checksum]
-    for file in damaged:
-        out.print(f"DAMAGED  {file.damage}", soft_wrap=True)
-    for file in unknown:
-        out.print(f"unknown  {file.path} has no checksum; its size is right", soft_wrap=True)
-    out.give(damaged=[str(file.path) for file in damaged], files=len(found))
-    whole = len(found) - len(damaged) - len(unknown)
-    size = decimal(sum(file.size for file in found))
-    out.print(f"{whole} of {len(found)} tensor files and graphs are as written ({size} read)")
-    if damaged:
-        raise typer.Exit(1)
 
 
 def report_command(
@@ -89,4 +61,4 @@ def report_command(
         sections.append(Section(name.removesuffix("-comparison"), comparison))
         origins[str(folder)] = origin
     write_page(path, title, sections, origins)
-    out.print(f"written to {path}", soft_wrap=True)
+    out.print(f"written to {path}")

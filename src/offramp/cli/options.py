@@ -3,23 +3,27 @@
 Nothing here imports torch: help, completion and mistakes are answered without it.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offramp.cli.console import err
+from offramp.cli.console import note
 from offramp.cli.settings import completing, numbers, split_names
 from offramp.errors import ConfigError, FileFormatError
 from offramp.files import kind_of, near_path
+from offramp.machine import AutoPrecision
 from offramp.registry import (
     DATA_SETS,
     GROUPS,
     METHODS,
     RUNTIMES,
     STUDIES,
+    Names,
     check_methods,
+    or_known,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +36,6 @@ def complete_methods(incomplete: str) -> list[str]:
     return completing([*GROUPS, *METHODS.listed()])(incomplete)
 
 
-complete_data = completing(DATA_SETS)
 complete_studies = completing(STUDIES)
 
 
@@ -40,6 +43,20 @@ def named_methods(text: str) -> str:
     """Comma-separated methods, refused at once if one is unknown."""
     check_methods(split_names(text))
     return text
+
+
+def one_of(names: Names, text: str = "") -> Any:  # noqa: ANN401 - what typer makes of an option
+    """An option that takes one of these names: listed in the help, completed, and checked."""
+
+    def known(name: str | None) -> str | None:
+        if name is not None:
+            names.check(name)
+        return name
+
+    listed = f"One of {', '.join(names)}."
+    return typer.Option(
+        callback=known, autocompletion=completing(list(names)), help=f"{listed} {text}".strip()
+    )
 
 
 def share(budget: float | None) -> float | None:
@@ -59,17 +76,6 @@ def shares(text: str) -> str:
     return text
 
 
-def three_shares(text: str | None) -> str | None:
-    """Shares of held_out, val and test, refused at once if they cannot be."""
-    found = [] if text is None else numbers("--shares", text)
-    if text is not None and (len(found) != 3 or min(found) <= 0 or abs(sum(found) - 1) > 1e-9):
-        raise ConfigError(
-            "--shares are three positive numbers that sum to one, for held_out, val and test, "
-            f"such as 0.3,0.3,0.4, got {text!r}"
-        )
-    return text
-
-
 def there(path: Path | None) -> Path | None:
     """A path that must exist; else the error says what has a similar name."""
     if path is not None and not path.exists():
@@ -77,33 +83,16 @@ def there(path: Path | None) -> Path | None:
     return path
 
 
-def a_policy(path: Path | None) -> Path | None:
-    """The folder of a policy; else the error says what is there, or has a similar name."""
-    if path is None or kind_of(path) == "policy":
-        return path
-    there(path)
-    found = kind_of(path)
-    inside = [each for each in sorted(path.glob("*")) if kind_of(each) == "policy"]
-    hint = f"; did you mean {inside[0]}?" if inside else ""
-    raise FileFormatError(
-        f"{path} is no policy{f' but a {found}' if found else ''}: give the folder that `offramp "
-        f"fit` or policy.save wrote{hint}"
-    )
-
-
-def ledgers_there(path: Path) -> Path:
-    """A place of ledgers, with the error for one that has them below it."""
-    there(path)
-    if path.is_file() and path.suffix == ".npy":
-        raise FileFormatError(
-            f"{path} is a single array; logits, labels and costs belong into one .npz: "
-            "numpy.savez('logits.npz', logits=..., labels=..., costs=...)"
+def data_there(name: str | None) -> str | None:
+    """A data set that is known, or a folder, which may be in that of all data sets."""
+    root = os.environ.get("OFFRAMP_DATA")
+    places = [Path(name or ""), *([Path(root) / (name or "")] if root else [])]
+    if name is not None and name not in DATA_SETS and not any(map(Path.is_dir, places)):
+        raise ConfigError(
+            f"--data: there is no data set {name!r}{or_known(name, DATA_SETS)}; it is no folder "
+            f"either (looked at {' and '.join(map(str, places))})"
         )
-    if path.is_dir() and kind_of(path) is None:
-        from offramp.ledger.files import check_splits
-
-        check_splits(path, ("held_out", "val"))
-    return path
+    return name
 
 
 Device = Annotated[
@@ -114,17 +103,10 @@ Device = Annotated[
     ),
 ]
 Precision = Annotated[
-    str,
-    typer.Option(
-        help="Precision to run in: float32, bfloat16, float16, or auto, the fastest of the "
-        "device.",
-        autocompletion=completing(("auto", "float32", "bfloat16", "float16")),
-    ),
+    AutoPrecision,
+    typer.Option(help="Precision to run in; auto: the fastest of the device."),
 ]
-Workers = Annotated[
-    int,
-    typer.Option(min=0, help="Processes that read the data ahead; 0: the process that computes."),
-]
+Split = Annotated[str, typer.Option(help="Split of the data set.")]
 NetworkPath = Annotated[
     Path,
     typer.Argument(
@@ -132,7 +114,7 @@ NetworkPath = Annotated[
     ),
 ]
 PolicyPath = Annotated[
-    Path, typer.Argument(metavar="POLICY", callback=a_policy, help="Folder of a policy.")
+    Path, typer.Argument(metavar="POLICY", callback=there, help="Folder of a policy.")
 ]
 PolicyFolder = Annotated[Path, typer.Option("--out", help="Folder in which the policy is saved.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a policy that is there.")]
@@ -149,6 +131,22 @@ Budgets = Annotated[
         callback=shares, help="Comma-separated mean costs, as shares of the full network."
     ),
 ]
+Method = Annotated[
+    str,
+    typer.Option(
+        callback=named_methods,
+        autocompletion=complete_methods,
+        help=f"One of {', '.join(METHODS)}, or eefp-top-K and ccct-top-K for K classes.",
+    ),
+]
+Candidates = Annotated[
+    str,
+    typer.Option(
+        callback=named_methods,
+        autocompletion=complete_methods,
+        help="Comma-separated methods to choose from; the others have to beat the first.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -158,9 +156,10 @@ class DataOptions:
     data: Annotated[
         str | None,
         typer.Option(
-            autocompletion=complete_data,
-            help="Data set, whose normalisation and class names are used, too. Default: the data "
-            "set of the run.",
+            callback=data_there,
+            autocompletion=completing(DATA_SETS),
+            help=f"Data set: {', '.join(DATA_SETS)}; or a folder, see docs/data.md. Default: the "
+            "data set of the run.",
         ),
     ] = None
     domain: Annotated[
@@ -186,7 +185,7 @@ class LedgerOptions:
         Path,
         typer.Argument(
             metavar="PATH",
-            callback=ledgers_there,
+            callback=there,
             help="Folder with held_out, val and test (each a saved ledger, an .npz with logits "
             "[N, M, K], labels [N] if known, and cumulative costs [M], or answers without logits "
             "as .npz, .jsonl or .parquet), or a single such ledger, which is split into these "
@@ -208,7 +207,6 @@ class LedgerOptions:
     shares: Annotated[
         str | None,
         typer.Option(
-            callback=three_shares,
             help="Shares of held_out, val and test, for splitting a single ledger. Default: "
             "0.3,0.3,0.4.",
         ),
@@ -231,16 +229,18 @@ class LedgerOptions:
         splits: tuple[str, ...] = ("held_out", "val", "test")
         if not needs_test and not files.has_ledger(self.path, "test"):
             splits = splits[:2]
-        cut, given = files.Cut(), (self.shares, self.split_seed, self.stratify)
+        given: dict[str, Any] = {"seed": self.split_seed, "stratify": self.stratify}
         if self.shares is not None:
-            held_out, val, test = numbers("--shares", self.shares)
-            cut = cut._replace(shares=(held_out, val, test))
-        cut = cut._replace(seed=self.split_seed or 0, stratify=bool(self.stratify))
-        is_given = any(each is not None for each in given)
-        ledgers = files.load_ledgers(self.path, splits, cut=cut if is_given else None)
+            given["shares"] = numbers("--shares", self.shares)
+            if len(given["shares"]) != 3:
+                raise ConfigError(f"--shares must be three numbers, got {self.shares!r}")
+        given = {name: value for name, value in given.items() if value is not None}
+        cut = files.Cut(**given) if given else None
+        ledgers = files.load_ledgers(self.path, splits, cut=cut)
         if self.path.is_file() or kind_of(self.path) == "ledger":
             sizes = ", ".join(f"{len(ledger):,} {split}" for split, ledger in ledgers.items())
-            err.print(f"note: one ledger was split at random (seed {cut.seed}) into {sizes}")
+            seed = (cut or files.Cut()).seed
+            note(f"note: one ledger was split at random (seed {seed}) into {sizes}")
         return self._in_seconds(ledgers)
 
     def _in_seconds(self, ledgers: "dict[str, Ledger]") -> "dict[str, Ledger]":
@@ -253,10 +253,10 @@ class LedgerOptions:
 
         places = [self.profile / runtime for runtime in RUNTIMES]
         found = [place for place in places if kind_of(place) == "profile"]
-        if kind_of(self.profile) != "profile" and len(found) > 1:
+        if len(found) > 1:
             shown = " or ".join(map(str, found))
             raise ConfigError(
                 f"{self.profile} has profiles of two runtimes: give --profile {shown}"
             )
-        profile = Profile.load(found[0] if len(found) == 1 else self.profile)
+        profile = Profile.load(found[0] if found else self.profile)
         return {name: profile.timed(each, self.batch_size or 1) for name, each in ledgers.items()}

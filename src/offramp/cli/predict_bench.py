@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offramp.cli.console import err, out
+from offramp.cli.console import note, out
 from offramp.cli.options import (
     Budget,
     DataOptions,
@@ -18,7 +18,8 @@ from offramp.cli.options import (
     NetworkPath,
     PolicyPath,
     Precision,
-    a_policy,
+    Split,
+    there,
 )
 from offramp.cli.settings import split_names, whole_numbers
 from offramp.cli.train_record import load_network
@@ -48,7 +49,7 @@ def predict_command(
         list[Path] | None,
         typer.Argument(metavar="INPUT", help="Image files, or folders of them."),
     ] = None,
-    split: Annotated[str, typer.Option(help="Split of the data set.")] = "test",
+    split: Split = "test",
     limit: Annotated[int | None, typer.Option(help="Largest number of samples.")] = None,
     target: Annotated[
         Path | None,
@@ -100,19 +101,15 @@ def predict_command(
             write({"input": name, **record})
             if record["class"] is None:
                 failed.append(name)
-    _note(str(runner.stats))
+    note(str(runner.stats))
     if failed:
         shown = ", ".join(failed[:SHOWN]) + (", ..." if len(failed) > SHOWN else "")
-        _note(
+        note(
             f"note: no answer for {len(failed)} of {len(names)}, which cannot be decoded or have "
             f"NaN or infinite values: {shown}"
         )
     if failed and len(failed) == len(names):
         raise typer.Exit(1)
-
-
-def _note(text: str) -> None:
-    err.print(text, markup=False, highlight=False)
 
 
 def profile_command(
@@ -121,7 +118,7 @@ def profile_command(
     policy: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[POLICY]", callback=a_policy, help="Policy whose decisions are timed."
+            metavar="[POLICY]", callback=there, help="Policy whose decisions are timed."
         ),
     ] = None,
     runtimes: Annotated[str, typer.Option(help="Runtimes: torch, onnx, or torch,onnx.")] = "torch",
@@ -133,7 +130,7 @@ def profile_command(
         typer.Option(help="Threads of the runtimes. Default: as many as they use now."),
     ] = None,
     seconds: Annotated[float, typer.Option(help="Approximate time per runtime.")] = 20.0,
-    split: Annotated[str, typer.Option(help="Split of the data set.")] = "val",
+    split: Split = "val",
     folder: Annotated[Path, typer.Option("--out", help="Folder of the profile.")] = Path(
         "profile"
     ),
@@ -159,12 +156,12 @@ def profile_command(
         place = found.save(folder / name if len(names) > 1 else folder)
         out.show(profile_table(found))
         if max(found.spread) > DISTURBED:
-            _note(
+            note(
                 f"note: turns differ by {max(found.spread):.0%}, so other work disturbs this "
                 "machine, and promises may not hold: measure again when it is idle, or with more "
                 "--seconds"
             )
-        _note(f"saved in {place}/")
+        note(f"saved in {place}/")
 
 
 def bench_command(
@@ -172,7 +169,7 @@ def bench_command(
     policy: PolicyPath,
     data: DataOptions,
     config: BenchConfig,
-    split: Annotated[str, typer.Option(help="Split of the data set.")] = "test",
+    split: Split = "test",
     rival: Annotated[
         list[Path] | None,
         typer.Option(
@@ -205,9 +202,9 @@ def bench_command(
     out.show(bench_table(rows))
     if folder is not None:
         paths, missing = write_bench(rows, folder)
-        _note(f"written to {folder}/: {', '.join(path.name for path in paths)}")
+        note(f"written to {folder}/: {', '.join(path.name for path in paths)}")
         if missing is not None:
-            _note(f"note: {missing}")
+            note(f"note: {missing}")
 
 
 def _placed(network: Path, device: str) -> "EarlyExitNetwork":
@@ -216,7 +213,7 @@ def _placed(network: Path, device: str) -> "EarlyExitNetwork":
 
     keep_memory()
     place = find_device(device)
-    _note(f"running on {describe_device(place)}")
+    note(f"running on {describe_device(place)}")
     return load_network(network).to(place)
 
 
@@ -230,7 +227,7 @@ def _samples(
     import torch
 
     if source is None:
-        _note("note: noise as input; give --data for the exits of real samples")
+        note("note: noise as input; give --data for the exits of real samples")
         return made.example(min(max(sizes), SAMPLES)), None
     samples = _load_split(source, split)
     return samples.batch(torch.arange(min(len(samples), max(SAMPLES, *sizes))))
@@ -246,7 +243,7 @@ def _runner(
     keep_memory()
     place = find_device(device)
     chosen = to_precision(precision, place)
-    _note(f"running on {describe_device(place)}, {chosen}")
+    note(f"running on {describe_device(place)}, {chosen}")
     return Runner(network, policy, device=place, precision=chosen)
 
 

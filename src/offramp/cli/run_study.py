@@ -87,15 +87,15 @@ def studies_command(cache: CacheFolder = None) -> None:
 
     for study in list_studies(cache):
         out.print(study.name, style="bold")
-        out.print(f"  {study.about}", soft_wrap=True)
+        out.print(f"  {study.about}")
         for each in study.scales:
-            out.print(f"    {each.scale}: {each.needs} ({each.state})", soft_wrap=True)
+            out.print(f"    {each.scale}: {each.needs} ({each.state})")
     notes = (
         "offramp study NAME --scale small|paper runs one of them. Data are looked for below the "
         "folder in OFFRAMP_DATA. The paper scale needs GPUs and was not run: its configuration is "
         "tested up to the first training step."
     )
-    out.print(notes, soft_wrap=True)
+    out.print(notes)
 
 
 def _study_file(name: str) -> Path:
@@ -148,8 +148,8 @@ def _change(text: str) -> tuple[str, Any]:
 def _show_plan(steps: "list[PlannedStep]") -> None:
     for number, step in enumerate(steps, start=1):
         state = "done" if step.is_done else "to do"
-        out.print(f"{number:3}. {state:5}  {step.kind:10}  {step.title}", soft_wrap=True)
-        out.print(f"{'':12}{step.place}/: {step.writes}", soft_wrap=True)
+        out.print(f"{number:3}. {state:5}  {step.kind:10}  {step.title}")
+        out.print(f"{'':12}{step.place}/: {step.writes}")
     left = sum(not step.is_done for step in steps)
     out.print(f"{left} of {len(steps)} steps to do")
 
@@ -169,4 +169,4 @@ def _show(result: "RunResult") -> None:
             out.rule(name)
             for table in found:
                 out.show(table)
-    out.print(f"report: {result.report}", soft_wrap=True)
+    out.print(f"report: {result.report}")

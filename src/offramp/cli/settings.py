@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
 from types import UnionType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
@@ -98,6 +98,8 @@ def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]
 
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     vars(run)["__signature__"] = inspect.Signature(parameters)
+    # typer keeps the ends of lines in all paragraphs but the first
+    run.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")
     return run
 
 
@@ -124,20 +126,17 @@ def _option(field: Field[Any], owner: type) -> inspect.Parameter:
     """One field as an argument of which typer makes an option."""
     if get_origin(field.type) is Annotated:  # it says itself how it is written
         return _named(field.name, field.type, field.default)
-    kind = _kind(field)
+    kind: Any = _kind(field)
     default: Any = field.default
     if get_origin(kind) in _SEQUENCES:
-        default = ",".join(map(str, default)) or None
+        kind, default = str, ",".join(map(str, default)) or None
     elif _may_be_switched_off(field):
-        default = str(default)
-    is_choice, is_text = get_origin(kind) is Literal, isinstance(default, str)
+        kind, default = str, str(default)
     info = typer.Option(
         help=described(owner)[field.name].replace("[", r"\["),
-        autocompletion=completing(get_args(kind)) if is_choice else None,
         rich_help_panel=f"{owner.__name__}, as in Python",
     )
-    shown = str if is_text or get_origin(kind) is not None else kind
-    return _named(field.name, Annotated[shown | None, info], default)
+    return _named(field.name, Annotated[kind | None, info], default)
 
 
 def _read(field: Field[Any], value: Any) -> Any:  # noqa: ANN401 - as the option and the field are

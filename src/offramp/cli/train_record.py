@@ -1,12 +1,6 @@
 """The commands `train`, `chain` and `record`."""
 
 import inspect
-import os
-import shlex
-import signal
-import sys
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from offramp import check
-from offramp.cli.console import err, out
-from offramp.cli.options import DataOptions, Device, Precision, Workers, complete_data, there
+from offramp.cli.console import note, out
+from offramp.cli.options import DataOptions, Device, Precision, one_of, there
 from offramp.cli.settings import Given, completing, numbers, split_names
 from offramp.errors import ConfigError
 from offramp.files import kind_of
@@ -24,12 +18,10 @@ from offramp.registry import (
     ARCHITECTURES,
     AUGMENTATIONS,
     BUILDERS,
-    DATA_SETS,
     HEADS,
     OBJECTIVES,
     RECIPES,
     did_you_mean,
-    or_known,
 )
 from offramp.run_folder import RunFolder
 from offramp.training.config import Recipe, TrainConfig
@@ -98,22 +90,8 @@ class TeacherOptions:
         settings = {name: value for name, value in given.items() if value is not None}
         found = as_teacher(_training_ledger(self.teacher), samples, **settings)
         found.check(len(samples), network.num_classes)
-        share = f"{found.share:.0%} of each target"
-        err.print(f"learning from {self.teacher}, too: {share}", highlight=False)
+        note(f"learning from {self.teacher}, too: {found.share:.0%} of each target")
         return found
-
-
-@dataclass(frozen=True)
-class TrainingData(DataOptions):
-    """The data to train on."""
-
-    data: Annotated[
-        str,
-        typer.Option(
-            autocompletion=complete_data,
-            help=f"One of {', '.join(DATA_SETS)}; or a folder, see docs/data.md.",
-        ),
-    ]
 
 
 @dataclass(frozen=True)
@@ -135,16 +113,9 @@ class NetworkOptions:
             "blocks take, or comma-separated names of modules."
         ),
     ] = "every-block"
-    head: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=completing(HEADS),
-            help=f"One of {', '.join(HEADS)}. Default: what fits the network.",
-        ),
-    ] = None
+    head: Annotated[str | None, one_of(HEADS, "Default: what fits the network.")] = None
 
     def __post_init__(self) -> None:
-        _check_known("head", self.head, HEADS)
         if self.is_saved and (self.exits != "every-block" or self.head is not None):
             raise ConfigError("a saved network has its exits: leave --exits and --head out")
         # Asking the hub for a misspelt name would take long.
@@ -163,16 +134,19 @@ class NetworkOptions:
         """Whether it is a model of the hub or of a folder, as `attach` takes it."""
         return not self.is_saved and self.network not in BUILDERS
 
-    def source(self, given: TrainingData, sizes: tuple[int, ...]) -> "Source":
+    def source(self, given: DataOptions, sizes: tuple[int, ...]) -> "Source":
         """The data to train on, in the last of these sizes."""
         from offramp.data.source import Source
 
-        found, tokenizer = None, given.tokenizer
         if self.is_saved:
             found = given.source(Path(self.network))
-        elif self.is_pretrained:  # which has a tokenizer of its own
-            tokenizer = tokenizer or self.network
-        found = found or Source(given.data, given.domain, tokenizer)
+        elif given.data is not None:
+            own = self.network if self.is_pretrained else None  # the tokenizer of the model
+            found = Source(given.data, given.domain, given.tokenizer or own)
+        else:
+            found = None
+        if found is None:
+            raise ConfigError("give --data: what is the network to be trained on?")
         return replace(found, image_size=sizes[-1]) if sizes else found
 
     def loaded(self, is_resized: bool) -> "EarlyExitNetwork":
@@ -195,7 +169,7 @@ class NetworkOptions:
 
 
 def train_command(
-    data: TrainingData,
+    data: DataOptions,
     network: NetworkOptions,
     folder: Annotated[
         Path,
@@ -205,18 +179,14 @@ def train_command(
     settings: Annotated[Given, TrainConfig],
     recipe: Annotated[
         str,
-        typer.Option(
-            autocompletion=completing(list(RECIPES)),
-            help=f"Set of defaults, which other options override: {_RECIPES}. paper is for new "
-            "networks, and finetune for pretrained ones.",
+        one_of(
+            RECIPES,
+            f"Defaults, which other options override: {_RECIPES}. paper is for new networks, and "
+            "finetune for pretrained ones.",
         ),
     ] = "paper",
     objective: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=completing(OBJECTIVES),
-            help=f"One of {', '.join(OBJECTIVES)}. Default: the objective of the recipe.",
-        ),
+        str | None, one_of(OBJECTIVES, "Default: the objective of the recipe.")
     ] = None,
     exit_weights: Annotated[
         str | None,
@@ -227,11 +197,11 @@ def train_command(
     ] = False,
     augment: Annotated[
         str | None,
-        typer.Option(
-            autocompletion=completing(AUGMENTATIONS),
-            help="Augmentation of images: none; light, which is shifts and flips, for small "
-            "networks; or paper, all that the paper does, including Mixup and CutMix. Default: "
-            "the augmentation of the recipe.",
+        one_of(
+            AUGMENTATIONS,
+            "Augmentation of images: light is shifts and flips, for small networks; paper is all "
+            "that the paper does, including Mixup and CutMix. Default: the augmentation of the "
+            "recipe.",
         ),
     ] = None,
 ) -> None:
@@ -242,15 +212,10 @@ def train_command(
     saved convolutional network is trained on for the new size. Under torchrun or accelerate
     launch, the processes share the work.
     """
-    for option, name, known in (
-        ("recipe", recipe, RECIPES),
-        ("objective", objective, OBJECTIVES),
-        ("augment", augment, AUGMENTATIONS),
-    ):
-        _check_known(option, name, known)
-    _check_data(data.data)
     chosen = RECIPES[recipe]
     config = replace(chosen.config, **settings)  # checks all settings before data are read
+    sizes = config.image_sizes
+    source = network.source(data, sizes)
     from torch import Tensor
 
     from offramp.machine import find_device
@@ -259,8 +224,6 @@ def train_command(
 
     goal = _objective(objective or chosen.objective, exit_weights)
     processes = Processes.here(find_device(config.device))
-    sizes = config.image_sizes
-    source = network.source(data, sizes)
     samples = source.load().train
     if network.is_saved:
         made = network.loaded(is_resized=bool(sizes))
@@ -268,19 +231,18 @@ def train_command(
         made = network.built(samples, config.seed, "cascade" if goal.name == _CASCADE else None)
     is_image = isinstance(samples[0][0], Tensor)
     run = RunFolder(folder)
-    with _explaining_how_to_resume(folder):
-        processes.first(lambda: source.save(folder))
-        history = train(
-            made,
-            samples,
-            goal,
-            replace(config, image_sizes=sizes if len(sizes) > 1 else ()),
-            augment=AUGMENTATIONS[augment or (chosen.augment if is_image else "none")],
-            folder=folder,
-            freeze_backbone=freeze_backbone,
-            teacher=teacher.find(samples, made),
-        )
-        processes.first(lambda: str(made.save(run.trained)))
+    processes.first(lambda: source.save(folder))
+    history = train(
+        made,
+        samples,
+        goal,
+        replace(config, image_sizes=sizes if len(sizes) > 1 else ()),
+        augment=AUGMENTATIONS[augment or (chosen.augment if is_image else "none")],
+        folder=folder,
+        freeze_backbone=freeze_backbone,
+        teacher=teacher.find(samples, made),
+    )
+    processes.first(lambda: str(made.save(run.trained)))
     if processes.is_main:
         _show_end(history, run)
 
@@ -307,32 +269,14 @@ def _training_ledger(teacher: Path) -> "Ledger":
     )
 
 
-def _check_known(option: str, name: str | None, known: Collection[str]) -> None:
-    """Refuse a misspelt option before anything is imported."""
-    if name is not None and name not in known:
-        raise ConfigError(f"--{option}: there is no {name!r}{or_known(name, known)}")
-
-
-def _check_data(name: str) -> None:
-    """Refuse a data set that is neither known nor a folder before anything is imported."""
-    root = os.environ.get("OFFRAMP_DATA")
-    places = [Path(name), *([Path(root) / name] if root else [])]
-    if name not in DATA_SETS and not any(place.is_dir() for place in places):
-        raise ConfigError(
-            f"--data: there is no data set {name!r}{or_known(name, DATA_SETS)}; it is no folder "
-            f"either (looked at {' and '.join(map(str, places))})"
-        )
-
-
 def _show_end(history: "TrainHistory", run: RunFolder) -> None:
     taken = history.chosen
     accuracy = taken.get("accuracy", taken["train_accuracy"])
     shown = " ".join(f"{100 * share:.1f}" for share in accuracy)
-    text = f"weights of epoch {taken['epoch'] + 1}, accuracy at the exits: {shown} %"
-    err.print(text, highlight=False)
+    note(f"weights of epoch {taken['epoch'] + 1}, accuracy at the exits: {shown} %")
     out.give(folder=run.path, epoch=taken["epoch"] + 1, accuracy=accuracy)
     names = ", ".join(path.name for path in (run.trained, run.history, run.settings))
-    err.print(f"written to {run.path}/: {names}", highlight=False)
+    note(f"written to {run.path}/: {names}")
 
 
 def record_command(
@@ -350,12 +294,17 @@ def record_command(
         str, typer.Option(help="Comma-separated names of splits.")
     ] = "held_out,val,test",
     dtype: Annotated[
-        str, typer.Option(help="Type of the stored logits: float16 or float32.")
+        Literal["float16", "float32"], typer.Option(help="Type of the stored logits.")
     ] = "float32",
     device: Device = "auto",
     precision: Precision = "float32",
     batch_size: Annotated[int, typer.Option(help="Samples per batch, in each process.")] = 256,
-    workers: Workers = 0,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Processes that read the data ahead; 0: the process that computes."
+        ),
+    ] = 0,
 ) -> None:
     """Run a trained network over held_out, val and test, and save a ledger of each."""
     from torch.utils.data import DataLoader
@@ -381,23 +330,19 @@ def record_command(
             network,
             DataLoader(getattr(loaded, split), num_workers=workers),
             split,
-            dtype=_dtype(dtype),
+            dtype=dtype,
             device=device,
             precision=to_precision(precision, find_device(device)),
             batch_size=batch_size,
         )
-        processes.first(partial(_save, ledger, target / split))
+        processes.first(partial(ledger.save, target / split))
         if processes.is_main:
             right = ledger.logits.argmax(2) == ledger.labels[:, None]
             found[split] = {"samples": len(ledger), "accuracy": right.double().mean(0).tolist()}
-            err.print(f"{target / split}: {ledger}", markup=False, highlight=False)
+            note(f"{target / split}: {ledger}")
     out.give(folder=target, splits=found)
     if network.inputs != before:  # from now on it knows the size of its images
         processes.first(lambda: str(network.save(RunFolder(run).network)))
-
-
-def _save(ledger: "Ledger", folder: Path) -> None:
-    ledger.save(folder)
 
 
 def chain_command(
@@ -419,8 +364,6 @@ def chain_command(
     from offramp.data.source import Source
     from offramp.networks import ImageInput, chain, count_macs
 
-    for run in runs:
-        there(run)
     if len({run.resolve() for run in runs}) < len(runs):
         raise ConfigError("a chain takes every run once: give two different ones or more")
     if RunFolder(folder).has_network:
@@ -436,13 +379,13 @@ def chain_command(
     sources = [source for source in map(Source.find, runs) if source is not None]
     if len({source.data for source in sources}) > 1:
         names = ", ".join(source.data for source in sources)
-        err.print(f"note: the runs were trained on different data: {names}", highlight=False)
+        note(f"note: the runs were trained on different data: {names}")
     made.save(RunFolder(folder).trained)
     if sources:
         assert isinstance(made.inputs, ImageInput), "a chain takes images"
         replace(sources[-1], image_size=made.inputs.height).save(folder)
     out.give(folder=folder, exits=made.num_exits, starts=made.starts, macs=whole)
-    err.print(f"written to {folder}/: network, with {made.num_exits} exits", highlight=False)
+    note(f"written to {folder}/: network, with {made.num_exits} exits")
 
 
 def load_network(run: Path) -> "EarlyExitNetwork":
@@ -462,27 +405,3 @@ def _objective(name: str, weights: str | None) -> "Objective":
         raise ConfigError(f"--exit-weights do not go with the objective {name}, which has none")
     made: Objective = maker(weights=numbers("--exit-weights", weights))
     return made
-
-
-def _dtype(name: str) -> Literal["float16", "float32"]:
-    if name not in ("float16", "float32"):
-        raise ConfigError(f"--dtype must be float16 or float32, got {name!r}")
-    return "float16" if name == "float16" else "float32"
-
-
-@contextmanager
-def _explaining_how_to_resume(folder: Path) -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        command = shlex.join(["offramp", *sys.argv[1:]])
-        err.print(
-            f"interrupted; the run is in {folder}, and the same command resumes it:\n  {command}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
-        raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGINT, before)

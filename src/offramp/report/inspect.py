@@ -5,9 +5,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.filesize import decimal
+
 from offramp.errors import FileFormatError
 from offramp.evaluation.references import fixed_exits, heads_correct
-from offramp.files import KINDS, StoredFile, kind_of, read_folder, read_json, restore, stored_in
+from offramp.files import (
+    KINDS,
+    StoredFile,
+    kind_of,
+    near_path,
+    read_folder,
+    read_json,
+    restore,
+    stored_in,
+)
 from offramp.ledger import Ledger
 from offramp.ledger.origin import SPLITS
 from offramp.networks import EarlyExitNetwork, count_macs
@@ -23,12 +34,15 @@ from offramp.timing.profile import Profile
 def inspect(path: str | Path) -> list[ResultTable]:
     """Describe a ledger, an `.npz`, a policy, a network, an export, a profile, or ledgers.
 
+    Of any other folder, everything that offramp has written below it is listed. All files are
+    compared with the checksums that were written with them.
+
     Raises:
-        FileFormatError: Nothing there was written by offramp.
+        FileFormatError: Nothing there was written by offramp, or a file is damaged.
     """
     path = Path(path)
     if not path.exists():
-        raise FileFormatError(f"there is nothing at {path}")
+        raise FileFormatError(f"there is nothing at {path}{near_path(path)}")
     if path.is_file():
         split = path.stem if path.stem in SPLITS else "all"
         return _ledger(path, Ledger.load(path, split=split))
@@ -50,14 +64,21 @@ def inspect(path: str | Path) -> list[ResultTable]:
         )
     inside = [path / f"{split}{suffix}" for split in SPLITS for suffix in ("", ".npz")]
     found = [place for place in inside if place.exists()]
-    if not found:
-        below = {each: kind_of(each) for each in sorted(path.iterdir()) if each.is_dir()}
-        hints = [f"a {kind} in {each}" for each, kind in below.items() if kind is not None]
-        raise FileFormatError(
-            f"{path} holds no ledger, policy or network, nor ledgers named after their splits "
-            f"({', '.join(SPLITS)})" + (f"; but there is {', '.join(hints)}" if hints else "")
-        )
-    return [table for place in found for table in inspect(place)]
+    return [table for place in found for table in inspect(place)] or [_contents(path)]
+
+
+def _contents(folder: Path) -> ResultTable:
+    """What offramp has written below a folder."""
+    _require_whole(folder)
+    rows = []
+    for place in _descriptions(folder):
+        files = list(verify(place.parent))
+        size = decimal(sum(file.size for file in files))
+        rows.append(cells(place.parent.relative_to(folder), place.stem, len(files), size))
+    if not rows:
+        raise FileFormatError(f"{folder} holds no ledger, policy or network, nor any below it")
+    columns = ["folder", "holds a", "files", "size"]
+    return ResultTable("contents", f"Below {folder}", columns, rows, "All files are as written.")
 
 
 def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
@@ -87,7 +108,7 @@ def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
         )
     ]
     return [
-        _facts(f"Ledger {path}", facts),
+        _facts("Ledger", path, facts),
         ResultTable(
             "exits", "Exits", ["exit", "cost up to here", "share", "accuracy"], exits, caption
         ),
@@ -115,7 +136,7 @@ def _policy(path: Path, policy: Policy) -> list[ResultTable]:
         facts["guarantee"] = policy.guarantee
     if policy.is_tuned and policy.selected is None:
         facts["operating point"] = "not chosen yet: pass --budget, or use policy.at(...) in Python"
-    found = [_facts(f"Policy {path}", facts)]
+    found = [_facts("Policy", path, facts)]
     if policy.is_tuned:
         found.append(_budgets(policy))
     return found if policy.selected is None else [*found, _point(policy, policy.selected)]
@@ -214,7 +235,7 @@ def _network(path: Path) -> list[ResultTable]:
         costs = count_macs(EarlyExitNetwork.load(path)).cumulative
         columns.append("MACs up to here")
         rows = [cells(*row, f"{int(cost):,}") for row, cost in zip(rows, costs, strict=True)]
-    return [_facts(f"Network {path}", facts), ResultTable("exits", "Exits", columns, rows)]
+    return [_facts("Network", path, facts), ResultTable("exits", "Exits", columns, rows)]
 
 
 def _export(path: Path) -> list[ResultTable]:
@@ -240,11 +261,25 @@ def _export(path: Path) -> list[ResultTable]:
     columns = ["exit", "graph", "bytes", "share", "threshold"]
     budget = float(manifest.points.budgets[manifest.selected])
     caption = f"At the chosen point the mean cost on val is {budget:.1%} of the full network's."
-    return [_facts(f"Export {path}", facts), ResultTable("exits", "Exits", columns, rows, caption)]
+    return [_facts("Export", path, facts), ResultTable("exits", "Exits", columns, rows, caption)]
 
 
-def _facts(title: str, facts: dict[str, str]) -> ResultTable:
-    return ResultTable("facts", title, ["", ""], [cells(*pair) for pair in facts.items()])
+def _facts(kind: str, path: Path, facts: dict[str, str]) -> ResultTable:
+    if path.is_dir():
+        facts = {**facts, "files": _require_whole(path)}
+    rows = [cells(*pair) for pair in facts.items()]
+    return ResultTable("facts", f"{kind} {path}", ["", ""], rows)
+
+
+def _require_whole(folder: Path) -> str:
+    """A sentence about the files of a folder, all of which are as they were written."""
+    files = list(verify(folder))
+    damage = [file.damage for file in files if file.damage is not None]
+    if damage:
+        raise FileFormatError("; ".join(damage))
+    compared = sum(file.has_checksum for file in files)
+    size = decimal(sum(file.size for file in files))
+    return f"{len(files)} of {size}, {compared} compared with their checksums"
 
 
 class Verified(NamedTuple):
@@ -256,14 +291,11 @@ class Verified(NamedTuple):
     has_checksum: bool = True  # where not, only the size was compared
 
 
-def verify(folder: str | Path) -> Iterator[Verified]:
+def verify(folder: Path) -> Iterator[Verified]:
     """Compare all files below a folder with the checksums that were written with them.
 
-    Tensors of ledgers, policies, networks and checkpoints, graphs of exports, and the cached
-    results of studies, of any size.
-
-    Raises:
-        FileFormatError: It is no folder, or nothing below it was written by offramp.
+    Tensors of ledgers, policies, networks and checkpoints, graphs of exports, and results that
+    were made once (`offramp.made`), of any size.
 
     Example:
         >>> from pathlib import Path
@@ -273,29 +305,24 @@ def verify(folder: str | Path) -> Iterator[Verified]:
         >>> [(file.path.suffix, file.damage) for file in verify(folder)]
         [('.safetensors', None)]
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        reason = "is a file, and verify looks through folders" if folder.exists() else "is missing"
-        raise FileFormatError(f"{folder} {reason}")
-    descriptions = [path for path in sorted(folder.rglob("*.json")) if path.name in _DESCRIPTIONS]
-    if not descriptions:
-        raise FileFormatError(f"nothing in {folder} was written by offramp with a checksum")
     named: dict[Path, dict[str, Any]] = {}
-    for path in descriptions:
+    for path in _descriptions(folder):
         try:
             entries = list(stored_in(read_json(path)))
         except FileFormatError as error:
             yield Verified(path, path.stat().st_size, str(error))
             continue
         for entry in entries:
-            # What a step of a study has written is named twice, and has its checksum once.
+            # What a script has made once is named twice, and has its checksum once.
             place = path.parent / entry["file"]
             named[place] = {**named.get(place, {}), **entry, "folder": path.parent}
     for path, entry in named.items():
         yield _verified(path, **entry)
 
 
-_DESCRIPTIONS = {f"{kind}.json" for kind in (*KINDS, "checkpoint", "done")}
+def _descriptions(folder: Path) -> list[Path]:
+    names = {f"{kind}.json" for kind in (*KINDS, "checkpoint", "done")}
+    return [path for path in sorted(folder.rglob("*.json")) if path.name in names]
 
 
 def _verified(path: Path, folder: Path, **entry: Any) -> Verified:  # noqa: ANN401 - from JSON

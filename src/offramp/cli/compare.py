@@ -1,0 +1,110 @@
+"""The commands `compare` and `advise`."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offramp.cli.console import err, note, out
+from offramp.cli.options import (
+    Budgets,
+    Candidates,
+    LedgerOptions,
+    complete_methods,
+    named_methods,
+)
+from offramp.cli.settings import numbers, split_names
+from offramp.files import check_target
+from offramp.registry import CANDIDATES, GROUPS, METHODS
+
+
+def compare_command(
+    ledgers: LedgerOptions,
+    methods: Annotated[
+        str,
+        typer.Option(
+            callback=named_methods,
+            autocompletion=complete_methods,
+            help=f"Comma-separated groups ({', '.join(GROUPS)}) or methods: "
+            f"{', '.join(METHODS)}, eefp-top-K, ccct-top-K. Thresholds are geometric, as in the "
+            "paper, unless the name says otherwise, as in eefp:smooth.",
+        ),
+    ] = "standard",
+    budgets: Budgets = "0.25,0.5,0.75",
+    seeds: Annotated[int, typer.Option(help="Seeds for methods whose fit is random.")] = 3,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples for intervals.")] = 1000,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of the comparison. Default: NAME-comparison."),
+    ] = None,
+) -> None:
+    """Compare exit methods on saved per-exit logits, and print the table.
+
+    Every method is fitted on held_out, gets its thresholds on val and its figures on test.
+    Tables are also written as Markdown, CSV and JSON, with figures as SVG and PDF and an
+    interactive page, report.html.
+    """
+    from offramp import report
+    from offramp.evaluation import compare
+
+    folder = folder or Path(f"{ledgers.path.resolve().name.removesuffix('.npz')}-comparison")
+    check_target(folder)
+    splits = ledgers.read()
+    found = compare(
+        splits["held_out"],
+        splits["val"],
+        splits["test"],
+        methods=split_names(methods),
+        budgets=numbers("--budgets", budgets),
+        seeds=seeds,
+        resamples=resamples,
+    )
+    figures = {
+        method.name: {name: figure.value for name, figure in method.figures.items()}
+        for method in found.methods
+    }
+    out.give(figures=figures, folder=folder)
+    command = shlex.join(["offramp", *sys.argv[1:]])
+    # First: printing may be cut off.
+    paths, missing = report.write_comparison(found, folder, {"command": command})
+    for table in report.comparison_tables(found):
+        out.show(table)
+    for sentence in report.verdicts(found):
+        out.print(sentence)
+    out.print(f"written to {folder}/: {', '.join(path.name for path in paths)}")
+    if missing is not None:
+        note(f"note: {missing}")
+
+
+def advise_command(
+    ledgers: LedgerOptions,
+    budgets: Budgets = "0.25,0.5,0.75",
+    methods: Candidates = ",".join(CANDIDATES),
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the policies, one per budget: policy-BUDGET."),
+    ] = None,
+) -> None:
+    """Say whether early exits are worth it for this network: yes, a fixed exit, or neither.
+
+    Exits, answer, scorer and thresholds are chosen by cross-validation on held_out and val. Only
+    then the choice is measured on test, against the best mix of two fixed exits and the full
+    network, with 95 % intervals (paired bootstrap over test samples).
+    """
+    if folder is not None:
+        check_target(folder)
+    from offramp.advice import advise
+
+    splits = ledgers.read()
+    wanted = numbers("--budgets", budgets)
+    with err.status("choosing exits, answers, scorers and thresholds"):
+        found = advise(
+            splits["held_out"], splits["val"], splits["test"], wanted, split_names(methods)
+        )
+    out.print(str(found))
+    if folder is not None:
+        for budget, policy in found.plan.items():
+            policy.save(folder / f"policy-{budget:g}")
+        out.print(f"kept exits {found.plan.exits}; policies are in {folder}/")

@@ -1,0 +1,207 @@
+"""The commands `fit`, `auto` and `certify`, which save a policy."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from offramp.cli.console import err, note, out
+from offramp.cli.options import Candidates, Force, LedgerOptions, Method, PolicyFolder, share
+from offramp.cli.settings import completing, split_names
+from offramp.errors import ConfigError
+from offramp.files import check_fresh
+from offramp.registry import CANDIDATES, GROUPS, LOSSES
+
+if TYPE_CHECKING:
+    from offramp import methods
+    from offramp.ledger import Ledger
+    from offramp.policy import Policy
+
+FullBudget = Annotated[
+    float | None, typer.Option(callback=share, help="Mean cost, as a share of the full network.")
+]
+
+
+def fit_command(
+    ledgers: LedgerOptions,
+    budget: FullBudget = None,
+    max_drop: Annotated[
+        float | None,
+        typer.Option(help="Accuracy that may be lost, 0.01 for a point; in place of --budget."),
+    ] = None,
+    method: Method = "eefp",
+    folder: PolicyFolder = Path("policy"),
+    force: Force = False,
+) -> None:
+    """Fit a policy, choose its operating point for a budget, and save it.
+
+    The answer and the scorer are fitted on held_out. Thresholds come from val; they are smooth,
+    unless the method says otherwise, as in eefp:geometric. Where there is a test ledger with
+    labels, the outcome on it is printed. Without labels, methods that need none can be fitted:
+    break-even-no-ensemble, baseline.
+    """
+    if (budget is None) == (max_drop is None):
+        raise ConfigError("give either --budget or --max-drop")
+    if method in GROUPS:
+        raise ConfigError(
+            f"--method takes one method, and {method!r} is a group of them, for `offramp compare`"
+        )
+    check_fresh(folder, "policy", force)
+    from offramp.methods import find_methods, ready
+
+    splits = ledgers.read(needs_test=False)
+    (found,) = find_methods(method, splits["val"].num_classes)
+    chosen = ready(found)
+    policy = _fitted(chosen, splits, budget, max_drop)
+    thresholds = chosen.describe().get("thresholds")  # none: `auto` chooses them itself
+    whole = f"{chosen.name}:{thresholds}" if thresholds and ":" not in method else chosen.name
+    _save(policy, folder, whole, ledgers, splits, thresholds)
+    if thresholds != found.thresholds and thresholds is not None:
+        note(
+            f"`offramp compare` calls this policy {whole}; it takes the paper's "
+            f"{found.thresholds} thresholds for plain {method}"
+        )
+
+
+def auto_command(
+    ledgers: LedgerOptions,
+    budget: FullBudget = 0.5,
+    methods: Candidates = ",".join(CANDIDATES),
+    folder: PolicyFolder = Path("policy"),
+    force: Force = False,
+) -> None:
+    """Choose exits, answer, scorer and thresholds for a budget, and save the policy.
+
+    The choice is made by cross-validation on held_out and val. With --profile the budget is kept
+    on the clock, and if no exit is cheap enough the policy is the full network.
+    `offramp advise` measures whether exits are worth it at all.
+    """
+    check_fresh(folder, "policy", force)
+    from offramp.advice.auto import Auto
+
+    splits = ledgers.read(needs_test=False)
+    chosen = Auto(candidates=tuple(split_names(methods)))
+    _save(_fitted(chosen, splits, budget), folder, chosen.name, ledgers, splits)
+
+
+def certify_command(
+    ledgers: LedgerOptions,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Largest mean loss against the full network, 0.01 for a point."),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(callback=share, help="Largest mean cost, as a share of the full network."),
+    ] = None,
+    delta: Annotated[
+        float, typer.Option(help="Probability with which the guarantee may fail.")
+    ] = 0.1,
+    loss: Annotated[
+        str,
+        typer.Option(
+            autocompletion=completing(LOSSES),
+            help=f"One of {', '.join(LOSSES)}. regret: the full network is right, and the early "
+            "answer wrong; -sure and -hopeless: only where the policy stopped with a confidence "
+            "of at least one half, or gave up with less. disagreement: the two differ.",
+        ),
+    ] = "regret",
+    largest_cost: Annotated[
+        float | None,
+        typer.Option(
+            help="The most that a single sample can cost, such as a limit on tokens: for --budget "
+            "where costs differ from sample to sample.",
+        ),
+    ] = None,
+    method: Method = "eefp",
+    folder: PolicyFolder = Path("policy"),
+    force: Force = False,
+) -> None:
+    """Fit a policy and give it an operating point with a guarantee, and save it.
+
+    With probability 1 - delta over the draw of val, the mean loss on new samples is at most
+    epsilon, the mean cost at most the budget, or both. The policy is fitted on held_out, where the
+    candidates are fixed too, with geometric thresholds; val only certifies. If nothing can be
+    certified, the error says what could be.
+    """
+    if epsilon is None and budget is None:
+        raise ConfigError("give --epsilon, --budget or both: what is to be guaranteed?")
+    if method in (*GROUPS, "auto"):
+        raise ConfigError(f"--method takes one answer and scorer, and {method!r} is several")
+    check_fresh(folder, "policy", force)
+    from offramp.guarantees import Guarantee, certify
+    from offramp.methods import find_methods
+    from offramp.policy import Policy
+
+    guarantee = Guarantee(epsilon, budget, delta, loss, largest_cost=largest_cost)
+    splits = ledgers.read(needs_test=False)
+    held_out = splits["held_out"]
+    (found,) = find_methods(method, held_out.num_classes, held_out.kind)
+    if ":" in method and found.thresholds != "geometric":
+        raise ConfigError(
+            f"a guarantee is chosen among geometric thresholds; name the method without "
+            f"{':' + found.thresholds!r}"
+        )
+    with err.status(f"fitting and certifying {found.label}"):
+        policy = Policy(found.scorer, found.answer).fit(held_out)
+        policy.tune(held_out, "geometric", allow_split="held_out")
+        certificate = certify(policy, splits["val"], guarantee)
+    out.print(str(certificate))
+    out.give(guarantee=certificate.policy.guarantee)
+    _save(certificate.policy, folder, method, ledgers, splits, "geometric")
+
+
+def _fitted(
+    method: "methods.Method",
+    splits: "Mapping[str, Ledger]",
+    budget: float | None,
+    max_drop: float | None = None,
+) -> "Policy":
+    """A policy of this method at the operating point that is asked for."""
+    wanted = 1.0 if budget is None else budget
+    with err.status(f"fitting {method.label}"):
+        (plan,) = method.plans(splits["held_out"], splits["val"], [wanted], seeds=1)
+        if max_drop is None:
+            plan.check_budgets()
+        policy = plan[wanted] if max_drop is None else plan[wanted].at(max_drop=max_drop)
+        if splits["held_out"].has_labels and policy.confidence is None:
+            policy.fit_confidence(policy.view(splits["held_out"]))
+    if plan.why:
+        out.print(f"{plan.why[wanted]}; exits {list(policy.exits)}")
+    return policy
+
+
+LOST = {
+    "held_out": "nothing says how far to trust the network, and answers get no confidence",
+    "val": "the accuracy of the operating points is unknown, so --max-drop is refused",
+    "test": "the outcome cannot be measured",
+}
+"""What is lost where a split has no labels."""
+
+
+def _save(
+    policy: "Policy",
+    folder: Path,
+    method: str,
+    ledgers: LedgerOptions,
+    splits: "Mapping[str, Ledger]",
+    thresholds: str | None = None,
+) -> None:
+    """Save a policy, and show its outcome on test, if there is one, and what it is."""
+    from offramp import report
+    from offramp.evaluation import evaluate
+
+    policy.save(folder, method, str(ledgers.path))
+    for split, ledger in splits.items():
+        if not ledger.has_labels:
+            note(f"note: {split} has no labels: {LOST[split]}")
+    if "test" in splits and splits["test"].has_labels:
+        outcome = evaluate(policy, policy.view(splits["test"]))
+        how = f", with {thresholds} thresholds" if thresholds else ""
+        out.print(f"on test{how}: {outcome}")
+        names = ("accuracy", "full_accuracy", "mean_cost", "exit_shares", "hopeless_share")
+        out.give(test={name: getattr(outcome, name) for name in names})
+    out.give(policy=folder, exits=policy.exits)
+    for table in report.inspect(folder):
+        out.show(table)
