@@ -23,9 +23,8 @@ from offramp.machine import (
 )
 from offramp.networks.inputs import AnyInput
 from offramp.networks.macs import count_macs
-from offramp.networks.network import EarlyExitNetwork
+from offramp.networks.network import EarlyExitNetwork, fingerprint
 from offramp.networks.state import evaluating
-from offramp.networks.weights import fingerprint
 from offramp.progress import Progress, showing
 from offramp.training.batches import check_targets, compute_rows, moved
 from offramp.training.checkpoint import kept_randomness

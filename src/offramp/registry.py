@@ -236,8 +236,8 @@ BUILDERS = Names(
         "vit": "offramp.networks.architectures.vit:VisionTransformer",
         "efficientnet-lite0": "offramp.networks.architectures.efficientnet:efficientnet_lite0",
         "transformers": "offramp.networks.transformers:model_from_config",
-        "timm": "offramp.networks.backbones:untrained_timm_model",
-        "torchvision": "offramp.networks.backbones:untrained_torchvision_model",
+        "timm": "offramp.networks.backbones:timm_model",
+        "torchvision": "offramp.networks.backbones:torchvision_model",
     },
 )
 """What makes backbones. A file names its backbone's builder, and nothing else can be run."""

@@ -16,7 +16,7 @@ from offramp.errors import ConfigError, OfframpError
 from offramp.ledger import Ledger
 from offramp.networks import SeparableHead, build
 from offramp.networks.macs import count_macs
-from offramp.networks.weights import fingerprint
+from offramp.networks.network import fingerprint
 
 # The function of the same name hides the module.
 source = import_module("offramp.data.load")

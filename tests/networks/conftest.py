@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from offramp.networks import EarlyExitNetwork, attach
-from offramp.networks.attach import attach_to
-from offramp.networks.backbones import Backbone
+from offramp.networks.backbones import Origin
 from offramp.registry import BUILDERS
 
 NUM_CLASSES = 5
@@ -209,7 +208,8 @@ def _built(kind: str, every_exit: bool) -> Case:
     at = "every-block" if every_exit else at
     settings["num_classes"] = NUM_CLASSES
     backbone = BUILDERS[name](**settings)
-    network = attach_to(Backbone(backbone, name, settings), at, NUM_CLASSES, None)
+    network = attach(backbone, at)
+    network.origin = Origin(type(backbone).__name__, name, settings)
     return Case(backbone, network, images(settings["image_size"]), lambda: None)
 
 

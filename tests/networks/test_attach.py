@@ -19,6 +19,7 @@ from offramp.networks import (
     build,
     register_builder,
 )
+from offramp.networks.backbones import Origin, rebuild_backbone
 from offramp.networks.heads import BackboneHead, Pool
 
 ROWS = torch.rand(2, 4)
@@ -40,6 +41,14 @@ def plain():
 
 def test_block_of_plain_layers_reaches_to_the_next_layer_with_weights():
     assert attach(plain(), example=EXAMPLE).exit_names == ("2", "last")
+
+
+def test_layer_that_is_used_twice_runs_twice():
+    tanh = nn.Tanh()
+    backbone = nn.Sequential(nn.Linear(4, 4), tanh, nn.Linear(4, 4), tanh, nn.Linear(4, 2)).eval()
+    network = attach(backbone, example=ROWS)
+    assert network.exit_names == ("1", "last")
+    assert torch.equal(network(ROWS)[:, -1], backbone(ROWS))
 
 
 def test_child_with_children_is_a_block():
@@ -274,7 +283,7 @@ def test_backbone_without_logits_is_told_so():
     ("batch", "message"),
     [
         (torch.rand(2, 3, 32, 32), r"takes images of the shape \[N, 3, 16, 16\].*resize"),
-        (torch.rand(2, 1, 16, 16), r"must have 3 channels.*got \[2, 1, 16, 16\]"),
+        (torch.rand(2, 1, 16, 16), r"must be a tensor \[N, 3, .*got \[2, 1, 16, 16\]"),
         (torch.rand(3, 16, 16), r"images must be a tensor \[N, 3, height, width\]"),
         ([1, 2], "got list"),
     ],
@@ -357,6 +366,14 @@ def test_named_model_is_pretrained_and_loads_by_itself(fake_libraries, library, 
     assert torch.equal(network.stages[0][0].weight, plain()[0].weight)
     network.save(tmp_path)
     assert EarlyExitNetwork.load(tmp_path).fingerprint() == network.fingerprint()
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_file_cannot_ask_for_pretrained_weights(fake_libraries, library):
+    settings = {"model": "tiny", "pretrained": True}
+    rebuilt = rebuild_backbone(Origin("Sequential", library, settings))
+    torch.manual_seed(8)
+    assert torch.equal(rebuilt[0].weight, plain()[0].weight)
 
 
 @pytest.mark.parametrize("library", ["timm", "torchvision"])

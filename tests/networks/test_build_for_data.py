@@ -1,5 +1,7 @@
 """A network that fits a data set: one way for the command line and for studies."""
 
+import sys
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from offramp.data import ImageData, mixture
 from offramp.errors import ConfigError
 from offramp.networks import build_for_data
 from offramp.networks.architectures.convnet import ConvNet
-from offramp.networks.backbones import Backbone
+from offramp.networks.backbones import Origin
 
 
 def images(channels=3, height=16, width=16):
@@ -44,7 +46,9 @@ def test_other_data_than_square_images_are_refused(data):
 
 def test_exits_are_attached_to_a_pretrained_model_with_the_classes_of_the_data(monkeypatch):
     pretrained = ConvNet(num_classes=10, image_size=16)
-    monkeypatch.setattr(Backbone, "named", classmethod(lambda cls, name: cls(pretrained)))
+    module = sys.modules["offramp.networks.attach"]
+    origin = Origin("ConvNet")
+    monkeypatch.setattr(module, "pretrained_backbone", lambda name: (pretrained, origin))
     network = build_for_data("owner/model", images(), at=2)
     assert (network.num_classes, network.num_exits) == (5, 2)
     assert network.stages[0][0] is pretrained.blocks[0]

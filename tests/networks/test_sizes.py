@@ -95,7 +95,7 @@ def test_a_runner_takes_numpy_arrays_and_dicts(runner):
     [
         (torch.zeros(2, 3, 16, 16, dtype=torch.uint8), "must be float32, got uint8: pixels have"),
         (np.zeros((2, 3, 16, 16)), r"must be float32, got float64: convert them, .*float32"),
-        (torch.zeros(2, 1, 16, 16), r"images must have 3 channels, .* got \[2, 1, 16, 16\]"),
+        (torch.zeros(2, 1, 16, 16), r"images must be a tensor \[N, 3, .* got \[2, 1, 16, 16\]"),
         (torch.zeros(2, 3, 14, 14), r"takes images of the shape \[N, 3, 16, 16\], got"),
         (torch.zeros(3, 16, 16), r"images must be a tensor \[N, 3, height, width\]"),
         (np.array([None, "a"]), "a batch must be numbers, got an array of object"),

@@ -250,7 +250,7 @@ def train_command(
 def _training_ledger(teacher: Path) -> "Ledger":
     """What a run's network said of the training data; or a ledger itself."""
     from offramp.ledger import Ledger
-    from offramp.networks.weights import fingerprint
+    from offramp.networks.network import fingerprint
 
     is_run = RunFolder(teacher).has_network
     for place in (teacher, teacher / "train", RunFolder(teacher).ledger("train")):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         TwoConvHead,
     )
     from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
-    from offramp.networks.layout import Layout, Unit
+    from offramp.networks.layout import Layout
     from offramp.networks.macs import count_macs
     from offramp.networks.network import EarlyExitNetwork
     from offramp.networks.state import Shared, State, take
@@ -40,7 +40,6 @@ __all__ = [
     "TensorInput",
     "TextInput",
     "TwoConvHead",
-    "Unit",
     "attach",
     "build",
     "build_for_data",

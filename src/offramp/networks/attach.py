@@ -9,14 +9,18 @@ from torch import nn
 
 from offramp.errors import NetworkError
 from offramp.machine import device_of
-from offramp.networks.backbones import Backbone, BackboneModules, find_layout
+from offramp.networks.backbones import (
+    BackboneModules,
+    find_layout,
+    origin_of,
+    pretrained_backbone,
+)
 from offramp.networks.choose_heads import choose_heads
-from offramp.networks.convert import as_batch
 from offramp.networks.heads import HeadMaker
-from offramp.networks.inputs import Inputs, inputs_like
+from offramp.networks.inputs import Inputs, as_batch, inputs_like
 from offramp.networks.layout import Layout
 from offramp.networks.macs import stage_macs
-from offramp.networks.network import EarlyExitNetwork, Origin
+from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, evaluating, move_beside
 from offramp.timing.turns import Stopwatch, Timed, take_turns
 
@@ -71,30 +75,20 @@ def attach(
         >>> bool((network(x)[:, -1] == backbone(x)).all())
         True
     """
-    found = Backbone.named(backbone) if isinstance(backbone, str) else Backbone.of(backbone)
-    return attach_to(found, at, num_classes, head, example)
-
-
-def attach_to(
-    backbone: Backbone,
-    at: str | int | Sequence[str],
-    num_classes: int | None,
-    head: str | HeadMaker | None,
-    example: Any = None,  # noqa: ANN401
-) -> EarlyExitNetwork:
-    """Put exits on a backbone whose builder is known; see `attach`."""
+    if isinstance(backbone, str):
+        backbone, origin = pretrained_backbone(backbone)
+    else:
+        origin = origin_of(backbone)
     at = [at] if isinstance(at, str) and at not in ("every-block", "auto") else at
-    if example is None and backbone.inputs is not None:
-        example = backbone.inputs.example(2)
     example = as_batch(example)
-    layout = find_layout(backbone.modules, None if isinstance(at, str | int) else at, example)
-    inputs = _inputs(layout, backbone, example)
+    layout = find_layout(backbone, None if isinstance(at, str | int) else at, example)
+    inputs = _inputs(layout, example)
     batch = inputs.begin(inputs.example(2) if example is None else example)
-    state = move_beside((unit.module for unit in layout.units), batch)
+    state = move_beside(layout.units.values(), batch)
     exits = _exits(layout, at, state)
     if isinstance(at, int) or at == "auto":
         # Cut again, only where exits are: a saved network is cut the same way.
-        layout = find_layout(backbone.modules, exits, example)
+        layout = find_layout(backbone, exits, example)
     classes = num_classes or layout.num_classes
     if classes is None:
         raise NetworkError(
@@ -103,9 +97,8 @@ def attach_to(
     stages, names = layout.stages(exits), (*exits, "last")
     heads = choose_heads(layout, stages, names, state, classes, head)
     network = EarlyExitNetwork(stages, heads, classes, inputs, names)
-    class_name = type(backbone.modules).__name__
-    network.origin = Origin(tuple(exits), backbone.builder, backbone.settings, class_name)
-    _follow_mode(network, backbone.modules)
+    network.origin = origin
+    _follow_mode(network, backbone)
     return network
 
 
@@ -118,10 +111,9 @@ def _follow_mode(network: EarlyExitNetwork, backbone: BackboneModules) -> None:
             module.training = stages[0].training
 
 
-def _inputs(layout: Layout, backbone: Backbone, example: Any) -> Inputs:  # noqa: ANN401
-    stated = backbone.inputs or layout.inputs
-    if stated is not None:
-        return stated if example is None else stated.of_size(example)
+def _inputs(layout: Layout, example: Any) -> Inputs:  # noqa: ANN401
+    if layout.inputs is not None:
+        return layout.inputs if example is None else layout.inputs.of_size(example)
     if example is None:
         raise NetworkError(
             "this backbone does not say what it takes: pass `example=`, a small batch such as "

@@ -10,9 +10,7 @@ from torch import nn
 from offramp.errors import FileFormatError, NetworkError
 from offramp.extras import require
 from offramp.networks.fx import traced_layout
-from offramp.networks.inputs import Inputs
 from offramp.networks.layout import (
-    HasLayout,
     Layout,
     is_plain_sequential,
     sequential_layout,
@@ -27,6 +25,32 @@ from offramp.registry import BUILDERS
 
 BackboneModules: TypeAlias = nn.Module | Sequence[nn.Module]
 Builder: TypeAlias = Callable[..., nn.Module]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a file says about the backbone of a network."""
+
+    backbone: str  # its class, for messages
+    builder: str | None = None  # registered name of what makes it; None for a user's own
+    settings: dict[str, Any] = field(default_factory=dict)  # of the builder, JSON values
+
+
+def origin_of(backbone: BackboneModules) -> Origin:
+    """What a file can say about a user's backbone; it can describe a model of `transformers`."""
+    settings = model_settings(backbone) if _is_transformers_model(backbone) else None
+    builder = None if settings is None else "transformers"
+    return Origin(type(backbone).__name__, builder, settings or {})
+
+
+def pretrained_backbone(name: str) -> tuple[nn.Module, Origin]:
+    """A pretrained one: `timm/<model>`, `torchvision/<model>`, or a folder or hub id."""
+    library, _, model = name.partition("/")
+    if library not in ("timm", "torchvision"):
+        backbone = pretrained_model(name)
+        return backbone, origin_of(backbone)
+    backbone = BUILDERS[library](model, pretrained=True)
+    return backbone, Origin(type(backbone).__name__, library, {"model": model})
 
 
 def timm_model(model: str, pretrained: bool = False) -> nn.Module:
@@ -52,19 +76,6 @@ def torchvision_model(model: str, pretrained: bool = False) -> nn.Module:
         # torchvision has no safetensors; `weights_only` refuses pickled code.
         result.load_state_dict(weights.get_state_dict(check_hash=True, weights_only=True))
     return result
-
-
-# Builders have no argument for weights: a file must not be able to start a download.
-
-
-def untrained_timm_model(model: str) -> nn.Module:
-    """A model of timm, for a file to name."""
-    return timm_model(model)
-
-
-def untrained_torchvision_model(model: str) -> nn.Module:
-    """A model of torchvision, for a file to name."""
-    return torchvision_model(model)
 
 
 def register_builder(name: str, builder: Builder) -> None:
@@ -93,47 +104,21 @@ def register_builder(name: str, builder: Builder) -> None:
     BUILDERS.add(name, builder, NetworkError)
 
 
-@dataclass(frozen=True)
-class Backbone:
-    """A backbone, and how a file can name it."""
-
-    modules: BackboneModules  # a module or a list of stages
-    # name of a registered builder that makes such a backbone; None if there is none
-    builder: str | None = None
-    settings: dict[str, Any] = field(default_factory=dict)  # the builder's arguments, JSON values
-    inputs: Inputs | None = None  # what it takes, if it does not say so itself
-
-    @classmethod
-    def of(cls, modules: BackboneModules) -> "Backbone":
-        """A user's backbone; models of `transformers` can be built again from a file."""
-        settings = model_settings(modules) if _is_transformers_model(modules) else None
-        return cls(modules) if settings is None else cls(modules, "transformers", settings)
-
-    @classmethod
-    def named(cls, name: str) -> "Backbone":
-        """A pretrained one: `timm/<model>`, `torchvision/<model>`, or a folder or hub id."""
-        library, _, model = name.partition("/")
-        if library == "timm":
-            return cls(timm_model(model, pretrained=True), "timm", {"model": model})
-        if library == "torchvision":
-            return cls(torchvision_model(model, pretrained=True), "torchvision", {"model": model})
-        return cls.of(pretrained_model(name))
-
-
-def rebuild_backbone(builder: str | None, settings: dict[str, Any], class_name: str) -> nn.Module:
-    """Build what a file describes, without weights; `class_name` is for messages."""
-    if builder is None:
+def rebuild_backbone(origin: Origin) -> nn.Module:
+    """Build what a file describes, without weights: a file must not start a download."""
+    if origin.builder is None:
         raise FileFormatError(
-            f"this network was attached to a backbone of your own, a {class_name}: pass one as "
-            f"load(folder, backbone={class_name}(...)). Commands cannot make it: export such a "
-            "network from Python (offramp.export), and `offramp serve` takes the export"
+            f"this network was attached to a backbone of your own, a {origin.backbone}: pass one "
+            f"as load(folder, backbone={origin.backbone}(...)). Commands cannot make it: export "
+            "such a network from Python (offramp.export), and `offramp serve` takes the export"
         )
-    if builder not in BUILDERS:
+    if origin.builder not in BUILDERS:
         raise FileFormatError(
-            f"the file names an unknown builder {builder!r}; if it is your own, call "
+            f"the file names an unknown builder {origin.builder!r}; if it is your own, call "
             "register_builder before loading"
         )
-    make: Builder = BUILDERS[builder]
+    make: Builder = BUILDERS[origin.builder]
+    settings = origin.settings
     if "pretrained" in inspect.signature(make).parameters:
         settings = {**settings, "pretrained": False}
     return make(**settings)
@@ -162,13 +147,15 @@ def find_layout(
             "`backbone` must be an nn.Module, a list of them, or a name, got "
             f"{type(backbone).__name__}"
         )
-    if isinstance(backbone, HasLayout):
-        return backbone.layout()
+    own_layout = getattr(backbone, "layout", None)
+    if callable(own_layout):
+        layout: Layout = own_layout()
+        return layout
     if _is_transformers_model(backbone):
         return transformers_layout(backbone)
     if is_plain_sequential(backbone):
-        layout = sequential_layout(backbone)  # type: ignore[arg-type]
+        layout = sequential_layout(backbone)
         # Only tracing can put an exit inside a unit.
-        if not any(name in layout.modules and not layout.has(name) for name in names or ()):
+        if not any(name.startswith(f"{unit}.") for name in names or () for unit in layout.units):
             return layout
     return traced_layout(backbone, names, example)

@@ -10,8 +10,8 @@ from torch.utils.data import default_collate
 
 from offramp.data.splits import Data
 from offramp.errors import ConfigError, NetworkError
-from offramp.networks.attach import attach, attach_to
-from offramp.networks.backbones import Backbone, Builder
+from offramp.networks.attach import attach
+from offramp.networks.backbones import Builder, Origin
 from offramp.networks.heads import HeadMaker
 from offramp.networks.inputs import ImageInput
 from offramp.networks.network import EarlyExitNetwork
@@ -60,7 +60,9 @@ def build(
     inputs = getattr(backbone, "inputs", None)  # one of the user's own need not say
     if not isinstance(inputs, ImageInput):
         inputs = ImageInput(image_size, image_size, channels)
-    network = attach_to(Backbone(backbone, name, settings, inputs), at, num_classes, head)
+    network = attach(backbone, at, num_classes, head, inputs.example(2))
+    network.inputs = inputs
+    network.origin = Origin(type(backbone).__name__, name, settings)
     network.is_new = name in ARCHITECTURES
     return network
 

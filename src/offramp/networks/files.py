@@ -7,26 +7,21 @@ import json
 from pathlib import Path
 from typing import Any, TypedDict
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from offramp.errors import FileFormatError, NetworkError, OfframpError
 from offramp.extras import require
 from offramp.files import read_folder, restore, write_folder
-from offramp.networks.backbones import BackboneModules, find_layout, rebuild_backbone
+from offramp.networks.backbones import BackboneModules, Origin, find_layout, rebuild_backbone
 from offramp.networks.chain import chain
 from offramp.networks.heads import BackboneHead, Head
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput
 from offramp.networks.layout import Layout
-from offramp.networks.network import EarlyExitNetwork, Origin
-from offramp.networks.weights import (
-    distinct_tensors,
-    from_int8,
-    hash_of,
-    load_tensors,
-    to_int8,
-)
+from offramp.networks.network import EarlyExitNetwork, distinct_tensors, hash_of
 
 FORMAT_VERSION = 1
+_SCALE = ".int8_scale"  # follows the name of a weight that is stored as int8
 
 # The hub counts downloads of config.json; our own format does not need it.
 _HUB_FILES = ("network.json", "*.safetensors", "config.json")
@@ -51,9 +46,9 @@ network = EarlyExitNetwork.from_pretrained("owner/name")
 def save_network(network: EarlyExitNetwork, folder: str | Path, int8: bool = False) -> Path:
     """See `EarlyExitNetwork.save`."""
     tensors = distinct_tensors(network)
-    stored = to_int8(tensors) if int8 else tensors
+    stored = _to_int8(tensors) if int8 else tensors
     meta = _describe(network)
-    meta["fingerprint"] = hash_of(from_int8(stored) if int8 else tensors)
+    meta["fingerprint"] = hash_of(_from_int8(stored) if int8 else tensors)
     return write_folder(folder, "network", FORMAT_VERSION, meta, stored)
 
 
@@ -71,7 +66,7 @@ def load_network(
     # Builders and heads are anybody's, and what they do with odd settings is not known.
     except Exception as error:
         raise FileFormatError(f"{folder} does not describe a network: {error!r}") from error
-    load_tensors(network, from_int8(tensors), folder)
+    _load_tensors(network, _from_int8(tensors), folder)
     if network.fingerprint() != meta["fingerprint"]:
         raise FileFormatError(f"the weights in {folder} are not those that were saved there")
     return network.eval()
@@ -124,7 +119,7 @@ def _describe(network: EarlyExitNetwork) -> dict[str, Any]:
             "settings": origin.settings,
             "class": origin.backbone,
         },
-        "at": list(origin.at),
+        "at": list(network.exit_names[:-1]),
         "num_classes": network.num_classes,
         "inputs": network.inputs.describe(),
         "heads": [_describe_head(head) for head in network.heads],
@@ -188,17 +183,17 @@ def _restore(
             raise NetworkError("it is a chain, which needs no backbone: its file names them all")
         return chain([_restore(member, None, folder) for member in meta["members"]])
     saved = meta["backbone"]
-    origin = Origin(tuple(meta["at"]), saved["builder"], saved["settings"], saved["class"])
+    origin = Origin(saved["class"], saved["builder"], saved["settings"])
     inputs = Inputs.restore(meta["inputs"])
     if backbone is None:
-        backbone = rebuild_backbone(origin.builder, origin.settings, origin.backbone)
+        backbone = rebuild_backbone(origin)
     # Only a traced module is probed with an example, which always is one tensor.
     example = inputs.example(2) if isinstance(inputs, TensorInput | ImageInput) else None
-    layout = find_layout(backbone, origin.at, example)
-    exits = layout.exits_after(origin.at)
-    if exits != list(origin.at):
+    layout = find_layout(backbone, meta["at"], example)
+    exits = layout.exits_after(meta["at"])
+    if exits != meta["at"]:
         raise FileFormatError(
-            f"the file's exits {list(origin.at)} are not those of the backbone, {exits}"
+            f"the file's exits {meta['at']} are not those of the backbone, {exits}"
         )
     heads = [
         _backbone_head(layout) if each is None else Head.restore(each) for each in meta["heads"]
@@ -215,3 +210,50 @@ def _backbone_head(layout: Layout) -> BackboneHead:
     if layout.classifier is None:
         raise FileFormatError("the file wants the backbone's own classifier, and it has none")
     return BackboneHead(layout.classifier)
+
+
+def _to_int8(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Matrices and kernels as int8 with a scale per row, all else as it is."""
+    stored = {}
+    for name, tensor in tensors.items():
+        if tensor.ndim < 2 or not tensor.is_floating_point():
+            stored[name] = tensor
+            continue
+        rows = tensor.detach().float().flatten(1)
+        scale = rows.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / 127
+        stored[name] = (rows / scale).round().to(torch.int8).view(tensor.shape)
+        stored[name + _SCALE] = scale.squeeze(1)
+    return stored
+
+
+def _from_int8(stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What `_to_int8` stands for, in float32; other tensors as they are."""
+    tensors = {}
+    for name, tensor in stored.items():
+        scale = stored.get(name + _SCALE)
+        if scale is not None:
+            tensor = (tensor.flatten(1).float() * scale[:, None]).view(tensor.shape)
+        if not name.endswith(_SCALE):
+            tensors[name] = tensor
+    return tensors
+
+
+def _load_tensors(network: nn.Module, tensors: dict[str, Tensor], folder: str | Path) -> None:
+    """Put the file's tensors into the network, in the file's precision."""
+    targets = distinct_tensors(network)
+    for name in sorted(targets.keys() | tensors.keys()):
+        there, here = (_kind(each.get(name)) for each in (tensors, targets))
+        if there != here:
+            raise FileFormatError(
+                f"{folder} does not fit the backbone: {name} is {there} in the file and {here} in "
+                "the network"
+            )
+    for name, tensor in tensors.items():
+        # a copy, since the file is only mapped into memory.
+        targets[name].data = tensor.to(targets[name].device, copy=True)
+
+
+def _kind(tensor: Tensor | None) -> str:
+    if tensor is None:
+        return "missing"
+    return f"{'floats' if tensor.is_floating_point() else 'whole numbers'} {list(tensor.shape)}"

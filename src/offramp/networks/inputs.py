@@ -10,8 +10,7 @@ import numpy as np
 
 from offramp.arrays import Array, is_array, is_floating, namespace
 from offramp.errors import FileFormatError, NetworkError
-from offramp.networks.convert import unwrapped
-from offramp.networks.state import State, map_leaves
+from offramp.networks.state import State, leaf_at, map_leaves
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -178,15 +177,10 @@ class ImageInput(Inputs):
             NetworkError: Not images, or images of another size or number of channels.
         """
         images: Array = unwrapped(x)
-        if not is_array(images) or images.ndim != 4:
+        if not is_array(images) or images.ndim != 4 or images.shape[1] != self.channels:
             raise NetworkError(
                 f"images must be a tensor [N, {self.channels}, height, width] (or a mapping "
                 f"with `pixel_values`), got {_shape_of(images)}"
-            )
-        if images.shape[1] != self.channels:
-            raise NetworkError(
-                f"images must have {self.channels} channels, in the second dimension, got "
-                f"{_shape_of(images)}"
             )
         if self.fixed and images.shape[2:] != (self.height, self.width):
             raise NetworkError(
@@ -318,9 +312,10 @@ class TextInput(Inputs):
 
     def align(self, states: Sequence[State]) -> list[State]:
         """Pad on the right, as columns that the mask leaves out, to the longest of the states."""
-        lengths = [state["mask"].shape[1] if isinstance(state, dict) else 0 for state in states]
-        pairs = zip(states, lengths, strict=True)
-        return [_widened(state, max(lengths) - length) for state, length in pairs]
+        if not isinstance(states[0], dict):
+            return list(states)
+        longest = max(leaf_at(state, ("mask",)).shape[1] for state in states)
+        return [map_leaves(lambda leaf: _widened(leaf, longest), state) for state in states]
 
 
 def inputs_like(example: Any) -> Inputs:  # noqa: ANN401
@@ -340,16 +335,49 @@ def inputs_like(example: Any) -> Inputs:  # noqa: ANN401
     return TensorInput.like(example)
 
 
+def as_batch(x: Any) -> Any:  # noqa: ANN401
+    """Numpy arrays as tensors, also inside of a mapping; images of a mapping as they are.
+
+    Example:
+        >>> as_batch({"pixel_values": np.zeros((2, 3), dtype=np.float32), "labels": [0, 1]}).shape
+        torch.Size([2, 3])
+    """
+    x = unwrapped(x)
+    if isinstance(x, np.ndarray):
+        return _from_numpy(x)
+    if not isinstance(x, Mapping):
+        return x
+    return {k: _from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in x.items()}
+
+
+def unwrapped(x: Any) -> Any:  # noqa: ANN401
+    """The images in a mapping with `pixel_values`; anything else as it is."""
+    return x["pixel_values"] if isinstance(x, Mapping) and "pixel_values" in x else x
+
+
+def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    import torch  # who asks for tensors has it
+
+    check_numbers(array)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def check_numbers(array: np.ndarray[Any, Any]) -> None:
+    """Raise `NetworkError` unless an array holds numbers."""
+    if array.dtype.kind not in "biuf":
+        raise NetworkError(
+            f"a batch must be numbers, got an array of {array.dtype}: stack the samples to one "
+            "array of float32"
+        )
+
+
 def _check_dtype(x: Array, wanted: str) -> None:
     """Raise unless numbers are of the type, or floats that are narrower."""
     found = str(x.dtype).removeprefix("torch.")
-    if found == wanted:
+    if found == wanted or (wanted == "float32" and found in ("float16", "bfloat16")):
         return
-    if wanted == "float32" and found in ("float16", "bfloat16"):
-        return
-    hint = f"convert them, for example with x.to(torch.{wanted})"
-    if isinstance(x, np.ndarray):
-        hint = f"convert them, for example with x.astype(numpy.{wanted})"
+    how = f"astype(numpy.{wanted})" if isinstance(x, np.ndarray) else f"to(torch.{wanted})"
+    hint = f"convert them, for example with x.{how}"
     if found == "uint8" and wanted == "float32":
         hint = (
             "pixels have to be normalised as in training, for example with "
@@ -358,17 +386,13 @@ def _check_dtype(x: Array, wanted: str) -> None:
     raise NetworkError(f"the samples must be {wanted}, got {found}: {hint}")
 
 
-def _widened(state: State, columns: int) -> State:
-    if not columns:
-        return state
-
-    def pad(leaf: Array) -> Array:
-        library, shape = namespace(leaf), (len(leaf), columns, *leaf.shape[2:])
-        zeros = library.broadcast_to(library.zeros_like(leaf[:1, :1]), shape)
-        return library.concatenate([leaf, zeros], 1)
-
-    widened: State = map_leaves(pad, state)
-    return widened
+def _widened(leaf: Array, length: int) -> Array:
+    """`[n, T, ...]` with zeros on the right, up to a length."""
+    if leaf.shape[1] == length:
+        return leaf
+    library, shape = namespace(leaf), (len(leaf), length - leaf.shape[1], *leaf.shape[2:])
+    zeros = library.broadcast_to(library.zeros_like(leaf[:1, :1]), shape)
+    return library.concatenate([leaf, zeros], 1)
 
 
 def _shape_of(x: Any) -> str:  # noqa: ANN401

@@ -4,10 +4,10 @@ Every kind of backbone (a family with an adapter, a plain `nn.Sequential`, a tra
 of stages) is described by a `Layout`, and `attach` knows nothing else about backbones.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol, runtime_checkable
+from typing import TypeGuard
 
 from torch import Tensor, nn
 
@@ -40,24 +40,15 @@ class Channels:
 
 
 @dataclass(frozen=True)
-class Unit:
-    """A piece of a backbone that takes a state and returns a state.
-
-    Args:
-        name: As in `backbone.named_modules()`.
-        module: A module of the backbone, or a thin wrapper that shares its parameters.
-    """
-
-    name: str
-    module: nn.Module
-
-
-@dataclass(frozen=True)
 class Layout:
     """The units of a backbone and what else is needed to put exits between them.
 
+    A unit takes a state and returns a state: it is a module of the backbone, or a thin wrapper
+    that shares its parameters. A backbone may have a method `layout()` that returns its own.
+
     Args:
-        units: In the order in which they run; the classifier is not among them.
+        units: By name, as in `backbone.named_modules()`, and in the order in which they run; the
+            classifier is not among them.
         blocks: Names of the units after which `every-block` puts exits. The exit after the last
             one is the last exit, and units after it belong to the last stage.
         classifier: Takes the last state, returns the backbone's logits; None if it has none.
@@ -69,10 +60,9 @@ class Layout:
         leaves: Where in the state after a unit the features are, if there is no `pool`.
         channels: What is known of the channels after a unit, if there is no `pool`.
         at_end: Names of modules inside the last unit after which only the classifier runs.
-        modules: Names of all modules of the backbone, for messages about wrong names.
     """
 
-    units: Sequence[Unit]
+    units: Mapping[str, nn.Module]
     blocks: Sequence[str]
     classifier: nn.Module | None = None
     num_classes: int | None = None
@@ -83,16 +73,6 @@ class Layout:
     leaves: dict[str, Path] = field(default_factory=dict)
     channels: dict[str, Channels] = field(default_factory=dict)
     at_end: Sequence[str] = ()
-    modules: Sequence[str] = ()
-
-    @property
-    def names(self) -> list[str]:
-        """The units' names, in order."""
-        return [unit.name for unit in self.units]
-
-    def has(self, name: str) -> bool:
-        """Whether `name` is a unit, or a module that some units make up."""
-        return any(unit == name or unit.startswith(f"{name}.") for unit in self.names)
 
     def exits_after(self, names: Sequence[str]) -> list[str]:
         """Check the exits that a user asked for, and find the units that they come after.
@@ -113,8 +93,9 @@ class Layout:
                 )
             if next_position == position:
                 raise NetworkError(f"`{name}` and `{next_name}` name the same exit; leave one out")
-        last = self.names.index(self.blocks[-1])
-        return [self.names[position] for position, _ in positions if position < last]
+        units = list(self.units)
+        last = units.index(self.blocks[-1])
+        return [units[position] for position, _ in positions if position < last]
 
     def stages(self, exits: Sequence[str]) -> list[nn.Module]:
         """The units, joined to one module for each stage: one ends at each exit, and at the end.
@@ -122,28 +103,25 @@ class Layout:
         Args:
             exits: Names of units, without the last exit.
         """
-        bounds = [0, *(self.names.index(name) + 1 for name in exits), len(self.units)]
-        return [
-            nn.Sequential(*(unit.module for unit in self.units[start:end]))
-            for start, end in pairwise(bounds)
-        ]
+        names, modules = list(self.units), list(self.units.values())
+        bounds = [0, *(names.index(name) + 1 for name in exits), len(names)]
+        return [nn.Sequential(*modules[start:end]) for start, end in pairwise(bounds)]
 
     def _position(self, name: str) -> int:
-        known = self.names
-        if name in known:
-            return known.index(name)
+        """The index of the unit called `name`, or of the last one inside of that module."""
+        units = list(self.units)
         if name in self.at_end:
-            return len(known) - 1
-        inside = [index for index, unit in enumerate(known) if unit.startswith(f"{name}.")]
+            return len(units) - 1
+        inside = [index for index, unit in enumerate(units) if f"{unit}.".startswith(f"{name}.")]
         if inside:
             return inside[-1]
-        around = next((unit for unit in known if name.startswith(f"{unit}.")), None)
-        if around and name in self.modules:
+        around = next((unit for unit in units if name.startswith(f"{unit}.")), None)
+        if around:
             raise NetworkError(
                 f"`{name}` lies inside `{around}`, where other branches run beside it; put the "
                 f"exit after `{around}`"
             )
-        message = no_such_module(name, [*known, *self.modules])
+        message = no_such_module(name, units)
         raise NetworkError(f"{message} Its blocks are {', '.join(self.blocks)}")
 
 
@@ -154,15 +132,6 @@ def no_such_module(name: str, known: Iterable[str]) -> str:
     return f"the backbone has no module `{name}` to put an exit after; {hint}"
 
 
-@runtime_checkable
-class HasLayout(Protocol):
-    """A backbone that knows its own layout; any module may have this method."""
-
-    def layout(self) -> Layout:
-        """The units of this backbone."""
-        ...
-
-
 def stages_layout(stages: Sequence[nn.Module]) -> Layout:
     """The layout of a list of stages: each ends in an exit, and there is no classifier."""
     wrong = [type(stage).__name__ for stage in stages if not isinstance(stage, nn.Module)]
@@ -171,8 +140,8 @@ def stages_layout(stages: Sequence[nn.Module]) -> Layout:
             "a list of stages must hold at least one nn.Module and nothing else, got "
             f"{wrong or 'an empty list'}"
         )
-    units = [Unit(str(index), stage) for index, stage in enumerate(stages)]
-    return Layout(units, [unit.name for unit in units])
+    units = {str(index): stage for index, stage in enumerate(stages)}
+    return Layout(units, list(units))
 
 
 def sequential_layout(backbone: nn.Sequential) -> Layout:
@@ -182,43 +151,43 @@ def sequential_layout(backbone: nn.Sequential) -> Layout:
     is a layer with weights and what follows it up to the next one.
     """
     units = _flatten(backbone, "")
-    weighted = [index for index, unit in enumerate(units) if _has_weights(unit.module)]
+    names = list(units)
+    # A norm has weights as well, but is not worth an exit of its own.
+    weighted = [
+        index
+        for index, module in enumerate(units.values())
+        if is_composite(module) or has_weight_matrix(module)
+    ]
     if not weighted:
         raise NetworkError("the backbone has no layer with weights to put an exit after")
-    head = weighted[-1] if isinstance(units[weighted[-1]].module, nn.Linear) else len(units)
-    trunk, rest = units[:head], units[head:]
-    if not any(_has_weights(unit.module) for unit in trunk):
+    last = units[names[weighted[-1]]]
+    end = weighted.pop() if isinstance(last, nn.Linear) else len(names)
+    if not weighted:
         raise NetworkError(
             "the backbone has no layer with weights before its last linear layer, so no exit "
             "can save anything"
         )
+    trunk = names[:end]
+    layers = [names[index - 1] for index in weighted[1:]] + trunk[-1:]
     return Layout(
-        units=trunk,
-        blocks=_composite_blocks(backbone, trunk) or _layer_blocks(trunk),
-        classifier=nn.Sequential(*(unit.module for unit in rest)) if rest else nn.Identity(),
-        num_classes=rest[0].module.out_features if rest else None,  # type: ignore[arg-type]
-        modules=module_names(backbone),
+        units={name: units[name] for name in trunk},
+        blocks=_composite_children(backbone, trunk) or layers,
+        classifier=nn.Sequential(*(units[name] for name in names[end:])) or nn.Identity(),
+        num_classes=last.out_features if isinstance(last, nn.Linear) else None,
     )
 
 
-def module_names(backbone: nn.Module) -> list[str]:
-    """Names of all modules below the backbone."""
-    return [name for name, _ in backbone.named_modules() if name]
-
-
-def is_plain_sequential(module: nn.Module) -> bool:
+def is_plain_sequential(module: nn.Module) -> TypeGuard[nn.Sequential]:
     """Whether calling the module is calling its children in order."""
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
-def _flatten(module: nn.Module, prefix: str) -> list[Unit]:
-    units: list[Unit] = []
-    for name, child in module.named_children():
+def _flatten(module: nn.Sequential, prefix: str) -> dict[str, nn.Module]:
+    units: dict[str, nn.Module] = {}
+    # `named_children` leaves out a child that is used a second time, such as a shared ReLU.
+    for name, child in zip(module._modules, module, strict=True):
         path = f"{prefix}{name}"
-        if is_plain_sequential(child):
-            units += _flatten(child, f"{path}.")
-        else:
-            units.append(Unit(path, child))
+        units |= _flatten(child, f"{path}.") if is_plain_sequential(child) else {path: child}
     return units
 
 
@@ -234,21 +203,11 @@ def is_composite(module: nn.Module) -> bool:
     return has_children and any(True for _ in module.parameters())
 
 
-def _has_weights(module: nn.Module) -> bool:
-    # a norm has weights as well, but is not worth an exit of its own.
-    return is_composite(module) or has_weight_matrix(module)
-
-
-def _composite_blocks(backbone: nn.Module, trunk: list[Unit]) -> list[str]:
-    names = [unit.name for unit in trunk]
+def _composite_children(backbone: nn.Module, trunk: list[str]) -> list[str]:
+    """The last unit of every child that has children; none if that is only one child."""
     blocks = []
     for name, child in backbone.named_children():
-        mine = [unit for unit in names if unit == name or unit.startswith(f"{name}.")]
-        if mine and is_composite(child):
-            blocks.append(mine[-1])
+        inside = [unit for unit in trunk if f"{unit}.".startswith(f"{name}.")]
+        if inside and is_composite(child):
+            blocks.append(inside[-1])
     return blocks if len(blocks) > 1 else []
-
-
-def _layer_blocks(trunk: list[Unit]) -> list[str]:
-    weighted = [index for index, unit in enumerate(trunk) if _has_weights(unit.module)]
-    return [trunk[index - 1].name for index in weighted[1:]] + [trunk[-1].name]

@@ -1,7 +1,7 @@
 """`EarlyExitNetwork`: stages that are separate modules, with a head after each of them."""
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
@@ -10,26 +10,12 @@ from torch import Tensor, nn
 
 from offramp.costs import kept_stages
 from offramp.errors import NetworkError
-from offramp.networks.convert import as_batch
 from offramp.networks.heads import stacked_for
-from offramp.networks.inputs import AnyInput, Inputs
+from offramp.networks.inputs import AnyInput, Inputs, as_batch
 from offramp.networks.state import State
-from offramp.networks.weights import fingerprint
 
 if TYPE_CHECKING:
-    from offramp.networks.backbones import BackboneModules
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What a file says about where a network came from."""
-
-    at: tuple[str, ...]  # names of the modules after which the exits before the last one are
-    # name of a registered builder of the backbone; None for a user's own
-    builder: str | None = None
-    # the builder's arguments, JSON values only
-    settings: dict[str, Any] = field(default_factory=dict)
-    backbone: str = "nn.Module"  # class name of the backbone, for messages
+    from offramp.networks.backbones import BackboneModules, Origin
 
 
 class EarlyExitNetwork(nn.Module):
@@ -88,7 +74,7 @@ class EarlyExitNetwork(nn.Module):
         self.inputs = inputs or AnyInput()
         self.exit_names = names
         self.starts = tuple(starts)
-        self.origin: Origin | None = None
+        self.origin: Origin | None = None  # if a file can say how to make it again
         self.members: tuple[EarlyExitNetwork, ...] = ()  # of a chain
         self.is_new = False  # whether its weights are random, as `build` makes them
 
@@ -305,3 +291,29 @@ def check_has_exits(network: object, who: str) -> None:
             f"{who} needs an EarlyExitNetwork, got {type(network).__name__}: put exits on it with "
             "offramp.attach"
         )
+
+
+def fingerprint(module: nn.Module) -> str:
+    """A hash of all weights and buffers, and of their names, types and shapes."""
+    return hash_of(distinct_tensors(module))
+
+
+def hash_of(tensors: dict[str, Tensor]) -> str:
+    """A hash of named tensors, their types and shapes."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
+        plain = tensor.detach().cpu().contiguous().flatten()
+        digest.update(plain.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def distinct_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The state dict, with only the first name of a tensor that is used in several places."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            result[name] = tensor
+    return result

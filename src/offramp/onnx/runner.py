@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from offramp import check
-from offramp.arrays import is_array
+from offramp.arrays import is_array, is_floating
 from offramp.errors import ConfigError, FileFormatError
 from offramp.extras import require
 from offramp.files import StoredFile
 from offramp.machine import physical_cores
-from offramp.networks.convert import to_numpy
-from offramp.networks.inputs import Inputs, TextInput
+from offramp.networks.inputs import Inputs, TextInput, check_numbers
 from offramp.networks.state import State, leaf_at
 from offramp.onnx.manifest import SO_FAR, GraphFile, Manifest, Segment, names
 from offramp.runtime.engine import StagedRunner
@@ -182,7 +181,7 @@ class OnnxRunner(StagedRunner):
         """The arrays that the first graph takes, by name."""
         inputs, first = self.manifest.inputs, self.manifest.segments[0]
         state = inputs.begin(x, counted=True)
-        leaves = [to_numpy(leaf_at(state, path)) for path in first.state]
+        leaves = [_to_numpy(leaf_at(state, path)) for path in first.state]
         return dict(zip(self._first_names, leaves, strict=True))
 
     def _advance(
@@ -339,6 +338,16 @@ def session_of(content: bytes, name: str, threads: int, optimized: Path | None =
         return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors share no class
         raise FileFormatError(f"{name} cannot be run by ONNX Runtime: {error}") from None
+
+
+def _to_numpy(leaf: Array) -> np.ndarray[Any, Any]:
+    """A leaf of a state as an array, in the memory that it has; half precision as float32."""
+    if not isinstance(leaf, np.ndarray):
+        narrow = is_floating(leaf) and leaf.itemsize < 4
+        leaf = (leaf.float() if narrow else leaf).numpy(force=True)
+    array: np.ndarray[Any, Any] = leaf
+    check_numbers(array)
+    return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def _tensors(graph: Any) -> Iterator[Any]:  # noqa: ANN401 - protobuf messages

@@ -16,9 +16,8 @@ from offramp.batch_times import BatchTimes, seconds_left
 from offramp.costs import Costs
 from offramp.errors import ConfigError
 from offramp.networks.macs import count_macs, counting
-from offramp.networks.network import EarlyExitNetwork
+from offramp.networks.network import EarlyExitNetwork, fingerprint
 from offramp.networks.state import State, evaluating, take
-from offramp.networks.weights import fingerprint
 from offramp.runtime.responses import (
     Response,
     responses_from_batch,

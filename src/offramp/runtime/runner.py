@@ -12,8 +12,7 @@ from torch import Tensor
 from offramp.answers import Answer, CurrentExit
 from offramp.errors import GuaranteeWarning, NetworkError, OriginError, OriginWarning
 from offramp.machine import AutoPrecision, Precision, autocast, device_for, to_precision
-from offramp.networks.convert import as_batch
-from offramp.networks.inputs import Inputs
+from offramp.networks.inputs import Inputs, as_batch
 from offramp.networks.network import EarlyExitNetwork, check_has_exits
 from offramp.networks.state import State, batch_size, map_leaves
 from offramp.policy import Policy

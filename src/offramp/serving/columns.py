@@ -1,6 +1,6 @@
 """Columns of a table in, the same columns with answers out; on one machine or on many."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from offramp.errors import ConfigError, DataError
-from offramp.networks.convert import padded
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
 from offramp.runtime.output import OUTPUT_COLUMNS
 from offramp.serving.images import ImageReader
@@ -137,6 +136,25 @@ def _texts(batch: Mapping[str, Array]) -> dict[str, Array]:
         text.setdefault("attention_mask", np.ones_like(text["input_ids"]))
         texts.append({name: array.astype(np.int64) for name, array in text.items()})
     return padded(texts)
+
+
+def padded(texts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Texts of arrays `[length]` as one batch of arrays `[n, longest]`; padding is masked out.
+
+    Example:
+        >>> short, long = ({"input_ids": np.arange(size)} for size in (1, 3))
+        >>> padded([short, long])["input_ids"].tolist()
+        [[0, 0, 0], [0, 1, 2]]
+    """
+    length = max(len(text["input_ids"]) for text in texts)
+    # Texts without segments lie entirely in the first one.
+    names = {name for text in texts for name in text}
+
+    def widened(text: Mapping[str, Array], name: str) -> Array:
+        array = text.get(name, np.zeros(len(text["input_ids"]), dtype=np.int64))
+        return np.pad(array, (0, length - len(array)))
+
+    return {name: np.stack([widened(text, name) for text in texts]) for name in names}
 
 
 class PolicyPredictor:

@@ -8,10 +8,10 @@ import numpy as np
 
 from offramp import __version__
 from offramp.data.decoding import find_tokenizer
-from offramp.networks.convert import padded
 from offramp.onnx.runner import Array
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.stats import Operation
+from offramp.serving.columns import padded
 from offramp.serving.config import AppConfig
 from offramp.serving.model import Model
 from offramp.serving.requests import Parser, Query, RequestParser

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from offramp.errors import ConfigError, FileFormatError
 from offramp.files import read_folder, restore, write_folder
-from offramp.networks.weights import distinct_tensors
+from offramp.networks.network import distinct_tensors
 from offramp.run_folder import RunFolder
 from offramp.training.config import HARMLESS
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from offramp.networks.heads import HeadMaker, Pool
 from offramp.networks.inputs import ImageInput
-from offramp.networks.layout import Layout, Unit, module_names
+from offramp.networks.layout import Layout
 
 SMALL_IMAGE = 64  # px; up to this size, the stem for large images would leave too little
 
@@ -62,19 +62,15 @@ class BlockNetwork(nn.Module):
     norm: ClassVar[bool] = False
     default_head: HeadMaker | None = None  # makes heads that are special to the network
 
-    def units(self) -> list[Unit]:
+    def units(self) -> dict[str, nn.Module]:
         """Everything but the classifier, in the order in which it runs."""
-        before, after = (
-            [Unit(name, self.get_submodule(name)) for name in names]
-            for names in (self.before, self.after)
-        )
-        blocks = [Unit(f"blocks.{index}", block) for index, block in enumerate(self.blocks)]
-        return [*before, *blocks, *after]
+        names = (*self.before, *self._block_names(), *self.after)
+        return {name: self.get_submodule(name) for name in names}
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `[N, K]` from images."""
-        for unit in self.units():
-            x = unit.module(x)
+        for unit in self.units().values():
+            x = unit(x)
         logits: Tensor = self.classifier(x)
         return logits
 
@@ -83,12 +79,14 @@ class BlockNetwork(nn.Module):
         linear = self.classifier.get_submodule("linear")
         return Layout(
             units=self.units(),
-            blocks=[f"blocks.{index}" for index in range(len(self.blocks))],
+            blocks=self._block_names(),
             classifier=self.classifier,
             num_classes=linear.out_features,  # type: ignore[arg-type]
             inputs=self.inputs,
             pool=self.pool,
             norm=self.norm,
             default_head=self.default_head,
-            modules=module_names(self),
         )
+
+    def _block_names(self) -> list[str]:
+        return [f"blocks.{index}" for index in range(len(self.blocks))]
