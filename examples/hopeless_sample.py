@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 import offramp
 from offramp.metrics import eefp
 from offramp.replay import Replay
-from offramp.report.figures import PALETTE, save_figure
+from offramp.report import save_figure
+from offramp.report.lines import PALETTE
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--picture", type=Path, default=Path("hopeless.svg"))

@@ -100,7 +100,7 @@ def test_the_wheel_holds_what_is_used_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     for needed in (
         *("offramp/py.typed", "offramp/studies/demo.toml"),
-        *("offramp/zoo_data/", "offramp/report/assets/"),
+        *("offramp/zoo_data/", "offramp/report/page_charts/"),
     ):
         assert any(name.startswith(needed) for name in names), needed
     tops = {name.split("/")[0] for name in names}

@@ -31,7 +31,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"examples/{notebook.stem}.md", content=text))
     changes = (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")
     files.append(File.generated(config, "changelog.md", content=changes))
-    logo = (ROOT / "src" / "offramp" / "report" / "assets" / "logo.svg").read_text()
+    logo = (ROOT / "src" / "offramp" / "report" / "page_template" / "logo.svg").read_text()
     files.append(File.generated(config, "assets/logo.svg", content=logo))
     named = json.dumps(config.nav)  # a page that has a place of its own is not listed again
     pages = {file.src_uri: menu_title(file) for file in files.documentation_pages()}

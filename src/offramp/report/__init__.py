@@ -7,20 +7,22 @@ from offramp.report.clock import (
     profile_table,
     write_bench,
 )
-from offramp.report.figures import plot_comparison, plot_gains
 from offramp.report.files import read_comparison, write_comparison
 from offramp.report.inspect import inspect
+from offramp.report.matplotlib_figures import plot_comparison, plot_gains, save_figure
 from offramp.report.page import write_page
-from offramp.report.pictures import hopeless_strip, sample_strip
-from offramp.report.sections import SampleStrip, Section
-from offramp.report.tables import ResultTable, comparison_tables, verdicts
+from offramp.report.pictures import SampleStrip, hopeless_strip, sample_strip
+from offramp.report.sections import Section
+from offramp.report.tables import Cell, ResultTable, cells, comparison_tables, verdicts
 
 __all__ = [
+    "Cell",
     "ResultTable",
     "SampleStrip",
     "Section",
     "bench_section",
     "bench_table",
+    "cells",
     "comparison_tables",
     "hopeless_strip",
     "inspect",
@@ -30,6 +32,7 @@ __all__ = [
     "profile_table",
     "read_comparison",
     "sample_strip",
+    "save_figure",
     "verdicts",
     "write_bench",
     "write_comparison",

@@ -10,7 +10,8 @@ from typing import Any
 from offramp.errors import MissingExtraError
 from offramp.extras import require
 from offramp.files import read_json, restore, write_text
-from offramp.report.figures import look_of, save_figure
+from offramp.report.lines import line_style
+from offramp.report.matplotlib_figures import save_figure
 from offramp.report.sections import Section
 from offramp.report.tables import Cell, ResultTable, cells
 from offramp.timing.bench import WITHOUT, BenchRow
@@ -111,7 +112,7 @@ def _draw(panel: Any, rows: Sequence[BenchRow]) -> None:  # noqa: ANN401 - matpl
     for number, (label, group) in enumerate(groupby(rows, key=kind)):
         points = sorted((1e3 * row.seconds, 100 * (row.accuracy or 0.0)) for row in group)
         line = {"linestyle": "-" if number == 0 else "none", "label": label}
-        panel.plot(*zip(*points, strict=True), **{**look_of(number + 1).matplotlib(), **line})
+        panel.plot(*zip(*points, strict=True), **{**line_style(number + 1).matplotlib(), **line})
 
 
 def bench_section(folder: str | Path) -> Section:

@@ -10,7 +10,7 @@ from typing import Any
 from offramp.errors import FileFormatError, MissingExtraError
 from offramp.evaluation.results import Comparison
 from offramp.files import read_json, restore, write_text
-from offramp.report.figures import plot_comparison, plot_gains
+from offramp.report.matplotlib_figures import plot_comparison, plot_gains
 from offramp.report.page import write_page
 from offramp.report.sections import Section
 from offramp.report.tables import comparison_tables, tidy_csv

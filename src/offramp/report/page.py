@@ -1,6 +1,7 @@
 """One self-contained HTML page: interactive charts, tables, and what was run.
 
-The template and the code of the charts are in assets/; charts.js says where each chart is drawn.
+The charts are drawn by the scripts in page_charts/, one file per part of the page; charts.js has
+what they share. The page around them is in page_template/.
 """
 
 import json
@@ -15,8 +16,15 @@ from typing import Any
 from offramp.evaluation.results import Comparison, MethodResult
 from offramp.extras import require
 from offramp.files import plain, write_text
-from offramp.report.figures import PALETTE, Look, curve_band, exit_band, look_of, shown_first
-from offramp.report.sections import Section, groups_of, svg_url, view_of
+from offramp.report.lines import (
+    PALETTE,
+    LineStyle,
+    curve_band,
+    exit_band,
+    line_style,
+    shown_first,
+)
+from offramp.report.sections import Section, groups_of, percent, svg_url, view_of
 
 EXIT_FIGURES = ("accuracy", "ece", "eefp", "augrc", "nll")
 PLOTTED = ("ece", "eefp", "augrc")
@@ -27,14 +35,14 @@ def page_data(comparison: Comparison) -> dict[str, Any]:
     first = comparison.methods[0].diagnostics
     shown = [method.name for method in shown_first(comparison)]
     hidden = [method.name for method in comparison.methods if method.name not in shown]
-    looks = {name: look_of(number) for number, name in enumerate([*shown, *hidden])}
+    styles = {name: line_style(number) for number, name in enumerate([*shown, *hidden])}
     data: dict[str, Any] = plain(
         {
             "kind": comparison.setting.get("kind", "logits"),
             "samples": comparison.setting["samples"]["test"],
             "hopeless": first.hopeless_count,
             "references": asdict(comparison.references),
-            "methods": [_method(m, looks[m.name]) for m in comparison.methods],
+            "methods": [_method(m, styles[m.name]) for m in comparison.methods],
             "hidden": hidden,
             "reference": _reference([method.name for method in comparison.methods]),
         }
@@ -53,11 +61,11 @@ def _reference(names: Sequence[str]) -> int:
     return names.index("baseline") if "baseline" in names else (found or [0])[0]
 
 
-def _method(method: MethodResult, look: Look) -> dict[str, Any]:
+def _method(method: MethodResult, style: LineStyle) -> dict[str, Any]:
     return {
         "name": method.name,
         "label": method.label,
-        **look._asdict(),
+        **style._asdict(),
         "seeds": len(method.curves),
         "curve": asdict(curve_band(method)),
         "bands": {figure: asdict(exit_band(method, figure)) for figure in PLOTTED},
@@ -76,7 +84,7 @@ def embedded_json(value: Any) -> str:  # noqa: ANN401 - JSON is recursive
     return text
 
 
-ASSETS = Path(__file__).parent / "assets"
+CHARTS, TEMPLATE = (Path(__file__).parent / name for name in ("page_charts", "page_template"))
 SCRIPTS = (
     *("charts.js", "tradeoff.js", "budget.js", "exits.js", "hopeless.js"),
     *("comparison.js", "main.js"),
@@ -121,8 +129,8 @@ def write_page(
         sections=views,
         provenance=groups_of(provenance),
         style=markup(_style()),
-        logo=markup((ASSETS / "logo.svg").read_text(encoding="utf-8")),
-        icon=svg_url(ASSETS / "logo.svg"),
+        logo=markup((TEMPLATE / "logo.svg").read_text(encoding="utf-8")),
+        icon=svg_url(TEMPLATE / "logo.svg"),
         data=markup(embedded_json({n: page_data(c) for n, c in charted.items() if c})),
         scripts=[markup(script) for script in scripts],
     )
@@ -131,7 +139,7 @@ def write_page(
 
 def _scripts() -> list[str]:
     """The plotting library, and the page's own code in a scope of its own."""
-    own = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    own = "\n".join((CHARTS / name).read_text(encoding="utf-8") for name in SCRIPTS)
     library: str = require("plotly.offline", extra="report").get_plotlyjs()
     return [library, f'"use strict";\n{{\n{own}}}\n']
 
@@ -141,7 +149,7 @@ def _style() -> str:
         f"--m{number}: light-dark({light}, {dark});"
         for number, (light, dark) in enumerate(PALETTE)
     )
-    return f":root {{ {colours} }}\n" + (ASSETS / "page.css").read_text(encoding="utf-8")
+    return f":root {{ {colours} }}\n" + (TEMPLATE / "page.css").read_text(encoding="utf-8")
 
 
 def _content_policy(scripts: Sequence[str]) -> str:
@@ -157,10 +165,11 @@ def _content_policy(scripts: Sequence[str]) -> str:
 def _template() -> Any:  # noqa: ANN401 - jinja2 is optional
     jinja = require("jinja2", extra="report")
     environment = jinja.Environment(
-        loader=jinja.FileSystemLoader(ASSETS),
+        loader=jinja.FileSystemLoader(TEMPLATE),
         autoescape=True,
         undefined=jinja.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["percent"] = percent
     return environment.get_template("page.html")

@@ -1,18 +1,71 @@
 """Pictures of test samples for a page, such as those that no exit gets right."""
 
+from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from offramp.data import ImageData
+from offramp.errors import ConfigError
 from offramp.evaluation.references import heads_correct
+from offramp.extras import require
 from offramp.ledger import Ledger
-from offramp.report.sections import SampleStrip
 from offramp.targets import hopeless
 
+Images = npt.NDArray[np.uint8]
 PICTURES = 12  # of hopeless samples
+
+
+@dataclass(frozen=True)
+class SampleStrip:
+    """Pictures of samples with a caption each.
+
+    Attributes:
+        images: uint8 `[n, H, W, C]` with one, three or four channels.
+        captions: One per image, such as the label and the prediction.
+        note: What these samples are.
+
+    Example:
+        >>> strip = SampleStrip(np.zeros((2, 8, 8, 3), np.uint8), ["cat, predicted dog", "owl"])
+        >>> len(strip.images)
+        2
+    """
+
+    images: Images
+    captions: Sequence[str]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        images = np.asarray(self.images)
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3, 4):
+            raise ConfigError(
+                "`images` of a SampleStrip must be uint8 [n, H, W, C] with 1, 3 or 4 channels, "
+                f"got {images.dtype} {list(images.shape)}"
+            )
+        if len(images) != len(self.captions):
+            raise ConfigError(
+                f"a SampleStrip needs one caption per image, got {len(self.captions)} for "
+                f"{len(images)} images"
+            )
+
+
+def image_url(image: Images) -> str:
+    """A PNG of one image `[H, W, C]`, as a data URL."""
+    pillow: Any = require("PIL.Image", extra="report")
+    file = BytesIO()
+    pillow.fromarray(image.squeeze(2) if image.shape[2] == 1 else image).save(file, "PNG")
+    return data_url("image/png", file.getvalue())
+
+
+def data_url(kind: str, content: bytes) -> str:
+    """A file as the address of an image inside of the page."""
+    return f"data:{kind};base64,{b64encode(content).decode('ascii')}"
 
 
 def hopeless_strip(test: Ledger, images: object) -> SampleStrip | None:

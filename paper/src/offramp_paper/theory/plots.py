@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from offramp.extras import require
-from offramp.report.figures import save_figure
+from offramp.report import save_figure
 from offramp_paper.theory.calibration import Exits
 from offramp_paper.theory.counterexamples import calibrated_but_worse, frontier
 from offramp_paper.theory.risks import excess_risk
