@@ -297,8 +297,8 @@ def bad_requests(max_bytes: int) -> list[tuple[Any, str, int, str]]:
     """Bodies and content types that every server refuses, with the status and the reason."""
     return [
         (b"{", "application/json", 400, "not valid JSON"),
-        ({"inputs": [1]}, "application/json", 422, "must have the shape"),
-        ({"path": "/etc/passwd"}, "application/json", 422, "got the fields path"),
+        ({"inputs": [1]}, "application/json", 422, "give `inputs` of the shape"),
+        ({"path": "/etc/passwd"}, "application/json", 422, "unknown field `path`"),
         (b"\x89PNG\r\n\x1a\n", "image/png", 422, "not a readable PNG or JPEG"),
         (b"hello", "text/plain", 415, "the content type must be"),
         (b"x" * (max_bytes + 1), "application/json", 413, f"may have {max_bytes:,} bytes"),

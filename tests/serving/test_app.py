@@ -14,7 +14,7 @@ import offramp
 from offramp.data.decoding import Normalization
 from offramp.errors import ConfigError, FileFormatError, NetworkError, OriginError
 from offramp.runtime import Member
-from offramp.serving import AppConfig, Model
+from offramp.serving import AppConfig, Model, Reading
 
 from ..deployment import bad_requests
 from .asgi import GONE, NOTHING_MORE, Client
@@ -178,14 +178,11 @@ def test_a_client_that_goes_away_in_mid_upload_is_no_error(served):
     assert served.metric('offramp_requests_total{status="500"}') == 0
 
 
-def test_every_prediction_is_logged_where_asked_for(served, monkeypatch):
-    lines = []
-    app = offramp.serving.app(served.runner, AppConfig(access_log=True))
-    monkeypatch.setattr("logging.Logger.info", lambda _, line: lines.append(json.loads(line)))
-    client = Client(app)
+def test_every_prediction_is_logged_where_asked_for(served, capsys):
+    client = Client(offramp.serving.app(served.runner, AppConfig(access_log=True)))
     client.post({"inputs": torch.zeros(3, SIZE, SIZE).tolist()}, **{"X-Request-ID": "a"})
     client.post(b"{")
-    answered, refused = lines
+    answered, refused = map(json.loads, capsys.readouterr().err.splitlines())
     assert answered["status"] == 200 and answered["exit"] in (0, 1) and answered["id"] == "a"
     assert refused["status"] == 400 and refused["exit"] is None and refused["path"] == "/predict"
 
@@ -205,7 +202,9 @@ def test_the_budget_changes_with_a_token_only(served):
     assert served.admin("PUT", "/admin/budget", {"budget": 1.0}, token="wrong")[0] == 401
     status, body = served.admin("PUT", "/admin/budget", {"budget": 7})
     assert status == 422 and "in (0, 1], got 7" in body["detail"]
-    assert served.admin("PUT", "/admin/budget", ["no"])[0] == 422
+    for body in ({"budget": True}, {"budget": "no"}, {"budgets": 1}, b"[]", b"[" * 5000):
+        assert served.admin("PUT", "/admin/budget", body)[0] == 422
+    assert served.admin("PUT", "/admin/budget", b"{")[0] == 400
     before = served.metric("offramp_budget")
     for budget in (1.0, 0.75):
         status, about = served.admin("PUT", "/admin/budget", {"budget": budget})
@@ -265,7 +264,7 @@ def test_a_live_runner_of_any_network_is_served(monkeypatch):
     held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
     policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
     runner = offramp.Runner(network, policy.at(budget=1.0))
-    client = Client(offramp.serving.app(runner, class_names=["a", "b", "c"]))
+    client = Client(offramp.serving.app(runner, reading=Reading(class_names=("a", "b", "c"))))
     answer = client.post({"inputs": torch.zeros(1, 8, 8).tolist()}).json()
     assert answer["name"] == "abc"[answer["class"]]
     assert runner.stats.samples == 1
@@ -296,7 +295,9 @@ def test_a_cascade_is_served(monkeypatch):
     ledger = cascade.record((words, [w.startswith("long") for w in words]), split="all")
     held_out, val, _ = ledger.partition()
     policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val).at(budget=0.5)
-    app = offramp.serving.app(cascade, AppConfig(concurrency=8), policy=policy, read=str.strip)
+    app = offramp.serving.app(
+        cascade, AppConfig(concurrency=8), policy=policy, read_item=str.strip
+    )
     client = Client(app)
     found = client.post({"item": " abc ", "id": 3})
     first = found.json()
@@ -348,8 +349,9 @@ def test_a_policy_of_another_network_is_refused(served, tmp_path):
     other = offramp.build("convnet", num_classes=4, image_size=SIZE, at=2).eval()
     with pytest.raises(OriginError, match="this policy is for the network"):
         Model(other.save(tmp_path / "other"), served.folder / "policy").runner()
+    names = Reading(class_names=("a",))
     with pytest.raises(ConfigError, match="a name for each of the 4 classes, got 1"):
-        Model(served.folder / "network", served.folder / "policy", class_names=("a",)).runner()
+        Model(served.folder / "network", served.folder / "policy", reading=names).runner()
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):

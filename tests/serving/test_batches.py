@@ -6,15 +6,10 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from offramp.serving.batches import Batcher
-from offramp.serving.requests import Query
-
-
-def query(number):
-    return Query(number, {})
 
 
 class Model:
-    """Answers with the ids of its batches, as soon as it may."""
+    """Answers with its samples, as soon as it may."""
 
     def __init__(self):
         self.sizes, self.may, self.at_once, self.most = [], asyncio.Event(), 0, 0
@@ -26,9 +21,9 @@ class Model:
         self.most = max(self.most, self.at_once)
         await self.may.wait()
         self.at_once -= 1
-        if any(each.id == "crash" for each in queries):
+        if any(each == "crash" for each in queries):
             raise RuntimeError("a fault of the model")
-        return [{"id": each.id} for each in queries]
+        return [{"id": each} for each in queries]
 
 
 def run(story):
@@ -39,7 +34,7 @@ def test_requests_that_come_together_share_batches_of_the_largest_size():
     async def story():
         model = Model()
         batcher = Batcher(model, max_batch=4, batch_wait=5, timeout=20)
-        found = await asyncio.gather(*(batcher(query(number)) for number in range(8)))
+        found = await asyncio.gather(*(batcher(number) for number in range(8)))
         assert [each["id"] for each in found] == list(range(8))
         assert model.sizes == [4, 4]  # full batches wait for nobody
 
@@ -50,8 +45,8 @@ def test_a_request_waits_for_others_no_longer_than_it_may():
     async def story():
         model = Model()
         batcher = Batcher(model, max_batch=4, batch_wait=0.01, timeout=20)
-        assert await batcher(query(1)) == {"id": 1}
-        assert await batcher(query(2)) == {"id": 2}
+        assert await batcher(1) == {"id": 1}
+        assert await batcher(2) == {"id": 2}
         assert model.sizes == [1, 1]
 
     run(story())
@@ -65,7 +60,7 @@ def test_requests_gather_while_batches_are_answered(concurrency):
         batcher = Batcher(model, 8, batch_wait=0, timeout=20, concurrency=concurrency)
         waiting = []
         for number in range(6):
-            waiting.append(asyncio.create_task(batcher(query(number))))
+            waiting.append(asyncio.create_task(batcher(number)))
             await asyncio.sleep(0.01)
         assert model.sizes == [1] * concurrency
         model.may.set()
@@ -81,9 +76,9 @@ def test_a_request_that_nobody_answers_in_time_is_given_up_and_left_out():
         model = Model()
         model.may.clear()
         batcher = Batcher(model, max_batch=4, batch_wait=0, timeout=0.05)
-        first = asyncio.create_task(batcher(query(1)))
+        first = asyncio.create_task(batcher(1))
         await asyncio.sleep(0.01)
-        for given_up in (first, batcher(query(2))):
+        for given_up in (first, batcher(2)):
             with pytest.raises(HTTPException, match=r"no answer within 0.05 seconds") as found:
                 await given_up
             assert found.value.status_code == 504
@@ -91,7 +86,7 @@ def test_a_request_that_nobody_answers_in_time_is_given_up_and_left_out():
         model.may.set()
         await asyncio.sleep(0.02)
         assert not batcher.is_stuck
-        assert await batcher(query(3)) == {"id": 3}
+        assert await batcher(3) == {"id": 3}
         assert model.sizes == [1, 1]  # the second was given up before its turn
 
     run(story())
@@ -101,9 +96,9 @@ def test_a_batch_that_fails_is_refused_and_the_next_is_answered(caplog):
     async def story():
         batcher = Batcher(Model(), max_batch=4, batch_wait=0, timeout=20)
         with pytest.raises(HTTPException, match="the server's log says why") as found:
-            await batcher(query("crash"))
+            await batcher("crash")
         assert found.value.status_code == 500
-        assert await batcher(query(1)) == {"id": 1}
+        assert await batcher(1) == {"id": 1}
 
     run(story())
     assert "a batch of 1 requests could not be answered" in caplog.text

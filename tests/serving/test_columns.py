@@ -15,7 +15,7 @@ from offramp.errors import ConfigError, DataError, FileFormatError, NetworkError
 from offramp.networks.inputs import AnyInput, ImageInput, TensorInput, TextInput
 from offramp.serving import Model, PolicyPredictor
 from offramp.serving.columns import ColumnReader
-from offramp.serving.images import ImageReader, images_of_run
+from offramp.serving.images import ImageReader, Reading
 
 SIZE = 8
 NORMALIZATION = Normalization((0.5, 0.4, 0.3), (0.2, 0.2, 0.1))
@@ -128,7 +128,7 @@ def places(tmp_path_factory):
     policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
     policy = policy.tune(val, "geometric").at(budget=0.75)
     folders = network.save(root / "network"), policy.save(root / "policy")
-    return Model(*folders, images=IMAGES.images)
+    return Model(*folders, reading=Reading(IMAGES.images))
 
 
 def test_a_predictor_adds_what_the_runner_says_and_keeps_the_rest(places):
@@ -180,11 +180,15 @@ def test_a_folder_that_a_machine_lacks_is_named(places):
 
 def test_a_run_knows_how_its_images_are_read(tmp_path):
     inputs = ImageInput(20, 20)
+    assert Reading.of_run(inputs, tmp_path) == Reading()
     with pytest.warns(OriginWarning, match="normalised as ImageNet's; name the data set"):
-        assert images_of_run(inputs, tmp_path)[0].normalization == Normalization()
+        assert Reading().reader_for(inputs, tmp_path).normalization == Normalization()
     Source("cluttered-digits").save(tmp_path)
-    reader, names = images_of_run(inputs, tmp_path)
-    digits = offramp.data.load("cluttered-digits")["test"]
-    assert reader.normalization == digits.normalization and names == tuple(digits.class_names)
+    reading, digits = (
+        Reading.of_run(inputs, tmp_path),
+        offramp.data.load("cluttered-digits")["test"],
+    )
+    assert reading.reader_for(inputs, tmp_path).normalization == digits.normalization
+    assert reading.class_names == tuple(digits.class_names)
     with pytest.raises(NetworkError, match="takes square RGB images, and this one takes"):
-        images_of_run(GREY.inputs, tmp_path)
+        reading.reader_for(GREY.inputs, tmp_path)

@@ -11,17 +11,21 @@ import pytest
 import torch
 from starlette.exceptions import HTTPException
 
+from offramp.data.decoding import Normalization
 from offramp.errors import ConfigError
 from offramp.networks.inputs import AnyInput, ImageInput, TensorInput, TextInput
 from offramp.serving import ServeConfig
-from offramp.serving.images import ImageReader
-from offramp.serving.requests import RequestParser
+from offramp.serving.images import ImageReader, Reading
+from offramp.serving.requests import ArrayParser, ItemParser, TextParser, parser_for
 
 Image = pytest.importorskip("PIL.Image")
 
-IMAGES = RequestParser(ImageInput(4, 4), ImageReader(4), max_pixels=10_000)
-NUMBERS = RequestParser(TensorInput((2, 2)))
-TEXT = RequestParser(TextInput(max_length=5, vocabulary=10, segments=True))
+PIXELS = Normalization((0, 0, 0), (1 / 255,) * 3)
+IMAGES = ArrayParser(ImageInput(4, 4), ImageReader(4, normalization=PIXELS), 10_000)
+NUMBERS = ArrayParser(TensorInput((2, 2)), None, 10_000)
+COUNTS = ArrayParser(TensorInput((2,), "int8"), None, 10_000)
+TEXT = TextParser(TextInput(max_length=5, vocabulary=10, segments=True), None)
+ITEMS = ItemParser(str.strip)
 
 
 def letters(texts, max_length, **_):
@@ -30,7 +34,7 @@ def letters(texts, max_length, **_):
     return {"input_ids": torch.tensor(rows), "attention_mask": torch.ones(1, len(rows[0]))}
 
 
-SPOKEN = RequestParser(TextInput(max_length=5, vocabulary=10), tokenizer=letters)
+SPOKEN = TextParser(TextInput(max_length=5, vocabulary=10), letters)
 
 
 def png(width=4, height=4, colour=(255, 0, 0), kind="PNG"):
@@ -40,30 +44,36 @@ def png(width=4, height=4, colour=(255, 0, 0), kind="PNG"):
 
 
 def ask(parser, **fields):
-    return parser.parse("application/json; charset=utf-8", json.dumps(fields).encode())
+    return parser("application/json; charset=utf-8", json.dumps(fields).encode())
 
 
 @pytest.mark.parametrize(("kind", "mime"), [("PNG", "image/png"), ("JPEG", "image/jpeg")])
 def test_images_are_brought_to_the_networks_size(kind, mime):
-    query = IMAGES.parse(mime, png(40, 30, kind=kind), "mine")
-    assert query.id == "mine"
-    assert query.arrays["pixels"].shape == (3, 4, 4) and query.arrays["pixels"].dtype == np.uint8
-    assert query.arrays["pixels"][0].min() > 250 and query.arrays["pixels"][1].max() < 5
+    query = IMAGES(mime, png(40, 30, kind=kind), "mine")
+    assert query.id == "mine" and query.sample.shape == (3, 4, 4)
+    assert query.sample[0].min() > 250 and query.sample[1].max() < 5
 
 
 def test_an_image_in_json_is_the_same_image():
-    plain = IMAGES.parse("image/png", png()).arrays["pixels"]
     wrapped = ask(IMAGES, id=3, image=base64.b64encode(png()).decode())
-    assert wrapped.id == 3 and (wrapped.arrays["pixels"] == plain).all()
+    assert wrapped.id == 3 and (wrapped.sample == IMAGES("image/png", png()).sample).all()
 
 
 def test_numbers_are_taken_as_they_are():
     query = ask(NUMBERS, inputs=[[1, 2.5], [-3, 0]])
-    assert query.arrays["inputs"].tolist() == [[1.0, 2.5], [-3.0, 0.0]] and query.id is None
+    assert query.sample.tolist() == [[1.0, 2.5], [-3.0, 0.0]] and query.id is None
+    assert query.sample.dtype == np.float32
+    assert ask(COUNTS, inputs=[-128, 127]).sample.tolist() == [-128, 127]
+
+
+def test_an_id_in_json_comes_before_one_in_a_header():
+    body = b'{"inputs": [[1, 2], [3, 4]], "id": %s}'
+    assert NUMBERS("application/json", body % b"7", "header").id == 7
+    assert NUMBERS("application/json", body % b"null", "header").id == "header"
 
 
 def test_texts_get_a_mask():
-    parts = ask(TEXT, input_ids=[1, 2, 9], token_type_ids=[0, 0, 1]).arrays
+    parts = ask(TEXT, input_ids=[1, 2, 9], token_type_ids=[0, 0, 1]).sample
     assert parts["attention_mask"].tolist() == [1, 1, 1]
     assert parts["input_ids"].dtype == np.int64
 
@@ -79,32 +89,27 @@ def huge_png(side=100_000):
     return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
 
 
+JSON = "application/json"
+DEEP = b"[" * 200_000
+SHAPE = "give `inputs` of the shape"
 BAD = {
-    "no JSON": (IMAGES, "application/json", b"{", 400, "not valid JSON: Input data was truncated"),
-    "no text": (IMAGES, "application/json", b"\xff\xfe\xfa", 400, "not valid JSON"),
-    "brackets": (IMAGES, "application/json", b'{"a":' + b"[" * 200_000, 400, "nested too deeply"),
-    "NaN": (
-        NUMBERS,
-        "application/json",
-        b'{"inputs": [NaN]}',
-        400,
-        "JSON: .*invalid char.*12",
-    ),
-    "a list": (
-        IMAGES,
-        "application/json",
-        b"[1]",
-        400,
-        "a JSON object: .*got `array`",
-    ),
-    "a form": (IMAGES, "multipart/form-data", b"x", 415, "must be application/json, image/png"),
-    "no type": (IMAGES, "", b"x", 415, "got 'none'"),
+    "no JSON": (IMAGES, JSON, b"{", 400, "not valid JSON: Input data was truncated"),
+    "no text": (IMAGES, JSON, b"\xff\xfe\xfa", 400, "not valid JSON"),
+    "half a letter": (NUMBERS, JSON, b'{"id": "\xff"}', 400, "not valid JSON: 'utf-8' codec"),
+    "half a pair": (NUMBERS, JSON, rb'{"id": "\ud800 and more"}', 400, "JSON: .*surrogate"),
+    "brackets": (ITEMS, JSON, b'{"item":' + DEEP, 400, "nested too deeply"),
+    "deep": (NUMBERS, JSON, b'{"inputs":' + DEEP, 422, "Expected `float`, got `array`"),
+    "deep, unknown": (NUMBERS, JSON, b'{"a":' + DEEP, 422, "unknown field `a`"),
+    "NaN": (NUMBERS, JSON, b'{"inputs": [NaN]}', 400, "JSON: .*invalid char.*12"),
+    "a list": (IMAGES, JSON, b"[1]", 422, "Expected `object`, got `array`"),
+    "a form": (IMAGES, "multipart/form-data", b"x", 415, "must be application/json or image/png"),
+    "no type": (IMAGES, "", b"x", 415, "got ''"),
     "a GIF": (IMAGES, "image/png", png(kind="GIF"), 422, "not a readable PNG or JPEG"),
     "no image": (IMAGES, "image/png", b"import os", 422, "not a readable PNG or JPEG"),
     "half": (IMAGES, "image/png", png(90, 90)[:-40], 422, "damaged and cannot be decoded"),
     "large": (IMAGES, "image/png", png(101, 100), 413, "may have 10,000 pixels, got 101 x 100"),
     "a bomb": (IMAGES, "image/png", huge_png(), 413, "may have 10,000 pixels, got far more"),
-    "image": (NUMBERS, "image/png", png(), 415, "this network does not take images"),
+    "image": (NUMBERS, "image/png", png(), 415, "must be application/json, got 'image/png'"),
 }
 
 
@@ -112,48 +117,49 @@ BAD = {
 def test_bad_bodies_are_refused_with_a_reason(name):
     parser, kind, body, status, reason = BAD[name]
     with pytest.raises(HTTPException, match=reason) as found:
-        parser.parse(kind, body)
+        parser(kind, body)
     assert found.value.status_code == status
 
 
+RIGHT = [[1, 2], [3, 4]]
 FIELDS = [
-    (IMAGES, {}, "give `image` .base64. or `inputs`, and optionally `id`, got the fields none"),
-    (IMAGES, {"image": "x", "path": "/etc/passwd"}, "got the fields image, path"),
-    (IMAGES, {"image": "%%"}, "`image` is not valid base64"),
-    (IMAGES, {"image": 5}, "`image` must be base64 text, got int"),
-    (IMAGES, {"inputs": [[[1.0]]]}, r"must have the shape \[3, 4, 4\], got \[1, 1, 1\]"),
-    (
-        NUMBERS,
-        {"inputs": [[1, 2], [3]]},
-        "must be nested lists of finite numbers, all of the same length",
-    ),
-    (NUMBERS, {"inputs": [["1", 2], [3, 4]]}, "must be nested lists of finite numbers"),
-    (NUMBERS, {"inputs": [[1e39, 2], [3, 4]]}, "must be nested lists of finite numbers"),
-    (NUMBERS, {"inputs": [[None, 2], [3, 4]]}, "must be nested lists of finite numbers"),
-    (NUMBERS, {"inputs": {"a": 1}}, "must be nested lists of finite numbers"),
-    (NUMBERS, {"inputs": [[10**400, 2], [3, 4]]}, "must be nested lists of finite numbers"),
-    (NUMBERS, {"id": [1], "inputs": [[1, 2], [3, 4]]}, "`id` must be a number or a string"),
-    (NUMBERS, {"id": "x" * 300, "inputs": [[1, 2], [3, 4]]}, "of at most 200 characters"),
-    (
-        TEXT,
-        {"words": "hello"},
-        "give `input_ids`, and optionally attention_mask, token_type_ids, got",
-    ),
-    (TEXT, {"text": "hello"}, "this server has no tokenizer: send `input_ids`"),
-    (SPOKEN, {"text": " "}, "`text` must be a string that is not empty"),
-    (SPOKEN, {"text": ["a"]}, "`text` must be a string"),
-    (SPOKEN, {"word": 1}, "give `text`, or `input_ids`, and optionally"),
-    (TEXT, {"input_ids": []}, r"`input_ids` must be"),
-    (TEXT, {"input_ids": [11]}, r"`input_ids` must be a list of numbers in 0\.\.9"),
-    (TEXT, {"input_ids": [1.5]}, "`input_ids` must be nested lists of finite numbers"),
-    (TEXT, {"input_ids": [1] * 6}, "texts may have 5 tokens, got 6"),
-    (TEXT, {"input_ids": [1], "attention_mask": [1, 1]}, "must have the shape of `input_ids`"),
+    (IMAGES, {}, f"{SHAPE} .3, 4, 4., .* or `image` .base64., and optionally `id`"),
+    (IMAGES, {"image": "aGk=", "inputs": [[[0] * 4] * 4] * 3}, f"do not fit: {SHAPE}"),
+    (IMAGES, {"path": "/etc/passwd"}, f"unknown field `path`: {SHAPE}"),
+    (IMAGES, {"image": "%%"}, r"Invalid base64 .*\$.image"),
+    (IMAGES, {"image": 5}, r"Expected `bytes`, got `int` - at `\$.image`"),
+    (IMAGES, {"inputs": [[[1.0]]]}, r"length >= 4 - at `\$.inputs.*: give .*shape \[3, 4, 4\]"),
+    (NUMBERS, {"inputs": [[1, 2], [3]]}, r"length >= 2 - at `\$.inputs\[1\]`"),
+    (NUMBERS, {"inputs": [[1, 2, 3], [3, 4]]}, r"length <= 2 - at `\$.inputs\[0\]`"),
+    (NUMBERS, {"inputs": [["1", 2], [3, 4]]}, "Expected `float`, got `str`"),
+    (NUMBERS, {"inputs": [[True, 2], [3, 4]]}, "Expected `float`, got `bool`"),
+    (NUMBERS, {"inputs": [[1e39, 2], [3, 4]]}, r"`float` <= 3.40\d*e\+38"),
+    (NUMBERS, {"inputs": [[-1e39, 2], [3, 4]]}, r"`float` >= -3.40\d*e\+38"),
+    (NUMBERS, {"inputs": [[None, 2], [3, 4]]}, "Expected `float`, got `null`"),
+    (NUMBERS, {"inputs": {"a": 1}}, "Expected `array`, got `object`"),
+    (NUMBERS, {"inputs": [[10**400, 2], [3, 4]]}, "Number out of range"),
+    (COUNTS, {"inputs": [1.5, 2]}, "Expected `int`, got `float`"),
+    (COUNTS, {"inputs": [128, 2]}, "Expected `int` <= 127"),
+    (NUMBERS, {"id": [1], "inputs": RIGHT}, "Expected `int | str | null`, got `array`"),
+    (NUMBERS, {"id": True, "inputs": RIGHT}, "Expected `int | str | null`, got `bool`"),
+    (NUMBERS, {"id": 10**400, "inputs": RIGHT}, r"at `\$.id`"),
+    (NUMBERS, {"id": "x" * 201, "inputs": RIGHT}, "`str` of length <= 200"),
+    (TEXT, {"words": "hello"}, "give `input_ids` in 0..9 .and attention_mask, token_type_ids"),
+    (TEXT, {"text": "hello"}, "this server has no tokenizer"),
+    (SPOKEN, {"text": " "}, "Expected `str` matching"),
+    (SPOKEN, {"text": ["a"]}, "Expected `str`, got `array`"),
+    (SPOKEN, {"text": "a", "input_ids": [1]}, "do not fit: give `text`, or `input_ids`"),
+    (TEXT, {"input_ids": []}, "`array` of length >= 1"),
+    (TEXT, {"input_ids": [10]}, r"`int` <= 9 - at `\$.input_ids"),
+    (TEXT, {"input_ids": [-1]}, r"`int` >= 0 - at `\$.input_ids"),
+    (TEXT, {"input_ids": [1.5]}, "Expected `int`, got `float`"),
+    (TEXT, {"input_ids": [1] * 6}, "`array` of length <= 5"),
+    (TEXT, {"input_ids": [1], "attention_mask": [1, 1]}, "do not fit: .* of the same length"),
+    (TEXT, {"input_ids": [1], "token_type_ids": [2]}, "`int` <= 1"),
+    (TEXT, {"attention_mask": [1]}, "do not fit: give `input_ids`"),
+    (ITEMS, {}, "do not fit: give `item`, and optionally `id`"),
+    (ITEMS, {"item": 5}, "the item cannot be read: descriptor 'strip'"),
 ]
-
-
-def test_a_tokenizer_makes_tokens_of_text():
-    query = ask(SPOKEN, text="stop as soon as you can tell")
-    assert query.arrays["input_ids"].tolist() == [4, 2, 4, 2, 3]  # cut off at the limit
 
 
 @pytest.mark.parametrize(("parser", "fields", "reason"), FIELDS)
@@ -163,9 +169,19 @@ def test_bad_fields_are_refused_with_a_reason(parser, fields, reason):
     assert found.value.status_code == 422
 
 
+def test_an_id_of_a_header_may_not_be_long_either():
+    with pytest.raises(HTTPException, match="200 characters"):
+        IMAGES("image/png", png(), "x" * 201)
+
+
+def test_a_tokenizer_makes_tokens_of_text():
+    query = ask(SPOKEN, text="stop as soon as you can tell")
+    assert query.sample["input_ids"].tolist() == [4, 2, 4, 2, 3]  # cut off at the limit
+
+
 def test_a_network_that_does_not_know_its_inputs_is_not_served():
     with pytest.raises(ConfigError, match="does not know its inputs cannot be served"):
-        RequestParser(AnyInput())
+        parser_for(AnyInput(), Reading(), 10_000)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def predict_command(
         raise ConfigError(f"--batch-size must be at least 1, got {batch_size}")
     import torch
 
-    from offramp.serving.images import find_images, images_of_run
+    from offramp.serving.images import Reading, find_images
 
     made = load_network(network)
     runner = _runner(made, load_policy(policy, budget), device, precision)
@@ -82,8 +82,9 @@ def predict_command(
     if inputs:
         files = find_images(inputs)[:limit]
         names = [str(file) for file in files]
-        reader, class_names = images_of_run(made.inputs, network, data.data, data.domain)
-        batches = reader.batches(files, batch_size)
+        reading = Reading.of_run(made.inputs, network, data.data, data.domain)
+        batches = reading.reader_for(made.inputs, network).batches(files, batch_size)
+        class_names = reading.class_names
     else:
         source = data.source(network)
         if source is None:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from offramp.serving.application import app
     from offramp.serving.columns import PolicyPredictor
     from offramp.serving.config import AppConfig, ServeConfig
-    from offramp.serving.images import ImageReader
+    from offramp.serving.images import ImageReader, Reading
     from offramp.serving.model import Model
     from offramp.serving.ray import predict_dataset
     from offramp.serving.server import serve
@@ -18,6 +18,7 @@ __all__ = [
     "ImageReader",
     "Model",
     "PolicyPredictor",
+    "Reading",
     "ServeConfig",
     "app",
     "predict_dataset",

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -26,14 +27,15 @@ from starlette.routing import Route
 
 from offramp.errors import OfframpError
 from offramp.runtime.engine import StagedRunner
-from offramp.serving.batches import Batcher, Records
+from offramp.serving import responses
+from offramp.serving.batches import Batcher
 from offramp.serving.config import ADMIN_TOKEN, API_KEY, AppConfig
-from offramp.serving.images import ImageReader
-from offramp.serving.metrics import Instruments, Prometheus, RequestMetrics
+from offramp.serving.images import Reading
+from offramp.serving.metrics import Metrics
 from offramp.serving.model import Model
-from offramp.serving.releases import Releases, Served, ServedModel
-from offramp.serving.requests import MAX_ID, Query, ReadItem, RequestParser, is_answered
-from offramp.serving.workers import RunnerWorker
+from offramp.serving.requests import MAX_ID, Query, ReadItem, decoded
+from offramp.serving.responses import CascadeResponder, Record, RunnerResponder
+from offramp.serving.served import Served
 
 if TYPE_CHECKING:
     from offramp.policy import Policy
@@ -43,17 +45,24 @@ SHOW_EVERY = 1.0  # seconds between two updates of the gauges
 log = logging.getLogger("offramp.serving")
 
 
+class Budget(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request to change the budget."""
+
+    budget: float
+
+
 class Service:
     """Answers the requests of one process.
 
     Args:
         served: What it answers with.
         config: Limits, and how requests are batched.
-        instruments: Where requests are counted.
+        alone: Whether nothing stands before it: a router to several replicas has request ids,
+            metrics and administration of its own.
     """
 
-    def __init__(self, served: Served, config: AppConfig, instruments: Instruments) -> None:
-        self.config, self._served = config, served
+    def __init__(self, served: Served, config: AppConfig, alone: bool = True) -> None:
+        self.config, self._served, self._alone = config, served, alone
         self._batcher = Batcher(
             self._answer,
             config.max_batch,
@@ -61,13 +70,10 @@ class Service:
             config.request_timeout,
             config.concurrency,
         )
-        self._metrics = RequestMetrics(instruments)
-        # None on a cluster, which has metrics, request ids and administration of its own.
-        self._page = instruments if isinstance(instruments, Prometheus) else None
+        self.metrics = Metrics(served.responder.loaded["exits"])
         self._shown = 0.0  # when the gauges were set
         self._api_key = os.environ.get(API_KEY) or None
         self._admin_token = os.environ.get(ADMIN_TOKEN) or None
-        self._access_log = _access_log() if config.access_log else None
 
     def app(self) -> Starlette:
         """The application, with all routes."""
@@ -75,8 +81,7 @@ class Service:
             Route("/predict", self._predict, methods=["POST"]),
             Route("/health", self._health, methods=["GET"]),
         ]
-        if self._page is not None:
-            self._metrics.list_exits(self._served.worker.about["exits"])
+        if self._alone:
             routes += [
                 Route("/info", self._info, methods=["GET"]),
                 Route("/metrics", self._metrics_page, methods=["GET"]),
@@ -86,21 +91,23 @@ class Service:
         return Starlette(routes=routes, exception_handlers={HTTPException: _as_json})
 
     async def _predict(self, request: Request) -> Response:
-        began, record = time.perf_counter(), None
+        began = time.perf_counter()
+        query: Query | None = None
+        record: Record | None = None
         try:
-            record = await self._batcher(await self._query(request))
-            response = _to_response(record)
+            query = await self._query(request)
+            record = await self._batcher(query.sample)
+            response = JSONResponse({"id": query.id, **record})
         except HTTPException as error:
-            response = _as_json(request, error)
+            response = _refusal(error, query)
         if self._batcher.is_stuck and self._served.is_shared:
             log.critical("a batch is not answered in time: this process ends")
             os._exit(1)  # the supervisor starts another one
         seconds = time.perf_counter() - began
-        record = record if response.status_code == 200 else None
-        self._metrics.add(response.status_code, seconds, record)
-        if self._access_log is not None:
-            self._access_log.info(_line(request, response.status_code, seconds, record))
-        if self._page is not None and "x-request-id" in request.headers:
+        self.metrics.add(response.status_code, seconds, record)
+        if self.config.access_log:
+            sys.stderr.write(_line(request, response.status_code, seconds, record))
+        if self._alone and "x-request-id" in request.headers:
             response.headers["X-Request-ID"] = request.headers["x-request-id"]
         return response
 
@@ -116,7 +123,7 @@ class Service:
         kind = request.headers.get("content-type", "")
         request_id = request.headers.get("x-request-id")
         # In a thread: decoding takes milliseconds, in which other requests should not wait.
-        return await run_in_threadpool(self._served.worker.parser.parse, kind, body, request_id)
+        return await run_in_threadpool(self._served.responder.parser, kind, body, request_id)
 
     async def _body(self, request: Request) -> bytes:
         """The body, if it arrives in time and is not too large; otherwise a 4xx."""
@@ -131,19 +138,18 @@ class Service:
             reason = f"the body did not arrive within {timeout:g} seconds"
             raise HTTPException(408, reason, headers={"Connection": "close"}) from None
 
-    async def _answer(self, queries: Sequence[Query]) -> Records:
+    async def _answer(self, samples: Sequence[Any]) -> list[responses.Response]:
         """Answer a batch with what the service serves now."""
-        worker = await self._served.current()
-        records = await run_in_threadpool(worker, queries)
+        responder = await self._served.current()
+        found = await run_in_threadpool(responder, samples)
         if time.monotonic() > self._shown + SHOW_EVERY:
-            self._show()
-        return records
+            self.show()
+        return found
 
-    def _show(self) -> None:
-        if self._page is not None:
-            self._shown = time.monotonic()
-            worker = self._served.worker
-            self._page.show(worker.operation.snapshot(), worker.about)
+    def show(self) -> None:
+        """Set the gauges."""
+        self._shown = time.monotonic()
+        self.metrics.show(self._served.responder)
 
     async def _health(self, _: Request) -> Response:
         if self._batcher.is_stuck:
@@ -151,28 +157,23 @@ class Service:
         return PlainTextResponse("ok")
 
     async def _info(self, _: Request) -> Response:
-        worker = await self._served.current()
-        return JSONResponse({"model": worker.about})
+        return JSONResponse({"model": (await self._served.current()).about})
 
     async def _metrics_page(self, _: Request) -> Response:
-        assert self._page is not None, "there is no page without them"
         await self._served.current()
-        self._show()
-        return Response(self._page.page(), media_type=self._page.content_type)
+        self.show()
+        return self.metrics.page()
 
     async def _change_budget(self, request: Request) -> Response:
         """Move to the operating point of another budget, `{"budget": 0.4}`."""
         self._check_admin(request)
-        try:
-            budget = json.loads(await self._body(request))["budget"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise HTTPException(422, 'give {"budget": SHARE}') from None
+        budget = decoded(await self._body(request), Budget, 'give {"budget": SHARE}').budget
         try:
             await self._served.set_budget(budget)
         except OfframpError as error:
             raise HTTPException(422, str(error)) from None
         log.warning("the budget was set to %s", budget)
-        return JSONResponse(self._served.worker.about)
+        return JSONResponse(self._served.responder.about)
 
     async def _reload(self, request: Request) -> Response:
         """Read the folders again that the service was started with."""
@@ -181,7 +182,7 @@ class Service:
             await self._served.reload()
         except OfframpError as error:
             raise HTTPException(409, f"nothing was changed: {error}") from None
-        about = self._served.worker.about
+        about = self._served.responder.about
         log.warning("the policy was read again: %s", about["policy"][:16])
         return JSONResponse(about)
 
@@ -205,10 +206,9 @@ def app(
     model: "Model | StagedRunner | Cascade",
     config: AppConfig | None = None,
     *,
+    reading: Reading | None = None,
     policy: "Policy | None" = None,
-    read: ReadItem | None = None,
-    class_names: Sequence[str] | None = None,
-    images: ImageReader | None = None,
+    read_item: ReadItem | None = None,
 ) -> Starlette:
     """An ASGI application that answers with a model; any ASGI server can run it.
 
@@ -219,11 +219,11 @@ def app(
     Args:
         model: Folders; or a `Runner`, an `OnnxRunner` or a `Cascade`.
         config: Limits, and how requests are batched.
+        reading: How samples are read and classes are named, for a runner; without it, a runner
+            takes numbers. A `Model` has its own.
         policy: At an operating point, for a cascade.
-        read: Makes an item of what stands under `item` in a request's JSON, for a cascade; by
+        read_item: Makes an item of what stands under `item` in a request's JSON, for a cascade; by
             default the item is that itself. `torch.tensor` suits models of tensors.
-        class_names: `[K]`, for a runner; a `Model` has its own.
-        images: How image files are read, for a runner; without it, a runner takes numbers.
 
     Raises:
         ConfigError, NetworkError, OriginError, FileFormatError: The model cannot be loaded.
@@ -231,15 +231,12 @@ def app(
     """
     config = config or AppConfig()
     if isinstance(model, Model):
-        served: Served = ServedModel(Releases(model, config))
+        served = Served(RunnerResponder.of_model(model, config), model, config)
     elif isinstance(model, StagedRunner):
-        parser = RequestParser(model.inputs, images, max_pixels=config.max_pixels)
-        served = Served(RunnerWorker(model, parser, class_names))
+        served = Served(RunnerResponder(model, reading or Reading(), config.max_pixels))
     else:
-        from offramp.serving.cascades import CascadeWorker  # cascades bring torch
-
-        served = Served(CascadeWorker(model, policy, read))
-    return Service(served, config, Prometheus()).app()
+        served = Served(CascadeResponder(model, policy, read_item))
+    return Service(served, config).app()
 
 
 async def _limited(request: Request, limit: int) -> bytes:
@@ -257,19 +254,16 @@ async def _limited(request: Request, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def _to_response(record: dict[str, Any]) -> Response:
-    """A record of a worker as JSON."""
-    if is_answered(record):
-        return JSONResponse(record)
-    failed = record.get("detail")  # of models that may be there again in a moment
-    reason = failed or "the network has no finite answer to this input"
-    headers = {"Retry-After": "1"} if failed else None
-    return JSONResponse({"detail": reason, "id": record["id"]}, 503 if failed else 422, headers)
-
-
 def _as_json(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "the application registers it for these"
-    return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
+    return _refusal(error)
+
+
+def _refusal(error: HTTPException, query: Query | None = None) -> JSONResponse:
+    """The reason as JSON, with the id of a request that was read."""
+    found = {"detail": error.detail}
+    content = found if query is None else {**found, "id": query.id}
+    return JSONResponse(content, error.status_code, error.headers)
 
 
 def _same_text(one: str, other: str) -> bool:
@@ -286,20 +280,8 @@ def _is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def _access_log() -> logging.Logger:
-    """A logger that writes lines to stderr as they are."""
-    found = logging.getLogger("offramp.access")
-    if not found.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        found.addHandler(handler)
-        found.setLevel(logging.INFO)
-        found.propagate = False
-    return found
-
-
 def _line(request: Request, status: int, seconds: float, record: Mapping[str, Any] | None) -> str:
-    """A request as one line of JSON."""
+    """A request as one line of JSON, for the access log."""
     request_id = request.headers.get("x-request-id")
     line = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -311,4 +293,4 @@ def _line(request: Request, status: int, seconds: float, record: Mapping[str, An
         "exit": None if record is None else record["exit"],
         "id": None if request_id is None else request_id[:MAX_ID],
     }
-    return json.dumps(line)
+    return json.dumps(line) + "\n"

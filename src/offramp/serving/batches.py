@@ -1,31 +1,30 @@
 """Requests that arrive together are answered in one batch."""
 
 import asyncio
+import contextlib
 import logging
+import math
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 
-from offramp.serving.requests import Query
+from offramp.serving.responses import Record, Response
 
 log = logging.getLogger("offramp.serving")
 
-Records = list[dict[str, Any]]
 
+class _Waiting(NamedTuple):
+    """A request that is not answered yet."""
 
-@dataclass(eq=False)
-class _Waiting:
-    query: Query
-    answer: "asyncio.Future[dict[str, Any]]"
-    since: float = field(default_factory=time.monotonic)
+    sample: Any
+    answer: "asyncio.Future[Record]"
+    latest: float  # when its batch is no longer held open, in the loop's time
 
 
 class Batcher:
-    """Gathers requests into batches, and gives each request its own answer.
+    """Gathers samples into batches, and gives each request its own answer.
 
     Nothing runs while no request waits, so it needs no start and no end.
 
@@ -39,7 +38,7 @@ class Batcher:
 
     def __init__(
         self,
-        answer: Callable[[Sequence[Query]], Awaitable[Records]],
+        answer: Callable[[Sequence[Any]], Awaitable[Sequence[Response]]],
         max_batch: int,
         batch_wait: float,
         timeout: float,
@@ -47,20 +46,18 @@ class Batcher:
     ) -> None:
         self._answer, self._max_batch, self._batch_wait = answer, max_batch, batch_wait
         self._timeout, self._concurrency = timeout, concurrency
-        self._queue: deque[_Waiting] = deque()
-        self._working: set[asyncio.Task[None]] = set()  # one task per batch that may be under way
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._gathering = asyncio.Lock()  # one batch is filled after the other
-        self._full = asyncio.Event()  # enough requests wait for the largest batch
-        self._began: dict[int, float] = {}  # when the batches that are being answered began
+        # Tasks that answer batches, and since when each has been waiting for the model.
+        self._working: dict[asyncio.Task[None], float] = {}
 
-    async def __call__(self, query: Query) -> dict[str, Any]:
-        """The answer to one request; raises `HTTPException` if there is none."""
-        waiting = _Waiting(query, asyncio.get_running_loop().create_future())
-        self._queue.append(waiting)
-        if len(self._queue) >= self._max_batch:
-            self._full.set()
+    async def __call__(self, sample: Any) -> Record:  # noqa: ANN401
+        """The answer to one sample; raises `HTTPException` if there is none."""
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(sample, loop.create_future(), loop.time() + self._batch_wait)
+        self._queue.put_nowait(waiting)
         if len(self._working) < self._concurrency:
-            self._working.add(asyncio.create_task(self._work()))
+            self._working[loop.create_task(self._work())] = math.inf
         try:
             async with asyncio.timeout(self._timeout):
                 return await waiting.answer
@@ -71,52 +68,47 @@ class Batcher:
     @property
     def is_stuck(self) -> bool:
         """Whether a batch has been running for longer than any request waits."""
-        return any(time.monotonic() - began > self._timeout for began in self._began.values())
+        return any(time.monotonic() - since > self._timeout for since in self._working.values())
 
     async def _work(self) -> None:
         """Answer batches until no request waits."""
         task = asyncio.current_task()
         assert task is not None, "this runs as a task"
         try:
-            while self._queue:
+            while not self._queue.empty():
                 async with self._gathering:
                     batch = await self._gathered()
                 if batch:
+                    self._working[task] = time.monotonic()
                     await self._answer_batch(batch)
+                    self._working[task] = math.inf
         finally:
             # In the same step as the queue was found empty: the next request starts another task.
-            self._working.discard(task)
+            del self._working[task]
 
     async def _gathered(self) -> list[_Waiting]:
         """The requests to answer next, without the requests that nobody waits for any more."""
-        while self._queue and len(self._queue) < self._max_batch:
-            left = self._queue[0].since + self._batch_wait - time.monotonic()
-            if left <= 0:
-                break
-            self._full.clear()
-            try:
-                async with asyncio.timeout(left):
-                    await self._full.wait()
-            except TimeoutError:
-                break
-        size = min(len(self._queue), self._max_batch)
-        batch = [self._queue.popleft() for _ in range(size)]
+        if self._queue.empty():  # another task has taken them
+            return []
+        batch = [self._queue.get_nowait()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(batch[0].latest):
+                while len(batch) < self._max_batch:
+                    batch.append(await self._queue.get())
         return [each for each in batch if not each.answer.done()]
 
     async def _answer_batch(self, batch: list[_Waiting]) -> None:
-        number = id(batch)
-        self._began[number] = time.monotonic()
+        responses: Sequence[Response]
         try:
-            records = await self._answer([each.query for each in batch])
+            responses = await self._answer([each.sample for each in batch])
         except Exception:  # a fault of the network or of ours; the next batch may be fine
             log.exception("a batch of %d requests could not be answered", len(batch))
             reason = "this request could not be answered; the server's log says why"
-            for each in batch:
-                if not each.answer.done():
-                    each.answer.set_exception(HTTPException(500, reason))
-        else:
-            for each, record in zip(batch, records, strict=True):
-                if not each.answer.done():
-                    each.answer.set_result(record)
-        finally:
-            del self._began[number]
+            responses = [HTTPException(500, reason)] * len(batch)
+        for each, response in zip(batch, responses, strict=True):
+            if each.answer.done():
+                continue
+            if isinstance(response, HTTPException):
+                each.answer.set_exception(response)
+            else:
+                each.answer.set_result(response)

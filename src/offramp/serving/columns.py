@@ -204,7 +204,7 @@ class PolicyPredictor:
         precision: str = "float32",
     ) -> None:
         self._runner = model.runner(device, precision)
-        self._reader = ColumnReader(self._runner.inputs, model.images, column)
+        self._reader = ColumnReader(self._runner.inputs, model.reading.image_reader, column)
         self._dropped = () if keep_inputs else self._reader.names
 
     def __call__(self, batch: dict[str, Array]) -> dict[str, Array]:

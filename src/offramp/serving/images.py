@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from offramp.errors import DataError, NetworkError, OfframpError, OriginWarning
 from offramp.files import restore
 from offramp.networks.inputs import ImageInput, Inputs
 from offramp.onnx.manifest import Manifest
+from offramp.registry import CATALOG
 
 Floats = npt.NDArray[np.float32]
 
@@ -79,21 +80,39 @@ class ImageReader:
 
 @dataclass(frozen=True)
 class Reading:
-    """How samples are read, and how classes are named: what an export takes along of a run."""
+    """How samples are read, and how classes are named: what an export takes along of a run.
+
+    Attributes:
+        image_reader: How images become numbers; None if the network takes no square RGB images.
+        class_names: `[K]`, or None.
+        tokenizer: Name or folder of the tokenizer for texts; None if only tokens are taken.
+    """
 
     image_reader: ImageReader | None = None
-    class_names: tuple[str, ...] | None = None  # `[K]`
+    class_names: tuple[str, ...] | None = None
     tokenizer: str | None = None
 
     @classmethod
-    def of_run(cls, inputs: Inputs, run: str | Path) -> "Reading":
-        """Of the data set that a run knows; empty where it knows none."""
-        source = Source.find(Path(run))
+    def of_run(
+        cls, inputs: Inputs, run: str | Path, data: str | None = None, domain: str | None = None
+    ) -> "Reading":
+        """As in the data set that a run knows, or in `data`; empty where there is none.
+
+        `run` is the folder of the run, or of its network.
+        """
+        source = Source.find(Path(run), data, domain)
         if source is None:
             return cls()
-        if not takes_image_files(inputs):
+        if not isinstance(inputs, ImageInput) or not takes_image_files(inputs):
             return cls(tokenizer=source.tokenizer)
-        return cls(*images_of_run(inputs, run))
+        split, entry = source.load()["test"], CATALOG.get(source.data)
+        reader = ImageReader(
+            inputs.height,
+            1.0 if entry is None else entry.centre,
+            getattr(split, "normalization", None) or Normalization(),
+        )
+        names = getattr(split, "class_names", None)
+        return cls(reader, None if names is None else tuple(names))
 
     @classmethod
     def of_export(cls, folder: Path) -> "Reading":
@@ -101,42 +120,37 @@ class Reading:
         found: Reading = restore(cls, Manifest.read(folder).notes, f"{folder}, notes")
         return found
 
-
-def takes_image_files(inputs: Inputs) -> bool:
-    """Whether a network takes square RGB images, which is what files are read as."""
-    return isinstance(inputs, ImageInput) and (inputs.channels, inputs.width) == (3, inputs.height)
-
-
-def images_of_run(
-    inputs: Inputs, run: str | Path, data: str | None = None, domain: str | None = None
-) -> tuple[ImageReader, tuple[str, ...] | None]:
-    """The reader for images as a network was trained on them, and its class names `[K]` or None.
-
-    `run` is the folder of the run, which knows its data set, or of the network. Warns with
-    `OriginWarning` where the data set is unknown, and uses ImageNet's normalisation; raises
-    `NetworkError` if the network does not take square RGB images.
-    """
-    if not isinstance(inputs, ImageInput) or not takes_image_files(inputs):
-        raise NetworkError(
-            f"image files need a network that takes square RGB images, and this one takes {inputs}"
+    def updated(self, other: "Reading") -> "Reading":
+        """The same, but for what another one knows."""
+        return replace(
+            self, **{name: value for name, value in vars(other).items() if value is not None}
         )
-    source = Source.find(Path(run), data, domain)
-    if source is None:
+
+    def reader_for(self, inputs: Inputs, run: str | Path) -> ImageReader:
+        """The image reader; if none is known, one that normalises as ImageNet is normalised.
+
+        Raises:
+            NetworkError: The network does not take square RGB images.
+
+        Warns:
+            OriginWarning: Nothing is known.
+        """
+        if not isinstance(inputs, ImageInput) or not takes_image_files(inputs):
+            raise NetworkError(
+                "image files need a network that takes square RGB images, and this one takes "
+                f"{inputs}"
+            )
+        if self.image_reader is not None:
+            return self.image_reader
         warnings.warn(
             f"{run} does not say what it was trained on, so images are normalised as ImageNet's; "
             "name the data set of the training (`data`, or --data)",
             OriginWarning,
             stacklevel=3,
         )
-        return ImageReader(inputs.height), None
-    from offramp.registry import CATALOG
+        return ImageReader(inputs.height)
 
-    split = source.load()["test"]
-    entry = CATALOG.get(source.data)
-    reader = ImageReader(
-        inputs.height,
-        1.0 if entry is None else entry.centre,
-        getattr(split, "normalization", None) or Normalization(),
-    )
-    names = getattr(split, "class_names", None)
-    return reader, None if names is None else tuple(names)
+
+def takes_image_files(inputs: Inputs) -> bool:
+    """Whether a network takes square RGB images, which is what files are read as."""
+    return isinstance(inputs, ImageInput) and (inputs.channels, inputs.width) == (3, inputs.height)

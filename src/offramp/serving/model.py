@@ -1,18 +1,25 @@
 """What is served: the folders of a network and its policy, or of an export."""
 
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, cast
 
-from offramp.data.source import Source
 from offramp.errors import ConfigError, FileFormatError
 from offramp.files import kind_of, near_path
-from offramp.networks.inputs import Inputs, TextInput
+from offramp.machine import (
+    AutoPrecision,
+    describe_device,
+    find_device,
+    keep_memory,
+    to_precision,
+)
+from offramp.networks.inputs import Inputs
 from offramp.onnx.manifest import Manifest
 from offramp.onnx.runner import OnnxRunner
 from offramp.run_folder import RunFolder
 from offramp.runtime.engine import StagedRunner
-from offramp.serving.images import ImageReader, Reading, images_of_run, takes_image_files
+from offramp.serving.images import Reading, takes_image_files
 
 
 @dataclass(frozen=True)
@@ -23,10 +30,7 @@ class Model:
         network: Folder of a network that a registered builder can make, or of an export.
         policy: Folder of its policy; None for an export, which has one.
         budget: Budget of the operating point; None for the policy's own.
-        class_names: `[K]`, or None.
-        images: How image files and pixels are read; None if the network takes no square RGB
-            images.
-        tokenizer: Name or folder of the tokenizer for texts; None if only tokens are taken.
+        reading: How samples are read, and how classes are named.
         hold_budget: See `Runner`.
         false_alarm_rate: See `Runner`.
     """
@@ -34,9 +38,7 @@ class Model:
     network: Path
     policy: Path | None = None
     budget: float | None = None
-    class_names: tuple[str, ...] | None = None
-    images: ImageReader | None = None
-    tokenizer: str | None = None
+    reading: Reading = field(default_factory=Reading)
     hold_budget: bool | int = False
     false_alarm_rate: float = 0.01
 
@@ -71,41 +73,32 @@ class Model:
             OriginWarning: The data set is unknown; ImageNet's normalisation is used for images.
         """
         run = _existing(Path(network))
+        inputs: Inputs
         if kind_of(run) == "export":
-            model = cls._of_export(run, policy, budget)
+            if policy is not None:
+                raise ConfigError(
+                    f"{run} is an export, which has its policy: leave {policy} out, or export "
+                    "again with it"
+                )
+            inputs = Manifest.read(run).inputs
+            model = cls(run, budget=budget, reading=Reading.of_export(run))
         elif policy is None:
             raise ConfigError(
                 f"{run} is no export, which would have a policy: give the folder of a policy, too"
             )
         else:
-            model = cls(RunFolder(run).network, Path(policy), budget)
-        inputs = model._inputs()
-        if takes_image_files(inputs) and (model.images is None or data is not None):
-            images, names = images_of_run(inputs, run, data, domain)
-            model = replace(model, images=images, class_names=names or model.class_names)
-        if isinstance(inputs, TextInput):
-            source = Source.find(run)
-            known = model.tokenizer or (None if source is None else source.tokenizer)
-            model = replace(model, tokenizer=tokenizer or known)
-        if class_names is not None:
-            model = replace(model, class_names=_read_names(Path(class_names)))
-        return model
+            from offramp.networks.network import EarlyExitNetwork  # needs torch
 
-    @classmethod
-    def _of_export(cls, folder: Path, policy: str | Path | None, budget: float | None) -> "Model":
-        if policy is not None:
-            raise ConfigError(
-                f"{folder} is an export, which has its policy: leave {policy} out, or export "
-                "again with it"
-            )
-        read = Reading.of_export(folder)
-        return cls(
-            folder,
-            budget=budget,
-            class_names=read.class_names,
-            images=read.image_reader,
-            tokenizer=read.tokenizer,
-        )
+            model = cls(_existing(RunFolder(run).network), Path(policy), budget)
+            inputs = EarlyExitNetwork.load(model.network).inputs
+        reading = model.reading
+        if model.policy is not None or data is not None:
+            reading = reading.updated(Reading.of_run(inputs, run, data, domain))
+        if takes_image_files(inputs):
+            reading = replace(reading, image_reader=reading.reader_for(inputs, run))
+        names = None if class_names is None else _read_names(Path(class_names))
+        given = Reading(class_names=names, tokenizer=tokenizer)
+        return replace(model, reading=reading.updated(given))
 
     def runner(
         self, device: str = "auto", precision: str = "float32", threads: int | None = None
@@ -124,19 +117,31 @@ class Model:
             ConfigError, NetworkError, OriginError, BudgetError: They do not belong together.
         """
         self.check_place(device, precision)
+        watched: dict[str, Any] = {
+            "hold_budget": self.hold_budget,
+            "false_alarm_rate": self.false_alarm_rate,
+        }
         runner: StagedRunner
         if self.policy is None:
-            runner = OnnxRunner(
-                _existing(self.network),
-                threads,
-                hold_budget=self.hold_budget,
-                false_alarm_rate=self.false_alarm_rate,
-            )
+            runner = OnnxRunner(_existing(self.network), threads, **watched)
             if self.budget is not None:
                 runner.set_budget(self.budget)
         else:
-            runner = self._torch_runner(self.policy, device, precision, threads)
-        names = self.class_names
+            import torch
+
+            from offramp.networks.network import EarlyExitNetwork
+            from offramp.policy import Policy
+            from offramp.runtime.runner import Runner
+
+            if threads is not None:
+                torch.set_num_threads(threads)
+            policy = Policy.load(_existing(self.policy))
+            policy = policy if self.budget is None else policy.at(budget=self.budget)
+            network = EarlyExitNetwork.load(_existing(self.network))
+            keep_memory()
+            chosen = cast(AutoPrecision, precision)
+            runner = Runner(network, policy, device=device, precision=chosen, **watched)
+        names = self.reading.class_names
         if names is not None and len(names) != runner.num_classes:
             raise ConfigError(
                 f"there must be a name for each of the {runner.num_classes} classes, got "
@@ -146,48 +151,14 @@ class Model:
 
     def check_place(self, device: str, precision: str) -> str:
         """Where this will run, in words; raises `ConfigError` where it cannot."""
-        if self.policy is None:
-            if device not in ("auto", "cpu") or precision not in ("auto", "float32"):
-                raise ConfigError(
-                    f"an export runs on the CPU in float32, got {device}, {precision}: leave them "
-                    "out"
-                )
-            return "ONNX Runtime"
-        from offramp.machine import describe_device, find_device, to_precision  # needs torch
-
-        place = find_device(device)
-        return f"{describe_device(place)}, {to_precision(precision, place)}"
-
-    def _torch_runner(
-        self, policy: Path, device: str, precision: str, threads: int | None
-    ) -> StagedRunner:
-        import torch
-
-        from offramp.machine import find_device, keep_memory, to_precision
-        from offramp.networks.network import EarlyExitNetwork
-        from offramp.policy import Policy
-        from offramp.runtime.runner import Runner
-
-        if threads is not None:
-            torch.set_num_threads(threads)
-        found = Policy.load(_existing(policy))
-        keep_memory()
-        place = find_device(device)
-        return Runner(
-            EarlyExitNetwork.load(_existing(self.network)),
-            found if self.budget is None else found.at(budget=self.budget),
-            device=place,
-            precision=to_precision(precision, place),
-            hold_budget=self.hold_budget,
-            false_alarm_rate=self.false_alarm_rate,
-        )
-
-    def _inputs(self) -> Inputs:
-        if self.policy is None:
-            return Manifest.read(_existing(self.network)).inputs
-        from offramp.networks.network import EarlyExitNetwork  # needs torch
-
-        return EarlyExitNetwork.load(_existing(self.network)).inputs
+        if self.policy is not None:
+            place = find_device(device)
+            return f"{describe_device(place)}, {to_precision(precision, place)}"
+        if device not in ("auto", "cpu") or precision not in ("auto", "float32"):
+            raise ConfigError(
+                f"an export runs on the CPU in float32, got {device}, {precision}: leave them out"
+            )
+        return "ONNX Runtime"
 
 
 def _existing(folder: Path) -> Path:

@@ -6,10 +6,12 @@
 and encryption are up to Ray's configuration.
 """
 
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from inspect import signature
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import msgspec
 
@@ -18,10 +20,13 @@ from offramp.errors import ConfigError
 from offramp.extras import require
 from offramp.serving.columns import ColumnReader, PolicyPredictor
 from offramp.serving.config import AppConfig
-from offramp.serving.metrics import SECONDS, Add
 from offramp.serving.model import Model
 
+if TYPE_CHECKING:
+    from offramp.serving.application import Service
+
 DEPLOYMENT = "offramp"  # its name in Ray's configuration
+COPY_EVERY = 2.0  # seconds between two copies of the metrics
 
 
 def predict_dataset(
@@ -94,15 +99,17 @@ def deployment(model: Model, config: AppConfig | None = None) -> Any:  # noqa: A
     serve = require("ray.serve", extra="ray")
     require("PIL.Image", extra="ray")
     from offramp.serving.application import Service  # needs starlette, as do these
-    from offramp.serving.releases import Releases, ServedModel
-    from offramp.serving.workers import RunnerWorker
+    from offramp.serving.responses import RunnerResponder
+    from offramp.serving.served import Served
 
     settings = config or AppConfig()
-    RunnerWorker.of_model(model, replace(settings, device="cpu", precision="float32"))
+    RunnerResponder.of_model(model, replace(settings, device="cpu", precision="float32"))
     model = for_workers(model)
 
     def build() -> Any:  # noqa: ANN401 - a starlette.applications.Starlette, in each replica
-        return Service(ServedModel(Releases(model, settings)), settings, RayInstruments()).app()
+        service = Service(Served(RunnerResponder.of_model(model, settings)), settings, alone=False)
+        threading.Thread(target=_copy_metrics, args=[service], daemon=True).start()
+        return service.app()
 
     return serve.deployment(
         serve.ingress(build)(),
@@ -113,26 +120,21 @@ def deployment(model: Model, config: AppConfig | None = None) -> Any:  # noqa: A
     )
 
 
-class RayInstruments:
-    """Counters of Ray, which adds up replicas and exports all names with the prefix `ray_`."""
+def _copy_metrics(service: "Service") -> None:
+    """Copy what Prometheus would read into Ray's own metrics, for as long as a replica lives.
 
-    def __init__(self) -> None:
-        self._ray = require("ray.serve.metrics", extra="ray")
-
-    def counter(self, name: str, text: str, label: str | None = None) -> Add:
-        """A counter of Ray."""
-        made = self._ray.Counter(name, text, () if label is None else (label,))
-
-        def add(value: float, *values: object) -> None:
-            if value > 0:  # Ray refuses to add zero
-                made.inc(value, {str(label): str(found) for found in values})
-
-        return add
-
-    def histogram(self, name: str, text: str) -> Add:
-        """A histogram of Ray."""
-        made = self._ray.Histogram(name, text, list(SECONDS))
-        return lambda value: made.observe(value, {})
+    Ray exports all names with the prefix `ray_`, and the replica as a label.
+    """
+    gauge, made = require("ray.serve.metrics", extra="ray").Gauge, {}
+    while True:
+        service.show()
+        for metric in service.metrics.registry.collect():
+            for sample in metric.samples:
+                if sample.name not in made:
+                    labels = tuple(sample.labels)
+                    made[sample.name] = gauge(sample.name, metric.documentation, labels)
+                made[sample.name].set(sample.value, sample.labels)
+        time.sleep(COPY_EVERY)
 
 
 def app(arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - a ray.serve.Application

@@ -1,156 +1,138 @@
-"""What a server takes: every request is checked here, before anything runs on it.
+"""What the server takes: a request becomes a sample of the network here, or a 4xx with a reason.
 
-What is wrong with a request is raised as an `HTTPException` of starlette, with its status.
-
-Nothing in a request can name a file, an address or code. Sizes are limited before memory is
-spent: bodies while they are read, pixels before an image is decoded.
+JSON is decoded into a type that is made for the network: it says which fields there are, how long
+every list is and where every number lies. So what does not fit is refused where it is read, before
+anything is made of it. Nothing in a request can name a file, an address or code.
 """
 
-import base64
-import binascii
 import io
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from threading import Lock
-from typing import Any
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import UNSET, Meta, UnsetType
 from starlette.exceptions import HTTPException
 
-from offramp.data.decoding import Tokenizer
-from offramp.errors import ConfigError, NetworkError
+from offramp.data.decoding import Tokenizer, find_tokenizer
+from offramp.errors import ConfigError
 from offramp.extras import require
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
-from offramp.serving.images import ImageReader
+from offramp.serving.images import ImageReader, Reading
 
 Array = npt.NDArray[Any]
 ReadItem = Callable[[Any], Any]
 """Turns what stands under `item` in a request into an item as the models of a cascade take it."""
 
-IMAGE_TYPES = ("image/png", "image/jpeg")
-FORMATS = ("PNG", "JPEG")
+JSON = "application/json"
+IMAGES = ("image/png", "image/jpeg")
+FORMATS = ("PNG", "JPEG")  # their names in Pillow
 MAX_ID = 200  # characters
-# Tokenizers of `transformers` may not be called by two threads at once. Not kept in a parser,
-# which is sent to other machines.
+LEAST, MOST = -(2**63), 2**63 - 1  # of whole numbers
+Id = Annotated[int, Meta(ge=LEAST, le=MOST)] | Annotated[str, Meta(max_length=MAX_ID)] | None
+T = TypeVar("T")
+
+# Tokenizers of `transformers` may not be called by two threads at once.
 _TOKENIZING = Lock()
 
 
-@dataclass(frozen=True, eq=False)
-class Query:
-    """One sample to answer."""
+class Query(NamedTuple):
+    """A request that was read."""
 
     id: str | int | None  # the client's name for it, returned with the answer
-    # without a batch dimension: `pixels` (uint8), `inputs`, the arrays of a text, or an `item`
-    arrays: dict[str, Any]
+    sample: Any  # as a `Parser` makes it
 
 
-def is_answered(record: Mapping[str, Any]) -> bool:
-    """Whether a worker's record of a query has an answer: a class, or whatever a cascade says."""
-    return record.get("class", record.get("answer")) is not None
+class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What every request in JSON may have; other fields are refused."""
+
+    id: Id = None
 
 
-@dataclass(frozen=True)
-class RequestParser:
-    """Turns requests into samples, or says what is wrong with them."""
+class Parser(ABC):
+    """Turns requests into samples, or says what is wrong with them.
 
-    inputs: Inputs  # what the network takes
-    # how images are brought to its size; None if it takes no image files
-    images: ImageReader | None = None
-    tokenizer: Tokenizer | None = None  # makes tokens of texts; None if only tokens are taken
-    max_pixels: int = 16_000_000  # size limit of an image as it is sent
+    Args:
+        fields: The types of a request's fields beside `id`. All of them are optional; `sample`
+            says which go together.
+        wanted: What to give, for messages.
+        types: Content types besides JSON.
+    """
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.inputs, ImageInput | TensorInput | TextInput):
-            raise ConfigError(
-                "a network that does not know its inputs cannot be served: attach it with an "
-                "example, or build it by name"
-            )
+    def __init__(
+        self, fields: Mapping[str, Any], wanted: str, types: tuple[str, ...] = ()
+    ) -> None:
+        optional = [(name, kind | UnsetType, UNSET) for name, kind in fields.items()]
+        self._body: Any = msgspec.defstruct("Request", optional, bases=(Body,), kw_only=True)
+        self._fields, self._types = tuple(fields), (JSON, *types)
+        self.wanted = f"give {wanted}, and optionally `id`"
 
-    def parse(self, content_type: str, body: bytes, request_id: str | None = None) -> Query:
-        """Read the sample in a body; an `id` in JSON takes precedence over one from a header."""
-        if _media_type(content_type) in IMAGE_TYPES:
-            return Query(_checked_id(request_id), {"pixels": self._pixels(body)})
-        found, fields = json_query(content_type, body, request_id, IMAGE_TYPES)
-        return Query(found, self._arrays(fields))
+    def __call__(self, content_type: str, content: bytes, request_id: str | None = None) -> Query:
+        """Read the sample in a body; an `id` in JSON takes precedence over one from a header.
 
-    def _arrays(self, fields: dict[str, Any]) -> dict[str, Array]:
-        if isinstance(self.inputs, TextInput):
-            return self._text(self.inputs, fields)
-        if set(fields) == {"image"} and self.images is not None:
-            return {"pixels": self._pixels(_decoded_base64(fields["image"]))}
-        if set(fields) != {"inputs"}:
-            known = "`inputs`" if self.images is None else "`image` (base64) or `inputs`"
-            raise HTTPException(
-                422, f"give {known}, and optionally `id`, got the fields {_names(fields)}"
-            )
-        return {"inputs": self._array(fields["inputs"])}
+        Raises:
+            HTTPException: The request is refused.
+        """
+        if len(request_id or "") > MAX_ID:
+            raise HTTPException(422, f"an id may have {MAX_ID} characters")
+        kind = content_type.partition(";")[0].strip().lower()
+        if kind not in self._types:
+            known = " or ".join(self._types)
+            raise HTTPException(415, f"the content type must be {known}, got {kind[:80]!r}")
+        if kind != JSON:
+            return Query(request_id, self.sample({"image": content}))
+        body = decoded(content, self._body, self.wanted)
+        values = {name: getattr(body, name) for name in self._fields}
+        given = {name: value for name, value in values.items() if value is not UNSET}
+        return Query(request_id if body.id is None else body.id, self.sample(given))
 
-    def _array(self, values: object) -> Array:
-        inputs = self.inputs
-        shape, dtype = getattr(inputs, "shape", ()), np.dtype(np.float32)
+    @abstractmethod
+    def sample(self, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """The sample in the fields of a request, without a batch dimension."""
+
+    def wrong(self, reason: str = "") -> HTTPException:
+        """What to raise about fields that do not go together, or that `reason` is wrong with."""
+        return HTTPException(422, f"{reason or 'the fields do not fit'}: {self.wanted}")
+
+
+class ArrayParser(Parser):
+    """Samples are arrays: numbers as the network takes them, or images.
+
+    Args:
+        inputs: What the network takes.
+        images: How images become numbers; None where they are not taken.
+        max_pixels: Size limit of an image as it is sent.
+    """
+
+    def __init__(
+        self, inputs: ImageInput | TensorInput, images: ImageReader | None, max_pixels: int
+    ) -> None:
         if isinstance(inputs, ImageInput):
-            shape = (inputs.channels, inputs.height, inputs.width)
-        if isinstance(inputs, TensorInput):
-            dtype = np.dtype(inputs.dtype)
-        array = _numbers("inputs", values, dtype)
-        if array.shape != tuple(shape):
-            raise HTTPException(
-                422, f"`inputs` must have the shape {list(shape)}, got {list(array.shape)}"
-            )
-        return array
+            inputs = TensorInput((inputs.channels, inputs.height, inputs.width))
+        shape, dtype = inputs.shape, inputs.dtype
+        self._dtype, self._images, self._max_pixels = np.dtype(dtype), images, max_pixels
+        fields = {"inputs": nested_lists(shape, self._dtype)}
+        wanted = f"`inputs` of the shape {list(shape)}, which are {dtype}"
+        if images is None:
+            super().__init__(fields, wanted)
+        else:
+            super().__init__({**fields, "image": bytes}, f"{wanted}, or `image` (base64)", IMAGES)
 
-    def _text(self, inputs: TextInput, fields: dict[str, Any]) -> dict[str, Array]:
-        if set(fields) == {"text"}:
-            return self._tokens(inputs, fields["text"])
-        allowed = {"input_ids", "attention_mask", *(["token_type_ids"] * inputs.segments)}
-        if "input_ids" not in fields or not set(fields) <= allowed:
-            text = "`text`, or " * (self.tokenizer is not None)
-            raise HTTPException(
-                422,
-                f"give {text}`input_ids`, and optionally {_names(allowed - {'input_ids'})}, got "
-                f"the fields {_names(fields)}",
-            )
-        arrays = {key: _numbers(key, v, np.dtype(np.int64)) for key, v in fields.items()}
-        ids = arrays["input_ids"]
-        if ids.ndim != 1 or not len(ids) >= 1 or ids.min() < 0 or ids.max() >= inputs.vocabulary:
-            raise HTTPException(
-                422, f"`input_ids` must be a list of numbers in 0..{inputs.vocabulary - 1}"
-            )
-        try:
-            inputs.begin({key: value[None] for key, value in arrays.items()})
-        except NetworkError as error:
-            raise HTTPException(422, str(error)) from None
-        arrays.setdefault("attention_mask", np.ones_like(ids))
-        return arrays
-
-    def _tokens(self, inputs: TextInput, text: object) -> dict[str, Array]:
-        """What the tokenizer makes of one text, cut off at the network's limit."""
-        if self.tokenizer is None:
-            raise HTTPException(
-                422, "this server has no tokenizer: send `input_ids`, or start it with one"
-            )
-        if not isinstance(text, str) or not text.strip():
-            raise HTTPException(422, "`text` must be a string that is not empty")
-        with _TOKENIZING:
-            tokens = self.tokenizer(
-                [text], truncation=True, max_length=inputs.max_length, return_tensors="np"
-            )
-        kept = ("input_ids", "attention_mask", *(["token_type_ids"] * inputs.segments))
-        return {name: np.asarray(tokens[name])[0] for name in kept if name in tokens}
-
-    def _pixels(self, encoded: bytes) -> Array:
-        """Uint8 `[3, S, S]` of a PNG or JPEG."""
-        if self.images is None:
-            raise HTTPException(
-                415, "this network does not take images, or does not know how they are read"
-            )
-        self._check_size(encoded)
-        pixels = self.images.decode(encoded)
+    def sample(self, given: Mapping[str, Any]) -> Array:
+        """The numbers of one sample."""
+        if set(given) == {"inputs"}:
+            return np.asarray(given["inputs"], self._dtype)
+        if set(given) != {"image"} or self._images is None:
+            raise self.wrong()
+        self._check_size(given["image"])
+        pixels = self._images.decode(given["image"])
         if pixels is None:
             raise HTTPException(422, "the image is damaged and cannot be decoded")
-        return pixels
+        normal: Array = self._images.normalization(pixels)
+        return normal
 
     def _check_size(self, encoded: bytes) -> None:
         """Read the header only, and refuse images that are too large."""
@@ -162,101 +144,119 @@ class RequestParser:
             raise self._too_large("far more") from None
         except Exception:
             raise HTTPException(422, "the image is not a readable PNG or JPEG") from None
-        if width * height > self.max_pixels:
+        if width * height > self._max_pixels:
             raise self._too_large(f"{width} x {height}")
 
     def _too_large(self, found: str) -> HTTPException:
-        limit = f"{self.max_pixels:,}"
+        limit = f"{self._max_pixels:,}"
         return HTTPException(
             413, f"images may have {limit} pixels, got {found}: send a smaller one"
         )
 
 
-@dataclass(frozen=True)
-class ItemParser:
-    """Turns requests `{"item": ...}` into items of a cascade, or says what is wrong with them."""
+class TextParser(Parser):
+    """Samples are texts: arrays `[length]` by name, as a tokenizer gives them.
 
-    read: ReadItem
-    inputs: None = None  # a cascade does not say what its models take
+    Args:
+        inputs: What the network takes.
+        tokenizer: Makes tokens of texts; None where only tokens are taken.
+    """
 
-    def parse(self, content_type: str, body: bytes, request_id: str | None = None) -> Query:
-        """Read the item in a body of JSON."""
-        found, fields = json_query(content_type, body, request_id)
-        if set(fields) != {"item"}:
-            raise HTTPException(422, "give `item`, and optionally `id`")
+    def __init__(self, inputs: TextInput, tokenizer: Tokenizer | None) -> None:
+        self._inputs, self._tokenizer = inputs, tokenizer
+        fields: dict[str, Any] = {
+            "input_ids": self._tokens(inputs.vocabulary - 1),
+            "attention_mask": self._tokens(1),
+        }
+        if inputs.segments:
+            fields["token_type_ids"] = self._tokens(1)
+        self._arrays = tuple(fields)
+        others = ", ".join(self._arrays[1:])
+        wanted = f"`input_ids` in 0..{inputs.vocabulary - 1} (and {others}, of the same length)"
+        if tokenizer is None:
+            super().__init__(fields, f"{wanted}; this server has no tokenizer for `text`")
+        else:
+            fields["text"] = Annotated[str, Meta(pattern=r"\S")]
+            super().__init__(fields, f"`text`, or {wanted}")
+
+    def _tokens(self, most: int) -> Any:  # noqa: ANN401 - a type
+        token = Annotated[int, Meta(ge=0, le=most)]
+        return Annotated[list[token], Meta(min_length=1, max_length=self._inputs.max_length)]
+
+    def sample(self, given: Mapping[str, Any]) -> dict[str, Array]:
+        """The tokens of one text; those of `text` are cut off at the network's limit."""
+        if self._tokenizer is not None and set(given) == {"text"}:
+            with _TOKENIZING:
+                found = self._tokenizer(
+                    [given["text"]],
+                    truncation=True,
+                    max_length=self._inputs.max_length,
+                    return_tensors="np",
+                )
+            return {name: np.asarray(found[name])[0] for name in self._arrays if name in found}
+        lengths = {len(values) for values in given.values()}
+        if "input_ids" not in given or "text" in given or len(lengths) != 1:
+            raise self.wrong()
+        arrays = {name: np.asarray(values, np.int64) for name, values in given.items()}
+        return {"attention_mask": np.ones_like(arrays["input_ids"]), **arrays}
+
+
+class ItemParser(Parser):
+    """Samples are items of a cascade, `{"item": ...}`.
+
+    Args:
+        read: Makes an item of the JSON value.
+    """
+
+    def __init__(self, read: ReadItem) -> None:
+        self._read = read
+        super().__init__({"item": Any}, "`item`")
+
+    def sample(self, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """What the user's own function makes of the item."""
+        if not given:
+            raise self.wrong()
         try:
-            item = self.read(fields["item"])
-        except Exception as error:  # of the user's own function
+            return self._read(given["item"])
+        except Exception as error:
             raise HTTPException(422, f"the item cannot be read: {error}") from None
-        return Query(found, {"item": item})
 
 
-Parser = RequestParser | ItemParser
+def parser_for(inputs: Inputs, reading: Reading, max_pixels: int) -> Parser:
+    """The parser for what a network takes; `ConfigError` where the network does not know that."""
+    if isinstance(inputs, TextInput):
+        words = reading.tokenizer
+        return TextParser(inputs, None if words is None else find_tokenizer(words))
+    if isinstance(inputs, ImageInput | TensorInput):
+        return ArrayParser(inputs, reading.image_reader, max_pixels)
+    raise ConfigError(
+        "a network that does not know its inputs cannot be served: attach it with an example, or "
+        "build it by name"
+    )
 
 
-def json_query(
-    content_type: str, body: bytes, request_id: str | None, others: Sequence[str] = ()
-) -> tuple[str | int | None, dict[str, Any]]:
-    """The id and the other fields of a body of JSON; `others` are named where it is none."""
-    kind = _media_type(content_type)
-    if kind != "application/json":
-        known = ", ".join(("application/json", " or ".join(others))[: 1 + bool(others)])
-        raise HTTPException(415, f"the content type must be {known}, got {kind[:80] or 'none'!r}")
-    fields = _json_object(body)
-    return _checked_id(fields.pop("id", request_id)), fields
+def nested_lists(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:  # noqa: ANN401
+    """The type of nested lists of a shape, of numbers that a dtype can hold."""
+    found: Any
+    if dtype.kind == "f":
+        most = float(np.finfo(dtype).max)
+        found = Annotated[float, Meta(ge=-most, le=most)]
+    elif dtype.kind == "b":
+        found = bool
+    else:
+        limits = np.iinfo(dtype)
+        found = Annotated[int, Meta(ge=max(limits.min, LEAST), le=min(limits.max, MOST))]
+    for size in reversed(shape):
+        found = Annotated[list[found], Meta(min_length=size, max_length=size)]
+    return found
 
 
-def _media_type(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower()
-
-
-def _json_object(body: bytes) -> dict[str, Any]:
+def decoded(content: bytes, kind: type[T], wanted: str) -> T:
+    """A body of JSON as its type; if it is none, a 400 or a 422 says what is `wanted`."""
     try:
-        fields: dict[str, Any] = msgspec.json.decode(body, type=dict)
+        return msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as error:
-        raise HTTPException(400, f"the body must be a JSON object: {error}") from None
-    except (msgspec.DecodeError, RecursionError) as error:
+        raise HTTPException(422, f"{error}: {wanted}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise HTTPException(400, f"the body is not valid JSON: {reason}") from None
-    return fields
-
-
-def _decoded_base64(text: object) -> bytes:
-    if not isinstance(text, str):
-        raise HTTPException(422, f"`image` must be base64 text, got {type(text).__name__}")
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise HTTPException(422, "`image` is not valid base64") from None
-
-
-def _numbers(name: str, values: object, dtype: np.dtype[Any]) -> Array:
-    """An array of the dtype; text, null and numbers that it cannot hold are refused."""
-    problem = HTTPException(
-        422, f"`{name}` must be nested lists of finite numbers, all of the same length"
-    )
-    if not isinstance(values, list):
-        raise problem
-    try:
-        found = np.asarray(values)
-    except (ValueError, OverflowError, RecursionError):
-        raise problem from None
-    if found.dtype.kind not in ("iuf" if dtype.kind == "f" else "iu"):
-        raise problem
-    with np.errstate(over="ignore"):
-        array = found.astype(dtype)
-    if dtype.kind == "f" and not np.isfinite(array).all():
-        raise problem
-    return array
-
-
-def _checked_id(found: object) -> str | int | None:
-    if found is None or (isinstance(found, int) and not isinstance(found, bool)):
-        return found
-    if isinstance(found, str) and len(found) <= MAX_ID:
-        return found
-    raise HTTPException(422, f"`id` must be a number or a string of at most {MAX_ID} characters")
-
-
-def _names(fields: Mapping[str, object] | set[str]) -> str:
-    return ", ".join(sorted(str(name)[:40] for name in list(fields)[:8])) or "none"

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import parent_process
@@ -20,7 +20,7 @@ from offramp.errors import ConfigError, OfframpError, ProcessError
 from offramp.extras import require
 from offramp.runtime.engine import StagedRunner
 from offramp.serving.config import ServeConfig
-from offramp.serving.images import ImageReader
+from offramp.serving.images import Reading
 from offramp.serving.model import Model
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from offramp.runtime.cascade import Cascade
     from offramp.serving.requests import ReadItem
 
-RELEASES = "OFFRAMP_RELEASES"  # environment variable with the folder of a service's processes
+SERVICE_FOLDER = "OFFRAMP_SERVICE"  # environment variable: what the processes of a service share
+METRICS = "metrics"  # a folder in it
 ALREADY_SENT = 0.2  # seconds in which requests that were sent before a signal are still read
 log = logging.getLogger("offramp.serving")
 
@@ -39,10 +40,9 @@ def serve(
     model: "Model | StagedRunner | Cascade",
     config: ServeConfig | None = None,
     *,
+    reading: Reading | None = None,
     policy: "Policy | None" = None,
-    read: "ReadItem | None" = None,
-    class_names: Sequence[str] | None = None,
-    images: ImageReader | None = None,
+    read_item: "ReadItem | None" = None,
     ready: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Answer requests until Ctrl-C or SIGTERM, and then the requests that are open.
@@ -53,10 +53,9 @@ def serve(
     Args:
         model: Folders; or a `Runner`, an `OnnxRunner` or a `Cascade`, which one worker can serve.
         config: Where and how to serve it.
-        policy: See `app`, as for the next three.
-        read: Makes items of requests.
-        class_names: Names of the classes.
-        images: How images are read.
+        reading: See `app`, as for the next two.
+        policy: Of a cascade.
+        read_item: Makes items of requests.
         ready: Called with the address as soon as requests are answered.
 
     Raises:
@@ -72,10 +71,8 @@ def serve(
     config = config or ServeConfig()
     with _bound(config) as listening, _announced(listening, ready):
         if config.workers == 1:
-            application = app(
-                model, config, policy=policy, read=read, class_names=class_names, images=images
-            )
-            _run_here(application, config, listening)
+            here = app(model, config, reading=reading, policy=policy, read_item=read_item)
+            _run_here(here, config, listening)
         elif isinstance(model, Model):
             _run_workers(model, config, listening)
         else:
@@ -113,17 +110,19 @@ def _run_workers(model: Model, config: ServeConfig, listening: socket.socket) ->
     from uvicorn.config import STARTUP_FAILURE
     from uvicorn.supervisors import Multiprocess
 
-    from offramp.serving.releases import SharedReleases
+    from offramp.serving.served import Release
 
     model.runner("cpu")  # mistakes show here
     # Each process has an alarm of its own, and one false alarm is one too many.
     model = replace(model, false_alarm_rate=model.false_alarm_rate / config.workers)
-    with TemporaryDirectory(prefix="offramp-") as folder:
-        SharedReleases.start(folder, model, config)
-        os.environ[RELEASES] = folder
+    with TemporaryDirectory(prefix="offramp-") as name:
+        folder = Path(name)
+        (folder / METRICS).mkdir()
+        Release(model, model, config).copied(folder).publish(folder)
+        os.environ[SERVICE_FOLDER] = name
         supervisor = Multiprocess(
             uvicorn.Config(
-                "offramp.serving.server:from_environment",
+                "offramp.serving.server:app_of_worker",
                 factory=True,
                 workers=config.workers,
                 **_uvicorn_options(config),
@@ -135,29 +134,22 @@ def _run_workers(model: Model, config: ServeConfig, listening: socket.socket) ->
         raise ProcessError("a worker could not start: see above")
 
 
-def from_environment() -> "Starlette":
-    """The application of one of several processes; `serve` says in the environment what it serves.
-
-    uvicorn calls this in every process that it starts.
-    """
+def app_of_worker() -> "Starlette":
+    """The application of one of several processes, which uvicorn calls in each."""
+    folder = Path(os.environ[SERVICE_FOLDER])
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder / METRICS)
     from uvicorn.config import STARTUP_FAILURE
 
-    from offramp.serving.application import Service
-    from offramp.serving.metrics import SHARED_FOLDER, Prometheus  # see below
-    from offramp.serving.releases import ServedModel, SharedReleases
+    from offramp.serving.application import Service  # prometheus_client reads that when imported
+    from offramp.serving.served import SharedServed
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    folder = Path(os.environ[RELEASES])
-    metrics = folder / "metrics"
-    metrics.mkdir(exist_ok=True)
-    os.environ[SHARED_FOLDER] = str(metrics)  # before prometheus_client is imported
-    releases = SharedReleases(folder)
     try:
-        served = ServedModel(releases)
+        served = SharedServed(folder)
     except OfframpError as error:
         log.critical("%s", error)
         sys.exit(STARTUP_FAILURE)  # uvicorn starts no other one
-    return Service(served, releases.current().config, Prometheus()).app()
+    return Service(served, served.config).app()
 
 
 def _end_with_parent() -> None:

@@ -1,0 +1,162 @@
+"""What the server answers: a runner or a cascade makes a response of every sample in a batch."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from starlette.exceptions import HTTPException
+
+from offramp import __version__
+from offramp.arrays import is_array, namespace
+from offramp.errors import ConfigError
+from offramp.networks.inputs import Inputs
+from offramp.runtime.engine import StagedRunner
+from offramp.runtime.stats import Operation
+from offramp.serving.columns import padded
+from offramp.serving.config import AppConfig
+from offramp.serving.images import Reading
+from offramp.serving.model import Model
+from offramp.serving.requests import ItemParser, Parser, ReadItem, parser_for
+from offramp.thresholds.rule import SURE
+
+if TYPE_CHECKING:
+    from offramp.policy import Policy
+    from offramp.runtime.cascade import Cascade
+    from offramp.runtime.cascade_run import CascadeAnswer
+
+Record = dict[str, Any]
+"""An answer as JSON, with `exit`, `cost` and `likely_wrong`."""
+Response = Record | HTTPException
+"""What becomes of a sample: its answer, or the reason why there is none."""
+
+
+class Responder(ABC):
+    """Answers batches of samples, and counts at its operating point what it has done.
+
+    Attributes:
+        operation: The operating point, and the statistics.
+        parser: Makes samples of requests.
+        loaded: Number of `exits` and `classes`, fingerprints of the `network` and the `policy`.
+        inputs: What the network takes; None for a cascade, which does not say.
+    """
+
+    operation: Operation
+    parser: Parser
+    loaded: dict[str, Any]
+    inputs: Inputs | None = None
+
+    @abstractmethod
+    def __call__(self, samples: Sequence[Any]) -> list[Response]:
+        """Answer a batch."""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What answers at present: what is loaded, at which budget, and our version."""
+        return {**self.loaded, "budget": self.budget, "version": __version__}
+
+    @property
+    def budget(self) -> float:
+        """Mean cost on val of the operating point that was chosen."""
+        held = self.operation.snapshot().held
+        points = self.operation.ladder.points
+        return float(points.budgets[self.operation.point.index]) if held is None else held.budget
+
+    def set_budget(self, budget: float) -> None:
+        """Move to the operating point of another budget; `BudgetError` if there is none."""
+        self.operation.start(self.operation.ladder.for_budget(budget))
+
+
+class RunnerResponder(Responder):
+    """Answers with a runner; an answer has the fields of `RunOutput.records`.
+
+    Args:
+        runner: A `Runner` or an `OnnxRunner`.
+        reading: How samples are read, and how classes are named.
+        max_pixels: Size limit of an image as it is sent.
+    """
+
+    def __init__(self, runner: StagedRunner, reading: Reading, max_pixels: int) -> None:
+        self.operation, self.inputs = runner.operation, runner.inputs
+        self.parser = parser_for(runner.inputs, reading, max_pixels)
+        self.loaded = {**runner.about, "classes": runner.num_classes}
+        self._runner, self._class_names = runner, reading.class_names
+
+    @classmethod
+    def of_model(cls, model: Model, config: AppConfig) -> "RunnerResponder":
+        """Load a model."""
+        runner = model.runner(config.device, config.precision, config.threads)
+        return cls(runner, model.reading, config.max_pixels)
+
+    def __call__(self, samples: Sequence[Any]) -> list[Response]:
+        """Answer a batch of arrays, or of texts."""
+        batch = padded(samples) if isinstance(samples[0], dict) else np.stack(samples)
+        none = HTTPException(422, "the network has no finite answer to this input")
+        records = self._runner(batch).records(self._class_names)
+        return [none if record["class"] is None else record for record in records]
+
+
+class CascadeResponder(Responder):
+    """Answers with a cascade and its policy; each item asks as few models as it needs.
+
+    Args:
+        cascade: The models.
+        policy: Fitted on ledgers of the cascade, at an operating point.
+        read_item: Makes an item of the JSON value in a request.
+
+    Raises:
+        ConfigError: There is no cascade, or no policy.
+        NetworkError, OriginError, NotFittedError: They do not belong together.
+    """
+
+    def __init__(
+        self, cascade: "Cascade", policy: "Policy | None", read_item: ReadItem | None
+    ) -> None:
+        from offramp.runtime.cascade import Cascade  # needs torch, as does the next
+        from offramp.runtime.runner import ladder_of, selected
+
+        if not isinstance(cascade, Cascade):
+            raise ConfigError(
+                "a Model (of folders), a Runner, an OnnxRunner or a Cascade can be served, got "
+                f"{type(cascade).__name__}"
+            )
+        if policy is None:
+            raise ConfigError("a cascade is served with its policy: serve(cascade, policy=policy)")
+        cascade.check_policy(policy)
+        self._cascade, self._policy = cascade, policy
+        self.parser = ItemParser(read_item or (lambda item: item))
+        self.operation = Operation(ladder_of(policy), selected(policy))
+        self.loaded = {
+            "exits": len(policy.exits),
+            "members": [cascade.stage_names[stage] for stage in policy.exits],
+            "network": cascade.fingerprint(),
+            "policy": policy.fingerprint(),
+            "classes": policy.num_classes,
+        }
+
+    def __call__(self, samples: Sequence[Any]) -> list[Response]:
+        """Answer a batch of items."""
+        point = self.operation.point
+        batch = namespace(samples[0]).stack(samples) if is_array(samples[0]) else samples
+        answers = self._cascade.run(batch, self._policy.at_point(point.index))
+        responses = [self._response(answer) for answer in answers]
+        exits = [each["exit"] for each in responses if isinstance(each, dict)]
+        self.operation.add(point, exits, failed=len(responses) - len(exits))
+        return responses
+
+    def _response(self, found: "CascadeAnswer") -> Response:
+        if found.answer is None:
+            reason = f"every model failed: {', '.join(found.failures)}"
+            return HTTPException(503, reason, {"Retry-After": "1"})
+        confidence = found.confidence if math.isfinite(found.confidence) else None
+        return {
+            "answer": found.answer,
+            "confidence": confidence,
+            "likely_wrong": confidence is not None and confidence < SURE,
+            "exit": self._policy.exits.index(found.stage),
+            "member": found.member,
+            "cost": found.cost / self._policy.reference_cost,
+            "why": found.why,
+            "failures": list(found.failures),
+        }
