@@ -89,16 +89,12 @@ def test_texts_of_different_lengths_are_padded_and_masked():
 
 BAD = {
     "missing": (IMAGES, {"img": 0, "id": 0}, "no column 'image' to predict from, only id, img"),
-    "ints": (IMAGES, {"image": np.zeros((1, 3, 8, 8), int)}, "must hold pixels .uint8., floats"),
-    "grey": (GREY, {"image": np.zeros((1, 1, 8, 8), np.uint8)}, "give floats as the network"),
-    "grey file": (GREY, {"image": objects(b"x")}, "holds files, but this network takes no"),
     "shapes": (IMAGES, {"image": objects(np.zeros(2), np.zeros(3))}, "'image' differ in shape"),
-    "words": (ROWS, {"inputs": np.array([["a"] * 6])}, "'inputs' must hold float32, got <U1"),
     "float ids": (TEXTS, {"input_ids": objects([0.5])}, "input_ids must hold lists of integers"),
     "mask": (
         TEXTS,
         {"input_ids": objects([1, 2]), "attention_mask": objects([1])},
-        "input_ids, attention_mask of a text must have the same length",
+        "input_ids, attention_mask must hold .* the same length",
     ),
 }
 
@@ -108,6 +104,23 @@ def test_columns_that_cannot_be_read_are_named(name):
     reader, batch, message = BAD[name]
     with pytest.raises(DataError, match=message):
         reader(batch)
+
+
+UNFIT = {
+    "ints": (IMAGES, np.zeros((1, 3, 8, 8), int), "must be float32, got int64"),
+    "grey": (GREY, np.zeros((1, 1, 8, 8), np.uint8), "pixels have to be normalised"),
+    "files": (GREY, objects(b"x"), "must be"),
+    "words": (ROWS, np.array([["a"] * 6]), "must be"),
+    "float ids": (ColumnReader(TensorInput((2,), "int64")), np.ones((1, 2)), "got float64"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_is_no_number_of_the_network_is_refused_by_it(name):
+    """Nothing is rounded, and no pixels are taken for numbers."""
+    reader, values, message = UNFIT[name]
+    with pytest.raises(NetworkError, match=message):
+        reader.inputs.begin(reader({reader.names[0]: values}), counted=True)
 
 
 def test_a_network_that_does_not_know_its_inputs_is_refused():

@@ -19,7 +19,7 @@ TEXT = ("input_ids", "attention_mask", "token_type_ids")
 
 @dataclass(frozen=True)
 class ColumnReader:
-    """Turns the columns of a batch into what a network takes.
+    """Turns the columns of a batch into what a network takes; the network itself checks the rest.
 
     Images may be pixels (uint8, normalised as in training), floats that are normalised already,
     or encoded files (bytes, as `ray.data.read_binary_files` returns them); a file that cannot be
@@ -64,55 +64,29 @@ class ColumnReader:
         self.check(batch)
         if isinstance(self.inputs, TextInput):
             return _texts(batch)
-        values = batch[self.names[0]]
-        return self._images(values) if isinstance(self.inputs, ImageInput) else self._rows(values)
+        values = self._stacked(batch[self.names[0]])
+        if isinstance(self.inputs, ImageInput):
+            return self._images(self.inputs, values)
+        wanted = getattr(self.inputs, "dtype", "float32")
+        return values.astype(wanted) if np.can_cast(values.dtype, wanted, "same_kind") else values
 
-    def _images(self, values: Array) -> Array:
-        if values.dtype == object and any(isinstance(value, bytes) for value in values):
-            return self._decoded(values)
-        values = self._channels_first(self._stacked(values))
+    def _images(self, inputs: ImageInput, values: Array) -> Array:
+        """Float32 with the channels first; what is no image here stays as it is."""
+        shape = inputs.channels, inputs.height, inputs.width
+        if values.shape[1:] == (*shape[1:], shape[0]) != shape:
+            values = values.transpose(0, 3, 1, 2)
         if values.dtype.kind == "f":
             return values.astype(np.float32)
-        if values.dtype != np.uint8:
-            raise DataError(
-                f"the column {self.names[0]!r} must hold pixels (uint8), floats as the network "
-                f"takes them, or encoded images (bytes), got {values.dtype}"
-            )
-        if self.images is None:
-            raise DataError(
-                f"the column {self.names[0]!r} holds pixels, and only the pixels of square RGB "
-                "images are normalised here: give floats as the network takes them"
-            )
-        # Any other shape is left to the network, whose message says what it takes.
-        is_image = values.ndim == 4 and values.shape[1] == 3
-        return self.images.normalization(values) if is_image else values
-
-    def _channels_first(self, values: Array) -> Array:
-        assert isinstance(self.inputs, ImageInput), "only images have channels"
-        image = self.inputs.channels, self.inputs.height, self.inputs.width
-        is_last = values.shape[1:] == (*image[1:], image[0]) != image
-        return values.transpose(0, 3, 1, 2) if is_last else values
-
-    def _decoded(self, values: Array) -> Array:
-        if self.images is None:
-            raise DataError(
-                f"the column {self.names[0]!r} holds files, but this network takes no square RGB "
-                "images: give numbers"
-            )
-        # a missing file fails as an empty one does.
-        return np.stack([self.images.inputs_from(value or b"") for value in values])
-
-    def _rows(self, values: Array) -> Array:
-        wanted = np.dtype(getattr(self.inputs, "dtype", "float32"))
-        values = self._stacked(values)
-        if values.dtype.kind not in ("iuf" if wanted.kind == "f" else "iu"):
-            raise DataError(f"the column {self.names[0]!r} must hold {wanted}, got {values.dtype}")
-        return values.astype(wanted)
+        is_pixels = values.dtype == np.uint8 and values.ndim == 4 and values.shape[1] == 3
+        return self.images.normalization(values) if is_pixels and self.images else values
 
     def _stacked(self, values: Array) -> Array:
-        """Rows of one shape as one array."""
+        """Rows that are objects as one array; encoded images are decoded and normalised."""
         if values.dtype != object:
             return values
+        if self.images is not None and any(isinstance(value, bytes) for value in values):
+            # a missing file fails as an empty one does.
+            return np.stack([self.images.inputs_from(value or b"") for value in values])
         try:
             return np.stack([np.asarray(value) for value in values])
         except ValueError:
@@ -123,18 +97,16 @@ class ColumnReader:
 
 def _texts(batch: Mapping[str, Array]) -> dict[str, Array]:
     present = [name for name in TEXT if name in batch]
-    rows = zip(*(batch[name] for name in present), strict=True)
     texts = []
-    for row in rows:
+    for row in zip(*(batch[name] for name in present), strict=True):
         text = {name: np.asarray(value) for name, value in zip(present, row, strict=True)}
-        if any(array.dtype.kind not in "iu" or array.ndim != 1 for array in text.values()):
-            raise DataError(f"the columns {', '.join(present)} must hold lists of integers")
-        if len({len(array) for array in text.values()}) != 1:
+        kinds, shapes = {x.dtype.kind for x in text.values()}, {x.shape for x in text.values()}
+        if not kinds <= {*"iu"} or shapes != {(text["input_ids"].size,)}:
             raise DataError(
-                f"the columns {', '.join(present)} of a text must have the same length"
+                f"the columns {', '.join(present)} must hold lists of integers, and those of one "
+                "text have the same length"
             )
-        text.setdefault("attention_mask", np.ones_like(text["input_ids"]))
-        texts.append({name: array.astype(np.int64) for name, array in text.items()})
+        texts.append({"attention_mask": np.ones_like(text["input_ids"]), **text})
     return padded(texts)
 
 
