@@ -147,7 +147,7 @@ def policies(
     if case.is_trained:
         return dict(offramp.auto(held_out, val, budgets, [METHOD]))
     policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
-    return {budget: policy.at_point(policy.points.nearest(budget)) for budget in budgets}
+    return {budget: policy.nearest(budget) for budget in budgets}
 
 
 def rows_of(

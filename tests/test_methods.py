@@ -8,7 +8,8 @@ import torch
 from offramp import Corrector, MaxProbability, Method, compare, evaluate
 from offramp.advice import Auto
 from offramp.errors import BudgetError, ConfigError, FileFormatError
-from offramp.methods import Plan, find_methods, ready, register
+from offramp.methods import find_methods, ready, register
+from offramp.plan import Plan
 from offramp.registry import METHODS
 
 FEW = Auto(candidates=("baseline", "baseline:smooth"))

@@ -41,7 +41,7 @@ from offramp.errors import (
 from offramp.registry import THRESHOLDS
 from offramp.scorers import BreakEven, Entropy, LogisticCorrector, Margin, Patience
 from offramp.thresholds import exits_taken
-from offramp.thresholds.tuning import ScoredSamples, measure
+from offramp.thresholds.tuning import measure
 
 PAIRS = [
     (MaxProbability(), CurrentExit()),
@@ -506,9 +506,7 @@ def test_a_tuned_policy_does_not_flatter_itself(monkeypatch):
             .tune(splits["val"], "lucky", points=41)
         )
         seen, unseen = (
-            ScoredSamples(replay.scores, replay.correct, replay.cost_shares).points_of(
-                policy.points.thresholds, 0.0
-            )
+            replay.scored.points_of(policy.points.thresholds, 0.0)
             for replay in (
                 policy.replay(splits["val"], "val", allow_split="val"),
                 policy.replay(splits["test"]),

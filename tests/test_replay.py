@@ -7,7 +7,7 @@ import torch
 
 from offramp import Corrector, MaxProbability, Policy, TemperatureScaling, evaluate
 from offramp.errors import NotFittedError, SplitError
-from offramp.replay import Price
+from offramp.price import Price
 from offramp.thresholds import exits_taken
 
 

@@ -33,8 +33,9 @@ ROOT_ROOMS = [
     "timing.turns",  # the one stopwatch: attach and cascades time with it, too
 ]
 CORE = [
-    *("ledger", "synthetic", "answers", "scorers", "thresholds", "replay", "answer_confidence"),
-    *("session", "policy", "guarantees", "methods", "evaluation", "advice", "testing"),
+    *("ledger", "synthetic", "answers", "scorers", "thresholds", "price", "replay"),
+    "confidence",
+    *("session", "policy", "guarantees", "plan", "methods", "evaluation", "advice", "testing"),
 ]
 NETWORK = ["data", "networks", "training"]
 MEETING = [

@@ -1,11 +1,10 @@
 """The registry of exit methods by name: those of the paper, those beyond it, and plug-ins."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from offramp.answers import (
     Answer,
@@ -19,9 +18,9 @@ from offramp.answers import (
     VectorScaling,
 )
 from offramp.component import check_kind
-from offramp.errors import BudgetError, ConfigError, FileFormatError, PluginError
-from offramp.files import read_description, restore, write_description
+from offramp.errors import ConfigError, PluginError
 from offramp.ledger import Ledger
+from offramp.plan import Plan
 from offramp.policy import Policy
 from offramp.registry import GROUPS, METHODS, TOP
 from offramp.scorers import (
@@ -37,133 +36,8 @@ from offramp.scorers import (
 from offramp.thresholds import DEFAULT, PAPER
 from offramp.thresholds.tuning import threshold_method
 
-VERSION = 1
-
 Fits = dict[tuple[type, type, str], list[Policy]]
 """Fitted policies by scorer, answer and settings: methods that differ in thresholds share one."""
-
-
-@dataclass(frozen=True)
-class Plan(Mapping[float, Policy]):
-    """A policy for every budget, with the reason for it.
-
-    Attributes:
-        policies: By budget, each at its operating point.
-        exits: Indices of the exits that are kept; policies want `plan.view(ledger)`.
-        methods: By budget, the name of the method that was chosen.
-        why: By budget, a sentence; empty where there was nothing to choose.
-        accuracies: By method and budget, cross-validated on held_out and val; likewise.
-    """
-
-    policies: dict[float, Policy]
-    exits: list[int]
-    methods: dict[float, str]
-    why: dict[float, str] = field(default_factory=dict)
-    accuracies: dict[str, dict[float, float]] = field(default_factory=dict)
-
-    def __getitem__(self, budget: float) -> Policy:
-        """The policy for one of the budgets that were asked for."""
-        if budget not in self.policies:
-            known = ", ".join(f"{known:g}" for known in self.policies)
-            raise BudgetError(f"this plan is for the budgets {known}, got {budget}")
-        return self.policies[budget]
-
-    def __iter__(self) -> Iterator[float]:
-        return iter(self.policies)
-
-    def __len__(self) -> int:
-        return len(self.policies)
-
-    def view(self, ledger: Ledger) -> Ledger:
-        """A ledger with the exits that are kept."""
-        return keep_exits(ledger, self.exits)
-
-    def check_budgets(self) -> None:
-        """Raise where a policy costs more than its budget.
-
-        A method gives its cheapest operating point to budgets that are out of reach. The network
-        without exits, which has one exit, is no such accident: it was chosen.
-
-        Raises:
-            BudgetError: With the range that is possible.
-        """
-        for budget, policy in self.items():
-            if len(policy.exits) > 1:
-                policy.points.for_budget(budget)
-
-    def describe(self) -> dict[str, Any]:
-        """What was chosen and why, for a file; nothing where there was nothing to choose."""
-        if not self.why:
-            return {}
-        chosen = {f"{budget:g}": name for budget, name in self.methods.items()}
-        why = {f"{budget:g}": text for budget, text in self.why.items()}
-        return {"chosen": chosen, "why": why, "exits": self.exits}
-
-    def save(self, folder: str | Path) -> Path:
-        """Write the plan as a folder; policies that share their operating points are one file."""
-        folder = Path(folder)
-        distinct = {policy.points: policy for policy in self.values()}
-        for number, policy in enumerate(distinct.values()):
-            policy.save(folder / f"policy-{number}")
-        numbers = {points: number for number, points in enumerate(distinct)}
-        meta = {
-            "budgets": list(self),
-            "policies": [numbers[policy.points] for policy in self.values()],
-            "points": [policy.selected for policy in self.values()],
-            "exits": self.exits,
-            "methods": list(self.methods.values()),
-            "why": list(self.why.values()),
-            "accuracies": {name: list(found.values()) for name, found in self.accuracies.items()},
-        }
-        write_description(folder, "plan", VERSION, meta)
-        return folder
-
-    @classmethod
-    def load(cls, folder: str | Path) -> "Plan":
-        """Read a plan that `save` wrote.
-
-        Raises:
-            FileFormatError: Something is missing, or was not written by `save`.
-        """
-        folder = Path(folder)
-        where = f"{folder} is not a complete plan"
-        meta: _PlanFile = restore(_PlanFile, read_description(folder, "plan", VERSION), where)
-        try:
-            budgets, chosen = meta["budgets"], zip(meta["policies"], meta["points"], strict=True)
-            loaded = {
-                number: Policy.load(folder / f"policy-{number}")
-                for number in sorted(set(meta["policies"]))
-            }
-            policies = [loaded[number].at_point(point) for number, point in chosen]
-            return cls(
-                dict(zip(budgets, policies, strict=True)),
-                meta["exits"],
-                dict(zip(budgets, meta["methods"], strict=True)),
-                dict(zip(budgets, meta["why"], strict=False)),
-                {
-                    name: dict(zip(budgets, found, strict=True))
-                    for name, found in meta["accuracies"].items()
-                },
-            )
-        except (ValueError, BudgetError) as error:  # parts of different lengths, no such point
-            raise FileFormatError(f"{where}: {error}") from None
-
-
-class _PlanFile(TypedDict):
-    """What `Plan.save` writes."""
-
-    budgets: list[float]
-    policies: list[int]
-    points: list[int]
-    exits: list[int]
-    methods: list[str]
-    why: list[str]
-    accuracies: dict[str, list[float]]
-
-
-def keep_exits(ledger: Ledger, exits: Sequence[int]) -> Ledger:
-    """A ledger with these exits; itself where that is all of them."""
-    return ledger if len(exits) == ledger.num_exits else ledger.keep_exits(exits)
 
 
 @dataclass(frozen=True)
@@ -243,10 +117,7 @@ class Method:
         # Copies, since tuning changes a policy.
         tuned = [copy(policy).tune(val, self.thresholds) for policy in fitted]
         exits, names = list(range(val.num_exits)), dict.fromkeys(budgets, self.name)
-        return [
-            Plan({b: policy.at_point(policy.points.nearest(b)) for b in budgets}, exits, names)
-            for policy in tuned
-        ]
+        return [Plan({b: policy.nearest(b) for b in budgets}, exits, names) for policy in tuned]
 
     def fitted(self, held_out: Ledger, seeds: int, fits: Fits) -> list[Policy]:
         """Policies fitted on held_out, one per seed; those among the fits are not fitted again."""

@@ -13,58 +13,11 @@ from torch import Tensor
 from offramp import check
 from offramp.errors import LedgerError
 
-__all__ = ["accuracy", "augrc", "aurc", "brier", "ece", "ece_bins", "eefp", "nll"]
+__all__ = ["augrc", "aurc", "ece", "ece_bins", "eefp"]
 
 Array = Tensor | npt.NDArray[np.generic]
 Floats = npt.NDArray[np.float64]
 BinScheme = Literal["mass", "width"]
-
-
-def accuracy(predictions: Array, labels: Array) -> float:
-    """Share of predictions that are right.
-
-    Args:
-        predictions: `[N]`.
-        labels: `[N]`.
-
-    Example:
-        >>> accuracy(np.array([0, 1, 1, 2]), np.array([0, 1, 2, 2]))
-        0.75
-    """
-    return float(np.mean(np.asarray(predictions) == np.asarray(labels)))
-
-
-def nll(logits: Array, labels: Array) -> float:
-    """Mean negative log-likelihood of the labels, in nats.
-
-    Args:
-        logits: `[N, K]`.
-        labels: `[N]`.
-
-    Example:
-        >>> round(nll(np.array([[0.0, 0.0]]), np.array([1])), 4)
-        0.6931
-    """
-    values = np.asarray(logits, dtype=np.float64)
-    shifted = values - values.max(axis=1, keepdims=True)
-    picked = shifted[np.arange(len(values)), np.asarray(labels)]
-    return float(np.mean(np.log(np.exp(shifted).sum(axis=1)) - picked))
-
-
-def brier(probs: Array, labels: Array) -> float:
-    """Mean squared distance between the probabilities and the one-hot labels, in [0, 2].
-
-    Args:
-        probs: `[N, K]`.
-        labels: `[N]`.
-
-    Example:
-        >>> brier(np.array([[0.5, 0.5], [1.0, 0.0]]), np.array([0, 0]))
-        0.25
-    """
-    values = np.array(probs, dtype=np.float64)
-    values[np.arange(len(values)), np.asarray(labels)] -= 1.0
-    return float(np.mean((values**2).sum(axis=1)))
 
 
 def ece_bins(

@@ -8,16 +8,18 @@ import torch
 from torch import Tensor
 
 from offramp.answers import Answer
-from offramp.batch_times import BatchTimes
-from offramp.costs import Costs, costs_taken, mean_costs
+from offramp.costs import mean_costs
 from offramp.errors import FileFormatError, LedgerError, NotFittedError
 from offramp.ledger import Ledger
 from offramp.ledger.checks import WITHOUT_LABELS
+from offramp.price import Price, exit_shares
 from offramp.scorers import History, Scorer
 from offramp.scorers.base import HISTORIES
 from offramp.targets import correctness, hopeless, stop_target
+from offramp.thresholds import DEFAULT
+from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import SURE, exits_taken
-from offramp.thresholds.tuning import measure
+from offramp.thresholds.tuning import ScoredSamples, measure, not_flattered, tune_points
 
 GRID = tuple(percent / 100 for percent in range(1, 101))
 """Budgets at which reports look: every whole percent."""
@@ -88,7 +90,7 @@ class Replay:
     confidences: Tensor
     losses: Tensor
     chances: Tensor
-    price: "Price"
+    price: Price
     thresholds: Tensor | None = None
     selected: int | None = None
     lengths: Tensor | None = None
@@ -174,7 +176,7 @@ class Replay:
     @cached_property
     def point_costs(self) -> Tensor:
         """`[P, M]` float64: what each exit costs the mean sample at every operating point."""
-        shares = _exit_shares(self.exits_by_point, self.scores.shape[1])
+        shares = exit_shares(self.exits_by_point, self.scores.shape[1])
         return self.price.at(self._thresholds, shares)
 
     @cached_property
@@ -205,6 +207,29 @@ class Replay:
         means = self.costs_by_point.mean(dim=1)
         order = means.argsort(stable=True)
         return Curve(means[order], accuracies[order], shares[order], order)
+
+    @property
+    def scored(self) -> ScoredSamples:
+        """What thresholds are chosen by."""
+        correct = None if self.labels is None else self.correct
+        return ScoredSamples(self.scores, correct, self.cost_shares, self.chances, self.groups)
+
+    def operating_points(self, thresholds: str = DEFAULT, points: int = 201) -> OperatingPoints:
+        """Operating points by a named method, from samples that the policy has not seen.
+
+        Args:
+            thresholds: Name of the threshold method.
+            points: How many operating points.
+        """
+        val, full = self.scored, torch.nan
+        if self.labels is not None:
+            # What "no loss" is measured against: the network's own last exit, before any answer.
+            full = float(self.network_correct[:, -1].double().mean())
+        chosen = not_flattered(tune_points(val, full, thresholds, points), val, thresholds)
+        if self.price.costs.by_sample:
+            return chosen
+        prices = self.price.at(chosen.thresholds, chosen.shares)
+        return chosen.priced((prices * chosen.shares).sum(dim=1))
 
     @property
     def _known_labels(self) -> Tensor:
@@ -241,108 +266,6 @@ def replay(answer: Answer, scorer: Scorer, ledger: Ledger) -> Replay:
     price = Price(answer, scorer, ledger.cost_model, ledger.num_classes, ledger.batch_times)
     found = Replay(labels, predictions, heads, scores, confidences, losses, chances, price)
     return replace(found, lengths=ledger.lengths, groups=ledger.group_numbers)
-
-
-@dataclass(frozen=True)
-class Price:
-    """What the exits cost with an answer and a scorer, as shares of the network without exits.
-
-    MACs are the same wherever samples leave, and every head on the way counts, that of a closed
-    exit too. Seconds are those of a runner: a closed exit costs nothing unless a later one reads
-    its logits, and a stage on what is left of a batch costs what `BatchTimes` says.
-    Where costs differ from sample to sample, they are what each sample was charged, in any unit.
-
-    Attributes:
-        answer: Fitted.
-        scorer: Fitted.
-        costs: `[M]` or `[N, M]`.
-        num_classes: K.
-        batch_times: Seconds of batches that shrink, where they were measured.
-        of_all: The cost of the network without exits that shares are shares of, where it is not
-            the mean of `costs`.
-    """
-
-    answer: Answer
-    scorer: Scorer
-    costs: Costs
-    num_classes: int
-    batch_times: BatchTimes | None = None
-    of_all: float | None = None
-
-    def take(self, index: Tensor) -> "Price":
-        """The same for some of the samples; shares stay shares of the mean of all."""
-        return replace(self, costs=self.costs.take(index), of_all=self.reference)
-
-    @property
-    def reference(self) -> float:
-        """Cost of the network without exits."""
-        return self.costs.mean_reference if self.of_all is None else self.of_all
-
-    @property
-    def _reads_back(self) -> bool:
-        return self.scorer.reads_history or self.answer.reads_history
-
-    @cached_property
-    def shares(self) -> Tensor:
-        """`[M]` float64, cumulative: what each exit costs where all are open and batches full.
-
-        Answers and scorers are counted in MACs and therefore added to MACs only; no scorer is
-        run, or charged, at the last exit. `[N, M]` where costs differ from sample to sample.
-        """
-        times = self.batch_times
-        costs = self.costs if times is None else times.costs_of(self._reads_back)
-        total = costs.cumulative
-        if costs.unit == "macs":
-            exits, classes = range(costs.num_exits), self.num_classes
-            extra = torch.tensor([float(self.answer.macs(m, classes)) for m in exits]).double()
-            extra[:-1] += torch.tensor([self.scorer.macs(m, classes) for m in exits[:-1]])
-            total = total + extra.cumsum(0)
-        return total / self.reference
-
-    def at(self, thresholds: Tensor, shares: Tensor) -> Tensor:
-        """`[P, M]` float64, cumulative: what each exit costs at operating points.
-
-        Args:
-            thresholds: `[P, M]`.
-            shares: `[P, M]`, of the samples that leave at each exit.
-        """
-        if self.costs.unit != "seconds" or self.costs.by_sample:
-            return mean_costs(self.shares).expand(shares.shape)
-        left = shares.flip(1).cumsum(1).flip(1)
-        heads = needed_heads(thresholds, self.scorer.reads_history, self.answer.reads_history)
-        times = self.batch_times or BatchTimes.proportional(self.costs)
-        return times.cumulative_at(left, heads, self._reads_back) / self.reference
-
-    def paid(self, thresholds: Tensor, exits: Tensor) -> Tensor:
-        """`[P, N]` float64: what samples pay at operating points `[P, M]` for exits `[P, N]`."""
-        if self.costs.by_sample:
-            return costs_taken(self.shares, exits)
-        costs = self.at(thresholds, _exit_shares(exits, thresholds.shape[1]))
-        return costs.gather(1, exits.long())
-
-
-def needed_heads(thresholds: Tensor, scorer_looks_back: bool, answer_looks_back: bool) -> Tensor:
-    """Whether each head has to run, bool `[P, M]`: its exit is open, or a later one reads it.
-
-    Example:
-        >>> thresholds = torch.tensor([[torch.inf, 0.5, torch.inf, 0.0]])
-        >>> needed_heads(thresholds, False, False), needed_heads(thresholds, True, False)
-        (tensor([[False,  True, False,  True]]), tensor([[ True,  True, False,  True]]))
-    """
-    is_open = thresholds < torch.inf
-    is_open[:, -1] = True  # the last exit always stops
-    if answer_looks_back:
-        return torch.ones_like(is_open)
-    if not scorer_looks_back:
-        return is_open
-    scored = is_open.clone()
-    scored[:, -1] = False  # where no scorer runs
-    return is_open | (scored.flip(1).cumsum(1).flip(1) > 0)
-
-
-def _exit_shares(exits: Tensor, count: int) -> Tensor:
-    """`[P, M]` float64: the share of the samples that take each exit, from exits `[P, N]`."""
-    return torch.stack([(exits == m).double().mean(dim=1) for m in range(count)], dim=1)
 
 
 def exit_scores(scorer: Scorer, history: History) -> Tensor:

@@ -10,8 +10,6 @@ __all__ = [
     "correctness",
     "hopeless",
     "oracle_accuracies",
-    "oracle_accuracy",
-    "oracle_exits",
     "soft_correctness",
     "soft_stop_target",
     "stop_target",
@@ -24,8 +22,8 @@ def correctness(predictions: Tensor, labels: Tensor) -> Tensor:
     Args:
         predictions: `[N, M]`, the class that each exit would answer.
         labels: `[N]`, the true classes. For answers without logits, a prediction is the number of
-            the exit that said it first, and labels are bool `[N, M]`: whether what each exit
-            says is right.
+            the first exit that gave it, and labels are bool `[N, M]`: whether each exit's answer
+            is right.
 
     Returns:
         bool `[N, M]`.
@@ -121,49 +119,28 @@ def hopeless(correct: Tensor) -> Tensor:
     return ~correct.any(dim=1)
 
 
-def oracle_exits(correct: Tensor) -> Tensor:
-    """The first exit that is right, or exit 0 where none is: `[N]`.
+def oracle_accuracies(correct: Tensor, costs: Tensor, budgets: Tensor) -> Tensor:
+    """Best accuracies that any stopping rule could reach at mean costs `[B]`: float64 `[B]`.
 
-    Example:
-        >>> oracle_exits(torch.tensor([[False, True], [False, False]]))
-        tensor([1, 0])
-    """
-    return correct.int().argmax(dim=1)
-
-
-def oracle_accuracy(correct: Tensor, costs: Tensor, budget: float) -> float:
-    """Best accuracy that any stopping rule could reach at a mean cost of `budget`.
-
-    Everyone starts at exit 0. Samples whose first right exit lies deeper are bought in order of
-    the extra cost until the budget is spent.
+    Every sample starts at exit 0. Samples whose first right exit lies deeper are bought in order
+    of the extra cost until the budget is spent.
 
     Args:
         correct: bool `[N, M]`.
-        costs: `[M]` or `[N, M]`, cumulative, in the unit of `budget`.
-        budget: Mean cost per sample; not below the first exit's cost.
-
-    Example:
-        >>> correct = torch.tensor([[True, True], [False, True], [False, True], [False, False]])
-        >>> oracle_accuracy(correct, torch.tensor([1.0, 2.0]), budget=1.25)
-        0.5
-    """
-    return float(oracle_accuracies(correct, costs, torch.tensor([budget], dtype=torch.float64)))
-
-
-def oracle_accuracies(correct: Tensor, costs: Tensor, budgets: Tensor) -> Tensor:
-    """`oracle_accuracy` at many budgets `[B]`: float64 `[B]`.
+        costs: `[M]` or `[N, M]`, cumulative, in the unit of the budgets.
+        budgets: Mean costs per sample; not below the first exit's cost.
 
     Example:
         >>> correct = torch.tensor([[True, True], [False, True], [False, True], [False, False]])
         >>> oracle_accuracies(correct, torch.tensor([1.0, 2.0]), torch.tensor([1.25, 1.5]))
         tensor([0.5000, 0.7500], dtype=torch.float64)
     """
-    first, means = oracle_exits(correct), mean_costs(costs)
+    first, means = correct.int().argmax(dim=1), mean_costs(costs)  # exit 0 where none is right
     table = costs.double().expand(correct.shape)
     extra = table.gather(1, first[:, None]).squeeze(1) - table[:, 0]
     wanted = extra[~hopeless(correct)].sort().values
     purses = (budgets.double() - float(means[0])) * len(correct)
-    # Half a millionth of the dearest step absorbs the rounding of the cumulative sum.
+    # Half a millionth of the largest step absorbs the rounding of the cumulative sum.
     slack = 5e-7 * float(means[-1])
     bought = torch.searchsorted(wanted.cumsum(0), purses + slack, right=True)
     return bought.double() / len(correct)

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from offramp import Corrector, MaxProbability, Method, Policy, compare, evaluate
 from offramp.evaluation import Comparison
@@ -13,7 +12,7 @@ from offramp.evaluation.diagnostics import score_histograms
 from offramp.files import plain, restore
 from offramp.report.tables import comparison_tables
 from offramp.scorers import Patience
-from offramp.targets import hopeless, oracle_accuracies, oracle_accuracy
+from offramp.targets import hopeless
 
 METHODS = [
     "baseline",
@@ -98,14 +97,6 @@ def test_the_oracle_curve_holds_the_oracle_of_the_table(table):
     for budget, point in zip(table.budgets, table.references.oracle, strict=True):
         assert curve[budget] == pytest.approx(point.accuracy)
     assert list(curve.values()) == sorted(curve.values())
-
-
-def test_the_oracle_at_many_budgets_is_the_oracle_at_each():
-    generator = torch.Generator().manual_seed(0)
-    correct = torch.rand(200, 4, generator=generator) < 0.4
-    costs, budgets = torch.tensor([1.0, 2.0, 4.0, 8.0]), torch.linspace(1, 8, 15)
-    each = [oracle_accuracy(correct, costs, float(budget)) for budget in budgets]
-    assert oracle_accuracies(correct, costs, budgets).tolist() == each
 
 
 def test_a_comparison_survives_json(table):

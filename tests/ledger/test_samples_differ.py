@@ -10,7 +10,7 @@ from offramp.evaluation.bootstrap import Resamples
 from offramp.guarantees import Guarantee, certify
 from offramp.registry import THRESHOLDS
 from offramp.scorers import BreakEven, Corrector, LogisticCorrector
-from offramp.targets import oracle_accuracy
+from offramp.targets import oracle_accuracies
 from offramp.thresholds import exits_taken
 from offramp.thresholds.tuning import ScoredSamples, tune_points
 
@@ -250,12 +250,12 @@ def test_compare_takes_costs_by_sample_and_groups(tokens):
     table = compare(**tokens, methods=["baseline", "margin"], budgets=[0.5], resamples=50)
     curve = table["baseline"].curves[0]
     assert curve.at(0.5).cost == pytest.approx(0.5)
-    oracle = oracle_accuracy(
+    oracle = oracle_accuracies(
         tokens["test"].logits.argmax(2) == tokens["test"].labels[:, None],
         tokens["test"].cost_model.cumulative / tokens["test"].reference_cost,
-        0.5,
+        torch.tensor([0.5]),
     )
-    assert table.references.oracle[0].accuracy == pytest.approx(oracle)
+    assert table.references.oracle[0].accuracy == pytest.approx(oracle.item())
     assert table["baseline"].accuracy(0.5) < table.references.oracle[0].accuracy
 
 

@@ -9,8 +9,8 @@ import torch
 
 import offramp
 from offramp import synthetic
-from offramp.answer_confidence import Confidence
 from offramp.answers import MatrixScaling, crossfit_answers
+from offramp.confidence import Confidence
 from offramp.errors import FileFormatError, NotFittedError
 from offramp.metrics import ece
 from offramp.replay import replay

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 import offramp
 from offramp import MaxProbability, Policy, synthetic
-from offramp.answer_confidence import Confidence
+from offramp.confidence import Confidence
 from offramp.errors import (
     BudgetError,
     ConfigError,

@@ -12,7 +12,7 @@ from offramp.errors import LedgerError
 from offramp.registry import THRESHOLDS
 from offramp.thresholds import exits_taken
 from offramp.thresholds.smooth import calibrated_chances, smooth_sweep
-from offramp.thresholds.tuning import ScoredSamples, measure, tune_points
+from offramp.thresholds.tuning import measure, tune_points
 from offramp.zoo import cifar100
 
 COSTS = torch.tensor([0.1, 0.4, 0.7, 1.0], dtype=torch.float64)
@@ -49,9 +49,8 @@ def test_from_few_samples_they_are_better_than_geometric_ones_on_new_ones(real_s
     found = dict.fromkeys(("geometric", "smooth"), 0.0)
     for start in range(0, 1500, 150):
         few = val.take(torch.arange(start, start + 150))
-        samples = ScoredSamples(few.scores, few.correct, few.cost_shares, few.chances)
         for name in found:
-            points = tune_points(samples, 0.0, name, 101)
+            points = tune_points(few.scored, 0.0, name, 101)
             curve = replace(test, thresholds=points.thresholds).curve
             found[name] += sum(curve.at(budget).accuracy for budget in (0.25, 0.5, 0.75)) / 30
     assert found["smooth"] > found["geometric"] + 0.003

@@ -9,7 +9,8 @@ from offramp.advice.auto import auto
 from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen_variance
 from offramp.evaluation.references import FixedExit, FixedMix, fixed_exits, heads_correct, mix_at
 from offramp.ledger import Ledger
-from offramp.methods import Method, Plan
+from offramp.methods import Method
+from offramp.plan import Plan
 from offramp.registry import CANDIDATES
 
 

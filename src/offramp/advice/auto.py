@@ -13,7 +13,8 @@ from offramp.errors import ConfigError
 from offramp.evaluation.bootstrap import QUANTILE
 from offramp.evaluation.references import fixed_exits, heads_correct, mix_at
 from offramp.ledger import Ledger
-from offramp.methods import Fits, Method, Plan, find_methods, keep_exits
+from offramp.methods import Fits, Method, find_methods
+from offramp.plan import Plan, keep_exits
 from offramp.policy import Policy
 from offramp.registry import CANDIDATES
 from offramp.scorers import MaxProbability
@@ -173,7 +174,7 @@ class _Choice:
         # Copies score alike where no seed plays a part: thresholds of one suit another.
         if type(method).plans is Method.plans and "seed" not in method.scorer.settings():
             policy = self.crossed[method.name].policy(self.pooled)
-            return [{b: policy.at_point(policy.points.nearest(b)) for b in self.methods}]
+            return [{b: policy.nearest(b) for b in self.methods}]
         plans = method.plans(held_out, val, list(self.methods), seeds, fits)
         for plan in plans:
             _add_confidence(plan, held_out)
@@ -182,12 +183,12 @@ class _Choice:
 
 def _add_confidence(plan: Plan, held_out: Ledger) -> None:
     """Fit a confidence for the policies of a plan that have none, one for all budgets."""
-    distinct = {policy.points: policy for policy in plan.values() if policy.confidence is None}
-    for policy in distinct.values():
-        policy.fit_confidence(policy.view(held_out))
-    for policy in plan.values():
-        if policy.points in distinct:
-            policy.confidence = distinct[policy.points].confidence
+    for distinct in plan.distinct:
+        if distinct.confidence is None:
+            distinct.fit_confidence(distinct.view(held_out))
+        for policy in plan.values():
+            if policy.points is distinct.points:
+                policy.confidence = distinct.confidence
 
 
 def _choose(

@@ -9,17 +9,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offramp.answer_confidence import Confidence
 from offramp.batch_times import BatchTimes
+from offramp.confidence import Confidence
 from offramp.costs import Costs
 from offramp.evaluation.bootstrap import QUANTILE, Interval, unseen_variance
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import folds
 from offramp.methods import Method
-from offramp.policy import Policy, operating_points
+from offramp.policy import Policy
 from offramp.replay import BY_SAMPLE, Replay
 from offramp.scorers import MaxProbability
-from offramp.thresholds.tuning import ScoredSamples, tune_points
+from offramp.thresholds.tuning import tune_points
 
 Hits = npt.NDArray[np.float64]
 """`[N, B]` in [0, 1]: whether each sample is answered rightly at each budget."""
@@ -132,7 +132,7 @@ class CrossFit:
         label of its sample.
         """
         policy, *_ = self.method.policy().fit_seeds(pooled, [0])
-        policy = policy.with_points(operating_points(self.replay, self.method.thresholds))
+        policy = policy.with_points(self.replay.operating_points(self.method.thresholds))
         policy.uses = []
         for step in ("fit", "tune"):
             policy.record(step, pooled, "held_out and val")
@@ -164,9 +164,7 @@ def hits_on(replay: Replay, thresholds: str, budgets: Sequence[float]) -> Hits:
     """Hits of a fitted policy, `[N, B]`, with thresholds from the other half of the samples."""
     hits = np.zeros((len(replay), len(budgets)))
     for others, fold in folds(len(replay), 2, replay.groups):
-        rest = replay.take(others)
-        val = ScoredSamples(rest.scores, rest.correct, rest.cost_shares, rest.chances)
-        points = tune_points(val, 0.0, thresholds, POINTS)
+        points = tune_points(replay.take(others).scored, 0.0, thresholds, POINTS)
         tuned = replace(replay.take(fold), thresholds=points.thresholds)
         hits[fold.numpy()] = hits_at(tuned, budgets)
     found: Hits = replay.by_group(torch.from_numpy(hits)).numpy()

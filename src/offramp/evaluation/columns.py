@@ -14,8 +14,8 @@ from torch import Tensor
 from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen_variance
 from offramp.evaluation.outcome import exit_metrics
 from offramp.ledger import Ledger
-from offramp.methods import Plan
 from offramp.metrics import Floats
+from offramp.plan import Plan
 from offramp.replay import AccuracyAt
 
 # A calibration error has a kink wherever a bin's gap changes its sign: resamples of samples far
@@ -36,9 +36,7 @@ class MeasuredPlan:
 
     def __init__(self, plan: Plan, test: Ledger, draws: Resamples) -> None:
         self.plan, self.draws, ledger = plan, draws, plan.view(test)
-        # Policies that share their operating points differ in the chosen one alone.
-        distinct = {policy.points: policy for policy in plan.values()}
-        self._replays = {points: policy.replay(ledger) for points, policy in distinct.items()}
+        self._replays = {policy.points: policy.replay(ledger) for policy in plan.distinct}
         wanted = torch.tensor(list(plan), dtype=torch.float64)
         self._resampled = {
             points: draws.accuracies(replay, wanted) for points, replay in self._replays.items()

@@ -23,7 +23,8 @@ from offramp.evaluation.pairs import PairEnvelope, pair_envelope
 from offramp.evaluation.references import references
 from offramp.evaluation.results import PAIR_MIX, RIVALS, Comparison, Figure, MethodResult
 from offramp.ledger import Ledger
-from offramp.methods import Fits, Method, Plan, find_methods
+from offramp.methods import Fits, Method, find_methods
+from offramp.plan import Plan
 from offramp.progress import Progress, showing
 
 

@@ -12,7 +12,7 @@ from offramp.evaluation.outcome import ExitMetrics
 from offramp.evaluation.references import References
 from offramp.extras import require
 from offramp.files import Number, plain, restore
-from offramp.methods import Plan
+from offramp.plan import Plan
 from offramp.replay import Curve
 
 RIVALS = ("baseline", "temperature")

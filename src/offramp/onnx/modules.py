@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offramp.answer_confidence import Confidence
 from offramp.answers import CurrentExit
+from offramp.confidence import Confidence
 from offramp.errors import NetworkError
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import Path, Shared, State, map_leaves, named_leaves, take

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-import torch
 from torch import Tensor
 
-from offramp.answer_confidence import Confidence, fit_confidence
 from offramp.answers import Answer, CurrentExit, crossfit_answers
 from offramp.batch_times import BatchTimes
 from offramp.component import check_kind
+from offramp.confidence import Confidence, fit_confidence
 from offramp.costs import Costs
 from offramp.errors import (
     BudgetError,
@@ -27,14 +26,14 @@ from offramp.ledger import Ledger
 from offramp.ledger.answers import Normalise
 from offramp.policy import saved
 from offramp.policy.uses import SplitUses
-from offramp.replay import Price, Replay, replay
+from offramp.price import Price
+from offramp.replay import Replay, replay
 from offramp.scorers import History, Scorer
 from offramp.scorers.base import ledger_history
 from offramp.session import Session
 from offramp.thresholds import DEFAULT
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import exits_taken
-from offramp.thresholds.tuning import ScoredSamples, not_flattered, tune_points
 
 
 class Policy(SplitUses):
@@ -167,7 +166,7 @@ class Policy(SplitUses):
             allow_split: Another split's name, to tune on that one knowingly.
         """
         found = self.replay(val, "val", allow_split)
-        self._points = operating_points(found, thresholds, points)
+        self._points = found.operating_points(thresholds, points)
         self.selected = self.guarantee = None
         self.record("tune", val)
         return self
@@ -197,6 +196,10 @@ class Policy(SplitUses):
             return self.at_point(points.for_budget(budget))
         assert max_drop is not None
         return self.at_point(points.for_accuracy(max_drop))
+
+    def nearest(self, budget: float) -> Self:
+        """This policy at the point for a budget, or at its cheapest where the budget is lower."""
+        return self.at_point(self.points.nearest(budget))
 
     def at_point(self, index: int) -> Self:
         """This policy at the operating point with this number, cheapest first.
@@ -407,25 +410,3 @@ class Policy(SplitUses):
             )
         ledger.require_network(self.network)
         return ledger
-
-
-def operating_points(
-    found: Replay, thresholds: str = DEFAULT, points: int = 201
-) -> OperatingPoints:
-    """Operating points by a named method, from a policy replayed on samples that it has not seen.
-
-    Args:
-        found: On val.
-        thresholds: Name of the threshold method.
-        points: How many operating points.
-    """
-    # What "no loss" is measured against: the network's own last exit, before any answer.
-    full, correct = torch.nan, None
-    if found.labels is not None:
-        full, correct = float(found.network_correct[:, -1].double().mean()), found.correct
-    val = ScoredSamples(found.scores, correct, found.cost_shares, found.chances, found.groups)
-    chosen = not_flattered(tune_points(val, full, thresholds, points), val, thresholds)
-    if found.price.costs.by_sample:
-        return chosen
-    prices = found.price.at(chosen.thresholds, chosen.shares)
-    return chosen.priced((prices * chosen.shares).sum(dim=1))

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from offramp import check
-from offramp.answer_confidence import Confidence
 from offramp.answers import Answer
 from offramp.batch_times import BatchTimes
 from offramp.component import Component
+from offramp.confidence import Confidence
 from offramp.costs import Costs
 from offramp.errors import (
     BudgetError,

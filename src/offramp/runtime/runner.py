@@ -16,7 +16,7 @@ from offramp.networks.inputs import Inputs, as_batch
 from offramp.networks.network import EarlyExitNetwork, check_has_exits
 from offramp.networks.state import State, batch_size, map_leaves
 from offramp.policy import Policy
-from offramp.replay import needed_heads
+from offramp.price import needed_heads
 from offramp.runtime.compiled import compiled
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.hold_budget import hold_window

@@ -13,7 +13,8 @@ from offramp.errors import OfframpError
 from offramp.evaluation import Comparison
 from offramp.evaluation.references import heads_correct
 from offramp.ledger import Ledger, Partition
-from offramp.methods import Method, Plan, find_methods
+from offramp.methods import Method, find_methods
+from offramp.plan import Plan
 from offramp.registry import EMBEDDED
 from offramp.report import SampleStrip
 from offramp.studies.context import Context

@@ -15,8 +15,9 @@ from offramp.errors import ConfigError
 from offramp.evaluation import Comparison, compare
 from offramp.files import write_text
 from offramp.ledger import Ledger
-from offramp.methods import Method, Plan, find_methods
+from offramp.methods import Method, find_methods
 from offramp.networks import EarlyExitNetwork
+from offramp.plan import Plan
 from offramp.record import record
 from offramp.registry import AUGMENTATIONS, OBJECTIVES
 from offramp.report import read_comparison

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from offramp.errors import ConfigError
 from offramp.machine import device_of
-from offramp.methods import Plan
 from offramp.networks import EarlyExitNetwork, ImageInput, attach
 from offramp.networks.state import batch_size as rows_of
 from offramp.networks.state import map_leaves
 from offramp.onnx.runner import OnnxRunner
+from offramp.plan import Plan
 from offramp.policy import Policy
 from offramp.progress import Progress, showing
 from offramp.runtime.output import RunOutput

@@ -24,8 +24,8 @@ from offramp.ledger import Ledger
 from offramp.machine import describe_device, device_of, machine_name
 from offramp.networks.network import EarlyExitNetwork, check_has_exits
 from offramp.policy import Policy
+from offramp.price import Price
 from offramp.progress import Progress, showing
-from offramp.replay import Price
 from offramp.timing.config import check_runs
 from offramp.timing.probes import Probes, figures_of
 from offramp.timing.runners import plain_policy, runner_of, sizes_in_time

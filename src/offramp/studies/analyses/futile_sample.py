@@ -56,7 +56,7 @@ def _runs(result: ExperimentResult) -> tuple[list[_Run], Tensor]:
     found = []
     for name, word in SHOWN:
         policy = next(iter(result.plans(name)[0].values()))  # they share their operating points
-        policy = policy.at_point(policy.points.nearest(BUDGET))
+        policy = policy.nearest(BUDGET)
         found.append(_run(policy, test, lost, word))
     return found, lost
 
