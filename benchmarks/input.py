@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from offramp.data import Augmentation, ImageData, load
 from offramp.networks import build
-from offramp.training.samples import Samples
+from offramp.training.batches import Samples
 
 SIZE = 64
 BATCH = 128
@@ -83,7 +83,7 @@ class Reading:
     """Images that are read for the first time, and then once more."""
 
     def __init__(self, name: str, workers: int) -> None:
-        self.samples = Samples.of(load(name).train, workers)
+        self.samples = Samples(load(name).train, workers)
         # Workers are started, and the first batches are decoded, before the clock runs.
         self.indices = [torch.arange(BATCH), torch.arange(BATCH, 2 * BATCH)]
         self.read()

@@ -10,16 +10,16 @@ import platform
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from offramp.errors import ConfigError
-from offramp.registry import PRECISIONS
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 Precision = Literal["float32", "bfloat16", "float16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 AutoPrecision = Literal["auto", "float32", "bfloat16", "float16"]
 
 # Instructions that multiply in bfloat16: Intel and AMD, Intel's tiles, ARM.

@@ -26,10 +26,9 @@ from offramp.networks.macs import count_macs
 from offramp.networks.network import EarlyExitNetwork, fingerprint
 from offramp.networks.state import evaluating
 from offramp.progress import Progress, showing
-from offramp.training.batches import check_targets, compute_rows, moved
+from offramp.training.batches import Batch, Samples, check_targets, compute_rows, moved
 from offramp.training.checkpoint import kept_randomness
 from offramp.training.processes import Processes
-from offramp.training.samples import Batch, Samples
 from offramp.training.teacher import Teacher
 
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
@@ -39,7 +38,7 @@ class Recordable(Protocol):
     """What records itself: a `Cascade`."""
 
     def record(self, data: Any, split: str | None, batch_size: int) -> Ledger:  # noqa: ANN401
-        """Ask it about all data, and keep what it said."""
+        """Call it on all data, and keep its answers."""
 
 
 def record(  # noqa: PLR0913 - all but the first three by name
@@ -98,8 +97,8 @@ def record(  # noqa: PLR0913 - all but the first three by name
     check.whole("batch_size", batch_size, 1)
     if not isinstance(network, nn.Module):
         return network.record(data, split, batch_size)
-    samples = Samples.of(data)
-    split = _split(samples, split)
+    samples = Samples(data)
+    split = _split(samples.known("split"), split)
     processes = Processes.here(device_for(network, device))
     chosen = to_precision(precision, processes.device)
     where = f"{describe_device(processes.device)}, {chosen}"
@@ -108,10 +107,13 @@ def record(  # noqa: PLR0913 - all but the first three by name
     all_exits = _with_all_exits(network)
 
     def compute(batch: Batch) -> list[Tensor]:
+        inputs, labels = batch
+        if isinstance(network, EarlyExitNetwork):
+            network.inputs.begin(inputs, counted=True)  # raises if costs are of other inputs
         with autocast(processes.device, chosen):
-            logits = _stacked(all_exits(_checked(network, batch[0])), len(batch[1]))
-        _check_labels(batch[1], logits.shape[2])
-        return [logits.to(_DTYPES[dtype]), batch[1]]
+            logits = _stacked(all_exits(inputs), len(labels))
+        _check_labels(labels, logits.shape[2])
+        return [logits.to(_DTYPES[dtype]), labels]
 
     with (
         torch.no_grad(),
@@ -121,19 +123,22 @@ def record(  # noqa: PLR0913 - all but the first three by name
         showing(processes.is_main and progress) as shown,
     ):
         shown.say(f"recording {split} on {where}{moves}")
-        _settle(network, samples)
-        costs = _counted(network, samples, processes) if costs is None else costs
-        total = -(-len(samples) // processes.world)
-        shown.start(f"recording {split}", total=total)
-        logits, labels = compute_rows(samples, batch_size, processes, compute, shown.advance)
+        if isinstance(network, EarlyExitNetwork):
+            network.settle(samples.example()[0])
+        if costs is None:
+            costs = _counted(network, samples, processes)
+        shown.start(f"recording {split}", total=len(samples))
+        logits, labels = compute_rows(
+            samples, torch.arange(len(samples)), batch_size, processes, compute, shown.advance
+        )
     return Ledger(
         logits,
         labels,
         costs,
         split=split,
-        sample_ids=getattr(samples.dataset, "sample_ids", None),
+        sample_ids=samples.known("sample_ids"),
         network=fingerprint(network),
-        class_names=getattr(samples.dataset, "class_names", None),
+        class_names=samples.known("class_names"),
         recorded_on=where,
     )
 
@@ -171,21 +176,21 @@ def as_teacher(
             f"a teacher must have been recorded on the split 'train', and this ledger is "
             f"{ledger.split!r}"
         )
-    rows = _rows_of(Samples.of(data).dataset, ledger)
+    rows = _rows_of(Samples(data), ledger)
     logits, labels = ledger.logits[rows, -1], ledger.labels[rows]
     return Teacher(logits, labels, share, temperature, ledger.network)
 
 
-def _rows_of(dataset: Any, ledger: Ledger) -> list[int]:  # noqa: ANN401
+def _rows_of(samples: Samples, ledger: Ledger) -> list[int]:
     """Where the samples of the data are in a ledger."""
-    ids = getattr(dataset, "sample_ids", None)
+    ids = samples.known("sample_ids")
     if ids is None or ledger.sample_ids is None:
-        if len(ledger) != len(dataset):
+        if len(ledger) != len(samples):
             raise LedgerError(
-                f"the teacher's ledger has {len(ledger):,} samples and the data {len(dataset):,}; "
+                f"the teacher's ledger has {len(ledger):,} samples and the data {len(samples):,}; "
                 "without sample ids, they must be the same in the same order"
             )
-        return list(range(len(dataset)))
+        return list(range(len(samples)))
     rows = {str(sample): row for row, sample in enumerate(ledger.sample_ids)}
     missing = [str(sample) for sample in ids if str(sample) not in rows]
     if missing:
@@ -196,28 +201,15 @@ def _rows_of(dataset: Any, ledger: Ledger) -> list[int]:  # noqa: ANN401
     return [rows[str(sample)] for sample in ids]
 
 
-def _split(samples: Samples, split: str | None) -> str:
-    if split is None and samples.split is None:
+def _split(known: str | None, split: str | None) -> str:
+    if split is None and known is None:
         raise SplitError("the data do not say which split they are; pass for example split='val'")
-    if None not in (split, samples.split) and split != samples.split:
+    if None not in (split, known) and split != known:
         raise SplitError(
-            f"the data are the split {samples.split!r}, and split={split!r} was given; leave it "
-            "out, or pass other data"
+            f"the data are the split {known!r}, and split={split!r} was given; leave it out, or "
+            "pass other data"
         )
-    return split or str(samples.split)
-
-
-def _settle(network: nn.Module, samples: Samples) -> None:
-    """Let a network that does not know its size yet take that of the data."""
-    if isinstance(network, EarlyExitNetwork):
-        network.settle(next(samples.batches([torch.tensor([0])]))[0])
-
-
-def _checked(network: nn.Module, inputs: Any) -> Any:  # noqa: ANN401
-    """Inputs that costs are counted for; those of any other module are its own business."""
-    if isinstance(network, EarlyExitNetwork):
-        network.inputs.begin(inputs, counted=True)
-    return inputs
+    return split or str(known)
 
 
 def _counted(network: nn.Module, samples: Samples, processes: Processes) -> Costs:
@@ -229,8 +221,7 @@ def _counted(network: nn.Module, samples: Samples, processes: Processes) -> Cost
     if not isinstance(network.inputs, AnyInput):
         return count_macs(network)
     # A network that does not know its inputs is counted on a sample of the data.
-    inputs, _ = next(samples.batches([torch.tensor([0])]))
-    return count_macs(network, moved(inputs, processes.device))
+    return count_macs(network, moved(samples.example()[0], processes.device))
 
 
 def _with_all_exits(network: nn.Module) -> Callable[[Any], Any]:

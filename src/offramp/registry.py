@@ -175,11 +175,11 @@ METHODS = Names(
 )
 """Methods, but for `eefp-top-K` and `ccct-top-K`, which serve any K: see `TOP`.
 
-`eefp` and `ccct` look at min(5, K) classes.
+`eefp` and `ccct` read the logits of min(5, K) classes.
 """
 
 TOP = re.compile(r"(eefp|ccct)-top-([1-9]\d*|all)(-no-history)?")
-"""Names of correctors that look at K classes, of which there are as many as there are K."""
+"""Names of correctors that read the logits of the K likeliest classes, for any K."""
 
 _ALL_K = tuple(f"{name}-top-{k}" for name in ("eefp", "ccct") for k in (1, 2, 5, 10, "all"))
 
@@ -330,7 +330,6 @@ STUDIES = (  # in the order of the paper; the last goes beyond it
     "beyond",
 )
 RUNTIMES = ("torch", "onnx")
-PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def check_methods(names: Iterable[str]) -> None:

@@ -1,7 +1,7 @@
 """A training run in a process of its own, to be killed; or in two processes.
 
-Usage: run_training.py FOLDER MODE, with MODE `interrupted`, `shared`, or the name of a signal by
-which the second of two processes ends.
+Usage: run_training.py FOLDER MODE, with MODE `interrupted`, `shared`, or `shared-and-killed`, in
+which the second of two processes is killed in the end.
 """
 
 import json
@@ -76,7 +76,7 @@ def shared(folder):
     return {"whole": whole, "frozen": frozen, "again": again}
 
 
-def ended_by(name, folder):
+def killed(folder):
     """First a mistake of the first process alone; then the second dies in mid-training."""
 
     def fail():
@@ -90,7 +90,7 @@ def ended_by(name, folder):
 
     def end(inputs, labels, num_classes, generator):
         if rank() == 1:
-            os.kill(os.getpid(), getattr(signal, name))
+            os.kill(os.getpid(), signal.SIGKILL)
         return inputs, labels
 
     config = TrainConfig(epochs=1, batch_size=32, patience=None)
@@ -102,8 +102,6 @@ def rank():
 
 
 def main(folder, mode):
-    if mode.startswith("SIG"):
-        ended_by(mode, folder)
     networks = interrupted(folder) if mode == "interrupted" else shared(folder)
     result = {
         name: {
@@ -113,6 +111,8 @@ def main(folder, mode):
         for name, network in networks.items()
     }
     (folder / f"result-{rank()}.json").write_text(json.dumps(result))
+    if mode == "shared-and-killed":
+        killed(folder)
 
 
 if __name__ == "__main__":

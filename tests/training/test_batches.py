@@ -12,7 +12,7 @@ from offramp.data.decoding import Decoder
 from offramp.data.images import ImageData, Pixels
 from offramp.errors import CorruptImageError, DataError
 from offramp.record import record
-from offramp.training.samples import Samples
+from offramp.training.batches import Samples
 
 
 class Pictures:
@@ -23,6 +23,9 @@ class Pictures:
 
     def read(self, positions):
         return [b"" if at == self.broken else f"{at} {os.getpid()}".encode() for at in positions]
+
+    def __len__(self):
+        return 6
 
     def name(self, position):
         return f"picture {position}"
@@ -38,18 +41,20 @@ class Decode(Decoder):
 
 
 def pictures(broken=None):
-    pixels = Pixels(Pictures(broken), list(range(6)), Decode())
+    pixels = Pixels(Pictures(broken), Decode())
     labels = torch.arange(6)
     ids = [str(number) for number in range(6)]
     return ImageData(pixels=pixels, labels=labels, split="val", sample_ids=ids, num_classes=6)
 
 
 @pytest.fixture
-def samples():
+def samples(monkeypatch):
+    # How long a worker without orders sleeps; it is waited for when the workers end.
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
     made = []
 
     def make(data, workers):
-        made.append(Samples.of(data, workers))
+        made.append(Samples(data, workers))
         return made[-1]
 
     yield make

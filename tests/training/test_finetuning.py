@@ -15,8 +15,8 @@ from offramp.networks.architectures.vit import TransformerBlock
 from offramp.record import as_teacher
 from offramp.registry import RECIPES
 from offramp.training import Distillation, Teacher, TrainConfig, train
-from offramp.training.batches import grouped_by_length, smoothed
-from offramp.training.config import find_recipe
+from offramp.training.batches import grouped_by_length
+from offramp.training.loop import smoothed
 from offramp.training.optimizer import WeightAverage, make_optimizer
 from offramp.training.precision import training_autocast
 
@@ -217,15 +217,10 @@ def test_attention_trains_in_float32_and_what_is_around_it_in_bfloat16():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_learns(name, convnet, data):
-    recipe = find_recipe(name)
+    recipe = RECIPES[name]
     config = replace(recipe.config, epochs=15, batch_size=8, learning_rate=0.02)
     history = train(convnet, data, recipe.objective, config)
     assert history.last["train_accuracy"][-1] >= 0.8
-
-
-def test_an_unknown_recipe_names_the_known_ones():
-    with pytest.raises(ConfigError, match="must be one of paper, finetune, got 'secret'"):
-        find_recipe("secret")
 
 
 @pytest.mark.parametrize(

@@ -160,8 +160,9 @@ def test_temperature_stays_finite_for_two_classes():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Joint(weights=[1, -1]), "`weights` must be at least 0 and not all 0"),
-        (lambda: Joint(weights=["a"]), "`weights` must be numbers, one per exit"),
+        (lambda: Joint(weights=[1, -1]), "`weights` must be at least 0, got -1"),
+        (lambda: Joint(weights=["a"]), "`weights` must be at least 0, got 'a'"),
+        (lambda: Joint(weights=[0, 0]), r"`sum\(weights\)` must be above 0, got 0"),
         (lambda: Distillation(share=2), r"`share` must lie in \[0, 1\], got 2"),
         (lambda: Distillation(confidence=0), "`confidence` must lie in"),
         (lambda: Distillation(growth=0.5), "`growth` must be at least 1"),

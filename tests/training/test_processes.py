@@ -18,17 +18,6 @@ from offramp.training.processes import Processes
 SCRIPT = Path(__file__).with_name("run_training.py")
 
 
-def launch(folder, mode):
-    """Two processes of torchrun, which has ended."""
-    folder.mkdir()
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*torchrun, "--nproc-per-node", "2", SCRIPT, folder, mode]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
-
-
 def check_weights(alone, first, second):
     assert first["fingerprint"] == second["fingerprint"]
     for key, values in alone["weights"].items():
@@ -55,30 +44,44 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(convnet, data, quick, monk
         train(convnet, data, config=quick)
 
 
-def test_two_processes_do_what_one_does(tmp_path):
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """What two processes of torchrun leave and print, of which the second dies in the end."""
     pytest.importorskip("accelerate")
-    (tmp_path / "one").mkdir()
-    runpy.run_path(str(SCRIPT))["main"](tmp_path / "one", "shared")
-    alone = json.loads((tmp_path / "one" / "result-0.json").read_text())
-    ended = launch(tmp_path / "two", "shared")
-    assert ended.returncode == 0, ended.stderr
-    first, second = (
-        json.loads((tmp_path / "two" / f"result-{rank}.json").read_text()) for rank in range(2)
+    folder = tmp_path_factory.mktemp("two")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, "--nproc-per-node", "2", SCRIPT, folder, "shared-and-killed"]
+    ended = subprocess.run(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
+    return folder, ended
+
+
+def test_two_processes_do_what_one_does(two, tmp_path):
+    folder, ended = two
+    runpy.run_path(str(SCRIPT))["main"](tmp_path, "shared")
+    alone = json.loads((tmp_path / "result-0.json").read_text())
+    results = [folder / f"result-{rank}.json" for rank in range(2)]
+    assert all(path.exists() for path in results), ended.stderr
+    first, second = (json.loads(path.read_text()) for path in results)
     assert first["again"]["fingerprint"] == first["frozen"]["fingerprint"]
     for name in ("whole", "frozen", "again"):  # ten steps on half the batch each
         check_weights(alone[name], first[name], second[name])
     for rank in range(2):
-        ledgers = ("one/ledger-0", f"two/ledger-{rank}")
-        check_ledgers(*(Ledger.load(tmp_path / name) for name in ledgers))
-    assert accuracies(tmp_path / "one") == accuracies(tmp_path / "two")
+        ledgers = (tmp_path / "ledger-0", folder / f"ledger-{rank}")
+        check_ledgers(*map(Ledger.load, ledgers))
+    assert accuracies(tmp_path) == accuracies(folder)
 
 
-def test_no_process_waits_for_one_that_has_failed_or_died(tmp_path):
-    pytest.importorskip("accelerate")
-    ended = launch(tmp_path / "two", "SIGKILL")
+def test_no_process_waits_for_one_that_has_failed_or_died(two):
+    folder, ended = two
     assert ended.returncode == 1
     assert "exitcode  : -9" in ended.stderr
-    errors = [(tmp_path / "two" / f"error-{rank}.txt").read_text() for rank in range(2)]
+    errors = [(folder / f"error-{rank}.txt").read_text() for rank in range(2)]
     assert errors[0] == "ConfigError: nothing can be written"
     assert errors[1] == f"ProcessError: the first process failed with {errors[0]}"

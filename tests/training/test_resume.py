@@ -91,7 +91,7 @@ def test_every_objective_goes_on_from_every_checkpoint(
     config = TrainConfig(
         averaging=averaging,
         head_rate=2.0,
-        epochs=3,
+        epochs=2,
         batch_size=20,
         learning_rate=0.01,
         checkpoint_seconds=0,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from offramp import check
-from offramp.registry import PRECISIONS
+from offramp.machine import PRECISIONS
 
 API_KEY, ADMIN_TOKEN = "OFFRAMP_API_KEY", "OFFRAMP_ADMIN_TOKEN"
 """Environment variables with the key of clients and with the token of whoever operates it."""

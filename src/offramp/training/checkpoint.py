@@ -16,8 +16,6 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.amp import GradScaler
-from torch.optim import Optimizer
 
 from offramp.errors import ConfigError, FileFormatError
 from offramp.files import read_folder, restore, write_folder
@@ -66,7 +64,6 @@ def kept_randomness() -> Iterator[None]:
 
 
 _VERSION = 1
-_SCALER = ("scale", "_growth_tracker")  # what changes in a GradScaler's state
 
 
 @dataclass
@@ -187,39 +184,3 @@ def fill(network: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None
                 f"{list(target.shape)} here; was the network changed?"
             )
         target.copy_(source)
-
-
-def optimizer_tensors(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
-    """The optimiser's state, named after the parameters; `names` has their `id` as keys."""
-    return {
-        f"optimizer.{key}.{names[id(parameter)]}": value
-        for parameter, state in optimizer.state.items()
-        for key, value in state.items()
-    }
-
-
-def scaler_tensors(scaler: GradScaler) -> dict[str, Tensor]:
-    """The factor on the losses, and since how many steps it holds; nothing without a factor."""
-    state = scaler.state_dict()
-    return {f"scaler.{key}": torch.tensor(state[key]) for key in _SCALER if key in state}
-
-
-def restore_scaler(scaler: GradScaler, tensors: Mapping[str, Tensor]) -> None:
-    """Restore what `scaler_tensors` returned."""
-    found = {key: tensors[name].item() for key in _SCALER if (name := f"scaler.{key}") in tensors}
-    if found:
-        scaler.load_state_dict({**scaler.state_dict(), **found})
-
-
-def restore_optimizer(
-    optimizer: Optimizer, names: Mapping[int, str], tensors: Mapping[str, Tensor]
-) -> None:
-    """Restore what `optimizer_tensors` returned."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            for key in ("step", "exp_avg", "exp_avg_sq"):
-                value = tensors.get(f"optimizer.{key}.{names[id(parameter)]}")
-                if value is not None:
-                    # In the parameter's memory format, as the optimiser itself would make it.
-                    like = torch.empty(()) if key == "step" else torch.empty_like(parameter)
-                    optimizer.state[parameter][key] = like.detach().copy_(value)

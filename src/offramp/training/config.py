@@ -9,8 +9,7 @@ from math import cos, pi
 from typing import TYPE_CHECKING, Any
 
 from offramp import check
-from offramp.machine import AutoPrecision
-from offramp.registry import PRECISIONS, RECIPES
+from offramp.machine import PRECISIONS, AutoPrecision
 
 if TYPE_CHECKING:
     from offramp.networks.network import EarlyExitNetwork
@@ -185,7 +184,7 @@ class Schedule:
             [71, 204, 469]
         """
         _, *ends = accumulate(self.cycles()[:-1], initial=self.warmup_epochs)
-        # A cycle that ends within an epoch is over before it: after it, the rate is high again.
+        # Whole epochs only: an epoch in which a cycle ends goes on with the high rate of the next.
         return [int(end + 1e-9) for end in ends]
 
     def factor(self, epoch: float) -> float:
@@ -269,18 +268,3 @@ FINETUNE = Recipe(
     objective="distillation",
     augment="light",
 )
-
-
-def find_recipe(name: str) -> Recipe:
-    """A recipe by its name.
-
-    Raises:
-        ConfigError: There is none of that name.
-
-    Example:
-        >>> find_recipe("finetune").config.head_rate
-        8.0
-    """
-    check.one_of("recipe", name, RECIPES)
-    recipe: Recipe = RECIPES[name]
-    return recipe

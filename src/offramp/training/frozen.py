@@ -1,21 +1,22 @@
 """A frozen backbone: the features that the heads read are computed once and trained on."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from offramp.errors import ConfigError
 from offramp.networks.heads import BackboneHead, Head, stacked_for
 from offramp.networks.network import EarlyExitNetwork
-from offramp.networks.state import evaluating, take
-from offramp.training.batches import compute_rows, moved
+from offramp.networks.state import evaluating
+from offramp.training.batches import Batch, Samples, compute_rows, moved
 from offramp.training.config import TrainConfig
 from offramp.training.objectives import Objective, Phase, TrainedPart
+from offramp.training.precision import training_autocast
 from offramp.training.processes import Processes
-from offramp.training.samples import Batch, Samples
 
 
 def trained_modules(network: EarlyExitNetwork, part: TrainedPart) -> list[nn.Module]:
@@ -75,19 +76,13 @@ def only_heads(network: EarlyExitNetwork, objective: Objective) -> tuple[Phase, 
 LIMIT = 2 * 1024**3  # bytes; beyond it the backbone is run again in every epoch
 
 
-class FeatureData:
-    """A data set of the features that the heads read, `[N, ...]` for each exit."""
-
-    def __init__(self, features: Sequence[Tensor], labels: Tensor) -> None:
-        self.features = list(features)
-        self.labels = labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
+class FeatureData(TensorDataset):
+    """A data set of the features that the heads read, `[N, ...]` for each exit, and labels."""
 
     def batch(self, index: Tensor) -> Batch:
         """Features and labels of the samples at positions `[n]`."""
-        return take(self.features, index), self.labels[index]
+        *features, labels = self[index]
+        return features, labels
 
 
 class CachedHeads(nn.Module):
@@ -133,7 +128,6 @@ def cache_features(
     samples: Samples,
     config: TrainConfig,
     processes: Processes,
-    autocast: Callable[[], AbstractContextManager[Any]],
     advance: Callable[[int], None],
 ) -> tuple[CachedHeads, FeatureData] | None:
     """Run the frozen stages once over all data.
@@ -142,9 +136,8 @@ def cache_features(
         network: Its heads are to be trained.
         phase: Which of the heads.
         samples: The training data.
-        config: For the batch size and the memory format.
+        config: For the batch size, the precision and the memory format.
         processes: Share the work.
-        autocast: Sets the precision.
         advance: Called with the number of samples that are done.
 
     Returns:
@@ -155,16 +148,16 @@ def cache_features(
 
     def compute(batch: Batch) -> list[Tensor]:
         inputs = moved(batch[0], processes.device, config.channels_last)
-        with autocast():
+        with training_autocast(processes.device, config.precision):
             return [*_features(network, fixed, inputs), batch[1]]
 
     with torch.no_grad(), evaluating(network):
-        first = next(iter(samples.batches([torch.tensor([0])])))
-        bytes_each = sum(each.nbytes for each in compute(first))
+        bytes_each = sum(each.nbytes for each in compute(samples.example()))
         if bytes_each * len(samples) > LIMIT:
             return None
-        *features, labels = compute_rows(samples, config.batch_size, processes, compute, advance)
-    return CachedHeads(network, fixed), FeatureData(features, labels)
+        every, size = torch.arange(len(samples)), config.batch_size
+        tensors = compute_rows(samples, every, size, processes, compute, advance)
+    return CachedHeads(network, fixed), FeatureData(*tensors)
 
 
 def _features(network: EarlyExitNetwork, fixed: Sequence[bool], inputs: Any) -> list[Tensor]:  # noqa: ANN401

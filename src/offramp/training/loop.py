@@ -1,37 +1,34 @@
 """The loop: one phase of training, epoch by epoch."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
 
+from offramp.data.augmentation import as_probabilities
 from offramp.errors import ConfigError
-from offramp.machine import describe_device, to_precision
+from offramp.machine import describe_device
 from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import Progress
 from offramp.training.batches import (
+    Batch,
+    Samples,
     check_targets,
+    compute_rows,
     grouped_by_length,
     moved,
     resized,
-    sent,
-    smoothed,
 )
 from offramp.training.checkpoint import (
     Checkpoints,
     Place,
     fill,
     generator_at,
-    optimizer_tensors,
-    restore_optimizer,
-    restore_scaler,
-    scaler_tensors,
     seed_at,
     seed_everything,
     weights,
@@ -39,11 +36,10 @@ from offramp.training.checkpoint import (
 from offramp.training.config import TrainConfig
 from offramp.training.frozen import cache_features, can_split, training_mode
 from offramp.training.history import HistoryWriter, TrainHistory
-from offramp.training.objectives import Objective, Phase, exit_losses
-from offramp.training.optimizer import WeightAverage, make_optimizer
+from offramp.training.objectives import Objective, Phase, sample_losses
+from offramp.training.optimizer import Optimizer
 from offramp.training.precision import training_autocast
 from offramp.training.processes import Processes
-from offramp.training.samples import Batch, Samples
 from offramp.training.teacher import Teacher
 
 AugmentFunction: TypeAlias = Callable[[Any, Tensor, int, torch.Generator], tuple[Any, Tensor]]
@@ -64,11 +60,6 @@ class Run:
     teacher: Teacher | None = None
     history: TrainHistory = field(default_factory=TrainHistory)
     saved_at: float = field(default_factory=time.monotonic)
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """The precision in which the network runs."""
-        device = self.processes.device
-        return training_autocast(device, to_precision(self.config.precision, device))
 
     def slices(self) -> tuple[Tensor, Tensor]:
         """Positions of the samples to train on, and of those that decide on stopping.
@@ -138,20 +129,10 @@ class PhaseRun:
         self.schedule = self.config.schedule
         assert self.config.learning_rate is not None, "`train` chooses one"
         self.highest_rate = self.config.learning_rate
-        self.names = {id(p): name for name, p in self.network.named_parameters()}
-        self.parameters = [p for p in self.network.parameters() if p.requires_grad]
-        self.optimizer = make_optimizer(self.network, self.config)
-        self.average: WeightAverage | None = None
-        if self.config.averaging:
-            self.average = WeightAverage(self.network, self.config.averaging, tensors)
-        # Small gradients would be zero in float16; the scaler finds a factor that prevents it.
-        is_scaled = self.config.precision == "float16"
-        self.scaler = torch.amp.GradScaler(self.processes.device.type, enabled=is_scaled)
-        self.uncounted: tuple[int, Tensor] | None = None  # of the last step, see `_count`
+        self.optimizer = Optimizer(self.network, self.config, self.processes.device, tensors)
+        self.uncounted: list[tuple[int, Tensor]] = []  # loss and right answers of steps
         self.best: dict[str, Tensor] = {}
         if tensors:
-            restore_optimizer(self.optimizer, self.names, tensors)
-            restore_scaler(self.scaler, tensors)
             self.best = {k: v.clone() for k, v in tensors.items() if k.startswith("best.")}
 
     def train(self) -> str:
@@ -164,8 +145,8 @@ class PhaseRun:
         while self.place.epoch < self.config.epochs and reason == "epochs":
             self._epoch()
             reason = "patience" if self._is_out_of_patience() else "epochs"
-        if self.average is not None:
-            self.average.put()
+        if self.optimizer.average is not None:
+            self.optimizer.average.put()
         self.processes.align(self.network)
         if self.best:
             fill(self.network, self.best, "best.")
@@ -177,23 +158,18 @@ class PhaseRun:
         if not self.processes.is_main or (if_due and not due):
             return
         self._count()
-        tensors = {
-            **optimizer_tensors(self.optimizer, self.names),
-            **scaler_tensors(self.scaler),
-            **(self.average.tensors if self.average is not None else {}),
-            **self.best,
-        }
-        self.run.save(self.place, self.phase.objective, tensors)
+        self.run.save(self.place, self.phase.objective, {**self.optimizer.tensors, **self.best})
 
     def _epoch(self) -> None:
         place, started = self.place, time.monotonic() - self.place.seconds
         batches = self._batches(place.epoch)
         training_mode(self.network, self.phase.trains)
-        # The sampler is set to the step: what was trained on before is not read again.
+        # Reading begins at the step: what was trained on before is not read again.
         left = batches[place.step :]
-        for index, batch in zip(left, self._read("read", batches, place.step), strict=True):
-            self._count()  # only now: the device has computed while this batch was read
-            seed_everything(seed_at(*self._here("step"), self.processes.rank))
+        steps = range(place.step, len(batches))
+        seeds = [seed_at(*self._at("read", step), self.processes.rank) for step in steps]
+        for index, batch in zip(left, self.samples.batches(left, seeds), strict=True):
+            seed_everything(seed_at(*self._at("step", place.step), self.processes.rank))
             if self.run.teacher is not None:
                 batch = batch[0], self.run.teacher.targets(index, batch[1])
             self._step(batch, len(batches))
@@ -211,77 +187,66 @@ class PhaseRun:
     def _step(self, batch: Batch, steps: int) -> None:
         inputs, targets = batch
         check_targets(targets, self.network.num_classes)
-        targets = targets.to(self.processes.device)
+        device = self.processes.device
+        inputs, targets = moved(inputs, device), targets.to(device)
         inputs = resized(inputs, self.config.image_size(self.place.epoch))
         if self.run.augment is not None:
-            generator = generator_at(*self._here("augment"), self.processes.rank)
+            generator = generator_at(*self._at("augment", self.place.step), self.processes.rank)
             inputs, targets = self.run.augment(
                 inputs, targets, self.network.num_classes, generator
             )
             check_targets(targets, self.network.num_classes)
         targets = smoothed(targets, self.network.num_classes, self.config.label_smoothing)
         done = self.place.epoch * steps + self.place.step + 1
-        rate = self.highest_rate * self.schedule.factor(done / steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate * group["times"]
-        logits = self._forward(inputs)
-        targets = targets.to(logits.device)  # what an augmentation returned may be elsewhere
+        logits = self._logits(self.wrapped, inputs)
+        targets = targets.to(device)  # what an augmentation returned may be elsewhere
         loss = self.phase.objective(logits, targets)
-        self._update(loss)
-        if self.average is not None:
-            self.average.update(done)
+        rate = self.highest_rate * self.schedule.factor(done / steps)
+        self.optimizer.step(loss, rate, number=done)
         loss = loss.detach()
-        correct = _num_correct(logits.detach(), targets).to(loss.dtype)
-        self.uncounted = len(targets), torch.cat([loss.view(1), correct])
+        right = _are_right(logits.detach(), targets).sum(0).to(loss.dtype)
+        self.uncounted.append((len(targets), torch.cat([loss.view(1), right])))
 
-    def _update(self, loss: Tensor) -> None:
-        self.optimizer.zero_grad()
-        self.scaler.scale(loss).backward()
-        self.scaler.unscale_(self.optimizer)
-        if self.config.clip_norm is not None:
-            clip_grad_norm_(self.parameters, self.config.clip_norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-
-    def _forward(self, inputs: Any) -> Tensor:  # noqa: ANN401
+    def _logits(self, module: nn.Module, inputs: Any) -> Tensor:  # noqa: ANN401
         inputs = moved(inputs, self.processes.device, self.config.channels_last)
-        with self.run.autocast():
-            logits: Tensor = self.wrapped(inputs)
+        with training_autocast(self.processes.device, self.config.precision):
+            logits: Tensor = module(inputs)
         return logits.float()
 
     def _count(self) -> None:
-        """Add the loss and the correct answers of the last step to the sums of the epoch.
+        """Add the losses and the right answers of the last steps to the sums of the epoch.
 
-        This waits for the device, so it is done as late as possible.
+        This waits for the device, so it is done where the sums are needed, and not at each step.
         """
-        if self.uncounted is None:
-            return
-        samples, (loss, *correct) = self.uncounted[0], self.uncounted[1].tolist()
-        self.uncounted = None
-        if not isfinite(loss):
-            raise ConfigError(
-                f"the loss became {loss} in epoch {self.place.epoch} of the phase "
-                f"{self.phase.name!r}: lower `learning_rate` or `clip_norm`, or look for NaN "
-                "inputs"
-            )
-        new = [samples, loss * samples, *correct]
-        old = self.place.sums or [0.0] * len(new)
-        self.place.sums = [a + b for a, b in zip(old, new, strict=True)]
+        for samples, values in self.uncounted:
+            loss, *right = values.tolist()
+            if not isfinite(loss):
+                raise ConfigError(
+                    f"the loss became {loss} in epoch {self.place.epoch} of the phase "
+                    f"{self.phase.name!r}: lower `learning_rate` or `clip_norm`, or look for NaN "
+                    "inputs"
+                )
+            new = [samples, loss * samples, *right]
+            old = self.place.sums or [0.0] * len(new)
+            self.place.sums = [a + b for a, b in zip(old, new, strict=True)]
+        self.uncounted.clear()
 
     def _end_epoch(self) -> None:
-        samples, loss, *correct = self._totals(self.place.sums)
+        sums = torch.tensor(self.place.sums, dtype=torch.float64, device=self.processes.device)
+        samples, loss, *right = torch.stack(self.processes.gather(sums)).sum(0).tolist()
         record: dict[str, Any] = {
             "phase": self.phase.name,
             "epoch": self.place.epoch,
             "loss": loss / samples,
             "learning_rate": self.highest_rate * self.schedule.factor(self.place.epoch + 1),
-            "train_accuracy": [each / samples for each in correct],
+            "train_accuracy": [each / samples for each in right],
             "seconds": round(self.place.seconds, 3),
             "device": describe_device(self.processes.device),
             "precision": self.config.precision,
         }
         if len(self.stop_index):
-            with self.average.in_place() if self.average is not None else nullcontext():
+            average = self.optimizer.average
+            with average.in_place() if average is not None else nullcontext():
                 record.update(self._evaluate())
                 self._keep_if_best(sum(record["accuracy"]) / len(record["accuracy"]))
         self.run.history.records.append(record)
@@ -307,31 +272,17 @@ class PhaseRun:
         """Accuracy and loss per exit on the stopping slice."""
         self.network.eval()
         self.processes.align(self.network)
-        batches = list(self.stop_index.split(self.config.batch_size))
-        mine = batches[self.processes.rank :: self.processes.world]
-        sums: list[float] = []
-        for inputs, targets in self._read("evaluate", mine):
-            # Not through the wrapper: processes may have different numbers of batches here.
-            with self.run.autocast():
-                logits = self.module(
-                    moved(inputs, self.processes.device, self.config.channels_last)
-                )
-            targets = targets.to(logits.device)
-            losses = exit_losses(logits, targets) * len(targets)
-            new = [*_num_correct(logits, targets).tolist(), *losses.tolist()]
-            sums = [a + b for a, b in zip(sums or [0.0] * len(new), new, strict=True)]
-        sums = self._totals(sums)
-        exits, samples = len(sums) // 2, len(self.stop_index)
-        shares = [each / samples for each in sums]
-        return {"accuracy": shares[:exits], "exit_losses": shares[exits:]}
 
-    def _totals(self, sums: list[float]) -> list[float]:
-        """Sums over all processes; one without any batch has no numbers of its own."""
-        if self.processes.world == 1:
-            return sums
-        mine = torch.tensor(sums, dtype=torch.float64, device=self.processes.device)
-        totals: list[float] = torch.stack(self.processes.gather(mine)).sum(0).tolist()
-        return totals
+        def compute(batch: Batch) -> list[Tensor]:
+            # Not through the wrapper, which would average over processes.
+            logits = self._logits(self.module, batch[0])
+            targets = batch[1].to(logits.device)
+            return [_are_right(logits, targets), sample_losses(logits, targets)]
+
+        size = self.config.batch_size
+        rows = compute_rows(self.samples, self.stop_index, size, self.processes, compute)
+        accuracy, losses = (each.double().mean(0).tolist() for each in rows)
+        return {"accuracy": accuracy, "exit_losses": losses}
 
     def _batches(self, epoch: int) -> list[Tensor]:
         """This process's share of every batch of an epoch; a last, smaller batch is left out."""
@@ -345,30 +296,20 @@ class PhaseRun:
                 f"the data, got {self.config.batch_size} for {len(order)} samples"
             )
         order = order[: len(order) // size * size]
-        if self.samples.lengths is not None:
-            order = grouped_by_length(order, self.samples.lengths, size, generator)
+        lengths = self.samples.known("lengths")
+        if lengths is not None:
+            order = grouped_by_length(order, lengths, size, generator)
         return [each[self.processes.rank :: world] for each in order.split(size)]
 
-    def _read(self, purpose: str, batches: list[Tensor], begin: int = 0) -> Iterator[Batch]:
-        """Batches of this epoch from number `begin` on, on the device; each has its own seed."""
-        place = (self.config.seed, purpose, self.place.phase, self.place.epoch)
-        seeds = [seed_at(*place, step, self.processes.rank) for step in range(begin, len(batches))]
-        return sent(self.samples.batches(batches[begin:], seeds), self.processes.device)
-
-    def _here(self, purpose: str) -> tuple[int | str, ...]:
-        place = self.place
-        return (self.config.seed, purpose, place.phase, place.epoch, place.step)
+    def _at(self, purpose: str, step: int) -> tuple[int | str, ...]:
+        """What the randomness of a step of this epoch follows from, see `seed_at`."""
+        return (self.config.seed, purpose, self.place.phase, self.place.epoch, step)
 
     def _use_features(self) -> None:
         self.run.progress.start("features", total=len(self.samples))
+        advance = self.run.progress.advance
         found = cache_features(
-            self.network,
-            self.phase,
-            self.samples,
-            self.config,
-            self.processes,
-            self.run.autocast,
-            self.run.progress.advance,
+            self.network, self.phase, self.samples, self.config, self.processes, advance
         )
         if found is None:
             self.run.progress.say("the features are too large to cache: the backbone runs again")
@@ -376,7 +317,14 @@ class PhaseRun:
         self.module, self.samples = found[0], Samples(found[1])
 
 
-def _num_correct(logits: Tensor, targets: Tensor) -> Tensor:
-    """The number of correct answers at each of the M exits, int64 `[M]`."""
+def smoothed(targets: Tensor, num_classes: int, share: float) -> Tensor:
+    """Targets, classes `[n]` or probabilities `[n, K]`, with a share spread over all classes."""
+    if not share:
+        return targets
+    return as_probabilities(targets, num_classes) * (1 - share) + share / num_classes
+
+
+def _are_right(logits: Tensor, targets: Tensor) -> Tensor:
+    """Whether each answer `[N, M]` is the class, or the likeliest class, of its sample."""
     labels = targets.argmax(1) if targets.ndim == 2 else targets
-    return (logits.argmax(2) == labels.unsqueeze(1)).sum(0)
+    return logits.argmax(2) == labels.unsqueeze(1)

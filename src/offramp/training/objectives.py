@@ -111,38 +111,22 @@ def exit_losses(logits: Tensor, targets: Tensor) -> Tensor:
         >>> exit_losses(logits, torch.full((2, 4), 0.25))
         tensor([1.3863, 1.3863, 1.3863])
     """
+    return sample_losses(logits, targets).mean(0)
+
+
+def sample_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy `[N, M]` of every sample at every exit, see `exit_losses`."""
     log_probs = logits.float().log_softmax(-1)  # [N, M, K]
     if targets.ndim == 1 and not targets.is_floating_point():
         picked = log_probs.gather(2, targets.view(-1, 1, 1).expand(-1, logits.shape[1], 1))
-        return -picked.squeeze(2).mean(0)
+        return -picked.squeeze(2)
     if targets.shape != (logits.shape[0], logits.shape[2]):
         raise ConfigError(
             f"targets must be classes of the shape [N] or probabilities of the shape [N, K], here "
             f"[{logits.shape[0]}] or {[logits.shape[0], logits.shape[2]]}, got {targets.dtype} of "
             f"the shape {list(targets.shape)}"
         )
-    return -(log_probs * targets.unsqueeze(1)).sum(2).mean(0)
-
-
-def weighted_sum(losses: Tensor, weights: Sequence[float] | None) -> Tensor:
-    """Sum of the exits' losses `[M]`, each times its weight if there are weights."""
-    if weights is None:
-        return losses.sum()
-    check.same_length("weights", weights, losses, "exit")
-    return (losses * torch.tensor(weights, device=losses.device)).sum()
-
-
-def checked_weights(weights: object) -> tuple[float, ...] | None:
-    """Weights as a tuple of floats; a `ConfigError` if one is negative, or all are zero."""
-    if weights is None:
-        return None
-    try:
-        values = tuple(float(weight) for weight in weights)  # type: ignore[attr-defined]
-    except (TypeError, ValueError):
-        raise ConfigError(f"`weights` must be numbers, one per exit, got {weights!r}") from None
-    if not values or min(values) < 0 or not 0 < sum(values) < float("inf"):
-        raise ConfigError(f"`weights` must be at least 0 and not all 0, got {list(values)}")
-    return values
+    return -(log_probs * targets.unsqueeze(1)).sum(2)
 
 
 @dataclass
@@ -163,11 +147,22 @@ class Joint(Objective):
     name: ClassVar[str] = "joint"
 
     def __post_init__(self) -> None:
-        self.weights = checked_weights(self.weights)
+        if self.weights is not None:
+            self.weights = tuple(self.weights)
+            for weight in self.weights:
+                check.at_least("weights", weight, 0)
+            check.positive("sum(weights)", sum(self.weights))
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The weighted sum of the exits' losses."""
-        return weighted_sum(exit_losses(logits, targets), self.weights)
+        return self.weighted_sum(exit_losses(logits, targets))
+
+    def weighted_sum(self, losses: Tensor) -> Tensor:
+        """Sum of the exits' losses `[M]`, each times its weight if there are weights."""
+        if self.weights is None:
+            return losses.sum()
+        check.same_length("weights", self.weights, losses, "exit")
+        return (losses * torch.tensor(self.weights, device=losses.device)).sum()
 
 
 @dataclass
@@ -232,7 +227,7 @@ def scale_gradient(state: State, factor: float) -> State:
 
 
 @dataclass
-class Distillation(Objective):
+class Distillation(Joint):
     """Earlier exits learn from labels and from the detached last exit (Phuong & Lampert, 2019).
 
     An earlier exit's loss is `(1 - share) x CE(labels) + share x T² x CE(teacher / T, exit / T)`;
@@ -246,11 +241,11 @@ class Distillation(Objective):
     classes; and T only grows while gradients are recorded, hence not in evaluation.
 
     Args:
+        weights: `[M]`, how much each exit's loss counts; all alike by default.
         share: Weight of the teacher in an earlier exit's loss, in [0, 1].
         confidence: Above which the temperature grows, in (0, 1].
         growth: Factor per step, at least 1.
         temperature: To begin with.
-        weights: `[M]`, how much each exit's loss counts; all alike by default.
 
     Attributes:
         temperature_: The current T.
@@ -267,15 +262,14 @@ class Distillation(Objective):
     confidence: float = 0.5
     growth: float = 1.05
     temperature: float = 1.0
-    weights: Sequence[float] | None = None
     name: ClassVar[str] = "distillation"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check.within("share", self.share, 0, 1)
         check.within("confidence", self.confidence, 0, 1, ends="(]")
         check.at_least("growth", self.growth, 1)
         check.positive("temperature", self.temperature)
-        self.weights = checked_weights(self.weights)
         self.temperature_ = self.temperature
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -288,7 +282,7 @@ class Distillation(Objective):
         taught = exit_losses(logits[:, :-1] / warm, (teacher / warm).softmax(-1))  # [M - 1]
         earlier = (1 - self.share) * labelled[:-1] + self.share * warm**2 * taught
         losses = torch.cat([earlier, labelled[-1:]])
-        return weighted_sum(losses, self.weights)
+        return self.weighted_sum(losses)
 
     def _grow(self, teacher: Tensor) -> None:
         surest = (teacher / self.temperature_).softmax(-1).amax(-1).mean()

@@ -1,10 +1,11 @@
-"""The optimiser, and the moving average of the weights that it leaves behind."""
+"""What a step of training changes: the weights, and their moving average."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 
 from offramp.networks.heads import BackboneHead
 from offramp.networks.network import EarlyExitNetwork
@@ -12,6 +13,77 @@ from offramp.training.checkpoint import fill, weights
 from offramp.training.config import TrainConfig
 
 _PREFIX = "average."  # in a checkpoint
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps for each parameter
+_SCALE = ("scale", "_growth_tracker")  # what changes in a GradScaler's state
+
+
+class Optimizer:
+    """AdamW and, where they are asked for, the moving average and the scale of float16's losses.
+
+    Args:
+        network: Whose parameters are trained, where they have gradients.
+        config: How to train.
+        device: Where the network is.
+        tensors: Of a checkpoint, to resume from.
+    """
+
+    def __init__(
+        self,
+        network: EarlyExitNetwork,
+        config: TrainConfig,
+        device: torch.device,
+        tensors: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.config = config
+        self.names = {id(p): name for name, p in network.named_parameters()}
+        self.adamw = make_optimizer(network, config)
+        self.parameters = [p for p in network.parameters() if p.requires_grad]
+        # Small gradients would be zero in float16; the scaler finds a factor that prevents it.
+        self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "float16")
+        self.average: WeightAverage | None = None
+        if config.averaging:
+            self.average = WeightAverage(network, config.averaging, tensors)
+        if tensors:
+            self._restore(tensors)
+
+    def step(self, loss: Tensor, learning_rate: float, number: int) -> None:
+        """Change the weights after the loss of a step; steps are counted from 1."""
+        for group in self.adamw.param_groups:
+            group["lr"] = learning_rate * group["times"]
+        self.adamw.zero_grad()
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.adamw)
+        if self.config.clip_norm is not None:
+            clip_grad_norm_(self.parameters, self.config.clip_norm)
+        self.scaler.step(self.adamw)
+        self.scaler.update()
+        if self.average is not None:
+            self.average.update(number)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint needs: the moments, the scale and the average."""
+        moments = {
+            f"optimizer.{key}.{self.names[id(parameter)]}": value
+            for parameter, state in self.adamw.state.items()
+            for key, value in state.items()
+        }
+        state = self.scaler.state_dict()
+        scale = {f"scaler.{key}": torch.tensor(state[key]) for key in _SCALE if key in state}
+        return {**moments, **scale, **(self.average.tensors if self.average is not None else {})}
+
+    def _restore(self, tensors: Mapping[str, Tensor]) -> None:
+        for parameter in self.parameters:
+            for key in _MOMENTS:
+                value = tensors.get(f"optimizer.{key}.{self.names[id(parameter)]}")
+                if value is not None:
+                    # In the parameter's memory format, as the optimiser itself would make it.
+                    like = torch.empty(()) if key == "step" else torch.empty_like(parameter)
+                    self.adamw.state[parameter][key] = like.detach().copy_(value)
+        names = {key: f"scaler.{key}" for key in _SCALE if f"scaler.{key}" in tensors}
+        if names:
+            scale = {key: tensors[name].item() for key, name in names.items()}
+            self.scaler.load_state_dict({**self.scaler.state_dict(), **scale})
 
 
 def make_optimizer(network: EarlyExitNetwork, config: TrainConfig) -> torch.optim.AdamW:
@@ -22,7 +94,7 @@ def make_optimizer(network: EarlyExitNetwork, config: TrainConfig) -> torch.opti
         config: How to train.
 
     Returns:
-        The optimiser. The loop sets its learning rate in every step, times a group's `times`.
+        AdamW, whose learning rate is set in every step, times a group's `times`.
     """
     new = (head for head in network.heads if not isinstance(head, BackboneHead))
     heads = {id(parameter) for head in new for parameter in head.parameters()}

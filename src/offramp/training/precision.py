@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-from offramp.machine import Precision, autocast
+from offramp.machine import AutoPrecision, autocast, to_precision
 
 _GROUPS = 6  # position of `groups` among the arguments of conv2d
 
@@ -44,7 +44,7 @@ def _in_float32(value: Any) -> Any:  # noqa: ANN401 - an argument of a function
 
 
 @contextmanager
-def training_autocast(device: torch.device, precision: Precision) -> Iterator[None]:
+def training_autocast(device: torch.device, precision: AutoPrecision) -> Iterator[None]:
     """Autocast to a precision, without what is slow in it.
 
     Args:
@@ -57,8 +57,9 @@ def training_autocast(device: torch.device, precision: Precision) -> Iterator[No
         ...     layer(torch.rand(1, 8, 4, 4)).dtype
         torch.float32
     """
-    with autocast(device, precision):
-        if precision == "float32" or device.type != "cpu" or not torch.is_grad_enabled():
+    chosen = to_precision(precision, device)
+    with autocast(device, chosen):
+        if chosen == "float32" or device.type != "cpu" or not torch.is_grad_enabled():
             yield
         else:
             with _SlowInFloat32():

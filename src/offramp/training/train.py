@@ -14,6 +14,7 @@ from offramp.machine import describe_device, device_for, device_of, to_precision
 from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import Progress, showing
 from offramp.run_folder import RunFolder
+from offramp.training.batches import Samples
 from offramp.training.checkpoint import Checkpoints, Place, fill, kept_randomness
 from offramp.training.config import TrainConfig, default_learning_rate
 from offramp.training.frozen import only_heads, training_only
@@ -21,7 +22,6 @@ from offramp.training.history import HistoryWriter, TrainHistory
 from offramp.training.loop import AugmentFunction, PhaseRun, Run
 from offramp.training.objectives import LossFunction, Objective, Phase, find_objective
 from offramp.training.processes import Processes
-from offramp.training.samples import Samples
 from offramp.training.teacher import Teacher
 
 
@@ -83,8 +83,8 @@ def train(  # noqa: PLR0913 - all but the first four by name
         [4, 4]
     """
     config = config or TrainConfig()
-    samples = Samples.of(data, config.workers)
-    _check_split(samples, allow_split)
+    samples = Samples(data, config.workers)
+    _check_split(samples.known("split"), allow_split)
     chosen = find_objective(objective)
     phases = only_heads(network, chosen) if freeze_backbone else chosen.phases(network)
     processes = Processes.here(device_for(network, config.device))
@@ -107,7 +107,7 @@ def train(  # noqa: PLR0913 - all but the first four by name
         moves = "" if device_of(network) == processes.device else "; the network is moved there"
         shown.say(f"training on {describe_device(processes.device)}, {precision}{moves}")
         if getattr(network.inputs, "assumed", False):
-            network.settle(next(samples.batches([torch.tensor([0])]))[0])
+            network.settle(samples.example()[0])
         network.to(processes.device)
         if config.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -160,11 +160,11 @@ def _run_phases(run: Run, phases: tuple[Phase, ...]) -> None:
         run.processes.wait()
 
 
-def _check_split(samples: Samples, allow_split: str | None) -> None:
-    if samples.split not in (None, "train", allow_split):
+def _check_split(split: str | None, allow_split: str | None) -> None:
+    if split not in (None, "train", allow_split):
         raise SplitError(
-            f"training needs the split 'train', and the data are {samples.split!r}; to train on "
-            f"them all the same, say allow_split={samples.split!r}"
+            f"training needs the split 'train', and the data are {split!r}; to train on them all "
+            f"the same, say allow_split={split!r}"
         )
 
 
@@ -173,7 +173,7 @@ def _command(
 ) -> dict[str, Any]:
     """What a run's result depends on, as far as JSON can describe it."""
     shapes = {name: list(tensor.shape) for name, tensor in network.state_dict().items()}
-    ids = getattr(samples.dataset, "sample_ids", None)
+    ids = samples.known("sample_ids")
     command = {
         **config.decisive(),
         "objective": objective.describe(),
