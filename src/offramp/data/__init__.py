@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from offramp.data.digits import Difficulty, DigitsData, cluttered_digits
     from offramp.data.images import ImageData
     from offramp.data.load import load
-    from offramp.data.mixture import Mixture, MixtureData, mixture
+    from offramp.data.mixture import MixtureData, mixture
     from offramp.data.splits import Data, Splits
     from offramp.data.text import TextData
 
@@ -20,7 +20,6 @@ __all__ = [
     "Difficulty",
     "DigitsData",
     "ImageData",
-    "Mixture",
     "MixtureData",
     "Normalization",
     "Splits",

@@ -1,7 +1,7 @@
 """The data sets that are known by name, and where they are searched for."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from offramp.data.decoding import Normalization
@@ -43,13 +43,11 @@ CIFAR100 = Entry(
     held_out=5_000,
     val=5_000,
 )
-CIFAR10 = Entry(
+CIFAR10 = replace(
+    CIFAR100,
     hub="uoft-cs/cifar10",
     columns=ColumnNames("img", "label"),
-    image_size=32,
     normalization=Normalization((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    held_out=5_000,
-    val=5_000,
 )
 TINY_IMAGENET = Entry(hub="zh-plus/tiny-imagenet", image_size=64)
 IMAGENET_1K = Entry(

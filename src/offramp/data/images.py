@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from offramp.data.decoding import Decoder, Normalization
-from offramp.data.reading import RawInputs
-from offramp.data.splits import LabelledData
+from offramp.data.reading import StoredInputs
+from offramp.data.splits import Data
 from offramp.errors import CorruptImageError, DataError, OfframpError
 
 IN_MEMORY = 2 * 2**30  # bytes of pixels per split that are kept once decoded
@@ -30,18 +30,17 @@ def _shared_zeros(*shape: int) -> Tensor:
 
 
 class Pixels:
-    """The pixels of one split, `rows [N]` of `encoded`; kept where they fit into memory.
+    """The pixels of encoded images, kept where they fit into memory.
 
     What a worker of a loader has decoded is there for all of them, and for this process, if the
     first image was read before they were started.
     """
 
-    def __init__(self, encoded: RawInputs, rows: list[int], decode: Decoder) -> None:
+    def __init__(self, encoded: StoredInputs, decode: Decoder) -> None:
         self._encoded = encoded
-        self._rows = rows
         self._decode = decode
         self._kept: Tensor | None = None
-        self._is_kept = _shared_zeros(len(rows)).view(torch.bool)
+        self._is_kept = _shared_zeros(len(encoded)).view(torch.bool)
 
     def __len__(self) -> int:
         return len(self._is_kept)
@@ -76,16 +75,15 @@ class Pixels:
         for position, one in zip(positions, decoded, strict=True):
             if one is None:
                 raise CorruptImageError(
-                    f"the image {self._name(position)} cannot be decoded; replace it, or load "
-                    "with on_corrupt='skip' to leave such images out"
+                    f"the image {self._encoded.name(position)} cannot be decoded; replace it, or "
+                    "load with on_corrupt='skip' to leave such images out"
                 )
             self._check_size(one, decoded[0].shape, position)
         return torch.stack(decoded)
 
     def _decoded(self, positions: list[int]) -> list[Any]:
-        encoded = self._encoded.read([self._rows[position] for position in positions])
         with ThreadPoolExecutor(THREADS) as threads:
-            return list(threads.map(self._attempt, encoded))
+            return list(threads.map(self._attempt, self._encoded.read(positions)))
 
     def _attempt(self, encoded: bytes) -> Tensor | None:
         try:
@@ -96,14 +94,12 @@ class Pixels:
         except Exception:
             return None
 
-    def _name(self, position: int) -> str:
-        return self._encoded.name(self._rows[position])
-
     def _check_size(self, one: Tensor, shape: Sequence[int], position: int) -> None:
         if tuple(one.shape) != tuple(shape):
             raise DataError(
-                f"the image {self._name(position)} has {one.shape[1]}x{one.shape[2]} pixels and "
-                f"others have {shape[1]}x{shape[2]}; give `image_size=` to make them equal"
+                f"the image {self._encoded.name(position)} has {one.shape[1]}x{one.shape[2]} "
+                f"pixels and others have {shape[1]}x{shape[2]}; give `image_size=` to make them "
+                "equal"
             )
 
 
@@ -116,7 +112,7 @@ class Indexed(Protocol):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ImageData(LabelledData):
+class ImageData(Data):
     """One split of a data set of images.
 
     Args:
@@ -137,12 +133,6 @@ class ImageData(LabelledData):
     pixels: "Indexed" = field(repr=False)
     normalization: Normalization = field(default_factory=Normalization)
     skipped: tuple[str, ...] = ()
-
-    def __getitem__(self, position: int) -> tuple[Tensor, int]:
-        if not -len(self) <= position < len(self):
-            raise IndexError(f"there are {len(self)} samples, got position {position}")
-        inputs, labels = self.batch(torch.tensor([position % len(self)]))
-        return inputs[0], int(labels[0])
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs float32 `[n, C, H, W]`, normalised, and labels `[n]`."""

@@ -1,7 +1,7 @@
 """`load`: the four disjoint splits of a data set by name."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -14,7 +14,7 @@ from offramp.data.digits import CANVAS, cluttered_digits
 from offramp.data.images import ImageData, Pixels
 from offramp.data.mixture import mixture
 from offramp.data.reading import OfficialSplit
-from offramp.data.splits import SPLITS, Data, Splits, assign_splits, with_default_sizes
+from offramp.data.splits import Data, Splits, assign_splits, with_default_sizes
 from offramp.data.text import TextData
 from offramp.errors import ConfigError, DataError
 from offramp.registry import EMBEDDED
@@ -87,14 +87,16 @@ def load(
     official = _aligned(name, found)
     sizes = with_default_sizes(given, {"held_out": entry.held_out, "val": entry.val})
     domains = _choose_domains(name, official, entry.source, domain)
-    make: Callable[[_Rows], Data]
+    make: Callable[..., Data]
     if official["train"].kind == "text":
         make = partial(_texts, tokenizer=find_tokenizer(tokenizer) if tokenizer else None)
     else:
         decode = Decoder(image_size or entry.image_size, entry.centre)
         make = partial(_images, decode, entry.normalization, on_corrupt)
-    chosen = _choose_rows(official, domains, sizes, seed, _num_classes(name, official))
-    return Splits(name=name, seed=seed, **{rows.split: make(rows) for rows in chosen})
+    classes = _num_classes(name, official)
+    chosen = _choose_samples(official, domains, sizes, seed)
+    made = {split: make(of, split=split, num_classes=classes) for split, of in chosen.items()}
+    return Splits(name=name, seed=seed, **made)
 
 
 def _choose_domains(
@@ -122,33 +124,13 @@ def _no_domains(name: str) -> str:
     return f"`{name}` has no domains; leave `domain=` out"
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The samples of one split: some rows of an official one."""
-
-    split: str
-    official: OfficialSplit
-    rows: list[int]
-    num_classes: int
-
-    def besides_inputs(self) -> dict[str, Any]:
-        """What `Data` knows of the samples besides their inputs."""
-        return {
-            "labels": self.official.labels[self.rows],
-            "split": self.split,
-            "sample_ids": [self.official.ids[row] for row in self.rows],
-            "num_classes": self.num_classes,
-            "class_names": self.official.class_names,
-        }
-
-
-def _choose_rows(
+def _choose_samples(
     official: dict[str, OfficialSplit],
     domains: tuple[str | None, str | None],
     sizes: dict[str, int | None],
     seed: int,
-    num_classes: int,
-) -> list[_Rows]:
+) -> dict[str, OfficialSplit]:
+    """The samples of each of the four splits."""
     (source, test), train = domains, official["train"]
     rows = train.rows_of(source)
     tenth = max(1, int(SHARE * len(rows)))
@@ -158,44 +140,52 @@ def _choose_rows(
         # Always taken from the source domain: other splits must not depend on the tested one
         wanted = {"test": max(1, int(TEST_SHARE * len(rows))), **wanted}
     assigned = assign_splits([train.ids[row] for row in rows], wanted, seed)
-    chosen = {split: [rows[position] for position in at] for split, at in assigned.items()}
+    chosen = {split: train.take([rows[at] for at in places]) for split, places in assigned.items()}
     if official_test is not None:
-        chosen["test"] = official_test.rows_of(test)
+        chosen["test"] = official_test.take(official_test.rows_of(test))
     elif test != source:
-        chosen["test"] = train.rows_of(test)
-    origin = {"test": official_test or train}
-    return [_Rows(split, origin.get(split, train), chosen[split], num_classes) for split in SPLITS]
+        chosen["test"] = train.take(train.rows_of(test))
+    return chosen
 
 
-def _texts(chosen: _Rows, tokenizer: Tokenizer | None) -> TextData:
+def _known_of(samples: OfficialSplit) -> dict[str, Any]:
+    """What `Data` knows of samples besides their inputs."""
+    names = {"labels": samples.labels, "sample_ids": samples.ids}
+    return {**names, "class_names": samples.class_names}
+
+
+def _texts(samples: OfficialSplit, tokenizer: Tokenizer | None, **known: Any) -> TextData:  # noqa: ANN401
     if tokenizer is None:
         raise ConfigError(
             "these data are text: give `tokenizer=`, the folder or the hub name of the model "
             "that is to read them"
         )
-    texts = chosen.official.inputs.read(chosen.rows)
+    texts = samples.inputs.read(list(range(len(samples.inputs))))
     if None in texts:
-        row = chosen.rows[texts.index(None)]
-        raise DataError(
-            f"the text {chosen.official.inputs.name(row)} is empty; fill it in or drop it"
-        )
-    return TextData(texts=texts, tokenizer=tokenizer, **chosen.besides_inputs())
+        name = samples.inputs.name(texts.index(None))
+        raise DataError(f"the text {name} is empty; fill it in or drop it")
+    return TextData(texts=texts, tokenizer=tokenizer, **_known_of(samples), **known)
 
 
 def _images(
-    decode: Decoder, normalization: Normalization, on_corrupt: OnCorrupt, chosen: _Rows
+    decode: Decoder,
+    normalization: Normalization,
+    on_corrupt: OnCorrupt,
+    samples: OfficialSplit,
+    **known: Any,  # noqa: ANN401
 ) -> ImageData:
-    pixels = Pixels(chosen.official.inputs, chosen.rows, decode)
-    skipped = [chosen.rows[at] for at in pixels.broken()] if on_corrupt == "skip" else []
-    if skipped:
-        broken = set(skipped)
-        chosen = replace(chosen, rows=[row for row in chosen.rows if row not in broken])
-        pixels = Pixels(chosen.official.inputs, chosen.rows, decode)
+    pixels = Pixels(samples.inputs, decode)
+    skipped: tuple[str, ...] = ()
+    if on_corrupt == "skip" and (broken := set(pixels.broken())):
+        skipped = tuple(samples.ids[row] for row in sorted(broken))
+        samples = samples.take([row for row in range(len(samples.ids)) if row not in broken])
+        pixels = Pixels(samples.inputs, decode)
     return ImageData(
         pixels=pixels,
         normalization=normalization,
-        skipped=tuple(chosen.official.ids[row] for row in skipped),
-        **chosen.besides_inputs(),
+        skipped=skipped,
+        **_known_of(samples),
+        **known,
     )
 
 

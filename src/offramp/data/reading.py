@@ -11,7 +11,7 @@ import urllib.request
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,8 +44,10 @@ class ColumnNames:
     domain: str = "domain"
 
 
-class RawInputs(Protocol):
+class StoredInputs(Protocol):
     """Inputs as they are stored; objects and not closures, to be sent to loader processes."""
+
+    def __len__(self) -> int: ...
 
     def read(self, positions: list[int]) -> list[Any]:
         """The texts, or the encoded images, at some positions."""
@@ -55,6 +57,10 @@ class RawInputs(Protocol):
         """The name of the sample at a position, for messages."""
         ...
 
+    def take(self, positions: list[int]) -> "StoredInputs":
+        """Only the inputs at some positions."""
+        ...
+
 
 @dataclass(frozen=True)
 class _ImageFiles:
@@ -62,32 +68,46 @@ class _ImageFiles:
 
     paths: list[Path]
 
+    def __len__(self) -> int:
+        return len(self.paths)
+
     def read(self, positions: list[int]) -> list[bytes]:
         return [self.paths[position].read_bytes() for position in positions]
 
     def name(self, position: int) -> str:
         return str(self.paths[position])
 
+    def take(self, positions: list[int]) -> "_ImageFiles":
+        return _ImageFiles([self.paths[position] for position in positions])
+
 
 @dataclass(frozen=True)
 class _DatasetColumn:
     """A column of a `datasets.Dataset`, and the files or the hub repository it comes from."""
 
-    rows: Any
+    table: Any
     column: str
     origin: tuple[str, ...]
+    rows: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
     def read(self, positions: list[int]) -> list[Any]:
-        cells = self.rows[positions][self.column]
+        cells = self.table[[self.rows[position] for position in positions]][self.column]
         return [_encoded(cell) if isinstance(cell, dict) else cell for cell in cells]
 
+    def take(self, positions: list[int]) -> "_DatasetColumn":
+        return replace(self, rows=[self.rows[position] for position in positions])
+
     def name(self, position: int) -> str:
+        row = self.rows[position]
         if len(self.origin) == 1 or not self.origin[0].endswith(".parquet"):
-            return f"{self.origin[0]} row {position}"
+            return f"{self.origin[0]} row {row}"
         parquet = require("pyarrow.parquet", extra="train")
         ends = list(accumulate(parquet.read_metadata(path).num_rows for path in self.origin))
-        number = bisect_right(ends, position)
-        return f"{self.origin[number]} row {position - (ends[number - 1] if number else 0)}"
+        number = bisect_right(ends, row)
+        return f"{self.origin[number]} row {row - (ends[number - 1] if number else 0)}"
 
 
 def _encoded(cell: dict[str, Any]) -> bytes:
@@ -107,7 +127,7 @@ class OfficialSplit:
     ids: list[str]  # `[N]`, the same wherever the files are
     class_names: list[str] | None  # `[K]`, where they are known
     domains: list[str] | None  # `[N]` names, where the samples have a domain
-    inputs: RawInputs  # the texts, or the encoded images
+    inputs: StoredInputs  # the texts, or the encoded images
 
     @property
     def is_labelled(self) -> bool:
@@ -120,6 +140,16 @@ class OfficialSplit:
             return list(range(len(self.ids)))
         return [row for row, each in enumerate(self.domains) if each == domain]
 
+    def take(self, rows: list[int]) -> "OfficialSplit":
+        """Only some of its samples."""
+        return replace(
+            self,
+            labels=self.labels[rows],
+            ids=[self.ids[row] for row in rows],
+            domains=None if self.domains is None else [self.domains[row] for row in rows],
+            inputs=self.inputs.take(rows),
+        )
+
 
 def read_files(folder: Path, columns: ColumnNames) -> dict[str, OfficialSplit]:
     """The Parquet or CSV files in a folder, by official split."""
@@ -130,14 +160,14 @@ def read_files(folder: Path, columns: ColumnNames) -> dict[str, OfficialSplit]:
     else:
         raise DataError(f"{folder} has neither Parquet nor CSV files nor folders of images")
     names = {split: [str(path) for path in paths] for split, paths in files.items()}
-    with quiet_datasets() as datasets:
-        try:
-            found = datasets.load_dataset(kind, data_files=names)
-        # The library wraps any error of its readers
-        except Exception as error:
-            raise DataError(
-                f"cannot read the {kind} files in {folder}: {_root_cause(error)}"
-            ) from None
+    datasets = require("datasets", extra="train")
+    try:
+        found = datasets.load_dataset(kind, data_files=names)
+    # The library wraps any error of its readers
+    except Exception as error:
+        raise DataError(
+            f"cannot read the {kind} files in {folder}: {_root_cause(error)}"
+        ) from None
     return {
         split: official_split(rows, split, columns, tuple(names[split]))
         for split, rows in found.items()
@@ -196,7 +226,7 @@ def official_split(
         ids=[f"{split}/{row}" for row in range(len(rows))],
         class_names=class_names,
         domains=_names(rows, columns.domain) if columns.domain in rows.column_names else None,
-        inputs=_DatasetColumn(only_inputs, inputs, origin),
+        inputs=_DatasetColumn(only_inputs, inputs, origin, range(len(rows))),
     )
 
 
@@ -261,19 +291,6 @@ def _root_cause(error: BaseException) -> str:
     return f"{type(deepest).__name__}: {deepest}"
 
 
-@contextmanager
-def quiet_datasets() -> Iterator[Any]:
-    """The `datasets` library without its progress bars."""
-    datasets = require("datasets", extra="train")
-    was_quiet = datasets.utils.are_progress_bars_disabled()
-    datasets.utils.disable_progress_bars()
-    try:
-        yield datasets
-    finally:
-        if not was_quiet:
-            datasets.utils.enable_progress_bars()
-
-
 def why_unreachable(timeout: float = HUB_TIMEOUT) -> str | None:
     """Why the hub cannot be asked, or None where it answers.
 
@@ -304,7 +321,8 @@ def read_hub(
 
     `from_cache` takes an earlier download, without asking the hub.
     """
-    with quiet_datasets() as datasets, _offline() if from_cache else nullcontext():
+    datasets = require("datasets", extra="train")
+    with _offline() if from_cache else nullcontext():
         try:
             found = datasets.load_dataset(repository)
         # Connection, permission and format errors of several libraries mean the same here

@@ -4,15 +4,14 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TypeAlias, TypeVar
 
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from offramp import check
-from offramp.errors import FileFormatError, SplitError
-from offramp.files import write_text
+from offramp.errors import SplitError
 
 
 def shuffled(ids: Sequence[str], seed: int) -> list[int]:
@@ -35,8 +34,8 @@ Size = TypeVar("Size", int, int | None)
 InputTensors: TypeAlias = Tensor | dict[str, Tensor]
 
 
-@runtime_checkable
-class Data(Protocol):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Data(Dataset[tuple[InputTensors, int]]):
     """One split: a map-style data set of `(inputs, label)` that knows its samples.
 
     Attributes:
@@ -47,34 +46,6 @@ class Data(Protocol):
         labels: int64 `[N]`.
     """
 
-    @property
-    def split(self) -> str: ...  # noqa: D102
-
-    @property
-    def sample_ids(self) -> list[str]: ...  # noqa: D102
-
-    @property
-    def num_classes(self) -> int: ...  # noqa: D102
-
-    @property
-    def class_names(self) -> list[str] | None: ...  # noqa: D102
-
-    @property
-    def labels(self) -> Tensor: ...  # noqa: D102
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, position: int) -> tuple[InputTensors, int]: ...
-
-    def batch(self, index: Tensor) -> tuple[InputTensors, Tensor]:
-        """InputTensors and labels of many samples at once, ready for the network."""
-        ...
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class LabelledData(Dataset[tuple[Any, int]]):
-    """What the data sets of this library have in common, see `Data`."""
-
     labels: Tensor = field(repr=False)
     split: str
     sample_ids: list[str] = field(repr=False)
@@ -83,6 +54,18 @@ class LabelledData(Dataset[tuple[Any, int]]):
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __getitem__(self, position: int) -> tuple[InputTensors, int]:
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"there are {len(self)} samples, got position {position}")
+        inputs, labels = self.batch(torch.tensor([position % len(self)]))
+        if isinstance(inputs, dict):
+            return {name: each[0] for name, each in inputs.items()}, int(labels[0])
+        return inputs[0], int(labels[0])
+
+    def batch(self, index: Tensor) -> tuple[InputTensors, Tensor]:
+        """Inputs and labels of the samples at positions `[n]`, ready for the network."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,37 +132,6 @@ class Splits(Mapping[str, Data]):
         """A short text that is the same if and only if all four splits hold the same samples."""
         ids = json.dumps({split: self[split].sample_ids for split in SPLITS})
         return hashlib.sha256(ids.encode()).hexdigest()[:16]
-
-    def save_ids(self, path: str | Path) -> Path:
-        """Write which samples are in which split, as JSON."""
-        content = {
-            "format": "offramp-splits",
-            "name": self.name,
-            "seed": self.seed,
-            "fingerprint": self.fingerprint,
-            "sample_ids": {split: self[split].sample_ids for split in SPLITS},
-        }
-        return write_text(Path(path), json.dumps(content) + "\n")
-
-    def check_ids(self, path: str | Path) -> None:
-        """Raise unless these are the splits that `save_ids` wrote.
-
-        Raises:
-            FileFormatError: The file is not one of `save_ids`.
-            SplitError: The splits hold other samples.
-        """
-        try:
-            content: Any = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise FileFormatError(f"cannot read the splits in {path}: {error}") from None
-        if not isinstance(content, dict) or content.get("format") != "offramp-splits":
-            raise FileFormatError(f"{path} was not written by `Splits.save_ids`")
-        if content.get("fingerprint") != self.fingerprint:
-            raise SplitError(
-                f"{path} records other splits ({content.get('name')}, seed "
-                f"{content.get('seed')}) than {self.name} with seed {self.seed} gives now; use "
-                "that seed and those sizes, and check that the data on disk did not change"
-            )
 
 
 def with_default_sizes(

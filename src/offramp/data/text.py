@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from offramp.data.decoding import Tokenizer
-from offramp.data.splits import LabelledData
+from offramp.data.splits import Data
 
 MAX_TOKENS = 128
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TextData(LabelledData):
+class TextData(Data):
     """One split of a data set of texts.
 
     A batch is padded to its longest text; a single item is padded to 128 tokens, for items to be

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from offramp.data import ImageData, Normalization, Splits, load
 from offramp.data.catalog import located
@@ -76,27 +75,25 @@ def _adapted(samples: Data, data: DataSettings) -> Data:
         if not isinstance(samples, ImageData):
             raise ConfigError(f"`mean` and `std` are for images, and {data.name} has no images")
         samples = replace(samples, normalization=Normalization(data.mean, data.std))
-    return samples if data.limit is None else _First(samples, data.limit)
+    return samples if data.limit is None else _First.of(samples, data.limit)
 
 
-class _First(Dataset[tuple[Any, int]]):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _First(Data):
     """The first few samples of a split."""
 
-    def __init__(self, samples: Data, count: int) -> None:
-        self.samples = samples
-        self.count = min(count, len(samples))
-        self.split, self.num_classes = samples.split, samples.num_classes
-        self.class_names = samples.class_names
-        self.sample_ids = samples.sample_ids[:count]
-        self.labels = samples.labels[:count]
+    samples: Data
 
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, position: int) -> tuple[Any, int]:
-        if position >= self.count:
-            raise IndexError(position)
-        return self.samples[position]
+    @classmethod
+    def of(cls, samples: Data, count: int) -> "_First":
+        return cls(
+            samples=samples,
+            labels=samples.labels[:count],
+            split=samples.split,
+            sample_ids=samples.sample_ids[:count],
+            num_classes=samples.num_classes,
+            class_names=samples.class_names,
+        )
 
     def batch(self, index: Tensor) -> tuple[Any, Tensor]:
         """Inputs and labels of many samples at once."""
