@@ -80,7 +80,7 @@ def test_doctor_imports_nothing_optional():
 
 def test_doctor_names_the_command_for_what_is_missing(monkeypatch):
     lines = ["torch>=2", 'onnx>=1; extra == "onnx"', 'no-such-thing; extra == "onnx"']
-    monkeypatch.setattr(extras, "requires", lambda _: lines)
+    monkeypatch.setattr(doctor, "requires", lambda _: lines)
     (finding,) = [f for f in doctor.diagnosis()["features"] if f.name.startswith("onnx")]
     assert not finding.good
     assert finding.text.startswith("lacks no-such-thing: pip install 'offramp[onnx]'")
@@ -91,7 +91,7 @@ def test_doctor_works_where_the_package_is_not_installed(monkeypatch):
     def missing(package):
         raise extras.PackageNotFoundError(package)
 
-    monkeypatch.setattr(extras, "requires", missing)
+    monkeypatch.setattr(doctor, "requires", missing)
     monkeypatch.setattr(extras, "version", missing)
     sections = doctor.diagnosis()
     assert "not installed as a package" in sections["versions"][0].text
@@ -107,7 +107,7 @@ def test_doctor_names_the_variable_for_data(monkeypatch):
 
 def test_every_extra_is_explained():
     declared = set(PYPROJECT["optional-dependencies"]) - {"all", "dev"}
-    assert declared == set(extras.FEATURES)
+    assert declared == set(doctor.FEATURES)
 
 
 def test_completion_knows_the_commands():

@@ -134,29 +134,6 @@ def check_target(folder: str | Path, kind: str | None = None) -> None:
         )
 
 
-def check_fresh(folder: str | Path, kind: str, force: bool = True) -> None:
-    """Raise `FileFormatError` unless a folder is new, empty, or holds an older one of this kind.
-
-    For commands, whose user may have named a folder by mistake: nobody wants a policy's files
-    among their own. Without `force`, an older one is not to be replaced either.
-    """
-    folder = Path(folder)
-    check_target(folder, kind)
-    if kind_of(folder) == kind and not force:
-        raise FileFormatError(
-            f"there is a {kind} in {folder} already: give --force to replace it, or another --out"
-        )
-    if kind_of(folder) == kind or not folder.is_dir():
-        return
-    names = sorted(path.name for path in folder.iterdir())
-    if names:
-        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        raise FileFormatError(
-            f"cannot write to {folder}: it holds other things ({shown}) and no {kind}; choose a "
-            "new or an empty folder"
-        )
-
-
 def _named_file(description: Path) -> Path | None:
     """The tensor file that an existing description names, and so owns."""
     try:

@@ -2,14 +2,13 @@
 
 import os
 import platform
+import re
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from importlib.metadata import PackageNotFoundError, requires
 
 from offramp.cli.console import out
-
-if TYPE_CHECKING:
-    from offramp.extras import Extra
+from offramp.extras import install_command, installed_version
 
 CORE = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "rich", "typer")
 
@@ -25,20 +24,16 @@ class Item:
 
 def diagnosis() -> dict[str, list[Item]]:
     """Everything that was found, by section; no optional library is imported."""
-    from offramp.extras import extras
-
     return {
         "versions": _versions(),
         "machine": _machine(),
         "data sets": _data(),
-        "features": [_feature(extra) for extra in extras()],
+        "features": _features(),
         "methods of other packages": _plugins(),
     }
 
 
 def _versions() -> list[Item]:
-    from offramp.extras import installed_version
-
     system = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
     offramp = installed_version("offramp")
     found = [
@@ -119,16 +114,44 @@ def _data() -> list[Item]:
     return [where, *made]
 
 
-def _feature(extra: "Extra") -> Item:
-    from offramp.extras import FEATURES, install_command
+FEATURES = {
+    "train": "data sets, models of transformers, the hub, several processes",
+    "report": "figures, and the page report.html",
+    "onnx": "offramp export, and OnnxRunner",
+    "serve": "offramp serve",
+    "ray": "several machines",
+    "lite0": "EfficientNet-Lite0 with ImageNet weights",
+    "timm": "models of timm in attach",
+    "torchvision": "models of torchvision in attach",
+    "docs": "building the documentation site",
+}
+"""What each extra of `offramp` is for."""
 
-    name = f"{extra.name}: {FEATURES[extra.name]}"
-    if not extra.found and not extra.missing:
-        return Item(name, f"unknown; {install_command(extra.name)}", good=False)
-    if extra.missing:
-        lacks = f"lacks {', '.join(extra.missing)}"
-        return Item(name, f"{lacks}: {install_command(extra.name)}", good=False)
-    return Item(name, ", ".join(f"{package} {each}" for package, each in extra.found.items()))
+
+def _features() -> list[Item]:
+    """Every extra, as the installed package declares it, and what of it is installed."""
+    try:
+        lines = requires("offramp") or []
+    except PackageNotFoundError:  # run from its folder, without having been installed
+        lines = []
+    return [_feature(name, [line for line in lines if _extra(line) == name]) for name in FEATURES]
+
+
+def _feature(name: str, requirements: list[str]) -> Item:
+    packages = [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in requirements]
+    versions = {package: installed_version(package) for package in packages}
+    missing = [package for package, each in versions.items() if each is None]
+    title, command = f"{name}: {FEATURES[name]}", install_command(name)
+    if not versions:
+        return Item(title, f"unknown; {command}", good=False)
+    if missing:
+        return Item(title, f"lacks {', '.join(missing)}: {command}", good=False)
+    return Item(title, ", ".join(f"{package} {each}" for package, each in versions.items()))
+
+
+def _extra(line: str) -> str | None:
+    found = re.search(r"""extra\s*==\s*["']([^"']+)["']""", line)
+    return None if found is None else found.group(1)
 
 
 def _plugins() -> list[Item]:

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offramp.cli.console import err, note, out
-from offramp.cli.options import Candidates, Force, LedgerOptions, Method, PolicyFolder, share
+from offramp.cli.options import (
+    Candidates,
+    Force,
+    LedgerOptions,
+    Method,
+    PolicyFolder,
+    check_fresh,
+    share,
+)
 from offramp.cli.settings import completing, split_names
 from offramp.errors import ConfigError
-from offramp.files import check_fresh
 from offramp.registry import CANDIDATES, GROUPS, LOSSES
 
 if TYPE_CHECKING:

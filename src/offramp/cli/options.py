@@ -13,7 +13,7 @@ import typer
 from offramp.cli.console import note
 from offramp.cli.settings import completing, numbers, split_names
 from offramp.errors import ConfigError, FileFormatError
-from offramp.files import kind_of, near_path
+from offramp.files import check_target, kind_of, near_path
 from offramp.machine import AutoPrecision
 from offramp.registry import (
     DATA_SETS,
@@ -74,6 +74,28 @@ def shares(text: str) -> str:
     for budget in numbers("--budgets", text):
         share(budget)
     return text
+
+
+def check_fresh(folder: Path, kind: str, force: bool = True) -> None:
+    """Raise `FileFormatError` unless a folder is new, empty, or holds an older one of this kind.
+
+    The user may have named a folder by mistake, and nobody wants a policy's files among their
+    own. Without `force`, an older one is not to be replaced either.
+    """
+    check_target(folder, kind)
+    if kind_of(folder) == kind and not force:
+        raise FileFormatError(
+            f"there is a {kind} in {folder} already: give --force to replace it, or another --out"
+        )
+    if kind_of(folder) == kind or not folder.is_dir():
+        return
+    names = sorted(path.name for path in folder.iterdir())
+    if names:
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        raise FileFormatError(
+            f"cannot write to {folder}: it holds other things ({shown}) and no {kind}; choose a "
+            "new or an empty folder"
+        )
 
 
 def there(path: Path | None) -> Path | None:

@@ -19,12 +19,13 @@ from offramp.cli.options import (
     PolicyPath,
     Precision,
     Split,
+    check_fresh,
     there,
 )
 from offramp.cli.settings import split_names, whole_numbers
 from offramp.cli.train_record import load_network
 from offramp.errors import ConfigError
-from offramp.files import atomic_path, check_fresh, check_target
+from offramp.files import atomic_path, check_target
 from offramp.timing.config import BenchConfig, check_runs
 
 if TYPE_CHECKING:
