@@ -25,7 +25,7 @@ class BatchTimes:
 
     Args:
         stages: float64 `[M, G]`, at the shares `OCCUPANCY`; the last column is of whole batches.
-            `[M, 1]` where seconds are proportional to what is left, as those of single samples.
+            `[M, 1]` where seconds are proportional to what is left, as for single samples.
         heads: `[M, G]`, of each exit's head and decision.
         reference: Seconds of the network without exits.
         heads_reading_back: `[M, G]`, where decisions read earlier exits, which takes longer; the
@@ -148,7 +148,7 @@ def _by_sample_left(curves: Tensor, left: Tensor) -> Tensor:
     """`[P, M]`: seconds `[M, G]` for each sample of the shares `[P, M]` that are left."""
     if curves.shape[1] == 1:
         return curves[:, 0].expand(left.shape)
-    # Where nobody is left nobody pays; the smallest share stands for the limit.
+    # At an exit that no sample reaches, the smallest share stands for the limit.
     share = left.double().clamp_min(OCCUPANCY[0]).numpy()
     columns = [
         np.interp(share[:, m], OCCUPANCY, curve) / share[:, m]
@@ -158,13 +158,13 @@ def _by_sample_left(curves: Tensor, left: Tensor) -> Tensor:
 
 
 def seconds_left(sizes: Sequence[int], seconds: Any, batch: int) -> Tensor:  # noqa: ANN401
-    """What rows of a batch cost when only a share of them is left, at the shares `OCCUPANCY`.
+    """Mean seconds of a batch of which only a share is left, at the shares `OCCUPANCY`.
 
-    As it falls when rows leave at random: of a batch of eight, half is four rows on average.
+    Rows leave at random: of a batch of eight, half is four rows on average, and may be more.
 
     Args:
         sizes: `[S]` rows of the batches that were timed, ascending.
-        seconds: `[S]`, of each of them; what nobody reaches takes no time.
+        seconds: `[S]`, of each of them; an empty batch takes no time.
         batch: Rows of the whole batch.
 
     Returns:

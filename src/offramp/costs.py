@@ -36,8 +36,8 @@ class Costs:
         unit: `macs`, `seconds`, `tokens`, `dollars` or `relative`.
         starts: Exits, besides the first, at which another network starts afresh, which needs
             nothing of what was run before: in a cascade. A stage that costs nothing is one, too.
-        entry: What is part of the first stage since it is the first: whichever network is left as
-            the first one pays it.
+        entry: Cost of entering, which is part of the first stage. If the first network is left
+            out, the next one pays it instead.
         cut: Whether the network's last exit was left out: then no exit here is the network without
             exits, which costs the reference.
 
@@ -205,7 +205,7 @@ class Costs:
         return replace(self, **parts)
 
     def until(self, lengths: Tensor) -> "Costs":
-        """The same where nothing is paid after a sample's end, with so many exits `[N]`."""
+        """The same costs where samples end after `[N]` exits, and pay nothing afterwards."""
         if not self.by_sample:
             each = self.cumulative.expand(len(lengths), -1)
             return Costs.from_cumulative(carried_on(each, lengths), self.unit)
@@ -219,7 +219,8 @@ class Costs:
         """Keep these exits: dropped heads cost nothing, their stages join the next kept exit.
 
         A model of its own does not need what was dropped before it, so those stages are gone.
-        What keeps the network's last exit only is the network without exits, and costs that.
+        If only the network's last exit is kept, what is left is the network without exits, which
+        costs the reference.
 
         Example:
             >>> network_and_model = Costs(stages=(4, 6, 0), heads=(1, 1, 50))
@@ -293,7 +294,7 @@ def kept_stages(
 
 
 def carried_on(values: Tensor, lengths: Tensor | None) -> Tensor:
-    """What a sample `[N, M, ...]` had last stands at the exits after its end, too."""
+    """Values `[N, M, ...]` in which the exits after a sample's end repeat its last value."""
     if lengths is None:
         return values
     place = torch.arange(values.shape[1]).minimum(lengths[:, None] - 1)  # [N, M]
