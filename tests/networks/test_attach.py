@@ -99,6 +99,7 @@ def test_new_number_of_classes_gives_the_last_exit_a_new_head():
 def test_head_by_name(head, kind):
     network = build("convnet", num_classes=3, image_size=16, head=head)
     assert all(isinstance(each, kind) for each in list(network.heads)[:-1])
+    assert [each.settings["width"] for each in list(network.heads)[:-1]] == [16, 32, 64]
     assert network(torch.rand(2, 3, 16, 16)).shape == (2, 4, 3)
 
 

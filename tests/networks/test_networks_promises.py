@@ -10,8 +10,6 @@ import offramp.onnx.modules  # noqa: F401 - lets torch.export know Shared
 from offramp.networks import EarlyExitNetwork, Shared, attach, count_macs, take
 from offramp.networks.architectures.resnet import ResNet
 from offramp.networks.architectures.vit import VisionTransformer, fitting_patch
-from offramp.networks.choose_heads import make_head
-from offramp.networks.heads import Pool
 from offramp.networks.layout import Channels
 from offramp.networks.state import batch_size, check_state, named_leaves
 
@@ -170,11 +168,6 @@ def test_architectures_classify_without_exits(network):
 
 def test_patches_fit_the_image():
     assert [fitting_patch(size) for size in (32, 64, 224)] == [4, 8, 16]
-
-
-def test_a_head_by_name_fits_the_state():
-    head = make_head("pooled-linear", torch.rand(2, 8, 4, 4), Pool("map"), 3, 0)
-    assert head.settings == {"width": 8, "num_classes": 3, "norm": False}
 
 
 def test_a_convolution_says_where_its_channels_are():

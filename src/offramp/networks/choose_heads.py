@@ -1,17 +1,20 @@
 """Which head each exit of a backbone gets.
 
 The last exit keeps the backbone's own classifier, if that has the number of classes asked for.
-Otherwise the head is made by the first of these that applies:
+Every other exit gets what the first of these names:
 
-1. the function that was passed to `attach` as `head`;
-2. the kind of head that was named there, one of `offramp.registry.HEADS`;
-3. the backbone's own kind of head, `Layout.default_head` (MSDNet has one);
-4. a linear layer on pooled features.
+1. `attach(..., head=...)`: a function that makes heads, or the name of a kind in
+   `offramp.registry.HEADS`;
+2. the backbone's layout: `Layout.default_head`, a function (MSDNet has one);
+3. nobody: then it is `pooled-linear`.
 
-Features are pooled as the backbone's layout says. If it does not say, flat features `[N, C]` are
-taken as they are, and others are averaged over all positions: the channels of a feature map come
-first or last as the last layer with weights says, and first if nothing is known. For tokens
-`[N, T, C]` of an unknown backbone, `head` has to say which token is read.
+A head of a named kind reads features from the state:
+
+1. as the kind says (`two-conv` reads the whole feature map, `cls-token` the first token);
+2. as the backbone's layout says (`Layout.pool`);
+3. flat features `[N, C]` as they are, and others averaged over all positions. The channels of a
+   feature map come first or last as the last layer with weights says, and first if nothing is
+   known. For tokens `[N, T, C]` of an unknown backbone, `head` has to say which token is read.
 """
 
 from collections.abc import Sequence
@@ -47,27 +50,27 @@ class HeadKind:
     Args:
         module: Its class.
         reads: The states it can read: feature maps `[N, C, H, W]`, tokens `[N, T, C]`, or any.
-            All can read flat features `[N, C]`.
+            Flat features `[N, C]` can be read by all.
         pool: How it reads them; None: as the backbone's layout says.
-        at_end: The kind that takes its place at the last exit, where the backbone has done what
-            its convolutions or cells would do.
+        last: Name of the kind that the last exit gets instead: there the backbone has already
+            done what the convolutions or cells of this one would do.
     """
 
     module: type[Head]
     reads: Literal["any", "maps", "tokens"] = "any"
     pool: PoolKind | None = None
-    at_end: str | None = None
+    last: str | None = None
 
 
 POOLED_LINEAR = HeadKind(LinearHead)
 POOLED_MLP = HeadKind(MLPHead)
 TWO_CONV = HeadKind(TwoConvHead, "maps", "whole")
-SEPARABLE = HeadKind(SeparableHead, "maps", "whole", at_end="pooled-linear")
-MIXED_POOL = HeadKind(LinearHead, "maps", "max-mean", at_end="pooled-linear")
+SEPARABLE = HeadKind(SeparableHead, "maps", "whole", last="pooled-linear")
+MIXED_POOL = HeadKind(LinearHead, "maps", "max-mean", last="pooled-linear")
 CLS_TOKEN = HeadKind(LinearHead, "tokens", "first")
 MEAN_TOKEN = HeadKind(LinearHead, "tokens", "mean")
 CASCADE = HeadKind(CascadeHead)
-MIXED_CASCADE = HeadKind(CascadeHead, "maps", "max-mean", at_end="cascade")
+MIXED_CASCADE = HeadKind(CascadeHead, "maps", "max-mean", last="cascade")
 _DEFAULT = "pooled-linear"
 
 
@@ -82,31 +85,36 @@ def choose_heads(
     """Run the M stages once on a few samples, and make a head for each state that comes out."""
     rows, last = batch_size(state), len(stages) - 1
     keeps_classifier = layout.num_classes in (None, num_classes)
+    chosen = head or layout.default_head or _DEFAULT
     heads: list[nn.Module] = []
     with torch.no_grad(), evaluating(*stages):
         for exit_index, (stage, name) in enumerate(zip(stages, names, strict=True)):
-            try:
-                state = stage(state)
-            except RuntimeError as error:
-                raise NetworkError(
-                    f"the backbone cannot be run on `example`, up to the exit after `{name}`: "
-                    f"{str(error).splitlines()[0]}"
-                ) from None
+            state = _run(stage, state, name)
             check_state(state, rows, f"exit {exit_index} ({name})")
             if exit_index == last and layout.classifier is not None and keeps_classifier:
                 heads.append(BackboneHead(layout.classifier))
                 _check_classifier(heads[-1], state, (rows, num_classes))
                 continue
-            chosen = head or layout.default_head or _DEFAULT
             if callable(chosen):
-                heads.append(chosen(state, num_classes, exit_index))
+                made = chosen(state, num_classes, exit_index)
             else:
-                heads.append(_head_by_name(chosen, layout, state, num_classes, names, exit_index))
-            _put_beside(heads[-1], stages)
+                made = _named_head(chosen, layout, state, num_classes, names, exit_index)
+            heads.append(_moved_beside(made, stages))
     return heads
 
 
-def _head_by_name(
+def _run(stage: nn.Module, state: State, name: str) -> State:
+    try:
+        result: State = stage(state)
+    except RuntimeError as error:
+        raise NetworkError(
+            f"the backbone cannot be run on `example`, up to the exit after `{name}`: "
+            f"{str(error).splitlines()[0]}"
+        ) from None
+    return result
+
+
+def _named_head(
     head: str,
     layout: Layout,
     state: State,
@@ -114,18 +122,33 @@ def _head_by_name(
     names: Sequence[str],
     exit_index: int,
 ) -> Head:
+    """A head of one of the `HEADS` for the state at an exit."""
     check.one_of("head", head, HEADS, NetworkError)
     is_last = exit_index == len(names) - 1
     if is_last:
-        head = HEADS[head].at_end or head
-    pool = layout.pool or _choose_pool(layout, state, head, names[exit_index])
-    # The last state has passed the backbone's own last norm, if it has one.
-    norm = layout.norm and not is_last
-    return make_head(head, state, pool, num_classes, exit_index, norm)
+        head = HEADS[head].last or head
+    kind: HeadKind = HEADS[head]
+    pool = layout.pool or _choose_pool(layout, state, kind, names[exit_index])
+    features: Tensor = leaf_at(state, pool.leaf)
+    module = kind.module
+    if features.ndim == 2:
+        pool = Pool("flat", pool.leaf)
+        if issubclass(module, TwoConvHead):  # there is nothing to convolve
+            module = LinearHead
+    else:
+        _check_fit(head, kind, features)
+        pool = replace(pool, kind=kind.pool or pool.kind)
+    settings: dict[str, Any] = {}
+    if not issubclass(module, TwoConvHead):
+        # The last state has passed the backbone's own last norm, if it has one.
+        settings["norm"] = layout.norm and not is_last
+    if issubclass(module, CascadeHead):
+        settings["first"] = exit_index == 0
+    return module(pool, width=pool.channels(features), num_classes=num_classes, **settings)
 
 
-def _choose_pool(layout: Layout, state: State, head: str, name: str) -> Pool:
-    """The pool that fits the shape of the state at an exit; raises where that is ambiguous."""
+def _choose_pool(layout: Layout, state: State, kind: HeadKind, name: str) -> Pool:
+    """How the state after `name` is read, where the layout does not say it for all states."""
     leaf, channels = layout.leaves.get(name, ()), layout.channels.get(name)
     features = leaf_at(state, leaf)
     if not isinstance(features, Tensor):
@@ -135,7 +158,7 @@ def _choose_pool(layout: Layout, state: State, head: str, name: str) -> Pool:
         )
     if features.ndim == 2:
         return Pool("flat", leaf)
-    if features.ndim == 3 and HEADS[head].reads == "tokens":
+    if features.ndim == 3 and kind.reads == "tokens":
         return Pool("mean", leaf)
     if channels is not None:
         return Pool("map" if _come_first(channels, features) else "mean", leaf)
@@ -153,19 +176,14 @@ def _come_first(channels: Channels, features: Tensor) -> bool:
 
     An operation after the layer may have moved them: the sizes show it if only one of them fits.
     """
-    fits_first = features.shape[1] == channels.count
-    fits_last = features.shape[-1] == channels.count
-    if fits_first and not fits_last:
-        return True
-    if fits_last and not fits_first:
-        return False
-    return channels.first
+    fits_first, fits_last = (features.shape[dim] == channels.count for dim in (1, -1))
+    return channels.first if fits_first == fits_last else fits_first
 
 
-def _put_beside(head: nn.Module, stages: Sequence[nn.Module]) -> None:
+def _moved_beside(head: nn.Module, stages: Sequence[nn.Module]) -> nn.Module:
+    """A head on the device and in the precision of the backbone."""
     parameter = next((p for stage in stages for p in stage.parameters()), None)
-    if parameter is not None:
-        head.to(parameter.device, parameter.dtype)
+    return head if parameter is None else head.to(parameter.device, parameter.dtype)
 
 
 def _check_classifier(classifier: nn.Module, state: State, shape: tuple[int, int]) -> None:
@@ -178,28 +196,6 @@ def _check_classifier(classifier: nn.Module, state: State, shape: tuple[int, int
             f"the backbone must give logits of the shape [N, K], here {list(shape)}, got "
             f"{found}; set `num_classes` to the backbone's own, or give it as a list of stages"
         )
-
-
-def make_head(
-    head: str, state: State, pool: Pool, num_classes: int, exit_index: int, norm: bool = False
-) -> Head:
-    """Make a head of one of the `HEADS` for this state."""
-    check.one_of("head", head, HEADS, NetworkError)
-    kind: HeadKind = HEADS[head]
-    features: Tensor = leaf_at(state, pool.leaf)
-    if features.ndim == 2:  # nothing is left to pool or to convolve
-        module = LinearHead if kind.pool == "whole" else kind.module
-        pool = Pool("flat", pool.leaf)
-    else:
-        _check_fit(head, kind, features)
-        module = kind.module
-        pool = replace(pool, kind=kind.pool or pool.kind)
-    settings: dict[str, Any] = {}
-    if pool.kind != "whole":
-        settings["norm"] = norm
-    if module is CascadeHead:
-        settings["first"] = exit_index == 0
-    return module(pool, width=pool.channels(features), num_classes=num_classes, **settings)
 
 
 def _check_fit(head: str, kind: HeadKind, features: Tensor) -> None:
