@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from offramp import Corrector, Ledger, MaxProbability, Policy, auto, compare, synthetic
+from offramp.ledger.history import log_odds
 from offramp.scorers import History
-from offramp.scorers.base import log_odds
 from offramp.scorers.score_networks import BATCH, LEARNING_RATE, LOG_ODDS_WEIGHT, WEIGHT_DECAY
 from offramp.targets import stop_target
 

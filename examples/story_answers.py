@@ -26,7 +26,7 @@ from torch import Tensor
 
 import offramp
 from offramp import Guarantee, Ledger, Method, Policy, certify
-from offramp.component import EVERY_KIND, current_exit_only
+from offramp.component import current_exit_only
 from offramp.costs import Costs
 from offramp.errors import GuaranteeError
 from offramp.evaluation.bootstrap import Interval, Resamples
@@ -48,7 +48,7 @@ class Calibrated(Scorer):
     With one threshold for all models, on the probability of being right (arXiv 2501.09345).
     """
 
-    reads = EVERY_KIND
+    needs = "confidences"
     learned = ("weights_",)
 
     def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:

@@ -26,14 +26,13 @@ ROOT_ROOMS = [
         "progress",
         "costs",
         "batch_times",
-        "component",
         "metrics",
     ),
     "targets",
     "timing.turns",  # the one stopwatch: attach and cascades time with it, too
 ]
 CORE = [
-    *("ledger", "synthetic", "answers", "scorers", "thresholds", "price", "replay"),
+    *("ledger", "synthetic", "component", "answers", "scorers", "thresholds", "price", "replay"),
     "confidence",
     *("session", "policy", "guarantees", "plan", "methods", "evaluation", "advice", "testing"),
 ]

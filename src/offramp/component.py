@@ -13,18 +13,16 @@ from torch import Tensor
 
 from offramp import check
 from offramp.errors import ConfigError, FileFormatError, LedgerError
+from offramp.ledger import History
 from offramp.registry import import_hint
 
 HAS = {
-    "logits": "logits",
     "answers": "answers with confidences: use CurrentExit or MajorityVote to answer, and "
     "MaxProbability, Patience, Corrector, LogisticCorrector or BreakEven to stop",
     "confidences": "confidences: use CurrentExit to answer, and MaxProbability, Corrector, "
     "LogisticCorrector or BreakEven to stop, or give the answers to Ledger.from_answers, too",
 }
-"""What ledgers of each kind have, as the end of a sentence."""
-
-EVERY_KIND = tuple(HAS)
+"""What ledgers without logits have, as the end of a sentence."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -51,12 +49,13 @@ class Component:
 
     Attributes:
         learned: Names of the tensors that `fit` sets; empty where there is nothing to learn.
-        reads: The kinds of ledgers that it can read: `logits`, `answers` (with confidences), or
-            `confidences` alone; see `Ledger.kind`.
+        needs: What it reads of each stage: `logits`; `answers`, if all that it asks of them is
+            which are the same and how sure they are; `confidences`, if it is only how sure. What
+            needs less can be used on more ledgers.
     """
 
     learned: ClassVar[tuple[str, ...]] = ()
-    reads: ClassVar[tuple[str, ...]] = ("logits",)
+    needs: ClassVar[str] = "logits"
     _known: ClassVar[dict[str, type["Component"]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
@@ -79,16 +78,20 @@ class Component:
         """An unfitted copy with the same settings, but for `changes`."""
         return type(self)(**{**self.settings(), **changes})
 
-    def on(self, kind: str) -> Self:
-        """An unfitted copy for ledgers of a kind.
+    def can_read(self, history_type: type[History]) -> bool:
+        """Whether ledgers that are read in this way have what it needs."""
+        return self.needs in history_type.offers
+
+    def on(self, history_type: type[History]) -> Self:
+        """An unfitted copy for ledgers that are read in this way.
 
         Raises:
             LedgerError: It cannot read them.
         """
-        if kind not in self.reads:
-            lacking = "logits of classes" if "answers" not in self.reads else "the answers"
+        if not self.can_read(history_type):
             raise LedgerError(
-                f"{type(self).__name__} needs {lacking}, and this ledger has only {HAS[kind]}"
+                f"{type(self).__name__} needs the {self.needs}, and this ledger has only "
+                f"{HAS[history_type.name]}"
             )
         return self.clone()
 

@@ -19,7 +19,7 @@ from offramp.answers import (
 )
 from offramp.component import check_kind
 from offramp.errors import ConfigError, PluginError
-from offramp.ledger import Ledger
+from offramp.ledger import History, Ledger
 from offramp.plan import Plan
 from offramp.policy import Policy
 from offramp.registry import GROUPS, METHODS, TOP
@@ -199,14 +199,16 @@ def register(method: Method) -> None:
 
 
 def find_methods(
-    names: str | Sequence[str | Method], num_classes: int, kind: str = "logits"
+    names: str | Sequence[str | Method],
+    num_classes: int,
+    history_type: type[History] = History,
 ) -> list[Method]:
     """Methods for these names, groups expanded, each once.
 
     A group leaves out correctors that look at more classes than there are, and methods that cannot
-    read ledgers of a kind. After a colon, a
-    name may say which thresholds the method is to have: `eefp:smooth`. A name may also be one
-    that an installed package has registered (`offramp.registry`), which is imported then.
+    read the ledgers. After a colon, a name may say which thresholds the method is to have:
+    `eefp:smooth`. A name may also be one that an installed package has registered
+    (`offramp.registry`), which is imported then.
 
     Raises:
         ConfigError: An unknown name, with the nearest known one.
@@ -230,7 +232,7 @@ def find_methods(
             found[name.name] = name
         elif group := _group(name):
             members = (_named(member) for member in group)
-            found |= {m.name: m for m in members if _fits(m, num_classes, kind)}
+            found |= {m.name: m for m in members if _fits(m, num_classes, history_type)}
         else:
             found[name] = _named(name)
     if not found:
@@ -307,10 +309,10 @@ def _of(name: str) -> str:
     return f"the method {name!r} of the package {METHODS.plugins()[name]}"
 
 
-def _fits(method: Method, num_classes: int, kind: str) -> bool:
-    if kind not in method.scorer.reads or kind not in method.answer.reads:
+def _fits(method: Method, num_classes: int, history_type: type[History]) -> bool:
+    if not all(part.can_read(history_type) for part in (method.scorer, method.answer)):
         return False
-    if kind != "logits":
+    if not history_type.has_logits:
         return ":" in method.name or "top-" not in method.name  # there is no `k` to choose
     k = getattr(method.scorer, "k", None)
     return not isinstance(k, int) or k <= num_classes

@@ -10,11 +10,10 @@ from torch import Tensor
 from offramp.answers import Answer
 from offramp.costs import mean_costs
 from offramp.errors import FileFormatError, LedgerError, NotFittedError
-from offramp.ledger import Ledger
+from offramp.ledger import History, Ledger
 from offramp.ledger.checks import WITHOUT_LABELS
 from offramp.price import Price, exit_shares
-from offramp.scorers import History, Scorer
-from offramp.scorers.base import HISTORIES
+from offramp.scorers import Scorer
 from offramp.targets import correctness, hopeless, stop_target
 from offramp.thresholds import DEFAULT
 from offramp.thresholds.points import OperatingPoints
@@ -248,7 +247,7 @@ def replay(answer: Answer, scorer: Scorer, ledger: Ledger) -> Replay:
     """Run a fitted answer and scorer over a ledger of any split, a few samples at a time."""
     answer.check_fitted()
     scorer.check_fitted()
-    read = HISTORIES[ledger.kind]
+    read = ledger.history_type
     shape = len(ledger), ledger.num_exits
     predictions, heads = (torch.empty(shape, dtype=torch.long) for _ in range(2))
     scores, confidences, chances = (torch.empty(shape) for _ in range(3))

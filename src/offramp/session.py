@@ -8,9 +8,9 @@ from torch import Tensor
 
 from offramp.answers import Answer
 from offramp.errors import ConfigError, LedgerError
+from offramp.ledger import History
 from offramp.ledger.answers import Normalise, log_odds_of, log_odds_of_log, same_form
 from offramp.scorers import Scorer
-from offramp.scorers.base import HISTORIES
 from offramp.thresholds.rule import SURE, rounded_up, stops
 
 
@@ -23,7 +23,7 @@ class Session:
         answer: Fitted.
         scorer: Fitted.
         thresholds: `[M]`, of the chosen operating point.
-        kind: What is observed: `logits`, `answers` or `confidences`.
+        history_type: How what is observed is read: `History` of logits, `AnswerHistory`, ...
         width: K, or how many numbers there are per stage.
         normalise: Brings an answer into the form that is compared.
 
@@ -56,13 +56,13 @@ class Session:
         answer: Answer,
         scorer: Scorer,
         thresholds: Tensor,
-        kind: str,
+        history_type: type[History],
         width: int,
         normalise: Normalise | None = None,
     ) -> None:
         self._answer, self._scorer = answer, scorer
         self._limits = rounded_up(thresholds, torch.float32)
-        self._kind, self._width, self._normalise = kind, width, normalise
+        self._history_type, self._width, self._normalise = history_type, width, normalise
         self._outputs: list[Tensor] = []  # [1, 1, K] each
         self._answered: list[Tensor] = []
         self._said: list[Any] = []
@@ -109,7 +109,7 @@ class Session:
         with torch.inference_mode():
             outputs = torch.cat(self._outputs, dim=1)
             self._answered.append(self._answer.answer_at(outputs).unsqueeze(1))
-            history = HISTORIES[self._kind](outputs, torch.cat(self._answered, dim=1))
+            history = self._history_type(outputs, torch.cat(self._answered, dim=1))
             self.score = None
             if len(self._outputs) == len(self._limits):
                 self.stopped = True
@@ -131,7 +131,7 @@ class Session:
         """What to answer now: the answer as it was given, or the number of a class."""
         if not self._said:
             raise ConfigError("nothing was observed yet; call observe with the first stage")
-        return self._predicted if self._kind == "logits" else self._said[self._predicted]
+        return self._predicted if self._history_type.has_logits else self._said[self._predicted]
 
     @property
     def why(self) -> str | None:
@@ -144,7 +144,8 @@ class Session:
             return None
         if len(self._outputs) == len(self._limits):
             return "last"
-        return "sure" if self._confidence >= SURE or self._kind == "logits" else "hopeless"
+        sure = self._confidence >= SURE or self._history_type.has_logits
+        return "sure" if sure else "hopeless"
 
     def _row(
         self,
@@ -154,7 +155,7 @@ class Session:
         features: Sequence[float],
     ) -> Tensor:
         """The numbers of a stage, as a ledger has them."""
-        if self._kind == "logits":
+        if self._history_type.has_logits:
             logits = torch.as_tensor(said, dtype=torch.float32)
             if logits.shape != (self._width,) or not logits.isfinite().all():
                 raise LedgerError(
@@ -177,7 +178,7 @@ class Session:
     def _first(self, said: Any) -> int:  # noqa: ANN401
         """The first stage with this answer."""
         here = len(self._said)
-        if self._kind == "confidences":
+        if "answers" not in self._history_type.offers:
             return here
         form = same_form(said, self._normalise)
         forms = (same_form(other, self._normalise) for other in self._said)

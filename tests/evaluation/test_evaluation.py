@@ -92,7 +92,7 @@ def test_figures_come_from_test(policy, splits):
 
 
 def test_a_policy_comes_before_its_ledger(policy, splits):
-    with pytest.raises(ConfigError, match="in this order; the first was a Ledger"):
+    with pytest.raises(ConfigError, match="in this order; the first was a LogitLedger"):
         evaluate(splits["test"], policy)
 
 

@@ -11,6 +11,7 @@ from offramp import Corrector, Ledger, MaxProbability, Policy
 from offramp.answers import CurrentExit, GeometricEnsemble, MajorityVote, TemperatureScaling
 from offramp.errors import FileFormatError, LedgerError, OfframpError
 from offramp.guarantees import Guarantee, certify
+from offramp.ledger import AnswerLedger
 from offramp.report.tables import comparison_tables
 from offramp.scorers import (
     BreakEven,
@@ -90,7 +91,7 @@ def test_probabilities_and_their_logarithms_are_the_same():
         for name, values in (("confidence", probs), ("log_confidence", logs))
     ]
     assert torch.allclose(*(ledger.outputs for ledger in made))
-    assert made[0].kind == "confidences"
+    assert made[0].history_type.name == "confidences"
     assert made[0].outputs.isfinite().all()
 
 
@@ -351,7 +352,7 @@ def test_sessions_refuse_what_the_policy_does_not_know(parts):
     ],
 )
 def test_what_needs_logits_says_so(parts, scorer, answer):
-    with pytest.raises(LedgerError, match="logits of classes, and this ledger has only answers"):
+    with pytest.raises(LedgerError, match="needs the logits, and this ledger has only answers"):
         Policy(scorer, answer).fit(parts.held_out)
 
 
@@ -368,14 +369,13 @@ def test_nothing_sees_a_later_stage(parts):
     test = parts.test
     scores = policy.replay(test).scores[:, :2]
     cut = policy.replay(
-        Ledger(
+        AnswerLedger(
             torch.cat([test.outputs[:, :2], torch.randn(len(test), 2, 2).abs().floor()], 1),
             test.labels,
             test.cost_model,
             split="test",
             network="quiz",
             groups=test.groups,
-            kind="answers",
         )
     ).scores[:, :2]
     assert torch.equal(scores, cut)
@@ -461,14 +461,13 @@ def test_each_guarantee_is_broken_in_at_most_delta_of_the_draws(loss):
 
 def test_answers_without_labels_can_be_tuned(parts):
     def unlabelled(ledger):
-        return Ledger(
+        return AnswerLedger(
             ledger.outputs,
             None,
             ledger.cost_model,
             split=ledger.split,
             network="quiz",
             groups=ledger.groups,
-            kind="answers",
         )
 
     policy = Policy(BreakEven()).fit(unlabelled(parts.held_out))

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from offramp import Costs, Ledger
 from offramp.errors import FileFormatError, LedgerError, OriginError, OriginWarning, SplitError
+from offramp.files import read_folder, write_folder
+from offramp.ledger import AnswerLedger, LogitLedger
 from offramp.ledger.chunks import folds
 from offramp.ledger.files import load_ledgers
+from offramp.ledger.ledger import ConfidenceLedger
 
 
 def small(samples=6, exits=3, classes=4, **changes):
@@ -505,3 +508,27 @@ def test_a_stratified_partition_has_its_share_of_every_class():
     )
     with pytest.raises(LedgerError, match="groups stay whole"):
         grouped.partition(stratify=True)
+
+
+def test_the_type_of_a_ledger_is_that_of_what_it_holds(tmp_path):
+    logits = Ledger(torch.randn(8, 3, 4), [0, 1, 2, 3] * 2, [1, 2, 3], split="test")
+    known = {"confidence": [[0.6, 0.9]] * 8, "correct": [[False, True]] * 8, "costs": [1, 2]}
+    answers = Ledger.from_answers([["a", "b"]] * 8, **known, split="test")
+    confidences = Ledger.from_answers(**known, split="test")
+    for ledger, wanted in (
+        (logits, LogitLedger),
+        (answers, AnswerLedger),
+        (confidences, ConfidenceLedger),
+    ):
+        assert type(ledger) is wanted
+        assert type(ledger.take([0, 1]).keep_exits([0])) is wanted
+        assert type(Ledger.load(ledger.save(tmp_path / wanted.__name__))) is wanted
+        assert type(ledger.history()) is ledger.history_type
+    assert not isinstance(logits, AnswerLedger)
+
+
+def test_folders_that_name_no_kind_hold_logits(tmp_path):
+    meta, tensors = read_folder(small().save(tmp_path / "new"), "ledger", 1)
+    plain = {key: value for key, value in meta.items() if key not in ("kind", "tensors")}
+    older = write_folder(tmp_path / "older", "ledger", 1, plain, tensors)
+    assert type(Ledger.load(older)) is LogitLedger

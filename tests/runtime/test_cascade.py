@@ -196,7 +196,7 @@ def test_estimators_and_onnx_sessions_are_models(tmp_path):
     words = Cascade([Member(named, 1.0), Member(named, 2.0)]).record(
         (inputs, ["xyz"[label] for label in labels]), split="val"
     )
-    assert words.kind == "answers"
+    assert words.history_type.name == "answers"
     assert words.labels.double().mean() > 0.8
     onnxruntime = pytest.importorskip("onnxruntime")
     onnx = pytest.importorskip("onnx")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from offramp.advice.auto import auto
 from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen_variance
-from offramp.evaluation.references import FixedExit, FixedMix, fixed_exits, heads_correct, mix_at
+from offramp.evaluation.references import FixedExit, FixedMix, fixed_exits, mix_at
 from offramp.ledger import Ledger
 from offramp.methods import Method
 from offramp.plan import Plan
@@ -80,7 +80,7 @@ def advise(
     """
     plan = auto(held_out, val, budgets, methods)
     draws = Resamples(len(test), resamples, groups=test.group_numbers)
-    correct, val_accuracy = heads_correct(test), heads_correct(val).double().mean(dim=0)
+    correct, val_accuracy = test.heads_correct, val.heads_correct.double().mean(dim=0)
     fixed, right = fixed_exits(test, correct), correct.double()
     found = []
     for budget in budgets:

@@ -11,7 +11,7 @@ import torch
 from offramp.advice.rating import CrossFit, Hits, gain_of, hits_on, is_clearly_more, pick, pool
 from offramp.errors import ConfigError
 from offramp.evaluation.bootstrap import QUANTILE
-from offramp.evaluation.references import fixed_exits, heads_correct, mix_at
+from offramp.evaluation.references import fixed_exits, mix_at
 from offramp.ledger import Ledger
 from offramp.methods import Fits, Method, find_methods
 from offramp.plan import Plan, keep_exits
@@ -201,9 +201,9 @@ def _choose(
     if not budgets or len(set(budgets)) < len(budgets):
         raise ConfigError(f"`budgets` must be distinct and at least one, got {list(budgets)}")
     rated_at = [*budgets, *(budget for budget in POOLED if budget not in budgets)]
-    if tuple(methods) == CANDIDATES and held_out.kind != "logits":
+    if tuple(methods) == CANDIDATES and not held_out.has_logits:
         methods = ANSWER_CANDIDATES
-    candidates = find_methods(methods, held_out.num_classes, held_out.kind)
+    candidates = find_methods(methods, held_out.num_classes, held_out.history_type)
     exits = choose_exits(val, lambda kept: _rate(kept, candidates[0], held_out, val, rated_at))
     pooled = keep_exits(pool(held_out, val), exits)
     crossed = _crossed(candidates, pooled)
@@ -346,7 +346,7 @@ def _note_fixed_exits(val: Ledger, budget: float, accuracy: float) -> str:
     """A warning where samples might as well leave at exits drawn at random."""
     if not val.has_labels:
         return ""
-    correct = heads_correct(val)
+    correct = val.heads_correct
     mix = mix_at(fixed_exits(val, correct), correct.double().mean(dim=0), budget)
     error = (2 * accuracy * (1 - accuracy) / len(val)) ** 0.5
     if accuracy > mix.accuracy + QUANTILE * error:

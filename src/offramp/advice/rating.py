@@ -53,7 +53,7 @@ def pool(held_out: Ledger, val: Ledger) -> Ledger:
         for name in ("sample_ids", "groups", "lengths")
     )
     labelled = all(each.has_labels for each in both)
-    pooled = Ledger(
+    pooled = type(held_out)(
         torch.cat([each.outputs for each in both]),
         torch.cat([each.labels for each in both]) if labelled else None,
         _pooled_costs(held_out, val),
@@ -63,7 +63,6 @@ def pool(held_out: Ledger, val: Ledger) -> Ledger:
         class_names=held_out.class_names,
         groups=[*groups[0], *groups[1]] if len(groups) == 2 else None,
         lengths=torch.cat(lengths) if len(lengths) == 2 else None,
-        kind=held_out.kind,
     )
     pooled.exits = held_out.exits
     return pooled
@@ -136,7 +135,7 @@ class CrossFit:
         policy.uses = []
         for step in ("fit", "tune"):
             policy.record(step, pooled, "held_out and val")
-        if pooled.has_labels and pooled.kind == "logits":
+        if pooled.has_labels and pooled.has_logits:
             policy.confidence = Confidence().fit(self._parts(pooled), pooled.labels)
         return policy
 

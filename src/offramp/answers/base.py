@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from offramp.component import EVERY_KIND, Component, current_exit_only
+from offramp.component import Component, current_exit_only
 from offramp.errors import LedgerError
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import folds
@@ -69,7 +69,7 @@ class CurrentExit(Answer):
         tensor([[0., 3.]])
     """
 
-    reads = EVERY_KIND
+    needs = "confidences"
 
     @current_exit_only
     def answer_at(self, logits: Tensor) -> Tensor:

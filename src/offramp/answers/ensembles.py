@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import nll_loss
 
+from offramp import check
 from offramp.answers.base import Answer
 from offramp.answers.scaling import fit_linear
 from offramp.errors import ConfigError
-from offramp.ledger import Ledger
+from offramp.ledger import History, Ledger
 
 
 @dataclass
@@ -53,15 +54,14 @@ class MajorityVote(Answer):
     """
 
     of: str = "logits"
-    reads = ("logits", "answers")
+    needs = "answers"
 
     def __post_init__(self) -> None:
-        if self.of not in self.reads:
-            raise ConfigError(f"`of` must be one of {', '.join(self.reads)}, got {self.of!r}")
+        check.one_of("of", self.of, ("logits", "answers"))
 
-    def on(self, kind: str) -> Self:
-        """A copy that counts what ledgers of this kind hold."""
-        return super().on(kind).clone(of=kind)
+    def on(self, history_type: type[History]) -> Self:
+        """A copy that counts what such ledgers hold."""
+        return super().on(history_type).clone(of=history_type.name)
 
     def answer_at(self, logits: Tensor) -> Tensor:
         """The vote of the exits so far, `[n, m+1, K]` -> `[n, K]`."""

@@ -144,7 +144,7 @@ def certify_command(
     guarantee = Guarantee(epsilon, budget, delta, loss, largest_cost=largest_cost)
     splits = ledgers.read(needs_test=False)
     held_out = splits["held_out"]
-    (found,) = find_methods(method, held_out.num_classes, held_out.kind)
+    (found,) = find_methods(method, held_out.num_classes, held_out.history_type)
     if ":" in method and found.thresholds != "geometric":
         raise ConfigError(
             f"a guarantee is chosen among geometric thresholds; name the method without "

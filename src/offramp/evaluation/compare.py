@@ -62,7 +62,7 @@ def compare(
     """
     for name, ledger in (("held_out", held_out), ("val", val), ("test", test)):
         Ledger.require(name, ledger)
-    chosen = find_methods(methods, held_out.num_classes, held_out.kind)
+    chosen = find_methods(methods, held_out.num_classes, held_out.history_type)
     _check(budgets, seeds, resamples)
     draws, fits = Resamples(len(test), resamples, groups=test.group_numbers), Fits()
     results, resampled, plans = [], {}, {}
@@ -196,7 +196,7 @@ def _setting(
         "units": test.num_units,  # what intervals count: groups of samples, or samples
         "exits": test.num_exits,
         "classes": test.num_classes,
-        "kind": test.kind,
+        "kind": test.history_type.name,
         "unit": test.unit,
         "costs": test.cost_model.to_json(),
         "network": test.network,

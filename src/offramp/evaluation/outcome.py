@@ -183,7 +183,7 @@ def evaluate(policy: Policy, test: Ledger, allow_split: str | None = None) -> Ou
         hopeless_accuracy=float(right[lost].double().mean()) if lost.any() else float("nan"),
         full_accuracy=float(replay.network_correct[:, -1].double().mean()),
         exit_numbers=policy.exits,
-        **({} if policy.kind == "logits" else _ways_to_stop(replay)),
+        **({} if policy.history_type.has_logits else _ways_to_stop(replay)),
     )
 
 

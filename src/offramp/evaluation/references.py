@@ -13,7 +13,6 @@ from offramp.evaluation.pairs import PairMix
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import folds
 from offramp.replay import GRID, AccuracyAt, accuracy_at
-from offramp.scorers.base import ledger_history
 from offramp.targets import correctness, hopeless, oracle_accuracies, soft_correctness
 from offramp.thresholds.smooth import calibrated_chances
 
@@ -92,7 +91,7 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
         >>> rows.mixes[0].accuracy < rows.reachable[0].accuracy < rows.oracle[0].accuracy
         True
     """
-    correct, val_accuracy = heads_correct(test), heads_correct(val).double().mean(dim=0)
+    correct, val_accuracy = test.heads_correct, val.heads_correct.double().mean(dim=0)
     alone = _costs_alone(test)
     fixed = fixed_exits(test, correct)
     costs = _costs_beforehand(test)
@@ -113,14 +112,6 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
         oracle_curve=_oracle(correct, costs, grid),
         hopeless_share=float(hopeless(correct).double().mean()),
     )
-
-
-def heads_correct(ledger: Ledger) -> Tensor:
-    """Whether each head is right, before any answer: bool `[N, M]`."""
-    if ledger.kind != "logits":
-        return ledger.labels
-    predictions = torch.cat([logits.argmax(dim=2) for _, logits in ledger.chunks()])
-    return correctness(predictions, ledger.labels)
 
 
 def fixed_exits(ledger: Ledger, correct: Tensor) -> list[FixedExit]:
@@ -198,7 +189,7 @@ def reachable_accuracies(test: Ledger, budgets: Sequence[float]) -> list[Accurac
             f"test needs at least two samples, to measure one half by the other, got {len(test)}"
         )
     costs = _costs_beforehand(test).expand(len(test), -1)
-    if test.kind != "logits":
+    if not test.has_logits:
         return _reachable_by_chances(test, costs, budgets)
     spent, right = torch.zeros_like(PRICES), torch.zeros_like(PRICES)
     halves = []
@@ -228,7 +219,7 @@ def _reachable_by_chances(
     test: Ledger, costs: Tensor, budgets: Sequence[float]
 ) -> list[AccuracyAt]:
     """The same of answers without logits, by how sure the last stage is of each answer."""
-    history, right = ledger_history(test, test.outputs), test.labels
+    history, right = test.history(), test.labels
     chances = calibrated_chances(history.chances, right)
     exits = torch.stack([(chances - price * costs).argmax(dim=1) for price in PRICES], dim=1)
     spent = costs.gather(1, exits).mean(dim=0)[None]

@@ -12,6 +12,7 @@ from offramp.evaluation.outcome import ExitMetrics
 from offramp.evaluation.references import References
 from offramp.extras import require
 from offramp.files import Number, plain, restore
+from offramp.ledger.history import HISTORIES, History
 from offramp.plan import Plan
 from offramp.replay import Curve
 
@@ -130,6 +131,11 @@ class Comparison:
         """All columns that were measured, in the order of the tables."""
         known = self.methods[0].figures
         return [column for column in columns_for(self.budgets) if column.key in known]
+
+    @property
+    def history_type(self) -> type[History]:
+        """How the ledgers that were compared are read."""
+        return HISTORIES[self.setting.get("kind", History.name)]
 
     @property
     def compared(self) -> list[Column]:

@@ -1,6 +1,16 @@
-"""Ledgers: every exit's logits on one split, with labels and costs; checked, cut and saved."""
+"""Ledgers: what every exit said on one split, with labels and costs; checked, cut and saved."""
 
 from offramp.ledger.files import has_ledger, load_ledgers
-from offramp.ledger.ledger import Ledger, Partition
+from offramp.ledger.history import AnswerHistory, History
+from offramp.ledger.ledger import AnswerLedger, Ledger, LogitLedger, Partition
 
-__all__ = ["Ledger", "Partition", "has_ledger", "load_ledgers"]
+__all__ = [
+    "AnswerHistory",
+    "AnswerLedger",
+    "History",
+    "Ledger",
+    "LogitLedger",
+    "Partition",
+    "has_ledger",
+    "load_ledgers",
+]

@@ -29,13 +29,11 @@ class AnswerTable:
         outputs: float32 `[N, M, 2+F]`: log-odds, the first stage with the same answer, features.
         right: bool `[N, M]`, or None where nobody knows.
         lengths: `[N]`, how many stages each sample has.
-        kind: `answers`, or `confidences` where answers are not known.
     """
 
     outputs: Tensor
     right: Tensor | None
     lengths: Tensor
-    kind: str
 
 
 def answer_table(
@@ -62,8 +60,7 @@ def answer_table(
     if features is not None:
         parts.append(_features(features, rows, stages))
     carried = None if right is None else torch.tensor([_carried(row, stages) for row in right])
-    kind = "confidences" if answers is None else "answers"
-    return AnswerTable(torch.cat(parts, dim=2).float(), carried, lengths, kind)
+    return AnswerTable(torch.cat(parts, dim=2).float(), carried, lengths)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""Ledger: every exit's logits on one split, with costs, and with labels where they are known."""
+"""Ledgers: what every exit said on one split, with costs, and with labels where they are known."""
 
 from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,6 @@ from torch import Tensor
 from offramp.batch_times import BatchTimes
 from offramp.costs import Costs, carried_on
 from offramp.errors import LedgerError
-from offramp.ledger import saved
 from offramp.ledger.answers import Confidences, Normalise, answer_table, padded_costs
 from offramp.ledger.arrays import digest, renumbered
 from offramp.ledger.checks import (
@@ -30,9 +29,9 @@ from offramp.ledger.checks import (
     costs_of,
 )
 from offramp.ledger.chunks import cut, row_slices, stratified_cut
+from offramp.ledger.history import AnswerHistory, ConfidenceHistory, History
 from offramp.ledger.origin import SPLITS, SampleOrigin
-
-KINDS = ("logits", "answers", "confidences")
+from offramp.targets import correctness
 
 
 class Partition(NamedTuple):
@@ -44,7 +43,9 @@ class Partition(NamedTuple):
 
 
 class Ledger(SampleOrigin):
-    """The logits of every exit on one split, with labels, costs and origin.
+    """What every exit said on one split, with labels, costs and origin.
+
+    There are two types: `Ledger(...)` makes a `LogitLedger`, and `from_answers` an `AnswerLedger`.
 
     Args:
         logits: `[N, M, K]` raw logits (not probabilities), numpy or torch, any float type.
@@ -66,7 +67,9 @@ class Ledger(SampleOrigin):
         lengths: `[N]`, how many exits each sample has, where some end before the last. What stands
             at the exits after its end is not looked at: the sample keeps its last answer and
             its cost.
-        kind: `logits`; `from_answers` makes ledgers of other kinds.
+
+    Attributes:
+        history_type: How scorers read what the exits said; see `history`.
 
     Example:
         >>> ledger = Ledger(torch.randn(8, 3, 4), [0, 1, 2, 3] * 2, [0.2, 0.5, 1.0], split="val")
@@ -75,6 +78,12 @@ class Ledger(SampleOrigin):
         >>> ledger.keep_exits([0, 2]).costs
         tensor([0.2000, 1.0000], dtype=torch.float64)
     """
+
+    history_type: ClassVar[type[History]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: ANN401
+        """As `pathlib.Path` does: the type is chosen where the caller has not."""
+        return super().__new__(LogitLedger if cls is Ledger else cls)  # type: ignore[return-value]
 
     def __init__(  # noqa: PLR0913 - all but the first three by name
         self,
@@ -89,46 +98,37 @@ class Ledger(SampleOrigin):
         recorded_on: str | None = None,
         groups: SampleIds | None = None,
         lengths: Tensor | npt.NDArray[np.generic] | Sequence[int] | None = None,
-        kind: str = "logits",
     ) -> None:
         if split not in SPLITS:
             raise LedgerError(f"`split` must be one of {', '.join(SPLITS)}, got {split!r}")
         self.split = split
         self.network = network
         self.recorded_on = recorded_on
-        if kind not in KINDS:
-            raise LedgerError(f"`kind` must be one of {', '.join(KINDS)}, got {kind!r}")
-        self.kind = kind
-        self._logits = checked_logits(logits) if kind == "logits" else checked_outputs(logits)
-        shape = self._logits.shape
-        self.lengths = checked_lengths(lengths, *shape[:2])
-        self._logits = carried_on(self._logits, self.lengths)
-        check_stages(costs, shape[1])
+        outputs = self._checked(logits)
+        samples, exits, _ = outputs.shape
+        self.lengths = checked_lengths(lengths, samples, exits)
+        self._stored = carried_on(outputs, self.lengths)
+        check_stages(costs, exits)
         self.batch_times = costs if isinstance(costs, BatchTimes) else None
-        self.cost_model = costs_of(costs, self.lengths, len(self._logits))
-        if labels is not None and kind == "logits":
-            labels = checked_labels(labels, *shape[::2])
-        elif labels is not None:
-            labels = checked_right(labels, (shape[0], shape[1]))
-        self._labels: Tensor | None = labels
-        self.sample_ids = checked_ids(sample_ids, len(self._logits))
-        self.groups = checked_names("groups", groups, len(self._logits))
+        self.cost_model = costs_of(costs, self.lengths, samples)
+        self._labels = None if labels is None else self._checked_labels(labels)
+        self.sample_ids = checked_ids(sample_ids, samples)
+        self.groups = checked_names("groups", groups, samples)
         self.class_names = None if class_names is None else list(class_names)
         # A view of some rows or exits keeps the stored tensor and picks from it chunk by chunk,
         # so that a partition of a memory-mapped ledger never becomes a second one in memory.
         self._rows: Tensor | None = None
         self._hashes: Tensor | None = None
         self._exits: Tensor | None = None
-        self.exits = tuple(range(self._logits.shape[1]))
+        self.exits = tuple(range(exits))
         if self.class_names is not None and len(self.class_names) != self.num_classes:
             raise LedgerError(
                 f"`class_names` must name the {self.num_classes} classes, got "
                 f"{len(self.class_names)}"
             )
 
-    @classmethod
+    @staticmethod
     def from_answers(  # noqa: PLR0913 - all but the first by name
-        cls,
         answers: Any = None,  # noqa: ANN401 - answers of any kind
         *,
         costs: Any,  # noqa: ANN401 - checked where costs are made
@@ -144,7 +144,7 @@ class Ledger(SampleOrigin):
         normalise: Normalise | None = None,
         sample_ids: SampleIds | None = None,
         network: str | None = None,
-    ) -> Self:
+    ) -> "AnswerLedger":
         """A ledger of anything that answers in stages, without logits.
 
         The models of a cascade, checkpoints of a chain of thought, answers drawn one by one. Rows
@@ -192,7 +192,8 @@ class Ledger(SampleOrigin):
         table = answer_table(answers, stated, labels, correct, features, normalise)
         if not isinstance(costs, Costs | BatchTimes):
             costs = Costs.from_cumulative(padded_costs(costs, stated, table.lengths), unit)
-        return cls(
+        ledger_type = ConfidenceLedger if answers is None else AnswerLedger
+        return ledger_type(
             table.outputs,
             table.right,
             costs,
@@ -201,7 +202,6 @@ class Ledger(SampleOrigin):
             network=network,
             groups=groups,
             lengths=table.lengths,
-            kind=table.kind,
         )
 
     @property
@@ -228,12 +228,12 @@ class Ledger(SampleOrigin):
     @property
     def num_classes(self) -> int:
         """K; of answers, how many numbers there are per stage."""
-        return int(self._logits.shape[2])
+        return int(self._stored.shape[2])
 
     @property
     def dtype(self) -> torch.dtype:
-        """How the logits are stored."""
-        return self._logits.dtype
+        """How the outputs are stored."""
+        return self._stored.dtype
 
     @property
     def costs(self) -> Tensor:
@@ -265,28 +265,40 @@ class Ledger(SampleOrigin):
         Raises:
             LedgerError: This ledger holds answers without logits.
         """
-        if self.kind != "logits":
-            raise LedgerError(f"this {self.split} ledger has no logits: it holds {self.kind}")
-        return self.outputs
+        raise LedgerError(
+            f"this {self.split} ledger has no logits: it holds {self.history_type.name}"
+        )
 
     @property
     def outputs(self) -> Tensor:
         """What the exits put out: `logits`, or what `from_answers` made of answers."""
         return self._pick(slice(None))
 
+    @property
+    def has_logits(self) -> bool:
+        """Whether this is a `LogitLedger`."""
+        return self.history_type.has_logits
+
+    @property
+    def heads_correct(self) -> Tensor:
+        """Whether each exit is right by itself, before any `Answer`: bool `[N, M]`."""
+        raise NotImplementedError
+
+    def history(self, answers: Tensor | None = None) -> History:
+        """All exits, with what would be answered at each `[N, M, K]`; by default, their own."""
+        outputs = self.outputs
+        answers = outputs if answers is None else answers
+        return self.history_type(outputs, answers, lengths=self.lengths)
+
     def __len__(self) -> int:
-        return len(self._logits if self._rows is None else self._rows)
+        return len(self._stored if self._rows is None else self._rows)
 
     def __repr__(self) -> str:
         unlabelled = "" if self.has_labels else ", no labels"
-        features = f", {self.num_classes - 2} features" if self.num_classes > 2 else ""
-        what = f"exits, {self.num_classes} classes"
-        if self.kind != "logits":
-            what = f"stages of {self.kind}{features}"
         grouped = "" if self.groups is None else f" in {self.num_units:,} groups"
         return (
             f"Ledger(split={self.split!r}, {len(self):,} samples{grouped}, "
-            f"{self.num_exits} {what}, {self.unit} costs{unlabelled})"
+            f"{self.num_exits} {self._size_as_text}, {self.unit} costs{unlabelled})"
         )
 
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
@@ -341,8 +353,7 @@ class Ledger(SampleOrigin):
         part.exits = tuple(self.exits[exit_index] for exit_index in kept)
         part.cost_model = self.cost_model.keep(kept)
         part.batch_times = None if self.batch_times is None else self.batch_times.keep(kept)
-        if self.kind != "logits" and self._labels is not None:
-            part._labels = self._labels[:, index]
+        part._labels = None if self._labels is None else self._labels_at(index)
         if self.lengths is not None:
             part.lengths = (index < self.lengths[:, None]).sum(dim=1).clamp_min(1)
         return part
@@ -418,17 +429,17 @@ class Ledger(SampleOrigin):
 
     def _contents(self) -> Iterator[bytes]:
         for rows in row_slices(len(self), self.num_classes):
-            stored = self._logits[rows if self._rows is None else self._rows[rows]]
-            # Two samples share a confidence far more easily than all logits of an exit.
-            stored = stored[:, 0] if self.kind == "logits" else stored.flatten(1)
-            yield from (row.tobytes() for row in stored.float().numpy())
+            stored = self._stored[rows if self._rows is None else self._rows[rows]]
+            yield from (row.tobytes() for row in self._telling(stored).float().numpy())
 
     def save(self, folder: str | Path) -> Path:
         """Write the ledger as a folder, atomically; return its path."""
+        from offramp.ledger import saved
+
         return saved.save(self, folder)
 
-    @classmethod
-    def load(cls, path: str | Path, split: str | None = None, network: str | None = None) -> Self:
+    @staticmethod
+    def load(path: str | Path, split: str | None = None, network: str | None = None) -> "Ledger":
         """Read a saved ledger (memory-mapped), a plain `.npz`, or a table of answers.
 
         Args:
@@ -448,15 +459,14 @@ class Ledger(SampleOrigin):
             FileFormatError: The file is missing, truncated, foreign or of an unknown version.
             LedgerError: The arrays are not a ledger's.
         """
-        return saved.load(cls, Path(path), split, network)
+        from offramp.ledger import saved
+
+        return saved.load(Path(path), split, network)
 
     def _pick(self, rows: slice) -> Tensor:
-        """Stored logits of some samples, `[n, M, K]`."""
-        picked = self._logits[rows if self._rows is None else self._rows[rows]]
-        if self._exits is None:
-            return picked
-        picked = picked[:, self._exits]
-        return picked if self.kind == "logits" else renumbered(picked)
+        """Stored outputs of some samples, `[n, M, K]`."""
+        picked = self._stored[rows if self._rows is None else self._rows[rows]]
+        return picked if self._exits is None else self._outputs_at(picked, self._exits)
 
     def as_split(self, split: str) -> Self:
         """The same samples under the name of another split."""
@@ -473,3 +483,114 @@ class Ledger(SampleOrigin):
             first = next(self.chunks())[1][:64]
             whole.network = "content-" + digest(first.numpy().tobytes())
         return whole
+
+    def _checked(self, outputs: Any) -> Tensor:  # noqa: ANN401
+        """The outputs `[N, M, K]`, or an error that says what is wrong with them."""
+        raise NotImplementedError
+
+    def _checked_labels(self, labels: Any) -> Tensor:  # noqa: ANN401
+        """The labels, or an error that says what is wrong with them."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _outputs_at(outputs: Tensor, exits: Tensor) -> Tensor:
+        """Outputs `[n, M, K]` with these exits only."""
+        raise NotImplementedError
+
+    def _labels_at(self, exits: Tensor) -> Tensor:
+        """The labels, of these exits only."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _telling(outputs: Tensor) -> Tensor:
+        """What tells samples apart, `[n, D]`, of outputs `[n, M, K]`."""
+        raise NotImplementedError
+
+    @property
+    def _size_as_text(self) -> str:
+        """The noun that the number of exits stands before, and how wide they are."""
+        raise NotImplementedError
+
+
+class LogitLedger(Ledger):
+    """The logits of every exit: what `Ledger(...)` makes."""
+
+    history_type = History
+
+    @property
+    def logits(self) -> Tensor:
+        """`[N, M, K]` as stored; copies only where this ledger is a view of another one."""
+        return self.outputs
+
+    @property
+    def heads_correct(self) -> Tensor:
+        """Whether the logits of each exit are largest at the label: bool `[N, M]`."""
+        predictions = torch.cat([logits.argmax(dim=2) for _, logits in self.chunks()])
+        return correctness(predictions, self.labels)
+
+    def _checked(self, outputs: Any) -> Tensor:  # noqa: ANN401
+        return checked_logits(outputs)
+
+    def _checked_labels(self, labels: Any) -> Tensor:  # noqa: ANN401
+        samples, _, classes = self._stored.shape
+        return checked_labels(labels, samples, classes)
+
+    @staticmethod
+    def _outputs_at(outputs: Tensor, exits: Tensor) -> Tensor:
+        return outputs[:, exits]
+
+    def _labels_at(self, exits: Tensor) -> Tensor:
+        return self.labels
+
+    @staticmethod
+    def _telling(outputs: Tensor) -> Tensor:
+        return outputs[:, 0]
+
+    @property
+    def _size_as_text(self) -> str:
+        return f"exits, {self.num_classes} classes"
+
+
+class AnswerLedger(Ledger):
+    """Answers with confidences and without logits: what `Ledger.from_answers` makes.
+
+    The outputs `[N, M, 2+F]` say how sure each stage is, as log-odds of being right, which stage
+    was the first to give the same answer, and F features. Labels are bool `[N, M]`.
+    """
+
+    history_type = AnswerHistory
+
+    @property
+    def heads_correct(self) -> Tensor:
+        """Whether each stage is right: bool `[N, M]`."""
+        return self.labels
+
+    def _checked(self, outputs: Any) -> Tensor:  # noqa: ANN401
+        return checked_outputs(outputs)
+
+    def _checked_labels(self, labels: Any) -> Tensor:  # noqa: ANN401
+        samples, stages, _ = self._stored.shape
+        return checked_right(labels, (samples, stages))
+
+    @staticmethod
+    def _outputs_at(outputs: Tensor, exits: Tensor) -> Tensor:
+        return renumbered(outputs[:, exits])
+
+    def _labels_at(self, exits: Tensor) -> Tensor:
+        return self.labels[:, exits]
+
+    @staticmethod
+    def _telling(outputs: Tensor) -> Tensor:
+        # Two samples share a confidence far more easily than all logits of an exit.
+        return outputs.flatten(1)
+
+    @property
+    def _size_as_text(self) -> str:
+        features = f", {self.num_classes - 2} features" if self.num_classes > 2 else ""
+        return f"stages of {self.history_type.name}{features}"
+
+
+class ConfidenceLedger(AnswerLedger):
+    """Confidences of answers that are not known: nothing can tell whether stages agree."""
+
+    history_type = ConfidenceHistory

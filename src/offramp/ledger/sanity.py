@@ -45,7 +45,7 @@ def oddities(ledger: Ledger) -> list[str]:
     if len(ledger) < FEW:
         few = f"there are only {len(ledger)} samples, and figures from fewer than"
         return [f"{few} {FEW} are noise"]
-    if ledger.kind != "logits":  # answers may be alike, and what is right is given
+    if not ledger.has_logits:  # answers may be alike, and what is right is given
         return []
     part = ledger if len(ledger) <= LOOKED_AT else ledger.take(torch.arange(LOOKED_AT))
     if ledger.groups is None:

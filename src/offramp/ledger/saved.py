@@ -1,23 +1,20 @@
 """Ledgers on disk: folders that `save` wrote, plain `.npz` files, and tables of answers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
+from typing import Any, NotRequired, TypedDict
 
 from offramp.batch_times import BatchTimes
 from offramp.costs import Costs
 from offramp.errors import FileFormatError, LedgerError
 from offramp.files import read_folder, restore, write_folder
 from offramp.ledger.arrays import bytes_to_ids, ids_to_bytes
+from offramp.ledger.ledger import AnswerLedger, ConfidenceLedger, Ledger, LogitLedger
 from offramp.ledger.npz import npz_costs, npz_network, read_npz
 from offramp.ledger.origin import SPLITS
 from offramp.ledger.tables import TABLES, has_answers, npz_answers, read_table
 
-if TYPE_CHECKING:
-    from offramp.ledger.ledger import Ledger
-
 VERSION = 1
-
-Made = TypeVar("Made", bound="Ledger")
+TYPES = {each.history_type.name: each for each in (LogitLedger, AnswerLedger, ConfidenceLedger)}
 
 
 class _Description(TypedDict):
@@ -34,7 +31,7 @@ class _Description(TypedDict):
     batch_times: NotRequired[dict[str, Any] | None]
 
 
-def save(ledger: "Ledger", folder: str | Path) -> Path:
+def save(ledger: Ledger, folder: str | Path) -> Path:
     """Write a ledger as a folder, atomically; return its path."""
     tensors = {"logits": ledger.outputs}
     if ledger.has_labels:
@@ -50,7 +47,7 @@ def save(ledger: "Ledger", folder: str | Path) -> Path:
         tensors |= {f"costs.{name}": part for name, part in parts.items()}
     meta = {
         "split": ledger.split,
-        "kind": ledger.kind,
+        "kind": ledger.history_type.name,
         "labelled": ledger.has_labels,
         "shape": [len(ledger), ledger.num_exits, ledger.num_classes],
         "costs": ledger.cost_model.to_json(),
@@ -64,14 +61,12 @@ def save(ledger: "Ledger", folder: str | Path) -> Path:
     return write_folder(folder, "ledger", VERSION, meta, tensors)
 
 
-def load(
-    ledger_type: type[Made], path: Path, split: str | None = None, network: str | None = None
-) -> Made:
+def load(path: Path, split: str | None = None, network: str | None = None) -> Ledger:
     """Read a ledger; see `Ledger.load`."""
     if not path.exists():
         raise FileFormatError(f"there is no ledger at {path}")
     if path.is_dir():
-        return _load_folder(ledger_type, path, split)
+        return _load_folder(path, split)
     if split is None:
         raise LedgerError(
             f"{path} does not say which split it is; pass split= one of {', '.join(SPLITS)}"
@@ -80,8 +75,8 @@ def load(
     if path.suffix in TABLES or has_answers(arrays):
         table = npz_answers(path, arrays) if arrays else read_table(path)
         named = {} if network is None else {"network": network}
-        return ledger_type.from_answers(**{**table, **named}, split=split)
-    return ledger_type(
+        return Ledger.from_answers(**{**table, **named}, split=split)
+    return LogitLedger(
         arrays["logits"],
         arrays.get("labels"),
         npz_costs(path, arrays),
@@ -93,7 +88,7 @@ def load(
     )
 
 
-def _load_folder(ledger_type: type[Made], folder: Path, split: str | None) -> Made:
+def _load_folder(folder: Path, split: str | None) -> Ledger:
     meta, tensors = read_folder(folder, "ledger", VERSION)
     by_sample = {key[6:]: value for key, value in tensors.items() if key.startswith("costs.")}
     restore(_Description, meta, f"{folder} is not a complete ledger")
@@ -101,7 +96,8 @@ def _load_folder(ledger_type: type[Made], folder: Path, split: str | None) -> Ma
         costs: Costs | BatchTimes = Costs(**{**meta["costs"], **by_sample})
         if meta.get("batch_times") is not None:
             costs = BatchTimes.from_json(meta["batch_times"])
-        ledger = ledger_type(
+        ledger_type = TYPES[meta.get("kind", "logits")]  # older files know no other
+        ledger: Ledger = ledger_type(
             tensors["logits"],
             tensors["labels"] if meta.get("labelled", True) else None,
             costs,
@@ -112,7 +108,6 @@ def _load_folder(ledger_type: type[Made], folder: Path, split: str | None) -> Ma
             recorded_on=meta.get("recorded_on"),  # older files do not say it
             groups=bytes_to_ids(tensors.get("groups")),
             lengths=tensors.get("lengths"),
-            kind=meta.get("kind", "logits"),
         )
         ledger.exits = tuple(meta.get("exits", ledger.exits))
     except LedgerError:

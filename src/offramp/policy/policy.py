@@ -22,14 +22,13 @@ from offramp.errors import (
     LedgerError,
     NotFittedError,
 )
-from offramp.ledger import Ledger
+from offramp.ledger import History, Ledger
 from offramp.ledger.answers import Normalise
 from offramp.policy import saved
 from offramp.policy.uses import SplitUses
 from offramp.price import Price
 from offramp.replay import Replay, replay
-from offramp.scorers import History, Scorer
-from offramp.scorers.base import ledger_history
+from offramp.scorers import Scorer
 from offramp.session import Session
 from offramp.thresholds import DEFAULT
 from offramp.thresholds.points import OperatingPoints
@@ -74,7 +73,7 @@ class Policy(SplitUses):
         self.cost_model: Costs | None = None
         self.batch_times: BatchTimes | None = None
         self.num_classes: int | None = None
-        self.kind = "logits"
+        self.history_type = History
         self.exits: tuple[int, ...] = ()
         self.confidence: Confidence | None = None
         self.made: saved.Provenance | None = None
@@ -103,7 +102,8 @@ class Policy(SplitUses):
         """
         self._warn_of_few(held_out)
         ledger = self._held_out(held_out, allow_split)
-        unfitted, scorer = self.answer.on(ledger.kind), self.scorer.on(ledger.kind)
+        unfitted = self.answer.on(ledger.history_type)
+        scorer = self.scorer.on(ledger.history_type)
         history = self._history(ledger)
         costs = ledger.cumulative_costs
         if history is not None and ledger.has_labels:
@@ -111,14 +111,14 @@ class Policy(SplitUses):
         elif history is not None:
             scorer = scorer.fit_unlabelled(history, costs)
         self._take_over(unfitted.clone().fit(ledger), scorer, held_out)
-        if ledger.has_labels and ledger.kind == "logits":
+        if ledger.has_labels and ledger.has_logits:
             self.confidence = fit_confidence(unfitted, scorer, ledger, history)
         return self
 
     def fit_confidence(self, held_out: Ledger) -> Self:
         """Fit the confidence in the answers alone; `fit` does it too, and `fit_seeds` does not."""
         ledger = self._held_out(held_out, None)
-        if ledger.kind != "logits":  # answers without logits bring their own
+        if not ledger.has_logits:  # answers without logits bring their own
             return self
         self.confidence = fit_confidence(self.answer, self.scorer, ledger, self._history(ledger))
         return self
@@ -135,7 +135,8 @@ class Policy(SplitUses):
         """
         self._warn_of_few(held_out)
         ledger = self._held_out(held_out, allow_split)
-        unfitted, scorer = self.answer.on(ledger.kind), self.scorer.on(ledger.kind)
+        unfitted = self.answer.on(ledger.history_type)
+        scorer = self.scorer.on(ledger.history_type)
         answer, history = unfitted.fit(ledger), self._history(ledger)
         scorers: Sequence[Scorer] = [scorer]
         costs = ledger.cumulative_costs
@@ -268,7 +269,7 @@ class Policy(SplitUses):
         """
         thresholds = self.thresholds  # raises where there are none
         assert self.num_classes is not None
-        parts = self.answer, self.scorer, thresholds, self.kind, self.num_classes
+        parts = self.answer, self.scorer, thresholds, self.history_type, self.num_classes
         return Session(*parts, normalise)
 
     def decide(self, ledger: Ledger) -> Tensor:
@@ -370,15 +371,14 @@ class Policy(SplitUses):
         """What a scorer learns from: all exits with cross-fitted answers; None if it does not."""
         if not self.scorer.learns:
             return None
-        answers = crossfit_answers(self.answer.on(ledger.kind), ledger)
-        return ledger_history(ledger, answers)
+        return ledger.history(crossfit_answers(self.answer.on(ledger.history_type), ledger))
 
     def _take_over(self, answer: Answer, scorer: Scorer, held_out: Ledger) -> None:
         """Become the policy of this fitted answer and scorer; what was tuned before is gone."""
         self.answer, self.scorer, self.network = answer, scorer, held_out.network
         self.cost_model, self.num_classes = held_out.cost_model.mean(), held_out.num_classes
         self.batch_times = held_out.batch_times
-        self.kind = held_out.kind
+        self.history_type = held_out.history_type
         self.exits = held_out.exits
         self._points = self.selected = self.guarantee = self.confidence = self.made = None
         self.uses, self.seen = [], {}
@@ -390,10 +390,10 @@ class Policy(SplitUses):
             raise NotFittedError("this policy is not fitted; call fit(held_out) first")
         ledger = self.view(ledger)
         exits = self.cost_model.num_exits
-        if self.kind != ledger.kind:
+        if self.history_type is not ledger.history_type:
             raise LedgerError(
-                f"this policy was fitted for ledgers of {self.kind}, and the {ledger.split} "
-                f"ledger is one of {ledger.kind}"
+                f"this policy was fitted for ledgers of {self.history_type.name}, and the "
+                f"{ledger.split} ledger is one of {ledger.history_type.name}"
             )
         if (exits, self.num_classes) != (ledger.num_exits, ledger.num_classes):
             raise LedgerError(

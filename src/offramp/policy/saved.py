@@ -26,6 +26,7 @@ from offramp.errors import (
 )
 from offramp.extras import installed_version
 from offramp.files import read_folder, restore, write_folder
+from offramp.ledger.history import HISTORIES, History
 from offramp.policy.uses import SplitUse
 from offramp.replay import try_out
 from offramp.scorers import Scorer
@@ -93,7 +94,7 @@ def save(policy: "Policy", folder: str | Path, name: str | None, data: str | Non
         "costs": policy.cost_model.to_json(),
         "batch_times": None if policy.batch_times is None else policy.batch_times.to_json(),
         "num_classes": policy.num_classes,
-        "kind": policy.kind,
+        "kind": policy.history_type.name,
         "exits": policy.exits,
         "selected": policy.selected,
         "guarantee": policy.guarantee,
@@ -141,7 +142,8 @@ def load(policy_type: type[Made], folder: str | Path) -> Made:
         policy.cost_model, policy.num_classes = Costs(**meta["costs"]), meta["num_classes"]
         if meta.get("batch_times") is not None:
             policy.batch_times = BatchTimes.from_json(meta["batch_times"])
-        policy.kind = meta.get("kind", "logits")  # older files know no other
+        # Older files know logits only.
+        policy.history_type = HISTORIES[meta.get("kind", History.name)]
         policy.exits = tuple(meta.get("exits", range(policy.cost_model.num_exits)))
         policy.seen = parts["seen"]
         if meta.get("confidence") is not None:
@@ -158,7 +160,7 @@ def load(policy_type: type[Made], folder: str | Path) -> Made:
         policy.made = Provenance(**meta["made"]) if "made" in meta else None
     except (KeyError, TypeError, ValueError, BudgetError, LedgerError, ConfigError) as error:
         raise FileFormatError(f"{where}: {error}") from None
-    _check_tensors(policy, where, meta.get("kind", "logits"))
+    _check_tensors(policy, where)
     return policy
 
 
@@ -178,7 +180,7 @@ def fingerprint(policy: "Policy") -> str:
     return digest.hexdigest()
 
 
-def _check_tensors(policy: "Policy", where: str, kind: str) -> None:
+def _check_tensors(policy: "Policy", where: str) -> None:
     """Raise `FileFormatError` unless tensors of a file fit its exits and classes."""
     assert policy.cost_model is not None and policy.num_classes is not None
     exits = policy.cost_model.num_exits
@@ -193,7 +195,7 @@ def _check_tensors(policy: "Policy", where: str, kind: str) -> None:
         weights = {"weights_": (exits, 4), "plain_weights_": (exits, 3)}
         wanted = {name: (torch.float64, shape) for name, shape in weights.items()}
         check.tensors(policy.confidence.state(), wanted, where)
-    if kind == "logits":
+    if policy.history_type.has_logits:
         try_out(policy.answer, policy.scorer, exits, policy.num_classes, where)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from rich.filesize import decimal
 
 from offramp.errors import FileFormatError
-from offramp.evaluation.references import fixed_exits, heads_correct
+from offramp.evaluation.references import fixed_exits
 from offramp.files import (
     KINDS,
     StoredFile,
@@ -87,7 +87,9 @@ def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
         "samples": f"{len(ledger):,}"
         + ("" if ledger.groups is None else f" in {ledger.num_units:,} groups"),
         "exits": str(ledger.num_exits),
-        "classes": str(ledger.num_classes) if ledger.kind == "logits" else f"none: {ledger.kind}",
+        "classes": str(ledger.num_classes)
+        if ledger.has_logits
+        else f"none: {ledger.history_type.name}",
         "stored as": str(ledger.dtype).removeprefix("torch."),
         "network": ledger.network or "unknown",
         "sample ids": "unknown" if ledger.sample_ids is None else f"{ledger.data_fingerprint}",
@@ -96,7 +98,7 @@ def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
     }
     accuracies, caption = ["unknown"] * ledger.num_exits, "There are no labels."
     if ledger.has_labels:
-        correct = heads_correct(ledger)
+        correct = ledger.heads_correct
         accuracies = [f"{row.accuracy:.2%}" for row in fixed_exits(ledger, correct)]
         lost = float(hopeless(correct).double().mean())
         caption = f"{lost:.1%} of the samples are hopeless: no exit gets them right."

@@ -38,7 +38,7 @@ def page_data(comparison: Comparison) -> dict[str, Any]:
     styles = {name: line_style(number) for number, name in enumerate([*shown, *hidden])}
     data: dict[str, Any] = plain(
         {
-            "kind": comparison.setting.get("kind", "logits"),
+            "kind": comparison.history_type.name,
             "samples": comparison.setting["samples"]["test"],
             "hopeless": first.hopeless_count,
             "references": asdict(comparison.references),

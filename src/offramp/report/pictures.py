@@ -13,7 +13,6 @@ from torch import Tensor
 
 from offramp.data import ImageData
 from offramp.errors import ConfigError
-from offramp.evaluation.references import heads_correct
 from offramp.extras import require
 from offramp.ledger import Ledger
 from offramp.targets import hopeless
@@ -95,7 +94,7 @@ def hopeless_strip(test: Ledger, images: object) -> SampleStrip | None:
 
 def hopeless_rows(test: Ledger) -> Tensor:
     """Indices of the samples that no exit gets right, `[n]`."""
-    return hopeless(heads_correct(test)).nonzero().squeeze(1)
+    return hopeless(test.heads_correct).nonzero().squeeze(1)
 
 
 def sample_strip(

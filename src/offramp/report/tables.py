@@ -116,19 +116,19 @@ def comparison_tables(comparison: Comparison) -> list[ResultTable]:
         if any(rival in method.differences for method in comparison.methods):
             found.append(_differences(comparison, rival))
     compared = {method.name for method in comparison.methods}
-    kind = comparison.setting.get("kind", "logits")
+    of = comparison.history_type
     # Of confidences alone, what is reachable is a guess, and no bound to take shares of.
-    if "baseline" in compared and len(compared) > 1 and kind != "confidences":
+    if "baseline" in compared and len(compared) > 1 and "answers" in of.offers:
         found.append(_reachable_shares(comparison))
-    if kind != "logits":
+    if not of.has_logits:
         found.append(_ways_to_stop(comparison))
     return [*found, _exits(comparison)]
 
 
 def _methods(comparison: Comparison) -> ResultTable:
     seeds = comparison.setting["seeds"]
-    kind = comparison.setting.get("kind", "logits")
-    seen = kind if kind != "answers" else "answers and confidences"
+    of = comparison.history_type
+    seen = "logits" if of.has_logits else " and ".join(of.offers)
     return ResultTable(
         "methods",
         "Accuracy (%) at a mean cost of a share of the network without exits",

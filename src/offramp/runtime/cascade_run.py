@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from offramp.errors import ConfigError, NetworkError
+from offramp.ledger import History
 from offramp.ledger.answers import log_odds_of, same_form
 from offramp.policy import Policy
 from offramp.runtime.member_failures import Calls, CallSettings
 from offramp.runtime.members import Member
 from offramp.runtime.responses import Response
 from offramp.runtime.runner import heads_to_run
-from offramp.scorers.base import HISTORIES
 from offramp.thresholds.rule import SURE, rounded_up, stops
 
 
@@ -164,9 +164,9 @@ class _Item:
         # Stages that have failed from the start, or were not asked, are taken to have agreed.
         self.given += [given] * (place + 1 - len(self.given))
 
-    def rows(self, kind: str) -> Tensor:
+    def rows(self, history_type: type[History]) -> Tensor:
         """`[m+1, K]`, the numbers of the stages so far, as a ledger has them."""
-        if kind == "logits":
+        if history_type.has_logits:
             logits = [each.response.logits for each in self.given]
             if any(each is None for each in logits):
                 raise NetworkError("this policy was fitted on logits, and a model gave none")
@@ -181,7 +181,7 @@ class _Item:
                     f"`{name}` must give a confidence with its answer, a number in [0, 1], got "
                     f"{response.confidence!r}"
                 ) from None
-            first = forms.index(form) if kind == "answers" else stage
+            first = forms.index(form) if "answers" in history_type.offers else stage
             table.append([odds, first, *response.features])
         return torch.tensor(table, dtype=torch.float32)
 
@@ -190,7 +190,8 @@ class _Item:
         if not self.given:
             return CascadeAnswer(None, self.confidence, -1, "", self.cost, "failed", self.failures)
         number = self.predicted
-        answer = number if policy.kind == "logits" else self.given[number].response.answer
+        has_logits = policy.history_type.has_logits
+        answer = number if has_logits else self.given[number].response.answer
         why = self.why or ("failed" if self.failed_now and end == "last" else end)
         stage, name = policy.exits[len(self.given) - 1], self.given[-1].name
         return CascadeAnswer(answer, self.confidence, stage, name, self.cost, why, self.failures)
@@ -201,9 +202,9 @@ def decide(policy: Policy, place: int, items: list[_Item]) -> None:
     items = [item for item in items if item.given]
     if not items:
         return
-    outputs = torch.stack([item.rows(policy.kind) for item in items])  # [n, m+1, K]
+    outputs = torch.stack([item.rows(policy.history_type) for item in items])  # [n, m+1, K]
     with torch.inference_mode():
-        history = HISTORIES[policy.kind](outputs, policy.answer.answers(outputs))
+        history = policy.history_type(outputs, policy.answer.answers(outputs))
         confidences = history.confidences[:, -1].tolist()
         predictions = history.predictions[:, -1].tolist()
         stop = [False] * len(items)
@@ -214,7 +215,7 @@ def decide(policy: Policy, place: int, items: list[_Item]) -> None:
         item.predicted, item.confidence = predicted, sure
         # An item never stops at a model that has failed for it.
         if done and not item.failed_now:
-            item.why = "sure" if sure >= SURE or policy.kind == "logits" else "hopeless"
+            item.why = "sure" if sure >= SURE or policy.history_type.has_logits else "hopeless"
 
 
 def count(inputs: Any) -> int:  # noqa: ANN401

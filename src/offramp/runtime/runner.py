@@ -267,9 +267,10 @@ def _moved(policy: Policy, index: int) -> Policy:
 def network_of(policy: Policy, network: EarlyExitNetwork) -> EarlyExitNetwork:
     """The network with the exits of a policy, which must have been fitted for this very one."""
     check_has_exits(network, "a runner")
-    if policy.kind != "logits":
+    if not policy.history_type.has_logits:
+        what = policy.history_type.name
         raise NetworkError(
-            f"this policy is for {policy.kind} without logits, and a network has logits: use "
+            f"this policy is for {what} without logits, and a network has logits: use "
             "policy.start() for single items, or offramp.Cascade"
         )
     exits, classes = len(policy.thresholds), policy.num_classes

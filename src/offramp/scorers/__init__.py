@@ -1,6 +1,7 @@
 """Is it time to stop?"""
 
-from offramp.scorers.base import AnswerHistory, History, Scorer
+from offramp.ledger import AnswerHistory, History
+from offramp.scorers.base import Scorer
 from offramp.scorers.certainty import Entropy, Margin, MaxProbability, Patience
 from offramp.scorers.corrector import Corrector
 from offramp.scorers.ridge import BreakEven, LogisticCorrector

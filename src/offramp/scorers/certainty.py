@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offramp.component import EVERY_KIND, current_exit_only
-from offramp.scorers.base import History, Scorer, split_top
+from offramp.component import current_exit_only
+from offramp.ledger import History
+from offramp.ledger.history import split_top
+from offramp.scorers.base import Scorer
 
 
 def certainty(answer: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,7 +47,7 @@ class MaxProbability(Scorer):
         tensor([0.5000, 0.8808])
     """
 
-    reads = EVERY_KIND
+    needs = "confidences"
 
     @current_exit_only
     def score_at(self, history: History) -> Tensor:
@@ -106,7 +108,7 @@ class Patience(Scorer):
         tensor([2.])
     """
 
-    reads = ("logits", "answers")
+    needs = "answers"
 
     def score_at(self, history: History) -> Tensor:
         """Length of the current run of equal predictions, `[n]`."""

@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from offramp.errors import ConfigError
-from offramp.scorers.base import History, Scoring
+from offramp.ledger import History
+from offramp.scorers.base import Scoring
 from offramp.scorers.score_networks import (
     Features,
     Loss,

@@ -17,16 +17,11 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from offramp.answers.ensembles import best_weights
-from offramp.component import EVERY_KIND
 from offramp.costs import mean_costs
 from offramp.errors import ConfigError
-from offramp.scorers.base import (
-    AnswerHistory,
-    History,
-    PreparedScorer,
-    Scoring,
-    leading_pair,
-)
+from offramp.ledger import AnswerHistory, History
+from offramp.ledger.history import leading_pair
+from offramp.scorers.base import PreparedScorer, Scoring
 from offramp.targets import correctness, soft_correctness, soft_stop_target, stop_target
 
 CURRENT, HISTORY, CLASSES = 15.0, 450.0, 4500.0
@@ -60,7 +55,7 @@ class RidgeScorer(PreparedScorer):
 
     history: bool = True
     classes: bool = True
-    reads = EVERY_KIND
+    needs = "confidences"
     learned = ("means_", "scales_", "coefficients_")
 
     @property

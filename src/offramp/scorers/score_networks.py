@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from offramp.component import EVERY_KIND
 from offramp.errors import ConfigError
-from offramp.scorers.base import AnswerHistory, History, PreparedScorer
+from offramp.ledger import AnswerHistory, History
+from offramp.scorers.base import PreparedScorer
 
 PARAMETERS = (
     *("hidden_weights_", "hidden_biases_", "output_weights_", "output_biases_"),
@@ -279,13 +279,13 @@ class TopScorer(PreparedScorer):
     k: int | Literal["all"] | None
     history: bool
     seed: int
-    reads = EVERY_KIND
+    needs = "confidences"
     learned = PARAMETERS
 
-    def on(self, kind: str) -> Self:
-        """A copy for ledgers of a kind; of answers without logits, everything is looked at."""
-        ready = super().on(kind)
-        return ready if kind == "logits" else ready.clone(k="all")
+    def on(self, history_type: type[History]) -> Self:
+        """A copy for such ledgers; of answers without logits, everything is looked at."""
+        ready = super().on(history_type)
+        return ready if history_type.has_logits else ready.clone(k="all")
 
     @property
     def view(self) -> TopView:

@@ -11,7 +11,6 @@ from offramp.data import ImageData
 from offramp.data.catalog import located
 from offramp.errors import OfframpError
 from offramp.evaluation import Comparison
-from offramp.evaluation.references import heads_correct
 from offramp.ledger import Ledger, Partition
 from offramp.methods import Method, find_methods
 from offramp.plan import Plan
@@ -65,7 +64,7 @@ class ExperimentResult:
 
 def hopeless_rows(test: Ledger) -> Tensor:
     """Indices of the test samples that no exit gets right."""
-    return hopeless(heads_correct(test)).nonzero().squeeze(1)
+    return hopeless(test.heads_correct).nonzero().squeeze(1)
 
 
 def hopeless_strip(experiment: Experiment, test: Ledger, context: Context) -> SampleStrip | None:

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from offramp.component import EVERY_KIND
 from offramp.costs import mean_costs
 from offramp.errors import LedgerError
-from offramp.scorers.base import History, PreparedScorer, Scorer, Scoring
+from offramp.scorers import History
+from offramp.scorers.base import PreparedScorer, Scorer, Scoring
 from offramp.scorers.score_networks import (
     PARAMETERS,
     ExitNetworks,
@@ -165,7 +165,7 @@ class PerformanceControl(Scorer):
     """
 
     bins: int = 20
-    reads = EVERY_KIND
+    needs = "confidences"
     learned = ("confidences_", "accuracies_")
 
     def __post_init__(self) -> None:
