@@ -117,7 +117,7 @@ def test_older_versions_of_torch_are_asked_in_their_own_way(monkeypatch):
 
 def test_an_unknown_precision_is_refused():
     with pytest.raises(
-        ConfigError, match="`precision` must be auto, float32, bfloat16, float16, got 'h"
+        ConfigError, match="`precision` must be one of auto, float32, bfloat16, float16, got 'h"
     ):
         machine.to_precision("half", CPU)
 

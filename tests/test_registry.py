@@ -13,6 +13,7 @@ import offramp
 from offramp import registry
 from offramp.cli.options import complete_methods, complete_studies
 from offramp.errors import ConfigError
+from offramp.lazy import LazyPackage
 from offramp.registry import CANDIDATES, METHODS, OBJECTIVES, Names, check_methods
 from offramp.studies import NAMES
 
@@ -102,3 +103,11 @@ def test_functions_stay_in_front_of_modules_of_the_same_name(monkeypatch):
     monkeypatch.delitem(sys.modules, "offramp.record", raising=False)
     assert isinstance(import_module("offramp.record"), ModuleType)
     assert callable(offramp.record)
+
+
+@pytest.mark.parametrize("name", ["data", "networks", "onnx", "runtime", "serving", "training"])
+def test_a_lazy_package_has_all_that_it_lists(name):
+    package = import_module(f"offramp.{name}")
+    assert isinstance(package, LazyPackage)
+    assert set(package.__all__) <= set(dir(package))
+    assert not any(isinstance(getattr(package, each), ModuleType) for each in package.__all__)

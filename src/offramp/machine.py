@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
+from offramp import check
 from offramp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -178,11 +179,8 @@ def to_precision(name: str, device: "torch.device") -> Precision:
     Raises:
         ConfigError: An unknown name.
     """
-    if name == "auto":
-        return fast_precision(device)
-    if name not in PRECISIONS:
-        raise ConfigError(f"`precision` must be auto, {', '.join(PRECISIONS)}, got {name!r}")
-    return cast(Precision, name)
+    check.one_of("precision", name, ("auto", *PRECISIONS))
+    return fast_precision(device) if name == "auto" else cast(Precision, name)
 
 
 def autocast(device: "torch.device", precision: Precision) -> AbstractContextManager[Any]:

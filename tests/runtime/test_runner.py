@@ -401,7 +401,9 @@ def test_a_policy_needs_an_operating_point(make):
 
 
 def test_settings_are_checked(world):
-    with pytest.raises(ConfigError, match=r"`precision` must be auto, .*float16, got 'half'"):
+    with pytest.raises(
+        ConfigError, match=r"`precision` must be one of auto, .*float16, got 'half'"
+    ):
         Runner(world.network, world.policy, precision="half")
     with pytest.raises(ConfigError, match=r"`false_alarm_rate` must lie in \(0, 1\), got 0"):
         Runner(world.network, world.policy, false_alarm_rate=0)

@@ -1,5 +1,6 @@
 """Who reads the data does not matter."""
 
+import gc
 import os
 import signal
 
@@ -60,6 +61,7 @@ def samples(monkeypatch):
     yield make
     for each in made:
         each.close()
+    gc.collect()  # errors keep loaders, and these their workers
 
 
 def test_what_a_worker_has_decoded_is_there_for_all(samples):

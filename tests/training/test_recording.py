@@ -126,7 +126,11 @@ def test_impossible_requests_are_named(convnet, data):
             {"split": "val", "dtype": "int8"},
             "`dtype` must be one of float16, float32",
         ),
-        (ConfigError, {"split": "val", "precision": "int8"}, "`precision` must be auto, float32"),
+        (
+            ConfigError,
+            {"split": "val", "precision": "int8"},
+            "`precision` must be one of auto, float32",
+        ),
         (
             ConfigError,
             {"split": "val", "batch_size": 0},
