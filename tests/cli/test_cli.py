@@ -1,7 +1,7 @@
 """The command line as a user runs it: its output and its exit code.
 
-What a command does is tried in a real process. What it refuses, and what it says in passing, is
-tried in this one, from the same `main`: starting Python and torch takes longer than all the rest.
+A real process is tried where it makes a difference. All else is tried in this one, from the same
+`main`: starting Python and torch takes longer than all the rest.
 """
 
 import contextlib
@@ -22,12 +22,11 @@ from offramp import Policy, synthetic
 from offramp.cli.app import app, main
 
 
-def offramp(*arguments, cwd=None):
+def offramp(*arguments):
     return subprocess.run(
         [sys.executable, "-m", "offramp", *map(str, arguments)],
         capture_output=True,
         text=True,
-        cwd=cwd,
         env=os.environ | {"NO_COLOR": "1"},
         timeout=300,
         check=False,
@@ -83,8 +82,9 @@ def assert_refused(result, *words):
         assert word in lines[0]
 
 
-def test_compare_prints_the_table_and_writes_every_form(folder, tmp_path):
-    result = offramp("compare", folder, "--methods", "baseline,temperature", cwd=tmp_path)
+def test_compare_prints_the_table_and_writes_every_form(here, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = here("compare", folder, "--methods", "baseline,temperature")
     assert result.returncode == 0, result.stderr
     assert "Temperature scaling" in result.stdout
     assert "Oracle" in result.stdout
@@ -95,8 +95,8 @@ def test_compare_prints_the_table_and_writes_every_form(folder, tmp_path):
     assert f"{100 * figures['accuracy@0.5']['value']:.2f}" in result.stdout
 
 
-def test_compare_takes_one_npz_and_says_that_it_cut_it(one_file, tmp_path):
-    result = offramp("compare", one_file, "--methods", "baseline", "--out", tmp_path / "o")
+def test_compare_takes_one_npz_and_says_that_it_cut_it(here, one_file, tmp_path):
+    result = here("compare", one_file, "--methods", "baseline", "--out", tmp_path / "o")
     assert result.returncode == 0, result.stderr
     assert "split at random (seed 0) into 90 held_out, 90 val, 120 test" in result.stderr
 
@@ -136,10 +136,10 @@ def test_a_guarantee_has_no_other_thresholds_than_it_says(here, folder, tmp_path
     assert_refused(refused, "among geometric thresholds", "without ':smooth'")
 
 
-def test_fit_takes_an_accuracy_and_needs_no_test_ledger(folder, tmp_path):
+def test_fit_takes_an_accuracy_and_needs_no_test_ledger(here, folder, tmp_path):
     for split in ("held_out", "val"):
         (tmp_path / split).symlink_to(folder / split)
-    result = offramp(
+    result = here(
         "fit", tmp_path, "--max-drop", 0.05, "--method", "baseline", "--out", tmp_path / "p"
     )
     assert result.returncode == 0, result.stderr
