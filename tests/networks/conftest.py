@@ -93,19 +93,33 @@ def texts(rows: int = 4) -> dict[str, Tensor]:
     return {"input_ids": ids.masked_fill(mask == 0, 1), "attention_mask": mask}
 
 
+# Name of the builder, where the exits go, settings.
 BUILT = {
-    "convnet": {"image_size": 16},
-    "thin-resnet": {"image_size": 16, "depth": 8},
-    "resnet18": {"image_size": 16},
-    "resnet34": {"image_size": 16, "at": 5},
-    "vit-mini": {"image_size": 16, "depth": 2},
-    "vit-tiny": {"image_size": 16, "depth": 3},
-    "vit-small": {"image_size": 16, "depth": 2},
-    "efficientnet-b0": {"image_size": 32, "at": 4},
-    "efficientnet-b2": {"image_size": 32, "at": 3},
-    "msdnet": {"image_size": 16, "blocks": 3},
-    "msdnet-large": {"image_size": 96, "blocks": 3, "width": 8, "growth": 4, "step_mode": "even"},
-    "msdnet-short": {"image_size": 16, "blocks": 2, "base": 2, "bottleneck": False},
+    "convnet": ("convnet", "every-block", {"image_size": 16}),
+    "resnet": ("thin-resnet", 2, {"image_size": 16, "depth": 8}),
+    "vit": ("vit-tiny", "every-block", {"image_size": 16, "depth": 2}),
+    "vit-stem": ("vit-mini", "every-block", {"image_size": 16, "depth": 2}),
+    "efficientnet": (
+        "efficientnet-b0",
+        ["blocks.0", "blocks.3", "blocks.8"],
+        {"image_size": 32, "width_factor": 0.25, "depth_factor": 0.5},
+    ),
+    "efficientnet-lite": (
+        "efficientnet-b0",
+        3,
+        {"image_size": 32, "depth_factor": 0.3, "lite": True},
+    ),
+    "msdnet": ("msdnet", "every-block", {"image_size": 16, "blocks": 3}),
+    "msdnet-large": (
+        "msdnet",
+        "every-block",
+        {"image_size": 96, "blocks": 3, "width": 8, "growth": 4, "step_mode": "even"},
+    ),
+    "msdnet-short": (
+        "msdnet",
+        "every-block",
+        {"image_size": 16, "blocks": 2, "base": 2, "bottleneck": False},
+    ),
 }
 
 _VIT = {
@@ -200,24 +214,20 @@ def _own(kind: str) -> Case:
     return Case(backbone, attach(backbone, at=at, example=batch), batch, make)
 
 
-def _built(kind: str, every_exit: bool) -> Case:
-    name, settings = kind, dict(BUILT[kind])
-    if kind.startswith("msdnet"):
-        name = "msdnet"
-    at = settings.pop("at", "every-block")
-    at = "every-block" if every_exit else at
-    settings["num_classes"] = NUM_CLASSES
+def _built(kind: str) -> Case:
+    name, at, settings = BUILT[kind]
+    settings = {**settings, "num_classes": NUM_CLASSES}
     backbone = BUILDERS[name](**settings)
     network = attach(backbone, at)
     network.origin = Origin(type(backbone).__name__, name, settings)
     return Case(backbone, network, images(settings["image_size"]), lambda: None)
 
 
-def make_case(kind: str, every_exit: bool = False) -> Case:
+def make_case(kind: str) -> Case:
     """The small network of this kind, in eval mode, with batch norms that have seen data."""
     torch.manual_seed(0)
     if kind in BUILT:
-        case = _built(kind, every_exit)
+        case = _built(kind)
     elif kind in OWN:
         case = _own(kind)
     else:
@@ -236,14 +246,10 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=KINDS, scope="module")
 def case(request: pytest.FixtureRequest) -> Case:
+    """One for all tests of a module, which leave it as it was."""
     return make_case(request.param)
-
-
-@pytest.fixture(params=KINDS)
-def case_with_every_exit(request: pytest.FixtureRequest) -> Case:
-    return make_case(request.param, every_exit=True)
 
 
 @pytest.fixture
@@ -251,7 +257,7 @@ def make() -> Callable[..., Case]:
     return make_case
 
 
-@pytest.fixture(params=TEXT_MODELS)
+@pytest.fixture(params=TEXT_MODELS, scope="module")
 def text_case(request: pytest.FixtureRequest) -> Case:
     return make_case(request.param)
 

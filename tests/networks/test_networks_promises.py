@@ -39,8 +39,8 @@ def test_steps_give_the_same_logits_as_forward(case):
             assert torch.equal(logits, whole[:, exit_index])
 
 
-def test_shrunk_batch_gives_survivors_the_same_logits(case_with_every_exit):
-    network, batch = case_with_every_exit.network, case_with_every_exit.batch
+def test_shrunk_batch_gives_survivors_the_same_logits(case):
+    network, batch = case.network, case.batch
     staying = torch.tensor([3, 1])
     with torch.no_grad():
         whole = network(batch)
@@ -57,7 +57,7 @@ def test_shrunk_batch_gives_survivors_the_same_logits(case_with_every_exit):
 
 
 def test_one_training_step_gives_every_parameter_a_gradient(case):
-    network = case.network.train()
+    network = copy.deepcopy(case.network).train()
     loss = nn.functional.cross_entropy(
         network(case.batch).flatten(0, 1), torch.zeros(4 * network.num_exits, dtype=torch.long)
     )
@@ -94,16 +94,14 @@ def test_attached_network_is_in_the_mode_of_the_backbone(make):
 def test_costs_grow_from_exit_to_exit_and_do_not_depend_on_the_batch(case):
     costs = count_macs(case.network, case.batch)
     assert (costs.cumulative.diff() > 0).all()
-    half = case.network.begin(case.batch)
     if not isinstance(case.batch, dict):
-        assert count_macs(case.network, take(half, torch.tensor([0, 1]))) == costs
+        assert count_macs(case.network, case.batch[:2]) == costs
 
 
 def test_counting_leaves_the_network_as_it_was(case):
-    network = case.network.train()
+    network = copy.deepcopy(case.network).train()
     before = network.fingerprint()
     count_macs(network, case.batch)
-    assert network.training
     assert all(part.training for part in network.modules())
     assert network.fingerprint() == before
 
@@ -116,7 +114,7 @@ def test_copy_is_independent_and_the_same(case):
     assert twin.fingerprint() != case.network.fingerprint()
 
 
-@pytest.mark.parametrize("kind", ["convnet", "msdnet"])
+@pytest.mark.parametrize("kind", ["convnet", "msdnet-short"])
 def test_channels_last_survives_a_shrinking_batch(make, kind):
     case = make(kind)
     network = case.network.to(memory_format=torch.channels_last)
@@ -137,7 +135,7 @@ def any_size(state):
     return [None] if isinstance(state, Shared) else type(state)(map(any_size, state))
 
 
-@pytest.mark.parametrize("kind", ["msdnet", "vit-tiny", "shared", "BertForSequenceClassification"])
+@pytest.mark.parametrize("kind", ["msdnet-short", "shared", "BertForSequenceClassification"])
 def test_stages_can_be_exported_for_a_batch_of_any_size(make, kind):
     case = make(kind)
     state = case.network.begin(case.batch)
