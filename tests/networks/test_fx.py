@@ -252,9 +252,17 @@ def test_exit_inside_a_residual_block_says_to_put_it_after_the_block():
         attach(Traceable(), at=["blocks.1.conv1"], example=IMAGES)
 
 
-def test_exits_in_the_wrong_order_are_told():
-    with pytest.raises(NetworkError, match=r"`blocks.0` comes no later than `blocks.1`; swap"):
-        attach(Traceable(), at=["blocks.1", "blocks.0"], example=IMAGES)
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [
+        (["blocks.1", "blocks.0"], r"`blocks.0` comes before `blocks.1`; swap"),
+        (["blocks.0", "blocks.0"], r"name the same exit; leave one out"),
+        (["stem.2", "stem"], r"`stem.2` lies inside `stem`.*put the exit after `stem`"),
+    ],
+)
+def test_exits_in_the_wrong_order_are_refused(at, message):
+    with pytest.raises(NetworkError, match=message):
+        attach(Traceable(), at=at, example=IMAGES)
 
 
 def test_unknown_module_is_told():

@@ -24,7 +24,7 @@ from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, evaluating, move_beside
 from offramp.timing.turns import Stopwatch, Timed, take_turns
 
-FEW = 4  # exits of `auto` with the last one: more would gain less each, and take their time, too
+FEW = 4  # exits that `auto` places, the last one among them: each takes time, and gains less
 
 
 def attach(

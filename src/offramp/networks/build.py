@@ -53,7 +53,6 @@ def build(
     channels = settings.get("channels", 3)
     settings = {**_taken(builder, num_classes=num_classes, image_size=image_size), **settings}
     try:
-        inspect.signature(builder).bind(**settings)
         backbone = builder(**settings)
     except TypeError as error:
         raise NetworkError(f"`{name}` does not take these settings: {error}") from None

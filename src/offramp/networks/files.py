@@ -106,7 +106,8 @@ def _save_with_card(network: EarlyExitNetwork, folder: Path) -> None:
 def _describe(network: EarlyExitNetwork) -> dict[str, Any]:
     """How to make a network again, as JSON values."""
     if network.members:
-        return {"members": [_describe_member(network, member) for member in network.members]}
+        _check_members(network)
+        return {"members": [_describe(member) for member in network.members]}
     origin = network.origin
     if origin is None:
         raise NetworkError(
@@ -126,16 +127,15 @@ def _describe(network: EarlyExitNetwork) -> dict[str, Any]:
     }
 
 
-def _describe_member(network: EarlyExitNetwork, member: EarlyExitNetwork) -> dict[str, Any]:
-    """A network of a chain, which must be made again without any help."""
-    if member.origin is None or member.origin.builder is None:
+def _check_members(network: EarlyExitNetwork) -> None:
+    """Raise unless the networks of a chain can be made again without any help."""
+    if any(member.origin is None or not member.origin.builder for member in network.members):
         raise NetworkError(
             "a chain can be saved if a file can name the backbones of all its networks: make "
             "yours known with offramp.networks.register_builder, and make the network with `build`"
         )
     if len(distinct_tensors(network)) < sum(len(distinct_tensors(m)) for m in network.members):
         raise NetworkError("a chain whose networks share weights cannot be saved")
-    return _describe(member)
 
 
 def _describe_head(head: nn.Module) -> dict[str, Any] | None:

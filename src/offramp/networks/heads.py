@@ -180,7 +180,7 @@ class MaxMeanMix(nn.Module):
 
 
 def _first_layers(pool: Pool, width: int, norm: bool) -> tuple[nn.Module, nn.Module, int]:
-    """What mixes and what normalises pooled features, and how many there are then."""
+    """What mixes and what normalizes pooled features, and how many there are then."""
     is_mixed = pool.kind == "max-mean"
     width = GRID * GRID * width if is_mixed else width
     mix = MaxMeanMix() if is_mixed else nn.Identity()

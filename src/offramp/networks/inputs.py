@@ -380,7 +380,7 @@ def _check_dtype(x: Array, wanted: str) -> None:
     hint = f"convert them, for example with x.{how}"
     if found == "uint8" and wanted == "float32":
         hint = (
-            "pixels have to be normalised as in training, for example with "
+            "pixels have to be normalized as in training, for example with "
             "offramp.data.Normalization()(pixels)"
         )
     raise NetworkError(f"the samples must be {wanted}, got {found}: {hint}")

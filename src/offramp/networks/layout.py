@@ -55,7 +55,7 @@ class Layout:
         num_classes: Of the classifier.
         inputs: What the backbone takes; None if only an example can tell.
         pool: How heads read the state; None to decide by its shape.
-        norm: Whether heads before the last exit should normalise the features first.
+        norm: Whether heads before the last exit begin with a layer norm.
         default_head: Makes the heads where the user names none; None to decide by the shape.
         leaves: Where in the state after a unit the features are, if there is no `pool`.
         channels: What is known of the channels after a unit, if there is no `pool`.

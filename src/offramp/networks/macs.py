@@ -1,7 +1,7 @@
 """Multiply-accumulate operations per exit, counted by running the real stages.
 
 Counted are convolutions, matrix products and attention; one MAC is two FLOPs. Element-wise
-operations, normalisation, pooling and copies count as nothing, as is usual in the field. An
+operations, normalization, pooling and copies count as nothing, as is usual in the field. An
 operation that is neither counted nor known to count as nothing is an error, never a silent zero.
 """
 

@@ -92,10 +92,7 @@ def map_leaves(function: Callable[[Array], Array], state: State) -> Any:  # noqa
         values = [map_leaves(function, value) for value in state]
         # A named tuple takes its members as separate arguments.
         return type(state)(*values) if hasattr(state, "_fields") else type(state)(values)
-    raise NetworkError(
-        "a state holds tensors with one row per sample, lists, tuples and dicts; wrap anything "
-        f"else in Shared(...), got {type(state).__name__}"
-    )
+    raise _not_a_state(state)
 
 
 def named_leaves(state: State, path: Path = ()) -> Iterator[tuple[Path, Array | Shared]]:
@@ -114,7 +111,14 @@ def named_leaves(state: State, path: Path = ()) -> Iterator[tuple[Path, Array | 
         for position, value in enumerate(state):
             yield from named_leaves(value, (*path, position))
     else:
-        map_leaves(lambda leaf: leaf, state)  # raises, and says what a state may hold
+        raise _not_a_state(state)
+
+
+def _not_a_state(value: object) -> NetworkError:
+    return NetworkError(
+        "a state holds tensors with one row per sample, lists, tuples and dicts; wrap anything "
+        f"else in Shared(...), got {type(value).__name__}"
+    )
 
 
 def join(states: Sequence[State]) -> Any:  # noqa: ANN401 - the structure of the states

@@ -58,7 +58,7 @@ class BlockNetwork(nn.Module):
     # names of modules that run between the blocks and the classifier
     after: ClassVar[tuple[str, ...]] = ()
     pool: ClassVar[Pool] = Pool("map")  # how heads read the state
-    # whether heads before the last exit should normalise the features first
+    # whether heads before the last exit begin with a layer norm
     norm: ClassVar[bool] = False
     default_head: HeadMaker | None = None  # makes heads that are special to the network
 

@@ -1,6 +1,6 @@
 """EfficientNet B0 and B2 (Tan and Le 2019), and EfficientNet-Lite0 with ImageNet weights.
 
-The ImageNet weights of Lite0 come as a package. Its images are normalised as `(x - 127) / 128` on
+The ImageNet weights of Lite0 come as a package. Its images are normalized as `(x - 127) / 128` on
 0..255: mean 127/255 and deviation 128/255.
 """
 

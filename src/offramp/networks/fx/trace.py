@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from itertools import pairwise
 from typing import Any
 
 from torch import fx, nn
@@ -132,24 +131,20 @@ class TracedModule:
         ]
         return [cut, *skipping]
 
-    def cuts_after(self, names: Sequence[str]) -> list[str]:
-        """The names that a user gave, checked: each a clean cut, in the order they run."""
+    def cuts_after(self, names: Iterable[str]) -> list[str]:
+        """The names that a user gave, in the order they run; the module can be cut after each."""
         known = [name for name, _ in self.root.named_modules() if name]
+        places: dict[int, str] = {}
         for name in names:
             if name not in known:
                 raise NetworkError(no_such_module(name, known))
             self._check_cut(name)
-        for name, next_name in pairwise(names):
-            if self._place(next_name) <= self._place(name):
-                raise NetworkError(
-                    "exits must be named in the order in which the backbone runs them, but "
-                    f"`{next_name}` comes no later than `{name}`; swap them"
-                )
-        return list(names)
+            places[self._place(name)] = name
+        return [places[place] for place in sorted(places)]
 
     def cuts_found(self) -> list[str]:
         """The blocks after which the module can be cut, in the order they run."""
-        return sorted(filter(self._is_clean_cut, _block_names(self)), key=self._place)
+        return self.cuts_after(filter(self._is_clean_cut, _block_names(self)))
 
     def _place(self, name: str) -> int:
         return self.position[self.node_after(name)]
