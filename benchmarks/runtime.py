@@ -45,7 +45,7 @@ from offramp.networks.heads import LinearHead, Pool
 from offramp.onnx.modules import answer_and_score
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
-from offramp.runtime.ladder import PreparedPoint
+from offramp.runtime.prepared_points import PreparedPoint
 from offramp.runtime.runner import prepared_point
 from offramp.runtime.shrinking_batch import ShrinkingBatch
 from offramp.thresholds.rule import stops

@@ -239,7 +239,10 @@ def make_once():
 
 
 PAIRS = {
-    "conv": (offramp.Corrector(hidden=8, epochs=200), offramp.answers.GeometricEnsemble()),
+    "conv": (
+        offramp.Corrector(hidden=8, epochs=200),
+        offramp.answers.GeometricEnsemble(shrinkage=1.0),  # without, exit 0 would count nothing
+    ),
     "nested": (offramp.scorers.Entropy(), offramp.answers.MatrixScaling()),
     "chain": (offramp.scorers.LogisticCorrector(), offramp.answers.CurrentExit()),
     "cascade": (offramp.scorers.Patience(), offramp.answers.CurrentExit()),

@@ -420,11 +420,13 @@ def test_nothing_is_an_empty_answer(exported):
 @pytest.mark.parametrize("deadline", [0.5, 1.5, 99])
 def test_a_deadline_forces_what_it_forces_in_the_runner(exported, deadline):
     made = exported("conv")
-    policy = made.world.policy.at(budget=0.7)
+    policy = made.world.policy.at(budget=0.6)
     inputs = made.world.inputs(24)
     own = made.fresh(clock=Clock())
-    own.set_budget(0.7)
+    own.set_budget(0.6)
     runner = Runner(made.world.network, policy, clock=Clock())
+    free = Runner(made.world.network, policy)(inputs)
+    assert len(free.exits.unique()) == 3, "some leave before the deadline"
     expected, output = runner(inputs, deadline), own(inputs, deadline)
     unsure, _ = near(made.world, policy, inputs)
     agreement(output, expected, unsure)

@@ -1,4 +1,4 @@
-"""A budget that is held while inputs change, and the alarm that still rings."""
+"""A budget that is held while inputs change."""
 
 from types import SimpleNamespace
 
@@ -10,10 +10,7 @@ from torch import nn
 import offramp
 from offramp.errors import ConfigError, GuaranteeWarning
 from offramp.networks import EarlyExitNetwork
-from offramp.runtime.drift import MovingDriftAlarm, _largest_mean, _tilts
 from offramp.runtime.hold_budget import BudgetController
-
-RNG = np.random.default_rng(0)
 
 
 class Lookup(nn.Module):
@@ -99,10 +96,10 @@ def test_bad_windows_and_certified_points(world):
         offramp.Runner(world.network, certified, hold_budget=True)
 
 
-def ladder(lowest, highest):
+def points(lowest, highest):
     budgets = torch.linspace(lowest, highest, 1001, dtype=torch.float64)
     return SimpleNamespace(
-        points=SimpleNamespace(budgets=budgets, accuracies=budgets),
+        table=SimpleNamespace(budgets=budgets, accuracies=budgets),
         ends=(lowest, highest),
         within=lambda cost: int((budgets <= cost + 1e-9).nonzero()[-1]),
     )
@@ -111,7 +108,7 @@ def ladder(lowest, highest):
 @pytest.mark.parametrize(("cost", "message"), [(0.9, "costs more than"), (0.3, "costs less than")])
 def test_a_budget_out_of_reach_is_said(cost, message):
     """As for an export that has the exits of a few points only."""
-    controller, now = BudgetController(ladder(0.5, 0.7), 500, window=100), 500
+    controller, now = BudgetController(points(0.5, 0.7), 500, window=100), 500
     for _ in range(40):
         now = controller.add(now, 10, 10 * cost)
     held = controller.report(now)
@@ -123,7 +120,7 @@ def test_a_budget_out_of_reach_is_said(cost, message):
 @pytest.mark.parametrize("batch", [1, 32, 500])
 def test_errors_fall_without_changing_their_sign(slope, batch):
     """As fast as stated: to exp(-4 slope) within a window."""
-    controller = BudgetController(ladder(0.1, 1.0), 500, window=1000)
+    controller = BudgetController(points(0.1, 1.0), 500, window=1000)
     budgets = torch.linspace(0.1, 1, 1001, dtype=torch.float64)
     now, errors = 500, []
     for _ in range(1000 // batch):
@@ -134,54 +131,3 @@ def test_errors_fall_without_changing_their_sign(slope, batch):
     assert (np.diff(errors) < 0.003 * slope).all()
     if batch < 500:
         assert errors[-1] < 0.1 * np.exp(-4 * slope) + 0.01
-
-
-def point(index, shares, val_samples=2000):
-    counts = RNG.multinomial(val_samples, shares) / val_samples
-    return SimpleNamespace(
-        index=index,
-        is_open=(True,) * len(shares),
-        expected_shares=tuple(counts.tolist()),
-        val_samples=val_samples,
-    )
-
-
-TRUTH = [np.array(row) for row in ([0.5, 0.3, 0.2], [0.4, 0.3, 0.3], [0.3, 0.3, 0.4])]
-
-
-def stream(alarm, points, truth, samples):
-    """Whether the alarm rings while the point is moved by what has happened."""
-    now = 0
-    for _ in range(samples // 20):
-        counts = RNG.multinomial(20, truth[now])
-        alarm.add(points[now], counts)
-        now = int(np.clip(now + (counts[0] > 8) - (counts[2] > 8), 0, 2))
-        if alarm.alarm:
-            return True
-    return False
-
-
-def test_false_alarms_are_rare_while_the_point_moves():
-    alarms = 0
-    for _ in range(60):
-        points = [point(index, shares) for index, shares in enumerate(TRUTH)]
-        alarms += stream(MovingDriftAlarm(3, 3, rate=0.2), points, TRUTH, 4000)
-    assert alarms <= 60 * 0.2
-
-
-def test_drift_is_found_while_the_point_moves():
-    points = [point(index, shares) for index, shares in enumerate(TRUTH)]
-    drifted = [shares[::-1] * 0.5 + shares * 0.5 - [0.1, 0, -0.1] for shares in TRUTH]
-    assert stream(MovingDriftAlarm(3, 3, rate=0.01), points, drifted, 4000)
-
-
-def test_the_bound_holds_for_every_compatible_distribution():
-    values, shares, slack = np.exp(_tilts(4)), np.array([0.6, 0.3, 0.1, 0.0]), 0.02
-    bound = _largest_mean(values, shares, slack)
-    others = RNG.dirichlet(np.full(4, 2.0), size=20_000)
-    others = np.concatenate([0.8 * shares + 0.2 * others, 0.95 * shares + 0.05 * others])
-    seen = shares > 0
-    divergence = (shares[seen] * np.log(shares[seen] / others[:, seen])).sum(1)
-    means = others[divergence <= slack] @ values.T
-    assert len(means) > 100 and (means <= bound + 1e-9).all()
-    assert (bound < values @ shares * 1.3).all()  # and it is no more than a little above

@@ -33,7 +33,7 @@ from offramp.onnx.modules import (
 from offramp.onnx.runner import graph_of, session_of
 from offramp.policy import Policy
 from offramp.progress import Progress, showing
-from offramp.runtime.ladder import open_exits
+from offramp.runtime.prepared_points import open_exits
 from offramp.runtime.runner import network_of, val_samples
 
 OPSET = 20

@@ -15,7 +15,7 @@ from offramp.arrays import Array
 from offramp.errors import FileFormatError
 from offramp.files import read_description, restore, write_description
 from offramp.networks.inputs import Inputs
-from offramp.runtime.ladder import PreparedPoint, open_exits
+from offramp.runtime.prepared_points import PreparedPoint, open_exits
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import rounded_up
 

@@ -17,18 +17,17 @@ from offramp.extras import require
 from offramp.files import StoredFile
 from offramp.machine import physical_cores
 from offramp.networks.inputs import Inputs, TextInput, check_numbers
-from offramp.networks.state import State, leaf_at
+from offramp.networks.state import leaf_at
 from offramp.onnx.manifest import SO_FAR, GraphFile, Manifest, Segment, names
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.hold_budget import hold_window
-from offramp.runtime.ladder import Ladder, PreparedPoint
 from offramp.runtime.output import (
     ConfidenceFunction,
     ExitOutput,
-    OutputBuffer,
     RunOutput,
     as_tensor,
 )
+from offramp.runtime.prepared_points import PreparedPoint, PreparedPoints
 from offramp.runtime.shrinking_batch import ShrinkingBatch
 from offramp.runtime.stats import Operation
 
@@ -82,9 +81,9 @@ class OnnxRunner(StagedRunner):
         self.manifest = manifest
         self.threads = threads or physical_cores()
         self._folder = Path(folder)
-        ladder = Ladder(manifest.points, manifest.operating_point, manifest.missing_exits)
+        points = PreparedPoints(manifest.points, manifest.operating_point, manifest.missing_exits)
         super().__init__(
-            Operation(ladder, manifest.selected, false_alarm_rate, hold_window(hold_budget)),
+            Operation(points, manifest.selected, false_alarm_rate, hold_window(hold_budget)),
             manifest.num_classes,
             _confidence_of(self._folder, manifest),
             clock=clock,
@@ -210,25 +209,14 @@ class OnnxRunner(StagedRunner):
         assert batch.output is not None, "only open exits are asked"
         return batch.output
 
-    def _can_answer(self, batch: ShrinkingBatch) -> bool:
-        return batch.output is not None
-
-    def _force(
-        self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch, buffer: OutputBuffer
-    ) -> None:
-        """Answer at the exit that the last graph has reached: closed exits are not there."""
+    def _reached(
+        self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch
+    ) -> tuple[int, ExitOutput] | None:
+        """The exit that the last graph ends with, which may be behind the last stage by number."""
+        if batch.output is None:  # it is closed
+            return None
         ends = (segment.exit_index for segment in self.manifest.segments)
-        reached = next(end for end in ends if end >= exit_index)
-        if reached == len(point.limits) - 1:  # nothing is cut short
-            self._run_stage(point, reached, batch, buffer.write)
-        else:
-            super()._force(point, reached, batch, buffer)
-
-    def _trim(self, state: State) -> State:
-        return self.manifest.inputs.trim(state)
-
-    def _align(self, states: Sequence[State]) -> list[State]:
-        return self.manifest.inputs.align(states)
+        return next(end for end in ends if end >= exit_index), batch.output
 
 
 def _confidence_of(folder: Path, manifest: Manifest) -> ConfidenceFunction | None:

@@ -8,9 +8,8 @@ if TYPE_CHECKING:
     from offramp.runtime.cascade import Cascade
     from offramp.runtime.cascade_run import CascadeAnswer
     from offramp.runtime.hold_budget import HeldBudget
-    from offramp.runtime.members import Member
+    from offramp.runtime.members import Member, Response
     from offramp.runtime.output import RunOutput
-    from offramp.runtime.responses import Response
     from offramp.runtime.runner import Runner, near_threshold
     from offramp.runtime.stats import RunStats
 

@@ -29,8 +29,7 @@ from offramp.ledger.answers import Normalise
 from offramp.policy import Policy
 from offramp.runtime.cascade_run import CascadeAnswer, CascadeRun, count
 from offramp.runtime.member_failures import CallSettings, carried, check_recorded
-from offramp.runtime.members import Member, picked
-from offramp.runtime.responses import Response
+from offramp.runtime.members import Member, Response, picked
 
 Result = TypeVar("Result")
 

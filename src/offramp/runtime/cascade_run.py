@@ -12,8 +12,7 @@ from offramp.ledger import History
 from offramp.ledger.answers import log_odds_of, same_form
 from offramp.policy import Policy
 from offramp.runtime.member_failures import Calls, CallSettings
-from offramp.runtime.members import Member
-from offramp.runtime.responses import Response
+from offramp.runtime.members import Member, Response
 from offramp.runtime.runner import heads_to_run
 from offramp.thresholds.rule import SURE, rounded_up, stops
 

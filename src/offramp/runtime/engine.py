@@ -13,8 +13,8 @@ from offramp.arrays import Array, namespace, positions
 from offramp.errors import MemoryLimitError
 from offramp.networks.inputs import Inputs
 from offramp.networks.state import State, batch_size, join_key, take
-from offramp.runtime.ladder import PreparedPoint
 from offramp.runtime.output import ConfidenceFunction, ExitOutput, OutputBuffer, RunOutput
+from offramp.runtime.prepared_points import PreparedPoint
 from offramp.runtime.shrinking_batch import (
     HistoryBuffer,
     ShrinkingBatch,
@@ -89,8 +89,10 @@ class StagedRunner(ABC):
                 if batch is None:
                     break
                 late = until is not None and exit_index and self._clock() >= until
-                if late and self._can_answer(batch):
-                    self._force(point, exit_index - 1, batch, buffer)
+                reached = self._reached(point, exit_index - 1, batch) if late else None
+                if reached is not None:
+                    end, output = reached
+                    buffer.write(batch.rows, end, output, forced=end < len(point.limits) - 1)
                     break
                 batch = self._run_stage(point, exit_index, batch, buffer.write)
         return buffer
@@ -106,7 +108,7 @@ class StagedRunner(ABC):
         if not samples:
             return None
         history = HistoryBuffer.empty(point, samples, self.num_classes, self.library)
-        return ShrinkingBatch(rows, self._trim(state), history)
+        return ShrinkingBatch(rows, self.inputs.trim(state), history)
 
     def _run_stage(
         self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch, write: Write
@@ -139,14 +141,7 @@ class StagedRunner(ABC):
         leaving = positions(stop)
         write(batch.rows[leaving], exit_index, output.take(leaving))
         staying = batch.take(positions(~stop))
-        return staying.with_state(self._trim(staying.state))
-
-    def _force(
-        self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch, buffer: OutputBuffer
-    ) -> None:
-        """Answer all remaining samples at the exit they have reached."""
-        output = self._exit(exit_index, batch, score=point.is_open[exit_index])
-        buffer.write(batch.rows, exit_index, output, forced=True)
+        return staying.with_state(self.inputs.trim(staying.state))
 
     def _buffer(self, samples: int) -> OutputBuffer:
         return OutputBuffer(samples, self.num_classes, self.library)
@@ -223,15 +218,11 @@ class StagedRunner(ABC):
         """What runs: the number of `exits`, and fingerprints of the `network` and the `policy`."""
 
     def _index_for(self, budget: float) -> int:
-        return self.operation.ladder.for_budget(budget)
+        return self.operation.points.for_budget(budget)
 
     @abstractmethod
     def _begin(self, x: Any) -> State:  # noqa: ANN401
         """Check a batch, and turn it into the state that the first stage takes."""
-
-    def _can_answer(self, batch: ShrinkingBatch) -> bool:
-        """Whether a batch can be answered where it is, when a deadline has passed."""
-        return True
 
     @abstractmethod
     def _advance(
@@ -244,12 +235,13 @@ class StagedRunner(ABC):
         """What the exit after a stage returns, with stop scores if they are wanted."""
 
     @abstractmethod
-    def _trim(self, state: State) -> State:
-        """Cut what no remaining sample needs, such as columns that are padding for all."""
+    def _reached(
+        self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch
+    ) -> tuple[int, ExitOutput] | None:
+        """The exit that a batch has reached when its deadline has passed, and what it returns.
 
-    @abstractmethod
-    def _align(self, states: Sequence[State]) -> list[State]:
-        """Bring states of different batches to one shape where that changes no answer."""
+        None if the batch cannot be answered before the next stage has run.
+        """
 
 
 class _Stream:
@@ -325,7 +317,7 @@ class _Stream:
         if len(batches) < 2:
             return list(batches)
         groups: dict[str, list[tuple[ShrinkingBatch, State]]] = {}
-        states = self._runner._align([batch.state for batch in batches])
+        states = self._runner.inputs.align([batch.state for batch in batches])
         for batch, state in zip(batches, states, strict=True):
             groups.setdefault(repr(join_key(state)), []).append((batch, state))
         with self._runner._mode():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from offramp import check
-from offramp.runtime.ladder import Ladder
+from offramp.runtime.prepared_points import PreparedPoints
 
 WINDOW = 2000  # samples
 SPEED = 4.0  # times a window: what is left of an error after one window is exp(-4) of it
@@ -61,9 +61,9 @@ class BudgetController:
     twice as fast as the level.
     """
 
-    def __init__(self, ladder: Ladder, selected: int, window: int = WINDOW) -> None:
-        self._ladder, self.selected, self.window = ladder, selected, window
-        self.budget = self._level = float(ladder.points.budgets[selected])
+    def __init__(self, points: PreparedPoints, selected: int, window: int = WINDOW) -> None:
+        self._points, self.selected, self.window = points, selected, window
+        self.budget = self._level = float(points.table.budgets[selected])
         self._recent: deque[tuple[int, float]] = deque()  # samples and their total cost
         self._samples = 0  # in all of these
         self.moves = 0
@@ -76,24 +76,24 @@ class BudgetController:
             self._samples -= self._recent.popleft()[0]
         step = min(SPEED * samples / self.window, LARGEST_STEP)
         level = self._level + step * (self.budget - cost / samples)
-        lowest, highest = self._ladder.ends
+        lowest, highest = self._points.ends
         self._level = min(max(level, lowest), highest)
-        chosen = self._ladder.within(self._level)
+        chosen = self._points.within(self._level)
         self.moves += chosen != now
         return chosen
 
     def report(self, now: int) -> HeldBudget:
         """What it does at present."""
-        points = self._ladder.points
+        table = self._points.table
         recent = sum(cost for _, cost in self._recent)
-        lost = points.accuracies[self.selected] - points.accuracies[now]
+        lost = table.accuracies[self.selected] - table.accuracies[now]
         return HeldBudget(
             budget=self.budget,
             window=self.window,
             recent_cost=recent / self._samples if self._samples else np.nan,
-            point_cost=float(points.budgets[now]),
+            point_cost=float(table.budgets[now]),
             moves=self.moves,
-            at_limit=self._level in self._ladder.ends,
+            at_limit=self._level in self._points.ends,
             expected_loss=float(lost),
         )
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from offramp import check
 from offramp.errors import LedgerError, NetworkError
 from offramp.ledger.answers import Normalise
-from offramp.runtime.members import ModelRun
-from offramp.runtime.responses import Response
+from offramp.runtime.members import ModelRun, Response
 
 logger = logging.getLogger("offramp")
 Known = TypeVar("Known")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from offramp.arrays import Array, all_finite, namespace, positions
-from offramp.runtime.ladder import PreparedPoint
+from offramp.runtime.prepared_points import PreparedPoint
 from offramp.thresholds.rule import SURE
 
 # Answers `[n, K]`, exits `[n]` and scores `[n]` -> `[n]`, the probability that each is right.

@@ -20,8 +20,8 @@ from offramp.price import needed_heads
 from offramp.runtime.compiled import compiled
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.hold_budget import hold_window
-from offramp.runtime.ladder import Ladder, PreparedPoint
 from offramp.runtime.output import ExitOutput
+from offramp.runtime.prepared_points import PreparedPoint, PreparedPoints
 from offramp.runtime.shrinking_batch import HistoryBuffer, ShrinkingBatch
 from offramp.runtime.stats import Operation
 from offramp.scorers import History
@@ -100,7 +100,7 @@ class Runner(StagedRunner):
         self._reads_logits[0] = False  # there is nothing before it
         confidence = None if policy.confidence is None else policy.confidence.probability
         operation = Operation(
-            ladder_of(policy, self._reads_logits),
+            prepared_points(policy, self._reads_logits),
             selected(policy),
             false_alarm_rate,
             hold_window(hold_budget),
@@ -217,11 +217,10 @@ class Runner(StagedRunner):
         scores = self._scorers[exit_index](seen).float() if score else None
         return ExitOutput(seen.answer, scores)
 
-    def _trim(self, state: State) -> State:
-        return self.network.trim(state)
-
-    def _align(self, states: Sequence[State]) -> list[State]:
-        return self.network.align(states)
+    def _reached(
+        self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch
+    ) -> tuple[int, ExitOutput]:
+        return exit_index, self._exit(exit_index, batch, score=point.is_open[exit_index])
 
 
 @contextmanager
@@ -254,9 +253,11 @@ def selected(policy: Policy) -> int:
     return policy.selected
 
 
-def ladder_of(policy: Policy, reads_logits: Sequence[bool] = ()) -> Ladder:
+def prepared_points(policy: Policy, reads_logits: Sequence[bool] = ()) -> PreparedPoints:
     """The operating points of a policy, given which heads `[M]` read the logits before them."""
-    return Ladder(policy.points, lambda i: prepared_point(_moved(policy, i), reads_logits))
+    return PreparedPoints(
+        policy.points, lambda index: prepared_point(_moved(policy, index), reads_logits)
+    )
 
 
 def _moved(policy: Policy, index: int) -> Policy:

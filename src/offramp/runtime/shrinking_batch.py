@@ -7,8 +7,8 @@ from typing import Any
 
 from offramp.arrays import Array, all_finite, is_floating, namespace, positions
 from offramp.networks.state import State, join, take, tensors
-from offramp.runtime.ladder import PreparedPoint
 from offramp.runtime.output import ExitOutput
+from offramp.runtime.prepared_points import PreparedPoint
 
 
 @dataclass(eq=False, slots=True)
@@ -62,7 +62,7 @@ class ShrinkingBatch:
 
     def with_state(self, state: State) -> "ShrinkingBatch":
         """The same samples with another state."""
-        return ShrinkingBatch(self.rows, state, self.history)
+        return ShrinkingBatch(self.rows, state, self.history, self.output)
 
 
 def join_batches(batches: Sequence[ShrinkingBatch], states: Sequence[State]) -> ShrinkingBatch:

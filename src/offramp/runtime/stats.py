@@ -7,9 +7,9 @@ from threading import Lock
 import numpy as np
 
 from offramp import check
-from offramp.runtime.drift import STEP, DriftAlarm, Floats, MovingDriftAlarm
+from offramp.runtime.drift import DriftAlarm, Floats
 from offramp.runtime.hold_budget import BudgetController, HeldBudget
-from offramp.runtime.ladder import Ladder, PreparedPoint
+from offramp.runtime.prepared_points import PreparedPoint, PreparedPoints
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +25,8 @@ class RunStats:
         exit_shares: `[M]`, share of the answered samples that left at each exit.
         expected_cost: `mean_cost` on val; with a held budget at the points that were used.
         expected_shares: `[M]`, `exit_shares` on val, likewise.
-        drift: Whether the exits differ from those of val: see `DriftAlarm`. Stays on.
-        log_evidence: Natural logarithm of the evidence for drift, at this budget.
+        drift: Whether the exits have differed from the exits of val: see `DriftAlarm`. Stays on.
+        log_evidence: Natural logarithm of the evidence for drift since the runner was made.
         false_alarm_rate: Largest probability that `drift` is ever raised without cause.
         held: What the runner does to hold its budget; None if it was not asked to.
     """
@@ -56,61 +56,48 @@ class RunStats:
 class Operation:
     """The operating point that a runner works at, and what it has done there.
 
-    Several threads may share it. `rate` bounds the probability of a false alarm, over all
-    operating points together. With a `window`, the budget is held.
+    Several threads may share it.
+
+    Args:
+        points: The operating points that can be worked at.
+        selected: The number of the first one.
+        false_alarm_rate: Largest probability of a false drift alarm, over the whole stream.
+        hold_window: Number of samples within which the budget is held; None if it is not.
     """
 
     def __init__(
-        self, ladder: Ladder, selected: int, rate: float = 0.01, window: int | None = None
+        self,
+        points: PreparedPoints,
+        selected: int,
+        false_alarm_rate: float = 0.01,
+        hold_window: int | None = None,
     ) -> None:
-        check.within("false_alarm_rate", rate, 0, 1, ends="()")
-        self.ladder, self._rate, self._window = ladder, rate, window
+        check.within("false_alarm_rate", false_alarm_rate, 0, 1, ends="()")
+        self.points, self._hold_window = points, hold_window
         self._lock = Lock()
-        self._budgets_set = 0
-        self._drifted = False
-        self._moving = MovingDriftAlarm(
-            ladder.points.thresholds.shape[1], len(ladder.reachable), rate
-        )
+        self._alarm = DriftAlarm(points.table.thresholds.shape[1], false_alarm_rate)
         self._begin(selected)
 
     @property
     def holds_budget(self) -> bool:
         """Whether the point is moved so that the mean cost stays at the budget."""
-        return self._window is not None
+        return self._hold_window is not None
 
     def start(self, selected: int) -> None:
         """Start again at another operating point; an alarm stays on."""
         with self._lock:
-            self._drifted = self._is_drifting()
             self._begin(selected)
 
     def _begin(self, selected: int) -> None:
-        self.point = point = self.ladder[selected]
+        self.point = self.points[selected]
         self._controller = (
-            None if self._window is None else BudgetController(self.ladder, selected, self._window)
+            None
+            if self._hold_window is None
+            else BudgetController(self.points, selected, self._hold_window)
         )
-        self._budgets_set += 1
-        # The k-th budget may spend rate / (k (k + 1)) on false alarms, which adds up to the rate
-        # however often the budget is changed.
-        rate = self._rate / (self._budgets_set * (self._budgets_set + 1))
-        # A single val sample says nothing about the shares, so no alarm is ever raised.
-        shares = np.array(point.expected_shares)
-        self._alarm = DriftAlarm(shares, point.val_samples, rate, point.is_open)
-        self._exits = [0] * len(point.costs)
-        self._expected = np.zeros(len(point.costs))  # in samples
-        self._expected_cost = self._spent = 0.0
-        self._unseen: list[int] = []  # exits that the alarm has not seen yet
+        self._exits: dict[int, list[int]] = {}  # by the number of a point: samples at each exit
         self._failed = self._forced = 0
-
-    def _is_drifting(self) -> bool:
-        if self._controller is not None:
-            return self._drifted or self._moving.alarm
-        self._show_alarm()
-        return self._drifted or self._alarm.check()
-
-    def _show_alarm(self) -> None:
-        self._alarm.add(np.bincount(self._unseen, minlength=len(self._exits)))
-        self._unseen.clear()
+        self._alarm.add(self.point, ())  # which prepares it: the first sample does not wait
 
     def add(
         self, point: PreparedPoint, exits: Sequence[int], failed: int = 0, forced: int = 0
@@ -124,62 +111,39 @@ class Operation:
             if point is not self.point and self._controller is None:
                 return  # the budget was changed while this batch ran
             # Plain numbers: for a single sample, any operation on arrays takes longer than this.
+            counts = self._exits.setdefault(point.index, [0] * len(point.costs))
             for exit_index in exits:
-                self._exits[exit_index] += 1
+                counts[exit_index] += 1
             self._failed += failed
             self._forced += forced
+            if forced or not exits:
+                return
+            self._alarm.add(point, exits)
             if self._controller is not None:
-                self._add_held(self._controller, point, exits, forced)
-            elif not forced:
-                self._unseen += exits
-                if len(self._unseen) >= STEP:
-                    self._show_alarm()
-
-    def _add_held(
-        self,
-        controller: BudgetController,
-        point: PreparedPoint,
-        exits: Sequence[int],
-        forced: int,
-    ) -> None:
-        self._expected += len(exits) * np.array(point.expected_shares)
-        self._expected_cost += len(exits) * point.expected_cost
-        # Seconds of an exit depend on the operating point, so they are added up at each.
-        cost = sum(point.costs[exit_index] for exit_index in exits)
-        self._spent += cost
-        if forced or not exits:
-            return
-        self._moving.add(point, np.bincount(exits, minlength=len(self._exits)))
-        self.point = self.ladder[controller.add(self.point.index, len(exits), cost)]
-
-    def _mean_cost(self, samples: int, shares: Floats) -> float:
-        if not samples:
-            return float("nan")
-        is_held = self._controller is not None
-        return self._spent / samples if is_held else float(shares @ np.array(self.point.costs))
+                cost = sum(point.costs[exit_index] for exit_index in exits)
+                chosen = self._controller.add(self.point.index, len(exits), cost)
+                self.point = self.points[chosen]
 
     def snapshot(self) -> RunStats:
         """Everything so far."""
         with self._lock:
-            drift, samples, controller = self._is_drifting(), sum(self._exits), self._controller
-            shares = np.array(self._exits) / max(samples, 1)
-            held = controller is not None and samples > 0
+            controller = self._controller
+            used = [self.points[index] for index in self._exits] or [self.point]
+            counts = np.array([*self._exits.values()] or [[0] * len(self.point.costs)])
+            samples = int(counts.sum())
+            spent = float((counts * [point.costs for point in used]).sum())
+            # Before the first sample, what is expected of the present point.
+            weights = counts.sum(axis=1) / samples if samples else [1.0] * len(used)
             return RunStats(
                 samples=samples,
                 failed=self._failed,
                 forced=self._forced,
-                mean_cost=self._mean_cost(samples, shares),
-                exit_shares=shares,
-                expected_cost=(
-                    self._expected_cost / samples if held else self.point.expected_cost
-                ),
-                expected_shares=(
-                    self._expected / samples if held else np.array(self.point.expected_shares)
-                ),
-                drift=drift,
-                log_evidence=(
-                    self._alarm.log_evidence if controller is None else self._moving.log_evidence
-                ),
-                false_alarm_rate=self._rate,
+                mean_cost=spent / samples if samples else float("nan"),
+                exit_shares=counts.sum(axis=0) / max(samples, 1),
+                expected_cost=float(np.dot(weights, [point.expected_cost for point in used])),
+                expected_shares=np.dot(weights, [point.expected_shares for point in used]),
+                drift=self._alarm.alarm,
+                log_evidence=self._alarm.log_evidence,
+                false_alarm_rate=self._alarm.rate,
                 held=None if controller is None else controller.report(self.point.index),
             )

@@ -60,12 +60,11 @@ class Responder(ABC):
     def budget(self) -> float:
         """Mean cost on val of the operating point that was chosen."""
         held = self.operation.snapshot().held
-        points = self.operation.ladder.points
-        return float(points.budgets[self.operation.point.index]) if held is None else held.budget
+        return self.operation.point.expected_cost if held is None else held.budget
 
     def set_budget(self, budget: float) -> None:
         """Move to the operating point of another budget; `BudgetError` if there is none."""
-        self.operation.start(self.operation.ladder.for_budget(budget))
+        self.operation.start(self.operation.points.for_budget(budget))
 
 
 class RunnerResponder(Responder):
@@ -114,7 +113,7 @@ class CascadeResponder(Responder):
         self, cascade: "Cascade", policy: "Policy | None", read_item: ReadItem | None
     ) -> None:
         from offramp.runtime.cascade import Cascade  # needs torch, as does the next
-        from offramp.runtime.runner import ladder_of, selected
+        from offramp.runtime.runner import prepared_points, selected
 
         if not isinstance(cascade, Cascade):
             raise ConfigError(
@@ -126,7 +125,7 @@ class CascadeResponder(Responder):
         cascade.check_policy(policy)
         self._cascade, self._policy = cascade, policy
         self.parser = ItemParser(read_item or (lambda item: item))
-        self.operation = Operation(ladder_of(policy), selected(policy))
+        self.operation = Operation(prepared_points(policy), selected(policy))
         self.loaded = {
             "exits": len(policy.exits),
             "members": [cascade.stage_names[stage] for stage in policy.exits],

@@ -38,30 +38,33 @@ class PreparedPoint:
         return open_exits(self.limits)
 
 
-class Ladder:
-    """The operating points that a runner can work at, each made when it is first needed.
+class PreparedPoints:
+    """The operating points that a runner can work at, each prepared when it is first needed.
 
-    `missing` names the exits that a point needs and the runner does not have; it then stays out of
-    reach.
+    Args:
+        table: The points of the policy.
+        prepare: Makes the point with a number.
+        missing: Names the exits that a point needs and the runner does not have; the point then
+            stays out of reach.
     """
 
     def __init__(
         self,
-        points: OperatingPoints,
-        make: Callable[[int], PreparedPoint],
+        table: OperatingPoints,
+        prepare: Callable[[int], PreparedPoint],
         missing: Callable[[int], Sequence[str]] = lambda index: (),
     ) -> None:
-        self.points, self._missing = points, missing
-        self.reachable = [index for index in range(len(points)) if not missing(index)]
-        self._make, self._made = make, dict[int, PreparedPoint]()
-        costs, accuracies = points.budgets.tolist(), points.accuracies.tolist()
-        self._order = sorted(self.reachable, key=lambda i: (costs[i], accuracies[i]))
+        self.table, self._missing, self._prepare = table, missing, prepare
+        self._prepared: dict[int, PreparedPoint] = {}
+        costs, accuracies = table.budgets.tolist(), table.accuracies.tolist()
+        reachable = (index for index in range(len(table)) if not missing(index))
+        self._order = sorted(reachable, key=lambda i: (costs[i], accuracies[i]))
         self._costs = [costs[index] for index in self._order]
 
     def __getitem__(self, index: int) -> PreparedPoint:
-        if index not in self._made:
-            self._made[index] = self._make(index)
-        return self._made[index]
+        if index not in self._prepared:
+            self._prepared[index] = self._prepare(index)
+        return self._prepared[index]
 
     def for_budget(self, budget: float) -> int:
         """The number of the point for a budget.
@@ -69,7 +72,7 @@ class Ladder:
         Raises:
             BudgetError: No point is that cheap, or the point for it cannot be reached.
         """
-        index = self.points.for_budget(budget)
+        index = self.table.for_budget(budget)
         if missing := self._missing(index):
             raise BudgetError(
                 f"the budget {budget} needs exits that are not in this export "
