@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -18,12 +19,12 @@ from offramp.serving import AppConfig, Model, Reading
 
 from ..deployment import bad_requests
 from .asgi import GONE, NOTHING_MORE, Client
+from .conftest import SIZE, policy_of
 
 pytest.importorskip("starlette")
 pytest.importorskip("prometheus_client")
 Image = pytest.importorskip("PIL.Image")
 
-SIZE = 8
 MAX_BYTES = 20_000
 TOKEN = "only-for-tests"
 NAMES = ("ant", "bee", "cat", "dog")
@@ -33,16 +34,11 @@ LIMITS = AppConfig(max_bytes=MAX_BYTES, max_pixels=5000, body_timeout=0.3)
 class Served(Client):
     """The application of a network in a folder, and the same runner beside it."""
 
-    def __init__(self, folder, patch):
-        torch.manual_seed(0)
-        network = offramp.build("convnet", num_classes=4, image_size=SIZE, at=2).eval()
-        for weight in network.heads.parameters():
-            weight.data.mul_(20)  # so that scores lie apart
-        policy = policy_of(network).at(budget=0.75)
-        network.save(folder / "network")
-        policy.save(folder / "policy")
+    def __init__(self, small, folder, patch):
+        for name in ("network", "policy"):
+            shutil.copytree(small.folder / name, folder / name)
         (folder / "names.txt").write_text("\n".join(NAMES))
-        self.folder, self.runner = folder, offramp.Runner(network, policy)
+        self.folder, self.runner = folder, small.runner
         with pytest.warns(offramp.errors.OriginWarning, match="normalised as ImageNet's"):
             self.model = Model.of_run(
                 folder / "network", folder / "policy", class_names=folder / "names.txt"
@@ -55,16 +51,10 @@ class Served(Client):
         return found.status, found.json()
 
 
-def policy_of(network, scorer=None):
-    data = TensorDataset(torch.randn(150, 3, SIZE, SIZE), torch.arange(150) % 4)
-    held_out, val, _ = offramp.record(network, data, split="all", progress=False).partition()
-    return offramp.Policy(scorer or offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
-
-
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def served(small, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        yield Served(tmp_path_factory.mktemp("served"), patch)
+        yield Served(small, tmp_path_factory.mktemp("served"), patch)
 
 
 def png(seed, kind="PNG"):

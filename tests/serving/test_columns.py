@@ -3,31 +3,27 @@
 import io
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import offramp
-from offramp.data.decoding import Normalization
 from offramp.data.source import Source
 from offramp.errors import ConfigError, DataError, FileFormatError, NetworkError, OriginWarning
 from offramp.networks.inputs import AnyInput, ImageInput, TensorInput, TextInput
+from offramp.registry import CATALOG
 from offramp.serving import Model, PolicyPredictor
 from offramp.serving.columns import ColumnReader
 from offramp.serving.images import ImageReader, Reading
 
-SIZE = 8
-NORMALIZATION = Normalization((0.5, 0.4, 0.3), (0.2, 0.2, 0.1))
-IMAGES = ColumnReader(ImageInput(SIZE, SIZE), ImageReader(SIZE, 1.0, NORMALIZATION))
+from .conftest import NORMALIZATION, READING, SIZE, pixels
+
+IMAGES = ColumnReader(ImageInput(SIZE, SIZE), READING.image_reader)
 GREY = ColumnReader(ImageInput(SIZE, SIZE, channels=1))
 ROWS = ColumnReader(TensorInput((6,)))
 TEXTS = ColumnReader(TextInput(max_length=5, vocabulary=10))
-
-
-def pixels(samples=4, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(256, (samples, 3, SIZE, SIZE), dtype=torch.uint8, generator=generator)
 
 
 def objects(*values):
@@ -128,28 +124,12 @@ def test_a_network_that_does_not_know_its_inputs_is_refused():
         ColumnReader(AnyInput())
 
 
-@pytest.fixture(scope="module")
-def places(tmp_path_factory):
-    """A network, its policy, and the same as a run that knows its data."""
-    root = tmp_path_factory.mktemp("places")
-    torch.manual_seed(0)
-    network = offramp.build("convnet", num_classes=4, image_size=SIZE, at=2).eval()
-    for weight in network.heads.parameters():
-        weight.data.mul_(20)
-    data = torch.utils.data.TensorDataset(NORMALIZATION(pixels(150)), torch.arange(150) % 4)
-    held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
-    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
-    policy = policy.tune(val, "geometric").at(budget=0.75)
-    folders = network.save(root / "network"), policy.save(root / "policy")
-    return Model(*folders, reading=Reading(IMAGES.images))
-
-
-def test_a_predictor_adds_what_the_runner_says_and_keeps_the_rest(places):
+def test_a_predictor_adds_what_the_runner_says_and_keeps_the_rest(small):
     images = pixels(30, seed=1)
     broken = NORMALIZATION(images)
     broken[3] = torch.nan
-    expected = places.runner()(broken)
-    found = PolicyPredictor(places)({"id": np.arange(30), "image": broken.numpy()})
+    expected = small.runner(broken)
+    found = PolicyPredictor(small.model)({"id": np.arange(30), "image": broken.numpy()})
     assert list(found)[:2] == ["id", "image"] and found["id"].tolist() == list(range(30))
     assert found["prediction"].tolist() == expected.predictions.tolist()
     assert found["exit"].tolist() == expected.exits.tolist()
@@ -160,48 +140,48 @@ def test_a_predictor_adds_what_the_runner_says_and_keeps_the_rest(places):
     assert found["failed"].nonzero()[0].tolist() == [3] and found["prediction"][3] == -1
 
 
-def test_an_export_answers_columns_as_its_runner_does(exported):
-    made = exported("conv")
-    inputs = made.world.inputs(9)
-    expected = made.fresh()(inputs)
-    found = PolicyPredictor(Model(made.folder))({"image": inputs.numpy()})
+def test_an_export_answers_columns_as_its_runner_does(small):
+    inputs = NORMALIZATION(pixels(9))
+    expected = offramp.OnnxRunner(small.export, threads=1)(inputs)
+    found = PolicyPredictor(Model(small.export))({"image": inputs.numpy()})
     assert found["exit"].tolist() == expected.exits.tolist()
     assert found["prediction"].tolist() == expected.predictions.tolist()
+    assert np.array_equal(found["confidence"], expected.confidence.numpy())
 
 
-def test_inputs_can_be_left_out(places):
-    predict = PolicyPredictor(places, keep_inputs=False)
+def test_inputs_can_be_left_out(small):
+    predict = PolicyPredictor(small.model, keep_inputs=False)
     found = predict({"id": np.arange(2), "image": pixels(2).numpy()})
     assert "image" not in found and found["id"].tolist() == [0, 1]
 
 
-def test_columns_are_never_overwritten(places):
+def test_columns_are_never_overwritten(small):
     batch = {"image": pixels(2).numpy(), "cost": np.ones(2), "exit": np.ones(2)}
     with pytest.raises(DataError, match=r"already have columns named cost, exit: rename them"):
-        PolicyPredictor(places)(batch)
+        PolicyPredictor(small.model)(batch)
 
 
-def test_images_of_another_size_are_refused_by_the_network(places):
+def test_images_of_another_size_are_refused_by_the_network(small):
     with pytest.raises(NetworkError, match="resize the images to 8x8"):
-        PolicyPredictor(places)({"image": np.zeros((1, 3, 9, 9), np.uint8)})
+        PolicyPredictor(small.model)({"image": np.zeros((1, 3, 9, 9), np.uint8)})
 
 
-def test_a_folder_that_a_machine_lacks_is_named(places):
+def test_a_folder_that_a_machine_lacks_is_named(small):
     with pytest.raises(FileFormatError, match=r"no folder nowhere on .*at the same place"):
-        PolicyPredictor(replace(places, policy=Path("nowhere")))
+        PolicyPredictor(replace(small.model, policy=Path("nowhere")))
 
 
-def test_a_run_knows_how_its_images_are_read(tmp_path):
+def test_a_run_knows_how_its_images_are_read(tmp_path, monkeypatch):
     inputs = ImageInput(20, 20)
     assert Reading.of_run(inputs, tmp_path) == Reading()
     with pytest.warns(OriginWarning, match="normalised as ImageNet's; name the data set"):
-        assert Reading().reader_for(inputs, tmp_path).normalization == Normalization()
-    Source("cluttered-digits").save(tmp_path)
-    reading, digits = (
-        Reading.of_run(inputs, tmp_path),
-        offramp.data.load("cluttered-digits")["test"],
-    )
-    assert reading.reader_for(inputs, tmp_path).normalization == digits.normalization
-    assert reading.class_names == tuple(digits.class_names)
+        assert Reading().reader_for(inputs, tmp_path) == ImageReader(20)
+    Source("imagenet-1k").save(tmp_path)
+    test = SimpleNamespace(normalization=NORMALIZATION, class_names=["a", "b"])
+    monkeypatch.setattr(Source, "load", lambda source: {"test": test})
+    reading = Reading.of_run(inputs, tmp_path)
+    centre = CATALOG["imagenet-1k"].centre
+    assert reading == Reading(ImageReader(20, centre, NORMALIZATION), ("a", "b"))
+    assert reading.reader_for(inputs, tmp_path) is reading.image_reader
     with pytest.raises(NetworkError, match="takes square RGB images, and this one takes"):
         reading.reader_for(GREY.inputs, tmp_path)

@@ -19,7 +19,6 @@ import torch
 from torch.utils.data import TensorDataset
 
 import offramp
-from offramp.data.source import Source
 from offramp.errors import ConfigError, DataError, FileFormatError, MissingExtraError
 from offramp.replay import replay
 from offramp.runtime import near_threshold
@@ -27,60 +26,28 @@ from offramp.serving import AppConfig, Model, PolicyPredictor, predict_dataset
 from offramp.serving.ray import app, deployment, for_workers, parsed
 
 from ..deployment import bad_requests
+from .conftest import NORMALIZATION, READING, pixels
 
 pytest.importorskip("ray")
 
-SIZE, BATCH = 20, 8
+BATCH = 8
 MAX_BYTES = 40_000
-DIGITS = offramp.data.load("cluttered-digits")["test"]
 PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
 
 
-class Place:
-    """A run that knows its data, its policy, and the same runner in this process."""
-
-    def __init__(self, folder):
-        torch.manual_seed(0)
-        network = offramp.build("convnet", num_classes=10, image_size=SIZE, at=2).eval()
-        for weight in network.heads.parameters():
-            weight.data.mul_(20)  # so that scores lie apart
-        images, labels = DIGITS.batch(torch.arange(150))
-        ledger = offramp.record(network, TensorDataset(images, labels), "all", progress=False)
-        held_out, val, _ = ledger.partition()
-        policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
-        policy = policy.tune(val, "geometric").at(budget=0.75)
-        self.run, self.policy = folder / "run", policy.save(folder / "policy")
-        self.network = network.save(self.run / "network")
-        Source("cluttered-digits").save(self.run)
-        self.runner = offramp.Runner(network, policy)
-
-    def pixels(self, samples):
-        """Uint8 `[n, 3, S, S]`, and what they look like to the network."""
-        rows = torch.arange(200, 200 + samples)
-        return DIGITS.pixels[rows].numpy(), DIGITS.batch(rows)[0]
-
-    def undecided(self, images):
-        """Samples that another batch may send to another exit."""
-        data = TensorDataset(images, torch.zeros(len(images), dtype=torch.long))
-        ledger = offramp.record(self.runner.network, data, "test", progress=False)
-        policy = self.runner.policy
-        scores = replay(policy.answer, policy.scorer, ledger).scores
-        return near_threshold(scores, policy.thresholds)
+@pytest.fixture(scope="module")
+def runner(small):
+    """What the workers run, here: they start faster without torch."""
+    return offramp.OnnxRunner(small.export, threads=1)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return Place(tmp_path_factory.mktemp("cluster"))
-
-
-@pytest.fixture(scope="module")
-def dataset(cluster, place):
+def dataset(cluster):
     """Twelve blocks of one batch each, with ids, in order."""
     import ray.data
 
     ray.data.DataContext.get_current().execution_options.preserve_order = True
-    pixels, _ = place.pixels(12 * BATCH)
-    rows = [{"id": row, "image": image} for row, image in enumerate(pixels)]
+    rows = [{"id": row, "image": image} for row, image in enumerate(pixels(12 * BATCH).numpy())]
     return ray.data.from_items(rows, override_num_blocks=12)
 
 
@@ -88,7 +55,7 @@ class TestBatches:
     pytestmark = pytest.mark.cluster
 
     def test_two_workers_decide_as_one_runner_and_keep_order_and_columns(
-        self, dataset, place, tmp_path
+        self, dataset, small, runner, tmp_path
     ):
         class Marked(PolicyPredictor):
             """Says which worker answered, and waits for the other one to have loaded."""
@@ -106,11 +73,7 @@ class TestBatches:
 
         found = dataset.map_batches(
             Marked,
-            fn_constructor_args=(
-                Model.of_run(place.run, place.policy),
-                None,
-                False,
-            ),
+            fn_constructor_args=(Model.of_run(small.export), None, False),
             concurrency=2,
             num_cpus=0.5,
             batch_size=BATCH,
@@ -121,8 +84,8 @@ class TestBatches:
         ]
         assert found["id"].tolist() == list(range(12 * BATCH))
         assert found["worker"].nunique() == 2
-        _, inputs = place.pixels(12 * BATCH)
-        expected = [place.runner(batch) for batch in inputs.split(BATCH)]
+        inputs = NORMALIZATION(pixels(12 * BATCH))
+        expected = [runner(batch) for batch in inputs.split(BATCH)]
         for name, part in (
             ("prediction", "predictions"),
             ("exit", "exits"),
@@ -134,10 +97,10 @@ class TestBatches:
             assert np.array_equal(found[name].to_numpy(), wanted.numpy()), name
         assert found["exit"].nunique() == 2 and not found["failed"].any()
 
-    def test_mistakes_show_before_the_cluster_works(self, dataset, place):
+    def test_mistakes_show_before_the_cluster_works(self, dataset, small):
         with pytest.raises(FileFormatError, match="there is no folder"):
-            predict_dataset(dataset, Model.of_run(place.run, place.run / "none"))
-        model = Model.of_run(place.run, place.policy)
+            predict_dataset(dataset, Model(small.folder / "network", small.folder / "none"))
+        model = Model.of_run(small.export)
         with pytest.raises(DataError, match="no column 'photo' to predict from, only id, image"):
             predict_dataset(dataset, model, column="photo")
         with pytest.raises(DataError, match="already have columns named cost"):
@@ -149,14 +112,13 @@ class TestBatches:
 class Served:
     """Two replicas behind HTTP on a free port."""
 
-    def __init__(self, place):
+    def __init__(self, model):
         from ray import serve
 
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         serve.start(http_options={"host": "127.0.0.1", "port": self.port})
-        model = Model.of_run(place.run, place.policy)
         config = AppConfig(max_bytes=MAX_BYTES, max_pixels=5000, body_timeout=1.0)
         options = {"num_replicas": 2, "ray_actor_options": {"num_cpus": 0.5}}
         made = deployment(model, config).options(**options)
@@ -175,23 +137,31 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(cluster, place):
+def served(cluster, small):
     from ray import serve
 
     try:
-        yield Served(place)
+        yield Served(Model.of_run(small.export))
     finally:
         serve.shutdown()
+
+
+def undecided(small, images):
+    """Samples that another batch may send to another exit."""
+    data = TensorDataset(images, torch.zeros(len(images), dtype=torch.long))
+    ledger = offramp.record(small.network, data, "test", progress=False)
+    scores = replay(small.policy.answer, small.policy.scorer, ledger).scores
+    return near_threshold(scores, small.policy.thresholds)
 
 
 class TestServing:
     pytestmark = pytest.mark.cluster
 
-    def test_two_replicas_answer_many_clients_as_one_runner(self, served, place):
+    def test_two_replicas_answer_many_clients_as_one_runner(self, served, small, runner):
         from ray import serve
 
-        _, inputs = place.pixels(64)
-        expected, near = place.runner(inputs), place.undecided(inputs)
+        inputs = NORMALIZATION(pixels(64))
+        expected, near = runner(inputs), undecided(small, inputs)
 
         def ask(row):
             body = {"id": row, "inputs": inputs[row].tolist()}
@@ -210,12 +180,11 @@ class TestServing:
         running = serve.status().applications["digits"].deployments["offramp"].replica_states
         assert running == {"RUNNING": 2}
 
-    def test_images_are_normalised_as_in_training_and_ids_come_back(self, served, place):
+    def test_images_are_normalised_as_in_training_and_ids_come_back(self, served, runner):
         pillow = pytest.importorskip("PIL.Image")
-        pixels, inputs = place.pixels(1)
-        file = io.BytesIO()
-        pillow.fromarray(pixels[0].transpose(1, 2, 0)).save(file, "PNG")
-        expected = place.runner(inputs)
+        image, file = pixels(1), io.BytesIO()
+        pillow.fromarray(image[0].permute(1, 2, 0).numpy()).save(file, "PNG")
+        expected = runner(NORMALIZATION(image))
         status, text, headers = served.exchange(
             "POST", body=file.getvalue(), kind="image/png", **{"X-Request-ID": "mine"}
         )
@@ -223,7 +192,7 @@ class TestServing:
         assert status == 200 and answer["id"] == "mine"
         assert headers.get_all("x-request-id") == ["mine"]
         assert answer["class"] == int(expected.predictions[0])
-        assert answer["name"] == str(answer["class"])
+        assert answer["name"] == READING.class_names[answer["class"]]
         assert answer["confidence"] == pytest.approx(float(expected.confidence[0]), abs=1e-4)
 
     @pytest.mark.parametrize(("body", "kind", "status", "reason"), bad_requests(MAX_BYTES))

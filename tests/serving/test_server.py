@@ -19,42 +19,28 @@ import time
 import psutil
 import pytest
 import torch
-from torch.utils.data import TensorDataset
 
 import offramp
 from offramp.errors import ConfigError
 from offramp.serving import ServeConfig, serve
 
 from ..deployment import without_torch
+from .conftest import READING, SIZE
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
 
-SIZE = 8
 TOKEN = "only-for-tests"
-NAMES = ["ant", "bee", "cat", "dog"]
 ZEROS = {"inputs": torch.zeros(3, SIZE, SIZE).tolist()}
 
 
 @pytest.fixture(scope="module")
-def exports(tmp_path_factory):
+def exports(small, tmp_path_factory):
     """The export that is served, and the same as if it were of another policy."""
-    torch.manual_seed(0)
-    network = offramp.build("convnet", num_classes=4, image_size=SIZE, at=2).eval()
-    for weight in network.heads.parameters():
-        weight.data.mul_(20)  # so that scores lie apart
-    data = TensorDataset(torch.randn(150, 3, SIZE, SIZE), torch.arange(150) % 4)
-    held_out, val, _ = offramp.record(network, data, split="all", progress=False).partition()
-    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
-    policy = policy.tune(val, "geometric").at(budget=0.75)
-    folder = tmp_path_factory.mktemp("exports")
-    first = folder / "first"
-    notes = {"class_names": NAMES}
-    offramp.export(network, policy, first, points="all", full=False, notes=notes)
-    second = shutil.copytree(first, folder / "second")
+    second = shutil.copytree(small.export, tmp_path_factory.mktemp("exports") / "second")
     described = json.loads((second / "export.json").read_text())
     (second / "export.json").write_text(json.dumps(described | {"policy": "0" * 64}))
-    return first, second
+    return small.export, second
 
 
 class Server:
@@ -188,7 +174,7 @@ def test_a_server_that_is_stopped_answers_what_was_sent(exports, tmp_path):
     options = ("--access-log", "--hold-budget", "--body-timeout", "60")
     with Server(exports[0], tmp_path, *options).wait() as stopped:
         here = offramp.OnnxRunner(exports[0], threads=1)
-        (expected,) = here(torch.zeros(1, 3, SIZE, SIZE)).records(NAMES)
+        (expected,) = here(torch.zeros(1, 3, SIZE, SIZE)).records(READING.class_names)
         status, body = stopped.ask("POST", "/predict", ZEROS)
         assert status == 200 and json.loads(body) == {"id": None, **expected}
         clients = [LastRequests(stopped.port, reconnects=number % 2) for number in range(16)]
