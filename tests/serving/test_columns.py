@@ -104,7 +104,7 @@ def test_columns_that_cannot_be_read_are_named(name):
 
 UNFIT = {
     "ints": (IMAGES, np.zeros((1, 3, 8, 8), int), "must be float32, got int64"),
-    "grey": (GREY, np.zeros((1, 1, 8, 8), np.uint8), "pixels have to be normalised"),
+    "grey": (GREY, np.zeros((1, 1, 8, 8), np.uint8), "pixels have to be normalized"),
     "files": (GREY, objects(b"x"), "must be"),
     "words": (ROWS, np.array([["a"] * 6]), "must be"),
     "float ids": (ColumnReader(TensorInput((2,), "int64")), np.ones((1, 2)), "got float64"),
