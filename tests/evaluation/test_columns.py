@@ -14,7 +14,7 @@ from offramp.cli.app import app
 from offramp.evaluation import Comparison
 from offramp.evaluation.columns import COLUMNS, Column, accuracy_column
 from offramp.report import Section, comparison_tables, write_page
-from offramp.report.tables import tidy_csv
+from offramp.report.files import tidy_csv
 
 
 def spread_of_exits(plan):

@@ -12,7 +12,8 @@ from offramp import Costs, Ledger, compare
 from offramp.evaluation.pairs import pair_envelope
 from offramp.evaluation.references import references
 from offramp.evaluation.results import Comparison
-from offramp.report.tables import comparison_tables, tidy_csv
+from offramp.report.files import tidy_csv
+from offramp.report.tables import comparison_tables
 
 
 def three_models(samples, seed, split="test"):

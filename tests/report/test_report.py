@@ -16,9 +16,10 @@ from offramp.methods import Method
 from offramp.networks import count_macs
 from offramp.registry import METHODS
 from offramp.replay import AccuracyAt
+from offramp.report.files import tidy_csv
 from offramp.report.lines import curve_band
 from offramp.report.pictures import image_url
-from offramp.report.tables import Cell, ResultTable, tidy_csv
+from offramp.report.tables import Cell, ResultTable
 from offramp.scorers import Margin
 
 

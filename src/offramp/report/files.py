@@ -1,19 +1,23 @@
 """Writing a comparison to a folder, in every form, and reading it back."""
 
+import csv
+import io
 import json
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from offramp.errors import FileFormatError, MissingExtraError
-from offramp.evaluation.results import Comparison
+from offramp.evaluation.columns import accuracy_key
+from offramp.evaluation.results import PAIR_MIX, RIVALS, Comparison, MethodResult
 from offramp.files import read_json, restore, write_text
 from offramp.report.matplotlib_figures import plot_comparison, plot_gains
 from offramp.report.page import write_page
 from offramp.report.sections import Section
-from offramp.report.tables import comparison_tables, tidy_csv
+from offramp.report.tables import Reference, comparison_tables, reference_points
 
 
 def write_comparison(
@@ -94,6 +98,42 @@ def read_comparison(path: str | Path) -> tuple[Comparison, dict[str, Any]]:
         return Comparison.from_json(values), _shown(values)
     except FileFormatError as error:  # which does not know the file
         raise FileFormatError(f"{file}: {error}") from None
+
+
+TIDY_COLUMNS = ["method", "label", "figure", "value", "spread", "cost", "among_best"]
+
+
+def tidy_csv(comparison: Comparison) -> str:
+    """One row per method or reference and figure; accuracies as shares, empty where unknown."""
+    out = io.StringIO()
+    rivals = [*RIVALS, *[PAIR_MIX] * bool(comparison.references.pair_mixes)]
+    gaps = [f"{end}_{rival}" for rival in rivals for end in ("minus", "low", "high")]
+    writer = csv.DictWriter(out, [*TIDY_COLUMNS, *gaps], lineterminator="\n")
+    writer.writeheader()
+    for method in comparison.methods:
+        writer.writerows(_method_rows(method))
+    for name, _, points in reference_points(comparison):
+        for budget, point in zip(comparison.budgets, points, strict=True):
+            writer.writerow(_reference_row(name, accuracy_key(budget), point))
+    for fixed in comparison.references.fixed:
+        writer.writerow(_reference_row(f"exit-{fixed.exit_index}", "accuracy", fixed))
+    return out.getvalue()
+
+
+def _method_rows(method: MethodResult) -> Iterator[dict[str, Any]]:
+    for column, figure in method.figures.items():
+        row: dict[str, Any] = {"method": method.name, "label": method.label, "figure": column}
+        row |= asdict(figure) | {"among_best": int(figure.among_best)}
+        for rival, found in method.differences.items():
+            if column in found:
+                gap = found[column]
+                row |= {f"minus_{rival}": gap.value, f"low_{rival}": gap.low}
+                row[f"high_{rival}"] = gap.high
+        yield row
+
+
+def _reference_row(name: str, figure: str, point: Reference) -> dict[str, Any]:
+    return {"method": name, "figure": figure, "value": point.accuracy, "cost": point.cost}
 
 
 _ORIGIN = ("provenance", "versions")

@@ -46,17 +46,17 @@ def inspect(path: str | Path) -> list[ResultTable]:
     if path.is_file():
         split = path.stem if path.stem in SPLITS else "all"
         return _ledger(path, Ledger.load(path, split=split))
-    kind = kind_of(path)
-    if kind == "ledger":
-        return _ledger(path, Ledger.load(path))
-    if kind == "policy":
-        return _policy(path, Policy.load(path))
-    if kind == "network":
-        return _network(path)
-    if kind == "export":
-        return _export(path)
-    if kind == "profile":
-        return [profile_table(Profile.load(path))]
+    match kind_of(path):
+        case "ledger":
+            return _ledger(path, Ledger.load(path))
+        case "policy":
+            return _policy(path, Policy.load(path))
+        case "network":
+            return _network(path)
+        case "export":
+            return _export(path)
+        case "profile":
+            return [profile_table(Profile.load(path))]
     if (path / "comparison.json").is_file():
         raise FileFormatError(
             f"{path} is a comparison: its tables are in comparison.md, and its page is "
@@ -69,12 +69,12 @@ def inspect(path: str | Path) -> list[ResultTable]:
 
 def _contents(folder: Path) -> ResultTable:
     """What offramp has written below a folder."""
-    _require_whole(folder)
+    files = _whole_files(folder)
     rows = []
     for place in _descriptions(folder):
-        files = list(verify(place.parent))
-        size = decimal(sum(file.size for file in files))
-        rows.append(cells(place.parent.relative_to(folder), place.stem, len(files), size))
+        sizes = [file.size for file in files if file.path.parent == place.parent]
+        of = place.parent.relative_to(folder)
+        rows.append(cells(of, place.stem, len(sizes), decimal(sum(sizes))))
     if not rows:
         raise FileFormatError(f"{folder} holds no ledger, policy or network, nor any below it")
     columns = ["folder", "holds a", "files", "size"]
@@ -268,20 +268,21 @@ def _export(path: Path) -> list[ResultTable]:
 
 def _facts(kind: str, path: Path, facts: dict[str, str]) -> ResultTable:
     if path.is_dir():
-        facts = {**facts, "files": _require_whole(path)}
+        files = _whole_files(path)
+        compared = sum(file.has_checksum for file in files)
+        size = decimal(sum(file.size for file in files))
+        facts["files"] = f"{len(files)} of {size}, {compared} compared with their checksums"
     rows = [cells(*pair) for pair in facts.items()]
     return ResultTable("facts", f"{kind} {path}", ["", ""], rows)
 
 
-def _require_whole(folder: Path) -> str:
-    """A sentence about the files of a folder, all of which are as they were written."""
+def _whole_files(folder: Path) -> "list[Verified]":
+    """All files below a folder, which are as they were written."""
     files = list(verify(folder))
     damage = [file.damage for file in files if file.damage is not None]
     if damage:
         raise FileFormatError("; ".join(damage))
-    compared = sum(file.has_checksum for file in files)
-    size = decimal(sum(file.size for file in files))
-    return f"{len(files)} of {size}, {compared} compared with their checksums"
+    return files
 
 
 class Verified(NamedTuple):

@@ -2,9 +2,8 @@
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -195,21 +194,26 @@ def _method_row(comparison: Comparison, method: MethodResult) -> list[Cell]:
     return cells(method.label, method.thresholds, *figures)
 
 
+def reference_points(comparison: Comparison) -> list[tuple[str, str, Sequence[Reference]]]:
+    """Names, labels and points of what methods are compared with, one point per budget."""
+    found = comparison.references
+    rows: list[tuple[str, str, Sequence[Reference]]] = [
+        ("best-fixed-exit", "Best fixed exit", found.best_fixed),
+        ("fixed-mix", "Mix of two fixed exits", found.mixes),
+        (PAIR_MIX, "Mix of two-model cascades", found.pair_mixes),
+        ("full-network", "Full network", [found.full] * len(comparison.budgets)),
+        ("reachable", "Reachable", found.reachable),
+        ("oracle", "Oracle", found.oracle),
+    ]
+    return [row for row in rows if row[2]]
+
+
 def _reference_rows(comparison: Comparison) -> list[list[Cell]]:
-    budgets, found = comparison.budgets, comparison.references
-    rows: dict[str, Sequence[Reference]] = {
-        "Best fixed exit": found.best_fixed,
-        "Mix of two fixed exits": found.mixes,
-        "Mix of two-model cascades": found.pair_mixes,
-        "Full network": [found.full] * len(budgets),
-        "Reachable": found.reachable,
-        "Oracle": found.oracle,
-    }
+    budgets = comparison.budgets
     blank = [""] * (len(comparison.columns) - len(budgets))
     return [
         cells(label, "", *map(_reference, points, budgets), *blank)
-        for label, points in rows.items()
-        if points
+        for _, label, points in reference_points(comparison)
     ]
 
 
@@ -355,59 +359,3 @@ def _verdict(gap: Interval) -> str:
     if not gap.is_clear:
         return f"no clear difference ({round(points, 2) + 0.0:+.2f} points)"
     return f"{'better' if points > 0 else 'worse'} by {abs(points):.2f} points"
-
-
-TIDY_COLUMNS = ["method", "label", "figure", "value", "spread", "cost", "among_best"]
-
-
-def tidy_csv(comparison: Comparison) -> str:
-    """One row per method or reference and figure; accuracies as shares, empty where unknown."""
-    out = io.StringIO()
-    rivals = [*RIVALS, *[PAIR_MIX] * bool(comparison.references.pair_mixes)]
-    gaps = [f"{end}_{rival}" for rival in rivals for end in ("minus", "low", "high")]
-    writer = csv.DictWriter(out, [*TIDY_COLUMNS, *gaps], lineterminator="\n")
-    writer.writeheader()
-    for method in comparison.methods:
-        writer.writerows(_method_rows(method))
-    writer.writerows(_tidy_reference_rows(comparison))
-    return out.getvalue()
-
-
-def _method_rows(method: MethodResult) -> Iterator[dict[str, Any]]:
-    for column, figure in method.figures.items():
-        row: dict[str, Any] = {
-            "method": method.name,
-            "label": method.label,
-            "figure": column,
-            "value": figure.value,
-            "spread": figure.spread,
-            "cost": figure.cost,
-            "among_best": int(figure.among_best),
-        }
-        for rival, found in method.differences.items():
-            if column in found:
-                gap = found[column]
-                row |= {f"minus_{rival}": gap.value, f"low_{rival}": gap.low}
-                row[f"high_{rival}"] = gap.high
-        yield row
-
-
-def _tidy_reference_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
-    rows = comparison.references
-    by_name: dict[str, Sequence[Reference]] = {
-        "best-fixed-exit": rows.best_fixed,
-        "fixed-mix": rows.mixes,
-        "reachable": rows.reachable,
-        "oracle": rows.oracle,
-        **({PAIR_MIX: rows.pair_mixes} if rows.pair_mixes else {}),
-    }
-    for name, points in by_name.items():
-        for budget, point in zip(comparison.budgets, points, strict=True):
-            yield _tidy_row(name, accuracy_key(budget), point.accuracy, point.cost)
-    yield _tidy_row("full-network", "accuracy", rows.full.accuracy, rows.full.cost)
-    for fixed in rows.fixed:
-        yield _tidy_row(f"exit-{fixed.exit_index}", "accuracy", fixed.accuracy, fixed.cost)
-
-
-def _tidy_row(method: str, figure: str, value: float, cost: float) -> dict[str, Any]:
-    return {"method": method, "figure": figure, "value": value, "cost": cost}
