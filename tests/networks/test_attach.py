@@ -1,4 +1,4 @@
-"""Where exits go, which heads they get, and what a wrong request is told."""
+"""Where exits go, which heads they get, and the message for a wrong request."""
 
 import sys
 from types import SimpleNamespace
@@ -274,7 +274,7 @@ def test_state_without_a_row_per_sample_is_named():
         attach([Bias()], num_classes=2, example=torch.rand(2, 4), head=lambda *_: nn.Identity())
 
 
-def test_backbone_without_logits_is_told_so():
+def test_backbone_without_logits_is_refused():
     backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
     with pytest.raises(NetworkError, match=r"must give logits of the shape \[N, K\].*\[2, 5\]"):
         attach(backbone, num_classes=5, example=EXAMPLE)
@@ -378,7 +378,7 @@ def test_file_cannot_ask_for_pretrained_weights(fake_libraries, library):
 
 
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
-def test_unknown_model_of_a_library_is_told(fake_libraries, library):
+def test_unknown_model_of_a_library_is_refused(fake_libraries, library):
     with pytest.raises(NetworkError, match=rf"{library} has no model `hf-hub:owner/x`; see"):
         attach(f"{library}/hf-hub:owner/x")
 

@@ -142,7 +142,7 @@ class Single(nn.Module):
         return self.fc(x)
 
 
-def test_module_without_blocks_is_told():
+def test_module_without_blocks_is_refused():
     with pytest.raises(NetworkError, match=r"no block of Single was found.*name some with at="):
         attach(Single(), example=torch.rand(2, 4))
 
@@ -265,7 +265,7 @@ def test_exits_in_the_wrong_order_are_refused(at, message):
         attach(Traceable(), at=at, example=IMAGES)
 
 
-def test_unknown_module_is_told():
+def test_unknown_module_is_refused():
     with pytest.raises(NetworkError, match=r"no module `blocks.9`.*did you mean blocks"):
         attach(Traceable(), at=["blocks.9"], example=IMAGES)
 
@@ -284,7 +284,7 @@ class Untraceable(nn.Module):
         return self.linear(x) if x.sum() > 0 else x
 
 
-def test_module_that_cannot_be_traced_is_told_the_ways_out():
+def test_module_that_cannot_be_traced_is_refused_with_the_ways_out():
     with pytest.raises(
         NetworkError, match=r"cannot trace Untraceable.*list of stages.*layout\(\)"
     ):
@@ -325,7 +325,7 @@ class Repeated(nn.Module):
 
 
 @pytest.mark.parametrize(("name", "times"), [("first", "2 times"), ("unused", "never")])
-def test_module_that_is_not_called_once_is_told(name, times):
+def test_module_that_is_not_called_once_is_refused(name, times):
     with pytest.raises(NetworkError, match=rf"`{name}` is called {times} in forward"):
         attach(Repeated(), at=[name], example=torch.rand(2, 4))
 
@@ -351,7 +351,7 @@ class UsesTwo(nn.Module):
         return self.fc(self.after(x + y))
 
 
-def test_module_that_returns_several_values_is_told():
+def test_module_that_returns_several_values_is_refused():
     with pytest.raises(NetworkError, match="`two` returns a tuple and not one tensor"):
         attach(UsesTwo(), at=["two"], example=torch.rand(2, 4))
 
@@ -361,7 +361,7 @@ class TwoInputs(Branches):
         return super().forward(x) + y
 
 
-def test_module_with_two_inputs_is_told():
+def test_module_with_two_inputs_is_refused():
     with pytest.raises(NetworkError, match=r"reads several arguments \(y\)"):
         attach(TwoInputs(), example=torch.rand(2, 4))
 
@@ -445,7 +445,7 @@ def test_end_that_is_no_linear_layer_needs_the_number_of_classes():
         attach(backbone, at=["first"], num_classes=9, example=torch.rand(2, 4))
 
 
-def test_module_that_ends_differently_in_training_is_told():
+def test_module_that_ends_differently_in_training_is_refused():
     backbone = Ends(lambda self, x: (x, x) if self.training else x)
     with pytest.raises(NetworkError, match="in training mode it returns a tuple; give the"):
         attach(backbone, at=["first"], example=torch.rand(2, 4))

@@ -127,7 +127,7 @@ def test_channels_last_survives_a_shrinking_batch(make, kind):
 
 
 def any_size(state):
-    """What torch.export is told of a state: the first dimension is free, shared leaves are not."""
+    """What torch.export needs to know of a state: the first dimension is free, shared leaves are not."""
     if isinstance(state, torch.Tensor):
         return {0: torch.export.Dim.DYNAMIC}
     if isinstance(state, dict):

@@ -151,7 +151,7 @@ def test_remote_code_is_refused(make, tmp_path):
         attach(str(tmp_path))
 
 
-def test_family_without_adapter_is_told(tmp_path):
+def test_family_without_adapter_is_refused(tmp_path):
     config = transformers.RegNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1])
     model = transformers.RegNetForImageClassification(config)
     with pytest.raises(NetworkError, match="no adapter for RegNetForImageClassification"):
@@ -168,7 +168,7 @@ def test_decoder_is_refused(make):
         attach(backbone)
 
 
-def test_missing_model_is_told(tmp_path):
+def test_missing_model_is_refused(tmp_path):
     with pytest.raises(
         NetworkError, match="no folder of that name and nothing in the hub's cache"
     ):

@@ -127,21 +127,18 @@ def _exits(layout: Layout, at: str | int | Sequence[str], state: State) -> list[
     blocks = list(layout.blocks)
     if at == "every-block":
         return blocks[:-1]
-    stages = layout.stages(blocks[:-1])
-    if at == "auto":
-        with evaluating(*stages):
-            chosen = evenly_in_cost(stage_seconds(stages, state), min(FEW, len(blocks)))
-        return [blocks[index] for index in chosen[:-1]]
-    if not isinstance(at, int):
+    if not isinstance(at, str | int):
         return layout.exits_after(at)
-    if not 1 <= at <= len(blocks):
+    count = at if isinstance(at, int) else min(FEW, len(blocks))
+    if not 1 <= count <= len(blocks):
         raise NetworkError(
             f"`at` must lie in [1, {len(blocks)}], since the backbone has {len(blocks)} blocks, "
             f"got {at}"
         )
+    stages = layout.stages(blocks[:-1])
     with evaluating(*stages):
-        chosen = evenly_in_cost(stage_macs(stages, state), at)
-    return [blocks[index] for index in chosen[:-1]]
+        costs = stage_seconds(stages, state) if at == "auto" else stage_macs(stages, state)
+    return [blocks[index] for index in evenly_in_cost(costs, count)[:-1]]
 
 
 def stage_seconds(stages: Sequence[nn.Module], state: State, turns: int = 6) -> list[float]:

@@ -182,13 +182,6 @@ class EarlyExitNetwork(nn.Module):
         """Cut what no remaining sample needs, such as columns that are padding for all."""
         return self.inputs.trim(state)
 
-    def align(self, states: Sequence[State]) -> list[State]:
-        """Bring states of different batches to one shape where that changes no answer.
-
-        Texts are padded to the longest; images of different sizes stay as they are.
-        """
-        return self.inputs.align(states)
-
     def example(self, batch: int = 1) -> Any:  # noqa: ANN401
         """A made-up batch of the right shape, for counting and probing."""
         return self.inputs.example(batch)

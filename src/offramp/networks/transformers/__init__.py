@@ -1,7 +1,6 @@
 """Models of `transformers`: their layouts by family, and how they are made."""
 
 from offramp.networks.transformers.models import (
-    ADAPTERS,
     model_from_config,
     model_settings,
     pretrained_model,
@@ -9,7 +8,6 @@ from offramp.networks.transformers.models import (
 )
 
 __all__ = [
-    "ADAPTERS",
     "model_from_config",
     "model_settings",
     "pretrained_model",
