@@ -127,7 +127,7 @@ def test_channels_last_survives_a_shrinking_batch(make, kind):
 
 
 def any_size(state):
-    """What torch.export needs to know of a state: the first dimension is free, shared leaves are not."""
+    """How sizes vary: the first dimension is free, and leaves that are shared have none."""
     if isinstance(state, torch.Tensor):
         return {0: torch.export.Dim.DYNAMIC}
     if isinstance(state, dict):
