@@ -116,7 +116,5 @@ def test_make_targets_extras_and_scripts_exist(page):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for extras in re.findall(r"pip install '(?:offramp|\.)\[([\w,]+)\]'", text):
         assert set(extras.split(",")) <= set(project["optional-dependencies"]), extras
-    for script in re.findall(
-        r"python ((?:benchmarks|examples|tools|paper/experiments)/\w+\.py)", text
-    ):
+    for script in re.findall(r"python ((?:benchmarks|examples|tools)/\w+\.py)", text):
         assert (ROOT / script).is_file(), script

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from offramp.data.images import ImageData
     from offramp.data.load import load
     from offramp.data.mixture import MixtureData, mixture
+    from offramp.data.source import Source
     from offramp.data.splits import Data, Splits
     from offramp.data.text import TextData
 
@@ -22,6 +23,7 @@ __all__ = [
     "ImageData",
     "MixtureData",
     "Normalization",
+    "Source",
     "Splits",
     "TextData",
     "cluttered_digits",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ZeroTimeWaste,
         exit_losses,
     )
+    from offramp.training.processes import Processes
     from offramp.training.teacher import Teacher
     from offramp.training.train import train
 
@@ -27,6 +28,7 @@ __all__ = [
     "LastExit",
     "Objective",
     "Phase",
+    "Processes",
     "Recipe",
     "Teacher",
     "TrainConfig",

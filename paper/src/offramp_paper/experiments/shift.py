@@ -4,8 +4,7 @@ Takes the folder of a run of `offramp train` on images, with its ledgers. Polici
 tuned on clean held_out and val samples, for half of the compute; then they meet test images with
 noise, blur, less contrast, coarse pixels or JPEG's artefacts, in five strengths each.
 
-    pip install offramp-paper
-    python paper/experiments/shift.py runs/cifar100-lite0 --samples 2000 --out shift.md
+    python -m offramp_paper.experiments.shift runs/cifar100-lite0 --samples 2000 --out shift.md
 
 Ledgers of corrupted images are kept in the folder of the run: if killed, the same command resumes.
 """
@@ -20,8 +19,7 @@ import torch
 from torch.utils.data import Subset
 
 import offramp
-from offramp.data import ImageData, Splits, cluttered_digits
-from offramp.data.source import Source
+from offramp.data import ImageData, Source, Splits, cluttered_digits
 from offramp.evaluation import Outcome, evaluate
 from offramp.files import write_text
 from offramp.ledger import Ledger
