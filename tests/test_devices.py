@@ -38,7 +38,6 @@ from offramp.training import TrainConfig
 from .cli.test_predict_bench import SPLITS
 from .deployment import joined_outputs, make_world, split_batch
 from .pretend import register
-from .studies.conftest import TINY
 
 # The function of the same name hides the module.
 load_module = import_module("offramp.data.load")
@@ -304,16 +303,6 @@ def test_every_command_computes_on_the_device_and_says_so_first(place, tmp_path,
         *("--runtimes", "torch", "--batch-sizes", 4, "--no-cuts"),
     )
     assert found.stderr.startswith(f"running {used}")
-
-
-def test_a_study_computes_on_the_device_and_its_report_says_so(place, tmp_path, capfd):
-    (tmp_path / "tiny.toml").write_text(TINY)
-    options = {"cache": tmp_path / "cache", "changes": {"compare.methods": ["baseline"]}}
-    result = offramp.run(tmp_path / "tiny.toml", tmp_path / "out", device=place.name, **options)
-    assert capfd.readouterr().err.startswith(f"running tiny on {place.name} (")
-    devices = json.loads((result.folder / "study.json").read_text())["devices"]
-    assert len(devices) == 4
-    assert all(each.startswith(place.name) for each in devices.values())
 
 
 @pytest.mark.gpu

@@ -15,7 +15,7 @@ from offramp.errors import FileFormatError
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MORE_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md"]
+MORE_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "paper" / "README.md"]
 CLUSTERS = ROOT / "docs" / "clusters.md"
 THEORY = ROOT / "docs" / "theory.md"  # needs offramp-paper
 

@@ -11,14 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offramp import Ledger, Policy, files, synthetic
-from offramp.errors import ConfigError, FileFormatError, OfframpError
+from offramp.errors import FileFormatError, OfframpError
 from offramp.files import read_folder, sweep, write_folder
 from offramp.ledger import npz
+from offramp.made import is_whole, once
 from offramp.networks import EarlyExitNetwork, build
 from offramp.report.inspect import verify
 from offramp.scorers import MaxProbability
-from offramp.studies import read_study
-from offramp.studies.cache import Cache, declare_done, is_whole
 from offramp.training.checkpoint import Checkpoints, Place
 
 
@@ -115,27 +114,23 @@ def test_links_within_the_folder_and_to_whole_folders_are_followed(saved, kind, 
     LOADERS[kind](tmp_path / "links" / "checkpoint")
 
 
-def test_a_damaged_result_in_the_cache_is_not_taken_for_whole(tmp_path):
+def test_a_damaged_result_is_not_taken_for_whole(tmp_path):
     files = [tmp_path / "comparison.json", tmp_path / "ledger"]
-    files[0].write_text('{"value": 1.25}')
-    synthetic.ledgers(seed=0, samples=60)["val"].save(files[1])
-    declare_done(tmp_path, files, {}, 0.0)
-    assert is_whole(tmp_path)
+
+    def make(place):
+        files[0].write_text('{"value": 1.25}')
+        synthetic.ledgers(seed=0, samples=60)["val"].save(files[1])
+
+    once(tmp_path, 1, make)
+    assert is_whole(tmp_path, 1)
     assert sorted(file.path.suffix for file in verify(tmp_path)) == [
         ".json",
         ".json",
         ".safetensors",
     ]
     files[0].write_text('{"value": 1.75}')
-    assert not is_whole(tmp_path)
+    assert not is_whole(tmp_path, 1)
     assert [file.path for file in verify(tmp_path) if file.damage] == [files[0]]
-
-
-def test_results_that_an_older_version_cached_are_whole(tmp_path):
-    (tmp_path / "comparison.json").write_text("{}")
-    done = {"settings": {}, "files": {"comparison.json": 2}}
-    (tmp_path / "done.json").write_text(json.dumps(done))
-    assert is_whole(tmp_path)
 
 
 def test_what_a_killed_run_left_is_swept_and_nothing_else(tmp_path):
@@ -222,18 +217,10 @@ def test_archives_that_unpack_to_far_more_are_refused(tmp_path, monkeypatch):
         Ledger.load(path, split="val")
 
 
-def test_a_cache_that_is_a_file_is_named(tmp_path):
-    (tmp_path / "cache").write_text("")
-    with pytest.raises(FileFormatError, match="cache is a file, not a folder"):
-        Cache(tmp_path / "cache")
-
-
-def test_a_study_that_inherits_from_itself_is_refused(tmp_path):
-    text = '[networks.a]\nfrom = "{}"\n'
-    for name, origin in (("one", "two"), ("two", "three"), ("three", "one")):
-        (tmp_path / f"{name}.toml").write_text(text.format(origin))
-    with pytest.raises(ConfigError, match=r"leads back to its own file: one\.toml <- three\.toml"):
-        read_study(tmp_path / "one.toml")
+def test_the_folder_of_a_result_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "made").write_text("")
+    with pytest.raises(FileFormatError, match="made is a file, not a folder"):
+        once(tmp_path / "made", 1, lambda place: None)
 
 
 @pytest.mark.parametrize(

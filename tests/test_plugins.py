@@ -12,7 +12,6 @@ from offramp.component import Component
 from offramp.errors import ConfigError, FileFormatError, PluginError
 from offramp.methods import find_methods
 from offramp.registry import METHODS
-from offramp.studies import read_study
 
 SCORERS = """
 from dataclasses import dataclass
@@ -162,15 +161,6 @@ def test_two_packages_with_one_name_are_both_named(installed, tmp_path, monkeypa
 def test_an_unknown_name_is_told_from_those_of_packages(installed):
     with pytest.raises(ConfigError, match="did you mean `logit-margin`"):
         find_methods(["logit_margin"], 8)
-
-
-def test_a_study_file_cannot_name_a_package(installed, tmp_path):
-    path = tmp_path / "study.toml"
-    path.write_text("[ledgers]\nzoo = 'cifar100'\n[compare]\nmethods = ['logit-margin']\n")
-    message = "it is a method of the package offramp-margins 2.1, which study files do not import"
-    with pytest.raises(ConfigError, match=message):
-        read_study(path)
-    assert "offramp_margins" not in sys.modules
 
 
 def test_where_no_class_has_the_name_all_packages_are_listed(installed, tmp_path):

@@ -11,11 +11,10 @@ import pytest
 
 import offramp
 from offramp import registry
-from offramp.cli.options import complete_methods, complete_studies
+from offramp.cli.options import complete_methods
 from offramp.errors import ConfigError
 from offramp.lazy import LazyPackage
 from offramp.registry import CANDIDATES, METHODS, OBJECTIVES, Names, check_methods
-from offramp.studies import NAMES
 
 TABLES = {name: table for name, table in vars(registry).items() if isinstance(table, Names)}
 
@@ -30,8 +29,6 @@ LIGHT = [
     (["compare", ".", "--methods", "eepf"], 2),
     (["predict", ".", "polcy", "a.png"], 2),
     (["train", "--data", "cifar", "--network", "convnet", "--out", "x"], 2),
-    (["study", "topk"], 2),
-    (["run", "missing.toml"], 2),
 ]
 ALL_IN_ONE_PROCESS = """
 import json, sys
@@ -58,9 +55,8 @@ def test_what_has_a_name_of_its_own_is_listed_by_it():
     assert {name: each.name for name, each in OBJECTIVES.items()} == {n: n for n in OBJECTIVES}
 
 
-def test_candidates_and_studies_are_names():
+def test_candidates_are_names():
     check_methods(CANDIDATES)
-    assert registry.STUDIES == NAMES
 
 
 def test_a_taken_name_is_refused():
@@ -88,7 +84,6 @@ def test_help_and_mistakes_need_no_heavy_import(tmp_path):
 def test_tab_completes_names_also_after_a_comma():
     assert complete_methods("ent") == ["entropy"]
     assert complete_methods("baseline,marg") == ["baseline,margin"]
-    assert complete_studies("topk") == ["topk-ablation"]
 
 
 def test_every_name_of_the_front_door_is_there():

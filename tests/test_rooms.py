@@ -39,7 +39,7 @@ CORE = [
 NETWORK = ["data", "networks", "training"]
 MEETING = [
     *("record", "zoo", "runtime", "onnx", "timing", "serving", "report"),
-    *("demo", "studies", "cli", "__main__"),
+    *("demo", "cli", "__main__"),
 ]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]
 
@@ -97,7 +97,7 @@ def test_import_is_light():
     heavy = "matplotlib plotly jinja2 transformers datasets accelerate huggingface_hub timm typer"
     heavy += " onnx onnxruntime starlette uvicorn prometheus_client ray tensorboard"
     heavy += " torchvision PIL tokenizers sklearn scipy.stats scipy.optimize pyarrow pandas mapie"
-    heavy += " offramp.studies offramp.report"
+    heavy += " offramp.report"
     code = f"import sys, offramp; print([m for m in {heavy.split()!r} if m in sys.modules])"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -113,8 +113,8 @@ def test_settings_of_training_need_no_torch():
 PUBLIC = """
 Ledger Costs Policy Method Answer Scorer Corrector MaxProbability TemperatureScaling Guarantee
 evaluate compare auto advise certify attach build train TrainConfig record Runner OnnxRunner export
-profile run OfframpError Cascade
-answers data evaluation made metrics networks runtime scorers studies synthetic targets testing
+profile OfframpError Cascade
+answers data evaluation made metrics networks runtime scorers synthetic targets testing
 thresholds training zoo
 """
 

@@ -98,10 +98,7 @@ def assert_source_tree_was_not_opened(elsewhere):
 
 def test_the_wheel_holds_what_is_used_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    for needed in (
-        *("offramp/py.typed", "offramp/studies/demo.toml"),
-        *("offramp/zoo_data/", "offramp/report/page_charts/"),
-    ):
+    for needed in (*("offramp/py.typed", "offramp/zoo_data/", "offramp/report/page_charts/"),):
         assert any(name.startswith(needed) for name in names), needed
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"offramp"}

@@ -1,10 +1,10 @@
-"""Run the studies at small scale and write their results and figures below docs/results/.
+"""Run experiments at small scale and write their results and figures below docs/results/.
 
-Every step is cached: a second run only writes the pages again. (The networks train for hours.)
+Nothing is made twice: a second run only writes the pages again. (The networks train for hours.)
 
-    python tools/publish_studies.py                # all of them
+    python tools/publish_studies.py                # all of the paper's
     python tools/publish_studies.py msdnet-cifar100 other-methods
-    OFFRAMP_DATA=runs python tools/publish_studies.py docs/results/strong-networks.toml
+    OFFRAMP_DATA=runs python tools/publish_studies.py strong-networks
 """
 
 import argparse
@@ -13,159 +13,123 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from offramp import studies
-from offramp.report import comparison_tables
-from offramp.studies import RunResult, run
+from offramp.evaluation import Comparison
+from offramp.report import comparison_tables, read_comparison
+from offramp_paper.experiments import NAMES
+from offramp_paper.experiments.command import study
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
-TARGET = RESULTS / "studies"
+# Experiments on networks that were trained before have pages of their own.
+PLACES = {"strong-networks": "strong-networks.md", "beyond-strong-networks": "beyond/index.md"}
 SHOWN = ("methods", "versus-temperature", "versus-baseline", "exits")
-# Studies with many methods have a folder of their own, with a page of these tables per network.
-LONG = {"beyond": ("methods", "versus-baseline", "reachable-gap", "exits")}
+# Where there are many methods, each network has a page, with these tables.
+MANY = ("methods", "versus-baseline", "reachable-gap", "exits")
 
 
 def main() -> None:
-    """Run the studies and write their pages."""
+    """Run the experiments and write their pages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="of `offramp studies`; all by default")
-    names = parser.parse_args().names or studies.NAMES
-    TARGET.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        if not name.endswith(".toml"):
-            result = run(studies.find_study(name), scale="small")
-            write(TARGET / f"{name}.md", page(name, result))
-            continue
-        result, stem = run(name), Path(name).stem
-        if stem not in LONG:
-            write(RESULTS / f"{stem}.md", file_page(name, result))
-            continue
-        write(RESULTS / stem / "index.md", long_page(name, result))
-        for experiment in result.comparisons:
-            write(RESULTS / stem / f"{experiment}.md", network_page(name, experiment, result))
+    usual = [name for name in NAMES if name not in PLACES]
+    parser.add_argument("names", nargs="*", default=usual, help="of `offramp studies`")
+    for name in parser.parse_args().names:
+        study([name])
+        page = RESULTS / PLACES.get(name, f"studies/{name}.md")
+        page.parent.mkdir(exist_ok=True)
+        Experiment(name).write(page)
 
 
-def write(path: Path, text: str) -> None:
-    """Write a page."""
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+class Experiment:
+    """What an experiment left in its folder."""
 
+    def __init__(self, name: str) -> None:
+        self.name, self.folder = name, Path("runs") / f"{name}-small"
+        self.about: dict[str, Any] = json.loads((self.folder / "study.json").read_text())
+        self.networks: dict[str, dict[str, Any]] = self.about["networks"]
+        known = {"paper.md", "comparison.md"}
+        tables = sorted(self.folder.glob("*/*.md"))
+        self.analyses = [path.read_text().rstrip() for path in tables if path.name not in known]
 
-def command(name: str) -> str:
-    """What measures a study that is in a file."""
-    return f"OFFRAMP_DATA=runs offramp run {name}"
-
-
-def opening(result: RunResult, scale: str, measured: str = "") -> tuple[dict[str, Any], list[str]]:
-    """The settings of a study, and what its page begins with."""
-    about = json.loads((result.folder / "study.json").read_text(encoding="utf-8"))
-    settings = about["configuration"]
-    return settings, [
-        f"# {settings['title']}{scale}",
-        settings["about"],
-        f"Measured on {date.today()} with `{measured or about['command']}`.{training(result)}",
-        settings["report"]["note"],
-    ]
-
-
-def file_page(name: str, result: RunResult) -> str:
-    """A study of ledgers that were recorded before: its analyses, and every network's tables."""
-    settings, blocks = opening(result, "", command(name))
-    blocks.append(summary(settings, result))
-    for experiment, comparison in result.comparisons.items():
-        shown = [table for table in comparison_tables(comparison) if table.name in SHOWN]
-        blocks += [
-            f"## {settings['networks'][experiment]['title']}",
-            *(table.markdown() for table in result.tables[experiment]),
-            *(table.markdown() for table in shown),
+    def write(self, page: Path) -> None:
+        """Write the page of the experiment, and where there are many methods those of networks."""
+        scale = "" if self.name in PLACES else ", small scale"
+        blocks = [
+            f"# {self.about['title']}{scale}",
+            f"Measured on {date.today()} with `{self.about['command']}`.",
+            self.about["about"],
+            *([self.summary()] if self.name == "strong-networks" else []),
+            *self.analyses,
         ]
-    for analysis in result.tables.keys() - result.comparisons.keys():
-        blocks += ["## Which metric ranks methods as their accuracy does?"]
-        blocks += [table.markdown() for table in result.tables[analysis]]
-    return "\n\n".join(block for block in blocks if block) + "\n"
-
-
-def summary(settings: dict[str, Any], result: RunResult) -> str:
-    """All networks of a study in one table."""
-    rows = [
-        "| network | accuracy at the exits (%) | ECE, and after temperature scaling | hopeless |",
-        "| --- | --- | ---: | ---: |",
-    ]
-    for experiment, comparison in result.comparisons.items():
-        ece = {each.name: each.figures["ece"].value for each in comparison.methods}
-        fixed = comparison.references.fixed
-        cells = (
-            settings["networks"][experiment]["title"],
-            ", ".join(f"{100 * each.accuracy:.1f}" for each in fixed),
-            f"{ece['baseline']:.3f}, {ece['temperature']:.3f}",
-            f"{comparison.references.hopeless_share:.0%}",
-        )
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
-def long_page(name: str, result: RunResult) -> str:
-    """The analyses of a long study, and links to the pages of its networks."""
-    settings, blocks = opening(result, "", command(name))
-    for analysis in result.tables.keys() - result.comparisons.keys():
-        blocks += [table.markdown() for table in result.tables[analysis]]
-    networks = settings["networks"]
-    links = [f"[{networks[each]['title']}]({each}.md)" for each in result.comparisons]
-    blocks.append(f"All methods, network by network: {', '.join(links)}.")
-    return "\n\n".join(block for block in blocks if block) + "\n"
-
-
-def page(name: str, result: RunResult) -> str:
-    """A study as Markdown."""
-    settings, blocks = opening(result, ", small scale")
-    experiments = result.comparisons
-    for analysis in result.tables.keys() - experiments.keys():
-        blocks += [table.markdown() for table in result.tables[analysis]]
-    networks = settings["networks"]
-    for experiment in experiments:
-        if not settings["report"]["analyses"]:
-            blocks += section(
-                name, experiment, networks.get(experiment, {}).get("title") or experiment, result
-            )
+        if page.name == "index.md":
+            links = [f"[{each['title']}]({name}.md)" for name, each in self.networks.items()]
+            blocks.append(f"All methods, network by network: {', '.join(links)}.")
+            for name in self.networks:
+                save(page.with_name(f"{name}.md"), self.network_page(name, page))
+        elif not self.analyses or self.name == "strong-networks":
+            for name in self.networks:
+                blocks += self.section(name, page)
         else:
-            blocks += [table.markdown() for table in result.tables[experiment]]
-    return "\n\n".join(block for block in blocks if block) + "\n"
+            blocks += [self.quoted(name) for name in self.networks]
+        save(page, blocks)
+
+    def comparison(self, name: str) -> Comparison:
+        """The comparison on a network."""
+        return read_comparison(self.folder / name)[0]
+
+    def quoted(self, name: str) -> str:
+        """The paper's figures beside those of a network, or nothing."""
+        path = self.folder / name / "paper.md"
+        return path.read_text().rstrip() if path.is_file() else ""
+
+    def section(self, name: str, page: Path) -> list[str]:
+        """One network: its figures beside the paper's, the curves, and tables of the methods."""
+        picture = published(self.folder / name / "comparison.svg", page, f"{page.stem}-{name}.svg")
+        return [
+            f"## {self.networks[name]['title']}",
+            self.quoted(name),
+            f"![Cost and accuracy, ECE and EEFP per exit]({picture})",
+            *tables(self.comparison(name), SHOWN),
+        ]
+
+    def network_page(self, name: str, index: Path) -> list[str]:
+        """All methods on one network, on a page of its own."""
+        picture = published(self.folder / name / "gains.svg", index, f"{name}.svg")
+        return [
+            f"# Beyond the paper: {self.networks[name]['title']}",
+            f"Measured on {date.today()} with `{self.about['command']}`; "
+            "[all networks](index.md).",
+            f"![What every method gains over the baseline]({picture})",
+            *tables(self.comparison(name), MANY),
+        ]
+
+    def summary(self) -> str:
+        """All networks in one table."""
+        rows = [
+            "| network | accuracy at the exits (%) | ECE, after temperature scaling | hopeless |",
+            "| --- | --- | ---: | ---: |",
+        ]
+        for name, network in self.networks.items():
+            found = self.comparison(name)
+            accuracies = ", ".join(f"{100 * each.accuracy:.1f}" for each in found.references.fixed)
+            errors = [found[method].figures["ece"].value for method in ("baseline", "temperature")]
+            cells = (
+                network["title"],
+                accuracies,
+                ", ".join(f"{error:.3f}" for error in errors),
+                f"{found.references.hopeless_share:.0%}",
+            )
+            rows.append(f"| {' | '.join(cells)} |")
+        return "\n".join(rows)
 
 
-def section(name: str, experiment: str, title: str, result: RunResult) -> list[str]:
-    """One network: its figures beside the paper's, the curves, and the tables of the methods."""
-    drawn = result.folder / experiment / "comparison.svg"
-    picture = published(drawn, TARGET / f"{name}-{experiment}.svg")
-    shown = [
-        table for table in comparison_tables(result.comparisons[experiment]) if table.name in SHOWN
-    ]
-    return [
-        f"## {title}",
-        *(table.markdown() for table in result.tables[experiment]),
-        f"![Cost and accuracy, ECE and EEFP per exit]({picture})",
-        *(table.markdown() for table in shown),
-    ]
+def tables(comparison: Comparison, names: tuple[str, ...]) -> list[str]:
+    """Some tables of a comparison as Markdown."""
+    found = comparison_tables(comparison)
+    return [table.markdown() for table in found if table.name in names]
 
 
-def network_page(name: str, experiment: str, result: RunResult) -> str:
-    """All methods on one network of a long study."""
-    stem = Path(name).stem
-    drawn = result.folder / experiment / "gains.svg"
-    picture = published(drawn, RESULTS / stem / f"{experiment}.svg")
-    tables = comparison_tables(result.comparisons[experiment])
-    about = json.loads((result.folder / "study.json").read_text(encoding="utf-8"))
-    settings = about["configuration"]
-    blocks = [
-        f"# {settings['title']}: {settings['networks'][experiment]['title']}",
-        f"Measured on {date.today()} with `{command(name)}`; [all networks](index.md).",
-        f"![What every method gains over the baseline]({picture})",
-        *(table.markdown() for table in tables if table.name in LONG[stem]),
-    ]
-    return "\n\n".join(blocks) + "\n"
-
-
-def published(drawn: Path, target: Path) -> str:
-    """Copy a figure, unless the same one is there already; return the name to link to."""
-    content = drawn.read_bytes()
+def published(drawn: Path, page: Path, name: str) -> str:
+    """Copy a figure beside a page, unless the same is there; return the name to link to."""
+    content, target = drawn.read_bytes(), page.with_name(name)
     for other in sorted(target.parent.glob("*.svg")):
         if other != target and other.read_bytes() == content:
             target.unlink(missing_ok=True)
@@ -174,20 +138,9 @@ def published(drawn: Path, target: Path) -> str:
     return target.name
 
 
-def training(result: RunResult) -> str:
-    """How long the networks of a study trained."""
-    timings = json.loads((result.folder / "timings.json").read_text(encoding="utf-8"))
-    found = []
-    for step, entry in timings.items():
-        if step.startswith("network: ") and entry["seconds"]:
-            spent = max(entry["seconds"], entry.get("epochs_seconds", 0.0))
-            found.append(f"{step.removeprefix('network: ')}, trained in {took(spent)}")
-    return f" Networks: {'; '.join(found)}." if found else ""
-
-
-def took(seconds: float) -> str:
-    """A duration in words."""
-    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} s"
+def save(page: Path, blocks: list[str]) -> None:
+    """Write a page."""
+    page.write_text("\n\n".join(block for block in blocks if block) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 The pages below docs/ are plain Markdown with relative links, so that they read the same in the
 repository. Four things differ on the site: the navigation may say `FOLDER/*.md`, the files of
-examples/ and the changelog are pages, the logo is that of the report, and an `Example:` in a
-docstring is shown as code.
+examples/, the changelog and the paper's README are pages, the logo is that of the report, and an
+`Example:` in a docstring is shown as code.
 """
 
 import base64
@@ -31,6 +31,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"examples/{notebook.stem}.md", content=text))
     changes = (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")
     files.append(File.generated(config, "changelog.md", content=changes))
+    paper = (ROOT / "paper" / "README.md").read_text().replace("](../docs/", "](")
+    paper = paper.replace("](../README.md)", "](index.md)")
+    files.append(File.generated(config, "paper.md", content=paper))
     logo = (ROOT / "src" / "offramp" / "report" / "page_template" / "logo.svg").read_text()
     files.append(File.generated(config, "assets/logo.svg", content=logo))
     named = json.dumps(config.nav)  # a page that has a place of its own is not listed again
@@ -139,10 +142,13 @@ def linked(text: str, target: str, page: str) -> str:
     place = posixpath.normpath(posixpath.join(folder, target))
     if not place.startswith("../"):
         return f"[{text}]({target})"
-    found = re.fullmatch(r"\.\./examples/(\w+)\.(?:py|ipynb)|\.\./(CHANGELOG)\.md", place)
+    found = re.fullmatch(
+        r"\.\./examples/(\w+)\.(?:py|ipynb)|\.\./(CHANGELOG|paper/README)\.md", place
+    )
     if found is None:
         return text
-    made = f"examples/{found[1]}.md" if found[1] else "changelog.md"
+    pages = {"CHANGELOG": "changelog.md", "paper/README": "paper.md"}
+    made = f"examples/{found[1]}.md" if found[1] else pages[found[2]]
     return f"[{text}]({posixpath.relpath(made, folder)})"
 
 

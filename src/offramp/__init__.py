@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         networks,
         runtime,
         scorers,
-        studies,
         synthetic,
         targets,
         testing,
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from offramp.record import record
     from offramp.runtime import Cascade, Runner
     from offramp.scorers import Corrector, MaxProbability, Scorer
-    from offramp.studies.run import run
     from offramp.timing.profile import profile
     from offramp.training.config import TrainConfig
     from offramp.training.train import train
@@ -86,10 +84,8 @@ __all__ = [
     "networks",
     "profile",
     "record",
-    "run",
     "runtime",
     "scorers",
-    "studies",
     "synthetic",
     "targets",
     "testing",

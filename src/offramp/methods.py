@@ -190,7 +190,7 @@ BREAK_EVEN_NO_ENSEMBLE = Method(
 
 
 def register(method: Method) -> None:
-    """Make a method known by its name: to comparisons, studies and the command line.
+    """Make a method known by its name: to comparisons and the command line.
 
     Raises:
         ConfigError: Another method has this name.

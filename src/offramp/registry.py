@@ -309,26 +309,9 @@ CATALOG = Names(
 
 DATA_SETS = (*EMBEDDED, *CATALOG)
 
-COMMANDS = Names("command", {}, group="offramp.commands", paper=("theory",))
+COMMANDS = Names("command", {}, group="offramp.commands", paper=("study", "studies", "theory"))
 """Commands of installed packages; the command line knows its own."""
 
-STUDIES = (  # in the order of the paper; the last goes beyond it
-    "resnet34-tinyimagenet",
-    "vit-tiny-tinyimagenet",
-    "msdnet-cifar100",
-    "vit-small-imagenet",
-    "efficientnet-b2-imagenet",
-    "topk-ablation",
-    "history-ablation",
-    "calibration-methods",
-    "decalibration",
-    "domain-shift",
-    "other-methods",
-    "corrector-cost",
-    "metric-validity",
-    "futile-sample",
-    "beyond",
-)
 RUNTIMES = ("torch", "onnx")
 
 

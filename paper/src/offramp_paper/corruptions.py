@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, interpolate, pad
 
-from offramp.data.images import ImageData, Indexed
+from offramp.data import ImageData
 from offramp.errors import ConfigError
-from offramp.extras import require
 
 # For each strength, in units of an image's own size where there are any, so that a kind means the
 # same at every resolution.
@@ -49,11 +48,12 @@ def _pixelate(pixels: Tensor, strength: int, seed: int) -> Tensor:
 
 
 def _jpeg(pixels: Tensor, strength: int, seed: int) -> Tensor:
-    pillow: Any = require("PIL.Image", extra="train")
+    from PIL import Image
+
     array = (255 * pixels).round().byte().permute(1, 2, 0).numpy()
     file = io.BytesIO()
-    pillow.fromarray(array).save(file, "JPEG", quality=QUALITY[strength])
-    return torch.from_numpy(np.array(pillow.open(file))).permute(2, 0, 1) / 255
+    Image.fromarray(array).save(file, "JPEG", quality=QUALITY[strength])
+    return torch.from_numpy(np.array(Image.open(file))).permute(2, 0, 1) / 255
 
 
 _KINDS: dict[str, Callable[[Tensor, int, int], Tensor]] = {
@@ -107,7 +107,7 @@ def corrupted(
 class CorruptedPixels:
     """Pixels of a split that are corrupted when they are read; images do not depend on others."""
 
-    pixels: Indexed
+    pixels: Any  # uint8 `[N, C, H, W]`, indexed by a tensor
     kind: str
     strength: int
     image_size: int | None = None

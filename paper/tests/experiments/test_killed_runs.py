@@ -4,11 +4,10 @@ import json
 import multiprocessing
 import os
 import signal
+from pathlib import Path
 
 import pytest
 import torch
-
-from offramp import files
 
 from .tiny import tiny_run
 
@@ -25,14 +24,14 @@ DEATHS = (
 
 def live_until(folder, death):
     """Run in this process, and kill it at a certain write."""
-    replace = files.Path.replace
+    replace = Path.replace
 
     def die(self, target):
         if target.relative_to(folder).match(death):
             os.kill(os.getpid(), signal.SIGKILL)
         return replace(self, target)
 
-    files.Path.replace = die
+    Path.replace = die
     torch.set_num_threads(1)
     tiny_run(folder)
 

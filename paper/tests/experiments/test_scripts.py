@@ -2,10 +2,10 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from offramp.cli.console import out
 from offramp.errors import ConfigError, FileFormatError
 from offramp.methods import find_methods
 from offramp_paper.experiments import NAMES, SCALES
@@ -35,9 +35,8 @@ def test_every_experiment_says_what_it_is_and_names_what_there_is(name):
 def test_every_script_is_listed():
     folder = sys.modules["offramp_paper.experiments"].__path__[0]
     shared = {"__init__", "command", "network", "page", "printed", "run", "shift"}
-    import pathlib
 
-    scripts = {path.stem for path in pathlib.Path(folder).glob("*.py")} - shared
+    scripts = {path.stem for path in Path(folder).glob("*.py")} - shared
     assert {name.replace("-", "_") for name in NAMES} == scripts
 
 
@@ -77,7 +76,6 @@ def test_an_unknown_heading_is_named():
 def test_the_list_says_what_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OFFRAMP_DATA", str(tmp_path))
     (tmp_path / "cifar100").mkdir()
-    monkeypatch.setattr(out, "file", None)
     studies([])
     listed = capsys.readouterr().out
     assert all(f"{name}\n" in listed for name in NAMES)
@@ -87,8 +85,7 @@ def test_the_list_says_what_is_missing(tmp_path, monkeypatch, capsys):
     assert "(missing: cifar100-lite0/ledgers, msdnet/ledgers" in listed
 
 
-def test_an_experiment_runs_by_name(shipped, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(out, "file", None)
+def test_an_experiment_runs_by_name(shipped, tmp_path, capsys):
     quick = ["--seeds", "1", "--resamples", "20", "--out", str(tmp_path)]
     study(["efficientnet-b2-imagenet", *quick])
     printed = capsys.readouterr()

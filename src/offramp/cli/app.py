@@ -20,7 +20,6 @@ from offramp.cli.export_serve import export_command, serve_command
 from offramp.cli.fit import auto_command, certify_command, fit_command
 from offramp.cli.inspect_report import inspect_command, report_command
 from offramp.cli.predict_bench import bench_command, predict_command, profile_command
-from offramp.cli.run_study import run_command, studies_command, study_command
 from offramp.cli.settings import with_options
 from offramp.cli.train_record import chain_command, record_command, train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
@@ -70,8 +69,7 @@ for command in (
     *(train_command, chain_command, record_command, export_command, serve_command),
     predict_command,
     *(profile_command, bench_command),
-    *(report_command, run_command, studies_command, study_command),
-    *(demo_command, doctor_command),
+    *(report_command, demo_command, doctor_command),
 ):
     name = command.__name__.removesuffix("_command")
     app.command(name)(with_options(name, command))

@@ -20,7 +20,6 @@ from offramp.registry import (
     GROUPS,
     METHODS,
     RUNTIMES,
-    STUDIES,
     Names,
     check_methods,
     or_known,
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
 def complete_methods(incomplete: str) -> list[str]:
     """Methods for the Tab key, with the methods of installed packages."""
     return completing([*GROUPS, *METHODS.listed()])(incomplete)
-
-
-complete_studies = completing(STUDIES)
 
 
 def named_methods(text: str) -> str:

@@ -7,12 +7,11 @@ ResNet-34 on Tiny-ImageNet.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from offramp import Ledger, Policy
 from offramp.report import Cell, ResultTable
-from offramp.targets import correctness, hopeless
+from offramp.targets import hopeless
 from offramp_paper.experiments.efficientnet_b2_imagenet import LITE0
 from offramp_paper.experiments.page import report
 from offramp_paper.experiments.resnet34_tinyimagenet import RESNET34
@@ -50,8 +49,7 @@ def futile_sample(results: Sequence[Result]) -> Analysis:
     tables, rows = [], list[int]()
     for result in results:
         test = result.recorded.ledgers["test"]
-        predictions = torch.cat([logits.argmax(dim=2) for _, logits in test.chunks()])
-        lost = hopeless(correctness(predictions, test.labels)).nonzero().squeeze(1)
+        lost = hopeless(test.heads_correct).nonzero().squeeze(1)
         methods = [_decisions(result, test, lost, method) for method in METHODS]
         chosen = _chosen(methods)
         rows = rows or lost[chosen].tolist()

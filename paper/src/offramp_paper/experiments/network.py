@@ -4,10 +4,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from offramp import Ledger, TrainConfig, zoo
 from offramp.data import Data, Normalization
@@ -99,24 +98,23 @@ def below_data(name: str) -> Path:
     return Path(os.environ.get("OFFRAMP_DATA") or "nowhere") / name
 
 
-class First(Dataset[tuple[Any, int]]):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class First(Data):
     """The first few samples of a split."""
 
-    def __init__(self, samples: Data, count: int) -> None:
-        self.samples = samples
-        self.count = min(count, len(samples))
-        self.split, self.num_classes = samples.split, samples.num_classes
-        self.class_names = samples.class_names
-        self.sample_ids = samples.sample_ids[:count]
-        self.labels = samples.labels[:count]
+    samples: Data
 
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, position: int) -> tuple[Any, int]:
-        if position >= self.count:
-            raise IndexError(position)
-        return self.samples[position]
+    @classmethod
+    def of(cls, samples: Data, count: int) -> Self:
+        """The first `count` samples, or all if there are fewer."""
+        return cls(
+            samples=samples,
+            labels=samples.labels[:count],
+            split=samples.split,
+            sample_ids=samples.sample_ids[:count],
+            num_classes=samples.num_classes,
+            class_names=samples.class_names,
+        )
 
     def batch(self, index: Tensor) -> tuple[Any, Tensor]:
         """Inputs and labels of many samples at once."""

@@ -12,15 +12,16 @@ from typing import Any
 import msgspec
 from torch.utils.data import DataLoader
 
-from offramp import Corrector, Ledger, compare, train
+from offramp import Corrector, Ledger, Method, compare, train
 from offramp.cli.console import err
 from offramp.data import Data, ImageData, Splits, load
 from offramp.errors import ConfigError, DataError
 from offramp.evaluation import Comparison
 from offramp.machine import describe_device, find_device
 from offramp.made import fingerprint, once
-from offramp.methods import Method, Plan, find_methods
+from offramp.methods import find_methods
 from offramp.networks import EarlyExitNetwork, build_for_data
+from offramp.plan import Plan
 from offramp.record import record
 from offramp.registry import AUGMENTATIONS, or_known
 from offramp.report import ResultTable, read_comparison, write_comparison
@@ -191,7 +192,7 @@ class Run:
         if network.normalization is not None:
             assert isinstance(data, ImageData)
             data = replace(data, normalization=network.normalization)
-        return data if self.options.limit is None else First(data, self.options.limit)
+        return data if self.options.limit is None else First.of(data, self.options.limit)
 
     def train(self, network: Network) -> Path:
         """Train a network, which all experiments share; its folder is that of a run."""

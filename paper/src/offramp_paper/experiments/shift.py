@@ -21,7 +21,6 @@ from torch.utils.data import Subset
 import offramp
 from offramp.data import ImageData, Source, Splits, cluttered_digits
 from offramp.evaluation import Outcome, evaluate
-from offramp.files import write_text
 from offramp.ledger import Ledger
 from offramp.methods import find_methods
 from offramp.networks import EarlyExitNetwork
@@ -139,7 +138,7 @@ def main() -> None:
         lines.append(row(kind, strength, outcomes))
         print(lines[-1], flush=True)
     if chosen.out is not None:
-        write_text(chosen.out, "\n".join(lines) + "\n")
+        chosen.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

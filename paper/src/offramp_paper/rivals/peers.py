@@ -23,8 +23,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from offramp.costs import mean_costs
 from offramp.errors import LedgerError
-from offramp.scorers import History
-from offramp.scorers.base import PreparedScorer, Scorer, Scoring
+from offramp.scorers import History, Scorer
+from offramp.scorers.base import PreparedScorer, Scoring
 from offramp.scorers.score_networks import (
     PARAMETERS,
     ExitNetworks,

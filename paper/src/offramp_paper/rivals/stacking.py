@@ -5,10 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offramp.answers.base import Answer
-from offramp.answers.ensembles import check_shrinkage
+from offramp import Answer, Ledger
 from offramp.errors import ConfigError
-from offramp.ledger import Ledger
 
 ITERATIONS = 60  # of L-BFGS; the penalty keeps the loss from running away
 
@@ -51,7 +49,8 @@ class StackingNetwork(Answer):
     learned = ("hidden_weights_", "hidden_biases_", "output_weights_", "linear_weights_")
 
     def __post_init__(self) -> None:
-        check_shrinkage(self.shrinkage)
+        if not 0 <= self.shrinkage < float("inf"):
+            raise ConfigError(f"`shrinkage` must not be negative, got {self.shrinkage}")
         for name in ("k", "hidden"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:

@@ -9,8 +9,7 @@ import numpy as np
 
 from offramp.errors import ConfigError
 from offramp.progress import Progress, showing
-from offramp.report import ResultTable
-from offramp.report.tables import Cell
+from offramp.report import Cell, ResultTable
 from offramp_paper.theory.calibration import Exits
 from offramp_paper.theory.claims import CLAIMS, STATEMENTS, Claim
 from offramp_paper.theory.generate import Draw, Size, check_seed

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from offramp.extras import require
 from offramp.report import save_figure
 from offramp_paper.theory.calibration import Exits
 from offramp_paper.theory.counterexamples import calibrated_but_worse, frontier
@@ -87,8 +86,9 @@ def _worse_figure(path: Path) -> Path:
 
 
 def _figure(panels: int, size: tuple[float, float], sharey: bool = False) -> tuple[Any, Any]:
-    figures = require("matplotlib.figure", extra="report")
-    figure = figures.Figure(figsize=size, layout="constrained")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(1, panels, sharey=sharey)
 
 

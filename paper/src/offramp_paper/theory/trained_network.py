@@ -18,12 +18,10 @@ from torch import nn
 from offramp.data import MixtureData, mixture
 from offramp.errors import ConfigError
 from offramp.ledger import Ledger
-from offramp.networks import EarlyExitNetwork
-from offramp.networks.heads import LinearHead, Pool
+from offramp.networks import EarlyExitNetwork, LinearHead, Pool
 from offramp.progress import Progress, showing
 from offramp.record import record
-from offramp.report import ResultTable
-from offramp.report.tables import Cell
+from offramp.report import Cell, ResultTable
 from offramp.scorers import Corrector, History
 from offramp.targets import stop_target
 from offramp.training import TrainConfig, train
