@@ -173,9 +173,9 @@ def test_bench_races_what_a_user_could_run(places, tmp_path):
         f"bench {places}/network {places}/policy --runtimes torch --batch-sizes 2,4 --seconds 0.1"
     )
     result = call(f"{text} --data mixture --rival {places}/network --out {tmp_path}/bench")
-    for name in ("with exits", "without exits", "exit 0 alone", "network", "promised"):
+    for name in ("with exits", "without exits", "exit 0 alone", "network", "predicted"):
         assert name in result.stdout
-    assert "Times and accuracies are those of" in " ".join(result.stdout.split())
+    assert "Times and accuracies were measured on" in " ".join(result.stdout.split())
     rows = json.loads((tmp_path / "bench" / "bench.json").read_text())
     assert {row["batch_size"] for row in rows} == {2, 4}
     assert all(0 <= row["accuracy"] <= 1 for row in rows)
@@ -199,7 +199,7 @@ def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
     folder = tmp_path / "profile"
     call(f"profile {places}/network --batch-sizes 1,4 --seconds 0 --data mixture --out {folder}")
     shown = call(f"inspect {folder}").stdout
-    assert "look 0" in shown and "looking back" in shown
+    assert "overhead of exit 0" in shown and "reading earlier exits" in shown
     ledgers = tmp_path / "ledgers"
     network = offramp.networks.EarlyExitNetwork.load(places / "network")
     for split in ("held_out", "val", "test"):

@@ -126,10 +126,13 @@ def test_every_setting_is_an_option_with_its_help_and_default(command, kind):
             assert str(default) == str(field.default)
 
 
+DESCRIBED = ("record", "profile", "compare", "export", "auto", "advise")
+
+
 @pytest.mark.parametrize(
     ("command", "function"),
     [
-        *((name, getattr(offramp, name)) for name in ("record", "profile", "compare", "export")),
+        *((name, getattr(offramp, name)) for name in DESCRIBED),
         ("certify", offramp.Guarantee),
         ("bench", bench),
     ],

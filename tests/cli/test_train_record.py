@@ -237,7 +237,7 @@ def test_a_teacher_that_was_trained_on_has_to_be_recorded_again(app, tmp_path):
     call(app, f"record {teacher} --data mixture --splits train")
     call(app, f"{text} --seed 1 --out {tmp_path / 'new'}")
     load_network(tmp_path / "new").save(teacher / "network")
-    with pytest.raises(ConfigError, match=r"recorded with other weights .* record it again"):
+    with pytest.raises(ConfigError, match=r"not recorded with the weights in .* record it again"):
         call(app, f"{text} --teacher {teacher} --out {tmp_path / 'student'}")
     with pytest.raises(ConfigError, match=r"has no ledger of .*: give the run of a network"):
         call(app, f"{text} --teacher {tmp_path} --out {tmp_path / 'student'}")

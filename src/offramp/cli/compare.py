@@ -87,7 +87,7 @@ def advise_command(
         typer.Option("--out", help="Folder for the policies, one per budget: policy-BUDGET."),
     ] = None,
 ) -> None:
-    """Say whether early exits are worth it for this network: yes, a fixed exit, or neither.
+    """Measure whether early exits help this network, whether a fixed exit suffices, or neither.
 
     Exits, answer, scorer and thresholds are chosen by cross-validation on held_out and val. Only
     then the choice is measured on test, against the best mix of two fixed exits and the full

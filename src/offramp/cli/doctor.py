@@ -17,7 +17,7 @@ CORE = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "rich", "typer
 class Item:
     """One line of the diagnosis."""
 
-    name: str  # what was looked at
+    name: str  # what was examined
     text: str  # what was found
     good: bool = True  # whether nothing is missing
 
@@ -59,10 +59,7 @@ def _machine() -> list[Item]:
     )
 
     features = cpu_features()
-    has = (
-        ", ".join(name for name, there in features.items() if there)
-        or "none that offramp looks for"
-    )
+    has = ", ".join(name for name, there in features.items() if there) or "none that offramp uses"
     set_to = os.environ.get("OMP_NUM_THREADS")
     threads = f"torch uses {torch.get_num_threads()} of {os.cpu_count()} cores"
     found = [find_device(name) for name in devices()]
@@ -84,7 +81,7 @@ _WHY = {
 
 
 def _no_gpu() -> str:
-    """Why there is no GPU among the devices, where that can be told."""
+    """Why there is no GPU among the devices, where the reason is known."""
     import torch
 
     from offramp.machine import devices
@@ -164,7 +161,7 @@ def _plugins() -> list[Item]:
 WELCOME = """\
 [bold]offramp[/bold]: early-exit neural networks, and when to stop. What next?
 
-[bold]Just looking[/bold]
+[bold]A first impression[/bold]
   offramp demo                              trains, compares and writes a report, in about a minute
 [bold]You have logits of every exit[/bold] (an .npz with logits, labels and costs)
   offramp advise logits.npz                 are early exits worth it here?
@@ -183,12 +180,12 @@ offramp --install-completion completes names with the Tab key."""
 
 
 def welcome() -> None:
-    """Say what to do next."""
+    """Print what to do next."""
     out.print(WELCOME, markup=True)
 
 
 def doctor_command() -> None:
-    """Say what is installed, what this machine can do, which data are here, what is missing.
+    """List what is installed, what this machine can do, which data are here, what is missing.
 
     Nothing is changed, and no optional library is imported.
     """

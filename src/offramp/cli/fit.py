@@ -80,8 +80,8 @@ def auto_command(
 ) -> None:
     """Choose exits, answer, scorer and thresholds for a budget, and save the policy.
 
-    The choice is made by cross-validation on held_out and val. With --profile the budget is kept
-    on the clock, and if no exit is cheap enough the policy is the full network.
+    The choice is made by cross-validation on held_out and val. With --profile the budget is a
+    share of seconds, and if no exit is cheap enough the policy is the full network.
     `offramp advise` measures whether exits are worth it at all.
     """
     check_fresh(folder, "policy", force)

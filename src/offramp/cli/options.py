@@ -108,7 +108,7 @@ def data_there(name: str | None) -> str | None:
     if name is not None and name not in DATA_SETS and not any(map(Path.is_dir, places)):
         raise ConfigError(
             f"--data: there is no data set {name!r}{or_known(name, DATA_SETS)}; it is no folder "
-            f"either (looked at {' and '.join(map(str, places))})"
+            f"either (searched: {' and '.join(map(str, places))})"
         )
     return name
 
@@ -135,7 +135,7 @@ PolicyPath = Annotated[
     Path, typer.Argument(metavar="POLICY", callback=there, help="Folder of a policy.")
 ]
 PolicyFolder = Annotated[Path, typer.Option("--out", help="Folder in which the policy is saved.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace a policy that is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing policy.")]
 Budget = Annotated[
     float | None,
     typer.Option(

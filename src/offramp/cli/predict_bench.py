@@ -61,7 +61,7 @@ def predict_command(
     device: Device = "auto",
     precision: Precision = "float32",
 ) -> None:
-    """Predict class, confidence, exit and cost of images; each stops at its own exit.
+    """Predict class, confidence, exit and cost of images; each image stops at its own exit.
 
     The confidence is the calibrated probability that the class is right. A sample that was
     stopped with a confidence below 0.5 is marked likely_wrong. Costs are shares of the network
@@ -119,9 +119,7 @@ def profile_command(
     data: DataOptions,
     policy: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[POLICY]", callback=there, help="Policy whose decisions are timed."
-        ),
+        typer.Argument(metavar="POLICY", callback=there, help="Policy whose decisions are timed."),
     ] = None,
     runtimes: Annotated[str, typer.Option(help="Runtimes: torch, onnx, or torch,onnx.")] = "torch",
     batch_sizes: Annotated[
@@ -138,10 +136,10 @@ def profile_command(
     ),
     device: Device = "auto",
 ) -> None:
-    """Measure the seconds of every stage and every exit, for --profile elsewhere.
+    """Measure the seconds of every stage and every exit, for the option --profile elsewhere.
 
-    A runner really runs, in batches that shrink, on samples of the run's data; on noise if its
-    data are unknown. With several runtimes there is a folder for each of them.
+    A real runner is timed, in batches that shrink, on samples of the run's data, or on noise if
+    the data are unknown. With several runtimes there is a folder for each runtime.
     """
     names, sizes = split_names(runtimes), whole_numbers("--batch-sizes", batch_sizes)
     check_runs(names, sizes, seconds)
@@ -160,8 +158,8 @@ def profile_command(
         if max(found.spread) > DISTURBED:
             note(
                 f"note: turns differ by {max(found.spread):.0%}, so other work disturbs this "
-                "machine, and promises may not hold: measure again when it is idle, or with more "
-                "--seconds"
+                "machine, and predictions may be wrong: measure again when it is idle, or with "
+                "more --seconds"
             )
         note(f"saved in {place}/")
 
@@ -175,8 +173,8 @@ def bench_command(
     rival: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Folder of another network, timed without exits; such as a smaller one, or one "
-            "for smaller images."
+            help="Folder of another network to time without exits, such as a smaller network, or "
+            "a network for smaller images."
         ),
     ] = None,
     folder: Annotated[
@@ -186,10 +184,10 @@ def bench_command(
 ) -> None:
     """Time a policy, its network without exits and cut at one exit, and smaller networks.
 
-    Shows milliseconds per sample and the share of the time of the network without exits in the
-    same runtime: predicted by a profile that is measured first, and measured. All take turns in
-    one process on the same samples of the run's data (noise if its data are unknown), and the
-    best of three turns counts.
+    The table has milliseconds per sample, and shares of the time that the network without exits
+    takes in the same runtime: as predicted by a profile, which is measured first, and as
+    measured. All take turns in one process on the same samples of the run's data, or on noise if
+    the data are unknown, and the best of three turns counts.
     """
     from offramp.report import bench_table, write_bench
     from offramp.timing.bench import bench
@@ -210,7 +208,7 @@ def bench_command(
 
 
 def _placed(network: Path, device: str) -> "EarlyExitNetwork":
-    """A network on a device, which is said first."""
+    """A network on a device; a note names the device."""
     from offramp.machine import describe_device, find_device, keep_memory
 
     keep_memory()
@@ -238,7 +236,7 @@ def _samples(
 def _runner(
     network: "EarlyExitNetwork", policy: "Policy", device: str, precision: str
 ) -> "Runner":
-    """A runner on a device, which is said first."""
+    """A runner on a device; a note names the device."""
     from offramp.machine import describe_device, find_device, keep_memory, to_precision
     from offramp.runtime import Runner
 

@@ -73,7 +73,7 @@ def split_names(text: str) -> list[str]:
 
 
 def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]:
-    """A command as typer takes it: with options for its settings, and those of all commands."""
+    """A command as typer takes it: with the options of its settings and of all commands."""
     own = inspect.signature(command).parameters
     groups = {key: kind for key, each in own.items() if (kind := _settings(each.annotation))}
     parameters = [_named("context", typer.Context)]

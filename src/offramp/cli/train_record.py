@@ -66,8 +66,8 @@ class TeacherOptions:
     teacher_temperature: Annotated[
         float | None,
         typer.Option(
-            help="Divisor of the teacher's logits; above 1, the teacher says more about the "
-            "classes that are not its answer. Default: 1."
+            help="Divisor of the teacher's logits; above 1, targets contain more of the classes "
+            "that are not the teacher's answer. Default: 1."
         ),
     ] = None
 
@@ -173,7 +173,7 @@ def train_command(
     network: NetworkOptions,
     folder: Annotated[
         Path,
-        typer.Option("--out", help="Folder of the run; a run that is there already is resumed."),
+        typer.Option("--out", help="Folder of the run. An existing run is resumed."),
     ],
     teacher: TeacherOptions,
     settings: Annotated[Given, TrainConfig],
@@ -248,7 +248,7 @@ def train_command(
 
 
 def _training_ledger(teacher: Path) -> "Ledger":
-    """What a run's network said of the training data; or a ledger itself."""
+    """The ledger of the training data in the folder of a run; or a ledger itself."""
     from offramp.ledger import Ledger
     from offramp.networks.network import fingerprint
 
@@ -258,7 +258,7 @@ def _training_ledger(teacher: Path) -> "Ledger":
             ledger = Ledger.load(place)
             if is_run and ledger.network != fingerprint(load_network(teacher)):
                 raise ConfigError(
-                    f"--teacher: {place} was recorded with other weights than those of {teacher}; "
+                    f"--teacher: {place} was not recorded with the weights in {teacher}; "
                     f"record it again: offramp record {teacher} --splits train"
                 )
             return ledger
@@ -356,10 +356,10 @@ def chain_command(
     ],
     folder: Annotated[Path, typer.Option("--out", help="Folder of the new run.")],
 ) -> None:
-    """Make one network of several: what the first does not settle goes on to the next.
+    """Make one network of several: each network gets the samples that none before has answered.
 
-    A network for small images answers what is easy, and one for large images the rest. OUT is a
-    run like any other: offramp record OUT comes next.
+    A network for small images answers easy samples, and a network for large images the rest. OUT
+    is a run like any other: offramp record OUT comes next.
     """
     from offramp.data.source import Source
     from offramp.networks import ImageInput, chain, count_macs

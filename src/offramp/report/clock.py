@@ -19,7 +19,7 @@ from offramp.timing.profile import Profile
 
 
 def profile_table(profile: Profile) -> ResultTable:
-    """Milliseconds per sample of stages and looks, at every measured batch size."""
+    """Milliseconds per sample of stages and of the overhead of exits, by batch size."""
 
     def line(name: str, seconds: Sequence[float]) -> list[Cell]:
         each = zip(seconds, profile.sizes, strict=True)
@@ -29,20 +29,21 @@ def profile_table(profile: Profile) -> ResultTable:
     for column, exit_index in enumerate(profile.exits):
         rows.append(line(f"stage {exit_index}", [row[column] for row in profile.stages]))
         if exit_index != profile.exits[-1]:
-            rows.append(line(f"look {exit_index}", [row[column] for row in profile.looks]))
+            rows.append(
+                line(f"overhead of exit {exit_index}", [row[column] for row in profile.looks])
+            )
     more = [sum(b) - sum(a) for a, b in zip(profile.looks, profile.looks_back, strict=True)]
-    looks = max(1, profile.num_exits - 1)
-    rows.append(line("looking back", [seconds / looks for seconds in more]))
+    decisions = max(1, profile.num_exits - 1)
+    rows.append(line("reading earlier exits", [seconds / decisions for seconds in more]))
     rows.append(cells("spread", *(f"{share:.0%}" for share in profile.spread)))
     return ResultTable(
         "profile",
         f"Milliseconds per sample: {profile.where}",
         ["batch", *map(str, profile.sizes)],
         rows,
-        f"A look is the head and the decision of an exit ({profile.decided_by}); the last head "
-        "counts with its stage. Looking back: how much longer a look takes, on average, where the "
-        "decision reads the exits before. Best of all turns; spread: how much longer the median "
-        "turn took.",
+        f"The overhead of an exit is its head and its decision ({profile.decided_by}); the last "
+        "head counts with its stage. Reading earlier exits: the mean additional time of a "
+        "decision that does. Best of all turns; spread: the additional time of the median turn.",
     )
 
 
@@ -67,15 +68,15 @@ def bench_table(rows: Sequence[BenchRow]) -> ResultTable:
             )
         )
     counts = {row.samples for row in rows if row.samples}
-    timed = f" Times and accuracies are those of {_range(counts)} samples." if counts else ""
+    timed = f" Times and accuracies were measured on {_range(counts)} samples." if counts else ""
     return ResultTable(
         "bench",
         "Time per sample",
-        ["", "runtime", "batch", "ms", "promised", "for these", "measured", "accuracy"],
+        ["", "runtime", "batch", "ms", "predicted", "for these", "measured", "accuracy"],
         lines,
-        f"Promised and measured: shares of the time {WITHOUT} in the same runtime; for these: "
-        "what the profile promises for the exits that these samples took. All took turns on the "
-        f"same samples, and the best of three turns on each batch counts.{timed}",
+        f"Predicted and measured: shares of the time {WITHOUT} in the same runtime; for these: "
+        "the prediction for the exits at which these samples stopped. All took turns on the same "
+        f"samples, and the best of three turns on each batch counts.{timed}",
     )
 
 
