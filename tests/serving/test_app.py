@@ -19,7 +19,7 @@ from offramp.serving import AppConfig, Model, Reading
 
 from ..deployment import bad_requests
 from .asgi import GONE, NOTHING_MORE, Client
-from .conftest import SIZE, policy_of
+from .conftest import NORMALIZATION, READING, SIZE, policy_of
 
 pytest.importorskip("starlette")
 pytest.importorskip("prometheus_client")
@@ -28,6 +28,7 @@ Image = pytest.importorskip("PIL.Image")
 MAX_BYTES = 20_000
 TOKEN = "only-for-tests"
 NAMES = ("ant", "bee", "cat", "dog")
+IMAGENET = Normalization()
 LIMITS = AppConfig(max_bytes=MAX_BYTES, max_pixels=5000, body_timeout=0.3)
 
 
@@ -66,10 +67,10 @@ def png(seed, kind="PNG"):
     return file.getvalue()
 
 
-def pixels(encoded):
+def pixels(encoded, normalization=IMAGENET):
     with Image.open(io.BytesIO(encoded)) as image:
         flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-    return Normalization()(flat.view(1, SIZE, SIZE, 3).permute(0, 3, 1, 2))
+    return normalization(flat.view(1, SIZE, SIZE, 3).permute(0, 3, 1, 2))
 
 
 def test_many_clients_get_their_own_answers_while_others_misbehave(served):
@@ -108,6 +109,14 @@ def test_images_are_answered_like_their_pixels(served, kind):
     assert found.status == 200 and answer["id"] == "7" and found.headers["x-request-id"] == "7"
     assert answer["class"] == int(expected.predictions[0])
     assert answer["confidence"] == pytest.approx(float(expected.confidence[0]), abs=1e-3)
+
+
+def test_a_live_runner_takes_images_if_it_is_told_how_they_are_read(small):
+    encoded = png(3)
+    assert Client(offramp.serving.app(small.runner)).post(encoded, "image/png").status == 415
+    answer = Client(offramp.serving.app(small.runner, reading=READING)).post(encoded, "image/png")
+    (expected,) = small.runner(pixels(encoded, NORMALIZATION)).records(NAMES)
+    assert answer.json() == {"id": None, **expected}
 
 
 @pytest.mark.parametrize(("body", "kind", "status", "reason"), bad_requests(MAX_BYTES))

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from starlette.exceptions import HTTPException
 
+from offramp.serving import AppConfig
 from offramp.serving.batches import Batcher
 
 
@@ -26,6 +27,10 @@ class Model:
         return [{"id": each} for each in queries]
 
 
+def batcher_of(model, max_batch=4, batch_wait=0.0, **settings):
+    return Batcher(model, AppConfig(max_batch=max_batch, batch_wait=batch_wait, **settings))
+
+
 def run(story):
     return asyncio.run(asyncio.wait_for(story, 30))
 
@@ -33,7 +38,7 @@ def run(story):
 def test_requests_that_come_together_share_batches_of_the_largest_size():
     async def story():
         model = Model()
-        batcher = Batcher(model, max_batch=4, batch_wait=5, timeout=20)
+        batcher = batcher_of(model, batch_wait=5)
         found = await asyncio.gather(*(batcher(number) for number in range(8)))
         assert [each["id"] for each in found] == list(range(8))
         assert model.sizes == [4, 4]  # full batches wait for nobody
@@ -44,7 +49,7 @@ def test_requests_that_come_together_share_batches_of_the_largest_size():
 def test_a_request_waits_for_others_no_longer_than_it_may():
     async def story():
         model = Model()
-        batcher = Batcher(model, max_batch=4, batch_wait=0.01, timeout=20)
+        batcher = batcher_of(model, batch_wait=0.01)
         assert await batcher(1) == {"id": 1}
         assert await batcher(2) == {"id": 2}
         assert model.sizes == [1, 1]
@@ -57,7 +62,7 @@ def test_requests_gather_while_batches_are_answered(concurrency):
     async def story():
         model = Model()
         model.may.clear()
-        batcher = Batcher(model, 8, batch_wait=0, timeout=20, concurrency=concurrency)
+        batcher = batcher_of(model, max_batch=8, concurrency=concurrency)
         waiting = []
         for number in range(6):
             waiting.append(asyncio.create_task(batcher(number)))
@@ -75,7 +80,7 @@ def test_a_request_that_nobody_answers_in_time_is_given_up_and_left_out():
     async def story():
         model = Model()
         model.may.clear()
-        batcher = Batcher(model, max_batch=4, batch_wait=0, timeout=0.05)
+        batcher = batcher_of(model, request_timeout=0.05)
         first = asyncio.create_task(batcher(1))
         await asyncio.sleep(0.01)
         for given_up in (first, batcher(2)):
@@ -94,7 +99,7 @@ def test_a_request_that_nobody_answers_in_time_is_given_up_and_left_out():
 
 def test_a_batch_that_fails_is_refused_and_the_next_is_answered(caplog):
     async def story():
-        batcher = Batcher(Model(), max_batch=4, batch_wait=0, timeout=20)
+        batcher = batcher_of(Model())
         with pytest.raises(HTTPException, match="the server's log says why") as found:
             await batcher("crash")
         assert found.value.status_code == 500

@@ -63,13 +63,7 @@ class Service:
 
     def __init__(self, served: Served, config: AppConfig, alone: bool = True) -> None:
         self.config, self._served, self._alone = config, served, alone
-        self._batcher = Batcher(
-            self._answer,
-            config.max_batch,
-            config.batch_wait,
-            config.request_timeout,
-            config.concurrency,
-        )
+        self._batcher = Batcher(self._answer, config)
         self.metrics = Metrics(served.responder.loaded["exits"])
         self._shown = 0.0  # when the gauges were set
         self._api_key = os.environ.get(API_KEY) or None

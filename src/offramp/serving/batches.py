@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 
+from offramp.serving.config import AppConfig
 from offramp.serving.responses import Record, Response
 
 log = logging.getLogger("offramp.serving")
@@ -30,45 +31,38 @@ class Batcher:
 
     Args:
         answer: Answers a batch.
-        max_batch: Largest size of a batch.
-        batch_wait: Seconds that a request waits for others, counted from its own arrival.
-        timeout: Seconds after which a request without an answer raises `HTTPException`.
-        concurrency: How many batches may be answered at the same time.
+        config: Sizes and times. A request waits for others from its own arrival on.
     """
 
     def __init__(
-        self,
-        answer: Callable[[Sequence[Any]], Awaitable[Sequence[Response]]],
-        max_batch: int,
-        batch_wait: float,
-        timeout: float,
-        concurrency: int = 1,
+        self, answer: Callable[[Sequence[Any]], Awaitable[Sequence[Response]]], config: AppConfig
     ) -> None:
-        self._answer, self._max_batch, self._batch_wait = answer, max_batch, batch_wait
-        self._timeout, self._concurrency = timeout, concurrency
+        self._answer, self._config = answer, config
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._gathering = asyncio.Lock()  # one batch is filled after the other
         # Tasks that answer batches, and since when each has been waiting for the model.
         self._working: dict[asyncio.Task[None], float] = {}
 
     async def __call__(self, sample: Any) -> Record:  # noqa: ANN401
-        """The answer to one sample; raises `HTTPException` if there is none."""
+        """The answer to one sample; raises `HTTPException` if there is none in time."""
+        timeout = self._config.request_timeout
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(sample, loop.create_future(), loop.time() + self._batch_wait)
+        waiting = _Waiting(sample, loop.create_future(), loop.time() + self._config.batch_wait)
         self._queue.put_nowait(waiting)
-        if len(self._working) < self._concurrency:
+        if len(self._working) < self._config.concurrency:
             self._working[loop.create_task(self._work())] = math.inf
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(timeout):
                 return await waiting.answer
         except TimeoutError:
-            reason = f"no answer within {self._timeout:g} seconds: the server has too much to do"
+            reason = f"no answer within {timeout:g} seconds: the server has too much to do"
             raise HTTPException(504, reason) from None
 
     @property
     def is_stuck(self) -> bool:
         """Whether a batch has been running for longer than any request waits."""
-        return any(time.monotonic() - since > self._timeout for since in self._working.values())
+        longest = time.monotonic() - min(self._working.values(), default=math.inf)
+        return longest > self._config.request_timeout
 
     async def _work(self) -> None:
         """Answer batches until no request waits."""
@@ -93,7 +87,7 @@ class Batcher:
         batch = [self._queue.get_nowait()]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(batch[0].latest):
-                while len(batch) < self._max_batch:
+                while len(batch) < self._config.max_batch:
                     batch.append(await self._queue.get())
         return [each for each in batch if not each.answer.done()]
 

@@ -68,7 +68,7 @@ class Parser(ABC):
         optional = [(name, kind | UnsetType, UNSET) for name, kind in fields.items()]
         self._body: Any = msgspec.defstruct("Request", optional, bases=(Body,), kw_only=True)
         self._fields, self._types = tuple(fields), (JSON, *types)
-        self.wanted = f"give {wanted}, and optionally `id`"
+        self._wanted = f"give {wanted}, and optionally `id`"
 
     def __call__(self, content_type: str, content: bytes, request_id: str | None = None) -> Query:
         """Read the sample in a body; an `id` in JSON takes precedence over one from a header.
@@ -84,7 +84,7 @@ class Parser(ABC):
             raise HTTPException(415, f"the content type must be {known}, got {kind[:80]!r}")
         if kind != JSON:
             return Query(request_id, self.sample({"image": content}))
-        body = decoded(content, self._body, self.wanted)
+        body = decoded(content, self._body, self._wanted)
         values = {name: getattr(body, name) for name in self._fields}
         given = {name: value for name, value in values.items() if value is not UNSET}
         return Query(request_id if body.id is None else body.id, self.sample(given))
@@ -93,9 +93,9 @@ class Parser(ABC):
     def sample(self, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """The sample in the fields of a request, without a batch dimension."""
 
-    def wrong(self, reason: str = "") -> HTTPException:
-        """What to raise about fields that do not go together, or that `reason` is wrong with."""
-        return HTTPException(422, f"{reason or 'the fields do not fit'}: {self.wanted}")
+    def unfit(self) -> HTTPException:
+        """What to raise about fields that do not go together."""
+        return HTTPException(422, f"the fields do not fit: {self._wanted}")
 
 
 class ArrayParser(Parser):
@@ -126,7 +126,7 @@ class ArrayParser(Parser):
         if set(given) == {"inputs"}:
             return np.asarray(given["inputs"], self._dtype)
         if set(given) != {"image"} or self._images is None:
-            raise self.wrong()
+            raise self.unfit()
         self._check_size(given["image"])
         pixels = self._images.decode(given["image"])
         if pixels is None:
@@ -196,7 +196,7 @@ class TextParser(Parser):
             return {name: np.asarray(found[name])[0] for name in self._arrays if name in found}
         lengths = {len(values) for values in given.values()}
         if "input_ids" not in given or "text" in given or len(lengths) != 1:
-            raise self.wrong()
+            raise self.unfit()
         arrays = {name: np.asarray(values, np.int64) for name, values in given.items()}
         return {"attention_mask": np.ones_like(arrays["input_ids"]), **arrays}
 
@@ -215,7 +215,7 @@ class ItemParser(Parser):
     def sample(self, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """What the user's own function makes of the item."""
         if not given:
-            raise self.wrong()
+            raise self.unfit()
         try:
             return self._read(given["item"])
         except Exception as error:
