@@ -3,10 +3,10 @@
 Run: python benchmarks/serving.py [--seconds 60] [--clients 64] [--workers 1]
 
 `offramp serve` runs in processes of its own with a small untrained network at 32 px. Every client
-sends one image after another, as PNG or as JSON, each with an id; the returned id, class and exit
-are compared with those of a runner in this process. For every eight clients there is one that
-misbehaves: malformed bodies, bodies that are too large, files that are not images, and bodies that
-never arrive completely. All clients are threads of this one process, so the latencies include the
+sends one image after another, as PNG or as JSON, each with an id; a runner in this process says
+which class and exit must come back. For every eight clients there is one that misbehaves:
+malformed bodies, bodies that are too large, files that are not images, and bodies that never
+arrive completely. All clients are threads of this one process, so the latencies include the
 time they wait for each other.
 """
 
@@ -210,7 +210,7 @@ def load(world: World, port: int, clients: int, seconds: float) -> None:
 
 
 class MemoryMonitor(threading.Thread):
-    """Looks at the server's memory every second."""
+    """Measures the server's memory every second."""
 
     def __init__(self, process: psutil.Process) -> None:
         super().__init__(daemon=True)

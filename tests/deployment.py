@@ -154,7 +154,7 @@ def joined_outputs(outputs: Any) -> offramp.runtime.RunOutput:
 
 
 class Clock:
-    """Each look at it takes a second."""
+    """Every reading takes a second."""
 
     def __init__(self):
         self.now = -1.0

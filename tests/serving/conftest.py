@@ -25,7 +25,7 @@ def pixels(samples=4, seed=0):
 
 @dataclass
 class Small:
-    """Two exits that scores lie apart at; nobody changes what is in the folder."""
+    """A network with two exits; tests read its folder, and never write there."""
 
     network: offramp.networks.EarlyExitNetwork
     policy: offramp.Policy

@@ -33,7 +33,7 @@ LIMITS = AppConfig(max_bytes=MAX_BYTES, max_pixels=5000, body_timeout=0.3)
 
 
 class Served(Client):
-    """The application of a network in a folder, and the same runner beside it."""
+    """The application of a network in a folder, and a runner of the same network."""
 
     def __init__(self, small, folder, patch):
         for name in ("network", "policy"):
@@ -90,7 +90,7 @@ def test_many_clients_get_their_own_answers_while_others_misbehave(served):
         assert slow.result().status == 408
     for number, found in answers:
         answer = found.json()
-        assert found.status == 200 and answer["id"] == f"n-{number}"  # nobody else's answer
+        assert found.status == 200 and answer["id"] == f"n-{number}"  # not another client's answer
         assert answer["class"] == int(expected.predictions[number])
         assert answer["name"] == NAMES[answer["class"]]
         assert answer["exit"] == int(expected.exits[number])

@@ -171,7 +171,7 @@ class TestServing:
         with ThreadPoolExecutor(16) as clients:
             answers = list(clients.map(ask, range(64)))
         for row, (status, answer) in enumerate(answers):
-            assert status == 200 and answer["id"] == row  # nobody else's answer
+            assert status == 200 and answer["id"] == row  # not another client's answer
             if not near[row]:
                 assert answer["class"] == int(expected.predictions[row])
                 assert answer["exit"] == int(expected.exits[row])

@@ -139,7 +139,7 @@ def wait_for(condition, seconds=60):
 
 
 class LastRequests(threading.Thread):
-    """A client that sends requests until nobody listens.
+    """A client that sends requests until connections are refused.
 
     What it has `lost` are requests without answers: when each was sent or failed to be, and why.
     """
@@ -181,13 +181,13 @@ def test_a_server_that_is_stopped_answers_what_was_sent(exports, tmp_path):
         for client in clients:
             client.start()
         wait_for(lambda: all(len(client.statuses) > 3 for client in clients), seconds=240)
-        promised = time.monotonic()  # who is slower than that may find a closed door
+        stopped_at = time.monotonic()  # a request that is sent later may be refused
         stopped.process.send_signal(signal.SIGTERM)
         stopped.ends()
         for client in clients:
             client.join(120)
         lost = [each for client in clients for each in client.lost]
-        assert not [why for sent, why in lost if sent < promised], (promised, lost)
+        assert not [why for sent, why in lost if sent < stopped_at], (stopped_at, lost)
         assert {status for client in clients for status in client.statuses} == {200}
         assert "serving on ONNX Runtime" in stopped.printed()
         lines = [json.loads(x) for x in stopped.printed().splitlines() if x.startswith("{")]
@@ -215,7 +215,7 @@ def test_several_workers_serve_the_same_and_only_what_was_asked_for(exports, tmp
         assert budget != first["budget"]
         assert {server.about()["budget"] for _ in range(20)} == {budget}
 
-        # Files that nobody has asked for yet are not served, not even by a new process.
+        # Files are not served before a reload, not even by a new process.
         shutil.rmtree(served)
         shutil.copytree(exports[1], served)
         server.workers()[0].kill()

@@ -126,7 +126,7 @@ class Service:
             async with asyncio.timeout(timeout):
                 return await _limited(request, self.config.max_bytes)
         except ClientDisconnect:
-            # Nobody reads this; the number, which is nginx's, is for metrics and the log.
+            # The status is not sent to anybody. Metrics and the log have it, as nginx's have.
             raise HTTPException(499, "the client has gone") from None
         except TimeoutError:
             reason = f"the body did not arrive within {timeout:g} seconds"

@@ -81,7 +81,7 @@ class Batcher:
             del self._working[task]
 
     async def _gathered(self) -> list[_Waiting]:
-        """The requests to answer next, without the requests that nobody waits for any more."""
+        """The requests to answer next, without requests whose clients were answered already."""
         if self._queue.empty():  # another task has taken them
             return []
         batch = [self._queue.get_nowait()]

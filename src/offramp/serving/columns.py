@@ -103,8 +103,8 @@ def _texts(batch: Mapping[str, Array]) -> dict[str, Array]:
         kinds, shapes = {x.dtype.kind for x in text.values()}, {x.shape for x in text.values()}
         if not kinds <= {*"iu"} or shapes != {(text["input_ids"].size,)}:
             raise DataError(
-                f"the columns {', '.join(present)} must hold lists of integers, and those of one "
-                "text have the same length"
+                f"the columns {', '.join(present)} must hold lists of integers, which have the "
+                "same length for the same text"
             )
         texts.append({"attention_mask": np.ones_like(text["input_ids"]), **text})
     return padded(texts)

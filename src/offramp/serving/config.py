@@ -6,7 +6,7 @@ from offramp import check
 from offramp.machine import PRECISIONS
 
 API_KEY, ADMIN_TOKEN = "OFFRAMP_API_KEY", "OFFRAMP_ADMIN_TOKEN"
-"""Environment variables with the key of clients and with the token of whoever operates it."""
+"""Environment variables with the key of clients and with the token of its operators."""
 
 LONGEST_WAIT = 30.0  # seconds
 

@@ -30,7 +30,7 @@ COUNTERS = {
 }
 # name: what it is, and how the values of several processes become one
 GAUGES: dict[str, tuple[str, Literal["livemax", "livemostrecent"]]] = {
-    "drift": ("1 if the exits differ from those of val; stays on", "livemax"),
+    "drift": ("1 if the exits taken differ from the exits taken on val; stays on", "livemax"),
     "drift_log_evidence": ("Natural logarithm of the evidence for drift", "livemax"),
     "mean_cost": (
         "Mean cost per answer since the budget was set, in runs of the full network",

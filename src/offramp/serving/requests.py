@@ -184,7 +184,7 @@ class TextParser(Parser):
         return Annotated[list[token], Meta(min_length=1, max_length=self._inputs.max_length)]
 
     def sample(self, given: Mapping[str, Any]) -> dict[str, Array]:
-        """The tokens of one text; those of `text` are cut off at the network's limit."""
+        """The tokens of one text; a `text` is cut off at the network's limit."""
         if self._tokenizer is not None and set(given) == {"text"}:
             with _TOKENIZING:
                 found = self._tokenizer(

@@ -2,8 +2,8 @@
 
 The processes of one service serve the same, and nothing that was not asked for: a process that is
 started again must not load files that were changed in the meantime. So several processes load
-copies, which nobody else changes, and one small file names the copies and the budget. Whoever
-changes something replaces that file, and every process reads it before it answers again.
+copies of their own, and one small file names the copies and the budget. A change replaces that
+file, and every process reads it before it answers again.
 """
 
 import asyncio

@@ -162,7 +162,7 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _announced(listening: socket.socket, ready: Callable[[str], None]) -> Iterator[None]:
-    """Call `ready` with the address as soon as somebody answers there."""
+    """Call `ready` with the address as soon as connections are taken there."""
     host, port = listening.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     over = threading.Event()
