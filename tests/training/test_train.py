@@ -362,9 +362,11 @@ def test_unknown_objectives_and_nothing_to_train_are_refused(convnet, data, quic
         train(convnet, data, config=quick)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(convnet, data, quick):
+def test_a_loss_that_is_not_finite_stops_the_run(convnet, data, quick, tmp_path):
     def broken(logits, targets):
         return logits.sum() * float("nan")
 
+    config = replace(quick, checkpoint_seconds=0)
     with pytest.raises(ConfigError, match="the loss became nan in epoch 0 of the phase 'network'"):
-        train(convnet, data, broken, quick)
+        train(convnet, data, broken, config, folder=tmp_path)
+    assert not (tmp_path / "checkpoint").exists()  # nothing to resume from has the broken weights

@@ -1,12 +1,11 @@
 """The data sets that are known by name, and where they are searched for."""
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from offramp.data.decoding import Normalization
 from offramp.data.reading import (
-    ColumnNames,
     OfficialSplit,
     read_files,
     read_hub,
@@ -24,38 +23,32 @@ class Entry:
     """What is known about a data set."""
 
     hub: str | None = None  # its name on the public hub
-    columns: ColumnNames = field(default_factory=ColumnNames)  # where inputs and labels are
     image_size: int | None = None  # height and width in pixels that it is used at
     # share of the shorter side that is kept when images are cropped to a square
     centre: float = 1.0
     normalization: Normalization = field(default_factory=Normalization)  # of its pixels
-    # samples taken from the official train set for each; None means a tenth
-    held_out: int | None = None
-    val: int | None = None
+    # samples taken from the official train set for each of held_out and val; None means a tenth
+    held_back: int | None = None
     source: str | None = None  # the domain that all splits but test come from
 
 
 CIFAR100 = Entry(
     hub="uoft-cs/cifar100",
-    columns=ColumnNames("img", "fine_label"),
     image_size=32,
     normalization=Normalization((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-    held_out=5_000,
-    val=5_000,
+    held_back=5_000,
 )
-CIFAR10 = replace(
-    CIFAR100,
+CIFAR10 = Entry(
     hub="uoft-cs/cifar10",
-    columns=ColumnNames("img", "label"),
+    image_size=32,
     normalization=Normalization((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    held_back=5_000,
 )
 TINY_IMAGENET = Entry(hub="zh-plus/tiny-imagenet", image_size=64)
-IMAGENET_1K = Entry(
-    hub="ILSVRC/imagenet-1k", image_size=224, centre=0.875, held_out=25_000, val=25_000
-)
+IMAGENET_1K = Entry(hub="ILSVRC/imagenet-1k", image_size=224, centre=0.875, held_back=25_000)
 DOMAINNET = Entry(hub="wltjr1007/DomainNet", image_size=224, source="real")
 PACS = Entry(hub="flwrlabs/pacs", image_size=96, source="photo")
-SST2 = Entry(hub="stanfordnlp/sst2", columns=ColumnNames("sentence", "label"))
+SST2 = Entry(hub="stanfordnlp/sst2")
 
 
 def find_official(name: str) -> tuple[Entry, dict[str, OfficialSplit]]:
@@ -68,12 +61,12 @@ def find_official(name: str) -> tuple[Entry, dict[str, OfficialSplit]]:
     entry: Entry = CATALOG.get(name) or Entry()
     folder = located(name)
     if folder is not None:
-        return entry, _read_folder(folder, entry.columns)
+        return entry, _read_folder(folder)
     if entry.hub is None:
         raise DataError(_unknown(name))
     problem = why_unreachable()
     try:
-        return entry, read_hub(entry.hub, entry.columns, from_cache=problem is not None)
+        return entry, read_hub(entry.hub, from_cache=problem is not None)
     except DataError as error:
         raise DataError(_missing(name, entry.hub, f"and {problem or error}")) from None
 
@@ -87,10 +80,10 @@ def located(name: str) -> Path | None:
     return below if root and below.is_dir() else None
 
 
-def _read_folder(folder: Path, columns: ColumnNames) -> dict[str, OfficialSplit]:
+def _read_folder(folder: Path) -> dict[str, OfficialSplit]:
     has_files = any(next(folder.rglob(f"*.{kind}"), None) for kind in ("parquet", "csv"))
     if has_files or not any(path.is_dir() for path in folder.iterdir()):
-        return read_files(folder, columns)
+        return read_files(folder)
     return read_image_folder(folder)
 
 

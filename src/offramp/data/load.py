@@ -85,7 +85,6 @@ def load(
         return cluttered_digits(seed, given, image_size or CANVAS)
     entry, found = find_official(name)
     official = _aligned(name, found)
-    sizes = with_default_sizes(given, {"held_out": entry.held_out, "val": entry.val})
     domains = _choose_domains(name, official, entry.source, domain)
     make: Callable[..., Data]
     if official["train"].kind == "text":
@@ -94,7 +93,7 @@ def load(
         decode = Decoder(image_size or entry.image_size, entry.centre)
         make = partial(_images, decode, entry.normalization, on_corrupt)
     classes = _num_classes(name, official)
-    chosen = _choose_samples(official, domains, sizes, seed)
+    chosen = _choose_samples(official, domains, given, entry.held_back, seed)
     made = {split: make(of, split=split, num_classes=classes) for split, of in chosen.items()}
     return Splits(name=name, seed=seed, **made)
 
@@ -127,24 +126,25 @@ def _no_domains(name: str) -> str:
 def _choose_samples(
     official: dict[str, OfficialSplit],
     domains: tuple[str | None, str | None],
-    sizes: dict[str, int | None],
+    given: dict[str, int],
+    usual: int | None,
     seed: int,
 ) -> dict[str, OfficialSplit]:
-    """The samples of each of the four splits."""
-    (source, test), train = domains, official["train"]
-    rows = train.rows_of(source)
-    tenth = max(1, int(SHARE * len(rows)))
-    wanted = {split: tenth if size is None else size for split, size in sizes.items()}
+    """The samples of each of the four splits; `usual` is the size of held_out and of val."""
+    source, test = domains
+    train = official["train"].of_domain(source)
+    usual = usual or max(1, int(SHARE * len(train.ids)))
+    wanted = with_default_sizes(given, {"held_out": usual, "val": usual})
     official_test = official.get("test", official.get("validation"))
     if official_test is None:
         # Always taken from the source domain: other splits must not depend on the tested one
-        wanted = {"test": max(1, int(TEST_SHARE * len(rows))), **wanted}
-    assigned = assign_splits([train.ids[row] for row in rows], wanted, seed)
-    chosen = {split: train.take([rows[at] for at in places]) for split, places in assigned.items()}
+        wanted = {"test": max(1, int(TEST_SHARE * len(train.ids))), **wanted}
+    assigned = assign_splits(train.ids, wanted, seed)
+    chosen = {split: train.take(rows) for split, rows in assigned.items()}
     if official_test is not None:
-        chosen["test"] = official_test.take(official_test.rows_of(test))
+        chosen["test"] = official_test.of_domain(test)
     elif test != source:
-        chosen["test"] = train.take(train.rows_of(test))
+        chosen["test"] = official["train"].of_domain(test)
     return chosen
 
 

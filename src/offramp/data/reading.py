@@ -29,19 +29,10 @@ ALIASES = {
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test", "testing"),
 }
-IMAGE_COLUMNS = ("image", "img")
-TEXT_COLUMNS = ("sentence", "text")
+INPUT_COLUMNS = ("image", "img", "sentence", "text")
 LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "target")
+DOMAIN_COLUMN = "domain"
 HUB_TIMEOUT = 4.0  # seconds
-
-
-@dataclass(frozen=True)
-class ColumnNames:
-    """Which columns hold the inputs and the labels; None looks for the usual names."""
-
-    inputs: str | None = None
-    label: str | None = None
-    domain: str = "domain"
 
 
 class StoredInputs(Protocol):
@@ -134,11 +125,11 @@ class OfficialSplit:
         """Whether there are labels; benchmarks hide the labels of their test set as -1."""
         return len(self.labels) > 0 and bool((self.labels >= 0).all())
 
-    def rows_of(self, domain: str | None) -> list[int]:
-        """The rows of one domain; of all for None."""
+    def of_domain(self, domain: str | None) -> "OfficialSplit":
+        """The samples of one domain; all of them for None."""
         if domain is None or self.domains is None:
-            return list(range(len(self.ids)))
-        return [row for row, each in enumerate(self.domains) if each == domain]
+            return self
+        return self.take([row for row, each in enumerate(self.domains) if each == domain])
 
     def take(self, rows: list[int]) -> "OfficialSplit":
         """Only some of its samples."""
@@ -151,7 +142,7 @@ class OfficialSplit:
         )
 
 
-def read_files(folder: Path, columns: ColumnNames) -> dict[str, OfficialSplit]:
+def read_files(folder: Path) -> dict[str, OfficialSplit]:
     """The Parquet or CSV files in a folder, by official split."""
     for kind in ("parquet", "csv"):
         files = _files_by_split(folder, kind)
@@ -169,8 +160,7 @@ def read_files(folder: Path, columns: ColumnNames) -> dict[str, OfficialSplit]:
             f"cannot read the {kind} files in {folder}: {_root_cause(error)}"
         ) from None
     return {
-        split: official_split(rows, split, columns, tuple(names[split]))
-        for split, rows in found.items()
+        split: official_split(rows, split, tuple(names[split])) for split, rows in found.items()
     }
 
 
@@ -208,12 +198,11 @@ def _image_split(path: Path, root: Path, classes: list[str]) -> OfficialSplit:
 def official_split(
     rows: Any,  # noqa: ANN401 - a `datasets.Dataset`
     split: str,
-    columns: ColumnNames,
     origin: tuple[str, ...],
 ) -> OfficialSplit:
     """An official split from one of `datasets`; `origin` names where it is from, for messages."""
-    inputs = _column(rows, "inputs", columns.inputs, IMAGE_COLUMNS + TEXT_COLUMNS)
-    label = _column(rows, "labels", columns.label, LABEL_COLUMNS)
+    inputs = _column(rows, "inputs", INPUT_COLUMNS)
+    label = _column(rows, "labels", LABEL_COLUMNS)
     is_text = getattr(rows.features[inputs], "dtype", "") in ("string", "large_string")
     labels, class_names = _labels(rows, label)
     only_inputs = rows.select_columns([inputs])
@@ -225,17 +214,16 @@ def official_split(
         labels=labels,
         ids=[f"{split}/{row}" for row in range(len(rows))],
         class_names=class_names,
-        domains=_names(rows, columns.domain) if columns.domain in rows.column_names else None,
+        domains=_names(rows, DOMAIN_COLUMN) if DOMAIN_COLUMN in rows.column_names else None,
         inputs=_DatasetColumn(only_inputs, inputs, origin, range(len(rows))),
     )
 
 
-def _column(rows: Any, what: str, given: str | None, usual: Sequence[str]) -> str:  # noqa: ANN401
-    wanted = (given, *usual) if given else tuple(usual)
-    found = next((name for name in wanted if name in rows.column_names), None)
+def _column(rows: Any, what: str, usual: Sequence[str]) -> str:  # noqa: ANN401
+    found = next((name for name in usual if name in rows.column_names), None)
     if found is None:
         raise DataError(
-            f"there is no column of {what} ({', '.join(dict.fromkeys(wanted))}) among "
+            f"there is no column of {what} ({', '.join(usual)}) among "
             f"{', '.join(rows.column_names)}; rename the one that holds them"
         )
     return found
@@ -314,9 +302,7 @@ def why_unreachable(timeout: float = HUB_TIMEOUT) -> str | None:
         return f"the hub cannot be reached ({host}: {error})"
 
 
-def read_hub(
-    repository: str, columns: ColumnNames, from_cache: bool = False
-) -> dict[str, OfficialSplit]:
+def read_hub(repository: str, from_cache: bool = False) -> dict[str, OfficialSplit]:
     """A data set of the public hub, by official split; downloaded once and then cached.
 
     `from_cache` takes an earlier download, without asking the hub.
@@ -331,7 +317,7 @@ def read_hub(
     made = {}
     for name, rows in found.items():
         split = official_name(name) or name
-        made[split] = official_split(rows, split, columns, (f"{repository}, {name}",))
+        made[split] = official_split(rows, split, (f"{repository}, {name}",))
     return made
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ def shuffled(ids: Sequence[str], seed: int) -> list[int]:
 
 
 SPLITS = ("train", "held_out", "val", "test")
-Size = TypeVar("Size", int, int | None)
 InputTensors: TypeAlias = Tensor | dict[str, Tensor]
 
 
@@ -135,8 +134,8 @@ class Splits(Mapping[str, Data]):
 
 
 def with_default_sizes(
-    sizes: Mapping[str, int] | None, default: Mapping[str, Size]
-) -> dict[str, int | Size]:
+    sizes: Mapping[str, int] | None, default: Mapping[str, int]
+) -> dict[str, int]:
     """The default, replaced by sizes; one below one, or of another split, is a `ConfigError`."""
     for split, size in (sizes or {}).items():
         check.one_of("sizes", split, SPLITS)

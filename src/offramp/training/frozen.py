@@ -33,16 +33,16 @@ def trained_modules(network: EarlyExitNetwork, part: TrainedPart) -> list[nn.Mod
 
 @contextmanager
 def training_only(network: EarlyExitNetwork, part: TrainedPart) -> Iterator[None]:
-    """Let only a part of the network have gradients, and restore everything afterwards.
+    """Let only a part of the network have gradients and be in train mode; the rest is frozen.
 
-    Parameters that were frozen before stay frozen.
+    Everything is restored afterwards. Parameters that were frozen before stay frozen.
 
     Raises:
         ConfigError: Nothing is left to train.
     """
     before = [(parameter, parameter.requires_grad) for parameter in network.parameters()]
-    modes = [(module, module.training) for module in network.modules()]
-    inside = {id(p) for module in trained_modules(network, part) for p in module.parameters()}
+    trained = trained_modules(network, part)
+    inside = {id(parameter) for module in trained for parameter in module.parameters()}
     for parameter, wanted in before:
         parameter.requires_grad_(wanted and id(parameter) in inside)
     try:
@@ -50,20 +50,14 @@ def training_only(network: EarlyExitNetwork, part: TrainedPart) -> Iterator[None
             raise ConfigError(
                 f"there is nothing to train: no parameter of the {part} has requires_grad"
             )
-        yield
+        with evaluating(network):
+            for module in trained:
+                module.train()
+            yield
     finally:
         for parameter, wanted in before:
             parameter.requires_grad_(wanted)
             parameter.grad = None
-        for module, mode in modes:
-            module.training = mode
-
-
-def training_mode(network: EarlyExitNetwork, part: TrainedPart) -> None:
-    """Put the trained part into train mode and the rest into eval mode."""
-    network.eval()
-    for module in trained_modules(network, part):
-        module.train()
 
 
 def only_heads(network: EarlyExitNetwork, objective: Objective) -> tuple[Phase, ...]:

@@ -14,6 +14,7 @@ from offramp.data.augmentation import as_probabilities
 from offramp.errors import ConfigError
 from offramp.machine import describe_device
 from offramp.networks.network import EarlyExitNetwork
+from offramp.networks.state import evaluating
 from offramp.progress import Progress
 from offramp.training.batches import (
     Batch,
@@ -34,7 +35,7 @@ from offramp.training.checkpoint import (
     weights,
 )
 from offramp.training.config import TrainConfig
-from offramp.training.frozen import cache_features, can_split, training_mode
+from offramp.training.frozen import cache_features, can_split
 from offramp.training.history import HistoryWriter, TrainHistory
 from offramp.training.objectives import Objective, Phase, sample_losses
 from offramp.training.optimizer import Optimizer
@@ -163,7 +164,6 @@ class PhaseRun:
     def _epoch(self) -> None:
         place, started = self.place, time.monotonic() - self.place.seconds
         batches = self._batches(place.epoch)
-        training_mode(self.network, self.phase.trains)
         # Reading begins at the step: what was trained on before is not read again.
         left = batches[place.step :]
         steps = range(place.step, len(batches))
@@ -270,7 +270,6 @@ class PhaseRun:
     @torch.no_grad()
     def _evaluate(self) -> dict[str, Any]:
         """Accuracy and loss per exit on the stopping slice."""
-        self.network.eval()
         self.processes.align(self.network)
 
         def compute(batch: Batch) -> list[Tensor]:
@@ -280,7 +279,8 @@ class PhaseRun:
             return [_are_right(logits, targets), sample_losses(logits, targets)]
 
         size = self.config.batch_size
-        rows = compute_rows(self.samples, self.stop_index, size, self.processes, compute)
+        with evaluating(self.network):
+            rows = compute_rows(self.samples, self.stop_index, size, self.processes, compute)
         accuracy, losses = (each.double().mean(0).tolist() for each in rows)
         return {"accuracy": accuracy, "exit_losses": losses}
 
