@@ -6,6 +6,8 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -14,6 +16,8 @@ from offramp.data import catalog, load
 from offramp.errors import ConfigError, CorruptImageError, DataError
 
 from .conftest import count_letters, encoded, write_parquet
+
+IMAGE_CELLS = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
 
 def all_ids(splits):
@@ -172,6 +176,20 @@ def test_a_row_without_an_image_is_skipped_like_a_broken_one(tmp_path):
     assert sum(len(data) for data in splits.values()) == 8
     skipped = {sample for data in splits.values() for sample in data.skipped}
     assert skipped == {"train/3", "train/5"}
+
+
+def test_rows_that_name_files_of_images_are_read_from_there(tmp_path):
+    for row in range(10):
+        (tmp_path / f"{row}.png").write_bytes(encoded(row))
+    cells = [{"bytes": None, "path": str(tmp_path / f"{row}.png")} for row in range(10)]
+    columns = {"image": pa.array(cells, IMAGE_CELLS), "label": [row % 2 for row in range(10)]}
+    pq.write_table(pa.table(columns), tmp_path / "train.parquet")
+    splits = load(str(tmp_path))
+    for data in splits.values():
+        pixels = data.pixels[torch.arange(len(data))]
+        for sample, image in zip(data.sample_ids, pixels, strict=True):
+            expected = Image.open(io.BytesIO(encoded(int(sample.split("/")[1]))))
+            assert torch.equal(image, torch.from_numpy(np.array(expected)).permute(2, 0, 1))
 
 
 def test_the_smallest_data_give_a_sample_to_every_split(tmp_path):
@@ -453,5 +471,6 @@ def test_an_unknown_way_with_broken_images_is_refused():
 def test_positions_beyond_the_end_are_refused(image_folder):
     data = load(str(image_folder)).train
     assert torch.equal(data[-1][0], data[len(data) - 1][0])
+    assert torch.equal(data[-24][0], data[0][0])
     with pytest.raises(IndexError, match="there are 24 samples, got position 24"):
         data[24]
