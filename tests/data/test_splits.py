@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from offramp.data import MixtureData, Splits, load, mixture
 from offramp.data.splits import SPLITS, Data, assign_splits
-from offramp.errors import ConfigError, SplitError
+from offramp.errors import SplitError
 
 
 @given(st.integers(4, 60), st.integers(1, 5), st.integers(1, 5), st.integers(0, 9))
@@ -41,11 +41,6 @@ def test_splits_are_the_same_in_every_process_and_on_every_machine(cifar_like):
 def test_too_large_splits_are_refused():
     with pytest.raises(SplitError, match="held_out=3, val=2 leave none of the 5 samples"):
         assign_splits(list("abcde"), {"held_out": 3, "val": 2}, seed=0)
-
-
-def test_a_size_below_one_is_refused():
-    with pytest.raises(ConfigError, match="`val` must be a whole number of at least 1, got 0"):
-        load("mixture", val=0)
 
 
 def test_splits_that_share_a_sample_are_refused():

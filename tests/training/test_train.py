@@ -301,6 +301,10 @@ def test_one_learning_rate_is_used_and_written_down(data, tmp_path):
         ({"weight_decay": -1}, "`weight_decay` must be at least 0"),
         ({"clip_norm": 0}, "`clip_norm` must be above 0, got 0"),
         ({"stopping_share": 1}, r"`stopping_share` must lie in \(0, 1\), got 1"),
+        ({"head_rate": 0}, "`head_rate` must be above 0, got 0"),
+        ({"averaging": 1.0}, r"`averaging` must lie in \[0, 1\), got 1.0"),
+        ({"label_smoothing": -0.1}, r"`label_smoothing` must lie in \[0, 1\), got -0.1"),
+        ({"image_sizes": (0, 8)}, "`image_sizes` must be a whole number of at least 1, got 0"),
         (
             {"precision": "int8"},
             "`precision` must be one of auto, float32, bfloat16, float16, got",
