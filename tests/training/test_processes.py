@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 from offramp.training import train
+from offramp.training.batches import Samples, compute_rows
 from offramp.training.processes import Processes
 
 SCRIPT = Path(__file__).with_name("run_training.py")
@@ -42,6 +44,44 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(convnet, data, quick, monk
     monkeypatch.setattr(Processes, "here", lambda device: three)
     with pytest.raises(ConfigError, match=r"`batch_size` must be a multiple of the 3 processes"):
         train(convnet, data, config=quick)
+
+
+def rows_in(world, samples, batch_size):
+    """What each of several processes, run one after the other, computes of numbered samples."""
+    numbers = torch.arange(samples)
+    data = Samples(TensorDataset(numbers[:, None].float(), numbers))
+    given = [[] for _ in range(world)]
+
+    def computed(rank, gather):
+        processes = Processes(rank, world, torch.device("cpu"))
+        object.__setattr__(processes, "gather", gather)
+        return compute_rows(data, numbers, batch_size, processes, lambda batch: [*batch])
+
+    def keep(rank):
+        def gather(rows):
+            given[rank].append(rows)
+            return [rows.new_zeros(batch_size, *rows.shape[1:])] * world
+
+        return gather
+
+    def exchange():
+        rounds = zip(*given, strict=True)
+        return lambda rows: [padded(each, batch_size) for each in next(rounds)]
+
+    for rank in range(world):
+        computed(rank, keep(rank))
+    return [computed(rank, exchange()) for rank in range(world)]
+
+
+def padded(rows, size):
+    return torch.cat([rows, rows.new_full((size - len(rows), *rows.shape[1:]), -1)])
+
+
+@pytest.mark.parametrize(("world", "samples"), [(1, 9), (2, 9), (3, 20), (3, 5), (4, 3)])
+def test_rows_are_in_the_order_of_the_samples_however_many_processes_compute(world, samples):
+    for inputs, labels in rows_in(world, samples, batch_size=4):
+        assert labels.tolist() == list(range(samples))
+        assert inputs[:, 0].tolist() == labels.tolist()
 
 
 @pytest.fixture(scope="module")
