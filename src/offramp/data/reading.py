@@ -151,14 +151,14 @@ def read_files(folder: Path) -> dict[str, OfficialSplit]:
     else:
         raise DataError(f"{folder} has neither Parquet nor CSV files nor folders of images")
     names = {split: [str(path) for path in paths] for split, paths in files.items()}
-    datasets = require("datasets", extra="train")
-    try:
-        found = datasets.load_dataset(kind, data_files=names)
-    # The library wraps any error of its readers
-    except Exception as error:
-        raise DataError(
-            f"cannot read the {kind} files in {folder}: {_root_cause(error)}"
-        ) from None
+    with _quiet_datasets() as datasets:
+        try:
+            found = datasets.load_dataset(kind, data_files=names)
+        # The library wraps any error of its readers
+        except Exception as error:
+            raise DataError(
+                f"cannot read the {kind} files in {folder}: {_root_cause(error)}"
+            ) from None
     return {
         split: official_split(rows, split, tuple(names[split])) for split, rows in found.items()
     }
@@ -279,6 +279,19 @@ def _root_cause(error: BaseException) -> str:
     return f"{type(deepest).__name__}: {deepest}"
 
 
+@contextmanager
+def _quiet_datasets() -> Iterator[Any]:
+    """The `datasets` library without its progress bars."""
+    datasets = require("datasets", extra="train")
+    was_quiet = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield datasets
+    finally:
+        if not was_quiet:
+            datasets.enable_progress_bars()
+
+
 def why_unreachable(timeout: float = HUB_TIMEOUT) -> str | None:
     """Why the hub cannot be asked, or None where it answers.
 
@@ -307,8 +320,7 @@ def read_hub(repository: str, from_cache: bool = False) -> dict[str, OfficialSpl
 
     `from_cache` takes an earlier download, without asking the hub.
     """
-    datasets = require("datasets", extra="train")
-    with _offline() if from_cache else nullcontext():
+    with _quiet_datasets() as datasets, _offline() if from_cache else nullcontext():
         try:
             found = datasets.load_dataset(repository)
         # Connection, permission and format errors of several libraries mean the same here
