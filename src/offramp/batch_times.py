@@ -17,7 +17,7 @@ OCCUPANCY = (*(2.0**-power for power in range(10, -1, -1)),)
 
 @dataclass(frozen=True, eq=False)
 class BatchTimes:
-    """What stages and heads take in batches of one size, by how much of a batch is left.
+    """Seconds of stages and heads in batches of one size, by the share of a batch that is left.
 
     A stage on a quarter of a batch takes more than a quarter of the time. All seconds are by
     sample of the *whole* batch. They stand beside the costs of a ledger, which are the seconds of

@@ -34,8 +34,8 @@ class Costs:
         reference: Cost of the network without exits, to which budgets are relative: a number, or
             `[N]`. The default is all stages that the last exit needs, and its head.
         unit: `macs`, `seconds`, `tokens`, `dollars` or `relative`.
-        starts: Exits, besides the first, at which another network starts afresh, which needs
-            nothing of what was run before: in a cascade. A stage that costs nothing is one, too.
+        starts: Exits, besides the first, at which another network of a cascade starts, which
+            needs nothing that was run before. An exit whose stage costs nothing is one of them.
         entry: Cost of entering, which is part of the first stage. If the first network is left
             out, the next one pays it instead.
         cut: Whether the network's last exit was left out: then no exit here is the network without
@@ -168,7 +168,7 @@ class Costs:
     def alone(self) -> Tensor:
         """`[M]` float64: the mean cost of a network that has only exit m, without heads before it.
 
-        At the network's last exit it is the network without exits, and costs what that does.
+        At the network's last exit, that is the network without exits, which costs the reference.
         """
         mean = self.mean()
         if self.cut:

@@ -52,10 +52,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def near_path(path: Path) -> str:
-    """The end of a message about a path that is not there: what lies beside it, or nothing."""
+    """The end of a message about a missing path: a similar name in its folder, or nothing."""
     missing = next((each for each in (*reversed(path.parents), path) if not each.exists()), path)
-    beside = missing.parent.iterdir() if missing.parent.is_dir() else ()
-    close = close_names(missing.name, sorted(each.name for each in beside))
+    others = missing.parent.iterdir() if missing.parent.is_dir() else ()
+    close = close_names(missing.name, sorted(each.name for each in others))
     return f"; did you mean {missing.with_name(close[0])}?" if close else ""
 
 
@@ -64,7 +64,7 @@ _TENSORS = re.compile(r"([a-z]+)-[0-9a-f]{8}\.safetensors")
 
 
 def sweep(folder: Path) -> None:
-    """Delete what killed runs have left below a folder in which nobody else is writing.
+    """Delete what killed runs have left below a folder in which no other process writes.
 
     These are temporary files, and tensors that no description names.
     """
@@ -94,7 +94,7 @@ def write_folder(
     The kind (`ledger`, `policy`, `network`) is also the stem of the file names. An older content
     of the same kind is replaced.
     """
-    # Only here and in `read_folder`: this takes seconds, and commands look at folders before.
+    # Imported only here, since it takes seconds: commands check their folders before.
     from safetensors.torch import save_file
 
     folder = Path(folder)
@@ -308,8 +308,8 @@ def restore(kind: Any, value: Any, where: str = "") -> Any:  # noqa: ANN401 - JS
 
     Args:
         kind: A dataclass, a `TypedDict`, a container, an array, a number, a text, `Literal`, any
-            of these or None. Fields of dataclasses with a default may be missing, and those that
-            nobody asks for are ignored: they are of another version.
+            of these or None. Fields of dataclasses with a default may be missing, and unknown
+            fields are ignored: they are from another version.
         value: As read from JSON.
         where: Name of the file, for messages.
 

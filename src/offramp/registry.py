@@ -87,7 +87,7 @@ class Names(UserDict[str, Any]):
         return found
 
     def add(self, name: str, named: object, error: type[OfframpError] = ConfigError) -> None:
-        """Add a name; the same one again is no trouble, but a taken one is refused."""
+        """Add a name; another meaning of a name that is taken raises the error."""
         if name in self.data and self[name] != named:
             raise error(f"there is a {self.kind} {name!r} already; choose another name")
         self.data[name] = named
@@ -102,7 +102,7 @@ class Names(UserDict[str, Any]):
             raise error(self.unknown(name))
 
     def unknown(self, name: str, others: Iterable[str] = ()) -> str:
-        """What to say of an unknown name; `others` would have been understood as well."""
+        """The message about an unknown name; `others` are further names that are understood."""
         if name in self.paper:
             return f"the {self.kind} {name!r} comes with offramp-paper: {paper_command()}"
         known = [*others, *self.listed()]

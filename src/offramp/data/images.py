@@ -32,8 +32,8 @@ def _shared_zeros(*shape: int) -> Tensor:
 class Pixels:
     """The pixels of encoded images, kept where they fit into memory.
 
-    What a worker of a loader has decoded is there for all of them, and for this process, if the
-    first image was read before they were started.
+    Images that a worker of a loader has decoded are shared with all workers and this process, if
+    the first image was read before the workers were started.
     """
 
     def __init__(self, encoded: StoredInputs, decode: Decoder) -> None:

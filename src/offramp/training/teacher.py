@@ -57,10 +57,10 @@ class Teacher:
         object.__setattr__(self, "labels", labels)
 
     def check(self, samples: int, num_classes: int) -> None:
-        """Raise unless it answered as many samples, and knows as many classes.
+        """Raise unless it has answers to as many samples, for as many classes.
 
         Raises:
-            ConfigError: It did not.
+            ConfigError: It has not.
         """
         if self.logits.shape[1] != num_classes:
             raise ConfigError(
