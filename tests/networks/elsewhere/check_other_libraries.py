@@ -44,7 +44,7 @@ def check(source: str, name: str) -> dict[str, object]:
             "shrunk_differs_by": float((shrunk - whole[1:, -1]).abs().max()),
             "loaded_is_exact": torch.equal(loaded(x), whole),
             "widths": [head.settings.get("width") for head in network.heads],
-            "macs": count_macs(network, x[:1]).stages,
+            "macs": count_macs(network, x[:1]).stages.tolist(),
         }
 
 
