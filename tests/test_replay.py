@@ -1,13 +1,26 @@
 """A policy replayed on a ledger: what every measurement starts from."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
-from offramp import Corrector, MaxProbability, Policy, TemperatureScaling, evaluate
-from offramp.errors import NotFittedError, SplitError
-from offramp.price import Price
+from offramp import (
+    Corrector,
+    Costs,
+    Ledger,
+    MaxProbability,
+    Policy,
+    Scorer,
+    TemperatureScaling,
+    evaluate,
+)
+from offramp.answers import CurrentExit, ProductOfExperts
+from offramp.batch_times import BatchTimes
+from offramp.errors import FileFormatError, LedgerError, NotFittedError, SplitError
+from offramp.price import Price, exit_shares, needed_heads
+from offramp.replay import accuracy_at, replay, try_out
+from offramp.scorers import Patience
 from offramp.thresholds import exits_taken
 
 
@@ -84,3 +97,138 @@ def test_cost_shares_charge_answer_and_scorer_in_macs_only(splits):
     timed = replace(splits["test"].cost_model, unit="seconds")
     without = Price(policy.answer, policy.scorer, timed, 10).shares
     assert torch.equal(without, free)
+
+
+LOGITS = torch.tensor(
+    [[[3.0, 0], [0, 1]], [[0.5, 0], [2, 0]], [[0, 1], [0, 3]], [[0, 0.2], [1, 0]]]
+)
+
+
+def small(**changes):
+    """Four samples, two exits and two classes, and their policy's replay with three points."""
+    given = {"labels": [0, 0, 1, 1], "costs": Costs((2.0, 2.0), (0.0, 0.0), unit="relative")}
+    parts = {"split": "test", "network": "small"}
+    found = replay(
+        CurrentExit(), MaxProbability(), Ledger(LOGITS, **{**given, **changes}, **parts)
+    )
+    thresholds = torch.tensor([[2.0, 0], [0.4, 0], [-9.0, 0]], dtype=torch.float64)
+    return replace(found, thresholds=thresholds, selected=1)
+
+
+def test_a_replay_by_hand():
+    found = small()
+    assert found.predictions.tolist() == [[0, 1], [0, 0], [1, 1], [1, 0]]
+    assert torch.equal(found.network_predictions, found.predictions)
+    assert {found.predictions.dtype, found.network_predictions.dtype} == {torch.long}
+    assert found.scores[:, 0].tolist() == pytest.approx([3, 0.5, 1, 0.2], abs=1e-6)
+    assert found.scores[:, 1].tolist() == [torch.inf] * 4
+    assert found.confidences[:, 0].tolist() == pytest.approx(
+        LOGITS[:, 0].softmax(1).amax(1).tolist()
+    )
+    right = LOGITS.log_softmax(2)[range(4), :, [0, 0, 1, 1]]
+    assert torch.allclose(found.losses, -right)
+    assert found.correct.tolist() == [[True, False], [True, True], [True, True], [True, False]]
+    assert found.stop_targets.tolist() == [[True, True]] * 4
+    assert (found.exits.tolist(), found.right.tolist()) == ([0, 0, 0, 1], [True] * 3 + [False])
+    assert found.exits_by_point.tolist() == [[0, 1, 1, 1], [0, 0, 0, 1], [0, 0, 0, 0]]
+    assert found.costs.tolist() == [0.5, 0.5, 0.5, 1.0]
+    assert found.curve.costs.tolist() == [0.5, 0.625, 0.875]
+    assert found.curve.accuracies.tolist() == [1.0, 0.75, 0.75]
+    assert found.curve.shares.tolist() == [[1, 0], [0.75, 0.25], [0.25, 0.75]]
+    assert found.curve.points.tolist() == [2, 1, 0]
+    assert found.curve.at(0.75) == (0.75, 0.75)
+    assert not (found.gave_up.any() or found.hopeless.any())
+    # The chance that the last answer gives to each exit's class.
+    assert float(found.chances[0, 0]) == pytest.approx(1 / (1 + 2.718281828), abs=1e-6)
+
+
+def test_a_replay_of_samples_with_costs_of_their_own():
+    paid = [[1.0, 3.0], [1.0, 5.0], [2.0, 4.0], [2.0, 8.0]]
+    found = small(costs=Costs.from_cumulative(paid, "tokens"))
+    assert found.costs.tolist() == pytest.approx([0.2, 0.2, 0.4, 1.6])  # of 5, the mean
+    assert found.costs_by_point.tolist()[0] == pytest.approx([0.2, 1.0, 0.8, 1.6])
+    assert found.curve.costs.tolist() == pytest.approx([0.3, 0.6, 0.9])
+    part = found.take(torch.tensor([3, 1]))
+    assert part.costs.tolist() == pytest.approx([1.6, 0.2])  # still of the mean of all
+    assert (part.labels.tolist(), part.exits.tolist()) == ([1, 0], [1, 0])
+    assert found.take(torch.tensor([0])).price.reference == 5
+    everywhere = found.price.at(found.thresholds, torch.ones(3, 2))
+    assert everywhere.tolist() == [pytest.approx([0.3, 1.0])] * 3
+
+
+def test_means_of_groups():
+    found = replace(small(), groups=torch.tensor([0, 1, 1, 0]))
+    values = torch.tensor([[1.0, 0], [2, 0], [4, 6], [3, 2]], dtype=torch.float64)
+    assert found.by_group(values).tolist() == [[2, 1], [3, 3]]
+    assert small().by_group(values) is values
+    assert found.take(torch.tensor([1, 3])).groups.tolist() == [1, 0]
+
+
+def test_heads_that_have_to_run():
+    closed = torch.inf
+    thresholds = torch.tensor([[closed, 0.5, closed, 0.0], [closed] * 4, [0.1, closed, 0.2, 0.3]])
+    is_open = [[0, 1, 0, 1], [0, 0, 0, 1], [1, 0, 1, 1]]
+    scored = [[1, 1, 0, 1], [0, 0, 0, 1], [1, 1, 1, 1]]
+    assert needed_heads(thresholds, False, False).int().tolist() == is_open
+    assert needed_heads(thresholds, True, False).int().tolist() == scored
+    assert needed_heads(thresholds, False, True).all()
+
+
+def test_seconds_at_an_operating_point_are_those_of_what_runs():
+    stages, heads = torch.tensor([[4.0], [4.0], [2.0]]), torch.tensor([[1.0], [1.0], [0.0]])
+    times = BatchTimes(stages, heads, 10.0, torch.tensor([[2.0], [3.0], [0.0]]))
+    thresholds = torch.tensor([[0.5, torch.inf, 0.0], [0.5, 0.5, 0.0]], dtype=torch.float64)
+    shares = torch.tensor([[0.5, 0.0, 0.5], [0.25, 0.25, 0.5]], dtype=torch.float64)
+
+    def at(scorer, answer):
+        price = Price(answer, scorer, times.costs, 2, times)
+        return price.at(thresholds, shares).tolist()
+
+    forward = [pytest.approx([0.5, 0.9, 1.1]), pytest.approx([0.5, 1.0, 1.2])]
+    assert at(MaxProbability(), CurrentExit()) == forward
+    # What reads earlier exits takes longer, but for a closed exit that no later one reads.
+    back = [pytest.approx([0.6, 1.0, 1.2]), pytest.approx([0.6, 1.3, 1.5])]
+    assert at(Patience(), CurrentExit()) == back
+    every = [pytest.approx([0.6, 1.3, 1.5])] * 2
+    assert at(MaxProbability(), ProductOfExperts()) == every
+    price = Price(CurrentExit(), Patience(), times.costs, 2, times)
+    assert price.shares.tolist() == pytest.approx([0.6, 1.3, 1.5])
+    paid = price.paid(thresholds, torch.tensor([[0, 2], [1, 2]]))
+    assert paid.tolist() == [pytest.approx([0.6, 1.2]), pytest.approx([1.3, 1.5])]
+    assert exit_shares(torch.tensor([[0, 2], [1, 2]]), 3).tolist() == [
+        [0.5, 0, 0.5],
+        [0, 0.5, 0.5],
+    ]
+
+
+def test_accuracies_between_and_beyond_the_points_of_a_curve():
+    costs = torch.tensor([[0.8, 0.2, 0.4, 0.6], [0.5, 0.5, 0.5, 0.7]], dtype=torch.float64)
+    accuracies = torch.tensor([[0.9, 0.1, 0.5, 0.6], [0.2, 0.3, 0.4, 0.8]], dtype=torch.float64)
+    wanted = torch.tensor([0.1, 0.3, 0.5, 0.65, 1.0], dtype=torch.float64)
+    found, at = accuracy_at(costs, accuracies, wanted)
+    assert found[0].tolist() == pytest.approx([0.1, 0.3, 0.55, 0.675, 0.9])
+    assert at[0].tolist() == pytest.approx([0.2, 0.3, 0.5, 0.65, 0.8])
+    assert found[1].tolist() == pytest.approx([0.2, 0.2, 0.2, 0.7, 0.8])
+    assert at[1].tolist() == pytest.approx([0.5, 0.5, 0.5, 0.65, 0.7])
+    single, there = accuracy_at(costs[:, :1], accuracies[:, :1], wanted)
+    assert (single[0].tolist(), there[0].tolist()) == ([0.9] * 5, [0.8] * 5)
+
+
+@dataclass
+class Odd(Scorer):
+    """Scores that are wrong in one place."""
+
+    value: float = float("nan")
+
+    def score_at(self, history):
+        scores = torch.zeros(len(history))
+        scores[-1] = self.value if history.exit_index == 1 else 0
+        return scores
+
+
+def test_one_score_that_is_not_finite_is_found_and_its_exit_named(splits):
+    with pytest.raises(LedgerError, match="finite scores, got inf at exit 1"):
+        replay(CurrentExit(), Odd(float("inf")), splits["test"])
+    with pytest.raises(FileFormatError, match=r"of a file: .* do not fit 5 exits and 10 classes"):
+        try_out(CurrentExit(), Odd(), 5, 10, "of a file")
+    try_out(CurrentExit(), Odd(1.0), 5, 10, "of a file")

@@ -107,7 +107,7 @@ class Replay:
         return replace(self, price=self.price.take(index), **parts)
 
     def by_group(self, values: Tensor) -> Tensor:
-        """The mean `[G, ...]` of every group, from values `[N, ...]`; these where there are none.
+        """The mean `[G, P]` of every group, from values `[N, P]`; these where there are no groups.
 
         Samples of a group are not independent, and groups are.
         """

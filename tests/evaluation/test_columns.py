@@ -3,16 +3,18 @@
 import csv
 import io
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from offramp import compare, synthetic
+from offramp import MaxProbability, Method, compare, synthetic
 from offramp.cli.app import app
 from offramp.evaluation import Comparison
-from offramp.evaluation.columns import COLUMNS, Column, accuracy_column
+from offramp.evaluation.bootstrap import Resamples
+from offramp.evaluation.columns import COLUMNS, Column, MeasuredPlan, accuracy_column
 from offramp.report import Section, comparison_tables, write_page
 from offramp.report.files import tidy_csv
 
@@ -54,7 +56,7 @@ def test_one_declaration_adds_a_column_to_every_output(table, tmp_path):
     assert methods.rows[1][-1].text == f"{value:.3f}"
     assert all(len(row) == len(methods.columns) for row in methods.rows)
     assert differences.rows[0][-1].text.startswith(f"{gap.value:+.3f} [")
-    assert str(table).splitlines()[0].endswith("EEFP   Step")
+    assert str(table).splitlines()[0].endswith("   Step")
     assert f"{value:.3f}" in str(table).splitlines()[2]
     (row,) = (
         row
@@ -82,8 +84,6 @@ def test_the_command_shows_a_column_that_was_declared(table, tmp_path):
 def test_the_best_of_a_column_is_the_least_where_less_is_better(table):
     values = {method.name: method.figures["step"] for method in table.methods}
     assert min(values.values(), key=lambda figure: figure.value).among_best
-    signs = {column.key: column.sign for column in table.compared}
-    assert signs == {"accuracy@0.5": 1, "ece": -1, "eefp": 1, "step": -1}
 
 
 def test_a_column_without_resamples_has_a_figure_and_no_interval(table):
@@ -115,3 +115,43 @@ def test_the_interval_of_a_column(column, factor, unseen, least):
     nothing = torch.zeros(2, dtype=torch.float64)
     just, over = (column.interval(side * least, nothing, 10**9) for side in (0.9, 1.1))
     assert (just.is_clear, over.is_clear) == (False, True)
+
+
+@dataclass
+class Reversed(MaxProbability):
+    """The confidence with the wrong sign: in every column it must be the worse score."""
+
+    def score_at(self, history):
+        return -super().score_at(history)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """A good score and its opposite on test, where each resample is the whole sample."""
+    splits = synthetic.ledgers(seed=0, samples=300, exits=4)
+    draws = Resamples(300, 2)
+    draws.weights[:] = 1 / 300
+
+    def on_test(scorer):
+        method = Method("any", "Any", scorer)
+        (plan,) = method.plans(splits["held_out"], splits["val"], [0.5], seeds=1)
+        return MeasuredPlan(plan, splits["test"], draws)
+
+    return on_test(MaxProbability()), on_test(Reversed())
+
+
+DECLARED = [accuracy_column(0.5), *COLUMNS]
+
+
+@pytest.mark.parametrize("column", DECLARED, ids=lambda column: column.key)
+def test_a_column_is_declared_as_it_is_measured(column, measured):
+    """A wrong sign, the resamples of another figure and a wrong factor are noticed here."""
+    good, bad = measured
+    gain = column.sign * (column.measure(good) - column.measure(bad))
+    assert gain > 0.02 if column.varies else gain == 0
+    assert 0 <= column.measure(good) <= 1
+    assert (column.scale == 100) == (column.key.startswith("accuracy@"))
+    if column.resample is not None:
+        for plan in measured:
+            expected = pytest.approx([column.measure(plan)] * 2, abs=1e-4)
+            assert column.resample(plan).tolist() == expected

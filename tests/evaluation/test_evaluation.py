@@ -238,9 +238,8 @@ def test_differences_are_those_of_the_figures_and_intervals_hold_them(table):
 
 def test_everything_that_cannot_be_told_from_the_best_is_marked(table):
     for column in table.compared:
-        sign = -1 if column.key == "ece" else 1
         rated = [m for m in table.methods if not np.isnan(m.figures[column.key].value)]
-        best = max(rated, key=lambda m: sign * m.figures[column.key].value)
+        best = max(rated, key=lambda m: column.sign * m.figures[column.key].value)
         assert best.figures[column.key].among_best
     assert table["eefp"].figures["eefp"].among_best
     assert not table["baseline"].figures["eefp"].among_best

@@ -154,7 +154,7 @@ COLUMNS = [
         lambda plan: plan.draws.eefp(plan.replay),
     ),
     # No scorer runs at the last exit, and no seed plays a part in it.
-    Column("ece_last", "ECE last", lambda plan: float(plan.exits.ece[-1]), varies=False),
+    Column("ece_last", "ECE last", lambda plan: float(plan.exits.ece[-1]), sign=-1, varies=False),
 ]
 """The columns after the accuracies."""
 
