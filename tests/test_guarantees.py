@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offramp import Corrector, Guarantee, MaxProbability, Policy, certify, evaluate
+from offramp import Corrector, Costs, Guarantee, Ledger, MaxProbability, Policy, certify, evaluate
 from offramp.answers import ProductOfExperts
 from offramp.errors import (
     ConfigError,
@@ -388,3 +388,113 @@ def test_points_from_val_are_told_where_else_they_can_come_from(big):
     tuned = Policy(MaxProbability()).fit(big["held_out"]).tune(big["val"], "geometric")
     with pytest.raises(SplitError, match=r"fixed without val, .*policy.tune\(held_out"):
         certify(tuned, big["val"], Guarantee(epsilon=0.1))
+
+
+def test_bounds_are_the_same_as_ever():
+    number = torch.arange(60, dtype=torch.float64)
+    steady, rare = (number * 1.7).sin().abs() * 0.3, ((number * 2.9).sin() > 0.8).double()
+    losses = torch.stack([steady, rare, torch.zeros(60), number / 60], dim=1)
+    found = {
+        (betting, 0.1): [0.23209915, 0.36855411, 0.03978514, 0.56163229],
+        (betting, 0.02): [0.26071146, 0.41306687, 0.06778738, 0.59055789],
+        (hoeffding_bentkus, 0.1): [0.31157305, 0.34956208, 0.03764937, 0.62149110],
+        (hoeffding_bentkus, 0.02): [0.35313136, 0.39118389, 0.06312029, 0.66075757],
+    }
+    for (bound, delta), expected in found.items():
+        assert bound(losses, delta).tolist() == pytest.approx(expected, abs=1e-7)
+    assert conformal(losses)[2:].tolist() == pytest.approx([1 / 61, 30.5 / 61])
+    totals = np.array([0.0, 3.0, 6.5, 12.0])
+    assert p_value(totals, 60, 0.1) == pytest.approx([0.00179701, 0.36700123, 1, 1])
+    # Both ends of a bound, and a sum that is a hair above a whole number.
+    assert p_value(np.array([10.0]), 10, 0.9)[0] == pytest.approx(1)
+    assert p_value(totals[:2] + 1e-12, 60, 0.1) == pytest.approx([0.00179701, 0.36700123])
+
+
+def test_the_bound_is_found_to_its_last_bisection():
+    """Of n samples without a loss, Hoeffding's bound excludes means above 1 - delta^(1/n)."""
+    exact = 1 - 0.1 ** (1 / 100)
+    assert float(hoeffding_bentkus(torch.zeros(100, 1), 0.1)) == pytest.approx(exact, abs=1e-9)
+    assert exact <= float(hoeffding_bentkus(torch.zeros(100, 1), 0.1))
+
+
+def lost_on(policy, ledger, kind):
+    """What a policy loses on each sample, in a loop."""
+    exits, losses = policy.decide(ledger).tolist(), []
+    for logits, label, exit_index in zip(
+        ledger.logits, ledger.labels.tolist(), exits, strict=True
+    ):
+        early, full = int(logits[exit_index].argmax()), int(logits[-1].argmax())
+        regret = full == label and early != label
+        sure = float(logits[exit_index].softmax(0).max()) >= 0.5
+        counted = {"regret": True, "regret-sure": sure, "regret-hopeless": not sure}
+        losses.append(early != full if kind == "disagreement" else regret and counted[kind])
+    return np.array(losses, dtype=float)
+
+
+@pytest.mark.parametrize("kind", ["regret", "regret-sure", "regret-hopeless", "disagreement"])
+def test_each_loss_counts_what_it_says(splits, kind):
+    policy = Policy(MaxProbability()).fit(splits["held_out"])
+    policy.tune(splits["held_out"], "geometric", allow_split="held_out", points=9)
+    found = certify(policy, splits["val"], Guarantee(epsilon=0.9, loss=kind))
+    assert found.policy.selected == 0  # so large an epsilon is certified for the first exit alone
+    losses = lost_on(found.policy, splits["val"], kind)
+    assert found.loss == pytest.approx(losses.mean())
+    assert losses.sum() > 5
+    along = [lost_on(policy.at_point(number), splits["val"], kind) for number in range(9)]
+    bounds = betting(torch.tensor(np.stack(along, axis=1)), 0.1)
+    assert found.loss_bound == pytest.approx(float(bounds.max()))
+
+
+def grouped_tokens(ledger, seed):
+    """Pairs of samples, whose exits cost what a die says; the reference differs by split."""
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randint(1, 7 + seed, (len(ledger), ledger.num_exits), generator=generator)
+    return Ledger(
+        ledger.logits,
+        ledger.labels,
+        Costs.from_cumulative(steps.cumsum(1), "tokens"),
+        split=ledger.split,
+        network=ledger.network,
+        groups=[f"{ledger.split} {number // 2}" for number in range(len(ledger))],
+    )
+
+
+def test_a_budget_of_samples_with_costs_of_their_own_is_certified_by_groups(splits):
+    held_out, val = (grouped_tokens(splits[n], i) for i, n in enumerate(("held_out", "val")))
+    policy = Policy(MaxProbability()).fit(held_out)
+    policy.tune(held_out, "geometric", allow_split="held_out", points=21)
+    with pytest.raises(ConfigError, match="--largest-cost, in tokens"):
+        certify(policy, val, Guarantee(budget=0.8))
+    with pytest.raises(ConfigError, match="got 3, and one of this sample costs"):
+        certify(policy, val, Guarantee(budget=0.8, largest_cost=3))
+    found = certify(policy, val, Guarantee(budget=0.8, largest_cost=40))
+    # Shares are of what held_out costs, which val has no part in.
+    table, reference = val.cost_model.cumulative, held_out.reference_cost
+    most, spent = 40 / reference, []
+    for point in range(21):
+        paid = table.gather(1, policy.at_point(point).decide(val).long()[:, None])[:, 0]
+        spent.append(paid.view(-1, 2).mean(dim=1) / reference)
+    bounds = (most * betting(torch.stack(spent, dim=1) / most, 0.1)).cummax(0).values
+    assert found.policy.selected == int((bounds <= 0.8).sum()) - 1
+    assert found.cost == pytest.approx(float(spent[found.policy.selected].mean()))
+    assert found.cost_bound == pytest.approx(float(bounds[found.policy.selected]))
+    assert (found.samples, found.loss_bound) == (300, None)
+    both = certify(policy, val, Guarantee(epsilon=0.5, budget=0.8, largest_cost=40))
+    assert both.cost_bound == pytest.approx(
+        most
+        * float(
+            betting(torch.stack(spent, dim=1)[:, : both.policy.selected + 1] / most, 0.05).max()
+        )
+    )
+
+
+def test_what_a_certificate_says(policy, big):
+    found = certify(policy, big["val"], Guarantee(epsilon=0.2, budget=0.9, loss="regret-sure"))
+    assert str(found) == (
+        "mean regret where it stopped as sure at most 0.2 and mean cost at most 0.9, with "
+        f"confidence 0.9 on 2,000 samples; there, the regret where it stopped as sure was "
+        f"{found.loss:.4f} and the cost {found.cost:.4f}"
+    )
+    with pytest.raises(GuaranteeError) as error:
+        certify(policy, big["val"], Guarantee(epsilon=1e-6))
+    assert "a mean regret of at most 1e-06; the smallest epsilon" in str(error.value)

@@ -215,6 +215,7 @@ def test_only_random_fits_have_a_spread_over_seeds(table):
     assert table["temperature"].figures["ece"].spread is None
     ours = table["eefp"]
     assert ours.figures["accuracy@0.5"].spread is not None
+    assert ours.figures["ece_last"].spread is None  # no seed plays a part at the last exit
     assert len(ours.curves) == 2
 
 
