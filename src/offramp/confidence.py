@@ -1,10 +1,10 @@
 """How probable it is that an answer is right: fitted apart from the decision when to stop.
 
 A stop score is no such probability: the corrector's is high for a sample that no exit will get
-right. But it decides who stops, and it knows more than the answer does, so that among those who
-stop, the answer alone would misjudge. Here a logistic regression per exit maps how sure the answer
-looks (its log-odds and its entropy) and the stop score to the probability of being right. All of
-them are there when a sample leaves, so that nothing runs that would not run anyway.
+right. But it decides which samples stop, so that for these samples the answer alone would
+misjudge. Here a logistic regression per exit maps how sure the answer is (its log-odds and its
+entropy) and the stop score to the probability of being right. All of them are there when a sample
+leaves, so that nothing runs that would not run anyway.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ from offramp.scorers.ridge import fit_logistic
 Part: TypeAlias = tuple[Tensor | slice, Tensor, Tensor]
 
 RIDGE = 1e-2  # on weights of standardised features: holds them where few answers are wrong
-FOLDS = 2  # for scorers, whose fits take longer than those of answers
+FOLDS = 2  # for scorers, whose fits take longer than the fits of answers
 
 
 @dataclass
@@ -101,8 +101,8 @@ def fit_confidence(
 def crossfit_scores(scorer: Scorer, history: History, ledger: Ledger) -> Tensor:
     """Scores `[N, M-1]` of every sample by a copy of `scorer` that was fitted without it.
 
-    Copies that were fitted on fewer samples are less sure of themselves, or more. So the scores
-    of each are brought to the mean and the spread that those of `scorer` itself have.
+    A copy that was fitted on fewer samples may score lower or higher throughout. So its scores are
+    brought to the mean and the spread of the scores of `scorer` itself.
     """
     labels, costs = ledger.labels, ledger.cumulative_costs
     own = _chunked_scores(scorer, history)

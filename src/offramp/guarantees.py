@@ -333,7 +333,7 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
     if guarantee.epsilon is not None:
         loss_bounds = upper_bounds(losses.flip(1), guarantee).flip(0)
         point = _cheapest_within(loss_bounds, point, guarantee.epsilon, guarantee)
-    chosen = policy.uncertified().at_point(point)
+    chosen = policy.with_points(policy.points).at_point(point)
     chosen.record("certify", val)
     certificate = Certificate(
         chosen,

@@ -1,4 +1,4 @@
-"""The registry of exit methods by name: those of the paper, those beyond it, and plug-ins."""
+"""Methods by name: the paper's, the library's own, and plug-ins."""
 
 import json
 from collections.abc import Sequence
@@ -52,8 +52,8 @@ class Method:
         label: For tables.
         scorer: Unfitted.
         answer: Unfitted.
-        thresholds: Name of the threshold method. Unless a method says otherwise it has those of
-            the paper, so comparisons are the paper's; see `ready` for use.
+        thresholds: Name of the threshold method; by default the paper's, which comparisons use.
+            See `ready` for use.
 
     Example:
         >>> from offramp import synthetic
@@ -205,7 +205,7 @@ def find_methods(
 ) -> list[Method]:
     """Methods for these names, groups expanded, each once.
 
-    A group leaves out correctors that look at more classes than there are, and methods that cannot
+    A group leaves out correctors that read more classes than there are, and methods that cannot
     read the ledgers. After a colon, a name may say which thresholds the method is to have:
     `eefp:smooth`. A name may also be one that an installed package has registered
     (`offramp.registry`), which is imported then.
@@ -280,7 +280,7 @@ def _named(name: str) -> Method:
 def plugin_method(name: str) -> Method | None:
     """The method that an installed package has registered under a name, or None.
 
-    Methods of the library cannot be replaced: those are looked at first.
+    Methods of the library cannot be replaced: their names come first.
 
     Raises:
         PluginError: It cannot be loaded, or is no method, scorer or answer.

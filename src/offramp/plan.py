@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-from offramp.errors import BudgetError, FileFormatError
+from offramp import check
+from offramp.errors import BudgetError, ConfigError, FileFormatError
 from offramp.files import read_description, restore, write_description
 from offramp.ledger import Ledger
 from offramp.policy import Policy
@@ -133,6 +134,22 @@ class _PlanFile(TypedDict):
     methods: list[str]
     why: list[str]
     accuracies: dict[str, list[float]]
+
+
+def check_budgets(budgets: Sequence[float]) -> None:
+    """Raise `ConfigError` unless budgets are distinct shares, and one at least.
+
+    Example:
+        >>> check_budgets([0.5, 1.5])
+        Traceback (most recent call last):
+        offramp.errors.ConfigError: `budgets` must lie in (0, 1], got 1.5
+    """
+    if isinstance(budgets, int | float | str) or not budgets:
+        raise ConfigError(f"`budgets` must be a list of shares, such as [0.5], got {budgets!r}")
+    for budget in budgets:
+        check.within("budgets", budget, 0, 1, ends="(]")
+    if len(set(budgets)) < len(budgets):
+        raise ConfigError(f"`budgets` must be distinct, got {list(budgets)}")
 
 
 def keep_exits(ledger: Ledger, exits: Sequence[int]) -> Ledger:

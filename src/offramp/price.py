@@ -18,7 +18,7 @@ class Price:
 
     MACs are the same wherever samples leave, and every head on the way counts, that of a closed
     exit too. Seconds are those of a runner: a closed exit costs nothing unless a later one reads
-    its logits, and a stage on what is left of a batch costs what `BatchTimes` says.
+    its logits, and a stage on what is left of a batch costs what `BatchTimes` holds.
     Where costs differ from sample to sample, they are what each sample was charged, in any unit.
 
     Attributes:
@@ -90,7 +90,7 @@ class Price:
         return costs.gather(1, exits.long())
 
 
-def needed_heads(thresholds: Tensor, scorer_looks_back: bool, answer_looks_back: bool) -> Tensor:
+def needed_heads(thresholds: Tensor, scorer_reads_back: bool, answer_reads_back: bool) -> Tensor:
     """Whether each head has to run, bool `[P, M]`: its exit is open, or a later one reads it.
 
     Example:
@@ -100,9 +100,9 @@ def needed_heads(thresholds: Tensor, scorer_looks_back: bool, answer_looks_back:
     """
     is_open = thresholds < torch.inf
     is_open[:, -1] = True  # the last exit always stops
-    if answer_looks_back:
+    if answer_reads_back:
         return torch.ones_like(is_open)
-    if not scorer_looks_back:
+    if not scorer_reads_back:
         return is_open
     scored = is_open.clone()
     scored[:, -1] = False  # where no scorer runs

@@ -21,7 +21,7 @@ from offramp.thresholds.rule import SURE, exits_taken
 from offramp.thresholds.tuning import ScoredSamples, measure, not_flattered, tune_points
 
 GRID = tuple(percent / 100 for percent in range(1, 101))
-"""Budgets at which reports look: every whole percent."""
+"""Budgets that reports show: every whole percent."""
 
 
 class AccuracyAt(NamedTuple):
@@ -54,7 +54,7 @@ BY_SAMPLE = ("predictions", "network_predictions", "scores", "confidences", "los
 
 @dataclass(frozen=True)
 class Replay:
-    """What a policy says at every exit of a ledger, and what stopping there costs.
+    """What a policy answers and scores at every exit of a ledger, and what stopping there costs.
 
     Attributes:
         labels: `[N]`, or None where the ledger has none.

@@ -1,4 +1,4 @@
-"""`Session`: one item whose stages arrive over time, and a policy that says when to stop."""
+"""`Session`: one item whose stages arrive over time, and a policy that decides when to stop."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,8 +28,8 @@ class Session:
         normalise: Brings an answer into the form that is compared.
 
     Attributes:
-        stopped: Whether the policy has said so.
-        cost: What the item has cost so far, as it was told.
+        stopped: Whether the policy has decided to stop.
+        cost: What the item has cost so far, as given to `observe`.
         score: The last stop score; None before the first stage, and at the last, where none runs.
 
     Example:
@@ -65,14 +65,14 @@ class Session:
         self._history_type, self._width, self._normalise = history_type, width, normalise
         self._outputs: list[Tensor] = []  # [1, 1, K] each
         self._answered: list[Tensor] = []
-        self._said: list[Any] = []
+        self._given: list[Any] = []
         self.stopped = False
         self.cost: float | None = None
         self.score: float | None = None
 
     def observe(
         self,
-        said: Any = None,  # noqa: ANN401 - an answer of any kind, or logits
+        output: Any = None,  # noqa: ANN401 - an answer of any kind, or logits
         confidence: float | None = None,
         cost: float | None = None,
         *,
@@ -82,7 +82,7 @@ class Session:
         """Take in the next stage, and say whether to stop.
 
         Args:
-            said: The answer, or, for a policy on logits, the logits `[K]`.
+            output: The answer, or, for a policy on logits, the logits `[K]`.
             confidence: The probability of being right that the stage states.
             cost: What the item has cost by now; it is kept, and plays no part in the decision.
             log_confidence: Instead of `confidence`: its logarithm.
@@ -102,8 +102,8 @@ class Session:
                 f"`cost` is what the item has cost by now, and does not fall: got {cost:g} after "
                 f"{self.cost or 0:g}"
             )
-        row = self._row(said, confidence, log_confidence, features)
-        self._said.append(said)
+        row = self._row(output, confidence, log_confidence, features)
+        self._given.append(output)
         self._outputs.append(row[None, None])
         self.cost = self.cost if cost is None else cost
         with torch.inference_mode():
@@ -129,9 +129,9 @@ class Session:
     @property
     def answer(self) -> Any:  # noqa: ANN401
         """What to answer now: the answer as it was given, or the number of a class."""
-        if not self._said:
+        if not self._given:
             raise ConfigError("nothing was observed yet; call observe with the first stage")
-        return self._predicted if self._history_type.has_logits else self._said[self._predicted]
+        return self._predicted if self._history_type.has_logits else self._given[self._predicted]
 
     @property
     def why(self) -> str | None:
@@ -149,14 +149,14 @@ class Session:
 
     def _row(
         self,
-        said: Any,  # noqa: ANN401
+        output: Any,  # noqa: ANN401
         confidence: float | None,
         log_confidence: float | None,
         features: Sequence[float],
     ) -> Tensor:
         """The numbers of a stage, as a ledger has them."""
         if self._history_type.has_logits:
-            logits = torch.as_tensor(said, dtype=torch.float32)
+            logits = torch.as_tensor(output, dtype=torch.float32)
             if logits.shape != (self._width,) or not logits.isfinite().all():
                 raise LedgerError(
                     f"this policy observes {self._width} finite logits, got {list(logits.shape)}"
@@ -166,20 +166,20 @@ class Session:
             raise LedgerError("give either `confidence` or `log_confidence` of the stage")
         if len(features) != self._width - 2:
             raise LedgerError(
-                f"this policy looks at {self._width - 2} features per stage, got {len(features)}"
+                f"this policy reads {self._width - 2} features per stage, got {len(features)}"
             )
         if confidence is not None:
             odds = log_odds_of(float(confidence))
         else:
             assert log_confidence is not None
             odds = log_odds_of_log(float(log_confidence))
-        return torch.tensor([odds, self._first(said), *features], dtype=torch.float32)
+        return torch.tensor([odds, self._first(output), *features], dtype=torch.float32)
 
-    def _first(self, said: Any) -> int:  # noqa: ANN401
+    def _first(self, output: Any) -> int:  # noqa: ANN401
         """The first stage with this answer."""
-        here = len(self._said)
+        here = len(self._given)
         if "answers" not in self._history_type.offers:
             return here
-        form = same_form(said, self._normalise)
-        forms = (same_form(other, self._normalise) for other in self._said)
+        form = same_form(output, self._normalise)
+        forms = (same_form(other, self._normalise) for other in self._given)
         return next((stage for stage, other in enumerate(forms) if other == form), here)

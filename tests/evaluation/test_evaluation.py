@@ -287,11 +287,11 @@ def test_an_own_method_joins_the_comparison(splits):
         ({"methods": []}, "`methods` must name at least one method"),
         ({"methods": ["eefp-top-10"], "few": 8}, None),
         ({"budgets": [0.5, 1.5]}, r"`budgets` must lie in \(0, 1\], got 1.5"),
-        ({"budgets": []}, "at least one budget"),
+        ({"budgets": []}, r"must be a list of shares, such as \[0.5\], got \[\]"),
         ({"budgets": [0.5, 0.5]}, "must be distinct"),
         ({"methods": [Method("a", "A"), Method("a", "B")]}, "two methods are called 'a'"),
-        ({"seeds": 0}, "`seeds` must be at least 1"),
-        ({"resamples": 1}, "`resamples` at least 2"),
+        ({"seeds": 0}, "`seeds` must be a whole number of at least 1, got 0"),
+        ({"resamples": 1}, "`resamples` must be a whole number of at least 2, got 1"),
     ],
 )
 def test_impossible_comparisons_are_refused(splits, changes, message):

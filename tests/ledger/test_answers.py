@@ -334,7 +334,7 @@ def test_sessions_refuse_what_the_policy_does_not_know(parts):
         _ = session.answer
     with pytest.raises(LedgerError, match="either `confidence` or `log_confidence`"):
         session.observe("yes")
-    with pytest.raises(LedgerError, match="looks at 0 features per stage, got 1"):
+    with pytest.raises(LedgerError, match="reads 0 features per stage, got 1"):
         session.observe("yes", 0.5, features=[1.0])
     with pytest.raises(LedgerError, match="a confidence is a probability"):
         session.observe("yes", 2.0)

@@ -14,7 +14,7 @@ from offramp.evaluation.bootstrap import QUANTILE
 from offramp.evaluation.references import fixed_exits, mix_at
 from offramp.ledger import Ledger
 from offramp.methods import Fits, Method, find_methods
-from offramp.plan import Plan, keep_exits
+from offramp.plan import Plan, check_budgets, keep_exits
 from offramp.policy import Policy
 from offramp.registry import CANDIDATES
 from offramp.scorers import MaxProbability
@@ -29,7 +29,7 @@ ANSWER_CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even
 """Methods to choose from where answers come without logits."""
 
 POOLED = (0.25, 0.5, 0.75)
-"""Budgets that methods are rated at, besides those that are asked for."""
+"""Budgets at which methods are rated, in addition to the budgets that are asked for."""
 
 WITHOUT_EXITS = "full-network"
 """Name, in a plan, of the network without exits."""
@@ -50,8 +50,8 @@ def auto(
         held_out: To choose by, to fit on and to tune on.
         val: More samples for the same.
         budgets: Mean costs as shares of the network without exits.
-        methods: To choose from, the one that is trusted most last; the first is what gains are
-            measured against.
+        methods: To choose from, in the order of trust: the last one is taken where several are
+            equally good. Gains are measured against the first.
 
     Raises:
         BudgetError: A budget is below the cost of the first exit, in another unit than seconds.
@@ -73,14 +73,16 @@ class Auto(Method):
     """The best of several methods, chosen for each budget.
 
     Methods are rated by cross-validation on held_out and val together: fitted on some of the
-    samples, with thresholds from others, and counted on the rest, in turn. Of the methods that
-    cannot be told from the best at a budget, the last one is taken: with few samples, the highest
-    of several figures is a lucky one. It is fitted on all samples, and its thresholds come from
-    the scores of copies that had not seen them; a method whose fit is random is fitted on
-    held_out with every seed, and val gives its thresholds.
+    samples, with thresholds from others, and counted on the rest, in turn. Several methods may lie
+    within two standard errors of the best one at a budget. Then the last of them is taken, since
+    with few samples the highest figure owes something to luck.
 
-    With costs in seconds (`Profile.timed`) a budget that no exit can keep is given the network
-    without exits, and the plan says so: exits do not pay there.
+    The chosen method is fitted on all samples. Its thresholds come from cross-fitted scores: the
+    score of each sample is by a copy that was fitted without that sample. A method whose fit is
+    random is fitted on held_out with every seed, and its thresholds come from val.
+
+    With costs in seconds (`Profile.timed`) a budget that no exit can keep gets the network without
+    exits, and the plan gives the reason.
 
     Args:
         candidates: To choose from.
@@ -171,7 +173,7 @@ class _Choice:
         self, method: Method, held_out: Ledger, val: Ledger, seeds: int, fits: Fits
     ) -> Sequence[Mapping[float, Policy]]:
         """Per seed, the policies of a method by budget."""
-        # Copies score alike where no seed plays a part: thresholds of one suit another.
+        # Copies score alike where no seed plays a part, and then share thresholds.
         if type(method).plans is Method.plans and "seed" not in method.scorer.settings():
             policy = self.crossed[method.name].policy(self.pooled)
             return [{b: policy.nearest(b) for b in self.methods}]
@@ -198,8 +200,7 @@ def _choose(
     methods: Sequence[str | Method],
 ) -> _Choice:
     """Choose exits and, for each budget, a method."""
-    if not budgets or len(set(budgets)) < len(budgets):
-        raise ConfigError(f"`budgets` must be distinct and at least one, got {list(budgets)}")
+    check_budgets(budgets)
     rated_at = [*budgets, *(budget for budget in POOLED if budget not in budgets)]
     if tuple(methods) == CANDIDATES and not held_out.has_logits:
         methods = ANSWER_CANDIDATES
@@ -225,11 +226,11 @@ def _choose(
 def choose_exits(ledger: Ledger, rate: Rate) -> list[int]:
     """Drop the exit whose removal improves the rating most, one by one, while that clearly helps.
 
-    The best of several is a lucky one where samples are few, so what is gained must be more than
-    two standard errors.
+    Where samples are few, the best of several ratings owes something to luck, so a gain must be
+    more than two standard errors.
 
-    The last exit stays, and so do exits whose heads cost next to nothing, or where their cost is
-    not known apart: dropping them saves nothing that a closed threshold would not.
+    The last exit stays. So do exits whose heads cost next to nothing, and exits whose heads have
+    no known cost of their own: a closed threshold saves as much as dropping them.
 
     Args:
         ledger: Any split, for its costs.
@@ -343,7 +344,7 @@ def _where_exits_pay(plan: Plan, full: Policy, val: Ledger) -> Plan:
 
 
 def _note_fixed_exits(val: Ledger, budget: float, accuracy: float) -> str:
-    """A warning where samples might as well leave at exits drawn at random."""
+    """A warning where leaving at exits drawn at random is as accurate."""
     if not val.has_labels:
         return ""
     correct = val.heads_correct

@@ -192,10 +192,10 @@ def hits_at(replay: Replay, budgets: Sequence[float]) -> Hits:
 def pick(hits: dict[str, Hits], number: int) -> str:
     """The method for the budget with this number: the last one that may well be the best there.
 
-    The highest of several noisy figures is a lucky one. So methods are named from the plainest to
-    the one that is trusted most, and the last of those is taken that are within two standard
-    errors of the best at this budget, where the error is that of the difference on the same
-    samples. The more samples there are, the more they decide.
+    The highest of several noisy figures owes something to luck. So methods are named in the order
+    of trust, and of all methods within two standard errors of the best one at this budget the last
+    is taken. The standard error is that of the difference on the same samples: the more samples
+    there are, the more they decide.
 
     Args:
         hits: By method, on the same samples and for the same budgets.

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offramp.errors import ConfigError
+from offramp import check
 from offramp.evaluation.bootstrap import Resamples
 from offramp.evaluation.columns import (
     Column,
@@ -24,7 +24,7 @@ from offramp.evaluation.references import references
 from offramp.evaluation.results import PAIR_MIX, RIVALS, Comparison, Figure, MethodResult
 from offramp.ledger import Ledger
 from offramp.methods import Fits, Method, find_methods
-from offramp.plan import Plan
+from offramp.plan import Plan, check_budgets
 from offramp.progress import Progress, showing
 
 
@@ -63,7 +63,9 @@ def compare(
     for name, ledger in (("held_out", held_out), ("val", val), ("test", test)):
         Ledger.require(name, ledger)
     chosen = find_methods(methods, held_out.num_classes, held_out.history_type)
-    _check(budgets, seeds, resamples)
+    check_budgets(budgets)
+    check.whole("seeds", seeds, least=1)
+    check.whole("resamples", resamples, least=2)
     draws, fits = Resamples(len(test), resamples, groups=test.group_numbers), Fits()
     results, resampled, plans = [], {}, {}
     with showing(progress) as shown:
@@ -128,7 +130,7 @@ def _resampled(columns: Sequence[Column], runs: Sequence[MeasuredPlan]) -> dict[
 
 
 def _set_differences(comparison: Comparison, resampled: dict[str, dict[str, Tensor]]) -> None:
-    """Set the differences to the rivals, and mark all that cannot be told from the best."""
+    """Set the differences to the rivals, and mark all methods that may be as good as the best."""
     for column in comparison.compared:
         key, units = column.key, comparison.setting["units"]
         values = {m.name: m.figures[key].value for m in comparison.methods}
@@ -170,22 +172,6 @@ def _add_pairs(
             gap = method.figures[column.key].value - mix.accuracy
             gaps = resampled[method.name][column.key] - moved[:, number]
             found[column.key] = column.interval(gap, gaps, comparison.setting["units"])
-
-
-def _check(budgets: Sequence[float], seeds: int, resamples: int) -> None:
-    if isinstance(budgets, int | float | str):
-        raise ConfigError(f"`budgets` must be a list of shares, such as [0.5], got {budgets!r}")
-    for budget in budgets:
-        if not 0 < budget <= 1:
-            raise ConfigError(f"`budgets` must lie in (0, 1], got {budget}")
-    if not budgets:
-        raise ConfigError("`budgets` must name at least one budget")
-    if len(set(budgets)) < len(budgets):
-        raise ConfigError(f"`budgets` must be distinct, got {list(budgets)}")
-    if seeds < 1 or resamples < 2:
-        raise ConfigError(
-            f"`seeds` must be at least 1 and `resamples` at least 2, got {seeds} and {resamples}"
-        )
 
 
 def _setting(

@@ -41,14 +41,14 @@ class FixedMix:
 
 @dataclass(frozen=True)
 class References:
-    """Rows beside the methods.
+    """What methods are held against.
 
     Attributes:
         fixed: Every exit alone.
         best_fixed: Per budget, the exit that is best on val among those within the budget; the
             first exit where none is.
         mixes: Per budget, the random mix of two fixed exits that is best on val and costs as much
-            as the budget: what can be had without looking at a sample.
+            as the budget: what can be had whatever the sample.
         full: The last exit alone: the network without exits, unless that one was dropped.
         reachable: Per budget, the accuracy of a rule that sees the logits of all exits, but no
             label (see `reachable_accuracies`); a cost below the budget is all that it needs.

@@ -34,7 +34,7 @@ class Figure:
     spread: float | None = None  # standard deviation over seeds; None where the fit is not random
     # for an accuracy at a budget that the method does not reach: the nearest cost
     cost: float | None = None
-    among_best: bool = False  # whether it cannot be told from the best method's
+    among_best: bool = False  # whether its difference to the best method's includes zero
 
 
 @dataclass

@@ -32,7 +32,6 @@ from offramp.scorers import Scorer
 from offramp.session import Session
 from offramp.thresholds import DEFAULT
 from offramp.thresholds.points import OperatingPoints
-from offramp.thresholds.rule import exits_taken
 
 
 class Policy(SplitUses):
@@ -44,12 +43,12 @@ class Policy(SplitUses):
 
     Attributes:
         selected: The index of the chosen operating point, or None.
-        confidence: Says how probable it is that an answer is right; set by `fit`, and None where
-            a policy comes from `fit_seeds` or from an older file.
+        confidence: How probable it is that an answer is right; set by `fit`, and None where a
+            policy comes from `fit_seeds` or from an older file.
         guarantee: What `certify` promises of the chosen operating point, or None.
         exits: The exits of the network that it decides at; the others are left out.
         uses: Every use of a split so far.
-        made: What its file says about how it was made; None before it is saved.
+        made: How it was made, for its file; None before it is saved.
 
     Example:
         >>> from offramp import Corrector, synthetic
@@ -61,11 +60,10 @@ class Policy(SplitUses):
 
     def __init__(self, scorer: Scorer, answer: Answer | None = None) -> None:
         super().__init__()
-        check_kind("scorer", scorer, Scorer)
-        if answer is not None:
-            check_kind("answer", answer, Answer)
         self.scorer = scorer
         self.answer = CurrentExit() if answer is None else answer
+        check_kind("scorer", self.scorer, Scorer)
+        check_kind("answer", self.answer, Answer)
         self._points: OperatingPoints | None = None
         self.selected: int | None = None
         self.guarantee: str | None = None
@@ -102,25 +100,18 @@ class Policy(SplitUses):
         """
         self._warn_of_few(held_out)
         ledger = self._held_out(held_out, allow_split)
-        unfitted = self.answer.on(ledger.history_type)
-        scorer = self.scorer.on(ledger.history_type)
-        history = self._history(ledger)
-        costs = ledger.cumulative_costs
-        if history is not None and ledger.has_labels:
-            scorer = scorer.fit(history, ledger.labels, costs)
-        elif history is not None:
-            scorer = scorer.fit_unlabelled(history, costs)
-        self._take_over(unfitted.clone().fit(ledger), scorer, held_out)
+        answer, (scorer,), history = self._learned(ledger, None)
+        self._take_over(answer, scorer, held_out)
         if ledger.has_labels and ledger.has_logits:
-            self.confidence = fit_confidence(unfitted, scorer, ledger, history)
+            self.confidence = fit_confidence(answer, scorer, ledger, history)
         return self
 
     def fit_confidence(self, held_out: Ledger) -> Self:
         """Fit the confidence in the answers alone; `fit` does it too, and `fit_seeds` does not."""
         ledger = self._held_out(held_out, None)
-        if not ledger.has_logits:  # answers without logits bring their own
-            return self
-        self.confidence = fit_confidence(self.answer, self.scorer, ledger, self._history(ledger))
+        if ledger.has_logits:  # answers without logits bring their own
+            history = self._history(ledger)
+            self.confidence = fit_confidence(self.answer, self.scorer, ledger, history)
         return self
 
     def fit_seeds(
@@ -135,15 +126,7 @@ class Policy(SplitUses):
         """
         self._warn_of_few(held_out)
         ledger = self._held_out(held_out, allow_split)
-        unfitted = self.answer.on(ledger.history_type)
-        scorer = self.scorer.on(ledger.history_type)
-        answer, history = unfitted.fit(ledger), self._history(ledger)
-        scorers: Sequence[Scorer] = [scorer]
-        costs = ledger.cumulative_costs
-        if history is not None and ledger.has_labels:
-            scorers = scorer.fit_seeds(history, ledger.labels, costs, seeds)
-        elif history is not None:
-            scorers = [scorers[0].fit_unlabelled(history, costs)]
+        answer, scorers, _ = self._learned(ledger, seeds)
         policies = [Policy(self.scorer, self.answer) for _ in scorers]
         for policy, scorer in zip(policies, scorers, strict=True):
             policy._take_over(answer, scorer, held_out)
@@ -173,7 +156,7 @@ class Policy(SplitUses):
         return self
 
     def with_points(self, points: OperatingPoints) -> Self:
-        """This policy with operating points that were found elsewhere, and none of them chosen."""
+        """This policy with these operating points, none of them chosen, and no guarantee."""
         view = copy(self)
         view._points, view.selected, view.guarantee = points, None, None
         return view
@@ -192,11 +175,10 @@ class Policy(SplitUses):
         """
         if (budget is None) == (max_drop is None):
             raise ConfigError("give either `budget` or `max_drop`")
-        points = self.points
         if budget is not None:
-            return self.at_point(points.for_budget(budget))
+            return self.at_point(self.points.for_budget(budget))
         assert max_drop is not None
-        return self.at_point(points.for_accuracy(max_drop))
+        return self.at_point(self.points.for_accuracy(max_drop))
 
     def nearest(self, budget: float) -> Self:
         """This policy at the point for a budget, or at its cheapest where the budget is lower."""
@@ -224,12 +206,6 @@ class Policy(SplitUses):
                 stacklevel=3,
             )
         return chosen
-
-    def uncertified(self) -> Self:
-        """This policy without a guarantee, as before another one is given."""
-        view = copy(self)
-        view.guarantee = None
-        return view
 
     @property
     def is_tuned(self) -> bool:
@@ -267,18 +243,13 @@ class Policy(SplitUses):
         Args:
             normalise: Brings an answer into the form that is compared; that of the ledgers.
         """
-        thresholds = self.thresholds  # raises where there are none
+        parts = self.answer, self.scorer, self.thresholds, self.history_type
         assert self.num_classes is not None
-        parts = self.answer, self.scorer, thresholds, self.history_type, self.num_classes
-        return Session(*parts, normalise)
+        return Session(*parts, self.num_classes, normalise)
 
     def decide(self, ledger: Ledger) -> Tensor:
         """The exit at which each sample stops, `[N]`; any split may be asked about."""
-        ledger = self.check_partner(ledger)
-        thresholds = self.thresholds
-        found = replay(self.answer, self.scorer, ledger)
-        exits: Tensor = exits_taken(found.scores, thresholds)
-        return exits.minimum(found.last_exits)
+        return self._replayed(self.check_partner(ledger)).exits
 
     def replay(
         self, ledger: Ledger, split: str = "test", allow_split: str | None = None
@@ -296,6 +267,9 @@ class Policy(SplitUses):
         ledger = self.check_partner(ledger)
         if allow_split is None:
             self.check_unseen(ledger, step="tune" if split == "val" else "measure")
+        return self._replayed(ledger)
+
+    def _replayed(self, ledger: Ledger) -> Replay:
         thresholds = None if self._points is None else self._points.thresholds
         found = replay(self.answer, self.scorer, ledger)
         return replace(found, thresholds=thresholds, selected=self.selected)
@@ -303,22 +277,24 @@ class Policy(SplitUses):
     @property
     def reference_cost(self) -> float:
         """Cost of the network without exits; the mean of held_out where samples differ."""
+        return self._fitted_costs.mean_reference
+
+    @property
+    def _fitted_costs(self) -> Costs:
         if self.cost_model is None:
             raise NotFittedError("this policy is not fitted; call fit(held_out) first")
-        return self.cost_model.mean_reference
+        return self.cost_model
 
     @property
     def cost_shares(self) -> Tensor:
-        """`[M]` float64: costs with those of answer and scorer, as shares of the full network.
+        """`[M]` float64: costs with answer and scorer, as shares of the full network's cost.
 
-        Seconds depend on where samples leave, and are those of the chosen operating point. Where
-        costs differ from sample to sample, they are those of the mean sample of held_out.
+        Seconds depend on where samples leave, and are given for the chosen operating point. Where
+        costs differ from sample to sample, the mean sample of held_out counts.
         """
-        if self.cost_model is None or self.num_classes is None:
-            raise NotFittedError("this policy is not fitted; call fit(held_out) first")
-        price = Price(
-            self.answer, self.scorer, self.cost_model, self.num_classes, self.batch_times
-        )
+        costs = self._fitted_costs
+        assert self.num_classes is not None
+        price = Price(self.answer, self.scorer, costs, self.num_classes, self.batch_times)
         if self.selected is None:
             return price.shares
         chosen = slice(self.selected, self.selected + 1)
@@ -373,6 +349,24 @@ class Policy(SplitUses):
             return None
         return ledger.history(crossfit_answers(self.answer.on(ledger.history_type), ledger))
 
+    def _learned(
+        self, ledger: Ledger, seeds: Sequence[int] | None
+    ) -> tuple[Answer, Sequence[Scorer], History | None]:
+        """The fitted answer, a fitted scorer per seed, and what the scorers have learned from.
+
+        Without seeds it is one scorer, fitted with its own seed.
+        """
+        answer = self.answer.on(ledger.history_type).fit(ledger)
+        scorer = self.scorer.on(ledger.history_type)
+        history, costs = self._history(ledger), ledger.cumulative_costs
+        if history is None:
+            return answer, [scorer], None
+        if not ledger.has_labels:
+            return answer, [scorer.fit_unlabelled(history, costs)], history
+        if seeds is None:
+            return answer, [scorer.fit(history, ledger.labels, costs)], history
+        return answer, scorer.fit_seeds(history, ledger.labels, costs, seeds), history
+
     def _take_over(self, answer: Answer, scorer: Scorer, held_out: Ledger) -> None:
         """Become the policy of this fitted answer and scorer; what was tuned before is gone."""
         self.answer, self.scorer, self.network = answer, scorer, held_out.network
@@ -386,10 +380,8 @@ class Policy(SplitUses):
 
     def check_partner(self, ledger: Ledger) -> Ledger:
         """The ledger with this policy's exits; it must be of its network and have its costs."""
-        if self.cost_model is None:
-            raise NotFittedError("this policy is not fitted; call fit(held_out) first")
-        ledger = self.view(ledger)
-        exits = self.cost_model.num_exits
+        fitted, ledger = self._fitted_costs, self.view(ledger)
+        given, exits = ledger.cost_model, fitted.num_exits
         if self.history_type is not ledger.history_type:
             raise LedgerError(
                 f"this policy was fitted for ledgers of {self.history_type.name}, and the "
@@ -401,12 +393,10 @@ class Policy(SplitUses):
                 f"the {ledger.split} ledger has {ledger.num_exits} and {ledger.num_classes}"
             )
         # Where costs differ from sample to sample, their means differ from split to split.
-        fitted, given = self.cost_model, ledger.cost_model
         if fitted.unit != given.unit if given.by_sample else fitted != given:
             raise LedgerError(
-                f"this policy was fitted with other costs ({self.cost_model.unit}) than those of "
-                f"the {ledger.split} ledger ({ledger.unit}): give all ledgers the same exits, "
-                "costs and unit"
+                f"this policy was fitted with other costs ({fitted.unit}) than the {ledger.split} "
+                f"ledger has ({given.unit}): give all ledgers the same exits, costs and unit"
             )
         ledger.require_network(self.network)
         return ledger

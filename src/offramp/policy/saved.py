@@ -43,13 +43,13 @@ Made = TypeVar("Made", bound="Policy")
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a policy's file says about how it was made; data and network have fingerprints, too.
+    """How a policy was made, for its file; data and network have fingerprints, too.
 
     Attributes:
         name: Of the method, or what the maker called it.
         date: When it was saved first, in UTC.
         version: Of the library.
-        data: Where the ledgers were, if the maker said so.
+        data: Where the ledgers were, if that was given.
     """
 
     name: str
@@ -114,13 +114,13 @@ def save(policy: "Policy", folder: str | Path, name: str | None, data: str | Non
 
 
 def _provenance(policy: "Policy", name: str | None, data: str | None) -> Provenance:
-    """What was known when the policy was first saved, with what is said now."""
+    """What was known when the policy was first saved, with the name and data given now."""
     if policy.made is None:
         parts = f"{type(policy.scorer).__name__}, {type(policy.answer).__name__}"
         now = datetime.now(UTC).isoformat(timespec="seconds")
         policy.made = Provenance(parts, now, installed_version("offramp") or "unknown")
-    said = {"name": name, "data": data}
-    policy.made = replace(policy.made, **{k: v for k, v in said.items() if v is not None})
+    given = {"name": name, "data": data}
+    policy.made = replace(policy.made, **{k: v for k, v in given.items() if v is not None})
     return policy.made
 
 

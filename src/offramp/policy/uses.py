@@ -1,4 +1,4 @@
-"""Which samples a policy has used for what, so that no step sees those of another one."""
+"""Which samples a policy has used for what, so that no step sees samples of another step."""
 
 from dataclasses import dataclass
 

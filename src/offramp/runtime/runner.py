@@ -262,7 +262,7 @@ def prepared_points(policy: Policy, reads_logits: Sequence[bool] = ()) -> Prepar
 
 def _moved(policy: Policy, index: int) -> Policy:
     """The policy at another point, without its guarantee."""
-    return policy.uncertified().at_point(index)
+    return policy.with_points(policy.points).at_point(index)
 
 
 def network_of(policy: Policy, network: EarlyExitNetwork) -> EarlyExitNetwork:

@@ -1,8 +1,8 @@
 """Scores -> thresholds, for a budget or under a guarantee.
 
 There are two defaults. A comparison of methods uses the paper's thresholds, so that its tables
-can be read beside the paper's. A policy in use has those that do best: smooth thresholds are
-seldom worse than geometric ones, from a hundred val samples to thousands.
+can be compared with the paper's. A policy in use has smooth thresholds, which are seldom worse
+than geometric ones, from a hundred val samples to thousands.
 """
 
 from typing import TYPE_CHECKING

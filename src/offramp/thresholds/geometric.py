@@ -28,11 +28,11 @@ def geometric(scores: Tensor, q: float | Tensor) -> Tensor:
     of the group is taken; what one exit took too few or too many, the next one makes up for.
 
     Args:
-        scores: `[N, M]`; the last column is not looked at.
+        scores: `[N, M]`; the last column is not used.
         q: Below one, most samples leave early; above one, late. `[P]` values give `[P, M]`.
 
     Returns:
-        float64 thresholds `[M]` or `[P, M]`; `+inf` where nobody should leave, `-inf` where all
+        float64 thresholds `[M]` or `[P, M]`; `+inf` where no sample should leave, `-inf` where all
         should, as always at the last exit.
 
     Example:
@@ -53,7 +53,7 @@ def geometric_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int)
 
     Args:
         scores: `[N, M]` on val.
-        correct: bool `[N, M]`; this method does not look at it.
+        correct: bool `[N, M]`; this method does not use it.
         costs: `[M]` or `[N, M]`, cumulative.
         points: How many operating points.
     """
@@ -123,7 +123,7 @@ def shared_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) ->
 
     Args:
         scores: `[N, M]` on val.
-        correct: bool `[N, M]`; this method does not look at it.
+        correct: bool `[N, M]`; this method does not use it.
         costs: `[M]` or `[N, M]`, cumulative.
         points: How many operating points.
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, fields
 
+from offramp import check
 from offramp.arrays import Array, positions
 from offramp.errors import BudgetError, LedgerError
 
@@ -19,8 +20,8 @@ class OperatingPoints:
     Attributes:
         thresholds: `[P, M]` float64.
         budgets: `[P]`, mean cost on val as a share of the reference cost.
-        accuracies: `[P]`, on val; those of a tuned policy without what the thresholds gain there
-            by having been chosen on the same samples, see `not_flattered`; nan without labels.
+        accuracies: `[P]`, on val; in a tuned policy without what the thresholds gain there by
+            having been chosen on the same samples, see `not_flattered`; nan without labels.
         shares: `[P, M]`, share of the val samples that left at each exit.
         full_accuracy: Accuracy of the network's own last exit on val; nan without labels.
     """
@@ -71,8 +72,7 @@ class OperatingPoints:
         """The point for a budget, or the cheapest one where the budget is below all of them."""
         limit = max(budget, float(self.budgets[0]))
         within = positions(self.budgets <= limit + ROUNDING)
-        dearest = self.budgets[within].max()
-        best = within[self.budgets[within] == dearest]
+        best = within[self.budgets[within] == self.budgets[within].max()]
         return int(best[self.accuracies[best].argmax()])
 
     def for_accuracy(self, max_drop: float) -> int:
@@ -82,8 +82,7 @@ class OperatingPoints:
             BudgetError: No point is that accurate.
             LedgerError: The points were chosen without labels.
         """
-        if not 0 <= max_drop < 1:
-            raise BudgetError(f"`max_drop` must lie in [0, 1), got {max_drop}")
+        check.within("max_drop", max_drop, 0, 1, ends="[)", error=BudgetError)
         if math.isnan(self.full_accuracy):
             raise LedgerError(
                 "`max_drop` needs accuracies, and val had no labels: choose by `budget`, or tune "

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from offramp import check
 from offramp.costs import costs_taken
 from offramp.errors import ConfigError, LedgerError
 from offramp.ledger.chunks import folds
@@ -25,7 +26,7 @@ Costs are `[M]`, or `[N, M]` where they differ from sample to sample.
 """
 
 WITHOUT_CORRECT = ("geometric", "shared")
-"""Methods that do not look at which answers are right: val can do without labels."""
+"""Methods that do not use which answers are right: val can do without labels."""
 
 BY_CHANCE = ("smooth",)
 """Methods that take the chance that an answer is right in place of whether it is."""
@@ -69,8 +70,8 @@ class ScoredSamples:
             correct = chances if correct is None else calibrated_chances(chances, correct)
         if correct is None and method not in WITHOUT_CORRECT:
             raise LedgerError(
-                f"`{method}` thresholds look at which answers are right, and val has no labels: "
-                'tune with thresholds="shared" (for prices), "geometric" or "smooth"'
+                f"`{method}` thresholds need labels, to know which answers are right, and val has "
+                'no labels: tune with thresholds="shared" (for prices), "geometric" or "smooth"'
             )
         if self.scores.shape[1] == 1:  # the last exit always stops, whatever its threshold
             return torch.zeros(1, 1, dtype=torch.float64)
@@ -131,22 +132,21 @@ def tune_points(
         (201, 0.49)
     """
     threshold_method(method)
-    if points < 2:
-        raise ConfigError(f"`points` must be at least 2, got {points}")
+    check.whole("points", points, least=2)
     return val.points_of(val.choose(method, points), full_accuracy)
 
 
 def not_flattered(points: OperatingPoints, val: ScoredSamples, method: str) -> OperatingPoints:
     """The same points with the accuracies that samples like val can be expected to give.
 
-    Thresholds that were chosen by the accuracy on val look better there than they are, by a point
-    or two, and the cheapest point that seems accurate enough would be one that val flatters. So
-    what thresholds from one half of val lose on the other half is taken off, at the same cost.
+    Thresholds that were chosen by the accuracy on val are a point or two less accurate elsewhere,
+    and the cheapest point that seems accurate enough would be one that is accurate on val alone.
+    So what thresholds from one half of val lose on the other half, at the same cost, is taken off.
 
     Args:
         points: Chosen and measured on all of val.
         val: The same samples; the halves keep groups whole.
-        method: The threshold method; one that does not look at `correct` flatters nobody.
+        method: The threshold method; one that does not use `correct` gains nothing on val.
 
     Example:
         >>> torch.manual_seed(0)
