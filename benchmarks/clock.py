@@ -8,11 +8,11 @@ For every network, runtime and number of threads a profile is measured. With its
 `auto` chooses exits and thresholds for each budget and batch size; then real test inputs go
 through the runner and through the network without exits by turns. Printed are
 
-  promised   the share of the seconds without exits that the profile promises of the policy
+  predicted  the share of the seconds without exits that the profile predicts of the policy
   measured   the share that it took
-  ratio      measured / promised; the aim is 0.9 to 1.1
-  clock      measured / what the profile promises for the exits that these very samples took: the
-             error of the clock alone, without that of taking other samples than val's
+  ratio      measured / predicted; the aim is 0.9 to 1.1
+  clock      measured / what the profile predicts for the exits that these very samples took: the
+             error of the clock alone, without the error of taking other samples than val's
   times      how many times faster than the same runtime without exits
 
   thin       the thin ResNet-20 with nine exits that comes with offramp; ledgers of 2,048 + 2,048
@@ -170,14 +170,14 @@ def rows_of(
         )
         by_name = {row.name: row for row in timed}
         with_exits, without = by_name["with exits"], by_name[WITHOUT]
-        assert with_exits.promised is not None
+        assert with_exits.predicted is not None
         found.append(
             {
                 "budget": budget,
                 "exits": "full" if len(policy.exits) == 1 else " ".join(map(str, policy.exits)),
                 "milliseconds": 1e3 * with_exits.seconds,
                 "without": 1e3 * without.seconds,
-                "promised": with_exits.promised,
+                "predicted": with_exits.predicted,
                 "expected": with_exits.expected,
                 "measured": with_exits.share,
             }
@@ -187,11 +187,11 @@ def rows_of(
 
 def show(row: dict[str, Any]) -> None:
     """One line."""
-    ratio = row["measured"] / row["promised"]
+    ratio = row["measured"] / row["predicted"]
     print(
         f"{Path(row['network']).name:9} {row['runtime']:6} {row['threads']} threads  "
         f"batch {row['batch']:3}  "
-        f"budget {row['budget']:.0%}  promised {row['promised']:6.1%}  measured "
+        f"budget {row['budget']:.0%}  predicted {row['predicted']:6.1%}  measured "
         f"{row['measured']:6.1%}  ratio {ratio:.2f}  clock "
         f"{row['measured'] / row['expected']:.2f}  {1 / row['measured']:.2f} times  "
         f"{row['milliseconds']:.3f} of {row['without']:.3f} ms  exits {row['exits']}",
@@ -201,19 +201,19 @@ def show(row: dict[str, Any]) -> None:
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The rows as a table."""
-    head = "network | runtime | threads | batch | without exits, ms | promised | measured"
-    lines = [f"| {head} | measured / promised | times faster |", "|---|---" + "|---:" * 7 + "|"]
+    head = "network | runtime | threads | batch | without exits, ms | predicted | measured"
+    lines = [f"| {head} | measured / predicted | times faster |", "|---|---" + "|---:" * 7 + "|"]
     for row in rows:
-        promised, ratio = f"{row['promised']:.1%}", f"{row['measured'] / row['promised']:.2f}"
+        predicted, ratio = f"{row['predicted']:.1%}", f"{row['measured'] / row['predicted']:.2f}"
         if row["exits"] == "full":
-            promised, ratio = f"no exits at {row['budget']:.0%}", ""
+            predicted, ratio = f"no exits at {row['budget']:.0%}", ""
         cells = [
             Path(row["network"]).name,
             {"onnx": "ONNX Runtime", "torch": "PyTorch"}[row["runtime"]],
             str(row["threads"]),
             str(row["batch"]),
             f"{row['without']:.2f}",
-            promised,
+            predicted,
             f"{row['measured']:.1%}",
             ratio,
             f"{1 / row['measured']:.2f}",

@@ -100,7 +100,7 @@ def main() -> None:
     }
     right = {"small alone": test.logits[:, 0], "large alone": test.logits[:, 1]}
     hits = {name: float((x.argmax(1) == labels).double().mean()) for name, x in right.items()}
-    promised = {}
+    predicted = {}
     for budget in budgets:
         policy, name = table.plans["auto"][0][budget], f"cascade at {budget:.0%}"
         found: list[CascadeAnswer] = []
@@ -110,11 +110,11 @@ def main() -> None:
         )
         answers = torch.tensor([answer.answer for answer in found[: len(labels)]])
         hits[name] = float((answers == labels).double().mean())
-        promised[name] = float(policy.replay(test).costs.mean())
+        predicted[name] = float(policy.replay(test).costs.mean())
     for name, seconds in took.items():
         share = seconds / took["large alone"]
-        said = f", promised {promised[name]:.0%}" if name in promised else ""
-        print(f"{name}: {1000 * seconds:.2f} ms per image ({share:.0%}{said}), {hits[name]:.2%}")
+        more = f", predicted {predicted[name]:.0%}" if name in predicted else ""
+        print(f"{name}: {1000 * seconds:.2f} ms per image ({share:.0%}{more}), {hits[name]:.2%}")
 
 
 if __name__ == "__main__":

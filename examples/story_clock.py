@@ -117,7 +117,7 @@ def measured(
     others = Others(rows, *parts[1:], chosen.rival)
     print(f"\n{runtime}, batch {batch}: {advice.text}\n")
     print(
-        "| | ms | share of the time | promised | for these exits | accuracy (%) "
+        "| | ms | share of the time | predicted | for these exits | accuracy (%) "
         "| over fixed exits | over full | over others in its time |\n"
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     )
@@ -131,11 +131,11 @@ def measured(
             gains = [*map(words, (one.over_mix, one.over_full)), words(others.gain(right, row))]
         else:
             right = others.right(row.name, others.test)
-        promised, expected = (
-            "" if share is None else f"{share:.1%}" for share in (row.promised, row.expected)
+        predicted, expected = (
+            "" if share is None else f"{share:.1%}" for share in (row.predicted, row.expected)
         )
         print(
-            f"| {row.name} | {1e3 * row.seconds:.3f} | {row.share:.1%} | {promised} | {expected} "
+            f"| {row.name} | {1e3 * row.seconds:.3f} | {row.share:.1%} | {predicted} | {expected} "
             f"| {100 * right.mean():.2f} | {' | '.join(gains)} |",
             flush=True,
         )
@@ -153,7 +153,7 @@ class Others:
         test: offramp.Ledger,
         rivals: list[Path],
     ) -> None:
-        self.rows = [row for row in rows if row.promised is None]
+        self.rows = [row for row in rows if row.predicted is None]
         self.val, self.test = val, test
         self.rivals = {run.name: run for run in rivals}
 

@@ -51,8 +51,8 @@ def bench_table(rows: Sequence[BenchRow]) -> ResultTable:
     """Milliseconds, shares and accuracies of everything that was timed."""
     lines = []
     for row in rows:
-        promised, expected = (
-            "" if share is None else f"{share:.1%}" for share in (row.promised, row.expected)
+        predicted, expected = (
+            "" if share is None else f"{share:.1%}" for share in (row.predicted, row.expected)
         )
         accuracy = "" if row.accuracy is None else f"{row.accuracy:.2%}"
         lines.append(
@@ -61,7 +61,7 @@ def bench_table(rows: Sequence[BenchRow]) -> ResultTable:
                 row.runtime,
                 str(row.batch_size),
                 f"{1e3 * row.seconds:.3f}",
-                promised,
+                predicted,
                 expected,
                 f"{row.share:.1%}",
                 accuracy,
@@ -106,7 +106,7 @@ def plot_bench(rows: Sequence[BenchRow], path: str | Path) -> Path:
 
 def _draw(panel: Any, rows: Sequence[BenchRow]) -> None:  # noqa: ANN401 - matplotlib's axes
     def kind(row: BenchRow) -> str:
-        if row.promised is not None:
+        if row.predicted is not None:
             return "with exits"
         return "one exit alone" if row.name.endswith(" alone") else row.name
 

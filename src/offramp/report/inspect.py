@@ -174,7 +174,7 @@ def _budgets(policy: Policy) -> ResultTable:
     split = _tuned_on(policy)
     full = "" if math.isnan(points.full_accuracy) else f"; full network {points.full_accuracy:.2%}"
     columns = ["--budget", f"cost on {split}", "accuracy", "thresholds, exit by exit"]
-    expected = "to be expected" if split == "val" else f"on {split}, which promises nothing"
+    expected = "to be expected" if split == "val" else f"on {split}, no estimate for new samples"
     caption = f"Accuracy: {expected}{full}. inf closes an exit."
     return ResultTable("budgets", "Over budgets", columns, rows, caption)
 
@@ -192,7 +192,7 @@ def _point(policy: Policy, selected: int) -> ResultTable:
         for number, threshold, share in columns
     ]
     split = _tuned_on(policy)
-    # The accuracy on the samples that a policy was fitted on promises nothing.
+    # The accuracy on the samples that a policy was fitted on is no estimate for others.
     expected = ", to be expected on similar samples" if split == "val" else ""
     caption = f"Chosen on {split}: {float(points.budgets[selected]):.1%} of the cost and "
     if math.isnan(points.full_accuracy):

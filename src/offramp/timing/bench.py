@@ -1,4 +1,4 @@
-"""`bench`: what a policy takes on the clock, beside what was promised and what else could run."""
+"""`bench`: measured and predicted times of a policy, and the times of what else could run."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,9 +49,9 @@ class BenchRow:
         name: `at 50%` for the policy at a budget, `without exits`, `exit 2 alone`, or a rival's.
         seconds: Per sample.
         share: Of the seconds of the network without exits in the same runtime.
-        promised: The share that the profile promises of the policy; None for others.
+        predicted: The share that the profile predicts of the policy; None for others.
         expected: The same for the exits that these samples took, which may be harder or easier
-            than those of val; None for others.
+            than val; None for others.
         accuracy: On the samples that were timed; None without labels.
         samples: How many these were.
     """
@@ -61,7 +61,7 @@ class BenchRow:
     name: str
     seconds: float
     share: float
-    promised: float | None = None
+    predicted: float | None = None
     expected: float | None = None
     accuracy: float | None = None
     samples: int | None = None
@@ -73,7 +73,7 @@ class Candidate:
 
     name: str
     answer: Callable[[Any], RunOutput | Tensor]  # a batch -> with exits, or predictions `[n]`
-    promised: Callable[..., float] | None = None  # batch size and exits -> share of the time
+    predicted: Callable[..., float] | None = None  # batch size and exits -> share of the time
     image_size: int | None = None  # that it takes, where that is another one
     seconds: list[float] = field(default_factory=list)
     right: list[Tensor] = field(default_factory=list)
@@ -118,7 +118,7 @@ def bench(  # noqa: PLR0913 - all but the first four by name
             images of their own size (resizing is not timed); your own model as it was before
             `attach`, which cut it into stages; or a `Runner` or an `OnnxRunner`, timed as it is
             and in its own runtime only.
-        profiles: By runtime, for what is promised; measured here if not given.
+        profiles: By runtime, for predictions; measured here if not given.
         clock: Seconds; `time.process_time` on a machine that others use, with one thread.
         progress: Whether progress is shown, on stderr; or an `offramp.progress.Progress`.
 
@@ -300,8 +300,8 @@ def _rows(candidates: Sequence[Candidate], runtime: str, size: int) -> Iterator[
             each.name,
             spent / (len(each.seconds) * size),
             spent / full,
-            None if each.promised is None else each.promised(size),
-            None if each.promised is None else each.promised(size, torch.cat(each.exits)),
+            None if each.predicted is None else each.predicted(size),
+            None if each.predicted is None else each.predicted(size, torch.cat(each.exits)),
             float(torch.cat(each.right).double().mean()) if each.right else None,
             len(each.seconds) * size,
         )
