@@ -62,20 +62,14 @@ class ImageReader:
 
     def inputs_from(self, encoded: bytes) -> Floats:
         """Float32 `[3, S, S]`, normalised; NaN if the image cannot be decoded."""
-        pixels = self.decode(encoded)
-        if pixels is None:
-            return np.full((3, self.size, self.size), np.nan, dtype=np.float32)
-        normal: Floats = self.normalization(pixels)
-        return normal
-
-    def decode(self, encoded: bytes) -> npt.NDArray[np.uint8] | None:
-        """Uint8 pixels `[3, S, S]`; None if the image cannot be decoded."""
         try:
-            return Decoder(self.size, self.centre)(encoded)
+            pixels = Decoder(self.size, self.centre)(encoded)
         except OfframpError:
             raise  # Pillow is missing, which is not the file's fault
         except Exception:  # Pillow raises OSError, SyntaxError, ValueError, struct.error, ...
-            return None
+            return np.full((3, self.size, self.size), np.nan, dtype=np.float32)
+        normal: Floats = self.normalization(pixels)
+        return normal
 
 
 @dataclass(frozen=True)

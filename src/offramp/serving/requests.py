@@ -128,30 +128,24 @@ class ArrayParser(Parser):
         if set(given) != {"image"} or self._images is None:
             raise self.unfit()
         self._check_size(given["image"])
-        pixels = self._images.decode(given["image"])
-        if pixels is None:
+        numbers = self._images.inputs_from(given["image"])
+        if np.isnan(numbers).any():
             raise HTTPException(422, "the image is damaged and cannot be decoded")
-        normal: Array = self._images.normalization(pixels)
-        return normal
+        return numbers
 
     def _check_size(self, encoded: bytes) -> None:
         """Read the header only, and refuse images that are too large."""
-        pillow = require("PIL.Image", extra="serve")
+        pillow, most = require("PIL.Image", extra="serve"), self._max_pixels
+        too_large = HTTPException(413, f"an image may have {most:,} pixels; send a smaller one")
         try:
             with pillow.open(io.BytesIO(encoded), formats=FORMATS) as image:
                 width, height = image.size
         except pillow.DecompressionBombError:
-            raise self._too_large("far more") from None
+            raise too_large from None
         except Exception:
             raise HTTPException(422, "the image is not a readable PNG or JPEG") from None
-        if width * height > self._max_pixels:
-            raise self._too_large(f"{width} x {height}")
-
-    def _too_large(self, found: str) -> HTTPException:
-        limit = f"{self._max_pixels:,}"
-        return HTTPException(
-            413, f"images may have {limit} pixels, got {found}: send a smaller one"
-        )
+        if width * height > most:
+            raise too_large
 
 
 class TextParser(Parser):
