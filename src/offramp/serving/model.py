@@ -73,24 +73,7 @@ class Model:
             OriginWarning: The data set is unknown; ImageNet's normalisation is used for images.
         """
         run = _existing(Path(network))
-        inputs: Inputs
-        if kind_of(run) == "export":
-            if policy is not None:
-                raise ConfigError(
-                    f"{run} is an export, which has its policy: leave {policy} out, or export "
-                    "again with it"
-                )
-            inputs = Manifest.read(run).inputs
-            model = cls(run, budget=budget, reading=Reading.of_export(run))
-        elif policy is None:
-            raise ConfigError(
-                f"{run} is no export, which would have a policy: give the folder of a policy, too"
-            )
-        else:
-            from offramp.networks.network import EarlyExitNetwork  # needs torch
-
-            model = cls(_existing(RunFolder(run).network), Path(policy), budget)
-            inputs = EarlyExitNetwork.load(model.network).inputs
+        model, inputs = cls._of_folders(run, policy, budget)
         reading = model.reading
         if model.policy is not None or data is not None:
             reading = reading.updated(Reading.of_run(inputs, run, data, domain))
@@ -99,6 +82,28 @@ class Model:
         names = None if class_names is None else _read_names(Path(class_names))
         given = Reading(class_names=names, tokenizer=tokenizer)
         return replace(model, reading=reading.updated(given))
+
+    @classmethod
+    def _of_folders(
+        cls, run: Path, policy: str | Path | None, budget: float | None
+    ) -> tuple["Model", Inputs]:
+        """The model with what an export knows of its samples, and what its network takes."""
+        if kind_of(run) == "export":
+            if policy is not None:
+                raise ConfigError(
+                    f"{run} is an export, which has its policy: leave {policy} out, or export "
+                    "again with it"
+                )
+            model = cls(run, budget=budget, reading=Reading.of_export(run))
+            return model, Manifest.read(run).inputs
+        if policy is None:
+            raise ConfigError(
+                f"{run} is no export, which would have a policy: give the folder of a policy, too"
+            )
+        from offramp.networks.network import EarlyExitNetwork  # needs torch
+
+        model = cls(_existing(RunFolder(run).network), Path(policy), budget)
+        return model, EarlyExitNetwork.load(model.network).inputs
 
     def runner(
         self, device: str = "auto", precision: str = "float32", threads: int | None = None

@@ -83,6 +83,7 @@ def serve(
 
 
 def _uvicorn_options(config: ServeConfig) -> dict[str, Any]:
+    """What is the same for one process and for several."""
     return {
         "access_log": False,
         "limit_concurrency": config.max_requests,
