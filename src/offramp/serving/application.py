@@ -27,14 +27,13 @@ from starlette.routing import Route
 
 from offramp.errors import OfframpError
 from offramp.runtime.engine import StagedRunner
-from offramp.serving import responses
 from offramp.serving.batches import Batcher
 from offramp.serving.config import ADMIN_TOKEN, API_KEY, AppConfig
 from offramp.serving.images import Reading
 from offramp.serving.metrics import Metrics
 from offramp.serving.model import Model
 from offramp.serving.requests import MAX_ID, Query, ReadItem, decoded
-from offramp.serving.responses import CascadeResponder, Record, RunnerResponder
+from offramp.serving.responses import CascadeResponder, Record, Reply, RunnerResponder
 from offramp.serving.served import Served
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ class Service:
             reason = f"the body did not arrive within {timeout:g} seconds"
             raise HTTPException(408, reason, headers={"Connection": "close"}) from None
 
-    async def _answer(self, samples: Sequence[Any]) -> list[responses.Response]:
+    async def _answer(self, samples: Sequence[Any]) -> list[Reply]:
         """Answer a batch with what the service serves now."""
         responder = await self._served.current()
         found = await run_in_threadpool(responder, samples)

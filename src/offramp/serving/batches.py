@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from starlette.exceptions import HTTPException
 
 from offramp.serving.config import AppConfig
-from offramp.serving.responses import Record, Response
+from offramp.serving.responses import Record, Reply
 
 log = logging.getLogger("offramp.serving")
 
@@ -35,7 +35,7 @@ class Batcher:
     """
 
     def __init__(
-        self, answer: Callable[[Sequence[Any]], Awaitable[Sequence[Response]]], config: AppConfig
+        self, answer: Callable[[Sequence[Any]], Awaitable[Sequence[Reply]]], config: AppConfig
     ) -> None:
         self._answer, self._config = answer, config
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
@@ -92,17 +92,17 @@ class Batcher:
         return [each for each in batch if not each.answer.done()]
 
     async def _answer_batch(self, batch: list[_Waiting]) -> None:
-        responses: Sequence[Response]
+        replies: Sequence[Reply]
         try:
-            responses = await self._answer([each.sample for each in batch])
+            replies = await self._answer([each.sample for each in batch])
         except Exception:  # a fault of the network or of ours; the next batch may be fine
             log.exception("a batch of %d requests could not be answered", len(batch))
             reason = "this request could not be answered; the server's log says why"
-            responses = [HTTPException(500, reason)] * len(batch)
-        for each, response in zip(batch, responses, strict=True):
+            replies = [HTTPException(500, reason)] * len(batch)
+        for each, reply in zip(batch, replies, strict=True):
             if each.answer.done():
                 continue
-            if isinstance(response, HTTPException):
-                each.answer.set_exception(response)
+            if isinstance(reply, HTTPException):
+                each.answer.set_exception(reply)
             else:
-                each.answer.set_result(response)
+                each.answer.set_result(reply)

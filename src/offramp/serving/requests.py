@@ -67,7 +67,7 @@ class Parser(ABC):
     ) -> None:
         optional = [(name, kind | UnsetType, UNSET) for name, kind in fields.items()]
         self._body: Any = msgspec.defstruct("Request", optional, bases=(Body,), kw_only=True)
-        self._fields, self._types = tuple(fields), (JSON, *types)
+        self._types = (JSON, *types)
         self._wanted = f"give {wanted}, and optionally `id`"
 
     def __call__(self, content_type: str, content: bytes, request_id: str | None = None) -> Query:
@@ -85,9 +85,10 @@ class Parser(ABC):
         if kind != JSON:
             return Query(request_id, self.sample({"image": content}))
         body = decoded(content, self._body, self._wanted)
-        values = {name: getattr(body, name) for name in self._fields}
+        values = msgspec.structs.asdict(body)
         given = {name: value for name, value in values.items() if value is not UNSET}
-        return Query(request_id if body.id is None else body.id, self.sample(given))
+        own_id = given.pop("id")
+        return Query(request_id if own_id is None else own_id, self.sample(given))
 
     @abstractmethod
     def sample(self, given: Mapping[str, Any]) -> Any:  # noqa: ANN401

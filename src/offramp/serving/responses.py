@@ -1,4 +1,4 @@
-"""What the server answers: a runner or a cascade makes a response of every sample in a batch."""
+"""What the server answers: a runner or a cascade replies to every sample in a batch."""
 
 import math
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 """An answer as JSON, with `exit`, `cost` and `likely_wrong`."""
-Response = Record | HTTPException
+Reply = Record | HTTPException
 """What becomes of a sample: its answer, or the reason why there is none."""
 
 
@@ -48,7 +48,7 @@ class Responder(ABC):
     inputs: Inputs | None = None
 
     @abstractmethod
-    def __call__(self, samples: Sequence[Any]) -> list[Response]:
+    def __call__(self, samples: Sequence[Any]) -> list[Reply]:
         """Answer a batch."""
 
     @property
@@ -88,7 +88,7 @@ class RunnerResponder(Responder):
         runner = model.runner(config.device, config.precision, config.threads)
         return cls(runner, model.reading, config.max_pixels)
 
-    def __call__(self, samples: Sequence[Any]) -> list[Response]:
+    def __call__(self, samples: Sequence[Any]) -> list[Reply]:
         """Answer a batch of arrays, or of texts."""
         batch = padded(samples) if isinstance(samples[0], dict) else np.stack(samples)
         none = HTTPException(422, "the network has no finite answer to this input")
@@ -134,17 +134,17 @@ class CascadeResponder(Responder):
             "classes": policy.num_classes,
         }
 
-    def __call__(self, samples: Sequence[Any]) -> list[Response]:
+    def __call__(self, samples: Sequence[Any]) -> list[Reply]:
         """Answer a batch of items."""
         point = self.operation.point
         batch = namespace(samples[0]).stack(samples) if is_array(samples[0]) else samples
         answers = self._cascade.run(batch, self._policy.at_point(point.index))
-        responses = [self._response(answer) for answer in answers]
-        exits = [each["exit"] for each in responses if isinstance(each, dict)]
-        self.operation.add(point, exits, failed=len(responses) - len(exits))
-        return responses
+        replies = [self._reply(answer) for answer in answers]
+        exits = [each["exit"] for each in replies if isinstance(each, dict)]
+        self.operation.add(point, exits, failed=len(replies) - len(exits))
+        return replies
 
-    def _response(self, found: "CascadeAnswer") -> Response:
+    def _reply(self, found: "CascadeAnswer") -> Reply:
         if found.answer is None:
             reason = f"every model failed: {', '.join(found.failures)}"
             return HTTPException(503, reason, {"Retry-After": "1"})
