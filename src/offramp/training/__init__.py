@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from offramp.lazy import import_when_asked
 
 if TYPE_CHECKING:
+    from offramp.training.checkpoint import TrainHistory
     from offramp.training.config import Recipe, TrainConfig
-    from offramp.training.history import TrainHistory
     from offramp.training.objectives import (
         Distillation,
         GradientEquilibrium,

@@ -27,7 +27,9 @@ from offramp.training.batches import (
 )
 from offramp.training.checkpoint import (
     Checkpoints,
+    HistoryWriter,
     Place,
+    TrainHistory,
     fill,
     generator_at,
     seed_at,
@@ -36,7 +38,6 @@ from offramp.training.checkpoint import (
 )
 from offramp.training.config import TrainConfig
 from offramp.training.frozen import cache_features, can_split
-from offramp.training.history import HistoryWriter, TrainHistory
 from offramp.training.objectives import Objective, Phase, sample_losses
 from offramp.training.optimizer import Optimizer
 from offramp.training.precision import training_autocast

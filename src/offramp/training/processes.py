@@ -156,9 +156,6 @@ class Processes:
         return value
 
 
-ALONE = Processes(0, 1, torch.device("cpu"))
-
-
 def _check_gpus(device: torch.device) -> None:
     """Raise if the processes on this machine would have to share GPUs."""
     processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()

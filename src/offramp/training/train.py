@@ -15,10 +15,16 @@ from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import Progress, showing
 from offramp.run_folder import RunFolder
 from offramp.training.batches import Samples
-from offramp.training.checkpoint import Checkpoints, Place, fill, kept_randomness
+from offramp.training.checkpoint import (
+    Checkpoints,
+    HistoryWriter,
+    Place,
+    TrainHistory,
+    fill,
+    kept_randomness,
+)
 from offramp.training.config import TrainConfig, default_learning_rate
 from offramp.training.frozen import only_heads, training_only
-from offramp.training.history import HistoryWriter, TrainHistory
 from offramp.training.loop import AugmentFunction, PhaseRun, Run
 from offramp.training.objectives import LossFunction, Objective, Phase, find_objective
 from offramp.training.processes import Processes
