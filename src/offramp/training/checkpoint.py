@@ -232,20 +232,6 @@ class TrainHistory:
             return self.last
         return max(phase, key=lambda each: sum(each["accuracy"]))
 
-    def write(self, path: Path) -> Path:
-        """Write the records as JSON lines, atomically."""
-        return write_text(path, "".join(json.dumps(record) + "\n" for record in self.records))
-
-    @classmethod
-    def read(cls, path: str | Path) -> "TrainHistory":
-        """Read JSON lines that `write` wrote; anything else is a `FileFormatError`."""
-        try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
-            records = [json.loads(line) for line in lines]
-        except (ValueError, RecursionError) as error:
-            raise FileFormatError(f"{path} does not hold JSON lines: {error}") from None
-        return cls(restore(list[dict[str, Any]], records, str(path)))
-
 
 class HistoryWriter:
     """Writes the metrics of a run to `history.jsonl` and to TensorBoard.
@@ -269,7 +255,8 @@ class HistoryWriter:
         """Write the last epoch of a history."""
         if self.run is None:
             return
-        history.write(self.run.history)
+        lines = [json.dumps(record) + "\n" for record in history]
+        write_text(self.run.history, "".join(lines))
         if not self._wanted:
             return
         record, step = history.last, len(history) - 1
