@@ -1,10 +1,15 @@
 """Folders on disk: damage is noticed, links are not followed, nothing is left behind."""
 
 import json
+import math
 import os
+import re
+from dataclasses import asdict, dataclass
+from typing import Literal
 from zipfile import ZipFile
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +17,16 @@ from hypothesis import strategies as st
 
 from offramp import Ledger, Policy, files, synthetic
 from offramp.errors import FileFormatError, OfframpError
-from offramp.files import read_folder, sweep, write_folder
+from offramp.files import (
+    Number,
+    near_path,
+    plain,
+    read_folder,
+    read_json,
+    restore,
+    sweep,
+    write_folder,
+)
 from offramp.ledger import npz
 from offramp.made import is_whole, once
 from offramp.networks import EarlyExitNetwork, build
@@ -195,6 +209,83 @@ def test_tensors_of_another_type_or_shape_are_refused_when_a_policy_is_loaded(tm
         return  # a step that has seen nothing
     with pytest.raises(FileFormatError, match="not a complete policy"):
         Policy.load(odd)
+
+
+@dataclass
+class Inner:
+    seed: int
+    share: Number = 0.5
+
+
+@dataclass
+class Outer:
+    name: str
+    inner: list[Inner]
+    scores: npt.NDArray[np.float64]
+    kind: Literal["a", "b"] | None = None
+
+
+WHOLE = {"name": "x", "inner": [{"seed": 3}], "scores": [[1, None], ["-inf", 2.5]]}
+
+
+def test_values_come_back_as_their_types_say():
+    found = restore(Outer, {**WHOLE, "of a later version": 1})
+    assert (found.name, found.inner, found.kind) == ("x", [Inner(3, 0.5)], None)
+    np.testing.assert_array_equal(found.scores, [[1, np.nan], [-np.inf, 2.5]])
+    assert found.scores.dtype == np.float64
+    again = restore(Outer, plain({**asdict(found), "scores": torch.tensor(found.scores)}))
+    assert again.inner == found.inner
+    np.testing.assert_array_equal(again.scores, found.scores)
+    assert restore(Number, "inf") == math.inf and math.isnan(restore(Number, None))
+    assert torch.equal(restore(torch.Tensor, [[1, 2]]), torch.tensor([[1, 2]]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"name": None}, "`name` must be a text, got nothing"),
+        ({"inner": [{"seed": 1}, {"seed": "two"}]}, "`inner[1].seed` must be a whole number, got"),
+        ({"inner": [{"seed": 1, "share": "x"}]}, "`inner[0].share` must be a number, got 'x'"),
+        ({"inner": [{}]}, "`inner[0].seed` is missing"),
+        ({"inner": {"seed": 1}}, "`inner` must be a list, got an object"),
+        ({"kind": "c"}, "`kind`: Invalid enum value 'c'"),
+        ({"kind": True}, "`kind` must be a text or nothing, got true or false"),
+        ({"scores": [[1, 2], [3]]}, "`scores` must be rows of numbers, all of one length, got [["),
+        (
+            {"scores": [1, "x"]},
+            "`scores` must be rows of numbers, all of one length, got [1, 'x']",
+        ),
+    ],
+)
+def test_a_value_of_another_type_is_named_with_its_place(changes, sentence):
+    with pytest.raises(FileFormatError, match=re.escape(f"a.json: {sentence}")):
+        restore(Outer, {**WHOLE, **changes}, "a.json")
+
+
+def test_a_document_of_another_type_is_named():
+    with pytest.raises(FileFormatError, match=r"^`name` is missing"):
+        restore(Outer, {})
+    with pytest.raises(FileFormatError, match=r"^the content must be an object, got a list"):
+        restore(Outer, [])
+
+
+def test_whole_numbers_beyond_64_bits_are_refused(tmp_path):
+    path = tmp_path / "a.json"
+    for text in (str(2**63), f"[-{2**70}]"):
+        path.write_text(text)
+        with pytest.raises(FileFormatError, match="is more than any count here"):
+            read_json(path)
+    path.write_text(f"[{2**63 - 1}]")
+    assert read_json(path) == [2**63 - 1]
+
+
+def test_a_missing_path_is_named_with_a_similar_one(tmp_path):
+    (tmp_path / "runs" / "policy").mkdir(parents=True)
+    for missing, similar in (("runs/polcy", "runs/policy"), ("rusn/policy", "runs")):
+        assert near_path(tmp_path / missing) == f"; did you mean {tmp_path / similar}?"
+        with pytest.raises(FileFormatError, match=f"there is nothing; did you mean {tmp_path}"):
+            Policy.load(tmp_path / missing)
+    assert near_path(tmp_path / "elsewhere") == ""
 
 
 def test_archives_that_declare_more_than_they_hold_are_refused(tmp_path):

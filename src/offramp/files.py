@@ -342,7 +342,7 @@ def _numbers_as(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a `Number`, an 
 
     try:
         array = np.asarray(_floats(value, _ROWS))
-    except (ValueError, OverflowError):
+    except ValueError:
         raise ValueError(f"Expected {_ROWS}, got {value!r:.60}") from None
     if get_origin(kind) is np.ndarray:  # npt.NDArray[...] states the type of its numbers
         return array.astype(*get_args(get_args(kind)[1]))
