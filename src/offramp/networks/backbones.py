@@ -31,7 +31,7 @@ Builder: TypeAlias = Callable[..., nn.Module]
 class Origin:
     """What a file says about the backbone of a network."""
 
-    backbone: str  # its class, for messages
+    class_name: str  # for messages
     builder: str | None = None  # registered name of what makes it; None for a user's own
     settings: dict[str, Any] = field(default_factory=dict)  # of the builder, JSON values
 
@@ -108,9 +108,10 @@ def rebuild_backbone(origin: Origin) -> nn.Module:
     """Build what a file describes, without weights: a file must not start a download."""
     if origin.builder is None:
         raise FileFormatError(
-            f"this network was attached to a backbone of your own, a {origin.backbone}: pass one "
-            f"as load(folder, backbone={origin.backbone}(...)). Commands cannot make it: export "
-            "such a network from Python (offramp.export), and `offramp serve` takes the export"
+            f"this network was attached to a backbone of your own, a {origin.class_name}: pass "
+            f"one as load(folder, backbone={origin.class_name}(...)). Commands cannot make it: "
+            "export such a network from Python (offramp.export), and `offramp serve` takes the "
+            "export"
         )
     if origin.builder not in BUILDERS:
         raise FileFormatError(

@@ -118,7 +118,7 @@ def _describe(network: EarlyExitNetwork) -> dict[str, Any]:
         "backbone": {
             "builder": origin.builder,
             "settings": origin.settings,
-            "class": origin.backbone,
+            "class": origin.class_name,
         },
         "at": list(network.exit_names[:-1]),
         "num_classes": network.num_classes,

@@ -60,6 +60,12 @@ class Layout:
         leaves: Where in the state after a unit the features are, if there is no `pool`.
         channels: What is known of the channels after a unit, if there is no `pool`.
         at_end: Names of modules inside the last unit after which only the classifier runs.
+
+    Example:
+        >>> units = {"stem": nn.Linear(4, 8), "one": nn.Linear(8, 8), "two": nn.Linear(8, 8)}
+        >>> layout = Layout(units, blocks=["one", "two"])
+        >>> [len(stage) for stage in layout.stages(["one"])]
+        [2, 1]
     """
 
     units: Mapping[str, nn.Module]
