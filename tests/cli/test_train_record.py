@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
 from offramp.cli import app as cli
-from offramp.cli.train_record import load_network
+from offramp.cli.options import load_network
 from offramp.data.source import Source
 from offramp.errors import ConfigError, OfframpError
 from offramp.ledger import Ledger

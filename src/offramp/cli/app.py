@@ -20,8 +20,9 @@ from offramp.cli.export_serve import export_command, serve_command
 from offramp.cli.fit import auto_command, certify_command, fit_command
 from offramp.cli.inspect_report import inspect_command, report_command
 from offramp.cli.predict_bench import bench_command, predict_command, profile_command
+from offramp.cli.record import chain_command, record_command
 from offramp.cli.settings import with_options
-from offramp.cli.train_record import chain_command, record_command, train_command
+from offramp.cli.train import train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.registry import COMMANDS, METHODS, paper_command
 

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from offramp.cli.console import note, out
-from offramp.cli.options import Budget, DataOptions, NetworkPath, PolicyPath
+from offramp.cli.options import Budget, DataOptions, NetworkPath, PolicyPath, load_network
 from offramp.cli.predict_bench import load_policy
-from offramp.cli.train_record import load_network
 from offramp.errors import ProcessError
 from offramp.serving.config import ServeConfig
 

@@ -24,10 +24,12 @@ from offramp.registry import (
     check_methods,
     or_known,
 )
+from offramp.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from offramp.data.source import Source
     from offramp.ledger import Ledger
+    from offramp.networks import EarlyExitNetwork
 
 
 def complete_methods(incomplete: str) -> list[str]:
@@ -278,3 +280,10 @@ class LedgerOptions:
             )
         profile = Profile.load(found[0] if found else self.profile)
         return {name: profile.timed(each, self.batch_size or 1) for name, each in ledgers.items()}
+
+
+def load_network(run: Path) -> "EarlyExitNetwork":
+    """The network in its own folder, or in that of a run."""
+    from offramp.networks import EarlyExitNetwork
+
+    return EarlyExitNetwork.load(RunFolder(run).network)

@@ -20,10 +20,10 @@ from offramp.cli.options import (
     Precision,
     Split,
     check_fresh,
+    load_network,
     there,
 )
 from offramp.cli.settings import split_names, whole_numbers
-from offramp.cli.train_record import load_network
 from offramp.errors import ConfigError
 from offramp.files import atomic_path, check_target
 from offramp.timing.config import BenchConfig, check_runs
