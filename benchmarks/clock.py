@@ -51,9 +51,8 @@ from offramp.data.source import Source
 from offramp.ledger import Ledger
 from offramp.machine import keep_memory
 from offramp.networks import EarlyExitNetwork
-from offramp.timing.bench import WITHOUT, bench
-from offramp.timing.config import BenchConfig
-from offramp.timing.profile import Profile
+from offramp.timing import BenchConfig, Profile, bench
+from offramp.timing.bench import WITHOUT
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 METHOD = "baseline:smooth"

@@ -29,9 +29,8 @@ from offramp.evaluation.references import best_mix
 from offramp.machine import keep_memory
 from offramp.networks import EarlyExitNetwork
 from offramp.report import plot_bench
-from offramp.timing.bench import WITHOUT, BenchRow, bench
-from offramp.timing.config import BenchConfig
-from offramp.timing.profile import Profile
+from offramp.timing import BenchConfig, BenchRow, Profile, bench
+from offramp.timing.bench import WITHOUT
 from offramp.timing.runners import plain_policy
 
 SPLITS = ("held_out", "val", "test")

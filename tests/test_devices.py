@@ -31,8 +31,7 @@ from offramp.errors import ConfigError
 from offramp.files import read_folder
 from offramp.networks.attach import stage_seconds
 from offramp.runtime import Runner
-from offramp.timing.bench import bench
-from offramp.timing.config import BenchConfig
+from offramp.timing import BenchConfig, bench
 from offramp.training import TrainConfig
 
 from .cli.test_predict_bench import SPLITS

@@ -29,7 +29,7 @@ ROOT_ROOMS = [
         "metrics",
     ),
     "targets",
-    "timing.turns",  # the one stopwatch: attach and cascades time with it, too
+    "timing.stopwatch",  # the one stopwatch: attach and cascades time with it, too
 ]
 CORE = [
     *("ledger", "synthetic", "component", "answers", "scorers", "thresholds", "price", "replay"),

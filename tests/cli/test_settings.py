@@ -14,8 +14,7 @@ from offramp.cli.app import app
 from offramp.cli.settings import Given, described, with_options
 from offramp.errors import ConfigError
 from offramp.serving import ServeConfig
-from offramp.timing.bench import bench
-from offramp.timing.config import BenchConfig
+from offramp.timing import BenchConfig, bench
 from offramp.training import TrainConfig
 
 COMMANDS = typer.main.get_command(app).commands

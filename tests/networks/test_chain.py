@@ -15,7 +15,7 @@ from offramp.networks import EarlyExitNetwork, attach, build, chain, count_macs
 from offramp.networks.chain import at_size
 from offramp.report import inspect
 from offramp.runtime import Runner
-from offramp.timing.profile import Profile, profile
+from offramp.timing import Profile, profile
 from offramp.timing.runners import plain_policy
 from offramp.training import GradientEquilibrium
 

@@ -16,7 +16,7 @@ from offramp.networks import EarlyExitNetwork
 from offramp.networks.heads import LinearHead, Pool
 from offramp.replay import replay
 from offramp.runtime import Runner
-from offramp.timing.profile import Profile, profile
+from offramp.timing import Profile, profile
 from offramp.timing.runners import plain_policy
 
 SECONDS = {"stage": (1.0, 0.5), "head": (0.25, 0.125)}  # per call, per row
@@ -50,26 +50,26 @@ def slow_network(clock, exits=3):
     return EarlyExitNetwork(stages, heads, 3, offramp.networks.inputs.TensorInput((4,)))
 
 
-def made(stages=((1.0, 2.0), (3.0, 4.0)), looks=((0.2, 0.0), (0.4, 0.0)), sizes=(1, 4)):
+def made(stages=((1.0, 2.0), (3.0, 4.0)), overheads=((0.2, 0.0), (0.4, 0.0)), sizes=(1, 4)):
     return Profile(
         "torch", 1, "cpu", "a machine", "n", [0, 1], "", list(sizes), [2.5, 6.0],
-        [list(row) for row in stages], [list(row) for row in looks],
-        [[2 * look for look in row] for row in looks], [0.0] * 2, [0.0] * 2,
+        [list(row) for row in stages], [list(row) for row in overheads],
+        [[2 * each for each in row] for row in overheads], [0.0] * 2, [0.0] * 2,
     )  # fmt: skip
 
 
-def test_a_profile_has_the_seconds_of_stages_and_looks():
+def test_a_profile_has_the_seconds_of_stages_and_overheads():
     clock = Clock()
     network = slow_network(clock)
     found = profile(network, batch_size=[1, 8], seconds=0, clock=clock)
     assert found.sizes == [1, 2, 4, 8]
     stage, head = SECONDS["stage"], SECONDS["head"]
     for row, size in enumerate(found.sizes):
-        one, look = stage[0] + stage[1] * size, head[0] + head[1] * size
+        one, overhead = stage[0] + stage[1] * size, head[0] + head[1] * size
         # The last head runs without exits, too, and belongs to the last stage.
-        assert found.stages[row] == pytest.approx([one, one, one + look])
-        assert found.looks[row] == pytest.approx([look, look, 0])
-        assert found.full[row] == pytest.approx(3 * one + look)
+        assert found.stages[row] == pytest.approx([one, one, one + overhead])
+        assert found.overheads[row] == pytest.approx([overhead, overhead, 0])
+        assert found.full[row] == pytest.approx(3 * one + overhead)
 
 
 def test_a_budget_in_seconds_is_what_batches_take():
@@ -83,7 +83,7 @@ def test_a_budget_in_seconds_is_what_batches_take():
     for budget in (0.5, 0.7, 0.9):
         chosen = policy.at(budget=budget)
         promised = float(policy.points.budgets[chosen.selected])
-        assert found.promise(chosen, 8) == pytest.approx(promised)
+        assert found.predicted_share(chosen, 8) == pytest.approx(promised)
         runner, spent, full = Runner(network, chosen), 0.0, 0.0
         for rows in torch.randperm(600)[:592].split(8):
             start = clock()
@@ -105,8 +105,8 @@ def test_costs_of_single_samples_are_proportional_and_of_batches_are_not():
     assert times.reference == pytest.approx(1.5)
     # One of four rows is left at the second exit, on average: what that takes is the mean over
     # how many are left, none of them included.
-    left, looks = torch.tensor([[1.0, 0.25]]), torch.ones(1, 2, dtype=torch.bool)
-    per_sample = times.cumulative_at(left, looks)[0]
+    left, heads_run = torch.tensor([[1.0, 0.25]]), torch.ones(1, 2, dtype=torch.bool)
+    per_sample = times.cumulative_at(left, heads_run)[0]
     rows = np.random.default_rng(0).binomial(4, 0.25, 200_000)
     second = np.interp(rows, [0, 1, 4], [0, 2.0, 4.0]).mean() / 4
     assert float(per_sample[1] - per_sample[0]) * 0.25 == pytest.approx(second, rel=0.01)
@@ -132,7 +132,7 @@ def test_the_network_without_exits_takes_what_it_was_measured_to_take():
     assert float(times.costs.alone[-1]) == times.reference
 
 
-def test_a_closed_exit_costs_no_look():
+def test_a_closed_exit_has_no_overhead():
     splits = offramp.synthetic.ledgers(seed=0, samples=200, exits=4)
     costs = Costs((1.0,) * 4, (0.5, 0.5, 0.5, 0.0), unit="seconds")
     timed = {split: ledger.with_costs(costs) for split, ledger in splits.items()}
@@ -145,7 +145,7 @@ def test_a_closed_exit_costs_no_look():
     assert float(replay.price.at(closed.zero_(), last)[0, -1]) == 1.375
 
 
-def test_decisions_that_look_back_are_charged_for_it(tmp_path):
+def test_decisions_that_read_earlier_exits_are_charged_for_it(tmp_path):
     splits = offramp.synthetic.ledgers(seed=0, samples=200, exits=2)
     timed = splits["test"].with_costs(made().at(1))
     restored = offramp.Ledger.load(timed.save(tmp_path / "ledger"))
@@ -160,17 +160,17 @@ def test_decisions_that_look_back_are_charged_for_it(tmp_path):
     ]
 
 
-def test_looking_back_is_timed():
+def test_reading_earlier_exits_is_timed():
     network = offramp.build("convnet", num_classes=4, image_size=8)
     found = profile(network, batch_size=1, seconds=0.3)
-    more = np.array(found.looks_back) - np.array(found.looks)
+    more = np.array(found.overheads_reading_back) - np.array(found.overheads)
     assert (more >= 0).all() and more.sum() > 0
     own = offramp.Policy(offramp.scorers.Patience())
     data = torch.utils.data.TensorDataset(torch.rand(60, 3, 8, 8), torch.arange(60) % 4)
     held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
     own = own.fit(held_out).tune(val)
-    looks = profile(network, own, batch_size=1, seconds=0)
-    assert looks.looks_back == looks.looks
+    found = profile(network, own, batch_size=1, seconds=0)
+    assert found.overheads_reading_back == found.overheads
 
 
 def test_profiles_are_files(tmp_path):
@@ -207,7 +207,7 @@ def test_a_policy_of_some_exits_runs_on_the_whole_network():
     policy = offramp.Policy(offramp.MaxProbability()).fit(few)
     policy = policy.tune(val.keep_exits([1, 3]), "geometric").at_point(100)
     assert policy.exits == (1, 3)
-    # A ledger with all exits is looked at with those of the policy.
+    # Of a ledger with all exits, those of the policy are used.
     exits = policy.decide(test)
     assert torch.equal(exits, policy.decide(test.keep_exits([1, 3])))
     rows = torch.tensor(test.sample_ids)
@@ -231,8 +231,7 @@ def test_bench_races_the_users_own_model_and_runners():
     from torch import nn
     from torch.utils.data import TensorDataset
 
-    from offramp.timing.bench import bench
-    from offramp.timing.config import BenchConfig
+    from offramp.timing import BenchConfig, bench
 
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -266,4 +265,4 @@ def test_a_policy_without_exits_can_be_profiled():
     alone = plain_policy(network, [network.num_exits - 1])
     found = profile(network, alone, batch_size=2, seconds=0)
     assert found.exits == [network.num_exits - 1]
-    assert found.looks == found.looks_back == [[0.0], [0.0]]
+    assert found.overheads == found.overheads_reading_back == [[0.0], [0.0]]

@@ -29,10 +29,10 @@ def profile_table(profile: Profile) -> ResultTable:
     for column, exit_index in enumerate(profile.exits):
         rows.append(line(f"stage {exit_index}", [row[column] for row in profile.stages]))
         if exit_index != profile.exits[-1]:
-            rows.append(
-                line(f"overhead of exit {exit_index}", [row[column] for row in profile.looks])
-            )
-    more = [sum(b) - sum(a) for a, b in zip(profile.looks, profile.looks_back, strict=True)]
+            name = f"overhead of exit {exit_index}"
+            rows.append(line(name, [row[column] for row in profile.overheads]))
+    pairs = zip(profile.overheads, profile.overheads_reading_back, strict=True)
+    more = [sum(back) - sum(own) for own, back in pairs]
     decisions = max(1, profile.num_exits - 1)
     rows.append(line("reading earlier exits", [seconds / decisions for seconds in more]))
     rows.append(cells("spread", *(f"{share:.0%}" for share in profile.spread)))

@@ -207,6 +207,10 @@ class StagedRunner(ABC):
         """In which mode and precision of its library stages run."""
         return nullcontext()
 
+    @abstractmethod
+    def full(self, x: Any) -> Any:  # noqa: ANN401 - a batch as the network takes it
+        """The network without exits, `[N, K]` float32, for comparison; nothing is decided."""
+
     @property
     @abstractmethod
     def inputs(self) -> Inputs:

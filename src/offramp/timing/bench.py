@@ -19,19 +19,13 @@ from offramp.onnx.runner import OnnxRunner
 from offramp.plan import Plan
 from offramp.policy import Policy
 from offramp.progress import Progress, showing
+from offramp.runtime.engine import StagedRunner
 from offramp.runtime.output import RunOutput
 from offramp.runtime.runner import Runner
 from offramp.timing.config import BenchConfig
 from offramp.timing.profile import Profile, profile
-from offramp.timing.runners import (
-    TimedRunner,
-    answered,
-    batch_of,
-    plain_policy,
-    plainly,
-    runner_of,
-)
-from offramp.timing.turns import Stopwatch, Timed
+from offramp.timing.runners import answered, batch_of, plain_policy, runner_of, without_exits
+from offramp.timing.stopwatch import Stopwatch, Timed
 from offramp.training.batches import resized
 
 TURNS = 3  # of every candidate on every batch; the best counts
@@ -67,29 +61,18 @@ class BenchRow:
     samples: int | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Candidate:
-    """Something that answers batches, and the best seconds that it took for each of them."""
+    """Something that answers batches."""
 
     name: str
     answer: Callable[[Any], RunOutput | Tensor]  # a batch -> with exits, or predictions `[n]`
     predicted: Callable[..., float] | None = None  # batch size and exits -> share of the time
     image_size: int | None = None  # that it takes, where that is another one
-    seconds: list[float] = field(default_factory=list)
-    right: list[Tensor] = field(default_factory=list)
-    exits: list[Tensor] = field(default_factory=list)
 
     def timed(self, batches: Sequence[Any]) -> Timed:
         """What to time on some batches, whose images are resized here."""
         return Timed(self.answer, [resized(x, self.image_size) for x in batches])
-
-    def note(self, answers: RunOutput | Tensor, labels: Tensor | None) -> None:
-        """Keep what was answered."""
-        if isinstance(answers, RunOutput):
-            self.exits.append(answers.exits)
-        predictions = answers.predictions if isinstance(answers, RunOutput) else answers
-        if labels is not None:
-            self.right.append(predictions == labels)
 
 
 def bench(  # noqa: PLR0913 - all but the first four by name
@@ -127,16 +110,11 @@ def bench(  # noqa: PLR0913 - all but the first four by name
         take longer than the seconds per batch size is left out.
 
     Example:
-        >>> from torch.utils.data import TensorDataset
-        >>> import offramp
-        >>> network = offramp.build("convnet", num_classes=4, image_size=8)
-        >>> images, labels = torch.rand(60, 3, 8, 8), torch.arange(60) % 4
-        >>> data = TensorDataset(images, labels)
-        >>> held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
-        >>> policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val)
+        >>> from offramp.networks import build
+        >>> network = build("convnet", num_classes=4, image_size=8)
+        >>> policy = plain_policy(network)  # or your own, at an operating point
         >>> config = BenchConfig(["torch"], [8], seconds=0.1)
-        >>> policy = policy.at(budget=0.6)
-        >>> rows = bench(network, policy, images, labels, config, progress=False)
+        >>> rows = bench(network, policy, network.example(8), config=config, progress=False)
         >>> [row.name for row in rows][:3]
         ['with exits', 'without exits', 'exit 0 alone']
     """
@@ -144,6 +122,7 @@ def bench(  # noqa: PLR0913 - all but the first four by name
     if not rows_of(inputs):
         raise ConfigError("there are no samples to time anything on")
     network.settle(inputs)
+    policies = _named(policy, config.budgets)
     rows: list[BenchRow] = []
     watch = Stopwatch(clock, device_of(network))
     with showing(progress) as bar:
@@ -157,30 +136,38 @@ def bench(  # noqa: PLR0913 - all but the first four by name
                 known = profile(network, decided, *about, progress=bar)
                 sizes = [size for size in sizes if size in known.sizes]
             with ExitStack() as stack:
-
-                def opened(
-                    net: EarlyExitNetwork,
-                    by: Policy,
-                    runtime: str = runtime,
-                    stack: ExitStack = stack,
-                ) -> TimedRunner:
-                    return stack.enter_context(runner_of(net, by, runtime, config.threads))
-
+                opened = partial(_opened, stack, runtime, config.threads)
+                example = batch_of(inputs, torch.arange(2))
                 candidates = [
-                    *_with_exits(network, _named(policy, config.budgets), known, opened),
-                    *_cuts(network, config, opened),
-                    *_rivals(rivals or {}, runtime, batch_of(inputs, torch.arange(2)), opened),
+                    *_with_exits(network, policies, known, opened),
+                    *(_cuts(network, opened) if config.cuts else ()),
+                    *_rivals(rivals or {}, runtime, example, opened),
                 ]
+                last: list[BenchRow] = []
                 for size in sizes:
-                    if not _affordable(candidates, size, sizes, config.seconds):
+                    # One turn of all, by the seconds at the size before.
+                    if sum(row.seconds for row in last) * size > 2 * max(config.seconds, 0.1):
                         bar.say(f"note: batch {size} takes too long in {runtime}: it is left out")
                         continue
-                    _measure(candidates, _batches(inputs, labels, size), config.seconds, watch)
-                    rows += _rows(candidates, runtime, size)
+                    batches = _batches(inputs, labels, size)
+                    tallies = _raced(candidates, batches, config.seconds, watch)
+                    last = list(_rows(tallies, runtime, size))
+                    rows += last
     return rows
 
 
-Opened = Callable[[EarlyExitNetwork, Policy], TimedRunner]
+Opened = Callable[[EarlyExitNetwork, Policy], StagedRunner]
+
+
+def _opened(
+    stack: ExitStack,
+    runtime: str,
+    threads: int | None,
+    network: EarlyExitNetwork,
+    policy: Policy,
+) -> StagedRunner:
+    """A runner that is closed with the stack."""
+    return stack.enter_context(runner_of(network, policy, runtime, threads))
 
 
 def _named(policy: Policy | Plan, budgets: Sequence[float]) -> dict[str, Policy]:
@@ -198,17 +185,17 @@ def _with_exits(
     """The policies, and the network without exits in the runner of the first of them."""
     runners = {name: opened(network, policy) for name, policy in policies.items()}
     candidates = [
-        Candidate(name, partial(answered, runner), partial(known.promise, policies[name]))
+        Candidate(name, partial(answered, runner), partial(known.predicted_share, policies[name]))
         for name, runner in runners.items()
     ]
     full = next(iter(runners.values()))
-    return [*candidates, Candidate(WITHOUT, partial(plainly, full))]
+    return [*candidates, Candidate(WITHOUT, partial(without_exits, full))]
 
 
-def _cuts(network: EarlyExitNetwork, config: BenchConfig, opened: Opened) -> Iterator[Candidate]:
-    for exit_index in range(network.num_exits - 1) if config.cuts else ():
+def _cuts(network: EarlyExitNetwork, opened: Opened) -> Iterator[Candidate]:
+    for exit_index in range(network.num_exits - 1):
         cut = opened(network, plain_policy(network, [exit_index]))
-        yield Candidate(f"exit {exit_index} alone", partial(plainly, cut))
+        yield Candidate(f"exit {exit_index} alone", partial(without_exits, cut))
 
 
 def _rivals(
@@ -229,7 +216,7 @@ def _rivals(
             rival = attach(rival, at=2, example=example)  # whose graph without exits is one piece
         size = rival.inputs.height if isinstance(rival.inputs, ImageInput) else None
         runner = opened(rival, plain_policy(rival))
-        yield Candidate(name, partial(plainly, runner), image_size=size)
+        yield Candidate(name, partial(without_exits, runner), image_size=size)
 
 
 def _predicted(model: nn.Module, x: Any) -> Tensor:  # noqa: ANN401 - a batch as the model takes it
@@ -255,53 +242,60 @@ def _batches(
     ]
 
 
-def _affordable(
-    candidates: Sequence[Candidate], size: int, sizes: Sequence[int], seconds: float
-) -> bool:
-    """Whether one turn at this size takes no longer than all turns may, by those before."""
-    if size == sizes[0]:
-        return True
-    before = max(each for each in sizes if each < size)
-    last = sum(sum(each.seconds) / max(len(each.seconds), 1) for each in candidates)
-    return last * size / before <= max(seconds, 0.1) * 2
+@dataclass
+class _Tally:
+    """What one candidate took at one batch size, and what it answered."""
+
+    candidate: Candidate
+    seconds: list[float] = field(default_factory=list)  # of every batch, in its best turn
+    right: list[Tensor] = field(default_factory=list)
+    exits: list[Tensor] = field(default_factory=list)
+
+    def add(self, answers: RunOutput | Tensor, labels: Tensor | None) -> None:
+        """Keep the answers to a batch."""
+        if isinstance(answers, RunOutput):
+            self.exits.append(answers.exits)
+        predictions = answers.predictions if isinstance(answers, RunOutput) else answers
+        if labels is not None:
+            self.right.append(predictions == labels)
 
 
-def _measure(
+def _raced(
     candidates: Sequence[Candidate],
     batches: Sequence[tuple[Any, Tensor | None]],
     seconds: float,
     watch: Stopwatch,
-) -> None:
-    """Fill in the best seconds of every candidate on as many batches as there is time for."""
-    for each in candidates:
-        each.seconds, each.right, each.exits = [], [], []
+) -> list[_Tally]:
+    """The best seconds of every candidate on as many batches as there is time for."""
+    tallies = [_Tally(each) for each in candidates]
     start, step = time.perf_counter(), max(1, STRETCH // rows_of(batches[0][0]))
     for first in range(0, len(batches), step):
         inputs, labels = zip(*batches[first : first + step], strict=True)
         timed = [each.timed(inputs) for each in candidates]
         for turn in range(TURNS):
-            for candidate, one in zip(candidates, timed, strict=True):
+            for tally, one in zip(tallies, timed, strict=True):
                 answers = one.turn(watch)
                 for found, right in zip(answers, labels, strict=True) if not turn else ():
-                    candidate.note(found, right)
-        for candidate, one in zip(candidates, timed, strict=True):
-            candidate.seconds += one.by_batch.sum(axis=1).tolist()
+                    tally.add(found, right)
+        for tally, one in zip(tallies, timed, strict=True):
+            tally.seconds += one.by_batch.sum(axis=1).tolist()
         if time.perf_counter() - start > seconds:
             break
+    return tallies
 
 
-def _rows(candidates: Sequence[Candidate], runtime: str, size: int) -> Iterator[BenchRow]:
-    (full,) = (sum(each.seconds) for each in candidates if each.name == WITHOUT)
-    for each in candidates:
-        spent = sum(each.seconds)
+def _rows(tallies: Sequence[_Tally], runtime: str, size: int) -> Iterator[BenchRow]:
+    (full,) = (sum(each.seconds) for each in tallies if each.candidate.name == WITHOUT)
+    for each in tallies:
+        spent, predicted = sum(each.seconds), each.candidate.predicted
         yield BenchRow(
-            runtime,
-            size,
-            each.name,
-            spent / (len(each.seconds) * size),
-            spent / full,
-            None if each.predicted is None else each.predicted(size),
-            None if each.predicted is None else each.predicted(size, torch.cat(each.exits)),
-            float(torch.cat(each.right).double().mean()) if each.right else None,
-            len(each.seconds) * size,
+            runtime=runtime,
+            batch_size=size,
+            name=each.candidate.name,
+            seconds=spent / (len(each.seconds) * size),
+            share=spent / full,
+            predicted=None if predicted is None else predicted(size),
+            expected=None if predicted is None else predicted(size, torch.cat(each.exits)),
+            accuracy=float(torch.cat(each.right).double().mean()) if each.right else None,
+            samples=len(each.seconds) * size,
         )

@@ -1,4 +1,7 @@
-"""`Profile`: the seconds of a network's stages and exits on one machine, as a runner runs them."""
+"""`Profile`: the seconds of a network's stages and exits on one machine, as a runner runs them.
+
+`stage_times` says how they are measured.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -23,22 +26,28 @@ from offramp.files import read_description, restore, write_description
 from offramp.ledger import Ledger
 from offramp.machine import describe_device, device_of, machine_name
 from offramp.networks.network import EarlyExitNetwork, check_has_exits
+from offramp.networks.state import batch_size as rows_of
+from offramp.networks.state import evaluating, take
 from offramp.policy import Policy
 from offramp.price import Price
 from offramp.progress import Progress, showing
 from offramp.timing.config import check_runs
-from offramp.timing.probes import Probes, figures_of
-from offramp.timing.runners import plain_policy, runner_of, sizes_in_time
-from offramp.timing.turns import Stopwatch, take_turns
+from offramp.timing.runners import plain_policy, runner_of
+from offramp.timing.stage_times import StageTimes
+from offramp.timing.stopwatch import Stopwatch, Timed, take_turns
+from offramp.training.batches import moved
 
-VERSION = 2
+VERSION = 3
+
+SMALL = 8  # samples that tell how long a large batch would take
+ALWAYS = 256  # batches up to this size are always timed
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Seconds of every stage and of every look at an exit, in one runtime on one machine.
+    """Seconds of every stage and of the overhead of every exit, in one runtime on one machine.
 
     They are those of whole batches, at several sizes, because a stage on 12 of 64 rows does not
     take 12/64 of the time. Each figure is the best of several turns, which other work on the
@@ -51,12 +60,13 @@ class Profile:
         machine: Name of the processor.
         network: Fingerprint of the network.
         exits: The exits that it was measured with, `[M]`; all of them unless a policy has fewer.
-        decided_by: The answer and the scorer whose seconds are part of `looks`.
+        decided_by: The answer and the scorer whose seconds are part of `overheads`.
         sizes: `[S]` rows of a batch, ascending.
         full: `[S]` seconds of the network without exits.
         stages: `[S, M]` seconds of each stage. The first one includes the fixed cost of a call.
-        looks: `[S, M]` seconds of each look: head, answer, scorer, and taking out those who stop.
-        looks_back: `[S, M]` the same where the decision reads the exits before.
+        overheads: `[S, M]` seconds of each exit: head, answer, scorer, and taking out the samples
+            that stop.
+        overheads_reading_back: `[S, M]` the same where the decision reads the exits before.
         call: `[S]` the fixed cost of a call, which is in the first stage.
         spread: `[S]` how much longer than the best the median turn took, as a share.
         starts: Exits of a chain, besides the first, at which another network begins.
@@ -73,8 +83,8 @@ class Profile:
     sizes: list[int]
     full: list[float]
     stages: list[list[float]]
-    looks: list[list[float]]
-    looks_back: list[list[float]]
+    overheads: list[list[float]]
+    overheads_reading_back: list[list[float]]
     call: list[float]
     spread: list[float]
     starts: list[int] = field(default_factory=list)
@@ -121,9 +131,9 @@ class Profile:
 
         return BatchTimes(
             stages=curves(self.stages),
-            heads=curves(self.looks),
+            heads=curves(self.overheads),
             reference=full,
-            heads_reading_back=curves(self.looks_back),
+            heads_reading_back=curves(self.overheads_reading_back),
             starts=tuple(self.starts),
             entry=entry / batch_size,
             origin=f"{self.where}, batches of {batch_size}",
@@ -144,7 +154,9 @@ class Profile:
             ledger = ledger.keep_exits([ledger.exits.index(kept) for kept in self.exits])
         return ledger.with_costs(self.at(batch_size))
 
-    def promise(self, policy: Policy, batch_size: int, exits: Tensor | None = None) -> float:
+    def predicted_share(
+        self, policy: Policy, batch_size: int, exits: Tensor | None = None
+    ) -> float:
         """The seconds of a policy at its operating point, as a share of the full network's.
 
         Args:
@@ -177,7 +189,7 @@ class Profile:
         meta = read_description(Path(folder), "profile", VERSION)
         profile: Profile = restore(cls, meta, f"{folder} is not a complete profile")
         rows = len(profile.sizes)
-        by_exit = profile.stages, profile.looks, profile.looks_back
+        by_exit = profile.stages, profile.overheads, profile.overheads_reading_back
         parts = profile.full, profile.call, profile.spread, *by_exit
         complete = rows and all(len(part) == rows for part in parts)
         complete = complete and len(profile.entry) in (0, rows)
@@ -191,14 +203,14 @@ class Profile:
         return profile
 
     def __str__(self) -> str:
-        lines = [f"milliseconds per sample, {self.where}", f"looks: {self.decided_by}"]
+        lines = [f"milliseconds per sample, {self.where}", f"overheads: {self.decided_by}"]
         for row, size in enumerate(self.sizes):
-            stages, looks = (
+            stages, overheads = (
                 " ".join(f"{1e3 * value / size:.3f}" for value in part[row])
-                for part in (self.stages, self.looks)
+                for part in (self.stages, self.overheads)
             )
             full = 1e3 * self.full[row] / size
-            lines.append(f"batch {size}: full {full:.3f}, stages {stages}, looks {looks}")
+            lines.append(f"batch {size}: full {full:.3f}, stages {stages}, overheads {overheads}")
         return "\n".join(lines)
 
 
@@ -213,7 +225,7 @@ def profile(  # noqa: PLR0913 - all but the first two by name
     clock: Callable[[], float] = time.perf_counter,
     progress: bool | Progress = True,
 ) -> Profile:
-    """Measure the seconds of every stage and of every look at an exit, as they really run.
+    """Measure the seconds of every stage and of the overhead of every exit, as they really run.
 
     A real runner is made and its batches are sent through all exits, past all of them, out at
     the first, and out one by one; it reads its clock before every stage. All of this takes turns
@@ -222,9 +234,9 @@ def profile(  # noqa: PLR0913 - all but the first two by name
 
     Args:
         network: On the device where it will run.
-        policy: Whose answer and scorer look at the exits; the max probability by default, which
-            takes about as long as other scorers without history. Decisions that look back at
-            earlier exits are then timed beside it, by break-even prices.
+        policy: Whose answer and scorer are timed; the max probability by default, which takes
+            about as long as other scorers without history. Decisions that read earlier exits are
+            then timed as well, by break-even prices.
         runtime: `torch` or `onnx`.
         batch_size: Of the batches to come; one or several. Smaller ones are measured too.
         threads: Of the runtime; what it uses now by default.
@@ -248,20 +260,18 @@ def profile(  # noqa: PLR0913 - all but the first two by name
         bar = stack.enter_context(showing(progress))
         if inputs is not None:
             network.settle(inputs)
-        sizes = _sizes(sizes_in_time(network, largest, seconds, inputs, bar))
+        sizes = _sizes(network, largest, seconds, inputs, bar)
         batch = network.example(sizes[-1]) if inputs is None else inputs
         policy = plain_policy(network) if policy is None else policy
         where = device_of(network) if runtime == "torch" else torch.device("cpu")
-        probes, watch = Probes(network, policy, batch, sizes), Stopwatch(clock, where)
+        times, watch = StageTimes(network, policy, batch, sizes), Stopwatch(clock, where)
         runners = {
             name: stack.enter_context(runner_of(network, each, runtime, threads, watch))
-            for name, each in probes.policies.items()
+            for name, each in times.policies.items()
         }
         used = getattr(runners["own"], "threads", torch.get_num_threads())
-        timed = probes.timed(runners)
         bar.start(f"measuring in {runtime}", max(1, round(seconds)))
-        groups = [list(paths.values()) for paths in timed.values()]
-        take_turns(groups, watch, seconds=seconds, advance=bar.advance)
+        times.run(runners, watch, seconds, bar.advance)
     return Profile(
         runtime=runtime,
         threads=used,
@@ -271,12 +281,39 @@ def profile(  # noqa: PLR0913 - all but the first two by name
         exits=list(policy.exits),
         decided_by=f"{policy.answer}, {policy.scorer}",
         sizes=sizes,
-        starts=list(probes.starts),
-        **figures_of(probes, timed),
+        starts=list(times.starts),
+        **times.figures(),
     )
 
 
-def _sizes(largest: Sequence[int]) -> list[int]:
-    """Sizes to measure: those asked for, and smaller ones, more of them where they matter."""
+def _sizes(
+    network: EarlyExitNetwork,
+    asked: Sequence[int],
+    seconds: float,
+    inputs: Any,  # noqa: ANN401 - a batch as the network takes it, or None
+    progress: Progress,
+) -> list[int]:
+    """Batch sizes to measure: those asked for, and smaller ones, more of them where they matter.
+
+    A large batch that would take far longer than the time there is, as a small one tells, is left
+    out.
+
+    Raises:
+        ConfigError: That is so for all that were asked for.
+    """
+    kept = list(asked)
+    if max(asked) > ALWAYS:
+        given = network.example(SMALL) if inputs is None else inputs
+        few = take(given, torch.arange(SMALL) % rows_of(given))
+        small = Timed(network, [moved(few, device_of(network))])
+        with torch.inference_mode(), evaluating(network):
+            take_turns([[small]], Stopwatch(device=device_of(network)), least=1)
+        each = float(small.best.sum()) / SMALL
+        kept = [size for size in asked if size <= ALWAYS or size * each <= 2 * seconds]
+        for size in sorted(set(asked) - set(kept)):
+            about = f"takes about {size * each:,.1f} s, and {seconds:g} s are to be spent"
+            if not kept:
+                raise ConfigError(f"batch {size} {about}: give more seconds, or smaller batches")
+            progress.say(f"note: batch {size} {about}: it is left out")
     smaller = (1, 2, 4, 8, 16, *(4**power for power in range(3, 8)))
-    return sorted({*largest, *(size for size in smaller if size < max(largest))})
+    return sorted({*kept, *(size for size in smaller if size < max(kept))})
