@@ -345,7 +345,7 @@ def test_resampled_figures_scatter_around_the_measured_ones(policy, splits):
 
 def test_first_order_resampling_of_eefp_agrees_with_ranking_every_resample(policy, splits):
     test = splits["test"]
-    replay, resamples = policy.replay(test), Resamples(len(test), 150, seed=2)
+    replay, resamples = policy.replay(test), Resamples(len(test), 60, seed=2)
     exact = []
     for weights in resamples.weights:
         rows = torch.repeat_interleave((weights * len(test)).round().long())
@@ -376,8 +376,8 @@ def test_interval_of_a_mean_covers_it_as_often_as_it_says():
     generator = np.random.default_rng(0)
     hits = 0
     for trial in range(200):
-        sample = torch.tensor(generator.normal(size=100))
-        resamples = Resamples(100, 300, seed=trial)
+        sample = torch.tensor(generator.normal(size=50))
+        resamples = Resamples(50, 100, seed=trial)
         gap = difference(sample.mean().item(), resamples.means(sample[:, None]).squeeze(1))
         hits += gap.low <= 0 <= gap.high
     assert 0.88 < hits / 200 < 0.99

@@ -32,10 +32,9 @@ def test_calibration_improves_ece_and_not_the_decision(structured):
     assert structured["ccct"].differences["baseline"]["eefp"].high < 0.005
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_without_structure_no_method_wins(seed):
-    ledgers = synthetic.ledgers(seed=seed, structure=False)
-    table = run(ledgers, ["baseline", "temperature", "eefp", "eefp-no-history", "ccct"])
+def test_without_structure_no_method_wins():
+    ledgers = synthetic.ledgers(seed=0, structure=False)
+    table = run(ledgers, ["baseline", "temperature", "eefp", "ccct"])
     for method in table.methods[1:]:
         for column, gap in method.differences["baseline"].items():
             if column != "ece":
