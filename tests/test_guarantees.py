@@ -467,6 +467,9 @@ def test_a_budget_of_samples_with_costs_of_their_own_is_certified_by_groups(spli
         certify(policy, val, Guarantee(budget=0.8))
     with pytest.raises(ConfigError, match="got 3, and one of this sample costs"):
         certify(policy, val, Guarantee(budget=0.8, largest_cost=3))
+    most = float(val.cost_model.cumulative.view(-1, 2, 5).mean(dim=1).max())
+    with pytest.raises(ConfigError, match="and one of this sample costs"):
+        certify(policy, val, Guarantee(budget=0.8, largest_cost=most - 0.1))
     found = certify(policy, val, Guarantee(budget=0.8, largest_cost=40))
     # Shares are of what held_out costs, which val has no part in.
     table, reference = val.cost_model.cumulative, held_out.reference_cost

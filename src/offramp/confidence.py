@@ -47,7 +47,7 @@ class Confidence(Component):
         """
         tables: list[tuple[Tensor | slice, Tensor, Tensor]] = []
         for rows, answers, scores in parts:
-            features = _features(answers.flatten(0, 1)).view(*answers.shape[:2], 2)
+            features = _certainty_of(answers.flatten(0, 1)).view(*answers.shape[:2], 2)
             ended = torch.cat([scores.double(), torch.zeros(len(scores), 1)], dim=1)
             right = answers.argmax(2) == labels[rows, None]
             tables.append((rows, torch.cat([features, ended[..., None]], dim=2), right))
@@ -66,7 +66,7 @@ class Confidence(Component):
         Stop scores `[n]` are not finite where there are none, as at the last exit.
         """
         self.check_fitted()
-        features, exits = _features(answers), exits.long()
+        features, exits = _certainty_of(answers), exits.long()
         plain = self.plain_weights_[exits]
         logits = (features * plain[:, :2]).sum(1) + plain[:, 2]
         if scores is not None:
@@ -126,7 +126,7 @@ def _exit_scores(scorer: Scorer, history: History) -> Tensor:
     return exit_scores(scorer, history)[:, :-1]
 
 
-def _features(answers: Tensor) -> Tensor:
+def _certainty_of(answers: Tensor) -> Tensor:
     """Log-odds of the answered class and minus the log-entropy, `[n, K]` -> `[n, 2]`."""
     return torch.stack(certainty(answers), dim=1).double()
 

@@ -36,7 +36,7 @@ def hoeffding_bentkus(losses: Tensor, delta: float) -> Tensor:
         >>> hoeffding_bentkus(torch.zeros(100, 1, dtype=torch.float64), delta=0.1)
         tensor([0.0228], dtype=torch.float64)
     """
-    values = _checked(losses, delta)
+    values = _checked_losses(losses, delta)
     totals, samples = values.sum(axis=0), len(values)
 
     def excluded(mean: Floats) -> Floats:
@@ -75,7 +75,7 @@ def betting(losses: Tensor, delta: float) -> Tensor:
         >>> betting(torch.zeros(100, 1, dtype=torch.float64), delta=0.1)
         tensor([0.0238], dtype=torch.float64)
     """
-    values = _checked(losses, delta)
+    values = _checked_losses(losses, delta)
     order = torch.randperm(len(values), generator=torch.Generator().manual_seed(0)).numpy()
     values = values[order]
     stakes = _stakes(values, delta)
@@ -100,7 +100,7 @@ def conformal(losses: Tensor) -> Tensor:
         >>> conformal(torch.zeros(99, 1, dtype=torch.float64))
         tensor([0.0100], dtype=torch.float64)
     """
-    values = _checked(losses, 0.5)
+    values = _checked_losses(losses, 0.5)
     return torch.from_numpy((values.sum(axis=0) + 1) / (len(values) + 1))
 
 
@@ -125,7 +125,7 @@ def _smallest(excluded: Callable[[Floats], Floats], count: int) -> Tensor:
     return torch.from_numpy(high)
 
 
-def _checked(losses: Tensor, delta: float) -> Floats:
+def _checked_losses(losses: Tensor, delta: float) -> Floats:
     values: Floats = torch.as_tensor(losses, dtype=torch.float64).numpy()
     check.shape("losses", values, "N", "P", error=LedgerError)
     if not (values >= 0).all() or not (values <= 1).all():

@@ -231,10 +231,10 @@ def find_methods(
                 raise ConfigError(f"two methods are called {name.name!r}; rename one of them")
             found[name.name] = name
         elif group := _group(name):
-            members = (_named(member) for member in group)
-            found |= {m.name: m for m in members if _fits(m, num_classes, history_type)}
+            members = (_method_named(member) for member in group)
+            found |= {m.name: m for m in members if _suits(m, num_classes, history_type)}
         else:
-            found[name] = _named(name)
+            found[name] = _method_named(name)
     if not found:
         raise ConfigError("`methods` must name at least one method")
     return list(found.values())
@@ -262,7 +262,7 @@ def _group(name: str) -> Sequence[str]:
     return plugin if isinstance(plugin, list | tuple) else GROUPS.get(name, ())
 
 
-def _named(name: str) -> Method:
+def _method_named(name: str) -> Method:
     """The method with this name, with other thresholds if the name says so."""
     plain, colon, thresholds = name.partition(":")
     method: Method | None = METHODS.get(plain) or _top_method(plain) or plugin_method(plain)
@@ -309,7 +309,7 @@ def _of(name: str) -> str:
     return f"the method {name!r} of the package {METHODS.plugins()[name]}"
 
 
-def _fits(method: Method, num_classes: int, history_type: type[History]) -> bool:
+def _suits(method: Method, num_classes: int, history_type: type[History]) -> bool:
     if not all(part.can_read(history_type) for part in (method.scorer, method.answer)):
         return False
     if not history_type.has_logits:

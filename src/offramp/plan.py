@@ -136,11 +136,11 @@ class _PlanFile(TypedDict):
     accuracies: dict[str, list[float]]
 
 
-def check_budgets(budgets: Sequence[float]) -> None:
+def check_shares(budgets: Sequence[float]) -> None:
     """Raise `ConfigError` unless budgets are distinct shares, and one at least.
 
     Example:
-        >>> check_budgets([0.5, 1.5])
+        >>> check_shares([0.5, 1.5])
         Traceback (most recent call last):
         offramp.errors.ConfigError: `budgets` must lie in (0, 1], got 1.5
     """

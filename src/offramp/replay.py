@@ -274,13 +274,15 @@ def exit_scores(scorer: Scorer, history: History) -> Tensor:
         LedgerError: The scorer gives something else than one finite number per sample.
     """
     columns = [
-        _checked(scorer, scorer.score_at(history.until(exit_index)), len(history), exit_index)
+        _checked_scores(
+            scorer, scorer.score_at(history.until(exit_index)), len(history), exit_index
+        )
         for exit_index in range(history.exit_index)
     ]
     return torch.stack([*columns, torch.full((len(history),), torch.inf)], dim=1)
 
 
-def _checked(scorer: Scorer, scores: Tensor, samples: int, exit_index: int) -> Tensor:
+def _checked_scores(scorer: Scorer, scores: Tensor, samples: int, exit_index: int) -> Tensor:
     name = type(scorer).__name__
     if not isinstance(scores, Tensor):
         raise LedgerError(

@@ -140,3 +140,23 @@ def test_an_accuracy_is_reached_at_the_least_cost_and_a_budget_by_the_best_of_eq
     assert dearer.for_accuracy(0.0) == 0
     better = ScoredSamples(scores, correct, costs).points_of(thresholds[[1, 2]], 1.0)
     assert (better.for_accuracy(0.25), better.for_accuracy(0.5)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("column", "threshold"),
+    [
+        ([3.0, 2, 2, 2], 2.5),  # of one, two and four samples, one is as near as can be
+        ([3.0, 2, 2, 1], 2.5),  # one and three are as near: the fewer go
+        ([3.0, 3, 3, 1], 2.0),
+        ([4.0, 3, 2, 1], 2.5),
+        ([2.0, 2, 2, 2], INF),
+    ],
+)
+def test_half_of_four_samples_or_what_ties_leave_of_it(column, threshold):
+    scores = torch.tensor([column, [0.0] * 4]).T
+    assert geometric(scores, 1.0).tolist() == [threshold, -INF]
+
+
+def test_costs_may_be_whole_numbers(waves):
+    whole = smooth_sweep(*waves, torch.tensor([1, 4, 7, 10]), 5)
+    assert torch.equal(whole, smooth_sweep(*waves, 10 * COSTS, 5))

@@ -44,7 +44,7 @@ class Advice:
     plan: Plan
 
     def __str__(self) -> str:
-        return "\n".join([self.text, *(_line(row) for row in self.budgets)])
+        return "\n".join([self.text, *(_budget_in_words(row) for row in self.budgets)])
 
 
 def advise(
@@ -88,7 +88,7 @@ def advise(
         answered, cost = replay.right.double(), float(replay.costs.mean())
         mix = mix_at(fixed, val_accuracy, cost)
         units = test.num_units
-        over_mix = _gap(answered - _mixed(mix, fixed, right, replay.costs), draws, units)
+        over_mix = _gap(answered - _chance_of_mix(mix, fixed, right, replay.costs), draws, units)
         over_full = _gap(answered - right[:, -1], draws, units)
         accuracy, why = float(answered.mean()), plan.why[budget]
         found.append(BudgetAdvice(budget, accuracy, cost, mix, over_mix, over_full, why))
@@ -96,7 +96,7 @@ def advise(
     cheaper = [
         (row, _gap(gap, draws, test.num_units)) for row, gap in zip(fixed, gaps, strict=False)
     ]
-    verdict, text = _verdict(found, cheaper)
+    verdict, text = _verdict_of(found, cheaper)
     if test.unit == "seconds":
         text = text.replace("of the compute", "of the time")
         if all(len(policy.exits) == 1 for policy in plan.values()):
@@ -104,7 +104,9 @@ def advise(
     return Advice(verdict, text, found, plan)
 
 
-def _mixed(mix: FixedMix, fixed: Sequence[FixedExit], right: Tensor, costs: Tensor) -> Tensor:
+def _chance_of_mix(
+    mix: FixedMix, fixed: Sequence[FixedExit], right: Tensor, costs: Tensor
+) -> Tensor:
     """The chance `[N]` that a mix is right, from heads `[N, M]`, at the costs of a policy `[N]`.
 
     The mix costs what the policy does: in another sample of the data that cost is another one,
@@ -123,7 +125,7 @@ def _gap(gaps: Tensor, draws: Resamples, units: int) -> Interval:
     return difference(float(gaps.mean()), resampled, unseen=unseen_variance(units))
 
 
-def _verdict(
+def _verdict_of(
     found: Sequence[BudgetAdvice], cheaper: Sequence[tuple[FixedExit, Interval]]
 ) -> tuple[str, str]:
     wins = [row for row in found if row.over_mix.low > 0 and row.over_mix.is_clear]
@@ -147,15 +149,15 @@ def _verdict(
     )
 
 
-def _line(row: BudgetAdvice) -> str:
+def _budget_in_words(row: BudgetAdvice) -> str:
     return (
         f"at {row.budget:.0%}: {row.accuracy:.2%} for {row.cost:.1%} of the cost, "
-        f"{_points(row.over_mix)} over {_named(row.mix)}, "
+        f"{_points(row.over_mix)} over {_mix_in_words(row.mix)}, "
         f"{_points(row.over_full)} against the full network. Chosen: {row.why}."
     )
 
 
-def _named(mix: FixedMix) -> str:
+def _mix_in_words(mix: FixedMix) -> str:
     first, second = mix.exits
     if mix.share == 0:
         return f"exit {first} alone"

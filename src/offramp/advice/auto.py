@@ -14,7 +14,7 @@ from offramp.evaluation.bootstrap import QUANTILE
 from offramp.evaluation.references import fixed_exits, mix_at
 from offramp.ledger import Ledger
 from offramp.methods import Fits, Method, find_methods
-from offramp.plan import Plan, check_budgets, keep_exits
+from offramp.plan import Plan, check_shares, keep_exits
 from offramp.policy import Policy
 from offramp.registry import CANDIDATES
 from offramp.scorers import MaxProbability
@@ -200,7 +200,7 @@ def _choose(
     methods: Sequence[str | Method],
 ) -> _Choice:
     """Choose exits and, for each budget, a method."""
-    check_budgets(budgets)
+    check_shares(budgets)
     rated_at = [*budgets, *(budget for budget in POOLED if budget not in budgets)]
     if tuple(methods) == CANDIDATES and not held_out.has_logits:
         methods = ANSWER_CANDIDATES
@@ -215,7 +215,7 @@ def _choose(
     for number, budget in enumerate(budgets):
         picked[budget] = by_name[pick(hits, number)]
         here = {name: found[:, number] for name, found in hits.items()}
-        why[budget] = _reason(picked[budget], candidates, here, f"{budget:.0%} of the {spent}")
+        why[budget] = _why_chosen(picked[budget], candidates, here, f"{budget:.0%} of the {spent}")
     accuracies = {
         name: dict(zip(budgets, found.mean(axis=0).tolist(), strict=False))
         for name, found in hits.items()
@@ -294,7 +294,9 @@ def _crossed(methods: Sequence[Method], pooled: Ledger) -> dict[str, CrossFit]:
     return found
 
 
-def _reason(best: Method, methods: Sequence[Method], hits: Mapping[str, Hits], budget: str) -> str:
+def _why_chosen(
+    best: Method, methods: Sequence[Method], hits: Mapping[str, Hits], budget: str
+) -> str:
     """What was chosen by hits `[N]`, by how much, and how sure that is."""
     first, reached = methods[0], {name: found.mean() for name, found in hits.items()}
     text = (

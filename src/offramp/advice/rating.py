@@ -99,7 +99,7 @@ class CrossFit:
     def of(cls, method: Method, pooled: Ledger) -> "CrossFit":
         """Fit a copy for each fold, or one in all where there is nothing to learn."""
         found, policies, replays = [], [], []
-        for rest, fold in _cuts(method, pooled):
+        for rest, fold in _fits_and_counts(method, pooled):
             policy, *_ = method.policy().fit_seeds(pooled.take(rest), [0])
             found.append(fold)
             policies.append(policy)
@@ -147,7 +147,7 @@ class CrossFit:
                 yield numbers, policy.answer.answers(logits), self.replay.scores[numbers, :-1]
 
 
-def _cuts(method: Method, pooled: Ledger) -> Iterator[tuple[Tensor, Tensor]]:
+def _fits_and_counts(method: Method, pooled: Ledger) -> Iterator[tuple[Tensor, Tensor]]:
     """What each copy is fitted on, and what it is for."""
     if not (method.scorer.learns or method.answer.learns):
         everything = torch.arange(len(pooled))

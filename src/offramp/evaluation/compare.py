@@ -24,7 +24,7 @@ from offramp.evaluation.references import references
 from offramp.evaluation.results import PAIR_MIX, RIVALS, Comparison, Figure, MethodResult
 from offramp.ledger import Ledger
 from offramp.methods import Fits, Method, find_methods
-from offramp.plan import Plan, check_budgets
+from offramp.plan import Plan, check_shares
 from offramp.progress import Progress, showing
 
 
@@ -63,7 +63,7 @@ def compare(
     for name, ledger in (("held_out", held_out), ("val", val), ("test", test)):
         Ledger.require(name, ledger)
     chosen = find_methods(methods, held_out.num_classes, held_out.history_type)
-    check_budgets(budgets)
+    check_shares(budgets)
     check.whole("seeds", seeds, least=1)
     check.whole("resamples", resamples, least=2)
     draws, fits = Resamples(len(test), resamples, groups=test.group_numbers), Fits()

@@ -183,11 +183,11 @@ def evaluate(policy: Policy, test: Ledger, allow_split: str | None = None) -> Ou
         hopeless_accuracy=float(right[lost].double().mean()) if lost.any() else float("nan"),
         full_accuracy=float(replay.network_correct[:, -1].double().mean()),
         exit_numbers=policy.exits,
-        **({} if policy.history_type.has_logits else _ways_to_stop(replay)),
+        **({} if policy.history_type.has_logits else _early_shares(replay)),
     )
 
 
-def _ways_to_stop(replay: Replay) -> dict[str, Any]:
+def _early_shares(replay: Replay) -> dict[str, Any]:
     """Shares of the samples that were sure, that gave up, and that lost a right answer by it."""
     early, gave_up = replay.exits < replay.last_exits, replay.gave_up
     regret = gave_up & ~replay.right & replay.network_correct[:, -1]

@@ -86,15 +86,15 @@ def pair_envelope(chosen_on: Sequence[Ledger], test: Ledger) -> PairEnvelope:
         chosen_on: held_out and val, say.
         test: To measure on.
     """
-    corners = _corners(_Samples.of(chosen_on))
-    samples = _Samples.of([test])
+    corners = _envelope_corners(_AnsweredSamples.of(chosen_on))
+    samples = _AnsweredSamples.of([test])
     measured = [samples.answered(corner) for corner in corners]
     costs, right = (torch.stack(columns, dim=1) for columns in zip(*measured, strict=True))
     return PairEnvelope(corners, costs, right)
 
 
 @dataclass(frozen=True)
-class _Samples:
+class _AnsweredSamples:
     """The log-odds of every stage on the samples of some ledgers, and whether it is right."""
 
     ledgers: Sequence[Ledger]
@@ -103,7 +103,7 @@ class _Samples:
     reference: float  # mean cost of the last model alone
 
     @classmethod
-    def of(cls, ledgers: Sequence[Ledger]) -> "_Samples":
+    def of(cls, ledgers: Sequence[Ledger]) -> "_AnsweredSamples":
         found = [replay(CurrentExit(), MaxProbability(), ledger) for ledger in ledgers]
         whole = sum(len(ledger) * ledger.reference_cost for ledger in ledgers)
         return cls(
@@ -127,7 +127,7 @@ class _Samples:
         return cost, right
 
 
-def _corners(samples: _Samples) -> list[PairCascade]:
+def _envelope_corners(samples: _AnsweredSamples) -> list[PairCascade]:
     exits = samples.scores.shape[1]
     points = [PairCascade((stage,)) for stage in range(exits)]
     for first in range(exits - 1):

@@ -1,6 +1,6 @@
 """What to hold methods against: fixed exits and their mixes, what is reachable, and the oracle."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -189,43 +189,39 @@ def reachable_accuracies(test: Ledger, budgets: Sequence[float]) -> list[Accurac
             f"test needs at least two samples, to measure one half by the other, got {len(test)}"
         )
     costs = _costs_beforehand(test).expand(len(test), -1)
-    if not test.has_logits:
-        return _reachable_by_chances(test, costs, budgets)
     spent, right = torch.zeros_like(PRICES), torch.zeros_like(PRICES)
+    for rows, chances, correct in _chances(test):
+        paid = costs[rows]  # [n, M]
+        exits = torch.stack([(chances - p * paid).argmax(dim=1) for p in PRICES], dim=1)
+        spent += paid.gather(1, exits).sum(dim=0)
+        right += correct.gather(1, exits).sum(dim=0)
+    wanted = torch.tensor(budgets, dtype=torch.float64)
+    found = accuracy_at(spent[None] / len(test), right[None] / len(test), wanted)
+    return list(map(AccuracyAt, *(part[0].tolist() for part in found)))
+
+
+def _chances(test: Ledger) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Numbers of samples, the chance `[n, M]` that each exit is right, and whether it is.
+
+    Of answers without logits, it is the calibrated chance that the last stage gives to each.
+    """
+    numbers = torch.arange(len(test))
+    if not test.has_logits:
+        yield numbers, calibrated_chances(test.history().chances, test.labels), test.labels
+        return
     halves = []
     for rest, fold in folds(len(test), 2, test.group_numbers):
         ensemble = GeometricEnsemble(shrinkage=0.02)
         ensemble.fit(test.take(rest[:ENOUGH]), allow_split=test.split)
-        halves.append(
-            (ensemble, torch.zeros(len(test), dtype=torch.bool).index_fill(0, fold, True))
-        )
+        halves.append((ensemble, torch.isin(numbers, fold)))
     for rows, logits in test.chunks():
         for ensemble, is_inside in halves:
             inside = is_inside[rows]
             answers = ensemble.answers(logits[inside])
             predictions = answers.argmax(dim=2)
             chances = soft_correctness(predictions, answers[:, -1].softmax(dim=1)).double()
-            paid = costs[rows][inside]  # [n, M]
-            exits = torch.stack([(chances - p * paid).argmax(dim=1) for p in PRICES], dim=1)
-            spent += paid.gather(1, exits).sum(dim=0)
             correct = correctness(predictions, test.labels[rows][inside])
-            right += correct.gather(1, exits).sum(dim=0)
-    wanted = torch.tensor(budgets, dtype=torch.float64)
-    found = accuracy_at(spent[None] / len(test), right[None] / len(test), wanted)
-    return list(map(AccuracyAt, *(part[0].tolist() for part in found)))
-
-
-def _reachable_by_chances(
-    test: Ledger, costs: Tensor, budgets: Sequence[float]
-) -> list[AccuracyAt]:
-    """The same of answers without logits, by how sure the last stage is of each answer."""
-    history, right = test.history(), test.labels
-    chances = calibrated_chances(history.chances, right)
-    exits = torch.stack([(chances - price * costs).argmax(dim=1) for price in PRICES], dim=1)
-    spent = costs.gather(1, exits).mean(dim=0)[None]
-    hits = right.gather(1, exits).double().mean(dim=0)[None]
-    found = accuracy_at(spent, hits, torch.tensor(budgets, dtype=torch.float64))
-    return list(map(AccuracyAt, *(part[0].tolist() for part in found)))
+            yield numbers[rows][inside], chances, correct
 
 
 def _costs_beforehand(test: Ledger) -> Tensor:
