@@ -57,6 +57,12 @@ def test_child_with_children_is_a_block():
     assert network.exit_names == ("0.1", "1.1", "last")
 
 
+def test_a_single_child_with_children_is_cut_at_its_layers():
+    child = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU())
+    network = attach(nn.Sequential(child, nn.Linear(4, 2)), example=ROWS)
+    assert network.exit_names == ("0.1", "last")
+
+
 def test_module_that_units_make_up_may_be_named():
     blocks = [nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3)]
     backbone = nn.Sequential(*blocks, nn.Linear(4, 2))

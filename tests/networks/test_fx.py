@@ -481,18 +481,46 @@ def test_whole_numbers_may_come_in_and_tokens_are_known_by_their_layer(tmp_path)
 class ChannelsLast(nn.Module):
     """Feature maps [N, H, W, C], as in Swin."""
 
-    def __init__(self):
+    def __init__(self, width):
         super().__init__()
-        self.first = nn.Linear(3, 6)
-        self.second = nn.Linear(6, 6)
-        self.fc = nn.Linear(6, 2)
+        self.first = nn.Linear(3, width)
+        self.second = nn.Linear(width, width)
+        self.fc = nn.Linear(width, 2)
 
     def forward(self, x):
         x = torch.relu(self.first(x.permute(0, 2, 3, 1)))
         return self.fc(torch.relu(self.second(x)).mean((1, 2)))
 
 
-def test_channels_are_found_where_the_layer_puts_them():
-    network = attach(ChannelsLast(), at=["first"], example=IMAGES)
+class MovedChannels(nn.Module):
+    """A convolution, and then its channels at the end."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.convolution = nn.Conv2d(3, width, 3, padding=1)
+
+    def forward(self, x):
+        return self.convolution(x).permute(0, 2, 3, 1)
+
+
+class WithMovedChannels(ChannelsLast):
+    def __init__(self, width):
+        super().__init__(width)
+        self.first = MovedChannels(width)
+
+    def forward(self, x):
+        return self.fc(torch.relu(self.second(self.first(x))).mean((1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "width"),
+    [
+        (ChannelsLast, 6),
+        (ChannelsLast, 8),  # as many as pixels: then the layer alone decides
+        (WithMovedChannels, 6),
+    ],
+)
+def test_channels_are_found_where_the_layer_puts_them(backbone, width):
+    network = attach(backbone(width), at=["first"], example=IMAGES)
     assert network.heads[0].pool.kind == "mean"
-    assert network.heads[0].settings["width"] == 6
+    assert network.heads[0].settings["width"] == width

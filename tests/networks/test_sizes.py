@@ -41,12 +41,12 @@ def test_a_traced_module_is_built_by_name_and_loads_from_its_file(tmp_path, chan
     torch.testing.assert_close(again(images), network(images))
 
 
-def resnet():
+def resnet(example=None):
     transformers = pytest.importorskip("transformers")
     config = transformers.ResNetConfig(
         embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", num_labels=3
     )
-    return offramp.attach(transformers.ResNetForImageClassification(config))
+    return offramp.attach(transformers.ResNetForImageClassification(config), example=example)
 
 
 def samples(size, dtype=torch.float32):
@@ -64,6 +64,11 @@ def test_a_model_without_a_size_takes_that_of_its_data_for_good(tmp_path):
     torch.testing.assert_close(count_macs(loaded).cumulative, ledger.costs)
     with pytest.raises(NetworkError, match="counted for images of 32x32, got 40x40: resize"):
         offramp.record(network, samples(40), "all", progress=False)
+
+
+def test_an_example_states_the_size():
+    inputs = resnet(torch.rand(1, 3, 24, 32)).inputs
+    assert (inputs.height, inputs.width, inputs.assumed) == (24, 32, False)
 
 
 def test_training_states_the_size_too():
