@@ -126,6 +126,7 @@ FIELDS = [
     (IMAGES, {}, f"{SHAPE} .3, 4, 4., .* or `image` .base64., and optionally `id`"),
     (IMAGES, {"image": "aGk=", "inputs": [[[0] * 4] * 4] * 3}, f"do not fit: {SHAPE}"),
     (IMAGES, {"path": "/etc/passwd"}, f"unknown field `path`: {SHAPE}"),
+    (NUMBERS, {"k" * 10_000: 1}, f"unknown field `k{{100,200}}: {SHAPE}"),
     (IMAGES, {"image": "%%"}, r"Invalid base64 .*\$.image"),
     (IMAGES, {"image": 5}, r"Expected `bytes`, got `int` - at `\$.image`"),
     (IMAGES, {"inputs": [[[1.0]]]}, r"length >= 4 - at `\$.inputs.*: give .*shape \[3, 4, 4\]"),

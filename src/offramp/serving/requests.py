@@ -30,7 +30,7 @@ ReadItem = Callable[[Any], Any]
 JSON = "application/json"
 IMAGES = ("image/png", "image/jpeg")
 FORMATS = ("PNG", "JPEG")  # their names in Pillow
-MAX_ID = 200  # characters
+MAX_ID, MAX_REASON = 200, 200  # characters
 LEAST, MOST = -(2**63), 2**63 - 1  # of whole numbers
 Id = Annotated[int, Meta(ge=LEAST, le=MOST)] | Annotated[str, Meta(max_length=MAX_ID)] | None
 T = TypeVar("T")
@@ -214,7 +214,8 @@ class ItemParser(Parser):
         try:
             return self._read(given["item"])
         except Exception as error:
-            raise HTTPException(422, f"the item cannot be read: {error}") from None
+            reason = str(error)[:MAX_REASON]
+            raise HTTPException(422, f"the item cannot be read: {reason}") from None
 
 
 def parser_for(inputs: Inputs, reading: Reading, max_pixels: int) -> Parser:
@@ -251,7 +252,7 @@ def decoded(content: bytes, kind: type[T], wanted: str) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as error:
-        raise HTTPException(422, f"{error}: {wanted}") from None
+        raise HTTPException(422, f"{str(error)[:MAX_REASON]}: {wanted}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise HTTPException(400, f"the body is not valid JSON: {reason}") from None
