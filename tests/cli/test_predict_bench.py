@@ -242,11 +242,6 @@ def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
             r"in .csv or .jsonl",
         ),
         (
-            "predict {p}/network {p}/policy --data mixture --batch-size 0",
-            ConfigError,
-            "at least 1",
-        ),
-        (
             "bench {p}/network {p}/policy --batch-sizes a",
             ConfigError,
             "comma-separated whole numbers",

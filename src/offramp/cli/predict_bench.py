@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from offramp.data.source import Source
     from offramp.networks import EarlyExitNetwork
     from offramp.policy import Policy
-    from offramp.runtime import Runner
 
 DISTURBED = 0.25  # how much longer than the best the median turn of a profile may take
 SAMPLES = 512  # to time on, or more where a batch is larger; of noise, larger batches repeat them
@@ -57,7 +56,7 @@ def predict_command(
         typer.Option("--out", help="File to write, .csv or .jsonl. Default: CSV on the screen."),
     ] = None,
     budget: Budget = None,
-    batch_size: Annotated[int, typer.Option(help="Samples read at a time.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples read at a time.")] = 32,
     device: Device = "auto",
     precision: Precision = "float32",
 ) -> None:
@@ -70,14 +69,13 @@ def predict_command(
     Without INPUT, the samples of a data set are predicted. An image that cannot be decoded has an
     empty class; all others are answered.
     """
-    if batch_size < 1:
-        raise ConfigError(f"--batch-size must be at least 1, got {batch_size}")
     import torch
 
+    from offramp.runtime import Runner
     from offramp.serving.images import Reading, find_images
 
-    made = load_network(network)
-    runner = _runner(made, load_policy(policy, budget), device, precision)
+    made = _placed(network, device)
+    runner = Runner(made, load_policy(policy, budget), precision=precision)
     batches: Iterable[Any]
     class_names: Sequence[str] | None
     if inputs:
@@ -231,20 +229,6 @@ def _samples(
         return made.example(min(max(sizes), SAMPLES)), None
     samples = _load_split(source, split)
     return samples.batch(torch.arange(min(len(samples), max(SAMPLES, *sizes))))
-
-
-def _runner(
-    network: "EarlyExitNetwork", policy: "Policy", device: str, precision: str
-) -> "Runner":
-    """A runner on a device; a note names the device."""
-    from offramp.machine import describe_device, find_device, keep_memory, to_precision
-    from offramp.runtime import Runner
-
-    keep_memory()
-    place = find_device(device)
-    chosen = to_precision(precision, place)
-    note(f"running on {describe_device(place)}, {chosen}")
-    return Runner(network, policy, device=place, precision=chosen)
 
 
 def load_policy(folder: Path, budget: float | None, option: str = "--budget") -> "Policy":

@@ -44,7 +44,7 @@ def record_command(
     """Run a trained network over held_out, val and test, and save a ledger of each."""
     from torch.utils.data import DataLoader
 
-    from offramp.machine import find_device, keep_memory, to_precision
+    from offramp.machine import find_device, keep_memory
     from offramp.record import record
     from offramp.training.processes import Processes
 
@@ -67,7 +67,7 @@ def record_command(
             split,
             dtype=dtype,
             device=device,
-            precision=to_precision(precision, find_device(device)),
+            precision=precision,
             batch_size=batch_size,
         )
         processes.first(partial(ledger.save, target / split))
