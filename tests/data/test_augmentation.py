@@ -106,6 +106,16 @@ def test_light_moves_by_whole_pixels_and_blurs_nothing():
         assert float(nearest.max()) < 0.01
 
 
+def test_crops_reach_over_every_edge_alike():
+    images, labels = torch.zeros(2000, 1, 32, 32), torch.zeros(2000, dtype=torch.int64)
+    images[:, :, 16, 16] = 1.0
+    moved, _ = only("crop")(images, labels, 1, generator())
+    for side in (2, 3):
+        place = moved.sum((1, 5 - side)).argmax(1) - 16.0
+        assert place.abs().max() == 8, "a quarter of the side"
+        assert place.mean().abs() < 0.5
+
+
 def test_soft_targets_are_mixed_as_labels_are():
     images, labels = torch.rand(6, 3, 8, 8), torch.arange(6) % 4
     augment = Augmentation(mixup=0.5, cutmix=0.5)

@@ -49,6 +49,13 @@ def test_zero_time_waste_freezes_the_backbone_in_its_second_phase(cascade, data,
     assert found and all(name.startswith(("heads.0", "heads.1", "heads.2")) for name in found)
 
 
+def test_with_a_frozen_backbone_only_the_phases_of_heads_are_left(cascade):
+    (phase,) = frozen.only_heads(cascade, OBJECTIVES["zero-time-waste"]())
+    assert (phase.name, phase.trains) == ("heads", "cascade")
+    (phase,) = frozen.only_heads(cascade, OBJECTIVES["joint"]())
+    assert (phase.name, phase.trains) == ("heads", "heads")
+
+
 def test_a_function_of_logits_and_targets_is_an_objective(convnet, data, quick):
     def last_only(logits, targets):
         return nn.functional.cross_entropy(logits[:, -1], targets)
