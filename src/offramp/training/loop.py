@@ -154,13 +154,13 @@ class PhaseRun:
             fill(self.network, self.best, "best.")
         return reason
 
-    def checkpoint(self, if_due: bool = True) -> None:
-        """Write a checkpoint, if the last one is old enough or `if_due` is False."""
-        due = time.monotonic() - self.run.saved_at >= self.config.checkpoint_seconds
-        if not self.processes.is_main or (if_due and not due):
-            return
-        self._count()
-        self.run.save(self.place, self.phase.objective, {**self.optimizer.tensors, **self.best})
+    def checkpoint(self) -> None:
+        """Write a checkpoint, if the last one is old enough."""
+        is_due = time.monotonic() - self.run.saved_at >= self.config.checkpoint_seconds
+        if is_due and self.processes.is_main:
+            self._count()
+            tensors = {**self.optimizer.tensors, **self.best}
+            self.run.save(self.place, self.phase.objective, tensors)
 
     def _epoch(self) -> None:
         place, started = self.place, time.monotonic() - self.place.seconds
@@ -233,8 +233,7 @@ class PhaseRun:
         self.uncounted.clear()
 
     def _end_epoch(self) -> None:
-        sums = torch.tensor(self.place.sums, dtype=torch.float64, device=self.processes.device)
-        samples, loss, *right = torch.stack(self.processes.gather(sums)).sum(0).tolist()
+        samples, loss, *right = self._totals()
         record: dict[str, Any] = {
             "phase": self.phase.name,
             "epoch": self.place.epoch,
@@ -254,6 +253,14 @@ class PhaseRun:
         if self.processes.is_main:
             self.run.writer.epoch(self.run.history)
         self.run.progress.epoch(record, self.config.epochs)
+
+    def _totals(self) -> list[float]:
+        """The sums of the epoch over all processes."""
+        if self.processes.world == 1:  # Apple's GPU, which is a single one, has no float64
+            return self.place.sums
+        mine = torch.tensor(self.place.sums, dtype=torch.float64, device=self.processes.device)
+        totals: list[float] = torch.stack(self.processes.gather(mine)).sum(0).tolist()
+        return totals
 
     def _keep_if_best(self, score: float) -> None:
         if not self.place.best or score > self.place.best[0]:
