@@ -55,7 +55,7 @@ def traced_layout(
     leaves: dict[str, Path] = {
         name: (0,)
         for name, stage in zip(cuts, stages, strict=False)
-        if len(stage.in_eval.shared or ()) > 1
+        if len(stage.in_eval.shared) > 1
     }
     return Layout(
         units=dict(zip([*cuts, "last"], stages, strict=True)),
@@ -82,11 +82,10 @@ def _default_example(backbone: nn.Module) -> Tensor | None:
 class TracedPart(nn.Module):
     """A part of a graph: from the state before it to the state after it.
 
-    `shared` says of each outgoing value whether it is the same for all samples; None for the
-    logits, which are not part of a state.
+    `shared` says of each outgoing value whether it is the same for all samples.
     """
 
-    def __init__(self, graph: fx.GraphModule, shared: Sequence[bool] | None) -> None:
+    def __init__(self, graph: fx.GraphModule, shared: Sequence[bool]) -> None:
         super().__init__()
         self.graph = graph
         self.shared = shared
@@ -95,13 +94,9 @@ class TracedPart(nn.Module):
         """One tensor alone, or a tuple whose first member a head reads."""
         values = state if isinstance(state, tuple) else (state,)
         plain = [each.value if isinstance(each, Shared) else each for each in values]
-        results = self.graph(*plain)
-        if self.shared is None:
-            logits: State = results[0]
-            return logits
         packed = [
             Shared(value) if shared else value
-            for value, shared in zip(results, self.shared, strict=True)
+            for value, shared in zip(self.graph(*plain), self.shared, strict=True)
         ]
         return packed[0] if len(packed) == 1 else tuple(packed)
 
@@ -148,13 +143,10 @@ def _parts(traced: TracedModule, cuts: Sequence[str], example: Tensor) -> list[T
     kinds = _kinds_of_values(traced, ends, [*cuts, "the classifier"], example)
     rows = {node for node, kind in kinds.items() if kind == "rows"}
     states = [[node for node in state if node not in rows] for state in ends]
-    parts = []
-    for begin, end in pairwise([[traced.nodes[0]], *states, [traced.output]]):
-        graph = _copied(traced, begin, end, rows)
-        parts.append(TracedPart(graph, [kinds.get(node) == "shared" for node in end]))
-    if classifier is not None:
-        parts[-1].shared = None
-    return parts
+    return [
+        TracedPart(_copied(traced, begin, end, rows), [kinds.get(n) == "shared" for n in end])
+        for begin, end in pairwise([[traced.nodes[0]], *states, [traced.output]])
+    ]
 
 
 def _copied(
