@@ -1,20 +1,21 @@
 """Which head each exit of a backbone gets.
 
 The last exit keeps the backbone's own classifier, if that has the number of classes asked for.
-Every other exit gets what the first of these names:
+Every other exit gets the first of these that is given:
 
 1. `attach(..., head=...)`: a function that makes heads, or the name of a kind in
    `offramp.registry.HEADS`;
-2. the backbone's layout: `Layout.default_head`, a function (MSDNet has one);
-3. nobody: then it is `pooled-linear`.
+2. `Layout.default_head` of the backbone, such a function (MSDNet has one);
+3. the kind `pooled-linear`.
 
-A head of a named kind reads features from the state:
+A head of a named kind reads features from the state, by the first of these rules that applies:
 
-1. as the kind says (`two-conv` reads the whole feature map, `cls-token` the first token);
-2. as the backbone's layout says (`Layout.pool`);
-3. flat features `[N, C]` as they are, and others averaged over all positions. The channels of a
-   feature map come first or last as the last layer with weights says, and first if nothing is
-   known. For tokens `[N, T, C]` of an unknown backbone, `head` has to say which token is read.
+1. flat features `[N, C]` as they are;
+2. as the kind states: `two-conv` reads the whole feature map, `cls-token` the first token;
+3. as the backbone's layout states, `Layout.pool`;
+4. the mean over all positions. The channels come first or last as in the output of the last layer
+   with weights, and first if nothing is known. For tokens `[N, T, C]` of an unknown backbone,
+   `head` has to state which token is read.
 """
 
 from collections.abc import Sequence
