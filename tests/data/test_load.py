@@ -377,11 +377,19 @@ def test_the_hub_gives_what_a_folder_gives(cifar_like, monkeypatch):
 
     local = load("cifar10", held_out=5, val=5)
     found = datasets.load_dataset(str(cifar_like))
+    offline = []
+
+    def given(name):
+        offline.append(datasets.config.HF_HUB_OFFLINE)
+        return found
+
     monkeypatch.delenv("OFFRAMP_DATA")
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(datasets, "load_dataset", lambda name: found)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets, "load_dataset", given)
     monkeypatch.setattr("offramp.data.catalog.why_unreachable", lambda: None)
     online = load("cifar10", held_out=5, val=5)
+    assert offline == [False], "a hub that can be reached is asked"
     assert online.fingerprint == local.fingerprint
     assert torch.equal(online.train[0][0], local.train[0][0])
 
