@@ -97,7 +97,7 @@ def test_costs_differ_where_any_part_differs():
         (lambda: Costs([[0, 1], [1, -3]], [[1, 1], [1, 1]]), "got -3 for the stage of sample 1, "),
         (lambda: Costs([1, 2], [1]), r"as many head costs as stage costs, got \[1\] and \[2\]"),
         (lambda: Costs([1, 0], [1, 0]), "but exit 1 and the stage before it cost nothing"),
-        (lambda: Costs([1, 1], [1, 1], reference=-1), "the reference cost must be positive"),
+        (lambda: Costs([1, 1], [1, 1], reference=-1), "`reference` must be above 0, got -1"),
         (lambda: Costs([1, 1], [1, 1], reference=[1, 2]), "one per sample, got the shape"),
         (lambda: Costs.from_cumulative([1, 3, 2]), "got 2 at exit 2 after 3; they are cumulative"),
         (lambda: Costs.from_cumulative([[1, 3], [2, 1]]), "got 1 at sample 1, exit 1"),

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from offramp import check
 from offramp.errors import LedgerError
 
 Numbers: TypeAlias = Tensor | npt.NDArray[np.generic] | Sequence[float] | Sequence[Sequence[float]]
@@ -70,8 +71,7 @@ class Costs:
         entry: float = 0.0,
         cut: bool = False,
     ) -> None:
-        if unit not in UNITS:
-            raise LedgerError(f"`unit` must be one of {', '.join(UNITS)}, got {unit!r}")
+        check.one_of("unit", unit, UNITS, LedgerError)
         parts = _numbers("stage costs", stages), _numbers("head costs", heads)
         _check_parts(*parts)
         values = {"stages": parts[0], "heads": parts[1], "unit": unit, "entry": entry}
@@ -88,8 +88,7 @@ class Costs:
                 f"{list(given.shape)}"
             )
         object.__setattr__(self, "reference", given.expand(samples))
-        if not 0 < self.mean_reference < float("inf"):
-            raise LedgerError(f"the reference cost must be positive, got {self.mean_reference!r}")
+        check.positive("reference", self.mean_reference, LedgerError)
 
     @classmethod
     def from_cumulative(
