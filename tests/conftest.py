@@ -10,6 +10,8 @@ import torch
 from offramp import synthetic
 from offramp.ledger.files import load_ledgers
 
+from .deployment import exported, make, make_once, world  # noqa: F401 - fixtures
+
 # Two threads per worker fight for the cores, which makes small problems far slower.
 torch.set_num_threads(1)
 

@@ -16,7 +16,10 @@ from torch.utils.data import Dataset
 import offramp
 from offramp.networks import EarlyExitNetwork, ImageInput, Shared, chain
 from offramp.networks.heads import CascadeHead, LinearHead, Pool
+from offramp.replay import replay
+from offramp.runtime import near_threshold
 from offramp.runtime.output import Taken
+from offramp.thresholds.rule import exits_taken
 
 SAMPLES = 90
 
@@ -187,6 +190,28 @@ class World:
     def costs(self) -> offramp.Costs:
         exits = self.network.num_exits
         return offramp.Costs(stages=(1e5,) * exits, heads=(5e3,) * exits)
+
+
+@dataclass
+class Simulated:
+    """What decisions on the saved logits of all exits come to."""
+
+    exits: Tensor
+    logits: Tensor  # that are answered with
+    near: Tensor  # samples that rounding may send to another exit
+
+    @classmethod
+    def of(cls, world: World, policy: offramp.Policy, inputs: Any, tolerance: float):
+        ledger = world.ledger(inputs)
+        scores = replay(policy.answer, policy.scorer, ledger).scores
+        exits = exits_taken(scores, policy.thresholds).long()
+        answers = policy.answer.answers(ledger.logits)
+        near = near_threshold(scores, policy.thresholds, tolerance)
+        if isinstance(policy.scorer, offramp.scorers.Patience):
+            # It compares predictions, and two classes may be equal but for rounding.
+            top = answers.topk(2, dim=2).values
+            near |= ((top[..., 0] - top[..., 1]) < tolerance).any(1)
+        return cls(exits, answers[torch.arange(len(exits)), exits], near)
 
 
 @torch.no_grad()

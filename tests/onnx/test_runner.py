@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from copy import copy
 from pathlib import Path
 
 import hypothesis
@@ -28,11 +29,11 @@ from offramp.machine import physical_cores
 from offramp.onnx import OnnxRunner, export
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
+from offramp.runtime.runner import TOLERANCE
 from offramp.scorers import BreakEven, Corrector, LogisticCorrector
 from offramp.thresholds.points import OperatingPoints
-from offramp.thresholds.rule import exits_taken
 
-from ..deployment import Clock, joined_outputs, split_batch, without_torch
+from ..deployment import Clock, Simulated, joined_outputs, split_batch, without_torch
 
 pytest.importorskip("onnxruntime")
 
@@ -42,15 +43,8 @@ BUDGETS = {2: (0.6, 0.75, 0.9), 3: (0.45, 0.6, 0.8)}
 
 def near(world, policy, inputs):
     """Samples that rounding may send to another exit, and where the simulation sends them."""
-    ledger = world.ledger(inputs)
-    scores = replay(policy.answer, policy.scorer, ledger).scores
-    unsure = near_threshold(scores, policy.thresholds)
-    if isinstance(policy.scorer, offramp.scorers.Patience):
-        # It compares predictions, and two classes may be equal but for rounding.
-        top = policy.answer.answers(ledger.logits).topk(2, dim=2).values
-        unsure |= ((top[..., 0] - top[..., 1]) < 1e-4).any(1)
-    exits = exits_taken(scores, policy.thresholds).long()
-    return unsure, exits
+    simulated = Simulated.of(world, policy, inputs, TOLERANCE)
+    return simulated.near, simulated.exits
 
 
 def agreement(one, other, unsure):
@@ -60,7 +54,8 @@ def agreement(one, other, unsure):
     same = ~differs
     torch.testing.assert_close(one.logits[same], other.logits[same], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(one.scores[same], other.scores[same], rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(one.confidence[same], other.confidence[same], rtol=0, atol=1e-3)
+    stated = one.confidence[same], other.confidence[same]
+    torch.testing.assert_close(*stated, rtol=0, atol=1e-3, equal_nan=True)
     assert torch.equal(one.costs[same], other.costs[same])
     clear = same & ((other.confidence - 0.5).abs() > 1e-3)
     assert torch.equal(one.likely_wrong[clear], other.likely_wrong[clear])
@@ -129,13 +124,21 @@ ANSWERS = {
 )
 def test_learned_scorers_decide_alike_in_a_graph(make_once, tmp_path, scorer, answer):
     world = make_once("flat", scorer, answer, exits=3)
-    folder = export(world.network, world.policy, tmp_path, world.inputs(3), full=False)
+    policy = without_confidence(world.policy)
+    folder = export(world.network, policy, tmp_path, world.inputs(3), full=False)
     exported = OnnxRunner(folder, threads=1)
     inputs = world.inputs(40)
-    unsure, _ = near(world, world.policy, inputs)
+    unsure, _ = near(world, policy, inputs)
     output = exported(inputs)
-    agreement(output, Runner(world.network, world.policy)(inputs), unsure)
+    agreement(output, Runner(world.network, policy)(inputs), unsure)
     assert len(set(output.exits.tolist())) > 1  # or nothing was tested
+
+
+def without_confidence(policy):
+    """The same decisions; an export has one graph fewer."""
+    plain = copy(policy)
+    plain.confidence = None
+    return plain
 
 
 def own_points(policy, *thresholds):
@@ -177,7 +180,8 @@ def test_closed_exits_disappear_and_nothing_else_changes(make_once, tmp_path, ca
     world = make_once(kind, scorer, answer, exits=4)
     scores = replay(world.policy.answer, world.policy.scorer, world.val).scores[:, 1]
     some = scores.double().mean().item()
-    policy = own_points(world.policy, *[[INF, x, INF, 0.0] for x in (some, INF)], [0.0] * 4)
+    rows = [[INF, x, INF, 0.0] for x in (some, INF)]
+    policy = own_points(without_confidence(world.policy), *rows, [0.0] * 4)
     folder = export(world.network, policy, tmp_path, world.inputs(3), full=False)
     runner, inputs = OnnxRunner(folder, threads=1, clock=Clock()), world.inputs(40)
     assert [segment.exit_index for segment in runner.manifest.segments] == [1, 3]
@@ -194,6 +198,8 @@ def test_closed_exits_disappear_and_nothing_else_changes(make_once, tmp_path, ca
     assert ("logits" in asked.names[0]) == runs and "answer" not in asked.names[0]
     with pytest.raises(BudgetError, match=r"not in this export \(stages.0, stages.2\): export"):
         runner.set_budget(1)
+    with pytest.raises(ConfigError, match="export again with full=True"):
+        runner.full(inputs)
 
 
 @pytest.mark.slow
@@ -214,8 +220,8 @@ def test_exports_of_random_networks_and_policies_decide_alike(make, tmp_path):
     )
     def check(kind, scorer, answer, exits, classes, seed, point, samples):
         world = make(kind, SCORERS[scorer], ANSWERS[answer], exits, classes, seed)
-        policy = world.policy.at_point(10 * point)
-        folder = export(world.network, policy, tmp_path / "export", world.inputs(3))
+        policy = without_confidence(world.policy.at_point(10 * point))
+        folder = export(world.network, policy, tmp_path / "export", world.inputs(3), full=False)
         found = check_all_ways(world, OnnxRunner(folder, threads=1), policy, world.inputs(samples))
         for name, value in zip(total, (3 * samples, *found[:2]), strict=True):
             total[name] += value
@@ -360,13 +366,6 @@ def test_the_network_without_exits_is_there_for_comparison(exported, kind):
     inputs = made.world.inputs(5)
     wanted = Runner(made.world.network, made.world.policy).full(inputs)
     torch.testing.assert_close(made.runner.full(inputs), wanted, rtol=1e-4, atol=1e-4)
-
-
-def test_an_export_can_do_without_the_network_without_exits(make, tmp_path):
-    world = make("flat", exits=2)
-    folder = export(world.network, world.policy, tmp_path, world.inputs(3), full=False)
-    with pytest.raises(ConfigError, match="export again with full=True"):
-        OnnxRunner(folder, threads=1).full(world.inputs(3))
 
 
 class Noting(TorchDispatchMode):
@@ -553,8 +552,8 @@ def test_the_papers_networks_decide_alike_in_onnx(name, tmp_path):
     data = TensorDataset(torch.randn(90, 3, 16, 16), torch.arange(90) % 5)
     held_out, val, _ = offramp.record(network, data, "all", progress=False).partition()
     policy = offramp.Policy(offramp.MaxProbability()).fit(held_out)
-    policy = policy.tune(val, "geometric").at(budget=0.8)
-    runner = OnnxRunner(export(network, policy, tmp_path), threads=1)
+    policy = without_confidence(policy.tune(val, "geometric").at(budget=0.8))
+    runner = OnnxRunner(export(network, policy, tmp_path, full=False), threads=1)
     images = torch.randn(32, 3, 16, 16)
     ledger = offramp.record(network, TensorDataset(images, torch.zeros(32).long()), "test")
     scores = replay(policy.answer, policy.scorer, ledger).scores

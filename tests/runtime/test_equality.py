@@ -10,10 +10,9 @@ from torch.utils.data import TensorDataset
 
 import offramp
 from offramp.replay import replay
-from offramp.runtime import Runner, near_threshold
-from offramp.thresholds.rule import exits_taken
+from offramp.runtime import Runner
 
-from ..deployment import joined_outputs, split_batch
+from ..deployment import Simulated, joined_outputs, split_batch
 
 SCORERS = {
     "max": offramp.MaxProbability(),
@@ -32,27 +31,6 @@ ANSWERS = {
 }
 TOLERANCE = 1e-5  # of a score; float32 noise in networks as small as these is below 1e-6
 KINDS = ("flat", "cascade", "nested", "conv", "chain")
-
-
-@dataclass
-class Simulated:
-    """What decisions on the saved logits of all exits come to."""
-
-    exits: torch.Tensor
-    logits: torch.Tensor
-    near: torch.Tensor
-
-    @classmethod
-    def of(cls, world, policy, inputs):
-        ledger = world.ledger(inputs)
-        scores = replay(policy.answer, policy.scorer, ledger).scores
-        exits = exits_taken(scores, policy.thresholds).long()
-        answers = policy.answer.answers(ledger.logits)
-        # Patience compares predictions, and two classes may be equal but for rounding.
-        top = answers.topk(2, dim=2).values
-        tied = ((top[..., 0] - top[..., 1]) < TOLERANCE).any(1)
-        near = near_threshold(scores, policy.thresholds, TOLERANCE) | tied
-        return cls(exits, answers[torch.arange(len(exits)), exits], near)
 
 
 @dataclass
@@ -77,7 +55,7 @@ class Count:
 
 def check_all_ways(world, policy, samples, count, window=3):
     inputs = world.inputs(samples)
-    expected = Simulated.of(world, policy, inputs)
+    expected = Simulated.of(world, policy, inputs, TOLERANCE)
     runner = Runner(world.network, policy)
     count.check(expected, runner(inputs))
     count.check(expected, joined_outputs(runner(one) for one in split_batch(inputs, 1)))

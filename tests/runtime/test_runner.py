@@ -322,7 +322,8 @@ def test_without_an_example_nothing_is_folded(world):
     assert Runner(world.network, world.policy)._stages == list(world.network.stages)
 
 
-def test_compiled_stages_decide_alike(world):
+def test_compiled_stages_decide_alike(make):
+    world = make("flat", exits=2)
     plain = Runner(world.network, world.policy)
     compiled = Runner(world.network, world.policy, compile="eager")
     for samples in (1, 7, 12):

@@ -239,11 +239,12 @@ def test_bench_races_the_users_own_model_and_runners():
         *(nn.Flatten(), nn.Linear(64, 3)),
     )
     images, labels = torch.rand(40, 3, 8, 8), torch.arange(40) % 3
-    network = offramp.attach(model, example=images[:2])
+    network = offramp.attach(model, at=2, example=images[:2])
     ledger = offramp.record(network, TensorDataset(images, labels), "all", progress=False)
     held_out, val, _ = ledger.partition()
     policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
     policy = policy.at(budget=1.0)
+    policy.confidence = None  # which would be exported, too
     small = offramp.build("convnet", num_classes=3, image_size=4, depth=2)
     rivals = {"mine": model, "a runner": offramp.Runner(network, policy), "small": small}
     config = BenchConfig(["torch"], [8], seconds=0.05, cuts=False)
