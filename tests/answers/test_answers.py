@@ -8,6 +8,7 @@ from offramp.answers import (
     ClassWiseEnsemble,
     CurrentExit,
     GeometricEnsemble,
+    MajorityVote,
     MatrixScaling,
     ProductOfExperts,
     VectorScaling,
@@ -145,6 +146,8 @@ def test_unfitted_answers_say_so(answer):
     [
         (lambda: TemperatureScaling(multiplier=0), "`multiplier` must be positive, got 0"),
         (lambda: MatrixScaling(regularization=-1), "`regularization` must not be negative"),
+        (lambda: MatrixScaling(regularization=torch.inf), "must not be negative, got inf"),
+        (lambda: GeometricEnsemble(shrinkage=torch.inf), "must not be negative, got inf"),
     ],
 )
 def test_impossible_settings_are_refused(build, message):
@@ -262,3 +265,22 @@ def test_temperature_scaling_reorders_samples_as_in_the_papers_toy_example(
     confidences = scaling.answer_at(logits).softmax(1).amax(1)
     assert confidences.tolist() == pytest.approx(printed, abs=5e-4)
     assert confidences.argsort(descending=True).tolist() == order
+
+
+def test_stages_that_are_certain_and_agree_make_a_vote_that_is_finite():
+    certain = torch.tensor([[[80.0, 0.0], [80.0, 0.0], [80.0, 2.0]]])
+    both = MajorityVote(of="answers").answer_at(certain[:, :2])
+    most = MajorityVote(of="answers").answer_at(certain)
+    assert both.isfinite().all()
+    assert both[0, 0] > most[0, 0] > 0  # two thirds of the stages vouch for it
+    assert both[0, 1] == most[0, 1] == 0
+
+
+def test_the_current_exit_copies_nothing_and_what_is_made_of_it_is_asked():
+    class Doubled(CurrentExit):
+        def answer_at(self, logits):
+            return 2 * logits[:, -1]
+
+    logits = torch.tensor([[[1.0, 2.0], [3.0, 5.0]]])
+    assert CurrentExit().answers(logits) is logits
+    assert torch.equal(Doubled().answers(logits), 2 * logits)

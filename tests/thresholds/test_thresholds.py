@@ -66,6 +66,13 @@ def test_neighbouring_float32_scores_are_told_apart():
     assert exits_taken(scores, thresholds).tolist() == [1, 0]
 
 
+def test_thresholds_have_the_type_of_the_scores_they_are_compared_with():
+    exact = torch.tensor([0.1, torch.inf, -torch.inf], dtype=torch.float64)
+    assert rounded_up(exact, torch.float32).dtype == torch.float32
+    assert rounded_up(exact, torch.float64).tolist() == exact.tolist()
+    assert rounded_up(exact.numpy(), np.float32).dtype == np.float32
+
+
 def test_neighbouring_float64_scores_are_told_apart():
     low = np.float64(1.0)
     scores = torch.tensor([[low, 0.0], [np.nextafter(low, 2), 0.0]], dtype=torch.float64)
