@@ -24,7 +24,7 @@ from offramp.advice.rating import hits_at, pool
 from offramp.errors import FewSamplesWarning
 from offramp.methods import Method, find_methods
 from offramp.replay import Replay
-from offramp.thresholds.tuning import ScoredSamples, tune_points
+from offramp.thresholds.tuning import tune_points
 
 FIT = 1000
 SIZES = (100, 200, 300, 1000, 3000, 5000)
@@ -36,7 +36,7 @@ MOST = 10  # cells that are listed
 
 def measured(thresholds: str, val: Replay, test: Replay) -> Run:
     """Hits on test at the budgets, with thresholds from val."""
-    samples = ScoredSamples(val.scores, val.correct, val.cost_shares, val.chances)
+    samples = val.scored
     points = tune_points(samples, 0.0, thresholds, 61)
     return Run(hits_at(replace(test, thresholds=points.thresholds), BUDGETS), 0.0, 0.0)
 

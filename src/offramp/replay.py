@@ -15,7 +15,7 @@ from offramp.ledger.checks import WITHOUT_LABELS
 from offramp.price import Price, exit_shares
 from offramp.scorers import Scorer
 from offramp.targets import correctness, hopeless, stop_target
-from offramp.thresholds import DEFAULT
+from offramp.thresholds import DEFAULT, POINTS
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import SURE, exits_taken
 from offramp.thresholds.tuning import ScoredSamples, measure, not_flattered, tune_points
@@ -213,7 +213,7 @@ class Replay:
         correct = None if self.labels is None else self.correct
         return ScoredSamples(self.scores, correct, self.cost_shares, self.chances, self.groups)
 
-    def operating_points(self, thresholds: str = DEFAULT, points: int = 201) -> OperatingPoints:
+    def operating_points(self, thresholds: str = DEFAULT, points: int = POINTS) -> OperatingPoints:
         """Operating points by a named method, from samples that the policy has not seen.
 
         Args:

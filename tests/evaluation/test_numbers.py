@@ -1,6 +1,6 @@
 """Intervals and tables by hand, and numbers that stay as they are from version to version."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -9,9 +9,12 @@ from sklearn.metrics import roc_auc_score
 
 from offramp import Costs, Ledger, MaxProbability, Method, Policy, compare, evaluate
 from offramp.evaluation.bootstrap import Interval, Resamples, auroc_shares, difference
-from offramp.evaluation.diagnostics import score_histograms
+from offramp.evaluation.columns import Column
+from offramp.evaluation.compare import _figure
+from offramp.evaluation.diagnostics import Reliability, ScoreHistograms, score_histograms
 from offramp.evaluation.pairs import pair_envelope, upper_hull
 from offramp.evaluation.references import best_mix, references
+from offramp.evaluation.results import Figure
 
 
 def test_an_interval_is_two_standard_errors_wide_on_both_sides():
@@ -162,38 +165,64 @@ REFERENCES = {
 }
 
 
-def test_figures_of_a_comparison_are_the_same_as_ever(table):
+def test_a_comparison_is_the_same_as_ever(table):
     for name, expected in FIGURES.items():
         figures = table[name].figures
         found = [figures[column.key].value for column in table.columns]
         assert found == pytest.approx(expected, abs=1e-5, nan_ok=True), name
         marks = [figures[column.key].among_best for column in table.columns]
         assert marks == [True, True, name != "margin:smooth", name != "margin:smooth", False]
-
-
-def test_differences_of_a_comparison_are_the_same_as_ever(table):
     for (name, key), expected in DIFFERENCES.items():
         gap = table[name].differences["baseline"][key]
         assert (gap.value, gap.low, gap.high) == pytest.approx(expected, abs=1e-5), (name, key)
-
-
-@pytest.mark.parametrize("name", ["baseline", "few"])
-def test_diagnostics_are_the_same_as_ever(table, name):
-    found = table[name].diagnostics
-    parts = [found.points, found.reliability, found.histograms, table[name].exits[0]]
-    for part, expected in zip(parts, PARTS[name], strict=True):
-        for (key, values), (*shape, mean) in zip(vars(part).items(), expected, strict=True):
-            assert digest(values) == pytest.approx([*shape, mean], abs=1e-5), key
-    assert found.hopeless_count == 9
-
-
-def test_references_are_the_same_as_ever(table):
+    for name, every in PARTS.items():
+        found = table[name].diagnostics
+        parts = [found.points, found.reliability, found.histograms, table[name].exits[0]]
+        for part, expected in zip(parts, every, strict=True):
+            for (key, values), place in zip(vars(part).items(), expected, strict=True):
+                assert digest(values) == pytest.approx(list(place), abs=1e-5), (name, key)
+        assert found.hopeless_count == 9
     for name, expected in REFERENCES.items():
         rows = getattr(table.references, name)
         found = [(row.accuracy, row.cost) for row in rows]
         assert digest(found) == pytest.approx(expected, abs=1e-5), name
     assert table.references.hopeless_share == 9 / 40
     assert [mix.exits for mix in table.references.mixes] == [(0, 1), (1, 3)]
+
+
+def test_a_figure_is_the_mean_over_seeds_with_its_standard_deviation():
+    column = Column("k", "K", measure=lambda run: run)
+    assert _figure(column, [1.0, 3.0]) == Figure(2.0, pytest.approx(2**0.5))
+    assert _figure(column, [1.0, 2.0, 6.0]) == Figure(3.0, pytest.approx(7**0.5))
+    assert _figure(column, [4.0]) == Figure(4.0, None)
+    assert _figure(replace(column, varies=False), [1.0, 3.0]) == Figure(1.0, None)
+
+
+def test_bins_of_kept_exits_keep_their_place():
+    parts = np.array([[0.25, 0.5], [0.75, 1.0]]), np.array([[0.0, 1.0], [0.5, 1.0]])
+    found = Reliability(*parts, np.array([[3, 4], [5, 6]])).among([0, 2], 3)
+    for values, given in zip((found.stated, found.right), parts, strict=True):
+        np.testing.assert_array_equal(values, [given[0], [np.nan, np.nan], given[1]])
+    assert found.counts.tolist() == [[3, 4], [0, 0], [5, 6]]
+    edges, counts = np.array([[0.0, 1.0, 2.0]]), np.array([[1, 2]])
+    found = ScoreHistograms(edges, counts, 2 * counts).among([1, 2], 3)
+    assert found.edges.tolist() == [[0, 0.5, 1], [0, 1, 2]]
+    assert (found.stop.tolist(), found.go.tolist()) == ([[0, 0], [1, 2]], [[0, 0], [2, 4]])
+
+
+def test_exits_where_all_should_stop_have_no_part_in_the_resampled_eefp():
+    @dataclass
+    class Some:
+        scores: torch.Tensor
+        stop_targets: torch.Tensor
+
+    scores = torch.tensor([[3.0, 1, 0], [1, 2, 0], [2, 3, 0], [0, 4, 0]])
+    targets = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 1, 1], [0, 1, 1]]).bool()
+    draws = Resamples(4, 3)
+    assert draws.eefp(Some(scores, targets)).tolist() == pytest.approx([1.0] * 3)
+    every = torch.ones(4, 3).bool()
+    assert draws.eefp(Some(scores, every)).isnan().all()
+    assert len(draws.eefp(Some(scores, every))) == 3
 
 
 def test_the_share_of_what_is_reachable_is_counted_from_the_baseline(table):

@@ -33,7 +33,7 @@ def test_calibration_improves_ece_and_not_the_decision(structured):
 
 
 def test_without_structure_no_method_wins():
-    ledgers = synthetic.ledgers(seed=0, structure=False)
+    ledgers = synthetic.ledgers(seed=0, samples=1000, structure=False)
     table = run(ledgers, ["baseline", "temperature", "eefp", "ccct"])
     for method in table.methods[1:]:
         for column, gap in method.differences["baseline"].items():

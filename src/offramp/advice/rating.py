@@ -26,7 +26,7 @@ Hits = npt.NDArray[np.float64]
 
 MANY = 2000  # samples of held_out and val together, above which half of them give a good fit
 FEW_FOLDS = 4  # below
-POINTS = 41  # operating points while methods are only compared
+FEW_POINTS = 41  # operating points while methods are only compared
 
 
 def pool(held_out: Ledger, val: Ledger) -> Ledger:
@@ -163,7 +163,7 @@ def hits_on(replay: Replay, thresholds: str, budgets: Sequence[float]) -> Hits:
     """Hits of a fitted policy, `[N, B]`, with thresholds from the other half of the samples."""
     hits = np.zeros((len(replay), len(budgets)))
     for others, fold in folds(len(replay), 2, replay.groups):
-        points = tune_points(replay.take(others).scored, 0.0, thresholds, POINTS)
+        points = tune_points(replay.take(others).scored, 0.0, thresholds, FEW_POINTS)
         tuned = replace(replay.take(fold), thresholds=points.thresholds)
         hits[fold.numpy()] = hits_at(tuned, budgets)
     found: Hits = replay.by_group(torch.from_numpy(hits)).numpy()

@@ -30,7 +30,7 @@ from offramp.price import Price
 from offramp.replay import Replay, replay
 from offramp.scorers import Scorer
 from offramp.session import Session
-from offramp.thresholds import DEFAULT
+from offramp.thresholds import DEFAULT, POINTS
 from offramp.thresholds.points import OperatingPoints
 
 
@@ -136,7 +136,7 @@ class Policy(SplitUses):
         self,
         val: Ledger,
         thresholds: str = DEFAULT,
-        points: int = 201,
+        points: int = POINTS,
         allow_split: str | None = None,
     ) -> Self:
         """Choose thresholds over the whole range of budgets, and store them.

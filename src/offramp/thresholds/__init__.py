@@ -15,6 +15,9 @@ DEFAULT = "smooth"
 PAPER = "geometric"
 """Thresholds in comparisons: of a `Method` that does not ask for others."""
 
+POINTS = 201
+"""Operating points that a tuned policy stores."""
+
 if TYPE_CHECKING:
     from offramp.thresholds.geometric import geometric
     from offramp.thresholds.points import OperatingPoints
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT",
     "PAPER",
+    "POINTS",
     "OperatingPoints",
     "exits_taken",
     "geometric",

@@ -14,7 +14,7 @@ from offramp.costs import costs_taken
 from offramp.errors import ConfigError, LedgerError
 from offramp.ledger.chunks import folds
 from offramp.registry import THRESHOLDS, did_you_mean
-from offramp.thresholds import DEFAULT
+from offramp.thresholds import DEFAULT, POINTS
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.rule import exits_taken
 from offramp.thresholds.smooth import calibrated_chances
@@ -111,7 +111,7 @@ def threshold_method(name: str) -> ThresholdMethod:
 
 
 def tune_points(
-    val: ScoredSamples, full_accuracy: float, method: str = DEFAULT, points: int = 201
+    val: ScoredSamples, full_accuracy: float, method: str = DEFAULT, points: int = POINTS
 ) -> OperatingPoints:
     """Choose thresholds on val by a named method and measure them there.
 
