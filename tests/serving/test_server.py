@@ -177,7 +177,7 @@ def test_a_server_that_is_stopped_answers_what_was_sent(exports, tmp_path):
         (expected,) = here(torch.zeros(1, 3, SIZE, SIZE)).records(READING.class_names)
         status, body = stopped.ask("POST", "/predict", ZEROS)
         assert status == 200 and json.loads(body) == {"id": None, **expected}
-        clients = [LastRequests(stopped.port, reconnects=number % 2) for number in range(16)]
+        clients = [LastRequests(stopped.port, reconnects=number % 2) for number in range(8)]
         for client in clients:
             client.start()
         wait_for(lambda: all(len(client.statuses) > 3 for client in clients), seconds=240)
