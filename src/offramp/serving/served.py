@@ -51,7 +51,8 @@ class Served:
 
     async def set_budget(self, budget: float) -> None:
         """Move to the operating point of another budget; `BudgetError` if there is none."""
-        self.responder.set_budget(budget)
+        async with self._changing:
+            self.responder.set_budget(budget)
 
     async def reload(self) -> None:
         """Read the folders again that the service was started with.
@@ -140,7 +141,7 @@ class SharedServed(Served):
         """Move to the operating point of another budget, in all processes."""
         async with self._changing:
             await self._follow()
-            await super().set_budget(budget)
+            self.responder.set_budget(budget)
             copies = replace(self._release.copies, budget=budget)
             self._publish(replace(self._release, copies=copies))
 
