@@ -131,7 +131,7 @@ class Noisy(Mean):
 @dataclass
 class Batched(Mean):
     def answer_at(self, logits):
-        return logits[:, -1] - logits[:, -1].sum(dim=0)
+        return logits[:, -1] - logits[:, -1].mean(dim=0)
 
 
 @dataclass
@@ -190,10 +190,27 @@ class EightClasses(Mean):
 @dataclass
 class FullPrecision(Mean):
     def _fit(self, ledger):
-        self.mean_ = torch.einsum("nmk,n->mk", ledger.logits, torch.ones(len(ledger)))
+        weights = torch.full((len(ledger),), 1 / len(ledger))
+        self.mean_ = torch.einsum("nmk,n->mk", ledger.logits, weights)
+
+
+@dataclass
+class MeanProbability(Answer):
+    """Probabilities where logits are expected: their softmax is nearly flat."""
+
+    def answer_at(self, logits):
+        return logits.softmax(dim=2).mean(dim=1)
+
+
+@dataclass
+class Upside(Mean):
+    def answer_at(self, logits):
+        return -super().answer_at(logits)
 
 
 BROKEN_ANSWERS = [
+    (MeanProbability(), "an answer returns logits for every class", "got probabilities at exit 0"),
+    (Upside(), "an answer keeps what the exits know", "is the sign wrong"),
     (CurrentExit, "it is an instance of its base class", "got the class CurrentExit itself"),
     (
         MaxProbability(),

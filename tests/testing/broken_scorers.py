@@ -7,6 +7,8 @@ import torch
 from offramp import Scorer
 from offramp.answers import CurrentExit
 from offramp.component import current_exit_only
+from offramp.ledger.history import log_odds
+from offramp.scorers import Entropy
 
 
 @dataclass
@@ -20,7 +22,7 @@ class Scaled(Scorer):
         return self
 
     def score_at(self, history):
-        return history.answer.amax(dim=1) / self.scale_[history.exit_index]
+        return history.log_odds / self.scale_[history.exit_index]
 
 
 @dataclass
@@ -49,8 +51,8 @@ class NeverEmpty(Scaled):
 @dataclass
 class Infinite(Scaled):
     def score_at(self, history):
-        probability = history.answer.softmax(dim=1).amax(dim=1)
-        return probability.logit()
+        scores = history.log_odds
+        return torch.where(scores > 1e4, torch.inf, scores)
 
 
 @dataclass
@@ -88,21 +90,21 @@ class SameSeed(Scaled):
 @dataclass
 class RankedInBatch(Scaled):
     def score_at(self, history):
-        return history.answer.amax(dim=1).argsort().argsort().float()
+        return history.log_odds.argsort().argsort().float()
 
 
 @dataclass
 class PeekingScorer(Scaled):
     def score_at(self, history):
-        whole = history.logits if history.logits._base is None else history.logits._base
-        return whole[: len(history), -1].amax(dim=1)
+        whole = history.answers if history.answers._base is None else history.answers._base
+        return log_odds(whole[: len(history), -1])
 
 
 @dataclass
 class MarkedScorer(Scaled):
     @current_exit_only
     def score_at(self, history):
-        return history.answers.amax(dim=(1, 2))
+        return history.log_probs.amax(dim=(1, 2)) + super().score_at(history)
 
 
 @dataclass
@@ -141,7 +143,75 @@ class TopFive(Scaled):
         return top[:, 0] - top[:, 4]
 
 
+@dataclass
+class WrongSign(Scaled):
+    def score_at(self, history):
+        return -super().score_at(history)
+
+
+@dataclass
+class SignOfEntropy(Scorer):
+    def score_at(self, history):
+        return -Entropy().score_at(history)
+
+
+@dataclass
+class OnlyProbability(Scorer):
+    def score_at(self, history):
+        return history.answer.float().softmax(dim=1).amax(dim=1)
+
+
+@dataclass
+class Squashed(Scaled):
+    def score_at(self, history):
+        return super().score_at(history).sigmoid()
+
+
+@dataclass
+class OfLogits(Scorer):
+    def score_at(self, history):
+        return log_odds(history.logits[:, -1])
+
+
+@dataclass
+class PastOfLogits(Scorer):
+    def score_at(self, history):
+        agree = history.logits.argmax(dim=2) == history.predictions[:, -1:]
+        return history.log_odds + agree.float().mean(dim=1)
+
+
+@dataclass
+class FittedToLogits(Scaled):
+    def fit(self, history, labels, costs):
+        self.scale_ = history.logits[: len(labels) // 2].float().std(dim=(0, 2))
+        return self
+
+
+@dataclass
+class LargestLogit(Scorer):
+    def score_at(self, history):
+        return history.answer.amax(dim=1)
+
+
+@dataclass
+class MeanLogit(Scorer):
+    """Of the predicted class at the exits so far, where the mean of probabilities was meant."""
+
+    def score_at(self, history):
+        index = history.predictions[:, -1:, None].expand(-1, history.exit_index + 1, -1)
+        return history.answers.gather(2, index).mean(dim=(1, 2))
+
+
 BROKEN_SCORERS = [
+    (WrongSign(), "higher scores speak for stopping", "0% of the pairs do: is the sign wrong"),
+    (SignOfEntropy(), "higher scores speak for stopping", "is the sign wrong"),
+    (OnlyProbability(), "scores do not saturate", "48 samples have . different scores at exit 0"),
+    (Squashed(), "scores do not saturate", "take history.log_odds or a logarithm"),
+    (OfLogits(), "scores are of what would be answered", "score_at to look at history.answers"),
+    (PastOfLogits(), "scores are of what would be answered", "change scores at exit 0"),
+    (FittedToLogits(), "scores are of what would be answered", "the answer change `scale_`"),
+    (LargestLogit(), "a constant added to all logits changes nothing", "change of up to"),
+    (MeanLogit(), "a constant added to all logits changes nothing", "change of up to"),
     (
         PreparedOtherwise(),
         r"at_exit\(\) agrees with score_at\(\)",

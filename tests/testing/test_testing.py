@@ -5,54 +5,27 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from offramp import Answer, Corrector, MaxProbability, Scorer, TemperatureScaling
+from offramp import Answer, Corrector, Scorer
 from offramp import answers as answer_room
 from offramp import scorers as scorer_room
-from offramp.answers import (
-    ClassWiseEnsemble,
-    CurrentExit,
-    GeometricEnsemble,
-    MajorityVote,
-    MatrixScaling,
-    ProductOfExperts,
-    VectorScaling,
-)
 from offramp.component import current_exit_only
 from offramp.errors import PromiseError
 from offramp.registry import THRESHOLDS
-from offramp.scorers import (
-    BreakEven,
-    Entropy,
-    LogisticCorrector,
-    Margin,
-    Patience,
+from offramp.testing import (
+    answers,
+    check_answer,
+    check_scorer,
+    check_threshold_method,
+    components,
+    scorers,
+    threshold_methods,
 )
-from offramp.testing import check_answer, check_scorer, check_threshold_method
-from offramp.testing.components import ANSWER_PROMISES, SCORER_PROMISES
 from offramp.testing.promises import Promise, check_promises
-from offramp.testing.threshold_methods import THRESHOLD_PROMISES
 
+from ..registered import ANSWERS, SCORERS
 from .broken_answers import BROKEN_ANSWERS, Mean, NegativeMacs
 from .broken_scorers import BROKEN_SCORERS, Scaled
 from .broken_thresholds import BROKEN_METHODS
-
-ANSWERS = [
-    *(
-        MajorityVote(),
-        CurrentExit(),
-        ProductOfExperts(),
-        TemperatureScaling(),
-        TemperatureScaling(multiplier=3.0),
-    ),
-    *(VectorScaling(), MatrixScaling(), GeometricEnsemble(), ClassWiseEnsemble()),
-]
-SCORERS = [
-    *(MaxProbability(), Entropy(), Margin(), Patience()),
-    *(Corrector(), Corrector(history=False, k="all", target="correctness", seed=3)),
-    Corrector(log_odds=False),
-    *(BreakEven(), BreakEven(history=False, classes=False)),
-    *(LogisticCorrector(), LogisticCorrector(history=False)),
-]
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=str)
@@ -70,14 +43,20 @@ def test_the_librarys_threshold_methods_keep_every_promise(name):
     check_threshold_method(THRESHOLDS[name])
 
 
-def test_all_of_the_librarys_classes_are_checked():
-    for room, checked, parent in (
-        (answer_room, ANSWERS, Answer),
-        (scorer_room, SCORERS, Scorer),
-    ):
-        public = {getattr(room, name) for name in room.__all__}
-        classes = {each for each in public if isinstance(each, type) and issubclass(each, parent)}
-        assert classes - {parent} == {type(each) for each in checked}
+@pytest.mark.parametrize(
+    ("room", "parent", "registered"),
+    [(answer_room, Answer, ANSWERS), (scorer_room, Scorer, SCORERS)],
+)
+def test_every_public_class_belongs_to_a_registered_method(room, parent, registered):
+    public = {getattr(room, name) for name in room.__all__}
+    classes = {each for each in public if isinstance(each, type) and issubclass(each, parent)}
+    assert classes - {parent} == {type(each) for each in registered}
+
+
+def test_to_the_letter_of_the_paper_very_sure_samples_share_a_score():
+    with pytest.raises(PromiseError, match="have 1 different scores") as error:
+        check_scorer(Corrector(log_odds=False))
+    assert error.value.promises == ("scores do not saturate",)
 
 
 def test_the_classes_that_others_break_are_sound():
@@ -107,9 +86,10 @@ def test_a_broken_class_fails_exactly_the_check_of_its_promise(check, broken, pr
 
 def test_every_check_has_a_class_that_fails_it():
     for promises, cases in (
-        (ANSWER_PROMISES, BROKEN_ANSWERS),
-        (SCORER_PROMISES, [*BROKEN_SCORERS, *BROKEN_ANSWERS]),  # they share most checks
-        (THRESHOLD_PROMISES, BROKEN_METHODS),
+        (components.SHARED, [*BROKEN_SCORERS, *BROKEN_ANSWERS]),
+        (answers.OWN, BROKEN_ANSWERS),
+        (scorers.OWN, BROKEN_SCORERS),
+        (threshold_methods.PROMISES, BROKEN_METHODS),
     ):
         covered = {case[1].replace("\\", "") for case in cases}
         assert {promise.text for promise in promises} <= covered
@@ -133,7 +113,7 @@ def test_a_broken_basic_promise_ends_the_checks():
     def fails(tested):
         raise ValueError("no")
 
-    promises = [Promise("first", fails, basic=True), Promise("second", asked.append)]
+    promises = [Promise("second", asked.append, False), Promise("first", fails, True)]
     with pytest.raises(PromiseError, match="expected no error; ValueError was raised: no"):
         check_promises("Thing", promises, "tested")
     assert asked == []

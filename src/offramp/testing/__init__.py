@@ -6,7 +6,8 @@ In a test of your own package:
         offramp.testing.check_scorer(MyScorer())
 """
 
-from offramp.testing.components import check_answer, check_scorer
+from offramp.testing.answers import check_answer
+from offramp.testing.scorers import check_scorer
 from offramp.testing.threshold_methods import check_threshold_method
 
 __all__ = ["check_answer", "check_scorer", "check_threshold_method"]

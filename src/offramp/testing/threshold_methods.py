@@ -6,13 +6,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from offramp.testing.promises import Promise, check_promises, expect
+from offramp.testing.promises import Promises, check_promises, expect
 from offramp.thresholds import exits_taken
 from offramp.thresholds.points import OperatingPoints
 from offramp.thresholds.tuning import ScoredSamples, ThresholdMethod
 
 POINTS = 21
 SEARCH_TOLERANCE = 0.02  # of accuracy
+PROMISES = Promises()
 
 
 def check_threshold_method(method: ThresholdMethod) -> None:
@@ -33,10 +34,11 @@ def check_threshold_method(method: ThresholdMethod) -> None:
         ...     return torch.zeros(1, len(costs), dtype=torch.float64)
         >>> check_threshold_method(one_size_fits_all)
         Traceback (most recent call last):
-        offramp.errors.PromiseError: one_size_fits_all breaks 2 promises: ...
+        offramp.errors.PromiseError: one_size_fits_all breaks the promise 'the cost on val stays
+        within the budget': expected a point for every budget from the cost of exit 0, ...
     """
     name = getattr(method, "__name__", type(method).__name__)
-    check_promises(name, THRESHOLD_PROMISES, MethodUnderTest(method))
+    check_promises(name, PROMISES, MethodUnderTest(method))
 
 
 def _inputs() -> dict[str, tuple[Tensor, Tensor, Tensor]]:
@@ -93,6 +95,7 @@ class MethodUnderTest:
         return {name: self.run(*inputs) for name, inputs in _inputs().items()}
 
 
+@PROMISES.add("thresholds are one row per operating point", basic=True)
 def _thresholds_are_points(tested: MethodUnderTest) -> None:
     for name, run in tested.runs.items():
         found, exits = run.thresholds, len(run.costs)
@@ -105,6 +108,7 @@ def _thresholds_are_points(tested: MethodUnderTest) -> None:
         expect(found.dtype == torch.float64, text, f"got {found.dtype}")
 
 
+@PROMISES.add("thresholds are never NaN", basic=True)
 def _thresholds_are_limits(tested: MethodUnderTest) -> None:
     for name, run in tested.runs.items():
         count = int(run.thresholds.isnan().sum())
@@ -112,6 +116,7 @@ def _thresholds_are_limits(tested: MethodUnderTest) -> None:
         expect(count == 0, text, f"{count} are NaN ({name})")
 
 
+@PROMISES.add("thresholds lie between scores")
 def _thresholds_lie_between(tested: MethodUnderTest) -> None:
     for name, run in tested.runs.items():
         for exit_index in range(len(run.costs) - 1):
@@ -122,6 +127,7 @@ def _thresholds_lie_between(tested: MethodUnderTest) -> None:
             expect(not len(hit), text, happened)
 
 
+@PROMISES.add("the cost on val stays within the budget", basic=True)
 def _budgets_are_kept(tested: MethodUnderTest) -> None:
     for name, run in tested.runs.items():
         points, cheapest = run.points, float(run.costs[0])
@@ -135,6 +141,7 @@ def _budgets_are_kept(tested: MethodUnderTest) -> None:
             expect(cost <= max(budget, cheapest) + 1e-6, text, f"it is {cost:.3f} ({name})")
 
 
+@PROMISES.add("a larger budget buys accuracy")
 def _budgets_are_used(tested: MethodUnderTest) -> None:
     run = tested.runs["distinct scores"]
     best = float(run.points.accuracies.max())
@@ -143,6 +150,7 @@ def _budgets_are_used(tested: MethodUnderTest) -> None:
     expect(best > first, text, f"the best reaches {best:.3f}, exit 0 {first:.3f}")
 
 
+@PROMISES.add("the order of the samples does not matter")
 def _order_does_not_matter(tested: MethodUnderTest) -> None:
     run = tested.runs["distinct scores"]
     order = torch.randperm(len(run.scores), generator=torch.Generator().manual_seed(1))
@@ -158,6 +166,7 @@ def _order_does_not_matter(tested: MethodUnderTest) -> None:
         expect(abs(one - two) <= SEARCH_TOLERANCE, text, f"it is {one:.3f} and {two:.3f}")
 
 
+@PROMISES.add("the same scores give the same thresholds", basic=True)
 def _method_repeats(tested: MethodUnderTest) -> None:
     for name, run in tested.runs.items():
         inputs = run.scores.clone(), run.correct.clone(), run.costs.clone()
@@ -167,14 +176,3 @@ def _method_repeats(tested: MethodUnderTest) -> None:
         left = (run.scores, run.correct, run.costs)
         kept = all(torch.equal(one, two) for one, two in zip(inputs, left, strict=True))
         expect(kept, "scores, correct and costs unchanged", f"it changed them ({name})")
-
-
-THRESHOLD_PROMISES = [
-    Promise("thresholds are one row per operating point", _thresholds_are_points, basic=True),
-    Promise("thresholds are never NaN", _thresholds_are_limits, basic=True),
-    Promise("thresholds lie between scores", _thresholds_lie_between),
-    Promise("the cost on val stays within the budget", _budgets_are_kept, basic=True),
-    Promise("a larger budget buys accuracy", _budgets_are_used),
-    Promise("the same scores give the same thresholds", _method_repeats, basic=True),
-    Promise("the order of the samples does not matter", _order_does_not_matter),
-]
