@@ -21,7 +21,6 @@ from offramp import (
 )
 from offramp.answers import (
     CurrentExit,
-    GeometricEnsemble,
     MatrixScaling,
     ProductOfExperts,
     VectorScaling,
@@ -39,19 +38,11 @@ from offramp.errors import (
     SplitError,
 )
 from offramp.registry import THRESHOLDS
-from offramp.scorers import BreakEven, Entropy, LogisticCorrector, Margin, Patience
+from offramp.scorers import BreakEven, LogisticCorrector, Margin
 from offramp.thresholds import exits_taken
 from offramp.thresholds.tuning import measure
 
-PAIRS = [
-    (MaxProbability(), CurrentExit()),
-    (MaxProbability(), TemperatureScaling()),
-    (Entropy(), VectorScaling()),
-    (Patience(), ProductOfExperts()),
-    (Corrector(epochs=2), CurrentExit()),
-    (Corrector(epochs=2, k="all", history=False), MatrixScaling()),
-    (Corrector(epochs=2, target="correctness"), GeometricEnsemble()),
-]
+from .registered import ANSWERS, SCORERS, each_once, quick
 
 
 def tuned(splits, scorer=None, answer=None):
@@ -64,9 +55,13 @@ def baseline(splits):
     return tuned(splits)
 
 
-@pytest.mark.parametrize(("scorer", "answer"), PAIRS, ids=str)
+@pytest.mark.parametrize(
+    ("scorer", "answer"),
+    each_once(SCORERS, ANSWERS),
+    ids=lambda part: type(part).__name__,
+)
 def test_saved_and_loaded_policies_decide_bitwise_alike(scorer, answer, splits, tmp_path):
-    policy = tuned(splits, scorer, answer).at(budget=0.5)
+    policy = tuned(splits, quick(scorer), answer).at(budget=0.5)
     back = Policy.load(policy.save(tmp_path / "policy"))
     test = splits["test"]
     one, two = policy.replay(test), back.replay(test)

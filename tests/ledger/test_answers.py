@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import offramp
-from offramp import Corrector, Ledger, MaxProbability, Policy
-from offramp.answers import CurrentExit, GeometricEnsemble, MajorityVote, TemperatureScaling
+from offramp import Ledger, MaxProbability, Policy
+from offramp.answers import GeometricEnsemble, MajorityVote, TemperatureScaling
 from offramp.errors import FileFormatError, LedgerError, OfframpError
 from offramp.guarantees import Guarantee, certify
 from offramp.ledger import AnswerLedger
@@ -19,6 +19,8 @@ from offramp.scorers import (
     LogisticCorrector,
     Patience,
 )
+
+from ..registered import ANSWERS, SCORERS, quick, without_logits
 
 
 def quiz(samples=240, stages=4, seed=0, **changes):
@@ -274,18 +276,8 @@ def test_bad_answers_are_refused_in_words(changes, message):
         Ledger.from_answers(**arguments)
 
 
-EVERY = [
-    MaxProbability(),
-    Patience(),
-    Corrector(epochs=1),
-    Corrector(history=False, epochs=1),
-    LogisticCorrector(),
-    BreakEven(),
-]
-
-
-@pytest.mark.parametrize("scorer", EVERY, ids=repr)
-@pytest.mark.parametrize("answer", [CurrentExit(), MajorityVote()], ids=repr)
+@pytest.mark.parametrize("scorer", map(quick, without_logits(SCORERS)), ids=repr)
+@pytest.mark.parametrize("answer", without_logits(ANSWERS), ids=repr)
 def test_sessions_decide_as_ledgers_do(parts, scorer, answer, tmp_path):
     policy = Policy(scorer, answer).fit(parts.held_out).tune(parts.val).at(budget=0.6)
     policy = Policy.load(policy.save(tmp_path / "policy"))

@@ -18,11 +18,8 @@ from torch.utils.data import TensorDataset
 
 import offramp
 from offramp.answers import (
-    ClassWiseEnsemble,
     CurrentExit,
     GeometricEnsemble,
-    MajorityVote,
-    ProductOfExperts,
 )
 from offramp.errors import BudgetError, ConfigError, MemoryLimitError, NetworkError
 from offramp.machine import physical_cores
@@ -30,10 +27,12 @@ from offramp.onnx import OnnxRunner, export
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
 from offramp.runtime.runner import TOLERANCE
-from offramp.scorers import BreakEven, Corrector, LogisticCorrector
+from offramp.scorers import Corrector
 from offramp.thresholds.points import OperatingPoints
 
-from ..deployment import Clock, Simulated, joined_outputs, split_batch, without_torch
+from .. import registered
+from ..deployment import PAIRS, Clock, Simulated, joined_outputs, split_batch, without_torch
+from ..registered import each_once, quick
 
 pytest.importorskip("onnxruntime")
 
@@ -99,31 +98,25 @@ def test_the_export_the_runner_and_the_simulation_decide_alike(exported, kind):
     assert len(leaving) > 1 and unsure < 64 * len(budgets)  # or nothing was tested
 
 
-SCORERS = {
-    "max": offramp.MaxProbability(),
-    "entropy": offramp.scorers.Entropy(),
-    "patience": offramp.scorers.Patience(),
-    "corrector": offramp.Corrector(hidden=8, epochs=1),
-}
-ANSWERS = {
-    "current": offramp.answers.CurrentExit(),
-    "vector": offramp.answers.VectorScaling(),
-    "ensemble": offramp.answers.GeometricEnsemble(),
-}
+def others(components, used):
+    """One of each registered class of which no kind of network has an export already."""
+    by_class = {type(each): quick(each) for each in reversed(components)}
+    return [each for kind, each in by_class.items() if kind not in map(type, used)]
 
 
 @pytest.mark.parametrize(
     ("scorer", "answer"),
     [
-        (Corrector(hidden=4, epochs=1, history=True), ClassWiseEnsemble()),
-        (BreakEven(), ProductOfExperts()),
-        (LogisticCorrector(), MajorityVote()),
-        (offramp.Corrector(hidden=16, log_odds=False), CurrentExit()),
+        *each_once(
+            others(registered.SCORERS, [scorer for scorer, _ in PAIRS.values()]),
+            others(registered.ANSWERS, [answer for _, answer in PAIRS.values()]),
+        ),
+        (Corrector(hidden=16, log_odds=False), CurrentExit()),
     ],
-    ids=["corrector", "break-even", "vote", "paper"],
+    ids=repr,
 )
-def test_learned_scorers_decide_alike_in_a_graph(make_once, tmp_path, scorer, answer):
-    world = make_once("flat", scorer, answer, exits=3)
+def test_every_other_registered_part_decides_alike_in_a_graph(make_once, tmp_path, scorer, answer):
+    world = make_once("nested", scorer, answer, exits=3, seed=1)
     policy = without_confidence(world.policy)
     folder = export(world.network, policy, tmp_path, world.inputs(3), full=False)
     exported = OnnxRunner(folder, threads=1)
@@ -210,8 +203,8 @@ def test_exports_of_random_networks_and_policies_decide_alike(make, tmp_path):
     @hypothesis.settings(max_examples=4, derandomize=True)
     @hypothesis.given(
         kind=st.sampled_from(("flat", "cascade", "nested")),
-        scorer=st.sampled_from(sorted(SCORERS)),
-        answer=st.sampled_from(sorted(ANSWERS)),
+        scorer=st.sampled_from(registered.SCORERS),
+        answer=st.sampled_from(registered.ANSWERS),
         exits=st.integers(2, 3),
         classes=st.integers(2, 6),
         seed=st.integers(0, 1000),
@@ -219,7 +212,7 @@ def test_exports_of_random_networks_and_policies_decide_alike(make, tmp_path):
         samples=st.integers(1, 33),
     )
     def check(kind, scorer, answer, exits, classes, seed, point, samples):
-        world = make(kind, SCORERS[scorer], ANSWERS[answer], exits, classes, seed)
+        world = make(kind, quick(scorer), answer, exits, classes, seed)
         policy = without_confidence(world.policy.at_point(10 * point))
         folder = export(world.network, policy, tmp_path / "export", world.inputs(3), full=False)
         found = check_all_ways(world, OnnxRunner(folder, threads=1), policy, world.inputs(samples))
