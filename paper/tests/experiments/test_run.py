@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -127,6 +128,12 @@ def test_only_some_networks_and_the_options_are_taken(options):
             strong_networks.NETWORKS,
             FileFormatError,
             "there are no ledgers at .*lite0/ledgers: write them with `offramp record`, and set",
+        ),
+        (
+            {},
+            {"small": [tiny.TINY, replace(tiny.TINY, name="b", settings={"colour": 3})]},
+            DataError,
+            "nothing was started: `convnet` does not take these settings",
         ),
         (
             {"scale": "paper"},

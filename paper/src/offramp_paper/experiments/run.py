@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader
 from offramp import Corrector, Ledger, Method, compare, train
 from offramp.cli.console import err
 from offramp.data import Data, ImageData, Splits, load
-from offramp.errors import ConfigError, DataError
+from offramp.errors import ConfigError, DataError, OfframpError
 from offramp.evaluation import Comparison
 from offramp.machine import describe_device, find_device
-from offramp.made import fingerprint, once
+from offramp.made import fingerprint, is_whole, once
 from offramp.methods import find_methods
 from offramp.networks import EarlyExitNetwork, build_for_data
 from offramp.plan import Plan
@@ -141,7 +141,7 @@ class Run:
             missing: A stand-in that this scale lacks; said at once, and on the page.
 
         Raises:
-            DataError: Data are missing; the message names all of them.
+            DataError: Data or packages are missing; the message names all of them.
         """
         self.missing = missing
         if missing:
@@ -166,9 +166,9 @@ class Run:
         absent: dict[str, None] = {}
         for network in found:
             try:
-                if not network.ledgers:
-                    self.splits(network)
-            except DataError as error:
+                if not network.ledgers and not is_whole(*self._place(network)):
+                    self._build(network)  # to see whether it can be
+            except OfframpError as error:
                 absent.setdefault(str(error))
         if absent:
             raise DataError(
@@ -196,25 +196,15 @@ class Run:
 
     def train(self, network: Network) -> Path:
         """Train a network, which all experiments share; its folder is that of a run."""
-        splits, config = self.splits(network), network.config
-        inputs = network.inputs(splits.fingerprint)
-        place = self.options.networks / f"{network.name}-{fingerprint(inputs)[:8]}"
 
         def make(place: Path) -> None:
             self.say(f"{network.title}: training in {place}")
-            built = build_for_data(
-                network.build,
-                splits.train,
-                config.seed,
-                network.exits,
-                network.head,
-                **network.settings,
-            )
+            built = self._build(network)
             train(
                 built,
-                splits.train,
+                self.splits(network).train,
                 network.objective,
-                config,
+                network.config,
                 augment=AUGMENTATIONS[network.augment],
                 folder=place,
                 freeze_backbone=network.freeze_backbone,
@@ -222,7 +212,18 @@ class Run:
             )
             self.processes.first(lambda: str(built.save(place / "network")))
 
+        place, inputs = self._place(network)
         return once(place, inputs, make, self.processes)
+
+    def _place(self, network: Network) -> tuple[Path, dict[str, Any]]:
+        """Where a network is trained, and all that its weights depend on."""
+        inputs = network.inputs(self.splits(network).fingerprint)
+        return self.options.networks / f"{network.name}-{fingerprint(inputs)[:8]}", inputs
+
+    def _build(self, network: Network) -> EarlyExitNetwork:
+        """The network with its first weights."""
+        samples, seed, at = self.splits(network).train, network.config.seed, network.exits
+        return build_for_data(network.build, samples, seed, at, network.head, **network.settings)
 
     def record(self, network: Network, target: str | None = None) -> Recorded:
         """Train a network and record it, or find its ledgers."""
