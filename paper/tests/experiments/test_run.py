@@ -103,7 +103,7 @@ def test_two_processes_share_a_run_and_one_of_them_writes(tmp_path):
 
 def test_only_some_networks_and_the_options_are_taken(options):
     photo = Options(**{**vars(options), "only": ("photo",), "epochs": 2, "seed": 3, "limit": 2})
-    networks = {"small": [tiny.TINY, Network("photo", "Photo", data="mixture")]}
+    networks = {"small": [tiny.TINY, replace(tiny.TINY, name="photo")]}
     (network,) = Run("x", photo).networks(networks)
     assert (network.name, network.config.epochs, network.config.seed) == ("photo", 2, 3)
     splits = Run("x", photo).splits(network)

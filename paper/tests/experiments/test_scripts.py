@@ -107,16 +107,29 @@ def test_without_the_shipped_ledgers_the_error_is_theirs(tmp_path, monkeypatch):
         study(["topk-ablation", "--out", str(tmp_path)])
 
 
-def test_the_command_line_knows_experiments_and_answers_without_torch(tmp_path):
+def offramp(*arguments, before="", cwd=None):
+    """The command line in a process of its own, which says at its end whether torch was read."""
     code = (
         "import sys, runpy, atexit\n"
         "atexit.register(lambda: print('torch' in sys.modules))\n"
-        "sys.argv = ['offramp', 'study', 'topk']\n"
+        f"{before}\nsys.argv = ['offramp', *{list(arguments)}]\n"
         "runpy.run_module('offramp', run_name='__main__')\n"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def test_the_command_line_knows_experiments_and_answers_without_torch(tmp_path):
+    found = offramp("study", "topk", cwd=tmp_path)
     assert found.returncode == 2
     assert "there is no study `topk`; did you mean `topk-ablation`?" in found.stderr
+    assert found.stdout.strip() == "False"
+
+
+def test_where_the_package_is_not_installed_its_commands_say_what_to_install(tmp_path):
+    without = "import offramp.registry; offramp.registry.entry_points = lambda **_: ()"
+    found = offramp("study", "topk-ablation", "--scale", "paper", before=without, cwd=tmp_path)
+    assert found.returncode == 2
+    message = "offramp: offramp study comes with the package offramp-paper: pip install offramp-"
+    assert found.stderr.startswith(message)
     assert found.stdout.strip() == "False"

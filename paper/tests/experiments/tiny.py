@@ -26,9 +26,10 @@ NETWORKS = {"small": [TINY]}
 def tiny_run(folder, title="Tiny", out="out", methods=METHODS, **options):
     """Run it, and return what it said that it did."""
     usual = {"out": folder / out, "networks": folder / "networks", "limit": 150}
-    run = Noted("tiny", Options(**{**usual, "seeds": 1, "resamples": 20, **options}), "offramp x")
-    results = [run.compare(run.record(each), methods) for each in run.networks(NETWORKS)]
-    report(run, title, "A study.\n\nOf no use.", results, "tab:additional_results_with_stds")
+    chosen = Options(**{**usual, "seeds": 1, "resamples": 20, **options})
+    with Noted("tiny", chosen, "offramp x") as run:
+        results = [run.compare(run.record(each), methods) for each in run.networks(NETWORKS)]
+        report(run, title, "A study.\n\nOf no use.", results, "tab:additional_results_with_stds")
     return run.done
 
 

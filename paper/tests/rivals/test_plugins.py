@@ -59,7 +59,7 @@ def test_the_command_line_knows_them():
     ids=["gates", "utility"],
 )
 def test_a_graph_decides_as_the_runner_does(scorer, answer, tmp_path):
-    network = build("convnet", num_classes=4, image_size=16, width=4, depth=3)
+    network = build("convnet", num_classes=4, image_size=16, width=4, depth=2)
     images, labels = torch.rand(240, 3, 16, 16), torch.randint(4, (240,))
     held_out, val = (
         record(network, TensorDataset(images[rows], labels[rows]), split, progress=False)

@@ -31,7 +31,8 @@ def study(arguments: Sequence[str] | None = None) -> None:
     words = sys.argv[2:] if arguments is None else arguments
     command = shlex.join(["offramp", "study", *words])
     given["only"] = tuple(each.strip() for each in given["only"].split(",") if each.strip())
-    script.main(Run(name, Options(**given), command))
+    with Run(name, Options(**given), command) as run:
+        script.main(run)
 
 
 def find_experiment(name: str) -> Any:  # noqa: ANN401 - a module

@@ -66,6 +66,12 @@ class Network:
             return "shipped ledgers" if self.ledgers == SHIPPED else "recorded ledgers"
         return f"{self.data}, {self.build}"
 
+    def described(self) -> dict[str, Any]:
+        """What was said of it; of a network that is not trained here, nothing of training."""
+        said = {name: value for name, value in asdict(self).items() if value}
+        trained = ("config", "exits", "objective", "augment")
+        return {k: v for k, v in said.items() if not self.ledgers or k not in trained}
+
     def inputs(self, data: str) -> dict[str, Any]:
         """All that its weights depend on; the data by their fingerprint."""
         shown = ("title", "heading", "note", "ledgers")

@@ -106,7 +106,7 @@ def _images(run: Run, result: Result) -> Data | None:
 def _provenance(run: Run, results: Sequence[Result]) -> dict[str, Any]:
     """What was run: command, networks, versions and devices."""
     recorded = {each.recorded.name: each.recorded for each in results}
-    networks = {name: asdict(each.network) for name, each in recorded.items()}
+    networks = {name: each.network.described() for name, each in recorded.items()}
     return {
         "command": run.command,
         "networks": json.loads(json.dumps(networks)),

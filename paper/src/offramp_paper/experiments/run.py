@@ -7,9 +7,10 @@ killed one goes on where it was, and a changed option repeats what depends on it
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
+import torch
 from torch.utils.data import DataLoader
 
 from offramp import Corrector, Ledger, Method, compare, train
@@ -110,7 +111,13 @@ class Analysis:
 
 
 class Run:
-    """One experiment with its options; under `torchrun`, one of the processes that share it."""
+    """One experiment with its options; under `torchrun`, one of the processes that share it.
+
+    Args:
+        name: Of the experiment.
+        options: As given.
+        command: That does it again, for the page.
+    """
 
     def __init__(self, name: str, options: Options, command: str = "") -> None:
         device = find_device(options.device)
@@ -120,6 +127,16 @@ class Run:
         self.missing = ""  # a stand-in, see `networks`
         self._open: dict[str, Splits] = {}
         self.say(f"running {name} on {describe_device(self.processes.device)}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Leave the other processes when all are done: one that ends early ends the others."""
+        if kind is None:
+            self.processes.wait()
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
 
     @property
     def is_small(self) -> bool:
