@@ -33,8 +33,8 @@ FOLDS = 2  # for scorers, whose fits take longer than the fits of answers
 class Confidence(Component):
     """The calibrated probability that an answer is right.
 
-    `weights_` `[M, 4]` float64 are those of the log-odds, of minus the log-entropy, of the stop
-    score, and a constant; `plain_weights_` `[M, 3]` go without the score, where there is none.
+    `weights_` `[M, 4]` float64 belong to the log-odds, to minus the log-entropy, to the stop
+    score and to a constant; `plain_weights_` `[M, 3]` go without the score, where there is none.
     """
 
     learned = ("weights_", "plain_weights_")

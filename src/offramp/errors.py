@@ -30,7 +30,7 @@ class OfframpError(Exception):
 
 
 class LedgerError(OfframpError, ValueError):
-    """Logits, labels or costs that cannot be what they are said to be."""
+    """Logits, labels or costs that are impossible, or do not fit together."""
 
 
 class ConfigError(OfframpError, ValueError):
@@ -62,7 +62,7 @@ class NetworkError(OfframpError, ValueError):
 
 
 class DataError(OfframpError, ValueError):
-    """A data set that is not where it was looked for, or not in the shape it should have."""
+    """A data set that is not in its place, or not in the shape it should have."""
 
 
 class CorruptImageError(DataError):

@@ -243,8 +243,8 @@ def find_methods(
 def ready(method: Method) -> Method:
     """A method as one would use it: with the thresholds of `Policy.tune` instead of the paper's.
 
-    Thresholds that the method's name asks for after a colon stay, and so do those of a method that
-    is made for others than the paper's.
+    Thresholds that the method's name asks for after a colon stay, and so do the thresholds of a
+    method that is made for others than the paper's.
 
     Example:
         >>> names = ["eefp", "eefp:geometric", "break-even"]

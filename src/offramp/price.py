@@ -17,7 +17,7 @@ class Price:
     """What the exits cost with an answer and a scorer, as shares of the network without exits.
 
     MACs are the same wherever samples leave, and every head on the way counts, that of a closed
-    exit too. Seconds are those of a runner: a closed exit costs nothing unless a later one reads
+    exit too. Seconds are what a runner takes: a closed exit costs nothing unless a later one reads
     its logits, and a stage on what is left of a batch costs what `BatchTimes` holds.
     Where costs differ from sample to sample, they are what each sample was charged, in any unit.
 

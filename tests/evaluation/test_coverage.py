@@ -42,7 +42,7 @@ def simulation():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("samples", [300, 2000])
+@pytest.mark.parametrize("samples", [300, 1000])
 def test_intervals_hold_the_true_differences(samples, simulation):
     """Of accuracies at six budgets, EEFP and ECE, on test sets drawn from a known population."""
     splits = synthetic.ledgers(seed=0, samples=5000, exits=5, classes=10)

@@ -120,8 +120,8 @@ class Resamples:
     def ece(self, replay: Replay, scorer: Scorer, bins: int = 15) -> Tensor | None:
         """Resampled calibration error, mean over all exits but the last, `[R]`.
 
-        The bins are those of the whole sample. None where the scorer states no probability, or
-        where there is only one exit.
+        The bins stay as they are in the whole sample. None where the scorer states no probability,
+        or where there is only one exit.
         """
         last = replay.scores.shape[1] - 1
         stated = scorer.probability(replay.scores[:, :last])

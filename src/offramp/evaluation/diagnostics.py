@@ -43,9 +43,9 @@ class BudgetPoints:
     gave_up: Floats
 
     def among(self, exits: Sequence[int], count: int) -> "BudgetPoints":
-        """The same among all exits of a network: nobody leaves at those that are left out."""
+        """The same among all exits of a network: no sample leaves where an exit is left out."""
         thresholds = placed(self.thresholds.T, exits[:-1], count, np.inf)
-        thresholds[exits[-1]] = -np.inf  # where everybody leaves who is left
+        thresholds[exits[-1]] = -np.inf  # where all samples leave that are left
         stated = self.stated
         return replace(
             self,
@@ -112,7 +112,7 @@ class Diagnostics:
 
 
 def diagnose(policy: Policy, replay: Replay) -> Diagnostics:
-    """Look into a fitted and tuned policy, replayed on test."""
+    """The diagnostics of a fitted and tuned policy, replayed on test."""
     return Diagnostics(
         _along_budgets(policy, replay),
         reliability(replay, policy.scorer),

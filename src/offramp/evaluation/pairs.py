@@ -80,7 +80,7 @@ class PairEnvelope:
 def pair_envelope(chosen_on: Sequence[Ledger], test: Ledger) -> PairEnvelope:
     """Find the envelope of all pairs of stages on some splits, and measure its corners on test.
 
-    Nothing is fitted, so that all samples but those of test may choose pairs and thresholds.
+    Nothing is fitted, so that all samples but the test samples may choose pairs and thresholds.
 
     Args:
         chosen_on: held_out and val, say.

@@ -236,9 +236,9 @@ def _cheapest_right(correct: Tensor, costs: Tensor) -> tuple[Tensor, Tensor]:
     """The cheapest model of each sample, and the cheapest that is right: both as `[N, 2]`."""
     least, first = costs.min(dim=1)
     known = correct.any(dim=1)
-    dearer = costs.masked_fill(~correct, torch.inf).amin(dim=1)
+    cheapest_right = costs.masked_fill(~correct, torch.inf).amin(dim=1)
     right = torch.stack([correct.gather(1, first[:, None]).squeeze(1), known], dim=1)
-    return right, torch.stack([least, torch.where(known, dearer, least)], dim=1)
+    return right, torch.stack([least, torch.where(known, cheapest_right, least)], dim=1)
 
 
 def _oracle(correct: Tensor, costs: Tensor, budgets: list[float]) -> list[AccuracyAt]:

@@ -22,7 +22,7 @@ PRICES = (-2.6, 1.2, 60)  # powers of ten, and how many
 SMALLEST = 1e-6  # a chance; nothing is surer in float32
 PRIOR = 1.0  # of slope and offset, in samples: holds them where all answers are right
 EXIT_PRIOR = 100.0  # of what a single exit adds to them: a few hundred samples hardly move it
-HALVINGS = 10  # of the way from the cuts of one price to those of the next
+HALVINGS = 10  # of the way from the cuts of one price to the cuts of the next
 ROUNDING = 1e-12  # costs are means of float64
 
 
