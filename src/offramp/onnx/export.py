@@ -34,7 +34,7 @@ from offramp.onnx.runner import graph_of, session_of
 from offramp.policy import Policy
 from offramp.progress import Progress, showing
 from offramp.runtime.prepared_points import open_exits
-from offramp.runtime.runner import network_of, val_samples
+from offramp.runtime.runner import network_of, selected, val_samples
 
 OPSET = 20
 AGREEMENT = 1e-3  # largest difference of outputs, relative to 1 + their size
@@ -100,13 +100,17 @@ def export(
                 exit_names=plain.exit_names,
                 costs=policy.cost_shares,
                 points=policy.points,
-                selected=_selected(policy),
+                selected=selected(policy),
                 val_samples=val_samples(policy),
                 segments=_write_segments(writer, exported, state),
                 network=network.fingerprint(),
                 policy=policy.fingerprint(),
                 confidence=_write_confidence(writer, policy, network.num_classes),
-                full=_write_full(writer, exported, state) if full else None,
+                full=(
+                    writer.write(FullModule(exported, state), "full", "the network without exits")
+                    if full
+                    else None
+                ),
                 notes=dict(notes or {}),
             )
             manifest.write(folder)
@@ -118,11 +122,6 @@ def export(
                 path.unlink(missing_ok=True)
         shown.step(total, total, "done")
     return folder
-
-
-def _selected(policy: Policy) -> int:
-    assert policy.selected is not None, "a runner has a point"
-    return policy.selected
 
 
 def _kept_exits(policy: Policy, points: str) -> list[int]:
@@ -150,10 +149,6 @@ def _write_confidence(writer: "_Writer", policy: Policy, num_classes: int) -> Gr
         return None
     module = ConfidenceModule(policy.confidence, num_classes)
     return writer.write(module, "confidence", "the confidence")
-
-
-def _write_full(writer: "_Writer", exported: ExportedNetwork, state: State) -> GraphFile:
-    return writer.write(FullModule(exported, state), "full", "the network without exits")
 
 
 class _Writer:

@@ -13,7 +13,7 @@ from offramp.answers import CurrentExit
 from offramp.confidence import Confidence
 from offramp.errors import NetworkError
 from offramp.networks.network import EarlyExitNetwork
-from offramp.networks.state import Path, Shared, State, map_leaves, named_leaves, take
+from offramp.networks.state import Path, Shared, State, map_leaves, named_leaves, take, tensors
 from offramp.onnx.manifest import SO_FAR, names
 from offramp.policy import Policy
 from offramp.runtime.runner import heads_to_run
@@ -57,15 +57,15 @@ class ExportedNetwork:
             yield range(first, exit_index + 1)
             first = exit_index + 1
 
-    def scores_look_back(self, exit_index: int) -> bool:
+    def score_reads_earlier(self, exit_index: int) -> bool:
         """Whether the stop score at an exit depends on the exits before it."""
         scored = exit_index in self.kept and exit_index < self.last
         return scored and self.policy.scorer.reads_history
 
-    def looks_back(self, exit_index: int) -> bool:
+    def reads_earlier(self, exit_index: int) -> bool:
         """Whether anything at an exit reads the logits of those before it."""
         answers = self.policy.answer.reads_history and self.needs_head[exit_index]
-        return self.head_reads[exit_index] or answers or self.scores_look_back(exit_index)
+        return self.head_reads[exit_index] or answers or self.score_reads_earlier(exit_index)
 
     def logits_so_far(self, exit_index: int, samples: int) -> Tensor:
         """An example `[n, m, K]` of what the exits before one have returned."""
@@ -89,11 +89,13 @@ class SegmentModule(GraphModule):
         self.heads = nn.ModuleDict({str(index): network.heads[index] for index in run})
         self.is_last = end == exported.last
         self.after = self._advanced()
-        self.returns_logits = any(map(exported.looks_back, range(end + 1, exported.last + 1)))
+        self.returns_logits = any(map(exported.reads_earlier, range(end + 1, exported.last + 1)))
         self.returns_answers = self.returns_logits and exported.keeps_answers
         earlier = exits[0] > 0
-        self.reads_logits = earlier and any(map(exported.looks_back, run))
-        self.reads_answers = earlier and exported.keeps_answers and exported.scores_look_back(end)
+        self.reads_logits = earlier and any(map(exported.reads_earlier, run))
+        self.reads_answers = (
+            earlier and exported.keeps_answers and exported.score_reads_earlier(end)
+        )
         leaves, read = tensors(state), range(self.reads_logits + self.reads_answers)
         # Separate tensors: one given twice would become one input.
         so_far = [exported.logits_so_far(exits[0], len(leaves[0])) for _ in read]
@@ -131,7 +133,9 @@ class SegmentModule(GraphModule):
         outputs = [] if self.is_last else tensors(state)
         outputs += [torch.stack(logits, 1)] if self.returns_logits else []
         outputs += [torch.stack(answers, 1)] if self.returns_answers else []
-        return distinct([*outputs, answer, *([] if scores is None else [scores])])
+        outputs += [answer] if scores is None else [answer, scores]
+        # Copies: an output of a graph must be neither one of its inputs nor another output.
+        return tuple(each.clone() for each in outputs)
 
     @torch.no_grad()
     def _advanced(self) -> State:
@@ -218,16 +222,6 @@ def with_latest(before: Tensor | None, latest: Tensor, exit_index: int) -> Tenso
     if before is None:
         return now.expand(-1, exit_index + 1, -1)
     return torch.cat([before, now], dim=1)
-
-
-def distinct(outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Copies: an output of a graph must be neither one of its inputs nor another output."""
-    return tuple(each.clone() for each in outputs)
-
-
-def tensors(state: State) -> list[Tensor]:
-    """The tensors of a state, in order."""
-    return [leaf for _, leaf in named_leaves(state) if isinstance(leaf, Tensor)]
 
 
 def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - whatever is shared

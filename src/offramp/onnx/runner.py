@@ -17,7 +17,7 @@ from offramp.extras import require
 from offramp.files import StoredFile
 from offramp.machine import physical_cores
 from offramp.networks.inputs import Inputs, TextInput, check_numbers
-from offramp.networks.state import leaf_at
+from offramp.networks.state import leaf_at, tensors
 from offramp.onnx.manifest import SO_FAR, GraphFile, Manifest, Segment, names
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.hold_budget import hold_window
@@ -191,7 +191,7 @@ class OnnxRunner(StagedRunner):
         if opened is None:
             return batch
         end, history, carried = opened.segment.exit_index, batch.history, len(opened.following)
-        leaves = _leaves(batch.state)
+        leaves = tensors(batch.state)
         for name, kept in zip(SO_FAR, (history.logits, history.answers), strict=True):
             if name in opened.graph.inputs and kept is not None:
                 leaves.append(kept[:, :exit_index])
@@ -240,10 +240,6 @@ def _holds_tensors(x: Any) -> bool:  # noqa: ANN401 - a batch as the network tak
     parts = list(x.values()) if isinstance(x, Mapping) else x
     parts = parts if isinstance(parts, list | tuple) else [parts]
     return any(is_array(part) and not isinstance(part, np.ndarray) for part in parts)
-
-
-def _leaves(state: Any) -> list[Array]:  # noqa: ANN401 - a dict, as `_begin` makes it
-    return list(state.values())
 
 
 class Graph:

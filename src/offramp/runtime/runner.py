@@ -67,13 +67,11 @@ class Runner(StagedRunner):
         >>> from torch.utils.data import TensorDataset
         >>> import offramp
         >>> network = offramp.build("convnet", num_classes=4, image_size=8)
-        >>> data = TensorDataset(torch.rand(60, 3, 8, 8), torch.arange(60) % 4)
-        >>> ledger = offramp.record(network, data, split="all", progress=False)
+        >>> images, labels = torch.rand(60, 3, 8, 8), torch.arange(60) % 4
+        >>> ledger = offramp.record(network, TensorDataset(images, labels), "all", progress=False)
         >>> held_out, val, _ = ledger.partition()
         >>> policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val)
-        >>> policy = policy.at(budget=0.6)
-        >>> runner = Runner(network, policy)
-        >>> output = runner(torch.rand(16, 3, 8, 8))
+        >>> output = Runner(network, policy.at(budget=0.6))(images[:16])
         >>> output.predictions.shape, bool(output.costs.mean() <= 1)
         (torch.Size([16]), True)
     """
