@@ -1,4 +1,4 @@
-"""A network that fits a data set: one way for the command line and for studies."""
+"""A network that fits a data set: one way for the command line and for scripts."""
 
 import sys
 
