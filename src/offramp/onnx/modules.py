@@ -217,7 +217,7 @@ def answer_and_score(
 
 
 def with_latest(before: Tensor | None, latest: Tensor, exit_index: int) -> Tensor:
-    """Logits `[n, m+1, K]`, the latest last; they stand in for earlier ones that nobody reads."""
+    """Logits `[n, m+1, K]`, the latest last; they stand in for earlier ones that nothing reads."""
     now = latest.unsqueeze(1)
     if before is None:
         return now.expand(-1, exit_index + 1, -1)

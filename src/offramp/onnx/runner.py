@@ -40,7 +40,7 @@ class OnnxRunner(StagedRunner):
     It needs neither the network nor the policy and is used as a `Runner` is: with `stream`,
     `stats`, deadlines and `set_budget`. Its decisions are the same up to rounding: only a sample
     whose score lies within rounding of a threshold can leave at another exit. A deadline is
-    looked at between graphs, and so can be overrun by all stages up to the next open exit.
+    checked between graphs, and so can be overrun by all stages up to the next open exit.
 
     It does not need torch either: numpy arrays are answered with numpy arrays, and tensors with
     tensors.
@@ -98,7 +98,7 @@ class OnnxRunner(StagedRunner):
 
     def stream(self, batches: Iterable[Any], window: int = 16) -> Iterator[RunOutput]:
         """Answer many batches: see `Runner`."""
-        of_tensors: deque[bool] = deque()  # the batches in flight
+        of_tensors: deque[bool] = deque()  # the unfinished batches
 
         def noted() -> Iterator[Any]:
             for x in batches:

@@ -38,8 +38,8 @@ class StagedRunner(ABC):
 
     A subclass says what a batch is, how it begins, how a stage runs, what its exit returns, and
     how the operating point for a budget is found. `operation` holds the point and counts what is
-    done there; `confidence` is None if it is not known. `library` has the arrays that are in
-    flight: numpy or torch.
+    done there; `confidence` is None if it is not known. `library` is the library of
+    the arrays that it computes on: numpy or torch.
     """
 
     library: ClassVar[Any]
@@ -156,13 +156,13 @@ class StagedRunner(ABC):
         """Answer many batches, for data larger than memory.
 
         The samples that remain of several batches are merged, so that deep stages do not run on
-        a few samples each. At most `window` batches are in flight at any time; further ones are
+        a few samples each. At most `window` batches are unfinished at any time; further ones are
         read when there is room. Texts of different lengths are padded to the longest text that
         they are merged with; inputs of different shapes run separately.
 
         Args:
             batches: Inputs as `runner(x)` takes them.
-            window: How many input batches may be in flight.
+            window: How many input batches may be unfinished.
 
         Yields:
             One output per batch, in order.
@@ -182,7 +182,7 @@ class StagedRunner(ABC):
     def set_budget(self, budget: float) -> None:
         """Move to another of the policy's operating points; nothing is refitted.
 
-        Batches in flight finish at the old one. `stats` starts again, but an alarm stays on.
+        Unfinished batches finish at the old one. `stats` starts again, but an alarm stays on.
 
         Args:
             budget: Mean cost as a share of the network without exits, in (0, 1].
@@ -252,10 +252,10 @@ class _Stream:
     """Keeps the stages busy with full batches, all of them at one operating point.
 
     There is a queue before every stage. The deepest full queue runs first, which keeps few
-    samples in flight; a new batch is read only when no queue is full. When `window` batches are
-    in flight, all queues are emptied from the first to the last, so no sample waits for ever and
-    memory is bounded. A runner that holds its budget moves to another point whenever nothing is in
-    flight.
+    samples waiting; a new batch is read only when no queue is full. When `window` batches are
+    unfinished, all queues are emptied from the first to the last, so no sample waits for ever and
+    memory is bounded. A runner that holds its budget moves to another point whenever all batches
+    are finished.
     """
 
     def __init__(self, runner: StagedRunner, window: int) -> None:
@@ -329,7 +329,7 @@ class _Stream:
 
 
 class _OutputQueue:
-    """The answers to the batches of a stream that are in flight, oldest first."""
+    """The answers to the batches of a stream that are unfinished, oldest first."""
 
     def __init__(self) -> None:
         self._buffers: deque[tuple[int, OutputBuffer]] = deque()  # first row, answers
@@ -361,7 +361,7 @@ class _OutputQueue:
             yield buffer
 
 
-@lru_cache(maxsize=8)  # of the same few batches, since nobody changes them
+@lru_cache(maxsize=8)  # of the same few batches, since nothing changes them
 def _rows(library: Any, first: int, samples: int) -> Array:  # noqa: ANN401
     return library.arange(first, first + samples)
 

@@ -45,7 +45,7 @@ class RunStats:
 
     def __str__(self) -> str:
         shares = " ".join(f"{100 * share:.0f}" for share in self.exit_shares.tolist())
-        alarm = "; DRIFT: the exits differ from those of val" if self.drift else ""
+        alarm = "; DRIFT: the exits differ from the exits of val" if self.drift else ""
         alarm += "" if self.held is None else f"; {self.held}"
         return (
             f"{self.samples} samples ({self.failed} failed, {self.forced} out of time), mean cost "

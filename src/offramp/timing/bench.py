@@ -86,7 +86,7 @@ def bench(  # noqa: PLR0913 - all but the first four by name
     clock: Callable[[], float] = time.perf_counter,
     progress: bool | Progress = True,
 ) -> list[BenchRow]:
-    """Time a policy beside its network without exits, cut at one exit, and smaller networks.
+    """Time a policy, its network without exits and cut at one exit, and smaller networks.
 
     All take turns on the same batches, and the best of three turns on each batch counts, so that
     other work on the machine disturbs little.

@@ -86,7 +86,7 @@ class StageTimes:
         seconds: float,
         advance: Callable[[int], None],
     ) -> None:
-        """Time all paths at every batch size by turns; `runners` are those of `policies`."""
+        """Time all paths at every batch size by turns; `runners` run the `policies`."""
         for number, size in enumerate(self.sizes):
             self._timed[size] = self._paths(runners, size, 3 + number)
         groups = [list(paths.values()) for paths in self._timed.values()]
