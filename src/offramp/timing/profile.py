@@ -49,9 +49,9 @@ Floats = npt.NDArray[np.float64]
 class Profile:
     """Seconds of every stage and of the overhead of every exit, in one runtime on one machine.
 
-    They are the seconds of whole batches, at several sizes, because a stage on 12 of 64 rows does not
-    take 12/64 of the time. Each figure is the best of several turns, which other work on the
-    machine disturbs least.
+    The batches are whole and of several sizes, because a stage on 12 of 64 rows does not take
+    12/64 of the time. Each figure is the best of several turns, which other work on the machine
+    disturbs least.
 
     Attributes:
         runtime: `torch` or `onnx`.
