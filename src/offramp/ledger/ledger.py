@@ -355,7 +355,11 @@ class Ledger(SampleOrigin):
         part.batch_times = None if self.batch_times is None else self.batch_times.keep(kept)
         part._labels = None if self._labels is None else self._labels_at(index)
         if self.lengths is not None:
-            part.lengths = (index < self.lengths[:, None]).sum(dim=1).clamp_min(1)
+            # What a sample said last stands at the first kept exit that is not before its end.
+            before_its_end = (index < self.lengths[:, None] - 1).sum(dim=1)
+            part.lengths = checked_lengths(
+                (before_its_end + 1).clamp_max(len(kept)), len(self), len(kept)
+            )
         return part
 
     def with_costs(self, costs: Costs | BatchTimes) -> Self:

@@ -8,6 +8,7 @@ from offramp.costs import Costs
 from offramp.errors import FileFormatError, LedgerError
 from offramp.files import read_folder, restore, write_folder
 from offramp.ledger.arrays import bytes_to_ids, ids_to_bytes
+from offramp.ledger.checks import check_stages
 from offramp.ledger.ledger import AnswerLedger, ConfidenceLedger, Ledger, LogitLedger
 from offramp.ledger.npz import npz_costs, npz_network, read_npz
 from offramp.ledger.origin import SPLITS
@@ -93,14 +94,11 @@ def _load_folder(folder: Path, split: str | None) -> Ledger:
     by_sample = {key[6:]: value for key, value in tensors.items() if key.startswith("costs.")}
     restore(_Description, meta, f"{folder} is not a complete ledger")
     try:
-        costs: Costs | BatchTimes = Costs(**{**meta["costs"], **by_sample})
-        if meta.get("batch_times") is not None:
-            costs = BatchTimes.from_json(meta["batch_times"])
         ledger_type = TYPES[meta.get("kind", "logits")]  # older files know no other
         ledger: Ledger = ledger_type(
             tensors["logits"],
             tensors["labels"] if meta.get("labelled", True) else None,
-            costs,
+            Costs(**{**meta["costs"], **by_sample}),
             split=meta["split"],
             sample_ids=bytes_to_ids(tensors.get("sample_ids")),
             network=meta["network"],
@@ -110,6 +108,9 @@ def _load_folder(folder: Path, split: str | None) -> Ledger:
             lengths=tensors.get("lengths"),
         )
         ledger.exits = tuple(meta.get("exits", ledger.exits))
+        if meta.get("batch_times") is not None:
+            ledger.batch_times = BatchTimes.from_json(meta["batch_times"])
+            check_stages(ledger.batch_times, ledger.num_exits)
     except LedgerError:
         raise
     except (KeyError, TypeError, ValueError, RecursionError) as error:
