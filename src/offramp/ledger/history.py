@@ -1,50 +1,73 @@
 """What was known at the exits so far: `History` of logits, `AnswerHistory` of answers without."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy, softplus
+import numpy as np
 
+from offramp.arrays import (
+    AnyArray,
+    Array,
+    float32,
+    float64,
+    log_softmax,
+    namespace,
+    sigmoid,
+    softplus,
+)
 from offramp.ledger.chunks import row_slices
 from offramp.targets import correctness, soft_correctness
 
 
-def log_odds(answer: Tensor) -> Tensor:
+def log_odds(answer: AnyArray) -> AnyArray:
     """Log-odds of the most probable class, `[n, K]` logits -> `[n]`, without saturation.
 
     Example:
-        >>> log_odds(torch.tensor([[100.0, 0.0], [101.0, 0.0]]))
-        tensor([100., 101.])
+        >>> log_odds(np.array([[100.0, 0.0], [101.0, 0.0]]))
+        array([100., 101.], dtype=float32)
     """
     top, _, rest = split_top(answer)
-    return _odds(top, rest, rest.amax(dim=-1, keepdim=True))
+    return _odds(top, rest, namespace(rest).max(rest, axis=-1, keepdims=True))
 
 
-def leading_pair(answer: Tensor) -> tuple[Tensor, Tensor]:
+def leading_pair(answer: AnyArray) -> tuple[AnyArray, AnyArray]:
     """Log-odds of the most probable class `[n]`, and the two most probable classes `[n, 2]`.
 
     Example:
-        >>> leading_pair(torch.tensor([[1.0, 4.0, 3.0]]))
-        (tensor([0.8731]), tensor([[1, 2]]))
+        >>> odds, classes = leading_pair(np.array([[1.0, 4.0, 3.0]]))
+        >>> odds.round(4), classes
+        (array([0.8731], dtype=float32), array([[1, 2]]))
     """
     top, index, rest = split_top(answer)
-    second, other = rest.max(dim=-1, keepdim=True)  # together far faster than `topk`
-    return _odds(top, rest, second), torch.cat([index, other], dim=-1)
+    xp = namespace(rest)
+    other = xp.argmax(rest, axis=-1, keepdims=True)
+    second = xp.take_along_axis(rest, other, axis=-1)
+    return _odds(top, rest, second), xp.concat([index, other], axis=-1)
 
 
-def split_top(answer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def split_top(answer: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
     """The largest logit and its class, `[n, 1]` each, and all logits with it at minus infinity."""
-    values = answer.float()
-    top, index = values.max(dim=-1, keepdim=True)
-    return top, index, values.scatter(-1, index, -torch.inf)
+    values = float32(answer)
+    xp = namespace(values)
+    index = xp.argmax(values, axis=-1, keepdims=True)
+    if xp is not np:
+        return xp.max(values, axis=-1, keepdims=True), index, values.scatter(-1, index, -math.inf)
+    rest = values.copy()
+    if rest.ndim == 2 and len(rest) == 1:  # a single sample: a fifth of the time
+        best = index[0, 0]
+        top, rest[0, best] = values[:, best : best + 1], -math.inf
+        return top, index, rest
+    top = np.take_along_axis(values, index, axis=-1)
+    np.put_along_axis(rest, index, -math.inf, axis=-1)
+    return top, index, rest
 
 
-def _odds(top: Tensor, rest: Tensor, second: Tensor) -> Tensor:
-    # How far the sum of the others exceeds the largest of them: two operations, not seven.
-    beyond = rest.log_softmax(dim=-1).amax(dim=-1, keepdim=True)
-    return (top - second + beyond).squeeze(-1)
+def _odds(top: AnyArray, rest: AnyArray, second: AnyArray) -> AnyArray:
+    xp = namespace(rest)
+    # How far the sum of the others exceeds the largest of them.
+    beyond = xp.log(xp.sum(xp.exp(rest - second), axis=-1))
+    return (top - second)[..., 0] - beyond
 
 
 class History:
@@ -62,11 +85,11 @@ class History:
         lengths: `[n]`, how many exits each sample has, for fits on samples that end early.
 
     Example:
-        >>> history = History(torch.zeros(5, 3, 4), torch.zeros(5, 3, 4))
-        >>> history.exit_index, len(history.take(torch.tensor([0, 2])))
+        >>> history = History(np.zeros((5, 3, 4)), np.zeros((5, 3, 4)))
+        >>> history.exit_index, len(history.take(np.array([0, 2])))
         (2, 2)
         >>> history.until(0).answers.shape
-        torch.Size([5, 1, 4])
+        (5, 1, 4)
     """
 
     name: ClassVar[str] = "logits"
@@ -75,17 +98,17 @@ class History:
 
     def __init__(
         self,
-        logits: Tensor,
-        answers: Tensor,
-        answer: Tensor | None = None,
-        lengths: Tensor | None = None,
+        logits: AnyArray,
+        answers: AnyArray,
+        answer: AnyArray | None = None,
+        lengths: Array | None = None,
     ) -> None:
         self.logits = logits
         self.answers = answers
         self.lengths = lengths
         self._answer = answer
-        self._log_probs: Tensor | None = None
-        self._predictions: Tensor | None = None
+        self._log_probs: AnyArray | None = None
+        self._predictions: AnyArray | None = None
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -101,59 +124,58 @@ class History:
         return self.answers.shape[2]
 
     @property
-    def answer(self) -> Tensor:
+    def answer(self) -> AnyArray:
         """`[n, K]`: what would be answered now."""
         if self._answer is None:
-            self._answer = self.answers.select(1, -1)
+            self._answer = self.answers[:, -1]
         return self._answer
 
     @property
-    def log_probs(self) -> Tensor:
+    def log_probs(self) -> AnyArray:
         """`[n, m+1, K]` float32: log-probabilities of the answers at the exits so far."""
         if self._log_probs is None:
-            self._log_probs = self.answers.float().log_softmax(dim=-1)
+            self._log_probs = log_softmax(float32(self.answers))
         return self._log_probs
 
     @property
-    def log_prob(self) -> Tensor:
+    def log_prob(self) -> AnyArray:
         """`[n, K]` float32: log-probabilities of what would be answered now."""
         if self._log_probs is not None:
-            return self._log_probs.select(1, -1)
-        return self.answer.float().log_softmax(dim=-1)
+            return self._log_probs[:, -1]
+        return log_softmax(float32(self.answer))
 
     @property
-    def predictions(self) -> Tensor:
+    def predictions(self) -> AnyArray:
         """`[n, m+1]`: the class that would be answered at each exit so far."""
         if self._predictions is None:
-            self._predictions = self.answers.argmax(dim=-1)
+            self._predictions = self.answers.argmax(-1)
         return self._predictions
 
     @property
-    def log_odds(self) -> Tensor:
+    def log_odds(self) -> AnyArray:
         """`[n]`: log-odds of what would be answered now, without saturation."""
         return log_odds(self.answer)
 
     @property
-    def confidences(self) -> Tensor:
+    def confidences(self) -> AnyArray:
         """`[n, m+1]`: the probability that each answer so far gives to itself."""
-        return self.log_probs.amax(dim=2).exp()
+        xp = namespace(self.log_probs)
+        return xp.exp(xp.max(self.log_probs, axis=2))
 
     @property
-    def chances(self) -> Tensor:
+    def chances(self) -> Array:
         """`[n, m+1]`: the probability that the last answer gives to each of those so far."""
-        return soft_correctness(self.predictions, self.log_probs[:, -1].exp())
+        return soft_correctness(self.predictions, np.exp(self.log_probs[:, -1]))
 
-    def losses(self, labels: Tensor) -> Tensor:
+    def losses(self, labels: Array) -> Array:
         """`[n, m+1]`: negative log-likelihood of the labels under each answer so far."""
-        exits = self.exit_index + 1
-        flat = self.answers.float().flatten(0, 1), labels.repeat_interleave(exits)
-        return cross_entropy(*flat, reduction="none").view(len(labels), -1)
+        return -np.take_along_axis(self.log_probs, labels[:, None, None], axis=2)[..., 0]
 
-    def goes_on(self, exit_index: int) -> Tensor | None:
+    def goes_on(self, exit_index: int) -> Array | None:
         """A bool `[n]`: who has an exit after this one; None where all have."""
         return None if self.lengths is None else self.lengths > exit_index + 1
 
-    def take(self, index: Tensor | slice) -> "History":
+    def take(self, index: AnyArray | slice) -> "History":
         """The same exits for some of the samples."""
         lengths = None if self.lengths is None else self.lengths[index]
         part = type(self)(self.logits[index], self.answers[index], lengths=lengths)
@@ -169,10 +191,10 @@ class History:
 
     def chunks(self) -> Iterator[tuple[slice, "History"]]:
         """Go through the samples in order, a few at a time."""
-        for rows in row_slices(len(self), self.logits[0].numel()):
+        for rows in row_slices(len(self), math.prod(self.logits.shape[1:])):
             yield rows, self.take(rows)
 
-    def _share(self, part: "History", pick: Callable[[Tensor], Tensor]) -> None:
+    def _share(self, part: "History", pick: Callable[[AnyArray], AnyArray]) -> None:
         """Hand on what is already computed: it holds sample by sample and exit by exit."""
         part._log_probs = None if self._log_probs is None else pick(self._log_probs)
         part._predictions = None if self._predictions is None else pick(self._predictions)
@@ -187,7 +209,7 @@ class AnswerHistory(History):
         answers: The same, of what would be answered at each stage.
 
     Example:
-        >>> said = torch.tensor([[[2.0, 0.0], [-1.0, 1.0], [3.0, 0.0]]])  # a, b, a
+        >>> said = np.array([[[2.0, 0.0], [-1.0, 1.0], [3.0, 0.0]]])  # a, b, a
         >>> history = AnswerHistory(said, said)
         >>> history.predictions.tolist(), history.agrees.tolist(), history.log_odds.tolist()
         ([[0, 1, 0]], [[True, False, True]], [3.0])
@@ -198,59 +220,60 @@ class AnswerHistory(History):
     has_logits = False
 
     @property
-    def odds(self) -> Tensor:
+    def odds(self) -> AnyArray:
         """`[n, m+1]` float64: the log-odds of each stage so far.
 
         In float64, so that a score, rounded to float32, does not depend on how many samples it
         was computed with.
         """
-        return self.answers[..., 0].double()
+        return float64(self.answers[..., 0])
 
     @property
-    def log_odds(self) -> Tensor:
+    def log_odds(self) -> AnyArray:
         """`[n]`, of what would be answered now; below zero, it is rather wrong."""
         return self.answer[:, 0]
 
     @property
-    def predictions(self) -> Tensor:
+    def predictions(self) -> AnyArray:
         """`[n, m+1]`: the first stage that gave the answer of each stage."""
-        return self.answers[..., 1].long()
+        said = self.answers[..., 1]
+        return namespace(said).astype(said, namespace(said).int64)
 
     @property
-    def agrees(self) -> Tensor:
+    def agrees(self) -> AnyArray:
         """A bool `[n, m+1]`: which stages say what would be answered now."""
         return self.predictions == self.predictions[:, -1:]
 
     @property
-    def features(self) -> Tensor:
+    def features(self) -> AnyArray:
         """`[n, m+1, F]` float64."""
-        return self.answers[..., 2:].double()
+        return float64(self.answers[..., 2:])
 
     @property
-    def confidences(self) -> Tensor:
+    def confidences(self) -> AnyArray:
         """`[n, m+1]`: the probability that each answer so far is right, as it was stated."""
-        return self.answers[..., 0].sigmoid()
+        return sigmoid(self.answers[..., 0])
 
     @property
-    def chances(self) -> Tensor:
+    def chances(self) -> Array:
         """`[n, m+1]`: of being right, as far as the last stage can tell.
 
         Who agrees with it is as sure; who does not is right if it is wrong, and if it is itself.
         """
         own = self.confidences
-        return torch.where(self.agrees, own[:, -1:], (1 - own[:, -1:]) * own)
+        return np.where(self.agrees, own[:, -1:], (1 - own[:, -1:]) * own)
 
-    def losses(self, labels: Tensor) -> Tensor:
+    def losses(self, labels: Array) -> Array:
         """`[n, m+1]`: negative log-likelihood of being right or wrong."""
         right = correctness(self.predictions, labels)
         odds = self.answers[..., 0]
-        return softplus(torch.where(right, -odds, odds))
+        return softplus(np.where(right, -odds, odds))
 
-    def inputs(self, history: bool) -> Tensor:
+    def inputs(self, history: bool) -> AnyArray:
         """Confidence, agreement and features, now or at all stages so far: `[n, D]` float64."""
-        agrees = self.agrees[..., None].double()
-        seen = torch.cat([self.odds[..., None].sigmoid(), agrees, self.features], dim=2)
-        return seen.flatten(1) if history else seen[:, -1]
+        xp, agrees = namespace(self.answers), float64(self.agrees[..., None])
+        seen = xp.concat([sigmoid(self.odds)[..., None], agrees, self.features], axis=2)
+        return seen.reshape(len(seen), -1) if history else seen[:, -1]
 
 
 class ConfidenceHistory(AnswerHistory):
@@ -260,7 +283,7 @@ class ConfidenceHistory(AnswerHistory):
     offers = ("confidences",)
 
     @property
-    def chances(self) -> Tensor:
+    def chances(self) -> Array:
         """`[n, m+1]`: each stage can only speak for itself."""
         return self.confidences
 
