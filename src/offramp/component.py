@@ -1,17 +1,17 @@
-"""What answers and scorers share: settings in the constructor, learned tensors that end in `_`.
+"""What answers and scorers share: settings in the constructor, learned arrays that end in `_`.
 
 A component is a dataclass. Its fields are its settings and go into JSON; what `fit` learns are
-tensors, named in `learned`, and go into safetensors. Files name a component by its class name,
+arrays, named in `learned`, and go into safetensors. Files name a component by its class name,
 and only classes that the running program has already defined can be found by it.
 """
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
-from torch import Tensor
-
 from offramp import check
+from offramp.arrays import AnyArray, Array, is_tensor, namespace
 from offramp.errors import ConfigError, FileFormatError, LedgerError
 from offramp.ledger import History
 from offramp.registry import import_hint
@@ -48,7 +48,7 @@ class Component:
     """Parent of `Answer` and `Scorer`: cloning, and going to and from files.
 
     Attributes:
-        learned: Names of the tensors that `fit` sets; empty where there is nothing to learn.
+        learned: Names of the arrays that `fit` sets; empty where there is nothing to learn.
         needs: What it reads of each stage: `logits`; `answers`, if all that it asks of them is
             which are the same and how sure they are; `confidences`, if it is only how sure. What
             needs less can be used on more ledgers.
@@ -113,22 +113,35 @@ class Component:
         """
         check.fitted(self, self.is_fitted, "fit(held_out)")
 
-    def state(self) -> dict[str, Tensor]:
-        """The learned tensors by name."""
+    def state(self) -> dict[str, Array]:
+        """The learned arrays by name."""
         self.check_fitted()
         return {name: getattr(self, name) for name in self.learned}
+
+    def beside(self, outputs: AnyArray) -> Self:
+        """This component for outputs like these: itself for NumPy's, on their device for tensors.
+
+        What is learned is NumPy's and lies in the memory of the CPU. To decide on a GPU, a copy
+        holds it there.
+        """
+        if not is_tensor(outputs) or not self.learned:
+            return self
+        xp, placed = namespace(outputs), copy(self)
+        for name, value in self.state().items():
+            setattr(placed, name, xp.asarray(value, device=outputs.device))
+        return placed
 
     def describe(self) -> dict[str, Any]:
         """Class name and settings, for a file."""
         return {"name": type(self).__name__, "settings": self.settings()}
 
     @classmethod
-    def restore(cls, description: object, state: dict[str, Tensor]) -> Self:
+    def restore(cls, description: object, state: dict[str, Array]) -> Self:
         """Rebuild a component from `describe()` and `state()`.
 
         Raises:
             FileFormatError: The file names a class that is not defined here, or settings or
-                tensors that it does not have.
+                arrays that it does not have.
         """
         if not isinstance(description, dict):
             raise FileFormatError(
@@ -147,7 +160,7 @@ class Component:
             raise FileFormatError(f"the file's settings do not fit {name}: {error}") from None
         if set(state) != set(found.learned):
             raise FileFormatError(
-                f"{name} needs the tensors {sorted(found.learned)}, the file has {sorted(state)}"
+                f"{name} needs the arrays {sorted(found.learned)}, the file has {sorted(state)}"
             )
         for key, value in state.items():
             setattr(component, key, value)

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from offramp.arrays import AnyArray, Array, namespace
 from offramp.component import Component, current_exit_only
 from offramp.errors import LedgerError
 from offramp.ledger import Ledger
@@ -44,15 +44,16 @@ class Answer(Component):
     def _fit(self, ledger: Ledger) -> None:
         """Set the attributes named in `learned`."""
 
-    def answer_at(self, logits: Tensor) -> Tensor:
+    def answer_at(self, logits: AnyArray) -> AnyArray:
         """The logits to answer with, `[n, K]`, at the last of the exits so far, `[n, m+1, K]`."""
         raise NotImplementedError(f"{type(self).__name__} must define answer_at")
 
-    def answers(self, logits: Tensor) -> Tensor:
+    def answers(self, logits: AnyArray) -> AnyArray:
         """What would be answered at every exit, `[n, M, K]` from `[n, M, K]`."""
         self.check_fitted()
         exits = range(1, logits.shape[1] + 1)
-        return torch.stack([self.answer_at(logits[:, :count]) for count in exits], dim=1)
+        answers = [self.answer_at(logits[:, :count]) for count in exits]
+        return namespace(logits).stack(answers, axis=1)
 
     def macs(self, exit_index: int, num_classes: int) -> int:
         """Multiply-accumulates that the answer takes at one exit."""
@@ -64,24 +65,23 @@ class CurrentExit(Answer):
     """Answer with the current exit's own logits.
 
     Example:
-        >>> import torch
-        >>> CurrentExit().answer_at(torch.tensor([[[1.0, 0.0], [0.0, 3.0]]]))
-        tensor([[0., 3.]])
+        >>> CurrentExit().answer_at(np.array([[[1.0, 0.0], [0.0, 3.0]]]))
+        array([[0., 3.]])
     """
 
     needs = "confidences"
 
     @current_exit_only
-    def answer_at(self, logits: Tensor) -> Tensor:
+    def answer_at(self, logits: AnyArray) -> AnyArray:
         """The last of the exits so far, `[n, m+1, K]` -> `[n, K]`."""
-        return logits.select(1, -1)
+        return logits[:, -1]
 
-    def answers(self, logits: Tensor) -> Tensor:
+    def answers(self, logits: AnyArray) -> AnyArray:
         """The logits themselves: nothing is copied."""
         return logits if type(self) is CurrentExit else super().answers(logits)
 
 
-def crossfit_answers(answer: Answer, ledger: Ledger) -> Tensor:
+def crossfit_answers(answer: Answer, ledger: Ledger) -> Array:
     """Answers of every sample by a copy of `answer` that was fitted without it, `[N, M, K]`.
 
     An answer with nothing to learn has not seen any label, and is not refitted.
@@ -89,14 +89,14 @@ def crossfit_answers(answer: Answer, ledger: Ledger) -> Tensor:
     if type(answer) is CurrentExit:
         return ledger.outputs  # as they are, without a second copy
     if not answer.learns:
-        return torch.cat([answer.answers(logits) for _, logits in ledger.chunks()])
-    answers = torch.empty(len(ledger), ledger.num_exits, ledger.num_classes)
+        return np.concatenate([answer.answers(logits) for _, logits in ledger.chunks()])
+    answers = np.empty((len(ledger), ledger.num_exits, ledger.num_classes), np.float32)
     for rows, found in crossfit_chunks(answer, ledger):
         answers[rows] = found
     return answers
 
 
-def crossfit_chunks(answer: Answer, ledger: Ledger) -> Iterator[tuple[Tensor | slice, Tensor]]:
+def crossfit_chunks(answer: Answer, ledger: Ledger) -> Iterator[tuple[Array | slice, Array]]:
     """The same, a few samples at a time: their positions, and their answers `[n, M, K]`.
 
     Raises:

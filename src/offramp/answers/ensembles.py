@@ -4,13 +4,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
-import torch
-from torch import Tensor
-from torch.nn.functional import nll_loss
+import numpy as np
 
 from offramp import check
 from offramp.answers.base import Answer
 from offramp.answers.scaling import fit_linear
+from offramp.arrays import (
+    AnyArray,
+    Array,
+    float32,
+    float64,
+    log_softmax,
+    namespace,
+    sigmoid,
+    softmax,
+)
 from offramp.errors import ConfigError
 from offramp.ledger import History, Ledger
 
@@ -23,13 +31,13 @@ class ProductOfExperts(Answer):
     which no softmax sees.
 
     Example:
-        >>> ProductOfExperts().answer_at(torch.tensor([[[1.0, 0.0], [0.0, 3.0]]]))
-        tensor([[1., 3.]])
+        >>> ProductOfExperts().answer_at(np.array([[[1.0, 0.0], [0.0, 3.0]]]))
+        array([[1., 3.]])
     """
 
-    def answer_at(self, logits: Tensor) -> Tensor:
+    def answer_at(self, logits: AnyArray) -> AnyArray:
         """The sum of the exits so far, `[n, m+1, K]` -> `[n, K]`."""
-        return logits.sum(dim=1)
+        return namespace(logits).sum(logits, axis=1)
 
     def macs(self, exit_index: int, num_classes: int) -> int:
         """One addition per class and exit so far, each counted as a multiply-accumulate."""
@@ -48,9 +56,11 @@ class MajorityVote(Answer):
         of: `logits` or `answers`; a policy sets it to what its ledger holds.
 
     Example:
-        >>> logits = torch.tensor([[[1.0, 0.0], [0.0, 3.0], [2.0, 0.0]]])
-        >>> MajorityVote().answer_at(logits).argmax(dim=1), MajorityVote().answer_at(logits[:, :2])
-        (tensor([0]), tensor([[-0.7385, -0.6498]]))
+        >>> logits = np.array([[[1.0, 0.0], [0.0, 3.0], [2.0, 0.0]]])
+        >>> MajorityVote().answer_at(logits).argmax(axis=1)
+        array([0])
+        >>> MajorityVote().answer_at(logits[:, :2]).round(4)
+        array([[-0.7385, -0.6498]], dtype=float32)
     """
 
     of: str = "logits"
@@ -63,30 +73,32 @@ class MajorityVote(Answer):
         """A copy that counts what such ledgers hold."""
         return super().on(history_type).clone(of=history_type.name)
 
-    def answer_at(self, logits: Tensor) -> Tensor:
+    def answer_at(self, logits: AnyArray) -> AnyArray:
         """The vote of the exits so far, `[n, m+1, K]` -> `[n, K]`."""
         if self.of == "answers":
             return _voted(logits)
-        votes = torch.nn.functional.one_hot(logits.argmax(dim=2), logits.shape[2]).sum(dim=1)
-        shares = votes + 0.5 * logits.float().softmax(dim=2).mean(dim=1)
-        return (shares / shares.sum(dim=1, keepdim=True)).log()
+        xp = namespace(logits)
+        best, classes = xp.argmax(logits, axis=2), xp.arange(logits.shape[2], device=logits.device)
+        votes = float32(xp.sum(xp.astype(best[..., None] == classes, xp.int64), axis=1))
+        shares = votes + 0.5 * xp.mean(softmax(float32(logits)), axis=1)
+        return xp.log(shares / xp.sum(shares, axis=1, keepdims=True))
 
     def macs(self, exit_index: int, num_classes: int) -> int:
         """One addition per class and exit so far, each counted as a multiply-accumulate."""
         return (exit_index + 1) * num_classes
 
 
-def _voted(outputs: Tensor) -> Tensor:
+def _voted(outputs: AnyArray) -> AnyArray:
     """The row `[n, 2+F]` of a vote over stages without logits `[n, m+1, 2+F]`."""
-    said, sure = outputs[..., 1].long(), outputs[..., 0].double().sigmoid()
-    same = (said[:, :, None] == said[:, None, :]).double()  # [n, m+1, m+1]
-    votes, weight = same.sum(dim=2), (same * sure[:, None, :]).sum(dim=2)
+    xp, said, sure = namespace(outputs), outputs[..., 1], sigmoid(float64(outputs[..., 0]))
+    same = float64(said[:, :, None] == said[:, None, :])  # [n, m+1, m+1]
+    votes, weight = xp.sum(same, axis=2), xp.sum(same * sure[:, None, :], axis=2)
     # Confidences sum to less than one vote per stage: they only break ties.
     stages = outputs.shape[1]
-    winner = (votes + weight / (2 * stages)).argmax(dim=1, keepdim=True)  # [n, 1]
-    share = (weight.gather(1, winner) / stages).clamp(1e-12, 1 - 1e-12).logit()
-    first = said.gather(1, winner)
-    return torch.cat([share.to(outputs.dtype), first.to(outputs.dtype), outputs[:, -1, 2:]], dim=1)
+    winner = xp.argmax(votes + weight / (2 * stages), axis=1, keepdims=True)  # [n, 1]
+    share = xp.clip(xp.take_along_axis(weight, winner, axis=1) / stages, 1e-12, 1 - 1e-12)
+    odds = xp.astype(xp.log(share) - xp.log1p(-share), outputs.dtype)
+    return xp.concat([odds, xp.take_along_axis(said, winner, axis=1), outputs[:, -1, 2:]], axis=1)
 
 
 @dataclass
@@ -107,7 +119,7 @@ class GeometricEnsemble(Answer):
         >>> from offramp import synthetic
         >>> answer = GeometricEnsemble().fit(synthetic.ledgers(seed=0)["held_out"])
         >>> answer.weights_.shape, bool((answer.weights_ >= 0).all())
-        (torch.Size([8, 8]), True)
+        ((8, 8), True)
     """
 
     shrinkage: float = 0.0
@@ -119,18 +131,19 @@ class GeometricEnsemble(Answer):
 
     def _fit(self, ledger: Ledger) -> None:
         samples = _Samples(ledger.logits, ledger.labels)
-        weights = torch.zeros(ledger.num_exits, ledger.num_exits)
-        found = torch.empty(0)
+        weights = np.zeros((ledger.num_exits, ledger.num_exits), np.float32)
+        found = np.empty(0)
         for exit_index in range(ledger.num_exits):
-            start = torch.cat([0.5 * found, torch.tensor([0.5 if exit_index else 1.0])])
+            start = np.append(0.5 * found, 0.5 if exit_index else 1.0)
             found = samples.best_weights(start, self.shrinkage)
             weights[exit_index, : exit_index + 1] = found
         self.weights_ = weights
 
-    def answer_at(self, logits: Tensor) -> Tensor:
+    def answer_at(self, logits: AnyArray) -> AnyArray:
         """The weighted sum of the exits so far, `[n, m+1, K]` -> `[n, K]`."""
         exit_index = logits.shape[1] - 1
-        return (logits * self.weights_[exit_index, : exit_index + 1, None]).sum(dim=1)
+        weighted = logits * self.weights_[exit_index, : exit_index + 1, None]
+        return namespace(logits).sum(weighted, axis=1)
 
     def macs(self, exit_index: int, num_classes: int) -> int:
         """One multiply-accumulate per class and exit so far."""
@@ -151,7 +164,7 @@ CHUNK = 1024  # samples at a time
 KEPT = 1 << 25  # logits that are held in float32, where there are no more of them
 
 
-def best_weights(logits: Tensor, labels: Tensor, shrinkage: float = 0.0) -> Tensor:
+def best_weights(logits: Array, labels: Array, shrinkage: float = 0.0) -> Array:
     """Non-negative weights `[M]` of the smallest loss on `[N, M, K]`.
 
     Args:
@@ -159,7 +172,7 @@ def best_weights(logits: Tensor, labels: Tensor, shrinkage: float = 0.0) -> Tens
         labels: `[N]`.
         shrinkage: See `GeometricEnsemble`.
     """
-    alone = torch.eye(logits.shape[1])[-1]
+    alone = np.eye(logits.shape[1])[-1]
     return _Samples(logits, labels).best_weights(alone, shrinkage)
 
 
@@ -172,55 +185,56 @@ class _Samples:
         small: In the loss: what a last step may promise.
     """
 
-    def __init__(self, logits: Tensor, labels: Tensor, small: float = SMALL_STEP) -> None:
+    def __init__(self, logits: Array, labels: Array, small: float = SMALL_STEP) -> None:
         self.count, self.small = len(labels), small
-        self.parts: Iterable[tuple[Tensor, Tensor]] = _Chunks(logits, labels)
-        if logits.numel() <= KEPT:
+        self.parts: Iterable[tuple[Array, Array]] = _Chunks(logits, labels)
+        if logits.size <= KEPT:
             self.parts = list(self.parts)
         stride = self.count // COARSE
         self.few: _Samples | None = None
         if stride > 1:
             self.few = _Samples(logits[::stride], labels[::stride], COARSE_STEP)
 
-    def best_weights(self, start: Tensor, shrinkage: float) -> Tensor:
+    def best_weights(self, start: Array, shrinkage: float) -> Array:
         """Non-negative weights `[m+1]` of the smallest loss, for as many exits as `start` has.
 
         By Newton's method, where weights at zero that want to go below are held there.
         """
         if self.few is not None:  # the first steps need not be exact
             start = self.few.best_weights(start, shrinkage)
-        weights = start.double()
+        weights = start.astype(np.float64)
         loss, gradient, hessian = self._derivatives(weights, shrinkage)
         for _ in range(STEPS):
             free = (weights > 0) | (gradient < 0)
-            step = torch.zeros_like(weights)
-            step[free] = torch.linalg.solve(hessian[free][:, free], gradient[free])
+            step = np.zeros_like(weights)
+            step[free] = np.linalg.solve(hessian[free][:, free], gradient[free])
             if gradient @ step < self.small:  # Newton's method squares what is left
-                return (weights - step).clamp_min(0).float()
+                return np.maximum(weights - step, 0).astype(np.float32)
             for halvings in range(10):
-                new = (weights - step / 2**halvings).clamp_min(0)
+                new = np.maximum(weights - step / 2**halvings, 0)
                 found = self._derivatives(new, shrinkage)
                 if found[0] <= loss:
                     break
             else:
                 break
             weights, (loss, gradient, hessian) = new, found
-        return weights.float()
+        return weights.astype(np.float32)
 
-    def _derivatives(self, weights: Tensor, shrinkage: float) -> tuple[float, Tensor, Tensor]:
+    def _derivatives(self, weights: Array, shrinkage: float) -> tuple[float, Array, Array]:
         """Mean loss with the penalty, its gradient `[m+1]` and Hessian `[m+1, m+1]`."""
         exits, loss = len(weights), 0.0
-        eye = torch.eye(exits, dtype=torch.float64)
-        gradient, hessian = torch.zeros_like(weights), torch.zeros_like(eye)
+        eye = np.eye(exits)
+        gradient, hessian = np.zeros_like(weights), np.zeros_like(eye)
         for rows, classes in self.parts:
             logits = rows[:exits]  # [m+1, n, K]
-            flat = logits.flatten(1)
-            log_probs = (weights.float() @ flat).view(logits.shape[1:]).log_softmax(dim=1)
-            loss += nll_loss(log_probs, classes, reduction="sum").item()
-            expected = flat * log_probs.exp().flatten()
-            means = expected.view(logits.shape).sum(dim=2)  # [m+1, n]
-            target = logits[:, torch.arange(len(classes)), classes]
-            gradient += (means - target).sum(dim=1)
+            flat, samples = logits.reshape(exits, -1), np.arange(len(classes))
+            mixed = weights.astype(np.float32) @ flat
+            log_probs = log_softmax(mixed.reshape(logits.shape[1:]))
+            loss -= float(log_probs[samples, classes].sum(dtype=np.float64))
+            expected = flat * np.exp(log_probs).ravel()
+            means = expected.reshape(logits.shape).sum(axis=2)  # [m+1, n]
+            target = logits[:, samples, classes]
+            gradient += (means - target).sum(axis=1, dtype=np.float64)
             hessian += expected @ flat.T - means @ means.T
         # The current exit alone is the answer that an ensemble has to improve on.
         away = weights - eye[-1]
@@ -233,14 +247,15 @@ class _Samples:
 class _Chunks:
     """Logits as float32 `[M, n, K]`, with labels, a few samples at a time."""
 
-    logits: Tensor
-    labels: Tensor
+    logits: Array
+    labels: Array
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for rows, classes in zip(self.logits.split(CHUNK), self.labels.split(CHUNK), strict=True):
-            values = rows.float().transpose(0, 1)
+    def __iter__(self) -> Iterator[tuple[Array, Array]]:
+        for start in range(0, len(self.labels), CHUNK):
+            rows = slice(start, start + CHUNK)
+            values = np.ascontiguousarray(self.logits[rows].swapaxes(0, 1), np.float32)
             # No softmax sees a constant, and float32 sums are more exact without it.
-            yield (values - values.mean(dim=2, keepdim=True)).contiguous(), classes
+            yield values - values.mean(axis=2, keepdims=True), self.labels[rows]
 
 
 @dataclass
@@ -265,7 +280,7 @@ class ClassWiseEnsemble(Answer):
         >>> from offramp import synthetic
         >>> answer = ClassWiseEnsemble().fit(synthetic.ledgers(seed=0, samples=200)["held_out"])
         >>> answer.weights_.shape, answer.macs(exit_index=2, num_classes=20)
-        (torch.Size([8, 8, 20]), 60)
+        ((8, 8, 20), 60)
     """
 
     shrinkage: float = 0.1
@@ -276,33 +291,39 @@ class ClassWiseEnsemble(Answer):
 
     def _fit(self, ledger: Ledger) -> None:
         exits, classes = ledger.num_exits, ledger.num_classes
-        self.weights_ = torch.zeros(exits, exits, classes)
-        self.biases_ = torch.zeros(exits, classes)
-        logits = ledger.logits
+        self.weights_ = np.zeros((exits, exits, classes), np.float32)
+        self.biases_ = np.zeros((exits, classes), np.float32)
         for exit_index in range(exits):
-            so_far = logits[:, : exit_index + 1].float()
-            shared = best_weights(so_far, ledger.labels)[:, None].expand(-1, classes)
-            self.weights_[exit_index, : exit_index + 1], self.biases_[exit_index] = self._fit_exit(
-                so_far, ledger.labels, shared
-            )
+            logits = ledger.logits[:, : exit_index + 1].astype(np.float32)
+            shared = np.tile(best_weights(logits, ledger.labels)[:, None], classes)
+            mixed = _Mixed(logits, ledger.labels)
+            found = fit_linear(mixed, shared, self.shrinkage, self.shrinkage)
+            self.weights_[exit_index, : exit_index + 1], self.biases_[exit_index] = found
 
-    def _fit_exit(self, logits: Tensor, labels: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
-        def penalty(weight: Tensor, bias: Tensor) -> Tensor:
-            return self.shrinkage * ((weight - shared).square().sum() + bias.square().sum())
-
-        start = shared.contiguous(), torch.zeros(logits.shape[2])
-        return fit_linear(_mixed, start, logits, labels, penalty)
-
-    def answer_at(self, logits: Tensor) -> Tensor:
+    def answer_at(self, logits: AnyArray) -> AnyArray:
         """The weighted sum of the exits so far, `[n, m+1, K]` -> `[n, K]`."""
         exit_index = logits.shape[1] - 1
         weights = self.weights_[exit_index, : exit_index + 1]
-        return _mixed(logits, weights, self.biases_[exit_index])
+        return namespace(logits).sum(logits * weights, axis=1) + self.biases_[exit_index]
 
     def macs(self, exit_index: int, num_classes: int) -> int:
         """One multiply-accumulate per class and exit so far."""
         return (exit_index + 1) * num_classes
 
 
-def _mixed(logits: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return (logits * weight).sum(dim=1) + bias
+@dataclass
+class _Mixed:
+    """Logits `[N, m+1, K]` times a weight per exit and class `[m+1, K]`."""
+
+    logits: Array
+    labels: Array
+
+    def answers(self, weight: Array, bias: Array) -> Array:
+        """Their sum over the exits, shifted."""
+        found: Array = np.einsum("nmk,mk->nk", self.logits, weight) + bias
+        return found
+
+    def gradient(self, errors: Array) -> Array:
+        """`[m+1, K]`."""
+        found: Array = np.einsum("nk,nmk->mk", errors, self.logits)
+        return found
