@@ -1,15 +1,14 @@
 """What a ledger's arrays must be; every complaint names the sample and the exit."""
 
-import warnings
+import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
+from offramp import check
+from offramp.arrays import AnyArray, Array, as_numpy, is_array
 from offramp.batch_times import BatchTimes
 from offramp.costs import Costs, carried_on
 from offramp.errors import LedgerError
@@ -23,105 +22,95 @@ WITHOUT_LABELS = (
 )
 """The end of a sentence on what has no labels."""
 
-INF = float("inf")
+SampleIds: TypeAlias = Sequence[str] | Sequence[int] | AnyArray
+Names: TypeAlias = list[str] | list[int]
 
-SampleIds = Sequence[str] | Sequence[int] | Tensor | npt.NDArray[np.generic]
 
-
-def checked_logits(logits: Any) -> Tensor:  # noqa: ANN401 - checked here
-    """Finite floating-point logits `[N, M, K]` on the CPU, sharing memory where possible."""
-    tensor = _as_tensor("logits", logits)
-    if tensor.ndim != 3:
-        raise LedgerError(f"`logits` must have the shape [N, M, K], got {list(tensor.shape)}")
-    samples, exits, classes = tensor.shape
+def checked_logits(logits: AnyArray) -> Array:
+    """Finite floating-point logits `[N, M, K]`, sharing memory where possible."""
+    array = _numbers("logits", logits)
+    check.shape("logits", array, "N", "M", "K", error=LedgerError)
+    samples, exits, classes = array.shape
     if samples == 0:
         raise LedgerError("`logits` has no samples")
     if exits < 2 or classes < 2:
         raise LedgerError(
             f"at least two exits and two classes are needed, `logits` has {exits} and {classes}"
         )
-    if not tensor.is_floating_point():
-        raise LedgerError(f"`logits` must be floating-point numbers, got {tensor.dtype}")
-    tensor = tensor.detach().cpu()
+    if array.dtype.kind != "f":
+        raise LedgerError(f"`logits` must be floating-point numbers, got {array.dtype}")
     for rows in row_slices(samples, exits * classes):
-        good = tensor[rows].isfinite()
+        good = np.isfinite(array[rows])
         if not good.all():
-            sample, exit_index, class_index = (~good).nonzero()[0].tolist()
-            value = tensor[rows][sample, exit_index, class_index].item()
-            clip = "; clip them first: logits.clip(-1e4, 1e4)" if value in (INF, -INF) else ""
+            sample, exit_index, class_index = np.argwhere(~good)[0]
+            value = float(array[rows][sample, exit_index, class_index])
+            clip = "; clip them first: logits.clip(-1e4, 1e4)" if math.isinf(value) else ""
             raise LedgerError(
                 f"`logits` must be finite, got {value} at sample {rows.start + sample}, exit "
                 f"{exit_index}, class {class_index}{clip}"
             )
-    _refuse_probabilities(tensor[:64].float())
-    return tensor
+    _refuse_probabilities(array[:64].astype(np.float32))
+    return array
 
 
-def _refuse_probabilities(logits: Tensor) -> None:
+def _refuse_probabilities(logits: Array) -> None:
     """Softmax outputs are finite numbers too, and would give plausible, wrong figures."""
-    sums = logits.sum(2)  # [n, M]
+    sums = logits.sum(axis=2)  # [n, M]
     for total, what, cure in (
         (1, "probabilities", "their logarithm"),
         (100, "percentages", "the logarithm of a hundredth of them"),
     ):
-        alike = (logits >= 0).all(2) & ((sums - total).abs() < 0.01 * total)
-        exits = alike.all(0).nonzero().flatten().tolist()
+        alike = (logits >= 0).all(axis=2) & (np.abs(sums - total) < 0.01 * total)
+        exits = np.flatnonzero(alike.all(axis=0)).tolist()
         if exits:
             some = "" if len(exits) == logits.shape[1] else f" at the exits {exits}"
             raise LedgerError(f"`logits` look like {what}{some}; pass {cure} instead")
 
 
-def checked_outputs(outputs: Any) -> Tensor:  # noqa: ANN401
+def checked_outputs(outputs: AnyArray) -> Array:
     """Finite numbers `[N, M, 2+F]` of answers without logits, as `Ledger.from_answers` makes."""
-    tensor = _as_tensor("outputs", outputs)
-    if tensor.ndim != 3 or tensor.shape[1] < 2 or tensor.shape[2] < 2 or not len(tensor):
+    array = _numbers("outputs", outputs)
+    if array.ndim != 3 or array.shape[1] < 2 or array.shape[2] < 2 or not len(array):
         raise LedgerError(
             "outputs of answers must have the shape [N, M, 2+F]: log-odds, answers and features "
-            f"of at least two stages, got {list(tensor.shape)}; see Ledger.from_answers"
+            f"of at least two stages, got {list(array.shape)}; see Ledger.from_answers"
         )
-    if not tensor.isfinite().all():
+    if not np.isfinite(array).all():
         raise LedgerError("outputs of answers must be finite; see Ledger.from_answers")
-    return tensor.detach().cpu().float()
+    return array.astype(np.float32, copy=False)
 
 
-def checked_right(right: Any, shape: tuple[int, int]) -> Tensor:  # noqa: ANN401
+def checked_right(right: AnyArray, shape: tuple[int, int]) -> Array:
     """Whether each stage is right: bool `[N, M]`."""
-    tensor = _as_tensor("labels", right)
-    if tensor.shape != shape or tensor.dtype != torch.bool:
+    array = _numbers("labels", right)
+    if array.shape != shape or array.dtype != bool:
         raise LedgerError(
             f"labels of answers must be bool {list(shape)}: whether each stage is right, got "
-            f"{tensor.dtype} {list(tensor.shape)}"
+            f"{array.dtype} {list(array.shape)}"
         )
-    return tensor
+    return array
 
 
-def checked_labels(labels: Any, samples: int, classes: int) -> Tensor:  # noqa: ANN401
+def checked_labels(labels: AnyArray, samples: int, classes: int) -> Array:
     """Integer labels `[N]` in `0..K-1`."""
-    tensor = _as_tensor("labels", labels).detach().cpu()
-    if tensor.shape == (samples, classes) and classes > 1:
+    array = _numbers("labels", labels)
+    if array.shape == (samples, classes) and classes > 1:
         raise LedgerError(
-            f"`labels` must be one class per sample, [{samples}], got {list(tensor.shape)}: if "
+            f"`labels` must be one class per sample, [{samples}], got {list(array.shape)}: if "
             "they are one-hot, give labels.argmax(1)"
         )
-    if tensor.shape != (samples,):
+    if array.shape != (samples,):
         raise LedgerError(
             f"`labels` must have the shape [{samples}] to match `logits`, got "
-            f"{list(tensor.shape)}; logits are [samples, exits, classes], in this order"
+            f"{list(array.shape)}; logits are [samples, exits, classes], in this order"
         )
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise LedgerError(f"`labels` must be integers, got {tensor.dtype}")
-    tensor = tensor.long()
-    outside = (tensor < 0) | (tensor >= classes)
-    if outside.any():
-        sample = int(outside.nonzero()[0])
-        raise LedgerError(
-            f"`labels` must lie in 0..{classes - 1}, got {int(tensor[sample])} at sample {sample}"
-            "; classes count from 0"
-        )
-    return tensor
+    if array.dtype.kind not in "iu":
+        raise LedgerError(f"`labels` must be integers, got {array.dtype}")
+    _check_range("labels", array, 0, classes - 1, "; classes count from 0")
+    return array.astype(np.int64, copy=False)
 
 
-def checked_ids(ids: SampleIds | None, samples: int) -> list[str] | list[int] | None:
+def checked_ids(ids: SampleIds | None, samples: int) -> Names | None:
     """Distinct ids, all integers or all strings, or None."""
     plain = checked_names("sample_ids", ids, samples)
     if plain is not None and len(set(plain)) != samples:
@@ -130,13 +119,11 @@ def checked_ids(ids: SampleIds | None, samples: int) -> list[str] | list[int] | 
     return plain
 
 
-def checked_names(
-    name: str, values: SampleIds | None, samples: int
-) -> list[str] | list[int] | None:
+def checked_names(name: str, values: SampleIds | None, samples: int) -> Names | None:
     """A name per sample, all integers or all strings, or None."""
     if values is None:
         return None
-    plain: list[Any] = values.tolist() if isinstance(values, Tensor | np.ndarray) else list(values)
+    plain: list[Any] = values.tolist() if is_array(values) else list(values)
     if len(plain) != samples:
         raise LedgerError(f"`{name}` must name the {samples} samples, got {len(plain)}")
     if not (all(type(i) is int for i in plain) or all(type(i) is str for i in plain)):
@@ -144,41 +131,47 @@ def checked_names(
     return plain
 
 
-def checked_lengths(lengths: Any, samples: int, exits: int) -> Tensor | None:  # noqa: ANN401
+def checked_lengths(lengths: AnyArray | None, samples: int, exits: int) -> Array | None:
     """How many exits each sample has, int64 `[N]` in `1..M`; None where all have all."""
     if lengths is None:
         return None
-    tensor = _as_tensor("lengths", lengths)
-    if tensor.shape != (samples,) or tensor.is_floating_point() or tensor.dtype == torch.bool:
+    array = _numbers("lengths", lengths)
+    if array.shape != (samples,) or array.dtype.kind not in "iu":
         raise LedgerError(
-            f"`lengths` must be {samples} whole numbers, one per sample, got {tensor.dtype} of "
-            f"the shape {list(tensor.shape)}"
+            f"`lengths` must be {samples} whole numbers, one per sample, got {array.dtype} of "
+            f"the shape {list(array.shape)}"
         )
-    outside = (tensor < 1) | (tensor > exits)
-    if outside.any():
-        sample = int(outside.nonzero()[0])
+    _check_range("lengths", array, 1, exits)
+    return None if (array == exits).all() else array.astype(np.int64, copy=False)
+
+
+def _check_range(name: str, array: Array, low: int, high: int, hint: str = "") -> None:
+    """Raise unless all of `[N]` lie in `low..high`."""
+    outside = np.flatnonzero((array < low) | (array > high))
+    if len(outside):
+        sample = outside[0]
         raise LedgerError(
-            f"`lengths` must lie in 1..{exits}, got {int(tensor[sample])} at sample {sample}"
+            f"`{name}` must lie in {low}..{high}, got {array[sample]} at sample {sample}{hint}"
         )
-    return None if bool((tensor == exits).all()) else tensor.long()
 
 
-def _as_tensor(name: str, values: Any) -> Tensor:  # noqa: ANN401
-    with warnings.catch_warnings():
-        # A read-only array (a memory map, say) is fine: a ledger never writes to its logits.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        try:
-            return torch.as_tensor(values)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise LedgerError(f"`{name}` must be an array of numbers: {error}") from None
+def _numbers(name: str, values: AnyArray) -> Array:
+    """An array of numbers or truth values, sharing memory where possible."""
+    try:
+        array = as_numpy(values)
+    except (TypeError, ValueError) as error:
+        raise LedgerError(f"`{name}` must be an array of numbers: {error}") from None
+    if array.dtype.kind not in "biufc":
+        raise LedgerError(f"`{name}` must be an array of numbers, got {array.dtype}")
+    return array
 
 
-def costs_of(given: Any, lengths: Tensor | None, samples: int) -> Costs:  # noqa: ANN401
+def costs_of(given: Any, lengths: Array | None, samples: int) -> Costs:  # noqa: ANN401
     """The costs of a ledger, from what it takes as such: nothing is paid after a sample's end."""
     if isinstance(given, Costs | BatchTimes):
         costs = given.costs if isinstance(given, BatchTimes) else given
     elif np.ndim(given) == 2:
-        costs = Costs.from_cumulative(carried_on(torch.as_tensor(given), lengths))
+        costs = Costs.from_cumulative(carried_on(as_numpy(given), lengths))
     else:
         costs = Costs.from_cumulative(given)
     if lengths is not None:

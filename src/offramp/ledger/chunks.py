@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from offramp.arrays import Array, as_numpy
 
 NUMBERS = 4_000_000  # held in float32 at a time: 16 MB
 
@@ -20,9 +21,7 @@ def row_slices(samples: int, numbers_per_sample: int) -> Iterator[slice]:
         yield slice(start, min(start + size, samples))
 
 
-def folds(
-    samples: int, count: int, groups: Tensor | None = None
-) -> Iterator[tuple[Tensor, Tensor]]:
+def folds(samples: int, count: int, groups: Array | None = None) -> Iterator[tuple[Array, Array]]:
     """Cut the samples into folds at random, always in the same way: the rest, and the fold.
 
     Args:
@@ -32,12 +31,12 @@ def folds(
     """
     pieces = cut(samples, count, seed=0, groups=groups)
     for number, fold in enumerate(pieces):
-        yield torch.cat([*pieces[:number], *pieces[number + 1 :]]), fold
+        yield np.concatenate([*pieces[:number], *pieces[number + 1 :]]), fold
 
 
 def cut(
-    samples: int, ends: int | Sequence[float], seed: int, groups: Tensor | None = None
-) -> list[Tensor]:
+    samples: int, ends: int | Sequence[float], seed: int, groups: Array | None = None
+) -> list[Array]:
     """Positions of the samples in random pieces; groups stay whole.
 
     Args:
@@ -47,37 +46,60 @@ def cut(
         groups: `[N]`, the number of each sample's group.
 
     Example:
-        >>> groups = torch.tensor([0, 1, 0, 1])
+        >>> groups = np.array([0, 1, 0, 1])
         >>> [piece.tolist() for piece in cut(4, [0.5], seed=0, groups=groups)]
         [[0, 2], [1, 3]]
     """
     units = samples if groups is None else int(groups.max()) + 1
-    order = torch.randperm(units, generator=torch.Generator().manual_seed(seed))
+    order = _Shuffle(seed).permutation(units)
     places = ends if isinstance(ends, int) else [round(units * end) for end in ends]
-    pieces = list(order.tensor_split(places))
+    pieces = np.array_split(order, places)
     if groups is None:
         return pieces
-    return [torch.isin(groups, piece).nonzero().squeeze(1) for piece in pieces]
+    return [np.flatnonzero(np.isin(groups, piece)) for piece in pieces]
 
 
-def stratified_cut(labels: Tensor, ends: Sequence[float], seed: int) -> list[Tensor]:
+def stratified_cut(labels: Array, ends: Sequence[float], seed: int) -> list[Array]:
     """The same for samples with labels `[N]`: every piece has its share of every class.
 
     A sample too many falls to one side or the other at random, so that no piece is favoured.
 
     Example:
-        >>> pieces = stratified_cut(torch.tensor([0, 1] * 10), [0.3, 0.6], seed=0)
-        >>> [torch.tensor([0, 1] * 10)[piece].bincount().tolist() for piece in pieces]
+        >>> labels = np.array([0, 1] * 10)
+        >>> pieces = stratified_cut(labels, [0.3, 0.6], seed=0)
+        >>> [np.bincount(labels[piece]).tolist() for piece in pieces]
         [[3, 3], [3, 3], [4, 4]]
     """
-    generator = torch.Generator().manual_seed(seed)
-    pieces: list[list[Tensor]] = [[] for _ in range(len(ends) + 1)]
-    for label in labels.unique():
-        positions = (labels == label).nonzero().squeeze(1)
-        order = positions[torch.randperm(len(positions), generator=generator)]
-        chance = float(torch.rand(1, generator=generator))
+    labels, shuffle = as_numpy(labels), _Shuffle(seed)
+    pieces: list[list[Array]] = [[] for _ in range(len(ends) + 1)]
+    for label in np.unique(labels):
+        positions = np.flatnonzero(labels == label)
+        order = positions[shuffle.permutation(len(positions))]
+        chance = shuffle.share()
         # Rounding first: 20 times 0.3 is a hair below 6.
         places = [int(round(len(order) * end, 9) + chance) for end in ends]
-        for piece, part in zip(pieces, order.tensor_split(places), strict=True):
+        for piece, part in zip(pieces, np.array_split(order, places), strict=True):
             piece.append(part)
-    return [torch.cat(parts) for parts in pieces]
+    return [np.concatenate(parts) for parts in pieces]
+
+
+class _Shuffle:
+    """The random numbers of `torch.Generator`, so that published splits stay what they are.
+
+    Both are the Mersenne twister; only the ways from its words to orders and shares differ.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._words = np.random.RandomState(seed % 2**32)
+
+    def permutation(self, count: int) -> Array:
+        """What `torch.randperm` gives, `[count]`."""
+        words = self._words.randint(2**32, size=max(count - 1, 0), dtype=np.uint32)
+        order = list(range(count))
+        for place, step in enumerate((words % np.arange(count, 1, -1)).tolist()):
+            order[place], order[place + step] = order[place + step], order[place]
+        return np.array(order, dtype=np.int64)
+
+    def share(self) -> float:
+        """What `torch.rand(1)` gives, in [0, 1)."""
+        return float(self._words.randint(2**32, dtype=np.uint32) % 2**24) / 2**24

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
+from offramp import check
+from offramp.arrays import AnyArray, Array, as_numpy, float32
 from offramp.batch_times import BatchTimes
 from offramp.costs import Costs, carried_on
 from offramp.errors import LedgerError
@@ -48,7 +47,7 @@ class Ledger(SampleOrigin):
     There are two types: `Ledger(...)` makes a `LogitLedger`, and `from_answers` an `AnswerLedger`.
 
     Args:
-        logits: `[N, M, K]` raw logits (not probabilities), numpy or torch, any float type.
+        logits: `[N, M, K]` raw logits (not probabilities), an array or a tensor of any float type.
         labels: `[N]` integer classes in `0..K-1`; None where nobody knows them yet: then
             what needs none still works, and everything else raises.
         costs: `Costs`, or plain increasing cumulative costs `[M]`, which mean `relative`. Where
@@ -72,11 +71,12 @@ class Ledger(SampleOrigin):
         history_type: How scorers read what the exits said; see `history`.
 
     Example:
-        >>> ledger = Ledger(torch.randn(8, 3, 4), [0, 1, 2, 3] * 2, [0.2, 0.5, 1.0], split="val")
+        >>> logits = np.random.default_rng(0).normal(size=(8, 3, 4))
+        >>> ledger = Ledger(logits, [0, 1, 2, 3] * 2, [0.2, 0.5, 1.0], split="val")
         >>> ledger
         Ledger(split='val', 8 samples, 3 exits, 4 classes, relative costs)
         >>> ledger.keep_exits([0, 2]).costs
-        tensor([0.2000, 1.0000], dtype=torch.float64)
+        array([0.2, 1. ])
     """
 
     history_type: ClassVar[type[History]]
@@ -87,9 +87,9 @@ class Ledger(SampleOrigin):
 
     def __init__(  # noqa: PLR0913 - all but the first three by name
         self,
-        logits: Tensor | npt.NDArray[np.generic],
-        labels: Tensor | npt.NDArray[np.generic] | Sequence[int] | None,
-        costs: Costs | BatchTimes | Tensor | npt.NDArray[np.generic] | Sequence[float],
+        logits: AnyArray,
+        labels: AnyArray | Sequence[int] | None,
+        costs: Costs | BatchTimes | AnyArray | Sequence[float],
         *,
         split: str,
         sample_ids: SampleIds | None = None,
@@ -97,10 +97,9 @@ class Ledger(SampleOrigin):
         class_names: Sequence[str] | None = None,
         recorded_on: str | None = None,
         groups: SampleIds | None = None,
-        lengths: Tensor | npt.NDArray[np.generic] | Sequence[int] | None = None,
+        lengths: AnyArray | Sequence[int] | None = None,
     ) -> None:
-        if split not in SPLITS:
-            raise LedgerError(f"`split` must be one of {', '.join(SPLITS)}, got {split!r}")
+        check.one_of("split", split, SPLITS, LedgerError)
         self.split = split
         self.network = network
         self.recorded_on = recorded_on
@@ -115,11 +114,11 @@ class Ledger(SampleOrigin):
         self.sample_ids = checked_ids(sample_ids, samples)
         self.groups = checked_names("groups", groups, samples)
         self.class_names = None if class_names is None else list(class_names)
-        # A view of some rows or exits keeps the stored tensor and picks from it chunk by chunk,
+        # A view of some rows or exits keeps the stored array and picks from it chunk by chunk,
         # so that a partition of a memory-mapped ledger never becomes a second one in memory.
-        self._rows: Tensor | None = None
-        self._hashes: Tensor | None = None
-        self._exits: Tensor | None = None
+        self._rows: Array | None = None
+        self._hashes: Array | None = None
+        self._exits: Array | None = None
         self.exits = tuple(range(exits))
         if self.class_names is not None and len(self.class_names) != self.num_classes:
             raise LedgerError(
@@ -210,7 +209,7 @@ class Ledger(SampleOrigin):
         return self._labels is not None
 
     @property
-    def labels(self) -> Tensor:
+    def labels(self) -> Array:
         """`[N]`, the true classes; bool `[N, M]`, which stages are right, of answers.
 
         Raises:
@@ -231,12 +230,12 @@ class Ledger(SampleOrigin):
         return int(self._stored.shape[2])
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> np.dtype[Any]:
         """How the outputs are stored."""
         return self._stored.dtype
 
     @property
-    def costs(self) -> Tensor:
+    def costs(self) -> Array:
         """`[M]` float64: cumulative cost of answering at each exit, in the ledger's unit.
 
         It is the mean sample's, where costs differ from sample to sample.
@@ -244,7 +243,7 @@ class Ledger(SampleOrigin):
         return self.cost_model.mean().cumulative
 
     @property
-    def cumulative_costs(self) -> Tensor:
+    def cumulative_costs(self) -> Array:
         """`[M]` float64 as `costs`, or `[N, M]` where they differ from sample to sample."""
         return self.cost_model.cumulative
 
@@ -259,7 +258,7 @@ class Ledger(SampleOrigin):
         return self.cost_model.mean_reference
 
     @property
-    def logits(self) -> Tensor:
+    def logits(self) -> Array:
         """`[N, M, K]` as stored; copies only where this ledger is a view of another one.
 
         Raises:
@@ -270,7 +269,7 @@ class Ledger(SampleOrigin):
         )
 
     @property
-    def outputs(self) -> Tensor:
+    def outputs(self) -> Array:
         """What the exits put out: `logits`, or what `from_answers` made of answers."""
         return self._pick(slice(None))
 
@@ -280,11 +279,11 @@ class Ledger(SampleOrigin):
         return self.history_type.has_logits
 
     @property
-    def heads_correct(self) -> Tensor:
+    def heads_correct(self) -> Array:
         """Whether each exit is right by itself, before any `Answer`: bool `[N, M]`."""
         raise NotImplementedError
 
-    def history(self, answers: Tensor | None = None) -> History:
+    def history(self, answers: Array | None = None) -> History:
         """All exits, with what would be answered at each `[N, M, K]`; by default, their own."""
         outputs = self.outputs
         answers = outputs if answers is None else answers
@@ -301,21 +300,21 @@ class Ledger(SampleOrigin):
             f"{self.num_exits} {self._size_as_text}, {self.unit} costs{unlabelled})"
         )
 
-    def chunks(self) -> Iterator[tuple[slice, Tensor]]:
+    def chunks(self) -> Iterator[tuple[slice, Array]]:
         """Go through the samples in order, a few at a time.
 
         Yields:
             The slice of samples, and their logits in float32, `[n, M, K]`.
         """
         for rows in row_slices(len(self), self.num_exits * self.num_classes):
-            yield rows, self._pick(rows).float()
+            yield rows, float32(self._pick(rows))
 
-    def take(self, index: Tensor | npt.NDArray[np.generic] | Sequence[int]) -> Self:
+    def take(self, index: AnyArray | Sequence[int]) -> Self:
         """The samples with these numbers, in this order, or under a mask; nothing is copied."""
-        index = torch.as_tensor(index)
-        if index.dtype == torch.bool and len(index) == len(self):
-            index = index.nonzero().squeeze(1)
-        if index.ndim != 1 or index.dtype not in (torch.int64, torch.int32) or not len(index):
+        index = as_numpy(index)
+        if index.dtype == bool and index.shape == (len(self),):
+            index = np.flatnonzero(index)
+        if index.ndim != 1 or index.dtype.kind not in "iu" or not len(index):
             raise LedgerError(
                 f"`index` must be sample numbers, or a mask of the {len(self)} samples, got "
                 f"{index.dtype} of the shape {list(index.shape)}"
@@ -348,7 +347,7 @@ class Ledger(SampleOrigin):
         if len(kept) == self.num_exits:
             return self
         part = copy(self)
-        index = torch.tensor(kept)
+        index = np.array(kept)
         part._exits = index if self._exits is None else self._exits[index]
         part.exits = tuple(self.exits[exit_index] for exit_index in kept)
         part.cost_model = self.cost_model.keep(kept)
@@ -356,10 +355,9 @@ class Ledger(SampleOrigin):
         part._labels = None if self._labels is None else self._labels_at(index)
         if self.lengths is not None:
             # What a sample said last stands at the first kept exit that is not before its end.
-            before_its_end = (index < self.lengths[:, None] - 1).sum(dim=1)
-            part.lengths = checked_lengths(
-                (before_its_end + 1).clamp_max(len(kept)), len(self), len(kept)
-            )
+            before_its_end = (index < self.lengths[:, None] - 1).sum(axis=1)
+            lengths = np.minimum(before_its_end + 1, len(kept))
+            part.lengths = checked_lengths(lengths, len(self), len(kept))
         return part
 
     def with_costs(self, costs: Costs | BatchTimes) -> Self:
@@ -434,7 +432,7 @@ class Ledger(SampleOrigin):
     def _contents(self) -> Iterator[bytes]:
         for rows in row_slices(len(self), self.num_classes):
             stored = self._stored[rows if self._rows is None else self._rows[rows]]
-            yield from (row.tobytes() for row in self._telling(stored).float().numpy())
+            yield from (row.tobytes() for row in float32(self._telling(stored)))
 
     def save(self, folder: str | Path) -> Path:
         """Write the ledger as a folder, atomically; return its path."""
@@ -467,7 +465,7 @@ class Ledger(SampleOrigin):
 
         return saved.load(Path(path), split, network)
 
-    def _pick(self, rows: slice) -> Tensor:
+    def _pick(self, rows: slice) -> Array:
         """Stored outputs of some samples, `[n, M, K]`."""
         picked = self._stored[rows if self._rows is None else self._rows[rows]]
         return picked if self._exits is None else self._outputs_at(picked, self._exits)
@@ -485,28 +483,28 @@ class Ledger(SampleOrigin):
             whole.sample_ids = list(range(len(self)))
         if whole.network is None:
             first = next(self.chunks())[1][:64]
-            whole.network = "content-" + digest(first.numpy().tobytes())
+            whole.network = "content-" + digest(first.tobytes())
         return whole
 
-    def _checked(self, outputs: Any) -> Tensor:  # noqa: ANN401
+    def _checked(self, outputs: Any) -> Array:  # noqa: ANN401
         """The outputs `[N, M, K]`, or an error that says what is wrong with them."""
         raise NotImplementedError
 
-    def _checked_labels(self, labels: Any) -> Tensor:  # noqa: ANN401
+    def _checked_labels(self, labels: Any) -> Array:  # noqa: ANN401
         """The labels, or an error that says what is wrong with them."""
         raise NotImplementedError
 
     @staticmethod
-    def _outputs_at(outputs: Tensor, exits: Tensor) -> Tensor:
+    def _outputs_at(outputs: Array, exits: Array) -> Array:
         """Outputs `[n, M, K]` with these exits only."""
         raise NotImplementedError
 
-    def _labels_at(self, exits: Tensor) -> Tensor:
+    def _labels_at(self, exits: Array) -> Array:
         """The labels, of these exits only."""
         raise NotImplementedError
 
     @staticmethod
-    def _telling(outputs: Tensor) -> Tensor:
+    def _telling(outputs: Array) -> Array:
         """What tells samples apart, `[n, D]`, of outputs `[n, M, K]`."""
         raise NotImplementedError
 
@@ -522,32 +520,32 @@ class LogitLedger(Ledger):
     history_type = History
 
     @property
-    def logits(self) -> Tensor:
+    def logits(self) -> Array:
         """`[N, M, K]` as stored; copies only where this ledger is a view of another one."""
         return self.outputs
 
     @property
-    def heads_correct(self) -> Tensor:
+    def heads_correct(self) -> Array:
         """Whether the logits of each exit are largest at the label: bool `[N, M]`."""
-        predictions = torch.cat([logits.argmax(dim=2) for _, logits in self.chunks()])
+        predictions = np.concatenate([logits.argmax(axis=2) for _, logits in self.chunks()])
         return correctness(predictions, self.labels)
 
-    def _checked(self, outputs: Any) -> Tensor:  # noqa: ANN401
+    def _checked(self, outputs: Any) -> Array:  # noqa: ANN401
         return checked_logits(outputs)
 
-    def _checked_labels(self, labels: Any) -> Tensor:  # noqa: ANN401
+    def _checked_labels(self, labels: Any) -> Array:  # noqa: ANN401
         samples, _, classes = self._stored.shape
         return checked_labels(labels, samples, classes)
 
     @staticmethod
-    def _outputs_at(outputs: Tensor, exits: Tensor) -> Tensor:
-        return outputs[:, exits]
+    def _outputs_at(outputs: Array, exits: Array) -> Array:
+        return outputs.take(exits, axis=1)  # indexing would leave the exits outermost in memory
 
-    def _labels_at(self, exits: Tensor) -> Tensor:
+    def _labels_at(self, exits: Array) -> Array:
         return self.labels
 
     @staticmethod
-    def _telling(outputs: Tensor) -> Tensor:
+    def _telling(outputs: Array) -> Array:
         return outputs[:, 0]
 
     @property
@@ -565,28 +563,28 @@ class AnswerLedger(Ledger):
     history_type = AnswerHistory
 
     @property
-    def heads_correct(self) -> Tensor:
+    def heads_correct(self) -> Array:
         """Whether each stage is right: bool `[N, M]`."""
         return self.labels
 
-    def _checked(self, outputs: Any) -> Tensor:  # noqa: ANN401
+    def _checked(self, outputs: Any) -> Array:  # noqa: ANN401
         return checked_outputs(outputs)
 
-    def _checked_labels(self, labels: Any) -> Tensor:  # noqa: ANN401
+    def _checked_labels(self, labels: Any) -> Array:  # noqa: ANN401
         samples, stages, _ = self._stored.shape
         return checked_right(labels, (samples, stages))
 
     @staticmethod
-    def _outputs_at(outputs: Tensor, exits: Tensor) -> Tensor:
-        return renumbered(outputs[:, exits])
+    def _outputs_at(outputs: Array, exits: Array) -> Array:
+        return renumbered(outputs.take(exits, axis=1))
 
-    def _labels_at(self, exits: Tensor) -> Tensor:
+    def _labels_at(self, exits: Array) -> Array:
         return self.labels[:, exits]
 
     @staticmethod
-    def _telling(outputs: Tensor) -> Tensor:
+    def _telling(outputs: Array) -> Array:
         # Two samples share a confidence far more easily than all logits of an exit.
-        return outputs.flatten(1)
+        return outputs.reshape(len(outputs), -1)
 
     @property
     def _size_as_text(self) -> str:

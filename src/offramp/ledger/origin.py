@@ -4,9 +4,9 @@ import hashlib
 import warnings
 from collections.abc import Iterator
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from offramp.arrays import Array
 from offramp.errors import LedgerError, OriginError, OriginWarning, SplitError
 from offramp.ledger.arrays import digest
 
@@ -27,7 +27,7 @@ class SampleOrigin:
     network: str | None
     sample_ids: list[str] | list[int] | None
     groups: list[str] | list[int] | None
-    _hashes: Tensor | None
+    _hashes: Array | None
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -37,12 +37,12 @@ class SampleOrigin:
         raise NotImplementedError
 
     @property
-    def group_numbers(self) -> Tensor | None:
+    def group_numbers(self) -> Array | None:
         """`[N]`: the number of each sample's group, from 0 on; None where there are none."""
         if self.groups is None:
             return None
         numbers: dict[str | int, int] = {}
-        return torch.tensor([numbers.setdefault(name, len(numbers)) for name in self.groups])
+        return np.array([numbers.setdefault(name, len(numbers)) for name in self.groups])
 
     @property
     def num_units(self) -> int:
@@ -54,7 +54,7 @@ class SampleOrigin:
         """Fingerprint of the sample ids, or None where they are not known."""
         return None if self.sample_ids is None else digest("\n".join(map(str, self.sample_ids)))
 
-    def sample_hashes(self) -> Tensor:
+    def sample_hashes(self) -> Array:
         """A number per sample, int64 `[N]`, by which samples are told apart: `[N]`.
 
         From the groups, the sample ids, or, where neither are known, from the first exit's logits.
@@ -66,7 +66,7 @@ class SampleOrigin:
             raw = (key.encode() if isinstance(key, str) else key for key in keys)
             digests = (hashlib.blake2b(key, digest_size=8).digest() for key in raw)
             numbers = [int.from_bytes(digest) >> 1 for digest in digests]
-            self._hashes = torch.tensor(numbers, dtype=torch.long)
+            self._hashes = np.array(numbers, dtype=np.int64)
         return self._hashes
 
     @classmethod
