@@ -7,12 +7,12 @@ from math import e, log
 
 import numpy as np
 import scipy
-import torch
-from torch import Tensor
 
 from offramp import check
+from offramp.arrays import AnyArray, Array, as_numpy
 from offramp.errors import ConfigError, GuaranteeError, LedgerError, NotFittedError, SplitError
 from offramp.ledger import Ledger
+from offramp.ledger.chunks import cut
 from offramp.metrics import Floats
 from offramp.policy import Policy
 from offramp.registry import LOSSES
@@ -20,21 +20,21 @@ from offramp.replay import Replay
 from offramp.thresholds.points import bound_text
 from offramp.thresholds.rule import SURE
 
-Bound = Callable[[Tensor, float], Tensor]
+Bound = Callable[[AnyArray, float], Floats]
 """`(losses [N, P], delta) -> upper bounds [P]`."""
 
 STEPS = 32  # of bisection: the bound is exact to 2^-32, and never below the exact one
 EMPTY = 1e-300  # stands in for the logarithm of zero
 
 
-def hoeffding_bentkus(losses: Tensor, delta: float) -> Tensor:
+def hoeffding_bentkus(losses: AnyArray, delta: float) -> Floats:
     """The bound of Bates et al. (2021): the smaller of Hoeffding's and Bentkus's.
 
     Of independent losses `[N, P]` in [0, 1]; it may fail with probability delta for each of the P.
 
     Example:
-        >>> hoeffding_bentkus(torch.zeros(100, 1, dtype=torch.float64), delta=0.1)
-        tensor([0.0228], dtype=torch.float64)
+        >>> hoeffding_bentkus(np.zeros((100, 1)), delta=0.1).round(4)
+        array([0.0228])
     """
     values = _checked_losses(losses, delta)
     totals, samples = values.sum(axis=0), len(values)
@@ -60,7 +60,7 @@ def p_value(totals: Floats, samples: int, epsilon: float | Floats) -> Floats:
     return smaller
 
 
-def betting(losses: Tensor, delta: float) -> Tensor:
+def betting(losses: AnyArray, delta: float) -> Floats:
     """The bound of Waudby-Smith and Ramdas (2024): betting on a true mean makes no gambler rich.
 
     Sample by sample, a gambler stakes a share of his wealth on losses below a mean. If that mean
@@ -72,11 +72,11 @@ def betting(losses: Tensor, delta: float) -> Tensor:
     luck can exclude even the mean of the sample; the bound is not put below that.
 
     Example:
-        >>> betting(torch.zeros(100, 1, dtype=torch.float64), delta=0.1)
-        tensor([0.0238], dtype=torch.float64)
+        >>> betting(np.zeros((100, 1)), delta=0.1).round(4)
+        array([0.0238])
     """
     values = _checked_losses(losses, delta)
-    order = torch.randperm(len(values), generator=torch.Generator().manual_seed(0)).numpy()
+    (order,) = cut(len(values), 1, seed=0)
     values = values[order]
     stakes = _stakes(values, delta)
     won = 1 - stakes * values  # wealth is multiplied by `won + stakes * mean`
@@ -86,10 +86,10 @@ def betting(losses: Tensor, delta: float) -> Tensor:
         richest: Floats = growth.cumsum(axis=0).max(axis=0)
         return np.asarray(richest >= log(1 / delta))
 
-    return _smallest(excluded, values.shape[1]).maximum(torch.from_numpy(values.mean(axis=0)))
+    return np.maximum(_smallest(excluded, values.shape[1]), values.mean(axis=0))
 
 
-def conformal(losses: Tensor) -> Tensor:
+def conformal(losses: AnyArray) -> Floats:
     """Mean loss with one more sample of the largest possible loss (Angelopoulos et al. 2024).
 
     The first of many policies, ordered from the risky to the safe one, for which this is at most
@@ -97,11 +97,11 @@ def conformal(losses: Tensor) -> Tensor:
     samples. That holds for losses `[N, P]` in [0, 1] that never grow towards the safe end.
 
     Example:
-        >>> conformal(torch.zeros(99, 1, dtype=torch.float64))
-        tensor([0.0100], dtype=torch.float64)
+        >>> conformal(np.zeros((99, 1)))
+        array([0.01])
     """
     values = _checked_losses(losses, 0.5)
-    return torch.from_numpy((values.sum(axis=0) + 1) / (len(values) + 1))
+    return np.asarray((values.sum(axis=0) + 1) / (len(values) + 1))
 
 
 def _stakes(values: Floats, delta: float) -> Floats:
@@ -115,18 +115,18 @@ def _stakes(values: Floats, delta: float) -> Floats:
     return stakes
 
 
-def _smallest(excluded: Callable[[Floats], Floats], count: int) -> Tensor:
+def _smallest(excluded: Callable[[Floats], Floats], count: int) -> Floats:
     """The smallest means `[P]` that are excluded; all above an excluded one are, too."""
     low, high = np.zeros(count), np.ones(count)
     for _ in range(STEPS):
         middle = (low + high) / 2
         out = excluded(middle)
         low, high = np.where(out, low, middle), np.where(out, middle, high)
-    return torch.from_numpy(high)
+    return high
 
 
-def _checked_losses(losses: Tensor, delta: float) -> Floats:
-    values: Floats = torch.as_tensor(losses, dtype=torch.float64).numpy()
+def _checked_losses(losses: AnyArray, delta: float) -> Floats:
+    values: Floats = as_numpy(losses).astype(np.float64, copy=False)
     check.shape("losses", values, "N", "P", error=LedgerError)
     if not (values >= 0).all() or not (values <= 1).all():
         raise LedgerError(
@@ -191,34 +191,34 @@ class Guarantee:
         return self.delta / 2 if both and self.delta is not None else self.delta
 
 
-def upper_bounds(losses: Tensor, guarantee: Guarantee) -> Tensor:
+def upper_bounds(losses: AnyArray, guarantee: Guarantee) -> Floats:
     """Upper bounds of the mean losses `[N, P]` along a path from its safe end, float64 `[P]`.
 
     The bounds never fall: a policy is certified only if all safer ones are.
 
     Example:
-        >>> losses = torch.zeros(200, 3)
+        >>> losses = np.zeros((200, 3))
         >>> losses[:20, 1] = 1.0  # the policy in the middle is the worst
-        >>> upper_bounds(losses, Guarantee(epsilon=0.2, bound="hoeffding-bentkus"))
-        tensor([0.0114, 0.1457, 0.1457], dtype=torch.float64)
+        >>> upper_bounds(losses, Guarantee(epsilon=0.2, bound="hoeffding-bentkus")).round(4)
+        array([0.0114, 0.1457, 0.1457])
     """
     if guarantee.level is None:
         # Losses that a safer policy has, too, count for the riskier one: then they never grow
         # towards the safe end, as conformal risk control needs, and bound the true ones.
-        return conformal(torch.as_tensor(losses).double().cummax(dim=1).values)
-    return BOUNDS[guarantee.bound](losses, guarantee.level).cummax(dim=0).values
+        return conformal(np.maximum.accumulate(as_numpy(losses), axis=1))
+    return np.maximum.accumulate(BOUNDS[guarantee.bound](losses, guarantee.level))
 
 
-def certified(bounds: Tensor, limit: float) -> int:
+def certified(bounds: Array, limit: float) -> int:
     """How many policies, from the safe end, are certified: the last is number count - 1.
 
     The scan ends before the first failure, and zero means that none is certified.
 
     Example:
-        >>> certified(torch.tensor([0.01, 0.04, 0.06]), limit=0.05)
+        >>> certified(np.array([0.01, 0.04, 0.06]), limit=0.05)
         2
     """
-    return int((bounds <= limit).long().cumprod(dim=0).sum())
+    return int(np.logical_and.accumulate(bounds <= limit).sum())
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
             f"{error}: the operating points must be fixed without val, for instance by "
             'policy.tune(held_out, "geometric", allow_split="held_out")'
         ) from None
-    exits = replay.exits_by_point.T.long()  # [N, P], cheapest first
+    exits = replay.exits_by_point.T  # [N, P], cheapest first
     losses = _losses(replay, exits, guarantee.loss)
     # Shares of a reference that val has no part in: that of held_out, where samples differ.
     reference = policy.reference_cost
@@ -331,7 +331,7 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
         cost_bounds = _cost_bounds(costs, replay, guarantee, reference)
         point = _most_costly_within(cost_bounds, guarantee.budget)
     if guarantee.epsilon is not None:
-        loss_bounds = upper_bounds(losses.flip(1), guarantee).flip(0)
+        loss_bounds = upper_bounds(losses[:, ::-1], guarantee)[::-1]
         point = _cheapest_within(loss_bounds, point, guarantee.epsilon, guarantee)
     chosen = policy.with_points(policy.points).at_point(point)
     chosen.record("certify", val)
@@ -348,16 +348,20 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
     return certificate
 
 
-def _losses(replay: Replay, exits: Tensor, kind: str) -> Tensor:
-    """`[N, P]` float64, 0 or 1: what is lost against the full network."""
-    early, full = replay.predictions.gather(1, exits), replay.network_predictions[:, -1:]
+def _losses(replay: Replay, exits: Array, kind: str) -> Floats:
+    """`[N, P]`, 0 or 1: what is lost against the full network."""
+
+    def early(values: Array) -> Array:
+        return np.take_along_axis(values, exits, axis=1)
+
     if kind == "disagreement":
-        return (early != full).double()
-    lost = replay.network_correct[:, -1:] & ~replay.correct.gather(1, exits)
-    if kind != "regret":
-        sure = replay.confidences.gather(1, exits) >= SURE
+        lost = early(replay.predictions) != replay.network_predictions[:, -1:]
+    else:
+        lost = replay.network_correct[:, -1:] & ~early(replay.correct)
+    if kind in ("regret-sure", "regret-hopeless"):
+        sure = early(replay.confidences) >= SURE
         lost &= sure if kind == "regret-sure" else ~sure
-    return lost.double()
+    return lost.astype(np.float64)
 
 
 def _possible(replay: Replay, guarantee: Guarantee, reference: float) -> tuple[float, float]:
@@ -374,7 +378,7 @@ def _possible(replay: Replay, guarantee: Guarantee, reference: float) -> tuple[f
     return 0.0, guarantee.largest_cost / reference
 
 
-def _cost_bounds(costs: Tensor, replay: Replay, guarantee: Guarantee, reference: float) -> Tensor:
+def _cost_bounds(costs: Floats, replay: Replay, guarantee: Guarantee, reference: float) -> Floats:
     """`[P]`, cheapest first, which is the safe end."""
     least, most = _possible(replay, guarantee, reference)
     if float(costs.max()) > most + 1e-9:
@@ -385,7 +389,7 @@ def _cost_bounds(costs: Tensor, replay: Replay, guarantee: Guarantee, reference:
     return least + upper_bounds((costs - least) / (most - least), guarantee) * (most - least)
 
 
-def _most_costly_within(bounds: Tensor, budget: float) -> int:
+def _most_costly_within(bounds: Floats, budget: float) -> int:
     """The last point, cheapest first, that is certified to cost at most the budget."""
     count = certified(bounds, budget)
     if not count:
@@ -396,9 +400,9 @@ def _most_costly_within(bounds: Tensor, budget: float) -> int:
     return count - 1
 
 
-def _cheapest_within(bounds: Tensor, last: int, epsilon: float, wanted: Guarantee) -> int:
+def _cheapest_within(bounds: Floats, last: int, epsilon: float, wanted: Guarantee) -> int:
     """The first point up to the last one that is certified to lose at most epsilon."""
-    point = len(bounds) - certified(bounds.flip(0), epsilon)
+    point = len(bounds) - certified(bounds[::-1], epsilon)
     if point > last:
         within = "" if wanted.budget is None else f" within a budget of {wanted.budget:g}"
         raise GuaranteeError(

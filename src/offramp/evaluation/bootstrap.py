@@ -1,13 +1,13 @@
 """Paired bootstrap over test samples: the same resamples for every method."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 import scipy
-import torch
-from torch import Tensor
 
+from offramp.arrays import Array
 from offramp.files import Number
 from offramp.metrics import ece_bins
 from offramp.replay import Replay, accuracy_at
@@ -48,7 +48,7 @@ class Interval:
 
 
 def difference(
-    value: float, resampled: Tensor, negligible: float = NEGLIGIBLE, unseen: float = 0.0
+    value: float, resampled: Array, negligible: float = NEGLIGIBLE, unseen: float = 0.0
 ) -> Interval:
     """The 95 % interval of a difference, from its standard error over resamples `[R]`.
 
@@ -62,11 +62,11 @@ def difference(
         unseen: Added to the variance; `unseen_variance` for a difference of accuracies.
 
     Example:
-        >>> found = difference(0.5, torch.tensor([0.4, 0.5, 0.6]))
+        >>> found = difference(0.5, np.array([0.4, 0.5, 0.6]))
         >>> round(found.low, 3), round(found.high, 3), found.is_clear
         (0.304, 0.696, True)
     """
-    error = (float(resampled.double().var()) + unseen) ** 0.5
+    error = (float(np.var(resampled, ddof=1, dtype=np.float64)) + unseen) ** 0.5
     return Interval.around(value, error, negligible)
 
 
@@ -93,31 +93,31 @@ class Resamples:
     """
 
     def __init__(
-        self, samples: int, count: int = 1000, seed: int = 0, groups: Tensor | None = None
+        self, samples: int, count: int = 1000, seed: int = 0, groups: Array | None = None
     ) -> None:
-        generator = torch.Generator().manual_seed(seed)
+        rng = np.random.default_rng(seed)
         units = samples if groups is None else int(groups.max()) + 1
-        self.weights = torch.empty(count, samples)  # rows sum to one
+        self.weights = np.empty((count, samples), np.float32)  # rows sum to one
         for row in self.weights:
-            drawn = torch.randint(units, (units,), generator=generator)
-            counts = torch.bincount(drawn, minlength=units)
-            row.copy_(counts / units if groups is None else counts[groups] / counts[groups].sum())
+            counts = np.bincount(rng.integers(units, size=units), minlength=units)
+            drawn = counts if groups is None else counts[groups]
+            row[:] = drawn / drawn.sum()
 
-    def means(self, values: Tensor) -> Tensor:
-        """Resampled means `[R, P]` of values `[N, P]`."""
-        return self.weights @ values.float()
+    def means(self, values: Array) -> Array:
+        """Resampled means `[R, P]` of values `[N, P]`, in float32 for speed."""
+        return self.weights @ values.astype(np.float32)
 
-    def accuracies(self, replay: Replay, budgets: Tensor) -> Tensor:
+    def accuracies(self, replay: Replay, budgets: Sequence[float]) -> Array:
         """Resampled accuracies at the budgets, `[R, B]`: each resample has its own curve."""
-        exits = replay.exits_by_point.T.long()  # [N, P]
-        return self.curves(replay.costs_by_point.T, replay.correct.gather(1, exits), budgets)
+        right = np.take_along_axis(replay.correct, replay.exits_by_point.T, axis=1)  # [N, P]
+        return self.curves(replay.costs_by_point.T, right, budgets)
 
-    def curves(self, costs: Tensor, right: Tensor, budgets: Tensor) -> Tensor:
+    def curves(self, costs: Array, right: Array, budgets: Sequence[float]) -> Array:
         """The same from what each sample costs, and whether it is right, at points: `[N, P]`."""
-        found = accuracy_at(self.means(costs), self.means(right), budgets.float())
-        return found[0].double()
+        wanted = np.asarray(budgets, np.float32)
+        return accuracy_at(self.means(costs), self.means(right), wanted)[0].astype(np.float64)
 
-    def ece(self, replay: Replay, scorer: Scorer, bins: int = 15) -> Tensor | None:
+    def ece(self, replay: Replay, scorer: Scorer, bins: int = 15) -> Array | None:
         """Resampled calibration error, mean over all exits but the last, `[R]`.
 
         The bins stay as they are in the whole sample. None where the scorer states no probability,
@@ -127,32 +127,28 @@ class Resamples:
         stated = scorer.probability(replay.scores[:, :last])
         if stated is None or not last:
             return None
-        gaps = (stated - replay.correct[:, :last].float())[..., None]  # [N, M-1, 1]
-        index = torch.stack([torch.from_numpy(ece_bins(p, bins)) for p in stated.T], dim=1)
-        spread = torch.zeros(len(gaps), last, bins).scatter_(2, index[..., None], gaps)
-        per_bin = self.means(spread.flatten(1)).view(-1, last, bins)
-        return per_bin.abs().sum(dim=2).mean(dim=1).double()
+        gaps = stated - replay.correct[:, :last]  # [N, M-1]
+        index = np.stack([ece_bins(column, bins) for column in stated.T], axis=1)
+        spread = np.zeros((*gaps.shape, bins), np.float32)
+        np.put_along_axis(spread, index[..., None], gaps[..., None], axis=2)
+        per_bin = self.means(spread.reshape(len(gaps), -1)).reshape(-1, last, bins)
+        return np.abs(per_bin).sum(axis=2).mean(axis=1, dtype=np.float64)
 
-    def eefp(self, replay: Replay) -> Tensor:
+    def eefp(self, replay: Replay) -> Array:
         """Resampled EEFP, mean over all exits but the last, `[R]`.
 
         To first order: an AUROC moves with the weights by each sample's share in it (the
         structural components of DeLong et al. 1988), so that one product replaces R rankings.
         """
-        targets = replay.stop_targets.numpy()
-        known = (targets[:, :-1].mean(axis=0) > 0) & (targets[:, :-1].mean(axis=0) < 1)
-        exits = known.nonzero()[0]
-        if not len(exits):
-            return torch.full((len(self.weights),), torch.nan, dtype=torch.float64)
-        scores = replay.scores.numpy()
-        shares = [auroc_shares(scores[:, index], targets[:, index]) for index in exits]
-        area = float(np.mean([value for value, _ in shares]))
-        per_sample = torch.from_numpy(np.mean([share for _, share in shares], axis=0))
-        moved = self.means(per_sample[:, None]).squeeze(1).double()
-        return moved + area
+        columns = zip(replay.scores[:, :-1].T, replay.stop_targets[:, :-1].T, strict=True)
+        found = [auroc_shares(s, t) for s, t in columns if t.any() and not t.all()]
+        if not found:
+            return np.full(len(self.weights), np.nan)
+        areas, shares = (np.mean(part, axis=0) for part in zip(*found, strict=True))
+        return areas + self.means(shares[:, None])[:, 0]
 
 
-def auroc_shares(scores: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
+def auroc_shares(scores: Array, targets: Array) -> tuple[float, Array]:
     """The AUROC, and how much each sample pulls it up or down, `[N]` with mean zero.
 
     Their variance is DeLong's, who divides by one sample less in each class.

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from offramp.arrays import Array
 from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen_variance
 from offramp.evaluation.outcome import exit_metrics
 from offramp.ledger import Ledger
@@ -37,9 +36,9 @@ class MeasuredPlan:
     def __init__(self, plan: Plan, test: Ledger, draws: Resamples) -> None:
         self.plan, self.draws, ledger = plan, draws, plan.view(test)
         self._replays = {policy.points: policy.replay(ledger) for policy in plan.distinct}
-        wanted = torch.tensor(list(plan), dtype=torch.float64)
         self._resampled = {
-            points: draws.accuracies(replay, wanted) for points, replay in self._replays.items()
+            points: draws.accuracies(replay, list(plan))
+            for points, replay in self._replays.items()
         }
         self.policy = list(plan.values())[len(plan) // 2]
         self.replay = self._replays[self.policy.points]
@@ -50,7 +49,7 @@ class MeasuredPlan:
         """The accuracy at one of the plan's budgets, or at the nearest cost."""
         return self._replays[self.plan[budget].points].curve.at(budget)
 
-    def resampled_at(self, budget: float) -> Tensor:
+    def resampled_at(self, budget: float) -> Array:
         """The same in every resample, `[R]`."""
         found = self._resampled[self.plan[budget].points]
         return found[:, list(self.plan).index(budget)]
@@ -80,7 +79,7 @@ class Column:
     key: str
     head: str
     measure: Callable[[MeasuredPlan], float]
-    resample: Callable[[MeasuredPlan], Tensor | None] | None = None
+    resample: Callable[[MeasuredPlan], Array | None] | None = None
     sign: int = 1
     scale: int = 1
     spread: float = 1.0
@@ -95,7 +94,7 @@ class Column:
         """A value as tables show it, and a dash for nan."""
         return "-" if np.isnan(value) else f"{self.scale * value:.{self.digits}f}"
 
-    def interval(self, value: float, resampled: Tensor, units: int) -> Interval:
+    def interval(self, value: float, resampled: Array, units: int) -> Interval:
         """The interval of a difference between two methods.
 
         The interval of a calibration error is for the difference on test sets of this size: fewer

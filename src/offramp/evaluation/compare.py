@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from offramp import check
+from offramp.arrays import Array
 from offramp.evaluation.bootstrap import Resamples
 from offramp.evaluation.columns import (
     Column,
@@ -118,18 +117,18 @@ def _figure(column: Column, runs: Sequence[MeasuredPlan]) -> Figure:
     return Figure(float(np.mean(values)), spread)
 
 
-def _resampled(columns: Sequence[Column], runs: Sequence[MeasuredPlan]) -> dict[str, Tensor]:
+def _resampled(columns: Sequence[Column], runs: Sequence[MeasuredPlan]) -> dict[str, Array]:
     """Means over seeds in every resample, `[R]`, by key; not of what a method does not have."""
     found = {}
     for column in columns:
         if column.resample is not None:
             values = [drawn for run in runs if (drawn := column.resample(run)) is not None]
             if values:
-                found[column.key] = torch.stack(values).mean(dim=0)
+                found[column.key] = np.mean(values, axis=0)
     return found
 
 
-def _set_differences(comparison: Comparison, resampled: dict[str, dict[str, Tensor]]) -> None:
+def _set_differences(comparison: Comparison, resampled: dict[str, dict[str, Array]]) -> None:
     """Set the differences to the rivals, and mark all methods that may be as good as the best."""
     for column in comparison.compared:
         key, units = column.key, comparison.setting["units"]
@@ -158,11 +157,10 @@ def _add_pairs(
     comparison: Comparison,
     envelope: PairEnvelope,
     draws: Resamples,
-    resampled: dict[str, dict[str, Tensor]],
+    resampled: dict[str, dict[str, Array]],
 ) -> None:
     """Add what cascades of two models reach, and the differences to it."""
-    wanted = torch.tensor(comparison.budgets, dtype=torch.float64)
-    moved = draws.curves(envelope.costs, envelope.right, wanted)
+    moved = draws.curves(envelope.costs, envelope.right, comparison.budgets)
     mixes = [envelope.at(budget) for budget in comparison.budgets]
     comparison.references = replace(comparison.references, pair_mixes=mixes)
     for method in comparison.methods:

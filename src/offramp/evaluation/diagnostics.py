@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
+from offramp.arrays import Array, float64
 from offramp.evaluation.outcome import placed
 from offramp.metrics import Floats, ece_bins
 from offramp.policy import Policy
+from offramp.price import exit_shares
 from offramp.replay import GRID, Replay
 from offramp.scorers import Scorer
 from offramp.thresholds.rule import SURE
@@ -116,40 +116,34 @@ def diagnose(policy: Policy, replay: Replay) -> Diagnostics:
     return Diagnostics(
         _along_budgets(policy, replay),
         reliability(replay, policy.scorer),
-        score_histograms(replay.scores[:, :-1].numpy(), replay.stop_targets[:, :-1].numpy()),
+        score_histograms(replay.scores[:, :-1], replay.stop_targets[:, :-1]),
         int(replay.hopeless.sum()),
     )
 
 
 def _along_budgets(policy: Policy, replay: Replay) -> BudgetPoints:
-    chosen = torch.tensor([policy.points.nearest(budget) for budget in GRID])
+    chosen = np.array([policy.points.nearest(budget) for budget in GRID])
     curve = replay.curve
     place = curve.points.argsort()[chosen]  # the curve is sorted by its own costs
     thresholds = policy.points.thresholds[chosen]
     stated = policy.scorer.probability(thresholds[:, :-1])
-    exits = replay.exits_by_point[chosen].long()  # [G, N]
-    early = exits < replay.last_exits
-    sure = replay.confidences.T.gather(0, exits) >= SURE
-
-    def by_exit(chosen: Tensor) -> Floats:
-        columns = [
-            (chosen & (exits == m)).double().mean(dim=1) for m in range(thresholds.shape[1])
-        ]
-        found: Floats = torch.stack(columns, dim=1).numpy()
-        return found
-
+    exits = replay.exits_by_point[chosen]  # [G, N]
+    early, lost, count = exits < replay.last_exits, replay.hopeless, thresholds.shape[1]
+    sure = np.take_along_axis(replay.confidences.T, exits, axis=0) >= SURE
+    with np.errstate(invalid="ignore"):  # NaN where no sample is hopeless, as documented
+        hopeless_costs = replay.costs_by_point[chosen][:, lost].sum(axis=1) / lost.sum()
     return BudgetPoints(
         budgets=np.array(GRID),
-        points=chosen.numpy(),
-        val_costs=policy.points.budgets[chosen].numpy(),
-        costs=curve.costs[place].numpy(),
-        accuracies=curve.accuracies[place].numpy(),
-        shares=curve.shares[place].numpy(),
-        thresholds=thresholds[:, :-1].numpy(),
-        stated=None if stated is None else stated.double().numpy(),
-        hopeless_costs=replay.costs_by_point[chosen][:, replay.hopeless].mean(dim=1).numpy(),
-        sure=by_exit(early & sure),
-        gave_up=by_exit(early & ~sure),
+        points=chosen,
+        val_costs=policy.points.budgets[chosen],
+        costs=curve.costs[place],
+        accuracies=curve.accuracies[place],
+        shares=curve.shares[place],
+        thresholds=thresholds[:, :-1],
+        stated=None if stated is None else float64(stated),
+        hopeless_costs=hopeless_costs,
+        sure=exit_shares(np.where(early & sure, exits, -1), count),
+        gave_up=exit_shares(np.where(early & ~sure, exits, -1), count),
     )
 
 
@@ -158,27 +152,22 @@ def reliability(replay: Replay, scorer: Scorer, bins: int = 15) -> Reliability:
     last = replay.scores.shape[1] - 1
     stated = scorer.probability(replay.scores[:, :last])
     before = [None] * last if stated is None else list(stated.T)
-    columns = [*before, replay.confidences[:, last]]
-    rows = [
-        _bin_means(column, right, bins)
-        for column, right in zip(columns, replay.correct.T.numpy(), strict=True)
-    ]
-    means, right, counts = (np.stack(part) for part in zip(*rows, strict=True))
-    return Reliability(means, right, counts.astype(np.int64))
+    pairs = zip([*before, replay.confidences[:, last]], replay.correct.T, strict=True)
+    rows = zip(*(_bin_means(*pair, bins) for pair in pairs), strict=True)
+    return Reliability(*map(np.stack, rows))
 
 
 def _bin_means(
-    stated: Tensor | None, correct: npt.NDArray[np.bool_], bins: int
-) -> tuple[Floats, Floats, Floats]:
+    stated: Array | None, correct: Array, bins: int
+) -> tuple[Floats, Floats, Counts]:
     if stated is None:
-        return np.full(bins, np.nan), np.full(bins, np.nan), np.zeros(bins)
-    values = stated.double().numpy()
-    index = ece_bins(values, bins)
+        return np.full(bins, np.nan), np.full(bins, np.nan), np.zeros(bins, np.int64)
+    index = ece_bins(stated, bins)
     counts, sums, hits = (
-        np.bincount(index, weights=weights, minlength=bins) for weights in (None, values, correct)
+        np.bincount(index, weights=weights, minlength=bins) for weights in (None, stated, correct)
     )
     with np.errstate(invalid="ignore"):  # an empty bin is NaN, as documented
-        return sums / counts, hits / counts, counts.astype(np.float64)
+        return sums / counts, hits / counts, counts
 
 
 def score_histograms(

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 from offramp.errors import ConfigError
 from offramp.files import plain
@@ -57,20 +56,20 @@ def placed(values: Numbers, exits: Sequence[int], count: int, fill: float) -> Nu
 
 def exit_metrics(replay: Replay, scorer: Scorer) -> ExitMetrics:
     """Score every exit of a replay."""
-    correct = replay.correct.numpy()
+    correct = replay.correct
     last = correct.shape[1] - 1
     stated = scorer.probability(replay.scores[:, :last])
     calibration = np.full(last + 1, np.nan)
     if stated is not None:
         calibration[:last] = [ece(stated[:, index], correct[:, index]) for index in range(last)]
     calibration[last] = ece(replay.confidences[:, last], correct[:, last])
-    ranking = torch.cat([replay.scores[:, :last], replay.confidences[:, last:]], dim=1)
+    ranking = [*replay.scores.T[:last], replay.confidences[:, last]]
     return ExitMetrics(
         accuracy=correct.mean(axis=0),
         ece=calibration,
         eefp=eefp(replay.scores, replay.stop_targets),
-        nll=replay.losses.double().mean(dim=0).numpy(),
-        augrc=np.array([augrc(ranking[:, index], correct[:, index]) for index in range(last + 1)]),
+        nll=replay.losses.mean(axis=0, dtype=np.float64),
+        augrc=np.array([augrc(*pair) for pair in zip(ranking, correct.T, strict=True)]),
     )
 
 
@@ -172,16 +171,16 @@ def evaluate(policy: Policy, test: Ledger, allow_split: str | None = None) -> Ou
         )
     replay = policy.replay(test, "test", allow_split)
     exits, costs, right, lost = replay.exits, replay.costs, replay.right, replay.hopeless
-    shares = torch.bincount(exits, minlength=replay.scores.shape[1]).double() / len(test)
+    shares = np.bincount(exits, minlength=replay.scores.shape[1]) / len(test)
     return Outcome(
-        accuracy=float(right.double().mean()),
+        accuracy=float(right.mean()),
         mean_cost=float(costs.mean()),
-        exit_shares=shares.numpy(),
+        exit_shares=shares,
         exits=exit_metrics(replay, policy.scorer),
-        hopeless_share=float(lost.double().mean()),
+        hopeless_share=float(lost.mean()),
         hopeless_cost=float(costs[lost].mean()) if lost.any() else float("nan"),
-        hopeless_accuracy=float(right[lost].double().mean()) if lost.any() else float("nan"),
-        full_accuracy=float(replay.network_correct[:, -1].double().mean()),
+        hopeless_accuracy=float(right[lost].mean()) if lost.any() else float("nan"),
+        full_accuracy=float(replay.network_correct[:, -1].mean()),
         exit_numbers=policy.exits,
         **({} if policy.history_type.has_logits else _early_shares(replay)),
     )
@@ -192,7 +191,7 @@ def _early_shares(replay: Replay) -> dict[str, Any]:
     early, gave_up = replay.exits < replay.last_exits, replay.gave_up
     regret = gave_up & ~replay.right & replay.network_correct[:, -1]
     shares = {"sure_share": early & ~gave_up, "gave_up_share": gave_up, "gave_up_loss": regret}
-    return {name: float(rows.double().mean()) for name, rows in shares.items()}
+    return {name: float(rows.mean()) for name, rows in shares.items()}
 
 
 def _digits(value: float) -> str:

@@ -10,16 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from offramp.answers import CurrentExit
+from offramp.arrays import Array
 from offramp.ledger import Ledger
 from offramp.replay import accuracy_at, replay
 from offramp.scorers import MaxProbability
 from offramp.thresholds.rule import stops
-
-Numbers = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class PairCascade:
     """Two stages and a threshold between them, or one stage alone."""
 
     stages: tuple[int, ...]
-    threshold: float = -torch.inf  # on the log-odds of the first; a sample below goes on
+    threshold: float = -np.inf  # on the log-odds of the first; a sample below goes on
 
 
 @dataclass(frozen=True)
@@ -60,16 +57,16 @@ class PairEnvelope:
     """
 
     corners: list[PairCascade]
-    costs: Tensor
-    right: Tensor
+    costs: Array
+    right: Array
 
     def at(self, budget: float) -> PairMix:
         """The mix of neighbouring corners that costs a budget, or the nearest corner."""
-        spent, hits = self.costs.mean(dim=0), self.right.double().mean(dim=0)
-        wanted = torch.tensor([budget], dtype=torch.float64)
-        accuracy, cost = (float(x) for x in accuracy_at(spent[None], hits[None], wanted))
-        order = spent.argsort(stable=True)
-        place = int(torch.searchsorted(spent[order], cost).clamp(1, max(len(spent) - 1, 1)))
+        spent, hits = self.costs.mean(axis=0), self.right.mean(axis=0)
+        found = accuracy_at(spent[None], hits[None], np.array([budget]))
+        accuracy, cost = (x.item() for x in found)
+        order = spent.argsort(kind="stable")
+        place = np.clip(np.searchsorted(spent[order], cost), 1, max(len(spent) - 1, 1))
         low, high = (int(order[min(each, len(order) - 1)]) for each in (place - 1, place))
         gap = float(spent[high] - spent[low])
         share = (cost - float(spent[low])) / gap if gap > 0 else 0.0
@@ -89,7 +86,7 @@ def pair_envelope(chosen_on: Sequence[Ledger], test: Ledger) -> PairEnvelope:
     corners = _envelope_corners(_AnsweredSamples.of(chosen_on))
     samples = _AnsweredSamples.of([test])
     measured = [samples.answered(corner) for corner in corners]
-    costs, right = (torch.stack(columns, dim=1) for columns in zip(*measured, strict=True))
+    costs, right = (np.stack(columns, axis=1) for columns in zip(*measured, strict=True))
     return PairEnvelope(corners, costs, right)
 
 
@@ -98,8 +95,8 @@ class _AnsweredSamples:
     """The log-odds of every stage on the samples of some ledgers, and whether it is right."""
 
     ledgers: Sequence[Ledger]
-    scores: Tensor  # [N, M]
-    correct: Tensor  # bool [N, M]
+    scores: Array  # [N, M]
+    correct: Array  # bool [N, M]
     reference: float  # mean cost of the last model alone
 
     @classmethod
@@ -108,22 +105,22 @@ class _AnsweredSamples:
         whole = sum(len(ledger) * ledger.reference_cost for ledger in ledgers)
         return cls(
             ledgers,
-            torch.cat([each.scores for each in found]).double(),
-            torch.cat([each.network_correct for each in found]),
+            np.concatenate([each.scores for each in found]).astype(np.float64),
+            np.concatenate([each.network_correct for each in found]),
             whole / sum(map(len, ledgers)),
         )
 
-    def costs(self, stages: Sequence[int]) -> Tensor:
+    def costs(self, stages: Sequence[int]) -> Array:
         """`[N, 1 or 2]` float64: what these stages cost each sample, all others left out."""
         kept = [ledger.keep_exits(stages) for ledger in self.ledgers]
-        found = [each.cumulative_costs.expand(len(each), -1) for each in kept]
-        return torch.cat(found) / self.reference
+        found = [each.cumulative_costs + np.zeros((len(each), 1)) for each in kept]
+        return np.concatenate(found) / self.reference
 
-    def answered(self, corner: PairCascade) -> tuple[Tensor, Tensor]:
+    def answered(self, corner: PairCascade) -> tuple[Array, Array]:
         """What each sample costs `[N]`, and whether it is answered correctly `[N]`."""
         stopped = stops(self.scores[:, corner.stages[0]], corner.threshold)
         costs, correct = self.costs(corner.stages), self.correct[:, list(corner.stages)]
-        cost, right = (torch.where(stopped, x[:, 0], x[:, -1]) for x in (costs, correct))
+        cost, right = (np.where(stopped, x[:, 0], x[:, -1]) for x in (costs, correct))
         return cost, right
 
 
@@ -131,28 +128,28 @@ def _envelope_corners(samples: _AnsweredSamples) -> list[PairCascade]:
     exits = samples.scores.shape[1]
     points = [PairCascade((stage,)) for stage in range(exits)]
     for first in range(exits - 1):
-        ordered, order = samples.scores[:, first].sort(descending=True)
-        between = (ordered[:-1] > ordered[1:]).nonzero().squeeze(1)  # no threshold parts ties
+        order = np.argsort(-samples.scores[:, first])
+        ordered = samples.scores[order, first]
+        between = np.flatnonzero(ordered[:-1] > ordered[1:])  # no threshold parts ties
         limits = ((ordered[between] + ordered[between + 1]) / 2).tolist()
         if not limits:
             continue
         for second in range(first + 1, exits):
             pair = (first, second)
             spent = _means(samples.costs(pair)[order])[between]
-            hits = _means(samples.correct[order][:, pair].double())[between]
-            kept = upper_hull(spent.numpy(), hits.numpy())
-            points += [PairCascade(pair, limits[index]) for index in kept]
-    means = [[float(x.double().mean()) for x in samples.answered(point)] for point in points]
+            hits = _means(samples.correct[order][:, pair])[between]
+            points += [PairCascade(pair, limits[index]) for index in upper_hull(spent, hits)]
+    means = [[x.mean() for x in samples.answered(point)] for point in points]
     return [points[index] for index in upper_hull(*np.array(means).T)]
 
 
-def _means(values: Tensor) -> Tensor:
+def _means(values: Array) -> Array:
     """`[N]`: the mean of values `[N, 2]` when the first 1, 2, ... samples stop early."""
-    early, late = values.unbind(1)
-    return (early.cumsum(0) + late.sum() - late.cumsum(0)) / len(values)
+    early, late = values.cumsum(axis=0).T
+    return (early + late[-1] - late) / len(values)
 
 
-def upper_hull(costs: Numbers, accuracies: Numbers) -> list[int]:
+def upper_hull(costs: Array, accuracies: Array) -> list[int]:
     """Numbers of the points on the concave envelope, from the cheapest to the most accurate.
 
     Args:
@@ -175,7 +172,7 @@ def upper_hull(costs: Numbers, accuracies: Numbers) -> list[int]:
     return kept
 
 
-def _is_below(one: int, two: int, three: int, costs: Numbers, accuracies: Numbers) -> bool:
+def _is_below(one: int, two: int, three: int, costs: Array, accuracies: Array) -> bool:
     """Whether the second of three points lies on or below the line through the others."""
     rise = (accuracies[three] - accuracies[one]) * (costs[two] - costs[one])
     return bool((accuracies[two] - accuracies[one]) * (costs[three] - costs[one]) <= rise)

@@ -3,20 +3,20 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from offramp.answers import GeometricEnsemble
+from offramp.arrays import Array, softmax
 from offramp.costs import mean_costs
 from offramp.errors import LedgerError
-from offramp.evaluation.pairs import PairMix
+from offramp.evaluation.pairs import PairMix, upper_hull
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import folds
 from offramp.replay import GRID, AccuracyAt, accuracy_at
 from offramp.targets import correctness, hopeless, oracle_accuracies, soft_correctness
 from offramp.thresholds.smooth import calibrated_chances
 
-PRICES = torch.logspace(-3, 1.5, 150, dtype=torch.float64)  # accuracy for the whole network's cost
+PRICES = np.logspace(-3, 1.5, 150)  # accuracy for the whole network's cost
 ENOUGH = 2000  # samples to fit a weight per exit on
 
 
@@ -91,13 +91,13 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
         >>> rows.mixes[0].accuracy < rows.reachable[0].accuracy < rows.oracle[0].accuracy
         True
     """
-    correct, val_accuracy = test.heads_correct, val.heads_correct.double().mean(dim=0)
+    correct, val_accuracy = test.heads_correct, val.heads_correct.mean(axis=0)
     alone = _costs_alone(test)
     fixed = fixed_exits(test, correct)
     costs = _costs_beforehand(test)
     least = float(mean_costs(costs)[0])
     if test.cost_model.is_cascade:
-        correct, costs = _cheapest_right(correct, costs.expand(len(test), -1))
+        correct, costs = _cheapest_right(correct, np.broadcast_to(costs, correct.shape))
         least = float(costs[:, 0].mean())
     grid = [budget for budget in GRID if budget >= least]
     reachable = reachable_accuracies(test, [*budgets, *grid])
@@ -110,21 +110,22 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
         reachable_curve=reachable[len(budgets) :],
         oracle=_oracle(correct, costs, [max(b, least) for b in budgets]),
         oracle_curve=_oracle(correct, costs, grid),
-        hopeless_share=float(hopeless(correct).double().mean()),
+        hopeless_share=float(hopeless(correct).mean()),
     )
 
 
-def fixed_exits(ledger: Ledger, correct: Tensor) -> list[FixedExit]:
+def fixed_exits(ledger: Ledger, correct: Array) -> list[FixedExit]:
     """Every exit alone, from which heads are right, `[N, M]`."""
-    costs, accuracies = _costs_alone(ledger).tolist(), correct.double().mean(dim=0).tolist()
+    costs, accuracies = _costs_alone(ledger).tolist(), correct.mean(axis=0).tolist()
     return list(map(FixedExit, range(ledger.num_exits), costs, accuracies))
 
 
-def _costs_alone(ledger: Ledger) -> Tensor:
-    return ledger.cost_model.alone / ledger.reference_cost
+def _costs_alone(ledger: Ledger) -> Array:
+    shares: Array = ledger.cost_model.alone / ledger.reference_cost
+    return shares
 
 
-def mix_at(fixed: Sequence[FixedExit], val_accuracy: Tensor, budget: float) -> FixedMix:
+def mix_at(fixed: Sequence[FixedExit], val_accuracy: Array, budget: float) -> FixedMix:
     """The mix that is best on val at a budget; the first exit where none is within the budget.
 
     Args:
@@ -151,15 +152,11 @@ def best_mix(
         >>> best_mix([0.25, 0.5, 1.0], [0.3, 0.4, 0.8], budget=0.625)
         (0, 2, 0.5)
     """
-    exits = range(len(costs))
-    within = [index for index in exits if costs[index] <= budget + 1e-9] or [0]
-    found = [(accuracies[index], index, index, 0.0) for index in within]
-    for first in within:
-        for second in (index for index in exits if costs[index] > max(budget, costs[first])):
-            share = max(0.0, (budget - costs[first]) / (costs[second] - costs[first]))
-            mean = (1 - share) * accuracies[first] + share * accuracies[second]
-            found.append((mean, first, second, share))
-    return max(found)[1:]
+    corners = upper_hull(np.array(costs), np.array(accuracies))
+    place = sum(costs[corner] <= budget + 1e-9 for corner in corners)
+    first, second = corners[max(place - 1, 0)], corners[min(place, len(corners) - 1)]
+    gap = costs[second] - costs[first]
+    return first, second, max(0.0, budget - costs[first]) / gap if gap else 0.0
 
 
 def reachable_accuracies(test: Ledger, budgets: Sequence[float]) -> list[AccuracyAt]:
@@ -188,24 +185,23 @@ def reachable_accuracies(test: Ledger, budgets: Sequence[float]) -> list[Accurac
         raise LedgerError(
             f"test needs at least two samples, to measure one half by the other, got {len(test)}"
         )
-    costs = _costs_beforehand(test).expand(len(test), -1)
-    spent, right = torch.zeros_like(PRICES), torch.zeros_like(PRICES)
+    costs = np.broadcast_to(_costs_beforehand(test), (len(test), test.num_exits))
+    spent, right = np.zeros((2, 1, len(PRICES)))
     for rows, chances, correct in _chances(test):
         paid = costs[rows]  # [n, M]
-        exits = torch.stack([(chances - p * paid).argmax(dim=1) for p in PRICES], dim=1)
-        spent += paid.gather(1, exits).sum(dim=0)
-        right += correct.gather(1, exits).sum(dim=0)
-    wanted = torch.tensor(budgets, dtype=torch.float64)
-    found = accuracy_at(spent[None] / len(test), right[None] / len(test), wanted)
+        exits = np.stack([(chances - p * paid).argmax(axis=1) for p in PRICES], axis=1)
+        spent += np.take_along_axis(paid, exits, axis=1).sum(axis=0)
+        right += np.take_along_axis(correct, exits, axis=1).sum(axis=0)
+    found = accuracy_at(spent / len(test), right / len(test), np.array(budgets))
     return list(map(AccuracyAt, *(part[0].tolist() for part in found)))
 
 
-def _chances(test: Ledger) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _chances(test: Ledger) -> Iterator[tuple[Array, Array, Array]]:
     """Numbers of samples, the chance `[n, M]` that each exit is right, and whether it is.
 
     Of answers without logits, it is the calibrated chance that the last stage gives to each.
     """
-    numbers = torch.arange(len(test))
+    numbers = np.arange(len(test))
     if not test.has_logits:
         yield numbers, calibrated_chances(test.history().chances, test.labels), test.labels
         return
@@ -213,41 +209,38 @@ def _chances(test: Ledger) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     for rest, fold in folds(len(test), 2, test.group_numbers):
         ensemble = GeometricEnsemble(shrinkage=0.02)
         ensemble.fit(test.take(rest[:ENOUGH]), allow_split=test.split)
-        halves.append((ensemble, torch.isin(numbers, fold)))
+        halves.append((ensemble, np.isin(numbers, fold)))
     for rows, logits in test.chunks():
         for ensemble, is_inside in halves:
             inside = is_inside[rows]
             answers = ensemble.answers(logits[inside])
-            predictions = answers.argmax(dim=2)
-            chances = soft_correctness(predictions, answers[:, -1].softmax(dim=1)).double()
+            predictions = answers.argmax(axis=2)
+            chances = soft_correctness(predictions, softmax(answers[:, -1]))
             correct = correctness(predictions, test.labels[rows][inside])
             yield numbers[rows][inside], chances, correct
 
 
-def _costs_beforehand(test: Ledger) -> Tensor:
+def _costs_beforehand(test: Ledger) -> Array:
     """`[M]` or `[N, M]`: what a rule pays that knows at once where a sample leaves, as shares."""
     if not test.cost_model.is_cascade:
         return test.cumulative_costs / test.reference_cost
     alone = [test.keep_exits([m]).cumulative_costs[..., 0] for m in range(test.num_exits)]
-    return torch.stack(alone, dim=-1) / test.reference_cost
+    return np.stack(alone, axis=-1) / test.reference_cost
 
 
-def _cheapest_right(correct: Tensor, costs: Tensor) -> tuple[Tensor, Tensor]:
+def _cheapest_right(correct: Array, costs: Array) -> tuple[Array, Array]:
     """The cheapest model of each sample, and the cheapest that is right: both as `[N, 2]`."""
-    least, first = costs.min(dim=1)
-    known = correct.any(dim=1)
-    cheapest_right = costs.masked_fill(~correct, torch.inf).amin(dim=1)
-    right = torch.stack([correct.gather(1, first[:, None]).squeeze(1), known], dim=1)
-    return right, torch.stack([least, torch.where(known, cheapest_right, least)], dim=1)
+    known, first = correct.any(axis=1), costs.argmin(axis=1)
+    cheapest = np.where(known, np.where(correct, costs, np.inf).argmin(axis=1), first)
+    right = [correct[np.arange(len(correct)), first], known]
+    chosen = np.stack([first, cheapest], axis=1)
+    return np.stack(right, axis=1), np.take_along_axis(costs, chosen, axis=1)
 
 
-def _oracle(correct: Tensor, costs: Tensor, budgets: list[float]) -> list[AccuracyAt]:
-    found = oracle_accuracies(correct, costs, torch.tensor(budgets, dtype=torch.float64))
+def _oracle(correct: Array, costs: Array, budgets: list[float]) -> list[AccuracyAt]:
+    found = oracle_accuracies(correct, costs, np.array(budgets))
     return list(map(AccuracyAt, found.tolist(), budgets))
 
 
-def _best_within(costs: Tensor, accuracy: Tensor, budget: float) -> int:
-    within = costs <= budget + 1e-9
-    if not within.any():
-        return 0
-    return int(torch.where(within, accuracy, -1.0).argmax())
+def _best_within(costs: Array, accuracy: Array, budget: float) -> int:
+    return int(np.where(costs <= budget + 1e-9, accuracy, -1.0).argmax())  # 0 where none is
