@@ -90,7 +90,7 @@ def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
         "classes": str(ledger.num_classes)
         if ledger.has_logits
         else f"none: {ledger.history_type.name}",
-        "stored as": str(ledger.dtype).removeprefix("torch."),
+        "stored as": str(ledger.dtype),
         "network": ledger.network or "unknown",
         "sample ids": "unknown" if ledger.sample_ids is None else f"{ledger.data_fingerprint}",
         "cost unit": _unit(ledger),
@@ -100,7 +100,7 @@ def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
     if ledger.has_labels:
         correct = ledger.heads_correct
         accuracies = [f"{row.accuracy:.2%}" for row in fixed_exits(ledger, correct)]
-        lost = float(hopeless(correct).double().mean())
+        lost = float(hopeless(correct).mean())
         caption = f"{lost:.1%} of the samples are hopeless: no exit gets them right."
     shares = ledger.costs / ledger.reference_cost
     exits = [

@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from offramp.data import ImageData
+from offramp.arrays import Array, as_numpy, as_tensor
 from offramp.errors import ConfigError
 from offramp.extras import require
 from offramp.ledger import Ledger
@@ -87,14 +85,14 @@ def hopeless_strip(test: Ledger, images: object) -> SampleStrip | None:
     rows = hopeless_rows(test)
     if not len(rows):
         return None
-    places = torch.linspace(0, len(rows) - 1, min(PICTURES, len(rows))).round().long()
+    places = np.linspace(0, len(rows) - 1, min(PICTURES, len(rows))).round().astype(np.int64)
     note = f"{len(places)} of the {len(rows):,}, taken evenly over the test set."
     return sample_strip(test, images, rows[places].tolist(), note)
 
 
-def hopeless_rows(test: Ledger) -> Tensor:
+def hopeless_rows(test: Ledger) -> Array:
     """Indices of the samples that no exit gets right, `[n]`."""
-    return hopeless(test.heads_correct).nonzero().squeeze(1)
+    return np.flatnonzero(hopeless(test.heads_correct))
 
 
 def sample_strip(
@@ -111,6 +109,8 @@ def sample_strip(
     Returns:
         None where the data are not the images of the ledger.
     """
+    from offramp.data import ImageData  # which needs torch
+
     if not isinstance(images, ImageData) or test.sample_ids is None:
         return None
     place = {sample: number for number, sample in enumerate(images.sample_ids)}
@@ -118,16 +118,16 @@ def sample_strip(
     known = [number for number in wanted if number is not None]
     if len(known) < len(rows):
         return None  # a ledger of other data
-    pixels = images.pixels[torch.tensor(known)].permute(0, 2, 3, 1).contiguous()
+    pixels = as_numpy(images.pixels[as_tensor(np.array(known))]).transpose(0, 2, 3, 1)
     names = test.class_names or images.class_names
-    logits = torch.cat([logits for _, logits in test.take(list(rows)).chunks()])
+    logits = np.concatenate([logits for _, logits in test.take(list(rows)).chunks()])
     captions = [
         f"{class_name(names, test.labels[row])}, predicted {class_name(names, prediction)}"
-        for row, prediction in zip(rows, logits[:, -1].argmax(dim=1), strict=True)
+        for row, prediction in zip(rows, logits[:, -1].argmax(axis=1), strict=True)
     ]
-    return SampleStrip(np.asarray(pixels.numpy(), dtype=np.uint8), captions, note)
+    return SampleStrip(np.ascontiguousarray(pixels, dtype=np.uint8), captions, note)
 
 
-def class_name(names: Sequence[str] | None, label: Tensor) -> str:
+def class_name(names: Sequence[str] | None, label: int) -> str:
     """The name of a class, or its number."""
     return str(int(label)) if names is None else names[int(label)]
