@@ -1,7 +1,7 @@
-"""What decisions need of arrays. They are NumPy's; where tensors come in, the same functions serve.
+"""What decisions need of arrays. They are NumPy's, and the same functions serve for tensors.
 
-Ledgers, fits, thresholds and figures are arrays of NumPy. What runs in flight (answers, scorers and
-the decision) takes tensors, too, so that on a GPU nothing has to leave the device: `namespace`
+Ledgers, fits, thresholds and figures are arrays of NumPy. What runs in flight (answers, scorers
+and the decision) takes tensors, too, so that on a GPU nothing has to leave the device: `namespace`
 gives the functions of the array API standard for either kind. torch is never imported here.
 """
 
@@ -10,7 +10,7 @@ import sys
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 Array: TypeAlias = NDArray[Any]
 AnyArray: TypeAlias = Any  # an array of NumPy or a tensor of torch
@@ -33,8 +33,8 @@ def namespace(array: AnyArray) -> Any:  # noqa: ANN401 - a module
     return array_api_compat.torch
 
 
-def as_numpy(value: Any) -> Array:  # noqa: ANN401 - arrays, tensors, lists
-    """An array of NumPy, in the memory that an array or a tensor of the CPU has.
+def as_numpy(value: Any, dtype: DTypeLike = None) -> Array:  # noqa: ANN401 - also lists
+    """An array of NumPy, in the memory that an array or a tensor of the CPU has where it can be.
 
     NumPy has no bfloat16, which becomes float32.
 
@@ -46,7 +46,7 @@ def as_numpy(value: Any) -> Array:  # noqa: ANN401 - arrays, tensors, lists
         value = value.detach()
         narrow = str(value.dtype) == "torch.bfloat16"
         value = (value.float() if narrow else value).numpy(force=True)
-    return np.asarray(value)
+    return np.asarray(value, dtype)
 
 
 def as_tensor(array: Array) -> AnyArray:
@@ -175,8 +175,8 @@ def softplus(values: AnyArray) -> AnyArray:
     """`log(1 + exp(x))` without overflow: the loss of a log-odds `-x` of what happened.
 
     Example:
-        >>> softplus(np.array([-1000.0, 0.0, 1000.0])).round(3)
-        array([0.000e+00, 6.930e-01, 1.000e+03])
+        >>> softplus(np.array([-1000.0, 0.0, 100.0])).round(3)
+        array([  0.   ,   0.693, 100.   ])
     """
     xp = namespace(values)
     return xp.log1p(xp.exp(-xp.abs(values))) + xp.maximum(values, xp.zeros_like(values))
@@ -191,3 +191,41 @@ def top_indices(values: AnyArray, k: int) -> AnyArray:
     """
     xp = namespace(values)
     return xp.argsort(-values, axis=-1, stable=True)[..., :k]
+
+
+def logsumexp(values: AnyArray) -> AnyArray:
+    """Logarithm of the summed exponentials over the last axis, in the type of the values.
+
+    Example:
+        >>> logsumexp(np.array([0.0, -np.inf])), logsumexp(np.array([-np.inf, -np.inf]))
+        (np.float64(0.0), np.float64(-inf))
+    """
+    xp = namespace(values)
+    largest = xp.max(values, axis=-1, keepdims=True)
+    largest = xp.where(xp.isfinite(largest), largest, xp.zeros_like(largest))
+    with np.errstate(divide="ignore"):
+        return xp.log(xp.sum(xp.exp(values - largest), axis=-1)) + largest[..., 0]
+
+
+def picked(values: AnyArray, index: AnyArray) -> AnyArray:
+    """The values `[n, K]` at places `[n, j]`: `take_along_axis` in a fraction of its time.
+
+    Example:
+        >>> picked(np.array([[1.0, 2.0, 3.0]]), np.array([[2, 0]]))
+        array([[3., 1.]])
+    """
+    if isinstance(values, np.ndarray):
+        return values[np.arange(len(values))[:, None], index]
+    return values.gather(1, index)
+
+
+def running_max(values: AnyArray) -> AnyArray:
+    """The largest value so far along the rows of `[n, j]`.
+
+    Example:
+        >>> running_max(np.array([[1.0, 3.0, 2.0]]))
+        array([[1., 3., 3.]])
+    """
+    if isinstance(values, np.ndarray):
+        return np.maximum.accumulate(values, axis=1)
+    return values.cummax(1).values

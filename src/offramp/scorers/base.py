@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Self, TypeAlias
 
-from torch import Tensor
-
+from offramp.arrays import AnyArray, Array
 from offramp.component import Component
 from offramp.errors import LedgerError
 from offramp.ledger import History
@@ -30,7 +29,7 @@ class Scorer(Component):
         """Whether earlier exits are read: unless `score_at` is marked `current_exit_only`."""
         return getattr(type(self).score_at, "reads_history", True)
 
-    def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:
+    def fit(self, history: History, labels: Array, costs: Array) -> Self:
         """Learn to score from held_out samples; a scorer with nothing to learn does nothing.
 
         Args:
@@ -40,7 +39,7 @@ class Scorer(Component):
         """
         return self
 
-    def fit_unlabelled(self, history: History, costs: Tensor) -> Self:
+    def fit_unlabelled(self, history: History, costs: Array) -> Self:
         """Learn without labels; a scorer that needs them raises, unless it learns nothing.
 
         Args:
@@ -59,14 +58,14 @@ class Scorer(Component):
         return 0
 
     def fit_seeds(
-        self, history: History, labels: Tensor, costs: Tensor, seeds: Sequence[int]
+        self, history: History, labels: Array, costs: Array, seeds: Sequence[int]
     ) -> list[Self]:
         """One fitted scorer per seed, or one in all where the fit is not random."""
         if "seed" not in self.settings():
             return [self.clone().fit(history, labels, costs)]
         return [self.clone(seed=seed).fit(history, labels, costs) for seed in seeds]
 
-    def score_at(self, history: History) -> Tensor:
+    def score_at(self, history: History) -> AnyArray:
         """The stop score of each sample, `[n]`, at the last of the exits so far.
 
         Scores are kept in float32: differences that only float64 can hold are lost.
@@ -81,7 +80,7 @@ class Scorer(Component):
         """
         return self.score_at
 
-    def probability(self, scores: Tensor) -> Tensor | None:
+    def probability(self, scores: AnyArray) -> AnyArray | None:
         """The value in [0, 1] that calibration is about, or None where the scorer has none."""
         return None
 
@@ -90,7 +89,7 @@ class Scorer(Component):
         return 0
 
 
-Scoring: TypeAlias = Callable[[History], Tensor]
+Scoring: TypeAlias = Callable[[History], AnyArray]
 """From the exits so far to one stop score per sample, `[n]`."""
 
 
@@ -100,7 +99,7 @@ class PreparedScorer(Scorer):
     def _prepared(self, exit_index: int, num_classes: int) -> Scoring:
         raise NotImplementedError
 
-    def score_at(self, history: History) -> Tensor:
+    def score_at(self, history: History) -> AnyArray:
         """The stop score of each sample, `[n]`, at the last of the exits so far."""
         return self._prepared(history.exit_index, history.num_classes)(history)
 
