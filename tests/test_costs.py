@@ -1,7 +1,7 @@
 """Costs of exits: what is kept, what ends early, and the same in batches that shrink."""
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,18 +58,34 @@ def test_what_stays_when_the_last_exit_goes_is_not_the_network_without_exits():
 
 def test_a_sample_pays_nothing_after_its_end():
     costs = Costs([[2, 3, 3], [4, 5, 6]], [[1, 1, 3], [1, 1, 1]], unit="tokens")
-    ended = costs.until(torch.tensor([2, 3]))
+    ended = costs.until(np.array([2, 3]))
     assert ended.cumulative.tolist() == [[3, 7, 7], [5, 11, 18]]
     # who goes to the end pays the reference as stated, which has no heads on the way
     assert ended.reference.tolist() == [7, 16]
-    same = Costs([2, 3, 3], [1, 1, 3]).until(torch.tensor([2, 3]))
+    same = Costs([2, 3, 3], [1, 1, 3]).until(np.array([2, 3]))
     assert same.cumulative.tolist() == [[3, 7, 7], [3, 7, 13]]
 
 
 def test_what_a_sample_would_have_paid_after_its_end_is_left_out_of_its_reference():
     stages, heads = [[2.0, 3.0]], [[1.0, 3.0]]  # equal at the end: only their sum shows it
-    ended = Costs(stages, heads, reference=[5.0], unit="tokens").until(torch.tensor([1]))
+    ended = Costs(stages, heads, reference=[5.0], unit="tokens").until(np.array([1]))
     assert ended.reference.tolist() == [3]
+
+
+@pytest.mark.parametrize("costs", [[1, None], ["1", "2"], [[1], [1, 2]], None, "abc"])
+def test_what_is_no_number_is_refused(costs):
+    with pytest.raises(LedgerError, match="`costs` must be a list of numbers or a table"):
+        Costs.from_cumulative(costs)
+
+
+def test_tensors_are_taken_and_arrays_kept():
+    torch = pytest.importorskip("torch")
+    parts = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.5])
+    costs = Costs(*parts, reference=torch.tensor(3.5))
+    assert all(part.dtype == np.float64 for part in (costs.stages, costs.heads, costs.reference))
+    assert costs == Costs([1, 2], [0.5, 0.5], 3.5)
+    times = BatchTimes(*(part[:, None] for part in parts), reference=3.5)
+    assert times.costs.cumulative.tolist() == [1.5, 4.0]
 
 
 def test_costs_differ_where_any_part_differs():
@@ -115,7 +131,7 @@ def test_wrong_costs_are_named_with_their_place(make, message):
 
 def curve(*seconds):
     """`[M, G]`: seconds of whole batches, proportional to what is left."""
-    return torch.tensor(seconds, dtype=torch.float64)[:, None] * torch.tensor(OCCUPANCY)
+    return np.outer(seconds, OCCUPANCY)
 
 
 def test_decisions_that_read_earlier_exits_cost_what_was_measured_for_them():
@@ -123,7 +139,7 @@ def test_decisions_that_read_earlier_exits_cost_what_was_measured_for_them():
     assert times.costs_of(reads_back=False).heads.tolist() == [1, 2]
     assert times.costs_of(reads_back=True).heads.tolist() == [2, 3]
     assert times.keep([0]).costs_of(reads_back=True).heads.tolist() == [2]
-    left, run = torch.tensor([[1.0, 0.5]]), torch.tensor([[True, True]])
+    left, run = np.array([[1.0, 0.5]]), np.array([[True, True]])
     assert times.cumulative_at(left, run)[0].tolist() == pytest.approx([5, 13])
     assert times.cumulative_at(left, run, reads_back=True)[0].tolist() == pytest.approx([6, 15])
 
@@ -134,7 +150,7 @@ def test_seconds_of_another_shape_are_refused_by_name(name):
     with pytest.raises(LedgerError, match=f"`{name}` must have the shape"):
         BatchTimes(reference=9.0, **{**parts, name: curve(1)})
     with pytest.raises(LedgerError, match="`stages` must have the shape"):
-        BatchTimes(torch.ones(2, 3), torch.ones(2, 3), 9.0)
+        BatchTimes(np.ones((2, 3)), np.ones((2, 3)), 9.0)
 
 
 def test_the_last_exit_alone_costs_the_reference_and_no_sample_leaves_before_it():
@@ -145,8 +161,7 @@ def test_the_last_exit_alone_costs_the_reference_and_no_sample_leaves_before_it(
 
 def test_seconds_of_a_share_are_the_mean_over_how_many_rows_are_left():
     seconds = seconds_left([1, 2, 4], [1.0, 1.0, 1.0], batch=4)  # as long for one row as for four
-    shares = torch.tensor(OCCUPANCY, dtype=torch.float64)
-    assert torch.allclose(seconds, (1 - (1 - shares) ** 4) / 4)
+    assert np.allclose(seconds, (1 - (1 - np.array(OCCUPANCY)) ** 4) / 4)
 
 
 def test_stages_of_a_network_that_is_left_out_are_not_run():

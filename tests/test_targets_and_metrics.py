@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -22,8 +21,8 @@ SHAPES = st.tuples(st.integers(1, 12), st.integers(2, 5))
 @given(st.data())
 def test_stop_target_is_the_papers_equation_sample_by_sample(data):
     shape = data.draw(SHAPES)
-    predictions = torch.tensor(data.draw(hnp.arrays(np.int64, shape, elements=st.integers(0, 2))))
-    labels = torch.tensor(data.draw(hnp.arrays(np.int64, shape[0], elements=st.integers(0, 2))))
+    predictions = data.draw(hnp.arrays(np.int64, shape, elements=st.integers(0, 2)))
+    labels = data.draw(hnp.arrays(np.int64, shape[0], elements=st.integers(0, 2)))
     found = stop_target(predictions, labels)
     for n in range(shape[0]):
         for m in range(shape[1]):
@@ -35,7 +34,7 @@ def test_stop_target_is_the_papers_equation_sample_by_sample(data):
 
 def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(LedgerError, match=r"\[N, M\] and `labels` \[N\], got \[3\] and \[3\]"):
-        stop_target(torch.zeros(3), torch.zeros(3))
+        stop_target(np.zeros(3), np.zeros(3))
 
 
 def brute_force_oracle(correct, costs, budget):
@@ -44,24 +43,22 @@ def brute_force_oracle(correct, costs, budget):
     best = 0.0
     for choice in np.ndindex(*(exits,) * samples):
         if costs[list(choice)].mean() <= budget + 1e-9:
-            best = max(best, float(correct[range(samples), choice].float().mean()))
+            best = max(best, float(correct[range(samples), choice].mean()))
     return best
 
 
 @given(hnp.arrays(bool, (4, 3)), st.floats(1.0, 4.0))
 def test_oracle_is_the_best_of_all_assignments(correct, budget):
-    correct, costs = torch.tensor(correct), torch.tensor([1.0, 2.5, 4.0])
-    budgets = torch.tensor([budget, 1.0, 2.0], dtype=torch.float64)
+    costs, budgets = np.array([1.0, 2.5, 4.0]), [budget, 1.0, 2.0]
     found = oracle_accuracies(correct, costs, budgets).tolist()
-    assert found == [brute_force_oracle(correct, costs, each) for each in budgets.tolist()]
+    assert found == [brute_force_oracle(correct, costs, each) for each in budgets]
 
 
 def test_oracle_leaves_hopeless_samples_at_the_first_exit():
-    correct = correctness(torch.tensor([[0, 1], [0, 0]]), torch.tensor([1, 1]))
+    correct = correctness([[0, 1], [0, 0]], [1, 1])
     assert hopeless(correct).tolist() == [False, True]
     # The budget of one sample at the last exit is enough for all that is worth buying.
-    costs, budgets = torch.tensor([1.0, 2.0]), torch.tensor([1.5])
-    assert oracle_accuracies(correct, costs, budgets).tolist() == [0.5]
+    assert oracle_accuracies(correct, costs=[1.0, 2.0], budgets=[1.5]).tolist() == [0.5]
 
 
 def test_ece_is_zero_for_a_calibrated_constant():
@@ -142,14 +139,21 @@ def test_a_perfect_ranking_has_the_smallest_areas():
 
 
 def test_the_soft_stop_target_is_the_mean_of_the_hard_one_over_labels():
-    generator = torch.Generator().manual_seed(0)
-    predictions = torch.randint(4, (50, 5), generator=generator)
-    probs = torch.rand(50, 4, generator=generator).double()
-    probs /= probs.sum(dim=1, keepdim=True)
+    rng = np.random.default_rng(0)
+    predictions, probs = rng.integers(4, size=(50, 5)), rng.dirichlet(np.ones(4), size=50)
     mean = sum(
-        probs[:, label, None] * stop_target(predictions, torch.full((50,), label))
-        for label in range(4)
+        probs[:, label, None] * stop_target(predictions, np.full(50, label)) for label in range(4)
     )
-    assert torch.allclose(soft_stop_target(predictions, probs), mean)
-    by_label = probs[torch.arange(50)[:, None], predictions]
-    assert torch.equal(soft_correctness(predictions, probs), by_label)
+    assert np.allclose(soft_stop_target(predictions, probs), mean)
+    by_label = probs[np.arange(50)[:, None], predictions]
+    assert np.array_equal(soft_correctness(predictions, probs), by_label)
+
+
+def test_tensors_are_taken_and_arrays_given():
+    torch = pytest.importorskip("torch")
+    predictions, labels = torch.tensor([[0, 1], [1, 0]]), torch.tensor([1, 1])
+    target = stop_target(predictions, labels)
+    assert isinstance(target, np.ndarray)
+    assert target.tolist() == [[False, True], [True, True]]
+    scores = torch.tensor([[0.1, 0.0], [0.2, 0.0]], requires_grad=True)
+    assert metrics.eefp(scores, target)[0] == 1

@@ -33,7 +33,7 @@ def namespace(array: AnyArray) -> Any:  # noqa: ANN401 - a module
     return array_api_compat.torch
 
 
-def as_numpy(value: Any, dtype: DTypeLike = None) -> Array:  # noqa: ANN401 - also lists
+def as_numpy(value: Any, dtype: DTypeLike | None = None) -> Array:  # noqa: ANN401 - also lists
     """An array of NumPy, in the memory that an array or a tensor of the CPU has where it can be.
 
     NumPy has no bfloat16, which becomes float32.

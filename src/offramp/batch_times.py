@@ -5,9 +5,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from offramp.arrays import AnyArray, Array, as_numpy
 from offramp.costs import Costs, kept_stages
 from offramp.errors import LedgerError
 
@@ -36,15 +35,15 @@ class BatchTimes:
         origin: Where they were measured, in words.
 
     Example:
-        >>> stages, heads = torch.tensor([[40.0], [60.0]]), torch.tensor([[5.0], [10.0]])
+        >>> stages, heads = np.array([[40.0], [60.0]]), np.array([[5.0], [10.0]])
         >>> BatchTimes(stages, heads, reference=100.0).costs.cumulative
-        tensor([ 45., 115.], dtype=torch.float64)
+        array([ 45., 115.])
     """
 
-    stages: Tensor
-    heads: Tensor
+    stages: Array
+    heads: Array
     reference: float
-    heads_reading_back: Tensor | None = None
+    heads_reading_back: Array | None = None
     starts: tuple[int, ...] = ()
     entry: float = 0.0
     cut: bool = False
@@ -52,16 +51,16 @@ class BatchTimes:
 
     def __post_init__(self) -> None:
         for name in ("stages", "heads", "heads_reading_back"):
-            curves = getattr(self, name)
-            if curves is None:
+            if getattr(self, name) is None:
                 continue
+            curves = as_numpy(getattr(self, name), np.float64)
+            object.__setattr__(self, name, curves)
             if curves.shape != self.stages.shape or curves.shape[1:] not in ((1,), (_SHARES,)):
                 raise LedgerError(
                     f"`{name}` must have the shape [M, 1] or [M, {_SHARES}], the same for stages "
                     "and heads: seconds at the shares of a batch in offramp.batch_times.OCCUPANCY"
                     f", got {list(curves.shape)}"
                 )
-            object.__setattr__(self, name, curves.double())
 
     @classmethod
     def proportional(cls, costs: Costs) -> Self:
@@ -82,11 +81,11 @@ class BatchTimes:
         stages, heads = self.stages[:, -1], self._heads(reads_back)[:, -1]
         return Costs(stages, heads, self.reference, "seconds", self.starts, self.entry, self.cut)
 
-    def _heads(self, reads_back: bool) -> Tensor:
+    def _heads(self, reads_back: bool) -> Array:
         back = self.heads_reading_back
         return back if reads_back and back is not None else self.heads
 
-    def cumulative_at(self, left: Tensor, heads_run: Tensor, reads_back: bool = False) -> Tensor:
+    def cumulative_at(self, left: Array, heads_run: Array, reads_back: bool = False) -> Array:
         """What a sample pays for answering at each exit, when batches shrink: `[P, M]` float64.
 
         The time of a stage for what is left of a batch is paid in equal parts by the samples that
@@ -98,15 +97,14 @@ class BatchTimes:
             reads_back: Whether decisions read earlier exits.
 
         Example:
-            >>> stages, heads = torch.tensor([[40.0], [60.0]]), torch.tensor([[5.0], [10.0]])
+            >>> stages, heads = np.array([[40.0], [60.0]]), np.array([[5.0], [10.0]])
             >>> times = BatchTimes(stages, heads, reference=100.0)
-            >>> runs = torch.tensor([[False, True]])
-            >>> times.cumulative_at(torch.tensor([[1.0, 0.5]]), runs)
-            tensor([[ 40., 110.]], dtype=torch.float64)
+            >>> times.cumulative_at(np.array([[1.0, 0.5]]), np.array([[False, True]]))
+            array([[ 40., 110.]])
         """
         stages = _by_sample_left(self.stages, left)
         heads = _by_sample_left(self._heads(reads_back), left)
-        return (stages + heads * heads_run).cumsum(1)
+        return np.cumsum(stages + heads * heads_run, axis=1)
 
     def keep(self, exits: Sequence[int]) -> Self:
         """Keep these exits, as `Costs.keep` does."""
@@ -117,7 +115,7 @@ class BatchTimes:
             stage = self.reference - head
             return replace(self, stages=stage, heads=head, heads_reading_back=None, starts=())
         bounds, starts = kept_stages(self.starts, exits)
-        stages = torch.stack([sum(self.stages[a:b].unbind(0)) for a, b in bounds])  # type: ignore[misc]
+        stages = np.stack([self.stages[a:b].cumsum(axis=0)[-1] for a, b in bounds])
         if bounds[0][0]:  # a later network has become the first one
             stages[0] += self.entry
         back = None if self.heads_reading_back is None else self.heads_reading_back[exits]
@@ -128,36 +126,28 @@ class BatchTimes:
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {k: v.tolist() if isinstance(v, Tensor) else v for k, v in values.items()}
+        return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
         """Read what `to_json` gives; a wrong value raises `TypeError` or `ValueError`."""
-        parts = {
-            name: torch.tensor(value, dtype=torch.float64)
-            for name, value in values.items()
-            if isinstance(value, list) and name != "starts"
-        }
-        return cls(**{**values, **parts, "starts": tuple(values["starts"])})
+        return cls(**{**values, "starts": tuple(values["starts"])})
 
 
 _SHARES = len(OCCUPANCY)
 
 
-def _by_sample_left(curves: Tensor, left: Tensor) -> Tensor:
+def _by_sample_left(curves: Array, left: Array) -> Array:
     """`[P, M]`: seconds `[M, G]` for each sample of the shares `[P, M]` that are left."""
     if curves.shape[1] == 1:
-        return curves[:, 0].expand(left.shape)
+        return np.broadcast_to(curves[:, 0], left.shape)
     # At an exit that no sample reaches, the smallest share stands for the limit.
-    share = left.double().clamp_min(OCCUPANCY[0]).numpy()
-    columns = [
-        np.interp(share[:, m], OCCUPANCY, curve) / share[:, m]
-        for m, curve in enumerate(curves.numpy())
-    ]
-    return torch.from_numpy(np.stack(columns, axis=1))
+    share = np.maximum(left, OCCUPANCY[0])
+    columns = zip(share.T, curves, strict=True)
+    return np.stack([np.interp(x, OCCUPANCY, curve) / x for x, curve in columns], axis=1)
 
 
-def seconds_left(sizes: Sequence[int], seconds: Any, batch: int) -> Tensor:  # noqa: ANN401
+def seconds_left(sizes: Sequence[int], seconds: AnyArray, batch: int) -> Array:
     """Mean seconds of a batch of which only a share is left, at the shares `OCCUPANCY`.
 
     Rows leave at random: of a batch of eight, half is four rows on average, and may be more.
@@ -172,13 +162,13 @@ def seconds_left(sizes: Sequence[int], seconds: Any, batch: int) -> Tensor:  # n
 
     Example:
         >>> seconds_left([1, 2], [1.0, 2.0], batch=2)[-2:]  # one second by row
-        tensor([0.5000, 1.0000], dtype=torch.float64)
+        array([0.5, 1. ])
         >>> seconds_left([1, 2], [2.0, 2.0], batch=2)[-2:]  # two, however many there are
-        tensor([0.7500, 1.0000], dtype=torch.float64)
+        array([0.75, 1.  ])
     """
+    from scipy.stats import binom  # takes half a second, and only who measures needs it
+
     rows = np.arange(batch + 1)
-    each = torch.from_numpy(np.interp(rows, [0, *sizes], [0.0, *seconds]))
-    shares = torch.tensor(OCCUPANCY, dtype=torch.float64)[:, None]
-    drawn = torch.distributions.Binomial(batch, shares, validate_args=False)
-    chances: Tensor = drawn.log_prob(torch.from_numpy(rows).double()).exp()  # [G, batch + 1]
-    return chances @ each / batch
+    each = np.interp(rows, [0, *sizes], [0.0, *as_numpy(seconds)])
+    chances = binom.pmf(rows, batch, np.array(OCCUPANCY)[:, None])  # [G, batch + 1]
+    return np.asarray(chances @ each / batch)

@@ -6,19 +6,15 @@ sample to sample, `[N, M]`, as tokens and dollars do.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from offramp import check
+from offramp.arrays import AnyArray, Array, as_numpy, positions
 from offramp.errors import LedgerError
-
-Numbers: TypeAlias = Tensor | npt.NDArray[np.generic] | Sequence[float] | Sequence[Sequence[float]]
 
 UNITS = ("macs", "seconds", "tokens", "dollars", "relative")
 
@@ -45,7 +41,7 @@ class Costs:
     Example:
         >>> costs = Costs(stages=(40, 60), heads=(5, 10))
         >>> costs.cumulative
-        tensor([ 45., 115.], dtype=torch.float64)
+        array([ 45., 115.])
         >>> costs.mean_reference
         110.0
         >>> tokens = Costs.from_cumulative([[10, 30], [20, 50]], "tokens")
@@ -53,9 +49,9 @@ class Costs:
         ([15.0, 40.0], 40.0)
     """
 
-    stages: Tensor
-    heads: Tensor
-    reference: Tensor
+    stages: Array
+    heads: Array
+    reference: Array
     unit: str
     starts: tuple[int, ...]
     entry: float
@@ -63,9 +59,9 @@ class Costs:
 
     def __init__(
         self,
-        stages: Numbers,
-        heads: Numbers,
-        reference: Numbers | float = 0.0,
+        stages: AnyArray,
+        heads: AnyArray,
+        reference: AnyArray = 0.0,
         unit: str = "macs",
         starts: Sequence[int] = (),
         entry: float = 0.0,
@@ -78,7 +74,7 @@ class Costs:
         values |= {"starts": _all_starts(parts[0], starts), "cut": cut}
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        given = torch.as_tensor(reference, dtype=torch.float64)
+        given = as_numpy(reference, np.float64)
         if given.ndim == 0 and not given:
             given = self._alone_at(self.num_exits)
         samples = self.stages.shape[:-1]
@@ -87,13 +83,13 @@ class Costs:
                 f"`reference` must be a number or one per sample, got the shape "
                 f"{list(given.shape)}"
             )
-        object.__setattr__(self, "reference", given.expand(samples))
+        object.__setattr__(self, "reference", np.broadcast_to(given, samples))
         check.positive("reference", self.mean_reference, LedgerError)
 
     @classmethod
     def from_cumulative(
         cls,
-        costs: Any,  # noqa: ANN401 - checked by _numbers
+        costs: AnyArray,
         unit: str = "relative",
         reference: float = 0.0,
     ) -> "Costs":
@@ -110,13 +106,13 @@ class Costs:
             [0.25, 0.25, 0.5]
         """
         values = _numbers("costs", costs)
-        steps = values.diff(dim=-1, prepend=torch.zeros_like(values[..., :1]))
+        steps = np.diff(values, prepend=0.0)
         _check_steps(values, steps)
         # The reference is given, not summed: 0.1 + 0.2 is not 0.3, and budgets compare to it.
-        return cls(steps, torch.zeros_like(steps), reference or values[..., -1], unit)
+        return cls(steps, np.zeros_like(steps), reference or values[..., -1], unit)
 
     @classmethod
-    def of_members(cls, costs: Any, unit: str) -> "Costs":  # noqa: ANN401 - checked by _numbers
+    def of_members(cls, costs: AnyArray, unit: str) -> "Costs":
         """Costs of a cascade: exits are models of their own, and share no stages.
 
         Budgets are then shares of the last model alone, and models that are left out cost nothing.
@@ -131,14 +127,14 @@ class Costs:
             ([1.0, 5.0, 15.0], [1.0, 4.0, 10.0], 10.0)
         """
         values = _numbers("costs", costs)
-        return cls(torch.zeros_like(values), values, values[..., -1], unit)
+        return cls(np.zeros_like(values), values, values[..., -1], unit)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Costs):
             return NotImplemented
         plain = ((each.unit, each.starts, each.entry, each.cut) for each in (self, other))
         parts = ("stages", "heads", "reference")
-        same = (torch.equal(getattr(self, name), getattr(other, name)) for name in parts)
+        same = (np.array_equal(getattr(self, name), getattr(other, name)) for name in parts)
         return len(set(plain)) == 1 and all(same)
 
     __hash__ = None  # type: ignore[assignment]
@@ -146,7 +142,7 @@ class Costs:
     @property
     def num_exits(self) -> int:
         """M."""
-        return self.stages.shape[-1]
+        return len(self.stages.T)
 
     @property
     def by_sample(self) -> bool:
@@ -154,9 +150,9 @@ class Costs:
         return self.stages.ndim == 2
 
     @property
-    def cumulative(self) -> Tensor:
+    def cumulative(self) -> Array:
         """`[M]` or `[N, M]` float64: all that is run to answer at exit m, heads on the way too."""
-        return (self.stages + self.heads).cumsum(-1)
+        return np.cumsum(self.stages + self.heads, axis=-1)
 
     @cached_property
     def mean_reference(self) -> float:
@@ -164,21 +160,22 @@ class Costs:
         return float(self.reference.mean())
 
     @cached_property
-    def alone(self) -> Tensor:
+    def alone(self) -> Array:
         """`[M]` float64: the mean cost of a network that has only exit m, without heads before it.
 
         At the network's last exit, that is the network without exits, which costs the reference.
         """
         mean = self.mean()
         if self.cut:
-            return torch.stack([mean._alone_at(end + 1) for end in range(self.num_exits)])
+            return np.array([mean._alone_at(end + 1) for end in range(self.num_exits)])
         before = [mean._alone_at(end) for end in range(1, self.num_exits)]
-        return torch.stack([*before, mean.reference])
+        return np.array([*before, mean.reference])
 
-    def _alone_at(self, end: int) -> Tensor:
+    def _alone_at(self, end: int) -> Array:
         """`[]` or `[N]`: the stages that exit `end - 1` needs, and its head."""
         first = _start(self.starts, end)
-        return _total(self.stages, first, end) + self.heads[..., end - 1] + self._entry_at(first)
+        stages = _total(self.stages, first, end)
+        return np.asarray(stages + self.heads[..., end - 1] + self._entry_at(first))
 
     def _entry_at(self, first: int) -> float:
         """What a later stage pays in addition where it becomes the first one."""
@@ -193,25 +190,25 @@ class Costs:
         """The mean sample's costs `[M]`, by which exits are compared and budgets understood."""
         if not self.by_sample:
             return self
-        stages, heads = self.stages.mean(dim=0), self.heads.mean(dim=0)
+        stages, heads = self.stages.mean(axis=0), self.heads.mean(axis=0)
         return replace(self, stages=stages, heads=heads, reference=self.reference.mean())
 
-    def take(self, index: Tensor) -> "Costs":
+    def take(self, index: Array | slice) -> "Costs":
         """The costs of some samples; the same costs where they do not differ."""
         if not self.by_sample:
             return self
         parts = {name: getattr(self, name)[index] for name in ("stages", "heads", "reference")}
         return replace(self, **parts)
 
-    def until(self, lengths: Tensor) -> "Costs":
+    def until(self, lengths: Array) -> "Costs":
         """The same costs where samples end after `[N]` exits, and pay nothing afterwards."""
         if not self.by_sample:
-            each = self.cumulative.expand(len(lengths), -1)
+            each = np.broadcast_to(self.cumulative, (len(lengths), self.num_exits))
             return Costs.from_cumulative(carried_on(each, lengths), self.unit)
-        there = torch.arange(self.num_exits) < lengths[:, None]
+        there = np.arange(self.num_exits) < lengths[:, None]
         stages, heads = self.stages * there, self.heads * there
-        ended = ((self.stages + self.heads) * ~there).sum(dim=1) > 0
-        reference = torch.where(ended, (stages + heads).sum(dim=1), self.reference)
+        ended = ((self.stages + self.heads) * ~there).sum(axis=1) > 0
+        reference = np.where(ended, (stages + heads).sum(axis=1), self.reference)
         return replace(self, stages=stages, heads=heads, reference=reference)
 
     def keep(self, exits: Sequence[int]) -> "Costs":
@@ -232,7 +229,7 @@ class Costs:
             head = self.heads[..., exits]
             return replace(self, stages=self.reference[..., None] - head, heads=head, starts=())
         bounds, starts = kept_stages(self.starts, exits)
-        stages = torch.stack([_total(self.stages, *bound) for bound in bounds], dim=-1)
+        stages = np.stack([_total(self.stages, *bound) for bound in bounds], axis=-1)
         # Only the first of what is kept can be a later network that has become the first one.
         stages[..., 0] += self._entry_at(bounds[0][0])
         heads = self.heads[..., exits]
@@ -252,16 +249,15 @@ class Costs:
         }
 
 
-def _total(stages: Tensor, begin: int, end: int) -> Tensor:
-    """`[]` or `[N]`: the sum of some stages, added up in their order."""
-    return reduce(torch.add, stages[..., begin:end].unbind(-1))
+def _total(stages: Array, begin: int, end: int) -> Array:
+    """`[]` or `[N]`: the sum of some stages, added up in their order, as `cumulative` does."""
+    return np.cumsum(stages[..., begin:end], axis=-1)[..., -1]
 
 
-def _all_starts(stages: Tensor, stated: Sequence[int]) -> tuple[int, ...]:
+def _all_starts(stages: Array, stated: Sequence[int]) -> tuple[int, ...]:
     """Where networks start afresh: as stated, and where a stage costs nothing."""
-    means = stages.sum(dim=0).tolist() if stages.ndim == 2 else stages.tolist()
-    free = (number for number, cost in enumerate(means) if number and cost == 0)
-    return tuple(sorted({*map(int, stated), *free}))
+    free = positions(~np.atleast_2d(stages).any(axis=0)).tolist()
+    return tuple(sorted({*map(int, stated), *free} - {0}))
 
 
 def _start(starts: Sequence[int], end: int, begin: int = 0) -> int:
@@ -292,20 +288,21 @@ def kept_stages(
     return bounds, tuple(afresh)
 
 
-def carried_on(values: Tensor, lengths: Tensor | None) -> Tensor:
+def carried_on(values: Array, lengths: Array | None) -> Array:
     """Values `[N, M, ...]` in which the exits after a sample's end repeat its last value."""
     if lengths is None:
         return values
-    place = torch.arange(values.shape[1]).minimum(lengths[:, None] - 1)  # [N, M]
-    return values[torch.arange(len(values))[:, None], place]
+    place = np.minimum(np.arange(values.shape[1]), lengths[:, None] - 1)  # [N, M]
+    return np.asarray(values[np.arange(len(values))[:, None], place])
 
 
-def mean_costs(costs: Tensor) -> Tensor:
+def mean_costs(costs: AnyArray) -> Array:
     """`[M]` float64: what each exit costs the mean sample, from costs `[M]` or `[N, M]`."""
-    return costs.double().mean(dim=0) if costs.ndim == 2 else costs.double()
+    each = as_numpy(costs, np.float64)
+    return each.mean(axis=0) if each.ndim == 2 else each
 
 
-def costs_taken(costs: Tensor, exits: Tensor) -> Tensor:
+def costs_taken(costs: Array, exits: Array) -> Array:
     """What each sample pays for the exit that it takes.
 
     Args:
@@ -316,37 +313,43 @@ def costs_taken(costs: Tensor, exits: Tensor) -> Tensor:
         Of the shape of `exits`.
 
     Example:
-        >>> exits = torch.tensor([[0, 1], [1, 1]])
-        >>> costs_taken(torch.tensor([[1.0, 2.0], [3.0, 5.0]]), exits)
-        tensor([[1., 5.],
-                [2., 5.]])
+        >>> exits = np.array([[0, 1], [1, 1]])
+        >>> costs_taken(np.array([[1.0, 2.0], [3.0, 5.0]]), exits)
+        array([[1., 5.],
+               [2., 5.]])
     """
-    return costs[exits.long()] if costs.ndim == 1 else costs[range(len(costs)), exits.long()]
+    return costs[exits] if costs.ndim == 1 else costs[np.arange(len(costs)), exits]
 
 
-def _numbers(name: str, values: Any) -> Tensor:  # noqa: ANN401 - checked here
+def _numbers(name: str, values: AnyArray) -> Array:
     """Finite float64 `[M]` or `[N, M]`."""
     try:
-        numbers = torch.as_tensor(values, dtype=torch.float64)
+        numbers = as_numpy(values)
+        if numbers.dtype.kind not in "biuf":
+            raise TypeError(f"got {values!r}")
     except (TypeError, ValueError) as error:
         raise LedgerError(f"`{name}` must be a list of numbers or a table: {error}") from None
-    if numbers.ndim not in (1, 2) or not numbers.numel():
+    numbers = numbers.astype(np.float64, copy=False)
+    if numbers.ndim not in (1, 2) or not numbers.size:
         raise LedgerError(f"`{name}` must have the shape [M] or [N, M], got {list(numbers.shape)}")
-    if not numbers.isfinite().all():
-        place = (~numbers.isfinite()).nonzero()[0]
-        raise LedgerError(
-            f"`{name}` must be finite, got {numbers[tuple(place)]:g} at {_in_words(place)}"
-        )
+    _check_none(~np.isfinite(numbers), numbers, f"`{name}` must be finite", "at")
     return numbers
 
 
-def _in_words(place: Tensor) -> str:
-    """Where a number stands, `[1]` or `[2]`: its exit, or its sample and exit."""
-    *sample, exit_index = place.tolist()
+def _check_none(wrong: Array, values: Array, what: str, where: str) -> None:
+    """Raise if a value is wrong, with the first one and its exit, or its sample and exit."""
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0])
+        raise LedgerError(f"{what}, got {values[place]:g} {where} {_in_words(place)}")
+
+
+def _in_words(place: Sequence[int]) -> str:
+    """Where a number stands, `(1,)` or `(2, 1)`: its exit, or its sample and exit."""
+    *sample, exit_index = place
     return "".join(f"sample {number}, " for number in sample) + f"exit {exit_index}"
 
 
-def _check_parts(stages: Tensor, heads: Tensor) -> None:
+def _check_parts(stages: Array, heads: Array) -> None:
     """Raise unless stages and heads have one shape, and an exit costs more than the one before."""
     if stages.shape != heads.shape:
         raise LedgerError(
@@ -354,28 +357,23 @@ def _check_parts(stages: Tensor, heads: Tensor) -> None:
             f"{list(heads.shape)} and {list(stages.shape)}"
         )
     for name, part in (("stage", stages), ("head", heads)):
-        if (part < 0).any():
-            place = (part < 0).nonzero()[0]
-            raise LedgerError(
-                f"costs must not be negative, got {part[tuple(place)]:g} for the {name} of "
-                f"{_in_words(place)}"
-            )
+        _check_none(part < 0, part, "costs must not be negative", f"for the {name} of")
     # The first exit may be free, as it is where nothing has been thought yet.
-    free = ((stages + heads) == 0).tolist()[1:] if stages.ndim == 1 else []
-    if any(free):
+    free = positions(stages[1:] + heads[1:] == 0) + 1 if stages.ndim == 1 else ()
+    if len(free):
         raise LedgerError(
-            f"costs must increase from exit to exit, but exit {free.index(True) + 1} and the "
-            "stage before it cost nothing"
+            f"costs must increase from exit to exit, but exit {free[0]} and the stage before it "
+            "cost nothing"
         )
 
 
-def _check_steps(values: Tensor, steps: Tensor) -> None:
+def _check_steps(values: Array, steps: Array) -> None:
     """Raise unless cumulative costs are not negative, and increase: a sample's may stay."""
     wrong = steps < 0 if steps.ndim == 2 else steps <= 0
     if not wrong.any():
         return
-    place = wrong.nonzero()[0]
-    value = values[tuple(place)]
+    place = tuple(np.argwhere(wrong)[0])
+    value = values[place]
     if steps.ndim == 2:
         raise LedgerError(
             f"`costs` must not be negative and must not fall from exit to exit, got {value:g} at "
@@ -384,6 +382,6 @@ def _check_steps(values: Tensor, steps: Tensor) -> None:
         )
     raise LedgerError(
         f"`costs` must be positive and increase from exit to exit, got {value:g} at "
-        f"{_in_words(place)} after {value - steps[tuple(place)]:g}; they are cumulative: what "
-        "running up to an exit costs, not its own stage alone"
+        f"{_in_words(place)} after {value - steps[place]:g}; they are cumulative: what running up "
+        "to an exit costs, not its own stage alone"
     )

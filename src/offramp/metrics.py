@@ -1,27 +1,25 @@
 """Scores for classifiers and for stopping, as pure functions on arrays.
 
-Every function takes numpy arrays or torch tensors. Per-exit functions take `[N, M]` and return
-one float per exit, `[M]`.
+Per-exit functions take `[N, M]` and return one float per exit, `[M]`.
 """
 
 from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from offramp import check
+from offramp.arrays import AnyArray, as_numpy
 from offramp.errors import LedgerError
 
 __all__ = ["augrc", "aurc", "ece", "ece_bins", "eefp"]
 
-Array = Tensor | npt.NDArray[np.generic]
 Floats = npt.NDArray[np.float64]
 BinScheme = Literal["mass", "width"]
 
 
 def ece_bins(
-    probability: Array, bins: int = 15, scheme: BinScheme = "mass"
+    probability: AnyArray, bins: int = 15, scheme: BinScheme = "mass"
 ) -> npt.NDArray[np.int64]:
     """The bin of each sample, `[N]`, for the calibration error and for reliability diagrams.
 
@@ -35,7 +33,7 @@ def ece_bins(
         >>> ece_bins(np.array([0.9, 0.1, 0.5, 0.9]), bins=2)
         array([1, 0, 0, 1])
     """
-    values = np.asarray(probability, dtype=np.float64)
+    values = as_numpy(probability, np.float64)
     check.whole("bins", bins, least=1)
     check.one_of("scheme", scheme, get_args(BinScheme))
     if not ((values >= 0) & (values <= 1)).all():
@@ -48,7 +46,9 @@ def ece_bins(
     return np.asarray((middle * bins / len(values)).astype(np.int64)[group], dtype=np.int64)
 
 
-def ece(probability: Array, correct: Array, bins: int = 15, scheme: BinScheme = "mass") -> float:
+def ece(
+    probability: AnyArray, correct: AnyArray, bins: int = 15, scheme: BinScheme = "mass"
+) -> float:
     """Expected calibration error: how far the stated probability is from how often it is right.
 
     Args:
@@ -61,13 +61,13 @@ def ece(probability: Array, correct: Array, bins: int = 15, scheme: BinScheme = 
         >>> ece(np.array([0.75, 0.75, 0.75, 0.75]), np.array([True, True, False, False]))
         0.25
     """
-    values = np.asarray(probability, dtype=np.float64)
+    values = as_numpy(probability, np.float64)
     index = ece_bins(values, bins, scheme)
-    gaps = np.bincount(index, weights=values - np.asarray(correct, dtype=np.float64))
+    gaps = np.bincount(index, weights=values - as_numpy(correct))
     return float(np.abs(gaps).sum() / len(values))
 
 
-def eefp(scores: Array, targets: Array) -> Floats:
+def eefp(scores: AnyArray, targets: AnyArray) -> Floats:
     """Early-exit failure prediction: AUROC of the stop scores for the stop target, per exit.
 
     Args:
@@ -85,14 +85,14 @@ def eefp(scores: Array, targets: Array) -> Floats:
     # Here, since scikit-learn is a third of the time that `import offramp` would take.
     from sklearn.metrics import roc_auc_score
 
-    columns = zip(np.asarray(scores).T, np.asarray(targets, dtype=bool).T, strict=True)
+    columns = zip(as_numpy(scores).T, as_numpy(targets).T, strict=True)
     return np.array(
         [np.nan if t.all() or not t.any() else roc_auc_score(t, s) for s, t in columns],
         dtype=np.float64,
     )
 
 
-def aurc(scores: Array, correct: Array) -> float:
+def aurc(scores: AnyArray, correct: AnyArray) -> float:
     """Area under the risk-coverage curve: mean error among the most confident, over coverages.
 
     Tied samples are accepted together: within a tie, errors are spread evenly.
@@ -110,7 +110,7 @@ def aurc(scores: Array, correct: Array) -> float:
     return float(np.mean(np.cumsum(errors) / covered))
 
 
-def augrc(scores: Array, correct: Array) -> float:
+def augrc(scores: AnyArray, correct: AnyArray) -> float:
     """Area under the generalised risk-coverage curve (Traub et al. 2024), in [0, 0.5].
 
     The generalised risk at a coverage is the share of *all* samples that are accepted and
@@ -129,10 +129,10 @@ def augrc(scores: Array, correct: Array) -> float:
     return float(np.trapezoid(risks, dx=1 / len(errors)))
 
 
-def _spread_errors(scores: Array, correct: Array) -> Floats:
+def _spread_errors(scores: AnyArray, correct: AnyArray) -> Floats:
     """Error of each rank, most confident first, averaged within tied scores: `[N]`."""
-    values = np.asarray(scores)
-    wrong = 1.0 - np.asarray(correct, dtype=np.float64)
+    values = as_numpy(scores)
+    wrong = 1.0 - as_numpy(correct)
     _, group, counts = np.unique(-values, return_inverse=True, return_counts=True)
     means = np.bincount(group, weights=wrong) / counts
     return np.asarray(np.repeat(means, counts), dtype=np.float64)

@@ -1,8 +1,8 @@
 """What the right decision would have been, seen afterwards: stop targets and the oracle."""
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from offramp.arrays import AnyArray, Array, as_numpy
 from offramp.costs import mean_costs
 from offramp.errors import LedgerError
 
@@ -16,7 +16,7 @@ __all__ = [
 ]
 
 
-def correctness(predictions: Tensor, labels: Tensor) -> Tensor:
+def correctness(predictions: AnyArray, labels: AnyArray) -> Array:
     """Whether each exit is right, the target of CCCT in the paper's Appendix E.
 
     Args:
@@ -29,21 +29,21 @@ def correctness(predictions: Tensor, labels: Tensor) -> Tensor:
         bool `[N, M]`.
 
     Example:
-        >>> correctness(torch.tensor([[1, 2]]), torch.tensor([2]))
-        tensor([[False,  True]])
+        >>> correctness(np.array([[1, 2]]), np.array([2]))
+        array([[False,  True]])
     """
-    predictions, labels = torch.as_tensor(predictions), torch.as_tensor(labels)
-    if labels.dtype == torch.bool and labels.shape == predictions.shape:
-        return labels.gather(1, predictions)
+    predictions, labels = as_numpy(predictions), as_numpy(labels)
+    if labels.dtype == np.bool_ and labels.shape == predictions.shape:
+        return np.take_along_axis(labels, predictions, axis=1)
     if predictions.ndim != 2 or labels.shape != predictions.shape[:1]:
         raise LedgerError(
             "`predictions` must have the shape [N, M] and `labels` [N], got "
             f"{list(predictions.shape)} and {list(labels.shape)}"
         )
-    return predictions == labels[:, None]
+    return np.asarray(predictions == labels[:, None])
 
 
-def stop_target(predictions: Tensor, labels: Tensor) -> Tensor:
+def stop_target(predictions: AnyArray, labels: AnyArray) -> Array:
     """Whether stopping is right at each exit: right here, or wrong at every exit from here on.
 
     This is the paper's Eq. (ee_target). A sample that no later exit gets right gains nothing
@@ -57,15 +57,16 @@ def stop_target(predictions: Tensor, labels: Tensor) -> Tensor:
         bool `[N, M]`; the last exit is always True.
 
     Example:
-        >>> stop_target(torch.tensor([[0, 1, 0], [0, 0, 0]]), torch.tensor([1, 1]))
-        tensor([[False,  True,  True],
-                [ True,  True,  True]])
+        >>> stop_target(np.array([[0, 1, 0], [0, 0, 0]]), np.array([1, 1]))
+        array([[False,  True,  True],
+               [ True,  True,  True]])
     """
     correct = correctness(predictions, labels)
-    return correct | ~_right_from_here_on(correct)
+    right_from_here_on = np.logical_or.accumulate(correct[:, ::-1], axis=1)[:, ::-1]
+    return correct | ~right_from_here_on
 
 
-def soft_correctness(predictions: Tensor, probs: Tensor) -> Tensor:
+def soft_correctness(predictions: AnyArray, probs: AnyArray) -> Array:
     """The chance that each exit is right, by class probabilities from a better source.
 
     Right or wrong is one noisy bit. The probability that the last exit, or an ensemble of all
@@ -79,13 +80,13 @@ def soft_correctness(predictions: Tensor, probs: Tensor) -> Tensor:
         `[N, M]`, of the type of `probs`.
 
     Example:
-        >>> soft_correctness(torch.tensor([[1, 0]]), torch.tensor([[0.7, 0.3]]))
-        tensor([[0.3000, 0.7000]])
+        >>> soft_correctness(np.array([[1, 0]]), np.array([[0.7, 0.3]]))
+        array([[0.3, 0.7]])
     """
-    return probs.gather(1, predictions)
+    return np.take_along_axis(as_numpy(probs), as_numpy(predictions), axis=1)
 
 
-def soft_stop_target(predictions: Tensor, probs: Tensor) -> Tensor:
+def soft_stop_target(predictions: AnyArray, probs: AnyArray) -> Array:
     """The chance that stopping is right: that no later, different answer is right.
 
     Args:
@@ -96,30 +97,30 @@ def soft_stop_target(predictions: Tensor, probs: Tensor) -> Tensor:
         `[N, M]`, of the type of `probs`; one at the last exit.
 
     Example:
-        >>> soft_stop_target(torch.tensor([[0, 1, 1]]), torch.tensor([[0.1, 0.7, 0.2]]))
-        tensor([[0.3000, 1.0000, 1.0000]])
+        >>> soft_stop_target(np.array([[0, 1, 1]]), np.array([[0.1, 0.7, 0.2]])).round(2)
+        array([[0.3, 1. , 1. ]])
     """
-    chances, exits = soft_correctness(predictions, probs), predictions.shape[1]
-    found = torch.ones_like(chances)
+    predictions, chances = as_numpy(predictions), soft_correctness(predictions, probs)
+    exits, found = predictions.shape[1], np.ones_like(chances)
     for exit_index in range(exits - 1):
         for later in range(exit_index + 1, exits):
             before = predictions[:, exit_index:later]
-            new = (before != predictions[:, later, None]).all(dim=1)
-            found[:, exit_index] -= torch.where(new, chances[:, later], 0)
-    return found.clamp(0, 1)
+            new = (before != predictions[:, later, None]).all(axis=1)
+            found[:, exit_index] -= np.where(new, chances[:, later], 0)
+    return found.clip(0, 1)
 
 
-def hopeless(correct: Tensor) -> Tensor:
+def hopeless(correct: AnyArray) -> Array:
     """Samples that no exit gets right, bool `[N]`, from correctness `[N, M]`.
 
     Example:
-        >>> hopeless(torch.tensor([[False, True], [False, False]]))
-        tensor([False,  True])
+        >>> hopeless(np.array([[False, True], [False, False]]))
+        array([False,  True])
     """
-    return ~correct.any(dim=1)
+    return np.logical_not(as_numpy(correct).any(axis=1))
 
 
-def oracle_accuracies(correct: Tensor, costs: Tensor, budgets: Tensor) -> Tensor:
+def oracle_accuracies(correct: AnyArray, costs: AnyArray, budgets: AnyArray) -> Array:
     """Best accuracies that any stopping rule could reach at mean costs `[B]`: float64 `[B]`.
 
     Every sample starts at exit 0. Samples whose first right exit lies deeper are bought in order
@@ -131,21 +132,17 @@ def oracle_accuracies(correct: Tensor, costs: Tensor, budgets: Tensor) -> Tensor
         budgets: Mean costs per sample; not below the first exit's cost.
 
     Example:
-        >>> correct = torch.tensor([[True, True], [False, True], [False, True], [False, False]])
-        >>> oracle_accuracies(correct, torch.tensor([1.0, 2.0]), torch.tensor([1.25, 1.5]))
-        tensor([0.5000, 0.7500], dtype=torch.float64)
+        >>> correct = np.array([[True, True], [False, True], [False, True], [False, False]])
+        >>> oracle_accuracies(correct, np.array([1.0, 2.0]), np.array([1.25, 1.5]))
+        array([0.5 , 0.75])
     """
-    first, means = correct.int().argmax(dim=1), mean_costs(costs)  # exit 0 where none is right
-    table = costs.double().expand(correct.shape)
-    extra = table.gather(1, first[:, None]).squeeze(1) - table[:, 0]
-    wanted = extra[~hopeless(correct)].sort().values
-    purses = (budgets.double() - float(means[0])) * len(correct)
+    correct, means = as_numpy(correct), mean_costs(costs)
+    first = correct.argmax(axis=1)  # exit 0 where none is right
+    table = np.broadcast_to(as_numpy(costs, np.float64), correct.shape)
+    extra = np.take_along_axis(table, first[:, None], axis=1)[:, 0] - table[:, 0]
+    wanted = np.sort(extra[~hopeless(correct)])
+    purses = (as_numpy(budgets, np.float64) - means[0]) * len(correct)
     # Half a millionth of the largest step absorbs the rounding of the cumulative sum.
-    slack = 5e-7 * float(means[-1])
-    bought = torch.searchsorted(wanted.cumsum(0), purses + slack, right=True)
-    return bought.double() / len(correct)
-
-
-def _right_from_here_on(correct: Tensor) -> Tensor:
-    """A bool `[N, M]`: whether this or any later exit is right."""
-    return correct.flip(1).int().cummax(1).values.flip(1).bool()
+    slack = 5e-7 * means[-1]
+    bought = np.searchsorted(wanted.cumsum(), purses + slack, side="right")
+    return np.asarray(bought / len(correct))
