@@ -8,70 +8,34 @@ stage depends on later ones.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from offramp.arrays import Array, as_numpy, is_array
 from offramp.errors import LedgerError
 
 LIMIT = 80.0  # of log-odds: a stage that is certain is surer than any that is not
 
 Normalise = Callable[[Any], Any]
 
+Rows = list[list[Any]]
 
-@dataclass(frozen=True)
-class AnswerTable:
-    """What stages said.
-
-    Attributes:
-        outputs: float32 `[N, M, 2+F]`: log-odds, the first stage with the same answer, features.
-        right: bool `[N, M]`, or None where nobody knows.
-        lengths: `[N]`, how many stages each sample has.
-    """
-
-    outputs: Tensor
-    right: Tensor | None
-    lengths: Tensor
-
-
-def answer_table(
-    answers: Any,  # noqa: ANN401 - rows of anything, checked
-    confidence: "Confidences",
-    labels: Sequence[Any] | None,
-    correct: Any,  # noqa: ANN401
-    features: Any,  # noqa: ANN401
-    normalise: Normalise | None,
-) -> AnswerTable:
-    """Check what stages said, and make a table of it; see `Ledger.from_answers`."""
-    rows = confidence.rows
-    if answers is not None:
-        answers = _rows("answers", answers)
-        _check_lengths("answers", answers, rows)
-    lengths = torch.tensor([_length(row) for row in rows])
-    stages = int(lengths.max())
-    if stages < 2:
-        raise LedgerError("at least two stages are needed, and no sample has more than one")
-    odds = torch.tensor([_carried(row, stages) for row in rows], dtype=torch.float64)
-    first = _first_stages(answers, rows, stages, normalise)
-    right = _right(answers, labels, correct, rows, normalise)
-    parts = [odds[..., None], first[..., None].double()]
-    if features is not None:
-        parts.append(_features(features, rows, stages))
-    carried = None if right is None else torch.tensor([_carried(row, stages) for row in right])
-    return AnswerTable(torch.cat(parts, dim=2).float(), carried, lengths)
+_MISSING = object()  # in place of an answer: equal to no answer
 
 
 @dataclass(frozen=True)
 class Confidences:
-    """Log-odds by sample and stage; None where a sample does not have a stage.
+    """Log-odds by sample and stage.
 
     Attributes:
-        rows: A list per sample.
+        odds: float64 `[N, W]`; NaN where a sample does not have a stage.
+        sizes: `[N]`, how many stages the row of each sample had.
     """
 
-    rows: list[list[float | None]]
+    odds: Array
+    sizes: list[int]
 
     @classmethod
     def of(cls, confidence: Any, log_confidence: Any, mask: Any) -> "Confidences":  # noqa: ANN401
@@ -81,22 +45,103 @@ class Confidences:
                 "give either `confidence`, probabilities, or `log_confidence`, their logarithms"
             )
         name = "confidence" if log_confidence is None else "log_confidence"
-        given = _rows(name, confidence if log_confidence is None else log_confidence)
+        rows = _rows(name, confidence if log_confidence is None else log_confidence)
         to_odds = log_odds_of if log_confidence is None else log_odds_of_log
-        there = None if mask is None else _rows("mask", mask)
-        if there is not None:
-            _check_lengths("mask", there, given)
-        rows = []
-        for sample, row in enumerate(given):
-            known = [True] * len(row) if there is None else there[sample]
-            odds = [
-                _odds(name, to_odds, value, sample, stage) if is_there else None
-                for stage, (value, is_there) in enumerate(zip(row, known, strict=True))
+        sizes = [len(row) for row in rows]
+        if mask is not None:
+            there = _rows("mask", mask, sizes)
+            rows = [
+                [value if known else None for value, known in zip(*pair, strict=True)]
+                for pair in zip(rows, there, strict=True)
             ]
-            if not odds or odds[0] is None:
-                raise LedgerError(f"sample {sample} has no first stage; leave such samples out")
-            rows.append(odds)
-        return cls(rows)
+        odds = [
+            [_odds(name, to_odds, value, sample, stage) for stage, value in enumerate(row)]
+            for sample, row in enumerate(rows)
+        ]
+        found = cls(_padded(odds, np.float64, math.nan), sizes)
+        empty = np.flatnonzero(~found.there[:, :1].any(axis=1))
+        if len(empty):
+            raise LedgerError(f"sample {empty[0]} has no first stage; leave such samples out")
+        return found
+
+    @cached_property
+    def there(self) -> Array:
+        """Whether a sample has a stage, bool `[N, W]`."""
+        return ~np.isnan(self.odds)
+
+    @cached_property
+    def lengths(self) -> Array:
+        """How many stages there are up to the last that is there, `[N]`."""
+        return self.odds.shape[1] - self.there[:, ::-1].argmax(axis=1)
+
+    def carried(self, table: Array) -> Array:
+        """Values `[N, W, ...]` as `[N, M, ...]`: a missing stage has the value of the one before.
+
+        Example:
+            >>> known = Confidences.of([[0.5, None, 0.5], [0.5, 0.5]], None, None)
+            >>> known.carried(np.array([[1, 2, 3], [4, 5, 6]]))
+            array([[1, 1, 3],
+                   [4, 5, 5]])
+        """
+        stages = np.arange(self.lengths.max())
+        there = self.there[:, : len(stages)]
+        last = np.maximum.accumulate(np.where(there, stages, 0), axis=1)
+        return np.asarray(table[np.arange(len(table))[:, None], last])
+
+
+def answer_table(
+    answers: Any,  # noqa: ANN401 - rows of anything, checked
+    confidence: Confidences,
+    labels: Sequence[Any] | None,
+    correct: Any,  # noqa: ANN401
+    features: Any,  # noqa: ANN401
+    normalise: Normalise | None,
+) -> tuple[Array, Array | None]:
+    """Check what stages said, and make a table of it; see `Ledger.from_answers`.
+
+    Returns:
+        float32 `[N, M, 2+F]`: log-odds, the first stage with the same answer, features; and bool
+        `[N, M]`, which stages are right, or None where nobody knows.
+    """
+    if confidence.lengths.max() < 2:
+        raise LedgerError("at least two stages are needed, and no sample has more than one")
+    odds = confidence.carried(confidence.odds)
+    first = np.broadcast_to(np.arange(odds.shape[1]), odds.shape)  # where nobody knows: itself
+    forms = None
+    if answers is not None:
+        forms = _forms(_rows("answers", answers, confidence.sizes), confidence, normalise)
+        places = [[row.index(form) for form in row] for row in forms]
+        first = confidence.carried(_padded(places, np.int64))
+    hits = _hits(forms, labels, correct, confidence.sizes, normalise)
+    right = None if hits is None else confidence.carried(_padded(hits, np.bool_))
+    parts = [odds[..., None], first[..., None]]
+    if features is not None:
+        parts.append(confidence.carried(_features(features, confidence)))
+    return np.concatenate(parts, axis=2, dtype=np.float32), right
+
+
+def padded_costs(costs: Any, confidence: Confidences) -> Any:  # noqa: ANN401
+    """Cumulative costs as they were given, or, from rows of different lengths, `[N, M]`.
+
+    A stage that is missing has cost nothing more.
+    """
+    ragged = isinstance(costs, Sequence) and len(costs) and isinstance(costs[0], Sequence)
+    if not ragged:
+        return costs
+    lengths, sizes = confidence.lengths.tolist(), confidence.sizes
+    if len(costs) != len(lengths):
+        raise LedgerError(f"there must be costs for {len(lengths)} samples, got {len(costs)}")
+    for sample, (row, length, size) in enumerate(zip(costs, lengths, sizes, strict=True)):
+        if not length <= len(row) <= size or row[0] is None:
+            raise LedgerError(f"`costs` has {len(row)} stages for sample {sample}, not {length}")
+    return [_carried(row, max(lengths)) for row in costs]
+
+
+def _carried(row: Sequence[Any], stages: int) -> list[Any]:
+    found: list[Any] = []
+    for value in [*row[:stages], *[None] * (stages - len(row))]:
+        found.append(found[-1] if value is None else value)
+    return found
 
 
 def log_odds_of(probability: float) -> float:
@@ -132,92 +177,6 @@ def log_odds_of_log(log_probability: float) -> float:
     return max(-LIMIT, min(LIMIT, odds))
 
 
-def _odds(
-    name: str,
-    to_odds: Callable[[float], float],
-    value: Any,  # noqa: ANN401
-    sample: int,
-    stage: int,
-) -> float | None:
-    if value is None or value != value:  # NaN
-        return None
-    try:
-        return to_odds(float(value))
-    except LedgerError as error:
-        raise LedgerError(f"`{name}`, sample {sample}, stage {stage}: {error}") from None
-    except (TypeError, ValueError):
-        raise LedgerError(
-            f"`{name}` must be numbers, got {value!r} at sample {sample}, stage {stage}"
-        ) from None
-
-
-def _rows(name: str, values: Any) -> list[list[Any]]:  # noqa: ANN401
-    """A list of lists, from an array or from lists of different lengths."""
-    plain = values.tolist() if isinstance(values, Tensor | np.ndarray) else values
-    if isinstance(plain, str) or not isinstance(plain, Sequence) or not len(plain):
-        raise LedgerError(f"`{name}` must be a table, a row per sample, got {values!r}")
-    for sample, row in enumerate(plain):
-        if isinstance(row, str) or not isinstance(row, Sequence | np.ndarray):
-            raise LedgerError(
-                f"`{name}` must have a row per sample and a value per stage, got {row!r} for "
-                f"sample {sample}"
-            )
-    return [list(row) for row in plain]
-
-
-def _check_lengths(name: str, rows: list[list[Any]], others: list[list[Any]]) -> None:
-    if len(rows) != len(others):
-        raise LedgerError(
-            f"`{name}` has {len(rows)} samples, and the confidences have {len(others)}"
-        )
-    for sample, (row, other) in enumerate(zip(rows, others, strict=True)):
-        if len(row) != len(other):
-            raise LedgerError(
-                f"`{name}` has {len(row)} stages for sample {sample}, and the confidences have "
-                f"{len(other)}"
-            )
-
-
-def _length(row: list[Any]) -> int:
-    """How many stages there are up to the last that is there."""
-    return max(stage for stage, value in enumerate(row) if value is not None) + 1
-
-
-def _carried(row: list[Any], stages: int) -> list[Any]:
-    """A missing stage says what the one before said."""
-    found: list[Any] = []
-    for value in [*row[:stages], *[None] * (stages - len(row))]:
-        found.append(found[-1] if value is None else value)
-    return found
-
-
-def _first_stages(
-    answers: list[list[Any]] | None,
-    rows: list[list[float | None]],
-    stages: int,
-    normalise: Normalise | None,
-) -> Tensor:
-    """`[N, M]`: the first stage that gave each stage's answer; itself where nobody knows."""
-    if answers is None:
-        return torch.arange(stages).expand(len(rows), -1)
-    table = []
-    for row, odds in zip(answers, rows, strict=True):
-        seen: list[Any] = []
-        first: list[int | None] = []
-        for stage, (answer, is_there) in enumerate(zip(row, odds, strict=True)):
-            if is_there is None:
-                first.append(None)
-                continue
-            plain = same_form(answer, normalise)
-            found = next((place for place, other in seen if other == plain), None)
-            if found is None:
-                found = stage
-                seen.append((stage, plain))
-            first.append(found)
-        table.append(_carried(first, stages))
-    return torch.tensor(table)
-
-
 def same_form(answer: Any, normalise: Normalise | None) -> Any:  # noqa: ANN401
     """An answer as it is compared: after the caller's normaliser, if there is one."""
     if normalise is None:
@@ -230,87 +189,126 @@ def same_form(answer: Any, normalise: Normalise | None) -> Any:  # noqa: ANN401
         ) from error
 
 
-def _right(
-    answers: list[list[Any]] | None,
+def _odds(
+    name: str,
+    to_odds: Callable[[float], float],
+    value: Any,  # noqa: ANN401
+    sample: int,
+    stage: int,
+) -> float:
+    """Log-odds; NaN where there are none."""
+    if value is None or value != value:
+        return math.nan
+    try:
+        return to_odds(float(value))
+    except LedgerError as error:
+        raise LedgerError(f"`{name}`, sample {sample}, stage {stage}: {error}") from None
+    except (TypeError, ValueError):
+        raise LedgerError(
+            f"`{name}` must be numbers, got {value!r} at sample {sample}, stage {stage}"
+        ) from None
+
+
+def _rows(name: str, values: Any, sizes: list[int] | None = None) -> Rows:  # noqa: ANN401
+    """A list of lists, from an array or from lists of different lengths: of these, where given."""
+    plain = values.tolist() if is_array(values) else values
+    if isinstance(plain, str) or not isinstance(plain, Sequence) or not len(plain):
+        raise LedgerError(f"`{name}` must be a table, a row per sample, got {values!r}")
+    for sample, row in enumerate(plain):
+        if isinstance(row, str) or not isinstance(row, Sequence | np.ndarray):
+            raise LedgerError(
+                f"`{name}` must have a row per sample and a value per stage, got {row!r} for "
+                f"sample {sample}"
+            )
+    if sizes is not None and len(plain) != len(sizes):
+        raise LedgerError(
+            f"`{name}` has {len(plain)} samples, and the confidences have {len(sizes)}"
+        )
+    for sample, (row, size) in enumerate(zip(plain, sizes or (), strict=False)):
+        if len(row) != size:
+            raise LedgerError(
+                f"`{name}` has {len(row)} stages for sample {sample}, and the confidences have "
+                f"{size}"
+            )
+    return [list(row) for row in plain]
+
+
+def _padded(rows: Rows, dtype: type[np.generic], fill: float = 0) -> Array:
+    """Rows of different lengths as one array `[N, W]`."""
+    table = np.full((len(rows), max(map(len, rows))), fill, dtype)
+    for values, row in zip(table, rows, strict=True):
+        values[: len(row)] = row
+    return table
+
+
+def _forms(answers: Rows, confidence: Confidences, normalise: Normalise | None) -> Rows:
+    """Answers as they are compared; `_MISSING` where a sample does not have a stage."""
+    return [
+        [
+            same_form(answer, normalise) if is_there else _MISSING
+            for answer, is_there in zip(row, known, strict=False)  # of the widest row
+        ]
+        for row, known in zip(answers, confidence.there, strict=True)
+    ]
+
+
+def _hits(
+    forms: Rows | None,
     labels: Sequence[Any] | None,
     correct: Any,  # noqa: ANN401
-    rows: list[list[float | None]],
+    sizes: list[int],
     normalise: Normalise | None,
-) -> list[list[bool | None]] | None:
-    """Which stages are right; None where a sample does not have a stage."""
+) -> Rows | None:
+    """Which stages are right; None where nobody knows."""
     if labels is not None and correct is not None:
         raise LedgerError("give either `labels` or `correct`, not both")
     if correct is not None:
-        given = _rows("correct", correct)
-        _check_lengths("correct", given, rows)
-        wrong = [v for row in given for v in row if v not in (True, False, None)]
+        given = _rows("correct", correct, sizes)
+        wrong = [value for row in given for value in row if value not in (True, False, None)]
         if wrong:
             raise LedgerError(f"`correct` must be True or False, got {wrong[0]!r}")
-        hits = [[v is not None and bool(v) for v in row] for row in given]
-    elif labels is not None:
-        if answers is None:
-            raise LedgerError("`labels` need `answers` to compare with; or give `correct`")
-        truths = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else list(labels)
-        if len(truths) != len(rows):
-            raise LedgerError(f"`labels` must be {len(rows)}, one per sample, got {len(truths)}")
-        if isinstance(truths[0], list) and not isinstance(answers[0][0], list):
-            raise LedgerError(
-                f"`labels` is one right answer per sample, got {truths[0]!r} for sample 0; say "
-                "which stages are right as `correct`"
-            )
-        forms = [same_form(truth, normalise) for truth in truths]
-        hits = [
-            [bool(same_form(answer, normalise) == truth) for answer in row]
-            for row, truth in zip(answers, forms, strict=True)
-        ]
-    else:
+        return [[bool(value) for value in row] for row in given]
+    if labels is None:
         return None
+    if forms is None:
+        raise LedgerError("`labels` need `answers` to compare with; or give `correct`")
+    truths = labels.tolist() if is_array(labels) else list(labels)  # type: ignore[attr-defined]
+    if len(truths) != len(forms):
+        raise LedgerError(f"`labels` must be {len(forms)}, one per sample, got {len(truths)}")
+    if isinstance(truths[0], list) and not isinstance(forms[0][0], list):
+        raise LedgerError(
+            f"`labels` is one right answer per sample, got {truths[0]!r} for sample 0; say "
+            "which stages are right as `correct`"
+        )
+    truths = [same_form(truth, normalise) for truth in truths]
     return [
-        [hit if odds is not None else None for hit, odds in zip(row, known, strict=True)]
-        for row, known in zip(hits, rows, strict=True)
+        [bool(form == truth) for form in row] for row, truth in zip(forms, truths, strict=True)
     ]
 
 
-def _features(features: Any, rows: list[list[float | None]], stages: int) -> Tensor:  # noqa: ANN401
-    """`[N, M, F]` float64; a missing stage has those of the one before."""
-    given = [list(row) for row in features]
-    if len(given) != len(rows):
-        raise LedgerError(f"`features` must have {len(rows)} samples, got {len(given)}")
-    _check_lengths("features", given, rows)
-    table = [
-        _carried(
-            [value if odds is not None else None for value, odds in zip(row, known, strict=True)],
-            stages,
-        )
-        for row, known in zip(given, rows, strict=True)
+def _features(features: Any, confidence: Confidences) -> Array:  # noqa: ANN401
+    """`[N, W, F]` float64; zero where a sample does not have a stage."""
+    given = list(as_numpy(features)) if is_array(features) else features
+    rows, there = _rows("features", given, confidence.sizes), confidence.there
+    values = [
+        row[stage]
+        for row, known in zip(rows, there, strict=True)
+        for stage in np.flatnonzero(known)
     ]
     try:
-        tensor = torch.from_numpy(np.asarray(table, dtype=np.float64))
+        numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise LedgerError(f"`features` must be numbers [N, M, F]: {error}") from None
-    if tensor.ndim != 3:
-        raise LedgerError(f"`features` must have the shape [N, M, F], got {list(tensor.shape)}")
-    if not tensor.isfinite().all():
-        sample, stage, number = (~tensor.isfinite()).nonzero()[0].tolist()
+    if numbers.ndim != 2:
+        shape = [*there.shape, *numbers.shape[1:]]
+        raise LedgerError(f"`features` must have the shape [N, M, F], got {shape}")
+    table = np.zeros((*there.shape, numbers.shape[1]))
+    table[there] = numbers
+    wrong = np.argwhere(~np.isfinite(table))
+    if len(wrong):
+        sample, stage, number = wrong[0]
         raise LedgerError(
-            f"`features` must be finite, got {tensor[sample, stage, number]} at sample {sample}, "
+            f"`features` must be finite, got {table[sample, stage, number]} at sample {sample}, "
             f"stage {stage}, feature {number}"
         )
-    return tensor
-
-
-def padded_costs(costs: Any, stated: Confidences, lengths: Tensor) -> Any:  # noqa: ANN401
-    """Cumulative costs as they were given, or, from rows of different lengths, `[N, M]`.
-
-    A stage that is missing has cost nothing more.
-    """
-    ragged = isinstance(costs, Sequence) and len(costs) and isinstance(costs[0], Sequence)
-    if not ragged:
-        return costs
-    if len(costs) != len(lengths):
-        raise LedgerError(f"there must be costs for {len(lengths)} samples, got {len(costs)}")
-    stages = int(lengths.max())
-    for sample, (row, length) in enumerate(zip(costs, lengths.tolist(), strict=True)):
-        if not length <= len(row) <= len(stated.rows[sample]) or row[0] is None:
-            raise LedgerError(f"`costs` has {len(row)} stages for sample {sample}, not {length}")
-    return [_carried(list(row), stages) for row in costs]
+    return table

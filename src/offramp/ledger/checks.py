@@ -123,7 +123,7 @@ def checked_names(name: str, values: SampleIds | None, samples: int) -> Names | 
     """A name per sample, all integers or all strings, or None."""
     if values is None:
         return None
-    plain: list[Any] = values.tolist() if is_array(values) else list(values)
+    plain: list[Any] = list(as_numpy(values).tolist() if is_array(values) else values)
     if len(plain) != samples:
         raise LedgerError(f"`{name}` must name the {samples} samples, got {len(plain)}")
     if not (all(type(i) is int for i in plain) or all(type(i) is str for i in plain)):

@@ -188,19 +188,19 @@ class Ledger(SampleOrigin):
             ([[True, True], [False, True], [True, True]], [2, 2, 1])
         """
         stated = Confidences.of(confidence, log_confidence, mask)
-        table = answer_table(answers, stated, labels, correct, features, normalise)
+        outputs, right = answer_table(answers, stated, labels, correct, features, normalise)
         if not isinstance(costs, Costs | BatchTimes):
-            costs = Costs.from_cumulative(padded_costs(costs, stated, table.lengths), unit)
+            costs = Costs.from_cumulative(padded_costs(costs, stated), unit)
         ledger_type = ConfidenceLedger if answers is None else AnswerLedger
         return ledger_type(
-            table.outputs,
-            table.right,
+            outputs,
+            right,
             costs,
             split=split,
             sample_ids=sample_ids,
             network=network,
             groups=groups,
-            lengths=table.lengths,
+            lengths=stated.lengths,
         )
 
     @property

@@ -2,11 +2,12 @@
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Iterable
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from offramp.arrays import Array
 from offramp.errors import LedgerWarning
 from offramp.ledger.ledger import Ledger
 
@@ -47,7 +48,7 @@ def oddities(ledger: Ledger) -> list[str]:
         return [f"{few} {FEW} are noise"]
     if not ledger.has_logits:  # answers may be alike, and what is right is given
         return []
-    part = ledger if len(ledger) <= LOOKED_AT else ledger.take(torch.arange(LOOKED_AT))
+    part = ledger if len(ledger) <= LOOKED_AT else ledger.take(np.arange(LOOKED_AT))
     if ledger.groups is None:
         found += _copies(part)
     if ledger.has_labels:
@@ -56,15 +57,9 @@ def oddities(ledger: Ledger) -> list[str]:
 
 
 def _copies(ledger: Ledger) -> list[str]:
-    prints = []
-    for _, logits in ledger.chunks():
-        flat = logits.flatten(1).double()
-        weights = torch.randn(
-            flat.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        )
-        prints.append(flat @ weights)
-    _, counts = torch.cat(prints).unique(return_counts=True)
-    alike = int(counts[counts > 1].sum())
+    rows = (row for _, logits in ledger.chunks() for row in logits)
+    prints = Counter(hash(row.tobytes()) for row in rows)
+    alike = sum(count for count in prints.values() if count > 1)
     if alike <= COPIES * len(ledger):
         return []
     return [
@@ -75,7 +70,7 @@ def _copies(ledger: Ledger) -> list[str]:
 
 
 def _guesses(ledger: Ledger) -> list[str]:
-    predictions = torch.cat([logits.argmax(2) for _, logits in ledger.chunks()])  # [N, M]
+    predictions = np.concatenate([logits.argmax(axis=2) for _, logits in ledger.chunks()])
     guessing = [m for m in range(ledger.num_exits) if _is_guess(predictions[:, m], ledger)]
     if not guessing:
         return []
@@ -88,14 +83,14 @@ def _guesses(ledger: Ledger) -> list[str]:
     return [f"{which} no better than chance; ledger.keep_exits leaves exits out"]
 
 
-def _is_guess(predictions: Tensor, ledger: Ledger) -> bool:
+def _is_guess(predictions: Array, ledger: Ledger) -> bool:
     """Whether answers and labels agree no more often than independent ones would."""
     samples = len(predictions)
     said, true = (
-        torch.bincount(each, minlength=ledger.num_classes) / samples
+        np.bincount(each, minlength=ledger.num_classes) / samples
         for each in (predictions, ledger.labels)
     )
     chance = float((said * true).sum())
-    right = float((predictions == ledger.labels).double().mean())
+    right = float((predictions == ledger.labels).mean())
     # An exit that always says the same class is right as often as chance has it.
     return right <= chance + SIGMAS * math.sqrt(chance * (1 - chance) / samples)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
+from offramp.arrays import as_numpy, as_tensor
 from offramp.batch_times import BatchTimes
 from offramp.costs import Costs
 from offramp.errors import FileFormatError, LedgerError
@@ -34,18 +35,18 @@ class _Description(TypedDict):
 
 def save(ledger: Ledger, folder: str | Path) -> Path:
     """Write a ledger as a folder, atomically; return its path."""
-    tensors = {"logits": ledger.outputs}
+    arrays = {"logits": ledger.outputs}
     if ledger.has_labels:
-        tensors["labels"] = ledger.labels
+        arrays["labels"] = ledger.labels
     if ledger.sample_ids is not None:
-        tensors["sample_ids"] = ids_to_bytes(ledger.sample_ids)
+        arrays["sample_ids"] = ids_to_bytes(ledger.sample_ids)
     if ledger.groups is not None:
-        tensors["groups"] = ids_to_bytes(ledger.groups)
+        arrays["groups"] = ids_to_bytes(ledger.groups)
     if ledger.lengths is not None:
-        tensors["lengths"] = ledger.lengths
+        arrays["lengths"] = ledger.lengths
     if (costs := ledger.cost_model).by_sample:
         parts = {"stages": costs.stages, "heads": costs.heads, "reference": costs.reference}
-        tensors |= {f"costs.{name}": part for name, part in parts.items()}
+        arrays |= {f"costs.{name}": part for name, part in parts.items()}
     meta = {
         "split": ledger.split,
         "kind": ledger.history_type.name,
@@ -59,7 +60,9 @@ def save(ledger: Ledger, folder: str | Path) -> Path:
         "exits": ledger.exits,
         "recorded_on": ledger.recorded_on,
     }
-    return write_folder(folder, "ledger", VERSION, meta, tensors)
+    return write_folder(
+        folder, "ledger", VERSION, meta, {k: as_tensor(v) for k, v in arrays.items()}
+    )
 
 
 def load(path: Path, split: str | None = None, network: str | None = None) -> Ledger:
@@ -90,22 +93,23 @@ def load(path: Path, split: str | None = None, network: str | None = None) -> Le
 
 
 def _load_folder(folder: Path, split: str | None) -> Ledger:
-    meta, tensors = read_folder(folder, "ledger", VERSION)
-    by_sample = {key[6:]: value for key, value in tensors.items() if key.startswith("costs.")}
+    meta, stored = read_folder(folder, "ledger", VERSION)
+    arrays = {key: as_numpy(value) for key, value in stored.items()}
+    by_sample = {key[6:]: value for key, value in arrays.items() if key.startswith("costs.")}
     restore(_Description, meta, f"{folder} is not a complete ledger")
     try:
         ledger_type = TYPES[meta.get("kind", "logits")]  # older files know no other
         ledger: Ledger = ledger_type(
-            tensors["logits"],
-            tensors["labels"] if meta.get("labelled", True) else None,
+            arrays["logits"],
+            arrays["labels"] if meta.get("labelled", True) else None,
             Costs(**{**meta["costs"], **by_sample}),
             split=meta["split"],
-            sample_ids=bytes_to_ids(tensors.get("sample_ids")),
+            sample_ids=bytes_to_ids(arrays.get("sample_ids")),
             network=meta["network"],
             class_names=meta["class_names"],
             recorded_on=meta.get("recorded_on"),  # older files do not say it
-            groups=bytes_to_ids(tensors.get("groups")),
-            lengths=tensors.get("lengths"),
+            groups=bytes_to_ids(arrays.get("groups")),
+            lengths=arrays.get("lengths"),
         )
         ledger.exits = tuple(meta.get("exits", ledger.exits))
         if meta.get("batch_times") is not None:
