@@ -190,6 +190,10 @@ def top_indices(values: AnyArray, k: int) -> AnyArray:
         array([1, 3, 2])
     """
     xp = namespace(values)
+    if xp is np and 4 * k < values.shape[-1]:  # sorting a thousand classes for five takes long
+        few = np.sort(np.argpartition(-values, k - 1, axis=-1)[..., :k], axis=-1)
+        order = np.argsort(-np.take_along_axis(values, few, -1), axis=-1, stable=True)
+        return np.take_along_axis(few, order, -1)
     return xp.argsort(-values, axis=-1, stable=True)[..., :k]
 
 

@@ -12,26 +12,17 @@ it changes nothing; on overconfident ones it repairs the scores. `log_odds=False
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal
 
-import torch
-from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
+import numpy as np
 
+from offramp import check
+from offramp.arrays import AnyArray, Array, sigmoid
 from offramp.errors import ConfigError
+from offramp.extras import require
 from offramp.ledger import History
 from offramp.scorers.base import Scoring
-from offramp.scorers.score_networks import (
-    Features,
-    Loss,
-    Parameters,
-    TopScorer,
-    check_counts,
-    check_k,
-    initial_parameters,
-    networks_at,
-    train_networks,
-)
+from offramp.scorers.score_networks import TopScorer, check_counts, check_k, networks_at
 from offramp.targets import correctness, stop_target
 
 TARGETS = {"eefp": stop_target, "correctness": correctness}
@@ -80,8 +71,7 @@ class Corrector(TopScorer):
     log_odds: bool = True
 
     def __post_init__(self) -> None:
-        if self.target not in TARGETS:
-            raise ConfigError(f"`target` must be one of {', '.join(TARGETS)}, got {self.target!r}")
+        check.one_of("target", self.target, tuple(TARGETS))
         check_k(self.k)
         check_counts(hidden=self.hidden, epochs=self.epochs)
         if not isinstance(self.log_odds, bool):
@@ -96,9 +86,9 @@ class Corrector(TopScorer):
         """Log-odds of "right here, or hopeless from here on"."""
         return networks_at(self, exit_index, num_classes)
 
-    def probability(self, scores: Tensor) -> Tensor:
+    def probability(self, scores: AnyArray) -> AnyArray:
         """The corrector's own output, in [0, 1]."""
-        return scores.sigmoid()
+        return sigmoid(scores)
 
     def macs(self, exit_index: int, num_classes: int) -> int:
         """Two matrix products; 640 (m+1) + 128 for k=5 with history."""
@@ -109,55 +99,43 @@ class Corrector(TopScorer):
         return SAMPLES_PER_INPUT * self.view.width(max(num_exits - 2, 0), num_classes)
 
     def _train_seeds(
-        self, history: History, labels: Tensor, costs: Tensor, seeds: Sequence[int]
-    ) -> Parameters:
+        self, history: History, labels: Array, costs: Array, seeds: Sequence[int]
+    ) -> Any:  # noqa: ANN401 - of torch
+        require("torch", extra="torch")
+        from offramp.scorers.network_training import (
+            Features,
+            cross_entropy_with,
+            initial_parameters,
+            train_networks,
+        )
+
         exits = range(history.exit_index)  # correctors are for exits 0..M-2
-        inputs = [self.view.width(exit_index, history.answers.shape[2]) for exit_index in exits]
+        inputs = [self.view.width(exit_index, history.num_classes) for exit_index in exits]
         parameters = initial_parameters(inputs, self.hidden, seeds)
         if not self.log_odds:
             parameters.log_odds_weights.zero_()
-        targets = self._targets(history, labels)
+        targets, weights = self._targets(history, labels), _weights(history)
         # Narrow inputs of all exits are padded to one product; wide ones would waste half of it.
         apart = [range(exit_index, exit_index + 1) for exit_index in exits]
-        blocks = [exits] if inputs[-1] <= WIDE else apart
-        for block in blocks:
+        for block in [exits] if inputs[-1] <= WIDE else apart:
             features = Features(self.view, history, block, inputs[block[-1]])
             if not self.log_odds:
                 features.log_odds.zero_()  # without a gradient, the weights stay zero
-            wanted = targets[block.start : block.stop]
-            loss = _loss(wanted, _weights(history, block))
+            own = slice(block.start, block.stop)
+            loss = cross_entropy_with(targets[own], None if weights is None else weights[own])
             train_networks(parameters.block(block, features.width), features, loss, self.epochs)
         return parameters
 
-    def _targets(self, history: History, labels: Tensor) -> Tensor:
-        """`[M-1, N]` float: what the correctors should have said."""
-        predictions = torch.cat([part.predictions for _, part in history.chunks()])
-        return TARGETS[self.target](predictions, labels)[:, :-1].T.float()
-
-    def _keep(self, parameters: Parameters, index: int) -> Self:
-        """Take over the weights of the seed with this number."""
-        mine = slice(index * self.hidden, (index + 1) * self.hidden)
-        self.hidden_weights_ = parameters.hidden_weights[:, :, mine].clone()
-        self.hidden_biases_ = parameters.hidden_biases[:, 0, mine].clone()
-        self.output_weights_ = parameters.output_weights[:, 0, index].clone()
-        self.output_biases_ = parameters.output_biases[:, 0, index].clone()
-        self.log_odds_weights_ = parameters.log_odds_weights[:, 0, index].clone()
-        return self
+    def _targets(self, history: History, labels: Array) -> Array:
+        """`[M-1, N]` float32: what the correctors should have returned."""
+        predictions = np.concatenate([part.predictions for _, part in history.chunks()])
+        target = TARGETS[self.target](predictions, labels)[:, :-1]
+        return np.ascontiguousarray(target.T, np.float32)
 
 
-def _loss(targets: Tensor, weights: Tensor | None) -> Loss:
-    """Binary cross-entropy with targets and weights `[E, N]`, the same for every seed."""
-
-    def loss_of(logits: Tensor, rows: Tensor) -> Tensor:
-        wanted = targets[:, rows, None].expand_as(logits)
-        weight = None if weights is None else weights[:, rows, None]
-        return binary_cross_entropy_with_logits(logits, wanted, weight, reduction="sum")
-
-    return loss_of
-
-
-def _weights(history: History, exits: range) -> Tensor | None:
-    """`[E, N]`: zero for samples that have ended, and so are not asked any more."""
+def _weights(history: History) -> Array | None:
+    """`[M-1, N]`: zero for samples that have ended, and so are not asked any more."""
     if history.lengths is None:
         return None
-    return torch.stack([(history.lengths > exit_index + 1).float() for exit_index in exits])
+    exits = range(history.exit_index)
+    return np.stack([(history.lengths > m + 1).astype(np.float32) for m in exits])

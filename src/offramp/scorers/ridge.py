@@ -528,7 +528,6 @@ def fit_logistic(
         penalties: float64 `[D]`.
         start: `[D]`; zeros where it is not given.
     """
-
     from scipy.linalg import cho_factor, cho_solve  # loading does not need it
 
     def loss_of(logits: Array, weights: Array) -> float:

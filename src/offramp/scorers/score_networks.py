@@ -1,16 +1,14 @@
 """Small networks, one per exit, on what an exit and those before it say of the top classes.
 
-Correctors, gates and utilities are made of them. Two layers each; the networks of all exits,
-seeds and outputs are trained as one batched product.
+Correctors are made of them, and methods of other packages. Two layers each. They score without
+torch, which only `network_training` needs.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
-import torch
-from torch import Tensor
-
+from offramp.arrays import AnyArray, Array, float32, float64, namespace, top_indices
 from offramp.errors import ConfigError
 from offramp.ledger import AnswerHistory, History
 from offramp.scorers.base import PreparedScorer
@@ -20,15 +18,6 @@ PARAMETERS = (
     "log_odds_weights_",
 )
 """Names of what scorers that are made of small networks learn."""
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-
-LEARNING_RATE = 1e-2
-WEIGHT_DECAY = 1e-2
-BATCH = 128
-
-LOG_ODDS_WEIGHT = 1e-3  # to begin with; enough to hold samples apart that are equal otherwise
-TABLE_BYTES = 1 << 30  # above this, features are made batch by batch instead of once
 
 
 def check_k(k: object) -> None:
@@ -67,14 +56,20 @@ class TopView:
         """How many probabilities are seen at an exit."""
         return self.top_k(num_classes) * (exit_index + 1 if self.history else 1)
 
-    def inputs(self, history: History) -> Tensor:
+    def inputs(self, history: History) -> AnyArray:
         """The probabilities that are seen at the last of the exits so far, `[n, inputs]`."""
         if isinstance(history, AnswerHistory):
             return history.inputs(self.history)
         # Without history, the earlier exits may never have been run.
-        seen = history.log_probs if self.history else history.log_prob.unsqueeze(1)
-        index = seen.select(1, -1).topk(self.top_k(seen.shape[2]), dim=-1).indices
-        return seen.gather(2, index.unsqueeze(1).expand(-1, seen.shape[1], -1)).exp().flatten(1)
+        seen = history.log_probs if self.history else history.log_prob[:, None]
+        xp, index = namespace(seen), top_indices(seen[:, -1], self.top_k(seen.shape[2]))
+        if len(seen) == 1:
+            chosen = seen[:, :, index[0]]
+        else:
+            chosen = xp.take_along_axis(
+                seen, xp.broadcast_to(index[:, None], (*seen.shape[:2], index.shape[1])), axis=2
+            )
+        return xp.reshape(xp.exp(chosen), (len(seen), -1))
 
 
 class SmallNetworks(Protocol):
@@ -88,11 +83,11 @@ class SmallNetworks(Protocol):
         log_odds_weights_: `[E, O]`, or `[E]`.
     """
 
-    hidden_weights_: Tensor
-    hidden_biases_: Tensor
-    output_weights_: Tensor
-    output_biases_: Tensor
-    log_odds_weights_: Tensor
+    hidden_weights_: Array
+    hidden_biases_: Array
+    output_weights_: Array
+    output_biases_: Array
+    log_odds_weights_: Array
 
     @property
     def view(self) -> TopView:
@@ -104,8 +99,11 @@ class SmallNetworks(Protocol):
 
 def networks_at(
     scorer: SmallNetworks, exit_index: int, num_classes: int
-) -> Callable[[History], Tensor]:
-    """The networks of one exit: from the exits so far to what they say, `[n, O]` or `[n]`.
+) -> Callable[[History], AnyArray]:
+    """The networks of one exit: from the exits so far to what they return, `[n, O]` or `[n]`.
+
+    In float64, so that a score, rounded to float32, does not depend on how many samples it was
+    computed with.
 
     Raises:
         NotFittedError: The scorer is not fitted.
@@ -118,152 +116,37 @@ def networks_at(
             f"network of {len(scorer.hidden_weights_) + 1} exits, and the last one always stops"
         )
     networks, view = ExitNetworks.of(scorer, exit_index, num_classes), scorer.view
-
-    def outputs(history: History) -> Tensor:
-        inputs = view.inputs(history)
-        return networks.to(inputs.dtype).respond(inputs, history.log_odds.to(inputs.dtype))
-
-    return outputs
+    return lambda history: networks.respond(
+        float64(view.inputs(history)), float64(history.log_odds)
+    )
 
 
 class ExitNetworks(NamedTuple):
-    """The networks of one exit; a single one where the outputs have no dimension."""
+    """The networks of one exit, float64; a single one where the outputs have no dimension."""
 
-    hidden_weights: Tensor  # [D, O x H]
-    hidden_biases: Tensor  # [O x H]
-    output_weights: Tensor  # [O, H] or [H]
-    output_biases: Tensor  # [O] or []
-    log_odds_weights: Tensor  # [O] or []
+    hidden_weights: AnyArray  # [D, O x H]
+    hidden_biases: AnyArray  # [O x H]
+    output_weights: AnyArray  # [O, H] or [H]
+    output_biases: AnyArray  # [O] or []
+    log_odds_weights: AnyArray  # [O] or []
 
     @classmethod
     def of(cls, scorer: SmallNetworks, exit_index: int, num_classes: int) -> "ExitNetworks":
         """Look them up, without the padding."""
         weights, *rest = (getattr(scorer, name)[exit_index] for name in PARAMETERS)
-        return cls(weights[: scorer.view.width(exit_index, num_classes)], *rest)
+        used = weights[: scorer.view.width(exit_index, num_classes)]
+        return cls(*(float64(part) for part in (used, *rest)))
 
-    def to(self, dtype: torch.dtype) -> "ExitNetworks":
-        """The same in another float type."""
-        if self.hidden_weights.dtype == dtype:
-            return self
-        return ExitNetworks(*(part.to(dtype) for part in self))
-
-    def respond(self, inputs: Tensor, odds: Tensor) -> Tensor:
-        """What they say to inputs `[n, D]` and log-odds `[n]`: `[n, O]`, or `[n]` if O is 1."""
-        hidden = torch.addmm(self.hidden_biases, inputs, self.hidden_weights).relu()
+    def respond(self, inputs: AnyArray, odds: AnyArray) -> AnyArray:
+        """What inputs `[n, D]` and log-odds `[n]` come to: `[n, O]`, or `[n]` if O is 1."""
+        xp, hidden = namespace(inputs), inputs @ self.hidden_weights + self.hidden_biases
+        hidden = xp.where(hidden > 0, hidden, 0.0)
         if self.output_weights.ndim == 1:
-            added = torch.addcmul(self.output_biases, self.log_odds_weights, odds)
-            return torch.addmv(added, hidden, self.output_weights)
-        apart = hidden.view(-1, *self.output_weights.shape)  # [n, O, H]
-        added = torch.addcmul(self.output_biases, self.log_odds_weights, odds.unsqueeze(1))
-        return (apart * self.output_weights).sum(dim=2) + added
-
-
-class Features:
-    """What the networks of some exits are trained on: a table where it fits, else batches."""
-
-    def __init__(self, view: TopView, history: History, exits: range, width: int) -> None:
-        self.view, self.history, self.exits, self.width = view, history, exits, width
-        self.log_odds = torch.empty(len(exits), len(history))
-        small = 4 * len(exits) * len(history) * width <= TABLE_BYTES
-        self.table = torch.empty(len(exits), len(history), width) if small else None
-        for rows, part in history.chunks():
-            for row, exit_index in enumerate(exits):
-                self.log_odds[row, rows] = part.until(exit_index).log_odds
-            if self.table is not None:
-                self.table[:, rows] = self._padded(part)
-
-    def batch(self, rows: Tensor) -> Tensor:
-        """`[E, n, width]`."""
-        if self.table is not None:
-            return self.table[:, rows]
-        return self._padded(self.history.take(rows))
-
-    def _padded(self, history: History) -> Tensor:
-        """Inputs of the exits' networks, padded with zeros to one width."""
-        padded = torch.zeros(len(self.exits), len(history), self.width)
-        _ = history.log_probs  # once for all exits: `until` hands it on
-        for row, exit_index in enumerate(self.exits):
-            inputs = self.view.inputs(history.until(exit_index))
-            padded[row, :, : inputs.shape[1]] = inputs
-        return padded
-
-
-class Parameters(NamedTuple):
-    """Weights of all exits (E) and seeds (S); the seeds lie side by side in the hidden layer."""
-
-    hidden_weights: Tensor  # [E, D, S * hidden]
-    hidden_biases: Tensor  # [E, 1, S * hidden]
-    output_weights: Tensor  # [E, 1, S, hidden]
-    output_biases: Tensor  # [E, 1, S]
-    log_odds_weights: Tensor  # [E, 1, S]
-
-    def block(self, exits: range, width: int) -> "Parameters":
-        """The part for some exits, as leaves that share the memory of the whole."""
-        chosen = slice(exits.start, exits.stop)
-        parts = [part[chosen] for part in self]
-        parts[0] = parts[0][:, :width]
-        return Parameters(*(part.detach().requires_grad_() for part in parts))
-
-    def logits(self, inputs: Tensor, log_odds: Tensor) -> Tensor:
-        """Inputs `[E, n, D]` and log-odds `[E, n]` -> `[E, n, S]`."""
-        hidden = torch.baddbmm(self.hidden_biases, inputs, self.hidden_weights).relu()
-        seeds, width = self.output_weights.shape[2:]
-        apart = hidden.view(*hidden.shape[:2], seeds, width)
-        outputs: Tensor = (apart * self.output_weights).sum(dim=-1) + self.output_biases
-        return outputs + self.log_odds_weights * log_odds[..., None]
-
-
-def initial_parameters(inputs: Sequence[int], hidden: int, seeds: Sequence[int]) -> Parameters:
-    """Uniform in +-1/sqrt(fan-in), as in `torch.nn.Linear`; each seed draws for itself."""
-    hidden_weights = torch.zeros(len(inputs), max(inputs), len(seeds), hidden)
-    hidden_biases = torch.zeros(len(inputs), 1, len(seeds), hidden)
-    output_weights = torch.zeros(len(inputs), 1, len(seeds), hidden)
-    for index, seed in enumerate(seeds):
-        generator = torch.Generator().manual_seed(seed)
-
-        for exit_index, width in enumerate(inputs):
-            for part, fan_in in (
-                (hidden_weights[exit_index, :width, index], width),
-                (hidden_biases[exit_index, 0, index], width),
-                (output_weights[exit_index, 0, index], hidden),
-            ):
-                part.uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=generator)
-    return Parameters(
-        hidden_weights.flatten(2),
-        hidden_biases.flatten(2),
-        output_weights,
-        torch.zeros(len(inputs), 1, len(seeds)),
-        torch.full((len(inputs), 1, len(seeds)), LOG_ODDS_WEIGHT),
-    )
-
-
-def train_networks(parameters: Parameters, features: Features, loss_of: Loss, epochs: int) -> None:
-    """Minimise a loss of every exit and seed; the data order is fixed.
-
-    Args:
-        parameters: Leaves, changed in place.
-        features: Of all samples.
-        loss_of: Maps logits `[E, n, S]` and the numbers of their samples `[n]` to a sum over n.
-        epochs: Passes over the samples.
-    """
-    samples = len(features.history)
-    steps = max(epochs * -(-samples // BATCH), 3)  # what the schedule takes at least
-    optimizer = torch.optim.AdamW(
-        list(parameters), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True
-    )
-    # The rate rises for a tenth of the steps, and for two at least.
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, LEARNING_RATE, total_steps=steps, pct_start=max(0.1, 2 / steps)
-    )
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(epochs):
-        for rows in torch.randperm(samples, generator=generator).split(BATCH):
-            logits = parameters.logits(features.batch(rows), features.log_odds[:, rows])
-            loss = loss_of(logits, rows) / len(rows)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
+            added = self.output_biases + self.log_odds_weights * odds
+            return float32(hidden @ self.output_weights + added)
+        apart = xp.reshape(hidden, (-1, *self.output_weights.shape))  # [n, O, H]
+        added = self.output_biases + self.log_odds_weights * odds[:, None]
+        return float32(xp.sum(apart * self.output_weights, axis=2) + added)
 
 
 def check_counts(**counts: object) -> None:
@@ -292,22 +175,29 @@ class TopScorer(PreparedScorer):
         """What the networks see."""
         return TopView(self.k, self.history)
 
-    def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:
+    def fit(self, history: History, labels: Array, costs: Array) -> Self:
         """Train the networks of all exits but the last, all at once."""
         return self._keep(self._train_seeds(history, labels, costs, [self.seed]), 0)
 
     def fit_seeds(
-        self, history: History, labels: Tensor, costs: Tensor, seeds: Sequence[int]
+        self, history: History, labels: Array, costs: Array, seeds: Sequence[int]
     ) -> list[Self]:
         """One fitted scorer per seed; exits and seeds are trained as one batched product."""
         parameters = self._train_seeds(history, labels, costs, seeds)
         return [self.clone(seed=s)._keep(parameters, index) for index, s in enumerate(seeds)]
 
     def _train_seeds(
-        self, history: History, labels: Tensor, costs: Tensor, seeds: Sequence[int]
-    ) -> Parameters:
+        self, history: History, labels: Array, costs: Array, seeds: Sequence[int]
+    ) -> Any:  # noqa: ANN401 - `network_training.Parameters`, of torch
         raise NotImplementedError
 
-    def _keep(self, parameters: Parameters, index: int) -> Self:
+    @property
+    def _outputs(self) -> int:
+        """How many networks a seed has at an exit."""
+        return 1
+
+    def _keep(self, parameters: Any, index: int) -> Self:  # noqa: ANN401
         """Take over the weights of the seed with this number."""
-        raise NotImplementedError
+        for name, value in zip(PARAMETERS, parameters.of_seed(index, self._outputs), strict=True):
+            setattr(self, name, value)
+        return self
