@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
-import torch
 
 from offramp import (
     Corrector,
@@ -16,6 +16,7 @@ from offramp import (
     evaluate,
 )
 from offramp.answers import CurrentExit, ProductOfExperts
+from offramp.arrays import log_softmax, softmax
 from offramp.batch_times import BatchTimes
 from offramp.errors import FileFormatError, LedgerError, NotFittedError, SplitError
 from offramp.price import Price, exit_shares, needed_heads
@@ -48,7 +49,7 @@ def test_a_replay_is_what_a_loop_over_samples_finds(policy, splits):
 
 def test_every_point_of_the_curve_is_what_evaluate_measures_there(policy, splits):
     curve = policy.replay(splits["test"]).curve
-    assert (curve.costs.diff() >= 0).all()
+    assert (np.diff(curve.costs) >= 0).all()
     for place in (0, len(curve.costs) // 2, len(curve.costs) - 1):
         outcome = evaluate(policy.at_point(int(curve.points[place])), splits["test"])
         assert float(curve.accuracies[place]) == pytest.approx(outcome.accuracy)
@@ -58,17 +59,18 @@ def test_every_point_of_the_curve_is_what_evaluate_measures_there(policy, splits
 
 def test_exits_by_point_follow_the_one_stop_rule(policy, splits):
     replay = policy.replay(splits["test"])
-    assert torch.equal(replay.exits_by_point, exits_taken(replay.scores, policy.points.thresholds))
+    expected = exits_taken(replay.scores, policy.points.thresholds)
+    np.testing.assert_array_equal(replay.exits_by_point, expected)
 
 
 def test_some_samples_of_a_replay_are_the_replay_of_these_samples(policy, splits):
     test, chosen = splits["test"], policy.at(budget=0.5)
-    index = torch.arange(0, len(test), 7)
+    index = np.arange(0, len(test), 7)
     part, alone = chosen.replay(test).take(index), chosen.replay(test.take(index))
     assert len(part) == len(index)
     for name in ("labels", "predictions", "exits", "right", "costs", "hopeless"):
-        assert torch.equal(getattr(part, name), getattr(alone, name)), name
-    assert torch.equal(part.curve.accuracies, alone.curve.accuracies)
+        np.testing.assert_array_equal(getattr(part, name), getattr(alone, name), name)
+    np.testing.assert_array_equal(part.curve.accuracies, alone.curve.accuracies)
 
 
 def test_what_is_not_chosen_yet_cannot_be_asked_for(splits):
@@ -91,16 +93,16 @@ def test_only_test_is_replayed_unless_the_caller_says_so(policy, splits):
 def test_cost_shares_charge_answer_and_scorer_in_macs_only(splits):
     policy = Policy(Corrector(epochs=1), TemperatureScaling()).fit(splits["held_out"])
     charged = policy.replay(splits["test"]).cost_shares
-    assert torch.equal(charged, policy.cost_shares)
+    np.testing.assert_array_equal(charged, policy.cost_shares)
     free = splits["test"].costs / splits["test"].reference_cost
     assert (charged > free).all()
     timed = replace(splits["test"].cost_model, unit="seconds")
     without = Price(policy.answer, policy.scorer, timed, 10).shares
-    assert torch.equal(without, free)
+    np.testing.assert_array_equal(without, free)
 
 
-LOGITS = torch.tensor(
-    [[[3.0, 0], [0, 1]], [[0.5, 0], [2, 0]], [[0, 1], [0, 3]], [[0, 0.2], [1, 0]]]
+LOGITS = np.array(
+    [[[3.0, 0], [0, 1]], [[0.5, 0], [2, 0]], [[0, 1], [0, 3]], [[0, 0.2], [1, 0]]], np.float32
 )
 
 
@@ -111,22 +113,20 @@ def small(**changes):
     found = replay(
         CurrentExit(), MaxProbability(), Ledger(LOGITS, **{**given, **changes}, **parts)
     )
-    thresholds = torch.tensor([[2.0, 0], [0.4, 0], [-9.0, 0]], dtype=torch.float64)
+    thresholds = np.array([[2.0, 0], [0.4, 0], [-9.0, 0]])
     return replace(found, thresholds=thresholds, selected=1)
 
 
 def test_a_replay_by_hand():
     found = small()
     assert found.predictions.tolist() == [[0, 1], [0, 0], [1, 1], [1, 0]]
-    assert torch.equal(found.network_predictions, found.predictions)
-    assert {found.predictions.dtype, found.network_predictions.dtype} == {torch.long}
+    np.testing.assert_array_equal(found.network_predictions, found.predictions)
+    assert found.predictions.dtype == found.network_predictions.dtype == np.int64
     assert found.scores[:, 0].tolist() == pytest.approx([3, 0.5, 1, 0.2], abs=1e-6)
-    assert found.scores[:, 1].tolist() == [torch.inf] * 4
-    assert found.confidences[:, 0].tolist() == pytest.approx(
-        LOGITS[:, 0].softmax(1).amax(1).tolist()
-    )
-    right = LOGITS.log_softmax(2)[range(4), :, [0, 0, 1, 1]]
-    assert torch.allclose(found.losses, -right)
+    assert found.scores[:, 1].tolist() == [np.inf] * 4
+    assert found.confidences == pytest.approx(softmax(LOGITS).max(axis=2))
+    right = log_softmax(LOGITS)[range(4), :, [0, 0, 1, 1]]
+    assert found.losses == pytest.approx(-right, abs=1e-6)
     assert found.correct.tolist() == [[True, False], [True, True], [True, True], [True, False]]
     assert found.stop_targets.tolist() == [[True, True]] * 4
     assert (found.exits.tolist(), found.right.tolist()) == ([0, 0, 0, 1], [True] * 3 + [False])
@@ -148,37 +148,37 @@ def test_a_replay_of_samples_with_costs_of_their_own():
     assert found.costs.tolist() == pytest.approx([0.2, 0.2, 0.4, 1.6])  # of 5, the mean
     assert found.costs_by_point.tolist()[0] == pytest.approx([0.2, 1.0, 0.8, 1.6])
     assert found.curve.costs.tolist() == pytest.approx([0.3, 0.6, 0.9])
-    part = found.take(torch.tensor([3, 1]))
+    part = found.take(np.array([3, 1]))
     assert part.costs.tolist() == pytest.approx([1.6, 0.2])  # still of the mean of all
     assert (part.labels.tolist(), part.exits.tolist()) == ([1, 0], [1, 0])
-    assert found.take(torch.tensor([0])).price.reference == 5
-    everywhere = found.price.at(found.thresholds, torch.ones(3, 2))
+    assert found.take(np.array([0])).price.reference == 5
+    everywhere = found.price.at(found.thresholds, np.ones((3, 2)))
     assert everywhere.tolist() == [pytest.approx([0.3, 1.0])] * 3
 
 
 def test_means_of_groups():
-    found = replace(small(), groups=torch.tensor([0, 1, 1, 0]))
-    values = torch.tensor([[1.0, 0], [2, 0], [4, 6], [3, 2]], dtype=torch.float64)
+    found = replace(small(), groups=np.array([0, 1, 1, 0]))
+    values = np.array([[1.0, 0], [2, 0], [4, 6], [3, 2]])
     assert found.by_group(values).tolist() == [[2, 1], [3, 3]]
     assert small().by_group(values) is values
-    assert found.take(torch.tensor([1, 3])).groups.tolist() == [1, 0]
+    assert found.take(np.array([1, 3])).groups.tolist() == [1, 0]
 
 
 def test_heads_that_have_to_run():
-    closed = torch.inf
-    thresholds = torch.tensor([[closed, 0.5, closed, 0.0], [closed] * 4, [0.1, closed, 0.2, 0.3]])
+    closed = np.inf
+    thresholds = np.array([[closed, 0.5, closed, 0.0], [closed] * 4, [0.1, closed, 0.2, 0.3]])
     is_open = [[0, 1, 0, 1], [0, 0, 0, 1], [1, 0, 1, 1]]
     scored = [[1, 1, 0, 1], [0, 0, 0, 1], [1, 1, 1, 1]]
-    assert needed_heads(thresholds, False, False).int().tolist() == is_open
-    assert needed_heads(thresholds, True, False).int().tolist() == scored
+    assert needed_heads(thresholds, False, False).tolist() == is_open
+    assert needed_heads(thresholds, True, False).tolist() == scored
     assert needed_heads(thresholds, False, True).all()
 
 
 def test_seconds_at_an_operating_point_are_those_of_what_runs():
-    stages, heads = torch.tensor([[4.0], [4.0], [2.0]]), torch.tensor([[1.0], [1.0], [0.0]])
-    times = BatchTimes(stages, heads, 10.0, torch.tensor([[2.0], [3.0], [0.0]]))
-    thresholds = torch.tensor([[0.5, torch.inf, 0.0], [0.5, 0.5, 0.0]], dtype=torch.float64)
-    shares = torch.tensor([[0.5, 0.0, 0.5], [0.25, 0.25, 0.5]], dtype=torch.float64)
+    stages, heads = np.array([[4.0], [4.0], [2.0]]), np.array([[1.0], [1.0], [0.0]])
+    times = BatchTimes(stages, heads, 10.0, np.array([[2.0], [3.0], [0.0]]))
+    thresholds = np.array([[0.5, np.inf, 0.0], [0.5, 0.5, 0.0]])
+    shares = np.array([[0.5, 0.0, 0.5], [0.25, 0.25, 0.5]])
 
     def at(scorer, answer):
         price = Price(answer, scorer, times.costs, 2, times)
@@ -193,18 +193,16 @@ def test_seconds_at_an_operating_point_are_those_of_what_runs():
     assert at(MaxProbability(), ProductOfExperts()) == every
     price = Price(CurrentExit(), Patience(), times.costs, 2, times)
     assert price.shares.tolist() == pytest.approx([0.6, 1.3, 1.5])
-    paid = price.paid(thresholds, torch.tensor([[0, 2], [1, 2]]))
+    exits = np.array([[0, 2], [1, 2]])
+    paid = price.paid(thresholds, exits)
     assert paid.tolist() == [pytest.approx([0.6, 1.2]), pytest.approx([1.3, 1.5])]
-    assert exit_shares(torch.tensor([[0, 2], [1, 2]]), 3).tolist() == [
-        [0.5, 0, 0.5],
-        [0, 0.5, 0.5],
-    ]
+    assert exit_shares(exits, 3).tolist() == [[0.5, 0, 0.5], [0, 0.5, 0.5]]
 
 
 def test_accuracies_between_and_beyond_the_points_of_a_curve():
-    costs = torch.tensor([[0.8, 0.2, 0.4, 0.6], [0.5, 0.5, 0.5, 0.7]], dtype=torch.float64)
-    accuracies = torch.tensor([[0.9, 0.1, 0.5, 0.6], [0.2, 0.3, 0.4, 0.8]], dtype=torch.float64)
-    wanted = torch.tensor([0.1, 0.3, 0.5, 0.65, 1.0], dtype=torch.float64)
+    costs = np.array([[0.8, 0.2, 0.4, 0.6], [0.5, 0.5, 0.5, 0.7]])
+    accuracies = np.array([[0.9, 0.1, 0.5, 0.6], [0.2, 0.3, 0.4, 0.8]])
+    wanted = np.array([0.1, 0.3, 0.5, 0.65, 1.0])
     found, at = accuracy_at(costs, accuracies, wanted)
     assert found[0].tolist() == pytest.approx([0.1, 0.3, 0.55, 0.675, 0.9])
     assert at[0].tolist() == pytest.approx([0.2, 0.3, 0.5, 0.65, 0.8])
@@ -221,7 +219,7 @@ class Odd(Scorer):
     value: float = float("nan")
 
     def score_at(self, history):
-        scores = torch.zeros(len(history))
+        scores = np.zeros(len(history))
         scores[-1] = self.value if history.exit_index == 1 else 0
         return scores
 

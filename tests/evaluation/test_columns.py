@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from offramp import MaxProbability, Method, compare, synthetic
@@ -25,8 +24,7 @@ def spread_of_exits(plan):
 
 
 def resampled_spread(plan):
-    right = plan.draws.means(plan.replay.correct.double())
-    return right.diff(dim=1).amax(dim=1).double()
+    return np.diff(plan.draws.means(plan.replay.correct), axis=1).max(axis=1)
 
 
 STEP = Column("step", "Step", spread_of_exits, resampled_spread, sign=-1)
@@ -108,11 +106,11 @@ def test_a_comparison_without_a_column_is_shown_without_it(table):
     ],
 )
 def test_the_interval_of_a_column(column, factor, unseen, least):
-    resampled = torch.linspace(-0.1, 0.1, 21, dtype=torch.float64)
+    resampled = np.linspace(-0.1, 0.1, 21)
     gap = column.interval(0.3, resampled, units=50)
-    reach = 1.959964 * (factor**2 * float(resampled.var()) + unseen) ** 0.5
+    reach = 1.959964 * (factor**2 * resampled.var(ddof=1) + unseen) ** 0.5
     assert (gap.low, gap.high) == pytest.approx((0.3 - reach, 0.3 + reach))
-    nothing = torch.zeros(2, dtype=torch.float64)
+    nothing = np.zeros(2)
     just, over = (column.interval(side * least, nothing, 10**9) for side in (0.9, 1.1))
     assert (just.is_clear, over.is_clear) == (False, True)
 

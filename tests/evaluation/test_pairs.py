@@ -5,7 +5,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-import torch
 from scipy.optimize import linprog
 
 from offramp import Costs, Ledger, compare
@@ -29,7 +28,7 @@ def three_models(samples, seed, split="test"):
 
 def by_trying(ledger, confidence, prices, budget):
     """The best mix of all two-model cascades by linear programming."""
-    right, points = ledger.labels.numpy(), []
+    right, points = ledger.labels, []
     for first, second in combinations(range(3), 2):
         for limit in [*np.unique(confidence[:, first]), 2.0]:
             stop = confidence[:, first] >= limit
@@ -62,19 +61,17 @@ def test_corners_are_measured_on_samples_that_did_not_choose_them():
         stop = np.log(confidence / (1 - confidence))[:, first] >= corner.threshold
         paid = prices[:, first] + np.where(stop | (first == last), 0, prices[:, last])
         expected = paid / prices[:, 2].mean()
-        assert envelope.costs[:, number].numpy() == pytest.approx(expected)
+        assert envelope.costs[:, number] == pytest.approx(expected)
     mix = envelope.at(0.5)
     low, high = (envelope.corners.index(c) for c in _neighbours(envelope, 0.5))
-    hits = envelope.right.double().mean(dim=0)
-    assert mix.accuracy == pytest.approx(
-        float((1 - mix.share) * hits[low] + mix.share * hits[high])
-    )
+    hits = envelope.right.mean(axis=0)
+    assert mix.accuracy == pytest.approx((1 - mix.share) * hits[low] + mix.share * hits[high])
 
 
 def _neighbours(envelope, budget):
-    spent = envelope.costs.mean(dim=0)
+    spent = envelope.costs.mean(axis=0)
     order = spent.argsort()
-    place = int(torch.searchsorted(spent[order], budget))
+    place = np.searchsorted(spent[order], budget)
     return [envelope.corners[order[n]] for n in (place - 1, place)]
 
 
@@ -115,7 +112,7 @@ def test_a_comparison_of_cascades_shows_the_mix_and_the_differences_to_it(splits
 
 def test_no_rule_of_a_cascade_is_above_the_oracle_which_asks_one_model():
     ledger, _, prices = three_models(40, 3)
-    right, shares = ledger.labels.numpy(), prices / prices[:, 2].mean()
+    right, shares = ledger.labels, prices / prices[:, 2].mean()
     rows = references(ledger, ledger, [0.2, 0.4, 0.9])
     for found, budget in zip(rows.oracle, [0.2, 0.4, 0.9], strict=True):
         # Which of the three models each sample asks, as a linear program with whole solutions.
