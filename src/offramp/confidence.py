@@ -11,19 +11,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from offramp.answers import Answer, crossfit_chunks
+from offramp.answers import Answer, CurrentExit, crossfit_chunks
+from offramp.arrays import AnyArray, Array, float32, float64, namespace, sigmoid
 from offramp.component import Component
+from offramp.decide import Decider
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import folds
-from offramp.replay import exit_scores
 from offramp.scorers import History, Scorer
 from offramp.scorers.certainty import certainty
 from offramp.scorers.ridge import fit_logistic
 
-Part: TypeAlias = tuple[Tensor | slice, Tensor, Tensor]
+Part: TypeAlias = tuple[Array | slice, Array, Array]
 
 RIDGE = 1e-2  # on weights of standardised features: holds them where few answers are wrong
 FOLDS = 2  # for scorers, whose fits take longer than the fits of answers
@@ -39,42 +39,46 @@ class Confidence(Component):
 
     learned = ("weights_", "plain_weights_")
 
-    def fit(self, parts: Iterable[Part], labels: Tensor) -> Self:
+    def fit(self, parts: Iterable[Part], labels: Array) -> Self:
         """Learn two logistic regressions per exit.
 
         Each part holds positions of samples, their answers `[n, M, K]` and scores `[n, M-1]`, made
         by an answer and a scorer that have not seen their labels; all parts cover `labels [N]`.
         """
-        tables: list[tuple[Tensor | slice, Tensor, Tensor]] = []
+        inputs, targets = None, None
         for rows, answers, scores in parts:
-            features = _certainty_of(answers.flatten(0, 1)).view(*answers.shape[:2], 2)
-            ended = torch.cat([scores.double(), torch.zeros(len(scores), 1)], dim=1)
-            right = answers.argmax(2) == labels[rows, None]
-            tables.append((rows, torch.cat([features, ended[..., None]], dim=2), right))
-        order = torch.cat([torch.arange(len(labels))[rows] for rows, _, _ in tables])
-        inputs = torch.cat([table for _, table, _ in tables])[order.argsort()]
-        targets = torch.cat([right for *_, right in tables])[order.argsort()]
-        by_exit = list(zip(inputs.unbind(1), targets.unbind(1), strict=True))
+            samples, exits, classes = answers.shape
+            if inputs is None or targets is None:
+                inputs = np.zeros((len(labels), exits, 3))
+                targets = np.empty((len(labels), exits), bool)
+            features = _certainty_of(answers.reshape(-1, classes))
+            inputs[rows, :, :2] = features.reshape(samples, exits, 2)
+            inputs[rows, :-1, 2] = scores  # none at the last exit
+            targets[rows] = answers.argmax(2) == labels[rows, None]
+        assert inputs is not None and targets is not None
+        by_exit = [(inputs[:, m], targets[:, m]) for m in range(inputs.shape[1])]
         full = [_logistic(features, right) for features, right in by_exit]
         plain = [_logistic(features[:, :2], right) for features, right in by_exit]
-        self.weights_, self.plain_weights_ = torch.stack(full), torch.stack(plain)
+        self.weights_, self.plain_weights_ = np.stack(full), np.stack(plain)
         return self
 
-    def probability(self, answers: Tensor, exits: Tensor, scores: Tensor | None = None) -> Tensor:
+    def probability(
+        self, answers: AnyArray, exits: AnyArray, scores: AnyArray | None = None
+    ) -> AnyArray:
         """The probability that each answer `[n, K]` at its exit `[n]` is right: `[n]` float32.
 
         Stop scores `[n]` are not finite where there are none, as at the last exit.
         """
         self.check_fitted()
-        features, exits = _certainty_of(answers), exits.long()
+        xp, features = namespace(answers), _certainty_of(answers)
         plain = self.plain_weights_[exits]
-        logits = (features * plain[:, :2]).sum(1) + plain[:, 2]
+        odds = xp.sum(features * plain[:, :2], axis=1) + plain[:, 2]
         if scores is not None:
-            weights, known = self.weights_[exits], scores.isfinite()
-            scored = (features * weights[:, :2]).sum(1) + weights[:, 3]
-            scored = scored + weights[:, 2] * scores.double().nan_to_num(0, 0, 0)
-            logits = torch.where(known, scored, logits)
-        return logits.sigmoid().float()
+            weights, known = self.weights_[exits], xp.isfinite(scores)
+            scored = xp.sum(features * weights[:, :2], axis=1) + weights[:, 3]
+            scored = scored + weights[:, 2] * xp.where(known, float64(scores), 0.0)
+            odds = xp.where(known, scored, odds)
+        return float32(sigmoid(odds))
 
 
 def fit_confidence(
@@ -87,10 +91,10 @@ def fit_confidence(
     """
     parts: Iterator[Part]
     if history is None:
-        crossed = crossfit_chunks(answer, ledger)
+        decider = Decider(answer, scorer)
         parts = (
-            (rows, answers, _exit_scores(scorer, History(ledger.logits[rows].float(), answers)))
-            for rows, answers in crossed
+            (rows, answers, _scores(decider, History(float32(ledger.logits[rows]), answers)))
+            for rows, answers in crossfit_chunks(answer, ledger)
         )
     else:
         scores = crossfit_scores(scorer, history, ledger)
@@ -98,7 +102,7 @@ def fit_confidence(
     return Confidence().fit(parts, ledger.labels)
 
 
-def crossfit_scores(scorer: Scorer, history: History, ledger: Ledger) -> Tensor:
+def crossfit_scores(scorer: Scorer, history: History, ledger: Ledger) -> Array:
     """Scores `[N, M-1]` of every sample by a copy of `scorer` that was fitted without it.
 
     A copy that was fitted on fewer samples may score lower or higher throughout. So its scores are
@@ -106,42 +110,43 @@ def crossfit_scores(scorer: Scorer, history: History, ledger: Ledger) -> Tensor:
     """
     labels, costs = ledger.labels, ledger.cumulative_costs
     own = _chunked_scores(scorer, history)
-    scores = torch.empty_like(own)
+    scores = np.empty_like(own)
     for rest, fold in folds(len(history), FOLDS, ledger.group_numbers):
         paid = costs if costs.ndim == 1 else costs[rest]
         fitted = scorer.clone().fit(history.take(rest), labels[rest], paid)
         found = _chunked_scores(fitted, history.take(fold))
-        spread = found.std(dim=0, correction=0).clamp_min(1e-12)
-        scores[fold] = (found - found.mean(0)) / spread * own.std(0, correction=0) + own.mean(0)
+        spread = np.maximum(found.std(axis=0), 1e-12)
+        scores[fold] = (found - found.mean(axis=0)) / spread * own.std(axis=0) + own.mean(axis=0)
     return scores
 
 
-def _chunked_scores(scorer: Scorer, history: History) -> Tensor:
-    return torch.cat([_exit_scores(scorer, part) for _, part in history.chunks()])
+def _chunked_scores(scorer: Scorer, history: History) -> Array:
+    decider = Decider(CurrentExit(), scorer)
+    return np.concatenate([_scores(decider, part) for _, part in history.chunks()])
 
 
-@torch.no_grad()
-def _exit_scores(scorer: Scorer, history: History) -> Tensor:
+def _scores(decider: Decider, history: History) -> Array:
     """`[n, M-1]`: at every exit but the last."""
-    return exit_scores(scorer, history)[:, :-1]
+    found: Array = decider.scores(history)[:, :-1]
+    return found
 
 
-def _certainty_of(answers: Tensor) -> Tensor:
+def _certainty_of(answers: AnyArray) -> AnyArray:
     """Log-odds of the answered class and minus the log-entropy, `[n, K]` -> `[n, 2]`."""
-    return torch.stack(certainty(answers), dim=1).double()
+    return float64(namespace(answers).stack(certainty(answers), axis=1))
 
 
-def _logistic(features: Tensor, right: Tensor) -> Tensor:
+def _logistic(features: Array, right: Array) -> Array:
     """Weights of `[N, F]` features and a constant, `[F+1]`, of the largest likelihood.
 
     The targets are Platt's: not quite one and zero, so that an exit that is always right on
     held_out is not taken to be certain.
     """
-    centre, scale = features.mean(dim=0), features.std(dim=0, correction=0) + 1e-12
-    inputs = torch.cat([(features - centre) / scale, torch.ones(len(features), 1)], dim=1)
+    centre, scale = features.mean(axis=0), features.std(axis=0) + 1e-12
+    inputs = np.concatenate([(features - centre) / scale, np.ones((len(features), 1))], axis=1)
     hits = right.sum()
-    targets = torch.where(right, (hits + 1) / (hits + 2), 1 / (len(right) - hits + 2)).double()
-    ridge = torch.tensor([RIDGE] * features.shape[1] + [0.0], dtype=torch.float64)
+    targets = np.where(right, (hits + 1) / (hits + 2), 1 / (len(right) - hits + 2))
+    ridge = np.array([RIDGE] * features.shape[1] + [0.0])
     found = fit_logistic(inputs, targets, ridge)
     slopes = found[:-1] / scale
-    return torch.cat([slopes, found[-1:] - slopes @ centre])
+    return np.append(slopes, found[-1] - slopes @ centre)

@@ -4,11 +4,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from offramp.answers import Answer
+from offramp.arrays import Array
 from offramp.costs import mean_costs
+from offramp.decide import Decider
 from offramp.errors import FileFormatError, LedgerError, NotFittedError
 from offramp.ledger import History, Ledger
 from offramp.ledger.checks import WITHOUT_LABELS
@@ -35,15 +36,15 @@ class AccuracyAt(NamedTuple):
 class Curve:
     """All operating points of a policy on one ledger, sorted by realised cost."""
 
-    costs: Tensor  # `[P]`, mean cost as a share of the network without exits
-    accuracies: Tensor  # `[P]`
-    shares: Tensor  # `[P, M]`, share of samples that left at each exit
-    points: Tensor  # `[P]`, index of the operating point in `policy.points`
+    costs: Array  # `[P]`, mean cost as a share of the network without exits
+    accuracies: Array  # `[P]`
+    shares: Array  # `[P, M]`, share of samples that left at each exit
+    points: Array  # `[P]`, index of the operating point in `policy.points`
 
     def at(self, budget: float) -> AccuracyAt:
         """Linear interpolation between the neighbouring points; no envelope, no maximum."""
         accuracies, costs = accuracy_at(
-            self.costs[None], self.accuracies[None], torch.tensor([budget], dtype=torch.float64)
+            self.costs[None], self.accuracies[None], np.array([budget])
         )
         return AccuracyAt(float(accuracies[0, 0]), float(costs[0, 0]))
 
@@ -82,23 +83,23 @@ class Replay:
         True
     """
 
-    labels: Tensor | None
-    predictions: Tensor
-    network_predictions: Tensor
-    scores: Tensor
-    confidences: Tensor
-    losses: Tensor
-    chances: Tensor
+    labels: Array | None
+    predictions: Array
+    network_predictions: Array
+    scores: Array
+    confidences: Array
+    losses: Array
+    chances: Array
     price: Price
-    thresholds: Tensor | None = None
+    thresholds: Array | None = None
     selected: int | None = None
-    lengths: Tensor | None = None
-    groups: Tensor | None = None
+    lengths: Array | None = None
+    groups: Array | None = None
 
     def __len__(self) -> int:
         return len(self.predictions)
 
-    def take(self, index: Tensor) -> "Replay":
+    def take(self, index: Array) -> "Replay":
         """The same for some of the samples."""
         parts = {name: getattr(self, name)[index] for name in BY_SAMPLE}
         for name in ("labels", "lengths", "groups"):
@@ -106,39 +107,40 @@ class Replay:
             parts[name] = None if known is None else known[index]
         return replace(self, price=self.price.take(index), **parts)
 
-    def by_group(self, values: Tensor) -> Tensor:
+    def by_group(self, values: Array) -> Array:
         """The mean `[G, P]` of every group, from values `[N, P]`; these where there are no groups.
 
         Samples of a group are not independent, and groups are.
         """
         if self.groups is None:
             return values
-        counts = torch.bincount(self.groups)
-        sums = torch.zeros(len(counts), *values.shape[1:], dtype=torch.float64)
-        return sums.index_add_(0, self.groups, values) / counts[:, None]
+        counts = np.bincount(self.groups)
+        sums = np.zeros((len(counts), *values.shape[1:]))
+        np.add.at(sums, self.groups, values)
+        return sums / counts[:, None]
 
     @cached_property
-    def correct(self) -> Tensor:
+    def correct(self) -> Array:
         """A bool `[N, M]`: whether each exit's answer is right."""
         return correctness(self.predictions, self._known_labels)
 
     @cached_property
-    def network_correct(self) -> Tensor:
+    def network_correct(self) -> Array:
         """A bool `[N, M]`: whether each head is right, before any answer."""
         return correctness(self.network_predictions, self._known_labels)
 
     @property
-    def hopeless(self) -> Tensor:
+    def hopeless(self) -> Array:
         """A bool `[N]`: no head of the network is right."""
         return hopeless(self.network_correct)
 
     @property
-    def stop_targets(self) -> Tensor:
+    def stop_targets(self) -> Array:
         """A bool `[N, M]`: whether it would be right to stop at each exit."""
         return stop_target(self.predictions, self._known_labels)
 
     @cached_property
-    def exits(self) -> Tensor:
+    def exits(self) -> Array:
         """`[N]`: the exit that each sample takes at the chosen operating point."""
         thresholds = self._thresholds  # raises where there are no points to choose from
         if self.selected is None:
@@ -146,56 +148,58 @@ class Replay:
                 "this policy has no operating point yet; choose one, for instance with "
                 "policy.at(budget=0.5)"
             )
-        taken: Tensor = exits_taken(self.scores, thresholds[self.selected])
-        return taken.minimum(self.last_exits).long()
+        taken = exits_taken(self.scores, thresholds[self.selected])
+        return np.minimum(taken, self.last_exits).astype(np.int64)
 
     @property
-    def gave_up(self) -> Tensor:
-        """A bool `[N]`: stopped early with an answer that is rather wrong, as hopeless."""
-        sure = self.confidences.gather(1, self.exits[:, None]).squeeze(1) >= SURE
+    def gave_up(self) -> Array:
+        """A bool `[N]`: stopped early with an answer that is probably wrong, as hopeless."""
+        sure = self.confidences[np.arange(len(self)), self.exits] >= SURE
         return ~sure & (self.exits < self.last_exits)
 
     @property
-    def right(self) -> Tensor:
+    def right(self) -> Array:
         """A bool `[N]`: whether the answer at the exit taken is right."""
-        return self.correct.gather(1, self.exits[:, None]).squeeze(1)
+        found: Array = self.correct[np.arange(len(self)), self.exits]
+        return found
 
     @property
-    def cost_shares(self) -> Tensor:
+    def cost_shares(self) -> Array:
         """`[M]` or `[N, M]` float64, cumulative, as shares of the reference; see `Price`."""
         return self.price.shares
 
     @property
-    def costs(self) -> Tensor:
+    def costs(self) -> Array:
         """`[N]` float64: the cost of each sample, as a share of the network without exits."""
         exits = self.exits  # raises where there is no operating point
         assert self.selected is not None
         return self.price.paid(self._thresholds[[self.selected]], exits[None])[0]
 
     @cached_property
-    def point_costs(self) -> Tensor:
+    def point_costs(self) -> Array:
         """`[P, M]` float64: what each exit costs the mean sample at every operating point."""
         shares = exit_shares(self.exits_by_point, self.scores.shape[1])
         return self.price.at(self._thresholds, shares)
 
     @cached_property
-    def costs_by_point(self) -> Tensor:
+    def costs_by_point(self) -> Array:
         """`[P, N]` float64: the cost of each sample at every operating point."""
         if self.price.costs.by_sample:
             return self.price.paid(self._thresholds, self.exits_by_point)
-        return self.point_costs.gather(1, self.exits_by_point.long())
+        found: Array = np.take_along_axis(self.point_costs, self.exits_by_point, axis=1)
+        return found
 
     @cached_property
-    def exits_by_point(self) -> Tensor:
+    def exits_by_point(self) -> Array:
         """`[P, N]`: the exit that each sample takes at every operating point."""
-        exits: Tensor = exits_taken(self.scores, self._thresholds)
-        return exits.minimum(self.last_exits)
+        found: Array = np.minimum(exits_taken(self.scores, self._thresholds), self.last_exits)
+        return found
 
     @property
-    def last_exits(self) -> Tensor:
+    def last_exits(self) -> Array:
         """int16 `[N]`: the last exit that each sample has; it goes on no further."""
-        last = torch.full((len(self),), self.scores.shape[1])
-        return (last if self.lengths is None else self.lengths).to(torch.int16) - 1
+        last = np.full(len(self), self.scores.shape[1])
+        return (last if self.lengths is None else self.lengths).astype(np.int16) - np.int16(1)
 
     @cached_property
     def curve(self) -> Curve:
@@ -203,8 +207,8 @@ class Replay:
         _, accuracies, shares = measure(
             self.exits_by_point, self.correct, mean_costs(self.cost_shares)
         )
-        means = self.costs_by_point.mean(dim=1)
-        order = means.argsort(stable=True)
+        means = self.costs_by_point.mean(axis=1)
+        order = means.argsort(kind="stable")
         return Curve(means[order], accuracies[order], shares[order], order)
 
     @property
@@ -220,24 +224,24 @@ class Replay:
             thresholds: Name of the threshold method.
             points: How many operating points.
         """
-        val, full = self.scored, torch.nan
+        val, full = self.scored, np.nan
         if self.labels is not None:
             # What "no loss" is measured against: the network's own last exit, before any answer.
-            full = float(self.network_correct[:, -1].double().mean())
+            full = float(self.network_correct[:, -1].mean())
         chosen = not_flattered(tune_points(val, full, thresholds, points), val, thresholds)
         if self.price.costs.by_sample:
             return chosen
         prices = self.price.at(chosen.thresholds, chosen.shares)
-        return chosen.priced((prices * chosen.shares).sum(dim=1))
+        return chosen.priced((prices * chosen.shares).sum(axis=1))
 
     @property
-    def _known_labels(self) -> Tensor:
+    def _known_labels(self) -> Array:
         if self.labels is None:
             raise LedgerError(f"the ledger that was replayed has no labels, {WITHOUT_LABELS}")
         return self.labels
 
     @property
-    def _thresholds(self) -> Tensor:
+    def _thresholds(self) -> Array:
         if self.thresholds is None:
             raise NotFittedError("this policy has no operating points; call tune(val) first")
         return self.thresholds
@@ -247,96 +251,61 @@ def replay(answer: Answer, scorer: Scorer, ledger: Ledger) -> Replay:
     """Run a fitted answer and scorer over a ledger of any split, a few samples at a time."""
     answer.check_fitted()
     scorer.check_fitted()
-    read = ledger.history_type
+    read, decider = ledger.history_type, Decider(answer, scorer)
     shape = len(ledger), ledger.num_exits
-    predictions, heads = (torch.empty(shape, dtype=torch.long) for _ in range(2))
-    scores, confidences, chances = (torch.empty(shape) for _ in range(3))
-    losses, labels = torch.full(shape, torch.nan), ledger.labels if ledger.has_labels else None
-    with torch.inference_mode():
-        for rows, logits in ledger.chunks():
-            history = read(logits, answer.answers(logits))
-            predictions[rows] = history.predictions
-            heads[rows] = read(logits, logits).predictions
-            confidences[rows] = history.confidences
-            chances[rows] = history.chances
-            if labels is not None:
-                losses[rows] = history.losses(labels[rows])
-            scores[rows] = exit_scores(scorer, history)
+    predictions, heads = (np.empty(shape, np.int64) for _ in range(2))
+    scores, confidences, chances = (np.empty(shape, np.float32) for _ in range(3))
+    losses = np.full(shape, np.nan, np.float32)
+    labels = ledger.labels if ledger.has_labels else None
+    for rows, logits in ledger.chunks():
+        history = read(logits, answer.answers(logits))
+        predictions[rows] = history.predictions
+        heads[rows] = read(logits, logits).predictions
+        confidences[rows] = history.confidences
+        chances[rows] = history.chances
+        if labels is not None:
+            losses[rows] = history.losses(labels[rows])
+        scores[rows] = decider.scores(history)
     price = Price(answer, scorer, ledger.cost_model, ledger.num_classes, ledger.batch_times)
     found = Replay(labels, predictions, heads, scores, confidences, losses, chances, price)
     return replace(found, lengths=ledger.lengths, groups=ledger.group_numbers)
 
 
-def exit_scores(scorer: Scorer, history: History) -> Tensor:
-    """Scores of all exits `[n, M]`; the last one always stops, so no scorer is run there.
-
-    Raises:
-        LedgerError: The scorer gives something else than one finite number per sample.
-    """
-    columns = [
-        _checked_scores(
-            scorer, scorer.score_at(history.until(exit_index)), len(history), exit_index
-        )
-        for exit_index in range(history.exit_index)
-    ]
-    return torch.stack([*columns, torch.full((len(history),), torch.inf)], dim=1)
-
-
-def _checked_scores(scorer: Scorer, scores: Tensor, samples: int, exit_index: int) -> Tensor:
-    name = type(scorer).__name__
-    if not isinstance(scores, Tensor):
-        raise LedgerError(
-            f"{name}.score_at must return a torch tensor, got {type(scores).__name__} at exit "
-            f"{exit_index}"
-        )
-    if scores.shape != (samples,):
-        raise LedgerError(
-            f"{name}.score_at must give one score per sample, [{samples}], got "
-            f"{list(scores.shape)} at exit {exit_index}"
-        )
-    if not scores.isfinite().all():
-        bad = scores[~scores.isfinite()][0].item()
-        raise LedgerError(
-            f"{name}.score_at must give finite scores, got {bad} at exit {exit_index}"
-        )
-    return scores.float()
-
-
-def accuracy_at(costs: Tensor, accuracies: Tensor, budgets: Tensor) -> tuple[Tensor, Tensor]:
+def accuracy_at(costs: Array, accuracies: Array, budgets: Array) -> tuple[Array, Array]:
     """Interpolate many curves `[R, P]`, in any order of costs, at budgets `[B]` at once.
 
     Returns accuracies `[R, B]` and the costs they belong to `[R, B]`: the budget, or, where a
     curve does not reach it, the cost of its nearest point.
 
     Example:
-        >>> costs, accuracies = torch.tensor([[0.2, 0.6]]), torch.tensor([[0.5, 0.7]])
-        >>> accuracy_at(costs, accuracies, torch.tensor([0.1, 0.4]))
-        (tensor([[0.5000, 0.6000]]), tensor([[0.2000, 0.4000]]))
+        >>> costs, accuracies = np.array([[0.2, 0.6]]), np.array([[0.5, 0.7]])
+        >>> accuracy_at(costs, accuracies, np.array([0.1, 0.4]))
+        (array([[0.5, 0.6]]), array([[0.2, 0.4]]))
     """
-    costs, order = costs.sort(dim=1, stable=True)
-    accuracies = accuracies.gather(1, order)
-    wanted = budgets.expand(len(costs), -1).contiguous()
-    wanted = torch.maximum(torch.minimum(wanted, costs[:, -1:]), costs[:, :1])
-    right = torch.searchsorted(costs, wanted).clamp(1, costs.shape[1] - 1)
-    left = (right - 1).clamp_min(0)  # a curve may be a single point
-    low, high = costs.gather(1, left), costs.gather(1, right)
-    share = ((wanted - low) / (high - low)).nan_to_num(0.0)
-    below, above = accuracies.gather(1, left), accuracies.gather(1, right)
+    order = costs.argsort(axis=1, kind="stable")
+    costs, accuracies = (np.take_along_axis(part, order, 1) for part in (costs, accuracies))
+    wanted = np.maximum(np.minimum(budgets, costs[:, -1:]), costs[:, :1])
+    # How many points are cheaper: `searchsorted` row by row.
+    right = (costs[:, :, None] < wanted[:, None]).sum(axis=1).clip(1, costs.shape[1] - 1)
+    left = np.maximum(right - 1, 0)  # a curve may be a single point
+    low, high = (np.take_along_axis(costs, place, 1) for place in (left, right))
+    below, above = (np.take_along_axis(accuracies, place, 1) for place in (left, right))
+    step = high - low
+    share = np.divide(wanted - low, step, out=np.zeros_like(step), where=step > 0)
     return below + share * (above - below), wanted
 
 
-@torch.no_grad()
 def try_out(answer: Answer, scorer: Scorer, exits: int, classes: int, where: str) -> None:
     """Raise `FileFormatError` unless an answer and a scorer from a file can be used.
 
     What they have learned is theirs to know, and only a try shows whether it fits.
     """
-    logits = torch.linspace(-1, 1, 2 * exits * classes).view(2, exits, classes)
+    logits = np.linspace(-1, 1, 2 * exits * classes, dtype=np.float32).reshape(2, exits, classes)
     try:
         answers = answer.answers(logits)
         if answers.shape != logits.shape:
             raise LedgerError(f"answers {list(answers.shape)} to logits {list(logits.shape)}")
-        exit_scores(scorer, History(logits, answers))
+        Decider(answer, scorer).scores(History(logits, answers))
     # Components are anybody's, and fail in their own ways.
     except Exception as error:
         raise FileFormatError(

@@ -74,6 +74,7 @@ class History:
     """The exits so far, for n samples.
 
     Attributes:
+        exit_index: m, the current exit.
         name: What the stages have put out, in files and messages.
         offers: What a component may need of a stage; see `Component.needs`.
         has_logits: Whether there are logits of classes.
@@ -83,6 +84,7 @@ class History:
         answers: `[n, m+1, K]` from the `Answer`: what would be answered at each exit.
         answer: `[n, K]`, the last of the answers, if it is at hand.
         lengths: `[n]`, how many exits each sample has, for fits on samples that end early.
+        exit_index: The current exit, where earlier ones are left out since nothing reads them.
 
     Example:
         >>> history = History(np.zeros((5, 3, 4)), np.zeros((5, 3, 4)))
@@ -102,21 +104,18 @@ class History:
         answers: AnyArray,
         answer: AnyArray | None = None,
         lengths: Array | None = None,
+        exit_index: int | None = None,
     ) -> None:
         self.logits = logits
         self.answers = answers
         self.lengths = lengths
+        self.exit_index = logits.shape[1] - 1 if exit_index is None else exit_index
         self._answer = answer
         self._log_probs: AnyArray | None = None
         self._predictions: AnyArray | None = None
 
     def __len__(self) -> int:
         return len(self.logits)
-
-    @property
-    def exit_index(self) -> int:
-        """m, the current exit."""
-        return self.logits.shape[1] - 1
 
     @property
     def num_classes(self) -> int:

@@ -1,0 +1,243 @@
+"""`Decider`: a policy at an operating point, prepared to decide. Whatever stops, stops here.
+
+Replays call it on whole ledgers; runners, sessions and cascades on the samples that are under way.
+From the same outputs all of them get the same scores, and so the same decisions.
+"""
+
+import math
+from collections.abc import Sequence
+from copy import copy
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from offramp.answers import Answer, CurrentExit
+from offramp.arrays import AnyArray, Array, float32, is_array, namespace
+from offramp.errors import LedgerError
+from offramp.ledger import History
+from offramp.price import needed_heads
+from offramp.scorers import Scorer
+from offramp.scorers.base import Scoring
+from offramp.thresholds.rule import SURE, rounded_up, stops
+
+
+class ExitOutput(NamedTuple):
+    """What one exit comes to for n samples."""
+
+    answer: AnyArray  # `[n, K]` float32, what they are answered with if they stop
+    scores: AnyArray | None = None  # `[n]` float32, the stop scores; None where none was computed
+
+    def take(self, index: AnyArray) -> "ExitOutput":
+        """Keep some of the samples."""
+        return ExitOutput(*(None if part is None else part[index] for part in self))
+
+
+class HistoryBuffer:
+    """Outputs and answers of the exits so far, as far as anything reads them.
+
+    Attributes:
+        outputs: `[n, M, K]`, filled up to the current exit; None if nothing reads earlier exits.
+        answers: The same for the answers; None if nothing reads them, or if they are the outputs.
+    """
+
+    __slots__ = ("answers", "outputs")
+
+    def __init__(self, outputs: AnyArray | None = None, answers: AnyArray | None = None) -> None:
+        self.outputs, self.answers = outputs, answers
+
+    def take(self, index: AnyArray) -> "HistoryBuffer":
+        """Keep some of the samples."""
+        parts = self.outputs, self.answers
+        return HistoryBuffer(*(None if part is None else part[index] for part in parts))
+
+
+class Decider:
+    """A policy at an operating point, prepared to decide; it never changes, so threads share it.
+
+    Args:
+        answer: Fitted.
+        scorer: Fitted.
+        thresholds: `[M]` float64, of the operating point; `+inf` closes an exit. None where only
+            scores are wanted.
+        history_type: How outputs are read: `History` of logits, `AnswerHistory`, ...
+        reads_outputs: Which heads `[M]` read the outputs of the exits before them.
+        like: An array of the kind that outputs will be, for those that lie on a GPU.
+
+    Attributes:
+        limits: `[M]`, thresholds as scores are compared with them: float32, rounded up.
+        is_open: `[M]`, whether a sample can stop there; always true at the last exit.
+        needs_head: `[M]`, whether the head has to run: its exit is open, or something later reads
+            its outputs.
+        keeps_outputs: Whether anything reads the outputs of earlier exits.
+        keeps_answers: Whether anything reads the answers at earlier exits, where these are not the
+            outputs themselves.
+
+    Example:
+        >>> from offramp import MaxProbability
+        >>> decider = Decider(CurrentExit(), MaxProbability(), np.array([1.0, np.inf, -np.inf]))
+        >>> decider.is_open, decider.needs_head
+        ((True, False, True), (True, False, True))
+        >>> buffer = decider.begin(samples=2, width=3)
+        >>> found = decider.at_exit(0, buffer, np.float32([[3, 0, 0], [1, 1, 0]]))
+        >>> found.scores.round(2), decider.stops(0, found.scores)
+        (array([ 2.31, -0.31], dtype=float32), array([ True, False]))
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        scorer: Scorer,
+        thresholds: Array | None = None,
+        history_type: type[History] = History,
+        reads_outputs: Sequence[bool] = (),
+        like: AnyArray | None = None,
+    ) -> None:
+        self.history_type = history_type
+        self._like = like
+        self._answer = answer if like is None else answer.beside(like)
+        self._scorer = scorer if like is None else scorer.beside(like)
+        self._scorings: dict[int, Scoring] = {}
+        self._answers_outputs = type(answer) is CurrentExit
+        self._reads_outputs = tuple(reads_outputs)
+        reads = scorer.reads_history or answer.reads_history
+        self.keeps_outputs = reads or any(reads_outputs)
+        self.keeps_answers = reads and not self._answers_outputs
+        if thresholds is not None:
+            self._set_thresholds(thresholds)
+
+    def at(self, thresholds: Array) -> Self:
+        """The same at another operating point; what is prepared is shared."""
+        moved = copy(self)
+        moved._set_thresholds(thresholds)
+        return moved
+
+    def _set_thresholds(self, thresholds: Array) -> None:
+        self.limits: tuple[float, ...] = tuple(rounded_up(thresholds, np.float32).tolist())
+        self.last = len(self.limits) - 1
+        self.is_open = open_exits(self.limits)
+        readers = self._scorer.reads_history, self._answer.reads_history
+        (needed,) = needed_heads(np.asarray(thresholds)[None], *readers).tolist()
+        read = max((m for m, reads in enumerate(self._reads_outputs) if reads), default=0)
+        self.needs_head = tuple(is_needed or m < read for m, is_needed in enumerate(needed))
+
+    def begin(self, samples: int, width: int) -> HistoryBuffer:
+        """Before the first exit, for outputs of so many numbers each."""
+        if not self.keeps_outputs:
+            return HistoryBuffer()
+        shape = (samples, self.last + 1, width)
+        xp, device = (
+            (np, None) if self._like is None else (namespace(self._like), self._like.device)
+        )
+        # A head that was skipped by mistake shows up as NaN, not as a plausible answer.
+        outputs = xp.full(shape, math.nan, dtype=xp.float32, device=device)
+        return HistoryBuffer(
+            outputs, xp.full_like(outputs, math.nan) if self.keeps_answers else None
+        )
+
+    def at_exit(
+        self, exit_index: int, buffer: HistoryBuffer, outputs: AnyArray, score: bool = True
+    ) -> ExitOutput:
+        """What an exit comes to, from its outputs `[n, K]` float32; they are kept in the buffer.
+
+        Args:
+            exit_index: Of the exit.
+            buffer: What the exits before it have put out.
+            outputs: Of this exit.
+            score: Whether stop scores are wanted; there are none at the last exit.
+        """
+        history = self._history(exit_index, buffer, outputs)
+        return ExitOutput(history.answer, self.score(history) if score else None)
+
+    def so_far(self, outputs: AnyArray) -> History:
+        """What is known at the last of the exits `[n, m+1, K]`, where no buffer was kept."""
+        answers = outputs if self._answers_outputs else self._answer.answers(outputs)
+        return self.history_type(outputs, answers)
+
+    def score(self, history: History) -> AnyArray:
+        """Stop scores `[n]` float32 at the last of the exits so far."""
+        return float32(self._scoring(history)(history))
+
+    def _scoring(self, history: History) -> Scoring:
+        exit_index = history.exit_index
+        scoring = self._scorings.get(exit_index)
+        if scoring is None:
+            scoring = self._scorer.at_exit(exit_index, history.num_classes)
+            self._scorings[exit_index] = scoring
+        return scoring
+
+    def scores(self, history: History) -> AnyArray:
+        """Scores of all exits `[n, M]`; the last one always stops, so no scorer is run there.
+
+        Raises:
+            LedgerError: The scorer gives something else than one finite number per sample.
+        """
+        found = np.full((len(history), history.exit_index + 1), math.inf, np.float32)
+        for exit_index in range(history.exit_index):
+            until = history.until(exit_index)
+            scores = self._scoring(until)(until)
+            found[:, exit_index] = self._checked(scores, len(history), exit_index)
+        return found
+
+    def stops(self, exit_index: int, scores: AnyArray) -> AnyArray:
+        """Whether each sample stops, bool `[n]`, given its score at an exit before the last."""
+        return stops(scores, self.limits[exit_index])
+
+    def why(self, exit_index: int, confidence: float) -> str:
+        """Why a sample stops at an exit: `sure`, `hopeless` (probably wrong, for good) or `last`.
+
+        Of logits it is never `hopeless`: of many classes, the most probable one may well be right
+        with less than one half.
+        """
+        if exit_index == self.last:
+            return "last"
+        return "sure" if confidence >= SURE or self.history_type.has_logits else "hopeless"
+
+    def _history(self, exit_index: int, buffer: HistoryBuffer, outputs: AnyArray) -> History:
+        """The exits up to this one, with its outputs and what the answer makes of them."""
+        so_far = _appended(buffer.outputs, exit_index, outputs)
+        if self._answers_outputs:
+            return self.history_type(so_far, so_far, outputs, exit_index=exit_index)
+        if buffer.outputs is None and exit_index:  # the answer reads which exit it is at
+            xp = namespace(outputs)
+            so_far = xp.broadcast_to(so_far, (len(outputs), exit_index + 1, outputs.shape[1]))
+        answer = self._answer.answer_at(so_far)
+        answers = _appended(buffer.answers, exit_index, answer)
+        return self.history_type(so_far, answers, answer, exit_index=exit_index)
+
+    def _checked(self, scores: Any, samples: int, exit_index: int) -> AnyArray:  # noqa: ANN401
+        name = type(self._scorer).__name__
+        if not is_array(scores):
+            raise LedgerError(
+                f"{name}.score_at must return an array, got {type(scores).__name__} at exit "
+                f"{exit_index}"
+            )
+        if scores.shape != (samples,):
+            raise LedgerError(
+                f"{name}.score_at must give one score per sample, [{samples}], got "
+                f"{list(scores.shape)} at exit {exit_index}"
+            )
+        finite = np.isfinite(scores)
+        if not finite.all():
+            raise LedgerError(
+                f"{name}.score_at must give finite scores, got {scores[~finite][0]} at exit "
+                f"{exit_index}"
+            )
+        return scores
+
+
+def open_exits(limits: Sequence[float]) -> tuple[bool, ...]:
+    """Whether a sample can stop at each exit, `[M]`: the last one always stops.
+
+    Example:
+        >>> open_exits([0.5, math.inf, math.inf])
+        (True, False, True)
+    """
+    return (*(limit < math.inf for limit in limits[:-1]), True)
+
+
+def _appended(kept: AnyArray | None, exit_index: int, values: AnyArray) -> AnyArray:
+    """`[n, m+1, K]` with new values `[n, K]` last; `[n, 1, K]` where none are kept."""
+    if kept is None:
+        return values[:, None]
+    kept[:, exit_index] = values
+    return kept[:, : exit_index + 1]
