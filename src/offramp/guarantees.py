@@ -86,7 +86,8 @@ def betting(losses: AnyArray, delta: float) -> Floats:
         richest: Floats = growth.cumsum(axis=0).max(axis=0)
         return np.asarray(richest >= log(1 / delta))
 
-    return np.maximum(_smallest(excluded, values.shape[1]), values.mean(axis=0))
+    bounds: Floats = np.maximum(_smallest(excluded, values.shape[1]), values.mean(axis=0))
+    return bounds
 
 
 def conformal(losses: AnyArray) -> Floats:
@@ -361,7 +362,7 @@ def _losses(replay: Replay, exits: Array, kind: str) -> Floats:
     if kind in ("regret-sure", "regret-hopeless"):
         sure = early(replay.confidences) >= SURE
         lost &= sure if kind == "regret-sure" else ~sure
-    return lost.astype(np.float64)
+    return np.asarray(lost, dtype=np.float64)
 
 
 def _possible(replay: Replay, guarantee: Guarantee, reference: float) -> tuple[float, float]:

@@ -109,13 +109,14 @@ class Resamples:
 
     def accuracies(self, replay: Replay, budgets: Sequence[float]) -> Array:
         """Resampled accuracies at the budgets, `[R, B]`: each resample has its own curve."""
-        right = np.take_along_axis(replay.correct, replay.exits_by_point.T, axis=1)  # [N, P]
+        right: Array = np.take_along_axis(replay.correct, replay.exits_by_point.T, axis=1)
         return self.curves(replay.costs_by_point.T, right, budgets)
 
     def curves(self, costs: Array, right: Array, budgets: Sequence[float]) -> Array:
         """The same from what each sample costs, and whether it is right, at points: `[N, P]`."""
         wanted = np.asarray(budgets, np.float32)
-        return accuracy_at(self.means(costs), self.means(right), wanted)[0].astype(np.float64)
+        accuracies, _ = accuracy_at(self.means(costs), self.means(right), wanted)
+        return accuracies.astype(np.float64)
 
     def ece(self, replay: Replay, scorer: Scorer, bins: int = 15) -> Array | None:
         """Resampled calibration error, mean over all exits but the last, `[R]`.
@@ -132,7 +133,8 @@ class Resamples:
         spread = np.zeros((*gaps.shape, bins), np.float32)
         np.put_along_axis(spread, index[..., None], gaps[..., None], axis=2)
         per_bin = self.means(spread.reshape(len(gaps), -1)).reshape(-1, last, bins)
-        return np.abs(per_bin).sum(axis=2).mean(axis=1, dtype=np.float64)
+        errors: Array = np.abs(per_bin).sum(axis=2).mean(axis=1, dtype=np.float64)
+        return errors
 
     def eefp(self, replay: Replay) -> Array:
         """Resampled EEFP, mean over all exits but the last, `[R]`.
@@ -145,7 +147,8 @@ class Resamples:
         if not found:
             return np.full(len(self.weights), np.nan)
         areas, shares = (np.mean(part, axis=0) for part in zip(*found, strict=True))
-        return areas + self.means(shares[:, None])[:, 0]
+        moved: Array = areas + self.means(shares[:, None])[:, 0]
+        return moved
 
 
 def auroc_shares(scores: Array, targets: Array) -> tuple[float, Array]:

@@ -157,9 +157,7 @@ def reliability(replay: Replay, scorer: Scorer, bins: int = 15) -> Reliability:
     return Reliability(*map(np.stack, rows))
 
 
-def _bin_means(
-    stated: Array | None, correct: Array, bins: int
-) -> tuple[Floats, Floats, Counts]:
+def _bin_means(stated: Array | None, correct: Array, bins: int) -> tuple[Floats, Floats, Counts]:
     if stated is None:
         return np.full(bins, np.nan), np.full(bins, np.nan), np.zeros(bins, np.int64)
     index = ece_bins(stated, bins)
@@ -170,16 +168,14 @@ def _bin_means(
         return sums / counts, hits / counts, counts
 
 
-def score_histograms(
-    scores: Floats, targets: npt.NDArray[np.bool_], bins: int = 40
-) -> ScoreHistograms:
+def score_histograms(scores: Array, targets: Array, bins: int = 40) -> ScoreHistograms:
     """Histograms of scores `[N, M-1]` by stop target `[N, M-1]`."""
     low, high = np.quantile(scores, [0.005, 0.995], axis=0)
     # Bins need a width even where a scorer gives every sample the same score.
     edges = np.linspace(low, np.maximum(high, low + 1e-6), bins + 1, axis=1)
     inside = np.clip(scores, edges[:, 0], edges[:, -1])
 
-    def count(wanted: npt.NDArray[np.bool_]) -> Counts:
+    def count(wanted: Array) -> Counts:
         rows = [
             np.histogram(column[mask], bins=limits)[0]
             for column, mask, limits in zip(inside.T, wanted.T, edges, strict=True)

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
+from offramp.arrays import Array
 from offramp.errors import ConfigError
 from offramp.files import plain
 from offramp.ledger import Ledger
@@ -13,8 +14,6 @@ from offramp.metrics import Floats, augrc, ece, eefp
 from offramp.policy import Policy
 from offramp.replay import Replay
 from offramp.scorers import Scorer
-
-Numbers = TypeVar("Numbers", bound=np.ndarray[Any, Any])
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class ExitMetrics:
         return ExitMetrics(**every)
 
 
-def placed(values: Numbers, exits: Sequence[int], count: int, fill: float) -> Numbers:
+def placed(values: Array, exits: Sequence[int], count: int, fill: float) -> Array:
     """Values `[m, ...]` of some exits among all of them, `[M, ...]`.
 
     Args:
@@ -48,10 +47,9 @@ def placed(values: Numbers, exits: Sequence[int], count: int, fill: float) -> Nu
         >>> placed(np.array([0.5, 0.75]), [1, 3], 4, 0.0)
         array([0.  , 0.5 , 0.  , 0.75])
     """
-    every: Any = np.full((count, *values.shape[1:]), fill, dtype=values.dtype)
+    every = np.full((count, *values.shape[1:]), fill, dtype=values.dtype)
     every[list(exits)] = values
-    found: Numbers = every
-    return found
+    return every
 
 
 def exit_metrics(replay: Replay, scorer: Scorer) -> ExitMetrics:

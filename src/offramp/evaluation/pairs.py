@@ -14,7 +14,7 @@ import numpy as np
 from offramp.answers import CurrentExit
 from offramp.arrays import Array
 from offramp.ledger import Ledger
-from offramp.replay import accuracy_at, replay
+from offramp.replay import replay
 from offramp.scorers import MaxProbability
 from offramp.thresholds.rule import stops
 
@@ -63,15 +63,15 @@ class PairEnvelope:
     def at(self, budget: float) -> PairMix:
         """The mix of neighbouring corners that costs a budget, or the nearest corner."""
         spent, hits = self.costs.mean(axis=0), self.right.mean(axis=0)
-        found = accuracy_at(spent[None], hits[None], np.array([budget]))
-        accuracy, cost = (x.item() for x in found)
         order = spent.argsort(kind="stable")
-        place = np.clip(np.searchsorted(spent[order], cost), 1, max(len(spent) - 1, 1))
-        low, high = (int(order[min(each, len(order) - 1)]) for each in (place - 1, place))
-        gap = float(spent[high] - spent[low])
-        share = (cost - float(spent[low])) / gap if gap > 0 else 0.0
-        pairs = self.corners[low].stages, self.corners[high].stages
-        return PairMix(pairs, share, cost, accuracy)
+        above = int(np.searchsorted(spent[order], budget))
+        low, high = order[max(above - 1, 0)], order[min(above, len(order) - 1)]
+        gap = spent[high] - spent[low]
+        share = float((budget - spent[low]) / gap) if gap > 0 else 0.0
+        cost, accuracy = (float((1 - share) * x[low] + share * x[high]) for x in (spent, hits))
+        return PairMix(
+            (self.corners[low].stages, self.corners[high].stages), share, cost, accuracy
+        )
 
 
 def pair_envelope(chosen_on: Sequence[Ledger], test: Ledger) -> PairEnvelope:
@@ -146,7 +146,8 @@ def _envelope_corners(samples: _AnsweredSamples) -> list[PairCascade]:
 def _means(values: Array) -> Array:
     """`[N]`: the mean of values `[N, 2]` when the first 1, 2, ... samples stop early."""
     early, late = values.cumsum(axis=0).T
-    return (early + late[-1] - late) / len(values)
+    means: Array = (early + late[-1] - late) / len(values)
+    return means
 
 
 def upper_hull(costs: Array, accuracies: Array) -> list[int]:

@@ -92,7 +92,6 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
         True
     """
     correct, val_accuracy = test.heads_correct, val.heads_correct.mean(axis=0)
-    alone = _costs_alone(test)
     fixed = fixed_exits(test, correct)
     costs = _costs_beforehand(test)
     least = float(mean_costs(costs)[0])
@@ -103,7 +102,7 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
     reachable = reachable_accuracies(test, [*budgets, *grid])
     return References(
         fixed=fixed,
-        best_fixed=[fixed[_best_within(alone, val_accuracy, budget)] for budget in budgets],
+        best_fixed=[_best_within(fixed, val_accuracy, budget) for budget in budgets],
         mixes=[mix_at(fixed, val_accuracy, budget) for budget in budgets],
         full=fixed[-1],
         reachable=reachable[: len(budgets)],
@@ -116,13 +115,9 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
 
 def fixed_exits(ledger: Ledger, correct: Array) -> list[FixedExit]:
     """Every exit alone, from which heads are right, `[N, M]`."""
-    costs, accuracies = _costs_alone(ledger).tolist(), correct.mean(axis=0).tolist()
-    return list(map(FixedExit, range(ledger.num_exits), costs, accuracies))
-
-
-def _costs_alone(ledger: Ledger) -> Array:
-    shares: Array = ledger.cost_model.alone / ledger.reference_cost
-    return shares
+    costs = ledger.cost_model.alone / ledger.reference_cost
+    accuracies = correct.mean(axis=0).tolist()
+    return list(map(FixedExit, range(ledger.num_exits), costs.tolist(), accuracies))
 
 
 def mix_at(fixed: Sequence[FixedExit], val_accuracy: Array, budget: float) -> FixedMix:
@@ -242,5 +237,6 @@ def _oracle(correct: Array, costs: Array, budgets: list[float]) -> list[Accuracy
     return list(map(AccuracyAt, found.tolist(), budgets))
 
 
-def _best_within(costs: Array, accuracy: Array, budget: float) -> int:
-    return int(np.where(costs <= budget + 1e-9, accuracy, -1.0).argmax())  # 0 where none is
+def _best_within(fixed: Sequence[FixedExit], val_accuracy: Array, budget: float) -> FixedExit:
+    within = [row for row in fixed if row.cost <= budget + 1e-9] or fixed[:1]
+    return max(within, key=lambda row: val_accuracy[row.exit_index])
