@@ -1,17 +1,15 @@
-"""`Session`: one item whose stages arrive over time, and a policy that decides when to stop."""
+"""Items whose stages arrive over time, and a policy that decides when to stop each of them."""
 
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from offramp.answers import Answer
+from offramp.arrays import AnyArray, Array, all_finite, as_numpy
+from offramp.decide import Decider, ExitOutput, HistoryBuffer
 from offramp.errors import ConfigError, LedgerError
 from offramp.ledger import History
 from offramp.ledger.answers import Normalise, log_odds_of, log_odds_of_log, same_form
-from offramp.scorers import Scorer
-from offramp.thresholds.rule import SURE, rounded_up, stops
 
 
 class Session:
@@ -20,17 +18,14 @@ class Session:
     It decides as the policy does on a ledger of such items. `Policy.start` makes one per item.
 
     Args:
-        answer: Fitted.
-        scorer: Fitted.
-        thresholds: `[M]`, of the chosen operating point.
-        history_type: How what is observed is read: `History` of logits, `AnswerHistory`, ...
+        decider: Of the policy at its operating point.
         width: K, or how many numbers there are per stage.
         normalise: Brings an answer into the form that is compared.
 
     Attributes:
         stopped: Whether the policy has decided to stop.
+        stage: The number of the last stage, from 0 on; -1 before the first.
         cost: What the item has cost so far, as given to `observe`.
-        score: The last stop score; None before the first stage, and at the last, where none runs.
 
     Example:
         >>> from offramp import Ledger, MaxProbability, Policy
@@ -51,24 +46,14 @@ class Session:
         ('d', 100, 'last')
     """
 
-    def __init__(
-        self,
-        answer: Answer,
-        scorer: Scorer,
-        thresholds: Tensor,
-        history_type: type[History],
-        width: int,
-        normalise: Normalise | None = None,
-    ) -> None:
-        self._answer, self._scorer = answer, scorer
-        self._limits = rounded_up(thresholds, torch.float32)
-        self._history_type, self._width, self._normalise = history_type, width, normalise
-        self._outputs: list[Tensor] = []  # [1, 1, K] each
-        self._answered: list[Tensor] = []
+    def __init__(self, decider: Decider, width: int, normalise: Normalise | None = None) -> None:
+        self._decider, self._width, self._normalise = decider, width, normalise
+        self._buffer: HistoryBuffer | None = None
         self._given: list[Any] = []
+        self._found: ExitOutput | None = None
+        self.stage = -1
         self.stopped = False
         self.cost: float | None = None
-        self.score: float | None = None
 
     def observe(
         self,
@@ -97,89 +82,250 @@ class Session:
                 f"this session has stopped at stage {self.stage}; start another one for the next "
                 "item, with policy.start()"
             )
-        if cost is not None and not cost >= (self.cost or 0):
-            raise LedgerError(
-                f"`cost` is what the item has cost by now, and does not fall: got {cost:g} after "
-                f"{self.cost or 0:g}"
-            )
-        row = self._row(output, confidence, log_confidence, features)
-        self._given.append(output)
-        self._outputs.append(row[None, None])
-        self.cost = self.cost if cost is None else cost
-        with torch.inference_mode():
-            outputs = torch.cat(self._outputs, dim=1)
-            self._answered.append(self._answer.answer_at(outputs).unsqueeze(1))
-            history = self._history_type(outputs, torch.cat(self._answered, dim=1))
-            self.score = None
-            if len(self._outputs) == len(self._limits):
-                self.stopped = True
-            elif self._limits[self.stage] < torch.inf:
-                score = self._scorer.score_at(history).float()
-                self.score = float(score)
-                self.stopped = bool(stops(score, self._limits[self.stage]))
-            self._confidence = float(history.confidences[0, -1])
-            self._predicted = int(history.predictions[0, -1])
+        if cost is not None:
+            if not cost >= (self.cost or 0):
+                raise _fell(cost, self.cost or 0)
+            self.cost = cost
+        decider = self._decider
+        if decider.history_type.has_logits:
+            row = _logits(output, (self._width,))[None]
+        else:
+            first = _first_with(self._given, output, decider.history_type, self._normalise)
+            numbers = _numbers(first, confidence, log_confidence, features, self._width)
+            row = np.array([numbers], np.float32)
+            self._given.append(output)
+        if self._buffer is None:
+            self._buffer = decider.begin(1, self._width)
+        self.stage = stage = self.stage + 1
+        scored = decider.is_open[stage] and stage < decider.last
+        self._found = found = decider.at_exit(stage, self._buffer, row, scored)
+        scores = found.scores
+        if scores is not None:
+            self.stopped = bool(scores.item() >= decider.limits[stage])
+        elif stage == decider.last:
+            self.stopped = True
         return self.stopped
 
     @property
-    def stage(self) -> int:
-        """The number of the last stage, from 0 on; -1 before the first."""
-        return len(self._outputs) - 1
+    def score(self) -> float | None:
+        """The last stop score; None before the first stage, and where no scorer runs."""
+        scores = None if self._found is None else self._found.scores
+        return None if scores is None else float(scores[0])
 
     @property
     def answer(self) -> Any:  # noqa: ANN401
         """What to answer now: the answer as it was given, or the number of a class."""
-        if not self._given:
-            raise ConfigError("nothing was observed yet; call observe with the first stage")
-        return self._predicted if self._history_type.has_logits else self._given[self._predicted]
+        number = int(self._now.predictions[0, -1])
+        return number if self._decider.history_type.has_logits else self._given[number]
+
+    @property
+    def confidence(self) -> float:
+        """How sure the answer is: its own probability, or the confidence that was stated."""
+        return float(self._now.confidences[0, -1])
 
     @property
     def why(self) -> str | None:
-        """Why it stopped: `sure`, `hopeless` (rather wrong, and would stay so), or `last`.
+        """Why it stopped: `sure`, `hopeless` (probably wrong, and would stay so), or `last`.
 
         Of logits it is never `hopeless`: of many classes, the most probable one may well be right
         with less than one half.
         """
-        if not self.stopped:
-            return None
-        if len(self._outputs) == len(self._limits):
-            return "last"
-        sure = self._confidence >= SURE or self._history_type.has_logits
-        return "sure" if sure else "hopeless"
+        return self._decider.why(self.stage, self.confidence) if self.stopped else None
 
-    def _row(
+    @property
+    def _now(self) -> History:
+        if self._found is None:
+            raise ConfigError("nothing was observed yet; call observe with the first stage")
+        answers = self._found.answer[:, None]
+        return self._decider.history_type(answers, answers)
+
+
+class BatchSession:
+    """A policy at work on n items in step: after each stage, those that go on are observed again.
+
+    `Policy.start(n)` makes one. What `observe` takes and returns has a row for each item that has
+    not stopped, in the order of `left`.
+
+    Args:
+        decider: Of the policy at its operating point.
+        width: K, or how many numbers there are per stage.
+        items: n.
+        normalise: Brings an answer into the form that is compared.
+
+    Attributes:
+        left: `[l]`, the numbers of the items that have not stopped.
+        stages: `[n]`, the last stage of each item; -1 before the first.
+        costs: `[n]` float64, what each item has cost so far, as given to `observe`.
+        scores: `[n]` float32, the last stop scores; NaN before the first stage and where no scorer
+            runs.
+        confidences: `[n]` float32, how sure each answer is of itself.
+
+    Example:
+        >>> from offramp import MaxProbability, Policy, synthetic
+        >>> splits = synthetic.ledgers(seed=0)
+        >>> policy = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"])
+        >>> policy = policy.at(budget=0.5)
+        >>> logits, session = splits["test"].logits[:100], policy.start(100)
+        >>> for stage in range(logits.shape[1]):
+        ...     if len(session.left):
+        ...         stop = session.observe(logits[session.left, stage])
+        >>> bool((session.stages == policy.decide(splits["test"])[:100]).all())
+        True
+    """
+
+    def __init__(
+        self, decider: Decider, width: int, items: int, normalise: Normalise | None = None
+    ) -> None:
+        self._decider, self._width, self._normalise = decider, width, normalise
+        self._buffer = decider.begin(items, width)
+        self._given: list[list[Any]] = [[] for _ in range(items)]
+        self._predicted = np.full(items, -1)
+        self._stage = -1
+        self.left = np.arange(items)
+        self.stages = np.full(items, -1)
+        self.costs = np.zeros(items)
+        self.scores = np.full(items, np.nan, np.float32)
+        self.confidences = np.full(items, np.nan, np.float32)
+
+    def observe(
         self,
-        output: Any,  # noqa: ANN401
-        confidence: float | None,
-        log_confidence: float | None,
-        features: Sequence[float],
-    ) -> Tensor:
-        """The numbers of a stage, as a ledger has them."""
-        if self._history_type.has_logits:
-            logits = torch.as_tensor(output, dtype=torch.float32)
-            if logits.shape != (self._width,) or not logits.isfinite().all():
-                raise LedgerError(
-                    f"this policy observes {self._width} finite logits, got {list(logits.shape)}"
-                )
-            return logits
-        if (confidence is None) == (log_confidence is None):
-            raise LedgerError("give either `confidence` or `log_confidence` of the stage")
-        if len(features) != self._width - 2:
-            raise LedgerError(
-                f"this policy reads {self._width - 2} features per stage, got {len(features)}"
-            )
-        if confidence is not None:
-            odds = log_odds_of(float(confidence))
-        else:
-            assert log_confidence is not None
-            odds = log_odds_of_log(float(log_confidence))
-        return torch.tensor([odds, self._first(output), *features], dtype=torch.float32)
+        outputs: Any = None,  # noqa: ANN401 - answers of any kind, or logits
+        confidence: Sequence[float] | AnyArray | None = None,
+        cost: Sequence[float] | AnyArray | None = None,
+        *,
+        log_confidence: Sequence[float] | AnyArray | None = None,
+        features: Sequence[Sequence[float]] | AnyArray | None = None,
+    ) -> Array:
+        """Take in the next stage of all items that are left, and say which of them stop.
 
-    def _first(self, output: Any) -> int:  # noqa: ANN401
-        """The first stage with this answer."""
-        here = len(self._given)
-        if "answers" not in self._history_type.offers:
-            return here
-        form = same_form(output, self._normalise)
-        forms = (same_form(other, self._normalise) for other in self._given)
-        return next((stage for stage, other in enumerate(forms) if other == form), here)
+        Args:
+            outputs: `[l, K]` logits, or l answers.
+            confidence: l probabilities of being right.
+            cost: What each has cost by now.
+            log_confidence: Instead of `confidence`: its logarithm.
+            features: `[l, F]`, as many as the ledger had.
+
+        Returns:
+            bool `[l]`.
+
+        Raises:
+            ConfigError: All have stopped.
+            LedgerError: This is not what the policy was fitted on.
+        """
+        left, decider = self.left, self._decider
+        if not len(left):
+            raise ConfigError("all items of this session have stopped; start another one")
+        rows = self._rows(outputs, confidence, log_confidence, features)
+        if cost is not None:
+            paid, before = as_numpy(cost).astype(np.float64), self.costs[left]
+            if not (paid >= before).all():
+                item = int(np.argmin(paid >= before))
+                raise _fell(paid[item], before[item])
+            self.costs[left] = paid
+        self._stage = stage = self._stage + 1
+        self.stages[left] = stage
+        scored = decider.is_open[stage] and stage < decider.last
+        found = decider.at_exit(stage, self._buffer, rows, scored)
+        stop = np.full(len(left), stage == decider.last)
+        self.scores[left] = np.nan
+        if found.scores is not None:
+            self.scores[left] = found.scores
+            stop = decider.stops(stage, found.scores)
+        now = decider.history_type(found.answer[:, None], found.answer[:, None])
+        self._predicted[left] = now.predictions[:, -1]
+        self.confidences[left] = now.confidences[:, -1]
+        if stop.any():
+            staying = np.flatnonzero(~stop)
+            self.left, self._buffer = left[staying], self._buffer.take(staying)
+        return stop
+
+    @property
+    def answers(self) -> list[Any]:
+        """What to answer now, for each item: the answer as it was given, or a class."""
+        if self._decider.history_type.has_logits:
+            return list(self._predicted.tolist())
+        return [given[number] for given, number in zip(self._given, self._predicted, strict=True)]
+
+    @property
+    def why(self) -> list[str | None]:
+        """Why each item stopped: see `Session.why`; None for those that are left."""
+        going = set(self.left.tolist())
+        ends = zip(self.stages.tolist(), self.confidences.tolist(), strict=True)
+        return [
+            None if item in going else self._decider.why(stage, confidence)
+            for item, (stage, confidence) in enumerate(ends)
+        ]
+
+    def _rows(
+        self,
+        outputs: Any,  # noqa: ANN401
+        confidence: Any,  # noqa: ANN401
+        log_confidence: Any,  # noqa: ANN401
+        features: Any,  # noqa: ANN401
+    ) -> Array:
+        """The numbers of a stage `[l, K]`, as a ledger has them."""
+        items, read = len(self.left), self._decider.history_type
+        if read.has_logits:
+            return _logits(outputs, (items, self._width))
+        columns = {"answers": outputs, "confidence": confidence, "log_confidence": log_confidence}
+        for name, values in {**columns, "features": features}.items():
+            if values is not None and len(values) != items:
+                raise LedgerError(f"{items} items are left, got {len(values)} {name}")
+        none = [None] * items
+        answers, sure, log_sure = (none if each is None else each for each in columns.values())
+        further = [()] * items if features is None else as_numpy(features).tolist()
+        rows = []
+        for item, answer, *stated in zip(self.left, answers, sure, log_sure, further, strict=True):
+            given = self._given[item]
+            first = _first_with(given, answer, read, self._normalise)
+            rows.append(_numbers(first, *stated, self._width))
+            given.append(answer)
+        return np.array(rows, np.float32)
+
+
+def _logits(outputs: Any, shape: tuple[int, ...]) -> Array:  # noqa: ANN401
+    logits = as_numpy(outputs).astype(np.float32, copy=False)
+    if logits.shape != shape or not all_finite(logits):
+        wanted = f"{shape[-1]} finite logits" + f" of {shape[0]} items" * (len(shape) > 1)
+        raise LedgerError(f"this policy observes {wanted}, got {list(logits.shape)}")
+    return logits
+
+
+def _first_with(
+    given: list[Any],
+    answer: Any,  # noqa: ANN401
+    history_type: type[History],
+    normalise: Normalise | None,
+) -> int:
+    """The first stage with this answer, given the answers of the stages before it."""
+    if "answers" in history_type.offers:
+        form = same_form(answer, normalise)
+        for stage, other in enumerate(given):
+            if same_form(other, normalise) == form:
+                return stage
+    return len(given)
+
+
+def _numbers(
+    first: int,
+    confidence: float | None,
+    log_confidence: float | None,
+    features: Sequence[float],
+    width: int,
+) -> list[float]:
+    """The numbers of a stage that answers without logits, as a ledger has them."""
+    if (confidence is None) == (log_confidence is None):
+        raise LedgerError("give either `confidence` or `log_confidence` of the stage")
+    if len(features) != width - 2:
+        raise LedgerError(f"this policy reads {width - 2} features per stage, got {len(features)}")
+    if confidence is not None:
+        return [log_odds_of(float(confidence)), first, *features]
+    assert log_confidence is not None
+    return [log_odds_of_log(float(log_confidence)), first, *features]
+
+
+def _fell(cost: float, before: float) -> LedgerError:
+    return LedgerError(
+        "`cost` is what the item has cost by now, and does not fall: got "
+        f"{cost:g} after {before:g}"
+    )
