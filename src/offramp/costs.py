@@ -359,11 +359,11 @@ def _check_parts(stages: Array, heads: Array) -> None:
     for name, part in (("stage", stages), ("head", heads)):
         _check_none(part < 0, part, "costs must not be negative", f"for the {name} of")
     # The first exit may be free, as it is where nothing has been thought yet.
-    free = positions(stages[1:] + heads[1:] == 0) + 1 if stages.ndim == 1 else ()
-    if len(free):
+    free = stages[1:] + heads[1:] == 0
+    if stages.ndim == 1 and free.any():
         raise LedgerError(
-            f"costs must increase from exit to exit, but exit {free[0]} and the stage before it "
-            "cost nothing"
+            f"costs must increase from exit to exit, but exit {free.argmax() + 1} and the stage "
+            "before it cost nothing"
         )
 
 

@@ -3,13 +3,14 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from offramp.answers import Answer
+from offramp.arrays import AnyArray, Array, as_numpy
 from offramp.batch_times import BatchTimes
 from offramp.costs import Costs, costs_taken, mean_costs
 from offramp.scorers import Scorer
+from offramp.thresholds.rule import exit_shares
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Price:
     batch_times: BatchTimes | None = None
     of_all: float | None = None
 
-    def take(self, index: Tensor) -> "Price":
+    def take(self, index: Array | slice) -> "Price":
         """The same for some of the samples; shares stay shares of the mean of all."""
         return replace(self, costs=self.costs.take(index), of_all=self.reference)
 
@@ -52,7 +53,7 @@ class Price:
         return self.scorer.reads_history or self.answer.reads_history
 
     @cached_property
-    def shares(self) -> Tensor:
+    def shares(self) -> Array:
         """`[M]` float64, cumulative: what each exit costs where all are open and batches full.
 
         Answers and scorers are counted in MACs and therefore added to MACs only; no scorer is
@@ -63,12 +64,12 @@ class Price:
         total = costs.cumulative
         if costs.unit == "macs":
             exits, classes = range(costs.num_exits), self.num_classes
-            extra = torch.tensor([float(self.answer.macs(m, classes)) for m in exits]).double()
-            extra[:-1] += torch.tensor([self.scorer.macs(m, classes) for m in exits[:-1]])
-            total = total + extra.cumsum(0)
+            extra = np.array([float(self.answer.macs(m, classes)) for m in exits])
+            extra[:-1] += [self.scorer.macs(m, classes) for m in exits[:-1]]
+            total = total + extra.cumsum()
         return total / self.reference
 
-    def at(self, thresholds: Tensor, shares: Tensor) -> Tensor:
+    def at(self, thresholds: Array, shares: Array) -> Array:
         """`[P, M]` float64, cumulative: what each exit costs at operating points.
 
         Args:
@@ -76,39 +77,37 @@ class Price:
             shares: `[P, M]`, of the samples that leave at each exit.
         """
         if self.costs.unit != "seconds" or self.costs.by_sample:
-            return mean_costs(self.shares).expand(shares.shape)
-        left = shares.flip(1).cumsum(1).flip(1)
+            return np.broadcast_to(mean_costs(self.shares), shares.shape)
+        left = _from_here_on(shares)
         heads = needed_heads(thresholds, self.scorer.reads_history, self.answer.reads_history)
         times = self.batch_times or BatchTimes.proportional(self.costs)
         return times.cumulative_at(left, heads, self._reads_back) / self.reference
 
-    def paid(self, thresholds: Tensor, exits: Tensor) -> Tensor:
+    def paid(self, thresholds: Array, exits: Array) -> Array:
         """`[P, N]` float64: what samples pay at operating points `[P, M]` for exits `[P, N]`."""
         if self.costs.by_sample:
             return costs_taken(self.shares, exits)
         costs = self.at(thresholds, exit_shares(exits, thresholds.shape[1]))
-        return costs.gather(1, exits.long())
+        return np.take_along_axis(costs, exits, axis=1)
 
 
-def needed_heads(thresholds: Tensor, scorer_reads_back: bool, answer_reads_back: bool) -> Tensor:
+def needed_heads(thresholds: AnyArray, scorer_reads_back: bool, answer_reads_back: bool) -> Array:
     """Whether each head has to run, bool `[P, M]`: its exit is open, or a later one reads it.
 
     Example:
-        >>> thresholds = torch.tensor([[torch.inf, 0.5, torch.inf, 0.0]])
+        >>> thresholds = np.array([[np.inf, 0.5, np.inf, 0.0]])
         >>> needed_heads(thresholds, False, False), needed_heads(thresholds, True, False)
-        (tensor([[False,  True, False,  True]]), tensor([[ True,  True, False,  True]]))
+        (array([[False,  True, False,  True]]), array([[ True,  True, False,  True]]))
     """
-    is_open = thresholds < torch.inf
+    is_open = as_numpy(thresholds) < np.inf
     is_open[:, -1] = True  # the last exit always stops
     if answer_reads_back:
-        return torch.ones_like(is_open)
-    if not scorer_reads_back:
-        return is_open
-    scored = is_open.clone()
-    scored[:, -1] = False  # where no scorer runs
-    return is_open | (scored.flip(1).cumsum(1).flip(1) > 0)
+        return np.ones_like(is_open)
+    if scorer_reads_back:  # up to the last open exit at which a scorer runs
+        is_open[:, :-1] = _from_here_on(is_open[:, :-1]) > 0
+    return is_open
 
 
-def exit_shares(exits: Tensor, count: int) -> Tensor:
-    """`[P, M]` float64: the share of the samples that take each exit, from exits `[P, N]`."""
-    return torch.stack([(exits == m).double().mean(dim=1) for m in range(count)], dim=1)
+def _from_here_on(values: Array) -> Array:
+    """`[P, M]`: the sum of this exit's and all later exits' values."""
+    return np.cumsum(values[:, ::-1], axis=1)[:, ::-1]

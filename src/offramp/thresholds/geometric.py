@@ -1,8 +1,10 @@
 """Geometric exit shares: the heuristic of MSDNet that the paper uses (Appendix C)."""
 
-import torch
-from torch import Tensor
+import math
 
+import numpy as np
+
+from offramp.arrays import AnyArray, Array, as_numpy, float64, softmax
 from offramp.costs import costs_taken, mean_costs
 from offramp.errors import ConfigError
 from offramp.thresholds.rule import exits_taken, rounded_up, stops
@@ -10,17 +12,17 @@ from offramp.thresholds.rule import exits_taken, rounded_up, stops
 LOG_Q_LIMIT = 40.0  # e^-40 of any split is less than a sample
 
 
-def shares_of(log_q: Tensor, exits: int) -> Tensor:
+def shares_of(log_q: Array, exits: int) -> Array:
     """Share of samples that should leave at each exit, proportional to q^j: `[P]` -> `[P, M]`.
 
     Example:
-        >>> shares_of(torch.tensor([2.0]).log(), exits=3)
-        tensor([[0.1429, 0.2857, 0.5714]])
+        >>> shares_of(np.log([2.0]), exits=3).round(4)
+        array([[0.1429, 0.2857, 0.5714]])
     """
-    return (log_q[:, None] * torch.arange(exits)).softmax(dim=1)
+    return np.asarray(softmax(log_q[:, None] * np.arange(exits)))
 
 
-def geometric(scores: Tensor, q: float | Tensor) -> Tensor:
+def geometric(scores: AnyArray, q: float | AnyArray) -> Array:
     """Thresholds at which the exits' shares of samples are proportional to q^j.
 
     Each threshold is found among the samples that are still there, and lies midway between two
@@ -36,19 +38,19 @@ def geometric(scores: Tensor, q: float | Tensor) -> Tensor:
         should, as always at the last exit.
 
     Example:
-        >>> scores = torch.tensor([[4.0, 0.0], [3.0, 0.0], [2.0, 0.0], [1.0, 0.0]])
+        >>> scores = np.array([[4.0, 0.0], [3.0, 0.0], [2.0, 0.0], [1.0, 0.0]])
         >>> geometric(scores, q=1.0)
-        tensor([2.5000,   -inf], dtype=torch.float64)
+        array([ 2.5, -inf])
     """
-    scores, many = torch.as_tensor(scores), torch.as_tensor(q, dtype=torch.float64)
+    scores, many = as_numpy(scores), as_numpy(q, np.float64)
     if not (many > 0).all():
         raise ConfigError(f"`q` must be positive, got {many.min():g}")
-    log_q = many.log().clamp(-LOG_Q_LIMIT, LOG_Q_LIMIT)
+    log_q = np.log(many).clip(-LOG_Q_LIMIT, LOG_Q_LIMIT)
     thresholds = for_shares(scores, shares_of(log_q.reshape(-1), scores.shape[1]))
-    return thresholds if many.ndim else thresholds[0]
+    return thresholds.reshape(*many.shape, -1)
 
 
-def geometric_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) -> Tensor:
+def geometric_sweep(scores: Array, correct: Array, costs: Array, points: int) -> Array:
     """Geometric thresholds over the whole range, evenly spread in expected cost: `[points, M]`.
 
     Args:
@@ -58,65 +60,56 @@ def geometric_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int)
         points: How many operating points.
     """
     costs = mean_costs(costs)
-    wanted = torch.linspace(float(costs[0]), float(costs[-1]), points, dtype=torch.float64)
-    low = torch.full((points,), -LOG_Q_LIMIT, dtype=torch.float64)
-    high = -low
+    wanted = np.linspace(costs[0], costs[-1], points)
+    low, high = np.full(points, -LOG_Q_LIMIT), np.full(points, LOG_Q_LIMIT)
     for _ in range(60):  # the expected cost grows with q, so that bisection finds it
         middle = (low + high) / 2
         too_costly = shares_of(middle, len(costs)) @ costs > wanted
-        low, high = torch.where(too_costly, low, middle), torch.where(too_costly, middle, high)
+        low, high = np.where(too_costly, low, middle), np.where(too_costly, middle, high)
     low[0], low[-1] = -LOG_Q_LIMIT, LOG_Q_LIMIT
-    return geometric(scores, low.exp())
+    return geometric(scores, np.exp(low))
 
 
-def for_shares(scores: Tensor, shares: Tensor) -> Tensor:
+def for_shares(scores: Array, shares: Array) -> Array:
     """Thresholds `[P, M]` that come as close as ties allow to the exit shares `[P, M]`."""
     samples, exits = scores.shape
-    goals = (shares.cumsum(1) * samples).round().long()  # [P, M], samples gone after each exit
-    staying = torch.ones(len(shares), samples, dtype=torch.bool)
-    thresholds = torch.full_like(shares, -torch.inf, dtype=torch.float64)
+    goals = (shares.cumsum(axis=1) * samples).round().astype(int)  # [P, M], gone after each exit
+    staying = np.ones((len(shares), samples), dtype=bool)
+    thresholds = np.full(shares.shape, -np.inf)
     for exit_index in range(exits - 1):
-        column = scores[:, exit_index].double()
-        gone = samples - staying.sum(dim=1)
-        thresholds[:, exit_index] = _cut(column, staying, goals[:, exit_index] - gone)
-        limits = rounded_up(thresholds[:, exit_index, None], scores.dtype)
-        staying &= ~stops(scores[:, exit_index], limits)
+        column = scores[:, exit_index]
+        order = column.argsort()
+        rising = column[order].astype(np.float64)
+        for point, there in enumerate(staying[:, order]):
+            gone = samples - np.count_nonzero(there)
+            wanted = goals[point, exit_index] - gone
+            thresholds[point, exit_index] = _cut(rising[there], wanted)
+        limits = rounded_up(thresholds[:, exit_index, None], column.dtype)
+        staying &= ~stops(column, limits)
     return thresholds
 
 
-def _cut(scores: Tensor, staying: Tensor, wanted: Tensor) -> Tensor:
-    """Thresholds `[P]` that stop about `wanted` `[P]` of the samples `staying` `[P, N]`."""
-    values, order = scores.sort(descending=True)
-    ranks = staying[:, order].cumsum(dim=1, dtype=torch.int32)  # [P, N], staying ones so far
-    there = ranks[:, -1]
-    wanted = wanted.clamp_min(0).minimum(there).int()
-
-    def value_of(rank: Tensor) -> Tensor:
-        """Score of the staying sample with this rank, counted from one."""
-        return values[
-            torch.searchsorted(ranks, rank[:, None]).squeeze(1).clamp_max(len(values) - 1)
-        ]
-
+def _cut(rising: Array, wanted: int) -> float:
+    """A threshold that stops about `wanted` of the samples with these scores, in rising order."""
+    if wanted < 1 or not len(rising):
+        return math.inf
     # All samples that tie with the last wanted one go together, or none of them.
-    tie = value_of(wanted.clamp_min(1))
-    first = torch.searchsorted(-values, -tie)
-    end = torch.searchsorted(-values, -tie, right=True)
-    above = torch.where(first > 0, _at(ranks, first - 1), 0)
-    with_tie = _at(ranks, end - 1)
-    taken = torch.where(with_tie - wanted < wanted - above, with_tie, above)
-    upper, lower = value_of(taken.clamp_min(1)), value_of(taken + 1)
+    wanted = min(wanted, len(rising))
+    tie = rising[len(rising) - wanted]
+    with_tie = len(rising) - np.searchsorted(rising, tie)
+    above = len(rising) - np.searchsorted(rising, tie, side="right")
+    taken = with_tie if with_tie - wanted < wanted - above else above
+    if not taken:
+        return math.inf
+    if taken == len(rising):
+        return -math.inf
+    lower, upper = float(rising[-taken - 1]), float(rising[-taken])
     middle = lower + (upper - lower) / 2
     # Neighbours that have no number between them: `>=` then cuts above the lower one at the upper.
-    threshold = torch.where(middle > lower, middle, upper)
-    threshold = torch.where(taken == there, -torch.inf, threshold)
-    return torch.where(taken == 0, torch.inf, threshold)
+    return middle if middle > lower else upper
 
 
-def _at(ranks: Tensor, column: Tensor) -> Tensor:
-    return ranks.gather(1, column.clamp_min(0)[:, None]).squeeze(1)
-
-
-def shared_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) -> Tensor:
+def shared_sweep(scores: Array, correct: Array, costs: Array, points: int) -> Array:
     """The same threshold at every exit, over the whole range of costs: `[points, M]`.
 
     It fits scores that are prices (`BreakEven`) or accuracies.
@@ -128,28 +121,26 @@ def shared_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) ->
         points: How many operating points.
 
     Example:
-        >>> scores = torch.tensor([[3.0, 0.0, 0.0], [1.0, 2.0, 0.0]])
-        >>> shared_sweep(scores, scores > 0, torch.tensor([0.2, 0.5, 1.0]), points=3)[1]
-        tensor([2.5000, 2.5000,   -inf], dtype=torch.float64)
+        >>> scores = np.array([[3.0, 0.0, 0.0], [1.0, 2.0, 0.0]])
+        >>> shared_sweep(scores, scores > 0, np.array([0.2, 0.5, 1.0]), points=3)[1]
+        array([ 2.5,  2.5, -inf])
     """
-    values = scores[:, :-1].double().unique()  # growing, and so is the cost of a threshold
-    middles = (values[:-1] + values[1:]) / 2
-    infinite = values.new_tensor([torch.inf])
-    cuts = torch.cat([-infinite, middles, infinite])
+    values = np.unique(scores[:, :-1].astype(np.float64))  # growing, and so is a threshold's cost
+    cuts = np.array([-np.inf, *(values[:-1] + values[1:]) / 2, np.inf])
     ends = mean_costs(costs)
-    wanted = torch.linspace(float(ends[0]), float(ends[-1]), points, dtype=torch.float64)
-    low, high = torch.zeros(points, dtype=torch.long), torch.full((points,), len(cuts) - 1)
+    wanted = np.linspace(ends[0], ends[-1], points)
+    low, high = np.zeros(points, dtype=int), np.full(points, len(cuts) - 1)
     for _ in range(len(cuts).bit_length() + 1):
         middle = (low + high + 1) // 2
         exits = exits_taken(scores, _spread(cuts[middle], len(ends)))
-        too_costly = costs_taken(costs.double(), exits).mean(dim=1) > wanted + 1e-12
-        low, high = torch.where(too_costly, low, middle), torch.where(too_costly, middle - 1, high)
-        high = high.maximum(low)
+        too_costly = costs_taken(float64(costs), exits).mean(axis=1) > wanted + 1e-12
+        low, high = np.where(too_costly, low, middle), np.where(too_costly, middle - 1, high)
+        high = np.maximum(high, low)
     return _spread(cuts[low], len(ends))
 
 
-def _spread(thresholds: Tensor, exits: int) -> Tensor:
+def _spread(thresholds: Array, exits: int) -> Array:
     """The same at every exit but the last, which always stops: `[P]` -> `[P, M]`."""
-    spread = thresholds[:, None].repeat(1, exits)
-    spread[:, -1] = -torch.inf
+    spread = np.repeat(thresholds[:, None], exits, axis=1)
+    spread[:, -1] = -np.inf
     return spread

@@ -15,8 +15,6 @@ ROUNDING = 1e-9
 class OperatingPoints:
     """P sets of thresholds, cheapest first, and what each gave on val.
 
-    Of tensors in a policy, and of arrays in an export, which is read without torch.
-
     Attributes:
         thresholds: `[P, M]` float64.
         budgets: `[P]`, mean cost on val as a share of the reference cost.
@@ -36,19 +34,15 @@ class OperatingPoints:
         return len(self.budgets)
 
     def tensors(self) -> dict[str, Array]:
-        """The tensors by name, for a file."""
+        """The arrays by name, for a file."""
         return {item.name: getattr(self, item.name) for item in fields(self)[:-1]}
 
     def priced(self, budgets: Array) -> "OperatingPoints":
         """The same points with other mean costs `[P]`, cheapest first again."""
-        order = budgets.argsort(stable=True)
-        return OperatingPoints(
-            self.thresholds[order],
-            budgets[order],
-            self.accuracies[order],
-            self.shares[order],
-            self.full_accuracy,
-        )
+        order = budgets.argsort(kind="stable")
+        parts = self.tensors() | {"budgets": budgets}
+        sorted_parts = {name: part[order] for name, part in parts.items()}
+        return OperatingPoints(**sorted_parts, full_accuracy=self.full_accuracy)
 
     def for_budget(self, budget: float) -> int:
         """The point with the highest val cost that is not above the budget.

@@ -8,9 +8,9 @@ once, the cut is the best prefix of these smooth gains.
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from offramp.arrays import AnyArray, Array, as_numpy, sigmoid
 from offramp.costs import costs_taken, mean_costs
 from offramp.errors import LedgerError
 from offramp.scorers.ridge import fit_logistic
@@ -26,7 +26,7 @@ HALVINGS = 10  # of the way from the cuts of one price to the cuts of the next
 ROUNDING = 1e-12  # costs are means of float64
 
 
-def smooth_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) -> Tensor:
+def smooth_sweep(scores: AnyArray, correct: AnyArray, costs: AnyArray, points: int) -> Array:
     """Smooth thresholds over the whole range of costs: `[P, M]`.
 
     Args:
@@ -37,39 +37,37 @@ def smooth_sweep(scores: Tensor, correct: Tensor, costs: Tensor, points: int) ->
             nothing.
 
     Example:
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> scores = torch.randn(100, 3, generator=generator)
-        >>> correct = torch.rand(100, 3, generator=generator) < scores.sigmoid()
-        >>> smooth_sweep(scores, correct, torch.tensor([0.2, 0.5, 1.0]), points=11).shape[1]
+        >>> rng = np.random.default_rng(0)
+        >>> scores = rng.normal(size=(100, 3))
+        >>> correct = rng.random((100, 3)) < sigmoid(scores)
+        >>> smooth_sweep(scores, correct, np.array([0.2, 0.5, 1.0]), points=11).shape[1]
         3
     """
-    scores, correct = torch.as_tensor(scores), torch.as_tensor(correct)
-    costs = torch.as_tensor(costs, dtype=torch.float64)
+    scores, correct = as_numpy(scores), as_numpy(correct)
+    costs = as_numpy(costs, np.float64)
     _check_arrays(scores, correct, costs)
     ranked = _Ranked.of(scores)
     corners = _corners(ranked, correct, costs)
 
-    def spent(cuts: Tensor) -> Tensor:
+    def spent(cuts: Array) -> Array:
         """Mean costs `[P]`."""
         exits = exits_taken(scores, ranked.thresholds(cuts))
-        return costs_taken(costs, exits).mean(dim=1)
+        return np.asarray(costs_taken(costs, exits).mean(axis=1))
 
     ends = mean_costs(costs)
-    wanted = torch.linspace(float(ends[0]), float(ends[-1]), points, dtype=torch.float64)
-    wanted += ROUNDING
+    wanted = np.linspace(ends[0], ends[-1], points) + ROUNDING
     # The last corner that is not above a wanted cost: the next one is, and between lies the cost.
-    within = (spent(corners) <= wanted[:, None]).int()
-    low = (len(corners) - 1 - within.flip(1).argmax(dim=1)).double()
-    high = (low + 1).clamp_max(len(corners) - 1)
+    within = spent(corners) <= wanted[:, None]
+    low = len(corners) - 1.0 - within[:, ::-1].argmax(axis=1)
+    high = np.minimum(low + 1, len(corners) - 1)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         fits = spent(_between(corners, middle)) <= wanted
-        low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
-    different: Tensor = torch.unique(ranked.thresholds(_between(corners, low)), dim=0)
-    return different
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
+    return np.unique(ranked.thresholds(_between(corners, low)), axis=0)
 
 
-def calibrated_chances(chances: Tensor, correct: Tensor) -> Tensor:
+def calibrated_chances(chances: AnyArray, correct: AnyArray) -> Array:
     """Chances of being right, made to agree with what was right: float64 `[N, M]`.
 
     A network's probabilities may be too sure. A slope and an offset of the log-odds are fitted to
@@ -81,22 +79,22 @@ def calibrated_chances(chances: Tensor, correct: Tensor) -> Tensor:
         correct: bool `[N, M]`.
 
     Example:
-        >>> chances = torch.tensor([[0.999], [0.999], [0.999], [0.999]])
-        >>> correct = torch.tensor([[True], [True], [True], [False]])
-        >>> calibrated_chances(chances, correct).round(decimals=1)
-        tensor([[0.7000],
-                [0.7000],
-                [0.7000],
-                [0.7000]], dtype=torch.float64)
+        >>> chances = np.array([[0.999], [0.999], [0.999], [0.999]])
+        >>> correct = np.array([[True], [True], [True], [False]])
+        >>> calibrated_chances(chances, correct).round(1)
+        array([[0.7],
+               [0.7],
+               [0.7],
+               [0.7]])
     """
-    exits = chances.shape[1]
-    odds = chances.double().clamp(SMALLEST, 1 - SMALLEST).logit()
-    pair = torch.stack([odds, torch.ones_like(odds)], dim=2)  # [N, M, 2]
-    own = torch.einsum("nmp,me->nmep", pair, torch.eye(exits, dtype=torch.float64)).flatten(2)
-    design = torch.cat([pair, own], dim=2).flatten(0, 1)
-    prior = torch.tensor([PRIOR] * 2 + [EXIT_PRIOR] * 2 * exits, dtype=torch.float64)
-    weights = fit_logistic(design, correct.flatten().double(), prior)
-    return (design @ weights).sigmoid().view(chances.shape)
+    values = as_numpy(chances, np.float64).clip(SMALLEST, 1 - SMALLEST)
+    samples, exits = values.shape
+    pair = np.stack([np.log(values) - np.log1p(-values), np.ones_like(values)], axis=2)
+    own = np.einsum("nmp,me->nmep", pair, np.eye(exits)).reshape(samples, exits, -1)
+    design = np.concatenate([pair, own], axis=2).reshape(samples * exits, -1)
+    prior = np.array([PRIOR] * 2 + [EXIT_PRIOR] * 2 * exits)
+    weights = fit_logistic(design, as_numpy(correct, np.float64).reshape(-1), prior)
+    return np.asarray(sigmoid(design @ weights)).reshape(values.shape)
 
 
 @dataclass(frozen=True)
@@ -108,81 +106,81 @@ class _Ranked:
     Attributes:
         scores: `[N, M]`.
         order: `[M-1, N]`, sample numbers.
-        rank: `[M-1, N]`, the place of each sample in that order.
         allowed: bool `[M-1, N+1]`, whether a cut of that size keeps tied scores together.
+        limits: `[M-1, N+1]`, the threshold of a cut of that size, made smaller where it parts a
+            tie.
     """
 
-    scores: Tensor
-    order: Tensor
-    rank: Tensor
-    allowed: Tensor
+    scores: Array
+    order: Array
+    allowed: Array
+    limits: Array
 
     @classmethod
-    def of(cls, scores: Tensor) -> "_Ranked":
-        values, order = scores[:, :-1].T.double().sort(dim=1, descending=True, stable=True)
-        allowed = torch.ones(len(values), len(scores) + 1, dtype=torch.bool)
-        allowed[:, 1:-1] = values[:, 1:] != values[:, :-1]
-        return cls(scores, order, order.argsort(dim=1), allowed)
+    def of(cls, scores: Array) -> "_Ranked":
+        columns = scores[:, :-1].T.astype(np.float64)
+        order = (-columns).argsort(axis=1, kind="stable")
+        falling = np.take_along_axis(columns, order, axis=1)
+        allowed = np.pad(falling[:, 1:] != falling[:, :-1], ((0, 0), (1, 1)), constant_values=True)
+        middles = (falling[:, 1:] + falling[:, :-1]) / 2
+        limits = np.pad(middles, ((0, 0), (1, 1)), constant_values=((0, 0), (np.inf, -np.inf)))
+        whole = np.maximum.accumulate(np.arange(len(scores) + 1) * allowed, axis=1)
+        return cls(scores, order, allowed, np.take_along_axis(limits, whole, axis=1))
 
-    def thresholds(self, cuts: Tensor) -> Tensor:
-        """Thresholds `[P, M]` of cuts `[P, M-1]`, made smaller where they part a tie."""
-        found = torch.full((len(cuts), self.scores.shape[1]), -torch.inf, dtype=torch.float64)
-        infinite = torch.tensor([torch.inf], dtype=torch.float64)
-        sizes = torch.arange(len(self.scores) + 1)
-        for exit_index, order in enumerate(self.order):
-            falling = self.scores[order, exit_index].double()
-            limits = torch.cat([infinite, (falling[1:] + falling[:-1]) / 2, -infinite])
-            whole = torch.where(self.allowed[exit_index], sizes, 0).cummax(dim=0).values
-            found[:, exit_index] = limits[whole[cuts[:, exit_index]]]
-        return found
+    def thresholds(self, cuts: Array) -> Array:
+        """Thresholds `[P, M]` of cuts `[P, M-1]`."""
+        found = np.take_along_axis(self.limits, cuts.T, axis=1).T
+        return np.pad(found, ((0, 0), (0, 1)), constant_values=-np.inf)
 
 
-def _corners(ranked: _Ranked, correct: Tensor, costs: Tensor) -> Tensor:
+def _corners(ranked: _Ranked, correct: Array, costs: Array) -> Array:
     """Cuts `[R, M-1]` by falling price, between all leaving at exit 0 and none leaving early."""
-    right = correct.T.double()[..., None]  # [M, N, 1]
+    right = correct.T.astype(np.float64)[..., None]  # [M, N, 1]
     spent = (costs[:, None] if costs.ndim == 1 else costs.T)[..., None]  # [M, 1 or N, 1]
-    reference = spent[-1].contiguous().numpy().mean()
-    prices = torch.logspace(*PRICES, dtype=torch.float64).flip(0) / reference
+    prices = np.logspace(*PRICES)[::-1] / spent[-1].mean()
     later = right[-1] - prices * spent[-1]  # [N, R], worth of going on
     samples, exits = ranked.scores.shape
-    cuts = torch.zeros(len(prices) + 2, exits - 1, dtype=torch.long)
+    cuts = np.zeros((len(prices) + 2, exits - 1), dtype=np.int64)
     cuts[0] = samples
     for exit_index in reversed(range(exits - 1)):
+        order = ranked.order[exit_index]
         here = right[exit_index] - prices * spent[exit_index]
         gains = _smoothed(ranked.scores[:, exit_index], here - later)
-        totals = torch.zeros(samples + 1, len(prices), dtype=torch.float64)
-        totals[1:] = gains[ranked.order[exit_index]].cumsum(dim=0)
-        totals[~ranked.allowed[exit_index]] = -torch.inf  # ties stay together
-        best = totals.argmax(dim=0)
+        totals = np.zeros((samples + 1, len(prices)))
+        np.cumsum(gains[order], axis=0, out=totals[1:])
+        totals[~ranked.allowed[exit_index]] = -np.inf  # ties stay together
+        best = totals.argmax(axis=0)
         cuts[1:-1, exit_index] = best
-        later = torch.where(ranked.rank[exit_index][:, None] < best, here, later)
+        stopping = order.argsort()[:, None] < best
+        later = np.where(stopping, here, later)
     return cuts
 
 
-def _smoothed(scores: Tensor, gains: Tensor) -> Tensor:
+def _smoothed(scores: Array, gains: Array) -> Array:
     """Gains `[N, R]` as a ridge cubic in the normal score of their samples."""
-    _, group, counts = scores.double().unique(return_inverse=True, return_counts=True)
-    shares = (counts.cumsum(0) - counts / 2)[group] / len(scores)
-    normal = torch.special.ndtri(shares.double())
-    design = torch.stack([normal**power for power in range(DEGREE + 1)], dim=1)
-    ridge = torch.tensor([1e-6, RIDGE / 10, *[RIDGE] * (DEGREE - 1)], dtype=torch.float64)
-    weights: Tensor = torch.linalg.solve(design.T @ design + ridge.diag(), design.T @ gains)
-    return design @ weights
+    from scipy.special import ndtri  # here, since only who tunes needs it
+
+    _, group, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    normal = ndtri((counts.cumsum() - counts / 2)[group] / len(scores))
+    design = np.vander(normal, DEGREE + 1, increasing=True)
+    ridge = np.diag([1e-6, RIDGE / 10, *[RIDGE] * (DEGREE - 1)])
+    return np.asarray(design @ np.linalg.solve(design.T @ design + ridge, design.T @ gains))
 
 
-def _between(corners: Tensor, place: Tensor) -> Tensor:
+def _between(corners: Array, place: Array) -> Array:
     """Cuts `[P, M-1]` at places `[P]` on the way along the corners `[R, M-1]`."""
-    left = place.long().clamp_max(len(corners) - 2)
+    left = np.minimum(place.astype(int), len(corners) - 2)
     share = (place - left)[:, None]
-    return ((1 - share) * corners[left] + share * corners[left + 1]).round().long()
+    cuts = (1 - share) * corners[left] + share * corners[left + 1]
+    return np.asarray(cuts.round().astype(int))
 
 
-def _check_arrays(scores: Tensor, correct: Tensor, costs: Tensor) -> None:
+def _check_arrays(scores: Array, correct: Array, costs: Array) -> None:
     fits = costs.shape in (scores.shape, scores.shape[1:])
     if scores.ndim != 2 or correct.shape != scores.shape or not fits:
         raise LedgerError(
             "`scores` and `correct` must have the shape [N, M] and `costs` [M] or [N, M], got "
             f"{list(scores.shape)}, {list(correct.shape)} and {list(costs.shape)}"
         )
-    if not scores[:, :-1].isfinite().all():
+    if not np.isfinite(scores[:, :-1]).all():
         raise LedgerError("`scores` must be finite at every exit but the last")

@@ -2,24 +2,22 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from offramp import check
+from offramp.arrays import Array
 from offramp.costs import costs_taken
 from offramp.errors import ConfigError, LedgerError
 from offramp.ledger.chunks import folds
 from offramp.registry import THRESHOLDS, did_you_mean
 from offramp.thresholds import DEFAULT, POINTS
 from offramp.thresholds.points import OperatingPoints
-from offramp.thresholds.rule import exits_taken
+from offramp.thresholds.rule import exit_shares, exits_taken, row_shares
 from offramp.thresholds.smooth import calibrated_chances
 
-ThresholdMethod = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+ThresholdMethod = Callable[[Array, Array, Array, int], Array]
 """`(scores [N, M], correct [N, M], costs, points) -> thresholds [P, M]`, all on val.
 
 Costs are `[M]`, or `[N, M]` where they differ from sample to sample.
@@ -46,50 +44,51 @@ class ScoredSamples:
         groups: `[N]`, the number of each sample's group, or None where there are none.
     """
 
-    scores: Tensor
-    correct: Tensor | None
-    costs: Tensor
-    chances: Tensor | None = None
-    groups: Tensor | None = None
+    scores: Array
+    correct: Array | None
+    costs: Array
+    chances: Array | None = None
+    groups: Array | None = None
 
-    def take(self, rows: Tensor) -> "ScoredSamples":
+    def take(self, rows: Array | slice) -> "ScoredSamples":
         """Some of the samples."""
-        return ScoredSamples(
-            self.scores[rows],
-            None if self.correct is None else self.correct[rows],
-            self.costs if self.costs.ndim == 1 else self.costs[rows],
-            None if self.chances is None else self.chances[rows],
-            None if self.groups is None else self.groups[rows],
-        )
+        shared = self.costs.ndim == 1
+        parts = {
+            name: part if part is None or (shared and name == "costs") else part[rows]
+            for name, part in vars(self).items()
+        }
+        return ScoredSamples(**parts)
 
-    def choose(self, method: str, points: int) -> Tensor:
+    @property
+    def _right(self) -> Array:
+        """Which answers are right; all of them where there are no labels."""
+        return np.ones(self.scores.shape, dtype=bool) if self.correct is None else self.correct
+
+    def choose(self, method: str, points: int) -> Array:
         """Thresholds `[P, M]` by a named method."""
-        correct = self.correct
-        if method in BY_CHANCE and self.chances is not None:
-            chances = self.chances
-            correct = chances if correct is None else calibrated_chances(chances, correct)
-        if correct is None and method not in WITHOUT_CORRECT:
+        right, chances = self._right, self.chances
+        if method in BY_CHANCE and chances is not None:
+            right = chances if self.correct is None else calibrated_chances(chances, right)
+        elif self.correct is None and method not in WITHOUT_CORRECT:
             raise LedgerError(
                 f"`{method}` thresholds need labels, to know which answers are right, and val has "
                 'no labels: tune with thresholds="shared" (for prices), "geometric" or "smooth"'
             )
         if self.scores.shape[1] == 1:  # the last exit always stops, whatever its threshold
-            return torch.zeros(1, 1, dtype=torch.float64)
-        right = torch.ones_like(self.scores, dtype=torch.bool) if correct is None else correct
+            return np.zeros((1, 1))
         return threshold_method(method)(self.scores, right, self.costs, points)
 
-    def points_of(self, thresholds: Tensor, full_accuracy: float) -> OperatingPoints:
+    def points_of(self, thresholds: Array, full_accuracy: float) -> OperatingPoints:
         """What thresholds `[P, M]` give here, cheapest first; accuracies are nan without labels.
 
         Args:
             thresholds: `[P, M]`.
             full_accuracy: Accuracy of the network's own last exit.
         """
-        exits, correct = exits_taken(self.scores, thresholds), self.correct
-        right = torch.ones_like(self.scores, dtype=torch.bool) if correct is None else correct
-        means, accuracies, shares = measure(exits, right, self.costs)
-        if correct is None:
-            accuracies = torch.full_like(accuracies, torch.nan)
+        exits = exits_taken(self.scores, thresholds)
+        means, accuracies, shares = measure(exits, self._right, self.costs)
+        if self.correct is None:
+            accuracies = np.full_like(accuracies, np.nan)
         return OperatingPoints(thresholds, means, accuracies, shares, full_accuracy).priced(means)
 
 
@@ -125,8 +124,8 @@ def tune_points(
         LedgerError: There are no labels, and the method needs to know which answers are right.
 
     Example:
-        >>> scores = torch.linspace(0, 1, 40).reshape(10, 4)
-        >>> val = ScoredSamples(scores, scores > 0.3, torch.tensor([1, 4, 7, 10]) / 10)
+        >>> scores = np.linspace(0, 1, 40).reshape(10, 4)
+        >>> val = ScoredSamples(scores, scores > 0.3, np.array([1, 4, 7, 10]) / 10)
         >>> points = tune_points(val, 0.7, "geometric")
         >>> len(points), round(float(points.budgets[points.for_budget(0.5)]), 2)
         (201, 0.49)
@@ -149,10 +148,9 @@ def not_flattered(points: OperatingPoints, val: ScoredSamples, method: str) -> O
         method: The threshold method; one that does not use `correct` gains nothing on val.
 
     Example:
-        >>> torch.manual_seed(0)
-        <torch._C.Generator object at ...>
-        >>> scores, correct = torch.randn(60, 3), torch.rand(60, 3) > 0.5  # nothing to be found
-        >>> val = ScoredSamples(scores, correct, torch.tensor([0.2, 0.6, 1.0]))
+        >>> rng = np.random.default_rng(0)
+        >>> scores, correct = rng.normal(size=(60, 3)), rng.random((60, 3)) > 0.5  # pure noise
+        >>> val = ScoredSamples(scores, correct, np.array([0.2, 0.6, 1.0]))
         >>> found = tune_points(val, 0.5)
         >>> honest = not_flattered(found, val, "smooth")
         >>> bool(found.accuracies.mean() > honest.accuracies.mean() + 0.02)
@@ -163,37 +161,16 @@ def not_flattered(points: OperatingPoints, val: ScoredSamples, method: str) -> O
     losses = np.zeros(len(points))
     for chosen_on, other in folds(len(val.scores), 2, val.groups):
         thresholds = val.take(chosen_on).choose(method, COARSE)
-        seen, unseen = (
-            _accuracies_at(points.budgets, val.take(half).points_of(thresholds, 0.0))
-            for half in (chosen_on, other)
-        )
-        losses += seen - unseen
-    expected = points.accuracies - torch.from_numpy(losses / 2).clamp_min(0)
-    return replace(points, accuracies=expected.clamp_min(0))
+        for sign, half in ((1, chosen_on), (-1, other)):
+            found = val.take(half).points_of(thresholds, 0.0)
+            losses += sign * np.interp(points.budgets, found.budgets, found.accuracies)
+    expected = points.accuracies - np.maximum(losses / 2, 0)
+    return replace(points, accuracies=np.maximum(expected, 0))
 
 
-def _accuracies_at(budgets: Tensor, points: OperatingPoints) -> npt.NDArray[np.float64]:
-    """Accuracies at mean costs `[P]`, by linear interpolation."""
-    found: npt.NDArray[np.float64] = np.interp(
-        budgets.numpy(), points.budgets.numpy(), points.accuracies.numpy()
-    )
-    return found
-
-
-def measure(exits: Tensor, correct: Tensor, costs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def measure(exits: Array, correct: Array, costs: Array) -> tuple[Array, Array, Array]:
     """Mean cost `[P]`, accuracy `[P]` and exit shares `[P, M]` of exits taken, `[P, N]`."""
-    taken, right = exits.numpy(), correct.T.contiguous().numpy()
-    counts = np.empty((2, len(right), len(taken)))  # how many left at an exit, and left right
-    for exit_index in range(len(right)):
-        here = taken == exit_index
-        counts[0, exit_index] = _row_counts(here)
-        counts[1, exit_index] = _row_counts(here & right[exit_index])
-    left, left_right = torch.from_numpy(counts) / exits.shape[1]
-    costs = costs.double()
-    means = costs @ left if costs.ndim == 1 else costs_taken(costs, exits).mean(dim=1)
-    return means, left_right.sum(dim=0), left.T.contiguous()
-
-
-def _row_counts(mask: npt.NDArray[np.bool_]) -> list[Any]:
-    """True values per row; numpy counts one row at a time far faster than along an axis."""
-    return [np.count_nonzero(row) for row in mask]
+    shares = exit_shares(exits, correct.shape[1])
+    right = [row_shares((exits == m) & here) for m, here in enumerate(correct.T)]
+    means = shares @ costs if costs.ndim == 1 else costs_taken(costs, exits).mean(axis=1)
+    return means, np.sum(right, axis=0), shares
