@@ -1,11 +1,12 @@
 """Made-up ledgers with a known structure, for docs, tests and a first try."""
 
+import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from offramp import check
+from offramp.arrays import Array, sigmoid
 from offramp.costs import Costs
 from offramp.ledger import Ledger
 
@@ -59,10 +60,10 @@ def ledgers(
     kind = _Structured(exits, classes, hopeless, relapse) if structure else _Free(exits, classes)
     made = {}
     for number, split in enumerate(("held_out", "val", "test")):
-        generator = torch.Generator().manual_seed(3 * seed + number)
-        labels = torch.randint(classes, (samples,), generator=generator)
+        rng = np.random.default_rng(3 * seed + number)
+        labels = rng.integers(classes, size=samples)
         made[split] = Ledger(
-            kind.logits(labels, generator),
+            kind.logits(labels, rng).astype(np.float32),
             labels,
             costs,
             split=split,
@@ -79,35 +80,33 @@ class _Structured:
     hopeless: float
     relapse: float
 
-    def logits(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+    def logits(self, labels: Array, rng: np.random.Generator) -> Array:
         """`[N, M, K]`."""
-        samples, shape = len(labels), (len(labels), self.exits)
-        others = _other_classes(labels, self.classes, generator)  # [N, K-1], in random order
-        right = self._right(samples, generator)  # bool [N, M]
-        lost = ~right.any(dim=1)
-        noise = _correlated_noise(shape, self.classes, generator)
-        depth = torch.linspace(0, 1, self.exits)
-        logits = 0.8 * noise
+        shape = (len(labels), self.exits)
+        others = _other_classes(labels, self.classes, rng)  # [N, K-1], in random order
+        right = self._right(len(labels), rng)  # bool [N, M]
+        lost = np.logical_not(right.any(axis=1))
+        logits = 0.8 * _correlated_noise(shape, self.classes, rng)
         # Unsure samples: the true class and a rival are close. Hopeless ones: six rivals are.
-        rivals = 3.6 + 0.6 * torch.randn(*shape, generator=generator)
-        logits.scatter_add_(2, _per_exit(others[:, :1], self.exits), rivals[..., None])
-        near = torch.where(lost[:, None], 0.0, rivals - 0.5)
-        logits.scatter_add_(2, _per_exit(labels[:, None], self.exits), near[..., None])
-        crowd = torch.where(lost, 1.6, 0.0)[:, None, None].expand(*shape, 5)
-        logits.scatter_add_(2, _per_exit(others[:, 1:6], self.exits), crowd)
-        sure = right * (2.0 + 1.5 * depth + 1.2 * torch.randn(*shape, generator=generator).abs())
-        logits.scatter_add_(2, _per_exit(labels[:, None], self.exits), sure[..., None])
-        return OVERCONFIDENCE * _enforce(logits, labels, others[:, 0], right)
+        rivals = rng.normal(3.6, 0.6, shape)
+        _add(logits, others[:, 0], rivals)
+        _add(logits, labels, np.where(lost[:, None], 0.0, rivals - 0.5))
+        for other in others[:, 1:6].T:
+            _add(logits, other, np.where(lost, 1.6, 0.0)[:, None])
+        depth = np.linspace(0, 1, self.exits)
+        _add(logits, labels, right * (2.0 + 1.5 * depth + 1.2 * np.abs(rng.normal(size=shape))))
+        _enforce(logits, labels, others[:, 0], right)
+        return OVERCONFIDENCE * logits
 
-    def _right(self, samples: int, generator: torch.Generator) -> Tensor:
+    def _right(self, samples: int, rng: np.random.Generator) -> Array:
         """Which exit is right, bool `[N, M]`: from some depth on, but for the relapses."""
-        exits = torch.arange(self.exits)
-        start = torch.randint(self.exits, (samples, 2), generator=generator).min(dim=1).values
-        draws = torch.rand(samples, 2, generator=generator)
-        length = 1 + torch.randint(max(1, self.exits - 2), (samples,), generator=generator)
-        end = torch.where(draws[:, 1] < self.relapse, start + length, self.exits)
+        exits = np.arange(self.exits)
+        start = rng.integers(self.exits, size=(samples, 2)).min(axis=1)
+        is_lost, relapses = (rng.random(samples) < p for p in (self.hopeless, self.relapse))
+        length = rng.integers(1, max(2, self.exits - 1), size=samples)
+        end = np.where(relapses, start + length, self.exits)
         right = (exits >= start[:, None]) & (exits < end[:, None])
-        return right & (draws[:, 0] >= self.hopeless)[:, None]
+        return np.asarray(right & ~is_lost[:, None])
 
 
 @dataclass(frozen=True)
@@ -115,59 +114,52 @@ class _Free:
     exits: int
     classes: int
 
-    def logits(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+    def logits(self, labels: Array, rng: np.random.Generator) -> Array:
         """`[N, M, K]`.
 
         Every exit is a degraded copy of the next one: at random it forgets the class and claims
         little, else it keeps the class and claims a bit less. So nothing said earlier adds to
         what an exit says, and what it says is all in how much it claims for its class.
         """
-        samples, shape = len(labels), (len(labels), self.exits)
-        claim = 2.5 + torch.randn(samples, generator=generator)  # log-odds
-        right = torch.rand(samples, generator=generator) < claim.sigmoid()
-        top = torch.where(right, labels, self._random_class(samples, generator))
-        claims, tops = torch.empty(shape), torch.empty(shape, dtype=torch.long)
+        samples = len(labels)
+        claim = rng.normal(2.5, 1.0, samples)  # log-odds
+        right = rng.random(samples) < sigmoid(claim)
+        top = np.where(right, labels, rng.integers(self.classes, size=samples))
+        logits = 1e-3 * rng.normal(size=(samples, self.exits, self.classes))
         for exit_index in reversed(range(self.exits)):
-            claims[:, exit_index], tops[:, exit_index] = claim, top
-            forgets = torch.rand(samples, generator=generator) < 0.12
-            fresh = 0.7 + torch.randn(samples, generator=generator)
-            claim = torch.where(forgets, fresh, claim - 0.05)
-            top = torch.where(forgets, self._random_class(samples, generator), top)
-        logits = 1e-3 * torch.randn(*shape, self.classes, generator=generator)
-        # The class with the claim must stay on top of the others, which lie near zero.
-        lift = (claims + torch.tensor(self.classes - 1.0).log()).clamp_min(0.1)
-        return OVERCONFIDENCE * logits.scatter_add_(2, tops[..., None], lift[..., None])
-
-    def _random_class(self, samples: int, generator: torch.Generator) -> Tensor:
-        return torch.randint(self.classes, (samples,), generator=generator)
+            # The class with the claim must stay on top of the others, which lie near zero.
+            lift = np.maximum(claim + math.log(self.classes - 1), 0.1)
+            logits[np.arange(samples), exit_index, top] += lift
+            forgets = rng.random(samples) < 0.12
+            claim = np.where(forgets, rng.normal(0.7, 1.0, samples), claim - 0.05)
+            top = np.where(forgets, rng.integers(self.classes, size=samples), top)
+        return OVERCONFIDENCE * logits
 
 
-def _per_exit(classes: Tensor, exits: int) -> Tensor:
-    """`[N, c]` -> `[N, M, c]`, an index that is the same at every exit."""
-    return classes[:, None].expand(-1, exits, -1)
+def _add(logits: Array, classes: Array, values: Array) -> None:
+    """Add `[N, M]` to the logits of one class `[N]` of each sample."""
+    logits[np.arange(len(logits)), :, classes] += values
 
 
-def _other_classes(labels: Tensor, classes: int, generator: torch.Generator) -> Tensor:
+def _other_classes(labels: Array, classes: int, rng: np.random.Generator) -> Array:
     """All classes but the label, in random order, `[N, K-1]`."""
-    order = torch.rand(len(labels), classes - 1, generator=generator).argsort(dim=1)
-    return (labels[:, None] + 1 + order) % classes
+    order = rng.random((len(labels), classes - 1)).argsort(axis=1)
+    return np.asarray((labels[:, None] + 1 + order) % classes)
 
 
-def _correlated_noise(shape: tuple[int, int], classes: int, generator: torch.Generator) -> Tensor:
+def _correlated_noise(shape: tuple[int, int], classes: int, rng: np.random.Generator) -> Array:
     """`[N, M, K]`: half of the variance belongs to the sample, half to the exit."""
-    shared = torch.randn(shape[0], 1, classes, generator=generator)
-    own = torch.randn(*shape, classes, generator=generator)
-    return (shared + own) / 2**0.5
+    shared, own = rng.normal(size=(shape[0], 1, classes)), rng.normal(size=(*shape, classes))
+    return np.asarray((shared + own) / math.sqrt(2))
 
 
-def _enforce(logits: Tensor, labels: Tensor, rivals: Tensor, right: Tensor) -> Tensor:
+def _enforce(logits: Array, labels: Array, rivals: Array, right: Array) -> None:
     """Swap two logits where noise made an exit right or wrong against the plan."""
-    exits = logits.shape[1]
-    top = logits.argmax(dim=2)
-    label = _per_exit(labels[:, None], exits)
-    partner = torch.where(right, top, rivals[:, None])[..., None]
-    against = (top == label.squeeze(2)) != right
-    at_label, at_partner = logits.gather(2, label), logits.gather(2, partner)
-    swap = against[..., None]
-    logits = logits.scatter(2, label, torch.where(swap, at_partner, at_label))
-    return logits.scatter(2, partner, torch.where(swap, at_label, logits.gather(2, partner)))
+    top = logits.argmax(axis=2)
+    sample, exit_index = np.nonzero((top == labels[:, None]) != right)
+    label = labels[sample]
+    partner = np.where(right, top, rivals[:, None])[sample, exit_index]
+    here = logits[sample, exit_index]  # [Z, K]
+    rows = np.arange(len(here))
+    logits[sample, exit_index, label] = here[rows, partner]
+    logits[sample, exit_index, partner] = here[rows, label]
