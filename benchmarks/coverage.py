@@ -19,11 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from offramp import Ledger, synthetic, zoo
+from offramp.arrays import Array
 from offramp.evaluation.bootstrap import Interval, Resamples
 from offramp.evaluation.columns import COLUMNS as FIGURES
 from offramp.evaluation.columns import accuracy_column
@@ -64,8 +62,8 @@ def replays(ledgers: Mapping[str, Ledger], names: str) -> list[tuple[Replay, Sco
 class Measured:
     """One method on one test set: figures `[C]`, and their resampled values `[R, C]`."""
 
-    figures: npt.NDArray[np.float64]
-    resampled: Tensor
+    figures: Array
+    resampled: Array
 
 
 def measure(replay: Replay, scorer: Scorer, draws: Resamples) -> Measured:
@@ -73,20 +71,19 @@ def measure(replay: Replay, scorer: Scorer, draws: Resamples) -> Measured:
     exits = exit_metrics(replay, scorer)
     accuracies = [replay.curve.at(budget).accuracy for budget in BUDGETS]
     calibration = draws.ece(replay, scorer)
-    nothing = torch.full((len(draws.weights),), torch.nan, dtype=torch.float64)
+    nothing = np.full(len(draws.weights), np.nan)
     columns = [
-        draws.accuracies(replay, torch.tensor(BUDGETS, dtype=torch.float64)),
+        draws.accuracies(replay, BUDGETS),
         draws.eefp(replay)[:, None],
         (nothing if calibration is None else calibration)[:, None],
     ]
     figures = [*accuracies, np.nanmean(exits.eefp[:-1]), exits.ece[:-1].mean()]
-    return Measured(np.array(figures), torch.cat(columns, dim=1))
+    return Measured(np.array(figures), np.concatenate(columns, axis=1))
 
 
-def plain_bootstrap(value: float, resampled: Tensor) -> Interval:
+def plain_bootstrap(value: float, resampled: Array) -> Interval:
     """The interval of the centred percentiles, for comparison."""
-    ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
-    low, high = (value + torch.quantile(resampled - resampled.mean(), ends)).tolist()
+    low, high = value + np.quantile(resampled - resampled.mean(), [0.025, 0.975])
     return Interval(value, low, high, low > 5e-5 or high < -5e-5)
 
 
@@ -96,7 +93,7 @@ class Tally:
 
     intervals: list[list[Interval]] = field(default_factory=list)  # draws, columns
 
-    def figures(self, truth: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def figures(self, truth: Array) -> Array:
         """Share covered, share missed clearly, and mean width: `[3, C]`, in percent."""
         low, high, clear = (
             np.array([[getattr(gap, name) for gap in row] for row in self.intervals], dtype=float)
@@ -112,17 +109,17 @@ class Tally:
 
 def simulate(
     found: Sequence[tuple[Replay, Scorer]], samples: int, draws: int, count: int
-) -> dict[str, npt.NDArray[np.float64]]:
+) -> dict[str, Array]:
     """By kind of interval: share covered, share missed clearly and width of every method.
 
     `[methods, 3, C]`, in percent, of the methods after the first one.
     """
-    population, generator = len(found[0][0]), torch.Generator().manual_seed(samples)
+    population, rng = len(found[0][0]), np.random.default_rng(samples)
     resamples = Resamples(samples, count)
     gaps, kinds = [], {"percentiles": [Tally() for _ in found[1:]]}
     kinds["library"] = [Tally() for _ in found[1:]]
     for _ in range(draws):
-        rows = torch.randint(population, (samples,), generator=generator)
+        rows = rng.integers(population, size=samples)
         first, *others = (
             measure(replay.take(rows), scorer, resamples) for replay, scorer in found
         )
@@ -146,7 +143,7 @@ def simulate(
     }
 
 
-def rows(simulated: Mapping[str, npt.NDArray[np.float64]], samples: int) -> Iterator[str]:
+def rows(simulated: Mapping[str, Array], samples: int) -> Iterator[str]:
     """Rows of the table for one size: of all methods, the worst coverage and the mean width."""
     for kind, figures in simulated.items():
         for label, row in (
