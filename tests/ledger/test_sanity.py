@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 
 from offramp import Ledger, Policy, compare, synthetic
+from offramp.arrays import softmax
 from offramp.errors import FileFormatError, LedgerError, LedgerWarning
 from offramp.ledger.files import load_ledgers
 from offramp.ledger.sanity import oddities
@@ -33,21 +33,21 @@ def test_four_samples_are_called_few(val):
 
 
 def test_shuffled_labels_are_noticed(val):
-    order = torch.randperm(len(val), generator=torch.Generator().manual_seed(0))
+    order = np.random.default_rng(0).permutation(len(val))
     (text,) = oddities(changed(val, labels=val.labels[order]))
     assert "no exit is better than chance: are labels and logits in the same order" in text
 
 
 def test_an_exit_that_guesses_is_named(val):
-    logits = val.logits.clone()
-    logits[:, 1] = torch.randn(logits[:, 1].shape, generator=torch.Generator().manual_seed(0))
+    logits = val.logits.copy()
+    logits[:, 1] = np.random.default_rng(0).normal(size=logits[:, 1].shape)
     assert oddities(changed(val, logits)) == [
         "exit 1 is no better than chance; ledger.keep_exits leaves exits out"
     ]
 
 
 def test_copies_are_counted_unless_groups_say_what_belongs_together(val):
-    index = torch.arange(100).repeat(4)
+    index = np.tile(np.arange(100), 4)
     (text,) = oddities(changed(val, val.logits[index], val.labels[index]))
     assert "400 of 400 samples have the same logits as another one" in text
     groups = [int(each) for each in index]
@@ -56,7 +56,7 @@ def test_copies_are_counted_unless_groups_say_what_belongs_together(val):
 
 
 def test_files_are_looked_at_when_they_are_loaded(val, tmp_path):
-    index = torch.arange(100).repeat(4)
+    index = np.tile(np.arange(100), 4)
     path = tmp_path / "logits.npz"
     np.savez(path, logits=val.logits[index], labels=val.labels[index], costs=val.costs)
     with pytest.warns(LedgerWarning, match="all: 400 of 400 samples have the same logits"):
@@ -65,21 +65,21 @@ def test_files_are_looked_at_when_they_are_loaded(val, tmp_path):
 
 @pytest.mark.parametrize(("total", "word"), [(1, "probabilities"), (100, "percentages")])
 def test_probabilities_at_single_exits_are_refused(val, total, word):
-    logits = val.logits.float().clone()
-    logits[:, 1] = total * logits[:, 1].softmax(1)
+    logits = val.logits.copy()
+    logits[:, 1] = total * softmax(logits[:, 1])
     with pytest.raises(LedgerError, match=rf"look like {word} at the exits \[1\]; pass"):
         changed(val, logits)
 
 
 def test_infinite_logits_are_to_be_clipped(val):
-    logits = val.logits.clone()
-    logits[3, 1, 0] = -torch.inf
+    logits = val.logits.copy()
+    logits[3, 1, 0] = -np.inf
     with pytest.raises(LedgerError, match=r"got -inf at sample 3, .* clip them first"):
         changed(val, logits)
 
 
 def test_arrays_in_the_place_of_ledgers_say_how_to_make_one(val):
-    array = val.logits.numpy()
+    array = val.logits
     with pytest.raises(LedgerError, match=r"`held_out` must be a Ledger, got ndarray; make one"):
         Policy(MaxProbability()).fit(array)
     with pytest.raises(LedgerError, match=r"split='held_out'\)"):

@@ -166,29 +166,19 @@ def _numbers(name: str, values: AnyArray) -> Array:
     return array
 
 
-def costs_of(given: Any, lengths: Array | None, samples: int) -> Costs:  # noqa: ANN401
+def costs_of(given: Any, lengths: Array | None, samples: int, exits: int) -> Costs:  # noqa: ANN401
     """The costs of a ledger, from what it takes as such: nothing is paid after a sample's end."""
-    if isinstance(given, Costs | BatchTimes):
-        costs = given.costs if isinstance(given, BatchTimes) else given
-    elif np.ndim(given) == 2:
-        costs = Costs.from_cumulative(carried_on(as_numpy(given), lengths))
-    else:
-        costs = Costs.from_cumulative(given)
-    if lengths is not None:
-        costs = costs.until(lengths)
-    if costs.by_sample and len(costs.stages) != samples:
+    known = given.costs if isinstance(given, BatchTimes) else given
+    table = known.stages if isinstance(known, Costs) else _numbers("costs", known)
+    if table.shape[-1:] != (exits,):
         raise LedgerError(
-            f"there must be costs for the {samples} samples, got them for {len(costs.stages)}"
+            f"there must be one cost per exit: there are {exits} exits, and "
+            f"{table.shape[-1] if table.ndim else 1} costs were given"
         )
-    return costs
-
-
-def check_stages(costs: Any, exits: int) -> None:  # noqa: ANN401 - as `Ledger` takes them
-    """Raise unless there is one cost per exit; what is no table of numbers raises elsewhere."""
-    known = costs.stages if isinstance(costs, Costs | BatchTimes) else costs
-    shape = np.shape(known)[:1] if isinstance(costs, BatchTimes) else np.shape(known)
-    if shape and shape[-1] != exits:
+    if table.ndim == 2 and len(table) != samples:
         raise LedgerError(
-            f"there must be one cost per exit: there are {exits} exits, and {shape[-1]} costs "
-            "were given"
+            f"there must be costs for the {samples} samples, got them for {len(table)}"
         )
+    if not isinstance(known, Costs):  # what stands after a sample's end may be anything
+        known = Costs.from_cumulative(table if table.ndim == 1 else carried_on(table, lengths))
+    return known if lengths is None else known.until(lengths)

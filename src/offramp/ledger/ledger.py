@@ -13,11 +13,10 @@ from offramp.batch_times import BatchTimes
 from offramp.costs import Costs, carried_on
 from offramp.errors import LedgerError
 from offramp.ledger.answers import Confidences, Normalise, answer_table, padded_costs
-from offramp.ledger.arrays import digest, renumbered
 from offramp.ledger.checks import (
     WITHOUT_LABELS,
+    Names,
     SampleIds,
-    check_stages,
     checked_ids,
     checked_labels,
     checked_lengths,
@@ -29,7 +28,7 @@ from offramp.ledger.checks import (
 )
 from offramp.ledger.chunks import cut, row_slices, stratified_cut
 from offramp.ledger.history import AnswerHistory, ConfidenceHistory, History
-from offramp.ledger.origin import SPLITS, SampleOrigin
+from offramp.ledger.origin import SPLITS, SampleOrigin, digest
 from offramp.targets import correctness
 
 
@@ -103,14 +102,12 @@ class Ledger(SampleOrigin):
         self.split = split
         self.network = network
         self.recorded_on = recorded_on
-        outputs = self._checked(logits)
-        samples, exits, _ = outputs.shape
+        outputs, self._labels = self._checked(logits, labels)
+        samples, exits, classes = outputs.shape
         self.lengths = checked_lengths(lengths, samples, exits)
         self._stored = carried_on(outputs, self.lengths)
-        check_stages(costs, exits)
         self.batch_times = costs if isinstance(costs, BatchTimes) else None
-        self.cost_model = costs_of(costs, self.lengths, samples)
-        self._labels = None if labels is None else self._checked_labels(labels)
+        self.cost_model = costs_of(costs, self.lengths, samples, exits)
         self.sample_ids = checked_ids(sample_ids, samples)
         self.groups = checked_names("groups", groups, samples)
         self.class_names = None if class_names is None else list(class_names)
@@ -120,10 +117,9 @@ class Ledger(SampleOrigin):
         self._hashes: Array | None = None
         self._exits: Array | None = None
         self.exits = tuple(range(exits))
-        if self.class_names is not None and len(self.class_names) != self.num_classes:
+        if class_names is not None and len(class_names) != classes:
             raise LedgerError(
-                f"`class_names` must name the {self.num_classes} classes, got "
-                f"{len(self.class_names)}"
+                f"`class_names` must name the {classes} classes, got {len(class_names)}"
             )
 
     @staticmethod
@@ -323,12 +319,9 @@ class Ledger(SampleOrigin):
         part._hashes = None
         part._rows = index if self._rows is None else self._rows[index]
         part._labels = None if self._labels is None else self._labels[index]
-        if self.sample_ids is not None:
-            part.sample_ids = [self.sample_ids[i] for i in index.tolist()]
-        if self.groups is not None:
-            part.groups = [self.groups[i] for i in index.tolist()]
-        if self.lengths is not None:
-            part.lengths = self.lengths[index]
+        part.sample_ids = _names_at(self.sample_ids, index)
+        part.groups = _names_at(self.groups, index)
+        part.lengths = None if self.lengths is None else self.lengths[index]
         part.cost_model = self.cost_model.take(index)
         return part
 
@@ -372,18 +365,17 @@ class Ledger(SampleOrigin):
             >>> val.with_costs(Costs((0.2, 0.2, 0.3, 0.3), (0.1,) * 4, unit="seconds")).unit
             'seconds'
         """
-        exits = len(costs.stages) if isinstance(costs, BatchTimes) else costs.num_exits
+        exits = costs.stages.shape[0 if isinstance(costs, BatchTimes) else -1]
         if exits > self.num_exits and exits > self.exits[-1]:
             costs = costs.keep(self.exits)
-            exits = self.num_exits
-        if exits != self.num_exits:
+        elif exits != self.num_exits:
             raise LedgerError(
                 f"these costs are of {exits} exits, and the ledger has {self.num_exits}: measure "
                 "the network that the ledger was recorded from"
             )
         part = copy(self)
         part.batch_times = costs if isinstance(costs, BatchTimes) else None
-        part.cost_model = costs.costs if isinstance(costs, BatchTimes) else costs
+        part.cost_model = costs_of(costs, self.lengths, len(self), self.num_exits)
         return part
 
     def partition(
@@ -486,12 +478,9 @@ class Ledger(SampleOrigin):
             whole.network = "content-" + digest(first.tobytes())
         return whole
 
-    def _checked(self, outputs: Any) -> Array:  # noqa: ANN401
-        """The outputs `[N, M, K]`, or an error that says what is wrong with them."""
-        raise NotImplementedError
-
-    def _checked_labels(self, labels: Any) -> Array:  # noqa: ANN401
-        """The labels, or an error that says what is wrong with them."""
+    @staticmethod
+    def _checked(outputs: AnyArray, labels: AnyArray | None) -> tuple[Array, Array | None]:
+        """The outputs `[N, M, K]` and labels, or an error that says what is wrong with them."""
         raise NotImplementedError
 
     @staticmethod
@@ -530,12 +519,11 @@ class LogitLedger(Ledger):
         predictions = np.concatenate([logits.argmax(axis=2) for _, logits in self.chunks()])
         return correctness(predictions, self.labels)
 
-    def _checked(self, outputs: Any) -> Array:  # noqa: ANN401
-        return checked_logits(outputs)
-
-    def _checked_labels(self, labels: Any) -> Array:  # noqa: ANN401
-        samples, _, classes = self._stored.shape
-        return checked_labels(labels, samples, classes)
+    @staticmethod
+    def _checked(outputs: AnyArray, labels: AnyArray | None) -> tuple[Array, Array | None]:
+        logits = checked_logits(outputs)
+        samples, _, classes = logits.shape
+        return logits, None if labels is None else checked_labels(labels, samples, classes)
 
     @staticmethod
     def _outputs_at(outputs: Array, exits: Array) -> Array:
@@ -567,16 +555,17 @@ class AnswerLedger(Ledger):
         """Whether each stage is right: bool `[N, M]`."""
         return self.labels
 
-    def _checked(self, outputs: Any) -> Array:  # noqa: ANN401
-        return checked_outputs(outputs)
-
-    def _checked_labels(self, labels: Any) -> Array:  # noqa: ANN401
-        samples, stages, _ = self._stored.shape
-        return checked_right(labels, (samples, stages))
+    @staticmethod
+    def _checked(outputs: AnyArray, labels: AnyArray | None) -> tuple[Array, Array | None]:
+        checked = checked_outputs(outputs)
+        return checked, None if labels is None else checked_right(labels, checked.shape[:2])
 
     @staticmethod
     def _outputs_at(outputs: Array, exits: Array) -> Array:
-        return renumbered(outputs.take(exits, axis=1))
+        kept = outputs.take(exits, axis=1)
+        said = kept[..., 1]
+        kept[..., 1] = (said[:, :, None] == said[:, None, :]).argmax(axis=2)  # the first of these
+        return kept
 
     def _labels_at(self, exits: Array) -> Array:
         return self.labels[:, exits]
@@ -596,3 +585,9 @@ class ConfidenceLedger(AnswerLedger):
     """Confidences of answers that are not known: nothing can tell whether stages agree."""
 
     history_type = ConfidenceHistory
+
+
+def _names_at(names: Names | None, index: Array) -> Names | None:
+    """The names of some samples."""
+    picked: list[Any] | None = None if names is None else [names[i] for i in index.tolist()]
+    return picked

@@ -8,9 +8,14 @@ import numpy as np
 
 from offramp.arrays import Array
 from offramp.errors import LedgerError, OriginError, OriginWarning, SplitError
-from offramp.ledger.arrays import digest
 
 SPLITS = ("train", "held_out", "val", "test", "all")
+
+
+def digest(content: str | bytes) -> str:
+    """A fingerprint."""
+    raw = content.encode() if isinstance(content, str) else content
+    return hashlib.blake2b(raw, digest_size=16).hexdigest()
 
 
 class SampleOrigin:

@@ -1,19 +1,22 @@
 """Ledgers on disk: folders that `save` wrote, plain `.npz` files, and tables of answers."""
 
+import json
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from offramp.arrays import as_numpy, as_tensor
+import numpy as np
+
+from offramp import check
+from offramp.arrays import Array, as_numpy, as_tensor
 from offramp.batch_times import BatchTimes
 from offramp.costs import Costs
 from offramp.errors import FileFormatError, LedgerError
 from offramp.files import read_folder, restore, write_folder
-from offramp.ledger.arrays import bytes_to_ids, ids_to_bytes
-from offramp.ledger.checks import check_stages
+from offramp.ledger.checks import Names
 from offramp.ledger.ledger import AnswerLedger, ConfidenceLedger, Ledger, LogitLedger
-from offramp.ledger.npz import npz_costs, npz_network, read_npz
+from offramp.ledger.npz import read_npz
 from offramp.ledger.origin import SPLITS
-from offramp.ledger.tables import TABLES, has_answers, npz_answers, read_table
+from offramp.ledger.tables import TABLES, read_table
 
 VERSION = 1
 TYPES = {each.history_type.name: each for each in (LogitLedger, AnswerLedger, ConfidenceLedger)}
@@ -39,9 +42,9 @@ def save(ledger: Ledger, folder: str | Path) -> Path:
     if ledger.has_labels:
         arrays["labels"] = ledger.labels
     if ledger.sample_ids is not None:
-        arrays["sample_ids"] = ids_to_bytes(ledger.sample_ids)
+        arrays["sample_ids"] = _as_bytes(ledger.sample_ids)
     if ledger.groups is not None:
-        arrays["groups"] = ids_to_bytes(ledger.groups)
+        arrays["groups"] = _as_bytes(ledger.groups)
     if ledger.lengths is not None:
         arrays["lengths"] = ledger.lengths
     if (costs := ledger.cost_model).by_sample:
@@ -75,21 +78,10 @@ def load(path: Path, split: str | None = None, network: str | None = None) -> Le
         raise LedgerError(
             f"{path} does not say which split it is; pass split= one of {', '.join(SPLITS)}"
         )
-    arrays = {} if path.suffix in TABLES else read_npz(path)
-    if path.suffix in TABLES or has_answers(arrays):
-        table = npz_answers(path, arrays) if arrays else read_table(path)
-        named = {} if network is None else {"network": network}
-        return Ledger.from_answers(**{**table, **named}, split=split)
-    return LogitLedger(
-        arrays["logits"],
-        arrays.get("labels"),
-        npz_costs(path, arrays),
-        split=split,
-        sample_ids=arrays.get("sample_ids"),
-        network=npz_network(path, arrays) if network is None else network,
-        groups=arrays.get("groups"),
-        lengths=arrays.get("lengths"),
-    )
+    found = read_table(path) if path.suffix in TABLES else read_npz(path)
+    named = {} if network is None else {"network": network}
+    make = LogitLedger if "logits" in found else Ledger.from_answers
+    return make(**{**found, **named}, split=split)
 
 
 def _load_folder(folder: Path, split: str | None) -> Ledger:
@@ -104,17 +96,19 @@ def _load_folder(folder: Path, split: str | None) -> Ledger:
             arrays["labels"] if meta.get("labelled", True) else None,
             Costs(**{**meta["costs"], **by_sample}),
             split=meta["split"],
-            sample_ids=bytes_to_ids(arrays.get("sample_ids")),
+            sample_ids=_from_bytes(arrays.get("sample_ids")),
             network=meta["network"],
             class_names=meta["class_names"],
             recorded_on=meta.get("recorded_on"),  # older files do not say it
-            groups=bytes_to_ids(arrays.get("groups")),
+            groups=_from_bytes(arrays.get("groups")),
             lengths=arrays.get("lengths"),
         )
         ledger.exits = tuple(meta.get("exits", ledger.exits))
         if meta.get("batch_times") is not None:
             ledger.batch_times = BatchTimes.from_json(meta["batch_times"])
-            check_stages(ledger.batch_times, ledger.num_exits)
+            check.same_length(
+                "batch_times", ledger.batch_times.stages, ledger.num_exits, "exit", LedgerError
+            )
     except LedgerError:
         raise
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -122,3 +116,11 @@ def _load_folder(folder: Path, split: str | None) -> Ledger:
     if split is not None:
         ledger.require_split(split)
     return ledger
+
+
+def _as_bytes(names: Names) -> Array:
+    return np.frombuffer(json.dumps(names).encode(), dtype=np.uint8)
+
+
+def _from_bytes(raw: Array | None) -> Names | None:
+    return None if raw is None else list(json.loads(raw.tobytes()))

@@ -1,7 +1,7 @@
 """Reading answers with confidences from `.npz`, Parquet and JSON lines, whatever wrote them."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,57 +42,56 @@ def read_table(path: Path) -> dict[str, Any]:
     if not rows:
         raise FileFormatError(f"{path} has no rows")
     names = {name for row in rows for name in row}
-    check_names(path, names, COLUMNS)
     for number, row in enumerate(rows):
-        lacking = sorted(name for name in names if name not in row)
+        lacking = sorted(names - set(row))
         if lacking:
             raise FileFormatError(
                 f"{path}, row {number + 1} lacks {', '.join(lacking)}, which other rows have"
             )
-    table = {ROW_NAMES.get(name, name): [row[name] for row in rows] for name in names}
-    found = {name: _alike(path, name, v) if name in ALIKE else v for name, v in table.items()}
-    return _priced(path, found)
+    table = {name: [row[name] for row in rows] for name in names}
+    table |= {name: _alike(path, name, table[name]) for name in ALIKE if name in names}
+    found = answers_in(path, table, COLUMNS)
+    return {ROW_NAMES.get(name, name): value for name, value in found.items()}
 
 
-def check_names(path: Path, names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise unless a file has confidences and costs, and no name that looks misspelt."""
-    present = set(names)
-    foreign = [name for name in present if name not in known]
-    guesses = [
-        f"`{near}` to `{name}`"
-        for name in known
-        if name not in present
-        for near in close_names(name, foreign, cutoff=0.75)
-    ]
-    rename = f"; rename {' and '.join(sorted(set(guesses)))}?" if guesses else ""
-    missing = [] if has_answers(present) else ["`confidence` and no `log_confidence`"]
-    missing += [] if {"costs", "model_costs"} & present else ["`costs`"]
-    if missing:
-        has = ", ".join(sorted(present))
-        raise FileFormatError(f"{path} has no {' and no '.join(missing)}; it has {has}{rename}")
-    if rename:
-        raise FileFormatError(f"{path} has names that look misspelt{rename}")
+def answers_in(path: Path, found: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """What of a file is known, with the costs of a cascade where each model's own are given.
 
-
-def npz_answers(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `Ledger.from_answers` from the arrays of an `.npz`."""
-    check_names(path, arrays, ARRAYS)
-    found = {name: arrays[name] for name in ARRAYS if name in arrays}
-    return _priced(path, {n: v.item() if n in ALIKE else v for n, v in found.items()})
-
-
-def _priced(path: Path, found: dict[str, Any]) -> dict[str, Any]:
-    """The same with the costs of a cascade, where a file says what each model alone has cost."""
-    if "model_costs" not in found:
-        return found
-    if "costs" in found:
+    Raises:
+        FileFormatError: Confidences or costs are missing, or a name looks misspelt.
+    """
+    lacking = [] if has_answers(found) else ["`confidence` and no `log_confidence`"]
+    lacking += [] if {"costs", "model_costs"} & set(found) else ["`costs`"]
+    check_names(path, found, known, lacking)
+    answers = {name: value for name, value in found.items() if name in known}
+    if "model_costs" not in answers:
+        return answers
+    if "costs" in answers:
         raise FileFormatError(
             f"{path} has `costs`, what a sample had cost by each stage, and `model_costs`, what "
             "each model alone has cost: leave one out"
         )
-    rest = {name: value for name, value in found.items() if name != "model_costs"}
-    unit = found.get("unit", "relative")
-    return {**rest, "costs": Costs.of_members(found["model_costs"], unit)}
+    costs = Costs.of_members(answers.pop("model_costs"), answers.get("unit", "relative"))
+    return {**answers, "costs": costs}
+
+
+def check_names(
+    path: Path, names: Collection[str], known: Collection[str], lacking: Sequence[str]
+) -> None:
+    """Raise if something is lacking, or a name looks misspelt."""
+    foreign = {name.lower(): name for name in names if name not in known}
+    guesses = [
+        f"`{foreign[near]}` to `{name}`"
+        for name in known
+        if name not in names
+        for near in close_names(name, foreign, cutoff=0.75)
+    ]
+    rename = f"; rename {' and '.join(guesses)}?" if guesses else ""
+    if lacking:
+        has = ", ".join(sorted(names)) or "nothing"
+        raise FileFormatError(f"{path} has no {' and no '.join(lacking)}; it has {has}{rename}")
+    if rename:
+        raise FileFormatError(f"{path} has names that look misspelt{rename}")
 
 
 def _alike(path: Path, name: str, values: list[Any]) -> Any:  # noqa: ANN401
