@@ -19,10 +19,11 @@ from offramp.answers import CurrentExit, ProductOfExperts
 from offramp.arrays import log_softmax, softmax
 from offramp.batch_times import BatchTimes
 from offramp.errors import FileFormatError, LedgerError, NotFittedError, SplitError
-from offramp.price import Price, exit_shares, needed_heads
+from offramp.price import Price, needed_heads
 from offramp.replay import accuracy_at, replay, try_out
 from offramp.scorers import Patience
 from offramp.thresholds import exits_taken
+from offramp.thresholds.rule import exit_shares
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,9 @@ from offramp.arrays import Array, float64
 from offramp.evaluation.outcome import placed
 from offramp.metrics import Floats, ece_bins
 from offramp.policy import Policy
-from offramp.price import exit_shares
 from offramp.replay import GRID, Replay
 from offramp.scorers import Scorer
-from offramp.thresholds.rule import SURE
+from offramp.thresholds.rule import SURE, exit_shares
 
 Counts = npt.NDArray[np.int64]
 
