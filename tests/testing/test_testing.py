@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,16 +12,9 @@ from offramp import scorers as scorer_room
 from offramp.component import current_exit_only
 from offramp.errors import PromiseError
 from offramp.registry import THRESHOLDS
-from offramp.testing import (
-    answers,
-    check_answer,
-    check_scorer,
-    check_threshold_method,
-    components,
-    scorers,
-    threshold_methods,
-)
-from offramp.testing.promises import Promise, check_promises
+from offramp.testing import check_answer, check_scorer, check_threshold_method
+from offramp.testing.kinds import AnswerUnderTest, MethodUnderTest, ScorerUnderTest
+from offramp.testing.promises import Promise, UnderTest
 
 from ..registered import ANSWERS, SCORERS
 from .broken_answers import BROKEN_ANSWERS, Mean, NegativeMacs
@@ -84,15 +78,16 @@ def test_a_broken_class_fails_exactly_the_check_of_its_promise(check, broken, pr
     assert len(e.value.promises) == 1
 
 
-def test_every_check_has_a_class_that_fails_it():
-    for promises, cases in (
-        (components.SHARED, [*BROKEN_SCORERS, *BROKEN_ANSWERS]),
-        (answers.OWN, BROKEN_ANSWERS),
-        (scorers.OWN, BROKEN_SCORERS),
-        (threshold_methods.PROMISES, BROKEN_METHODS),
-    ):
-        covered = {case[1].replace("\\", "") for case in cases}
-        assert {promise.text for promise in promises} <= covered
+@pytest.mark.parametrize(
+    ("kinds", "cases"),
+    [
+        ([AnswerUnderTest, ScorerUnderTest], [*BROKEN_ANSWERS, *BROKEN_SCORERS]),
+        ([MethodUnderTest], BROKEN_METHODS),
+    ],
+)
+def test_every_promise_has_a_class_that_breaks_it(kinds, cases):
+    promised = {promise.text for kind in kinds for promise in kind.promises()}
+    assert promised == {case[1].replace("\\", "") for case in cases}
 
 
 def test_several_broken_promises_are_all_named():
@@ -100,7 +95,7 @@ def test_several_broken_promises_are_all_named():
     class ManyFaults(NegativeMacs):
         @current_exit_only
         def answer_at(self, logits):
-            return logits.sum(dim=1)
+            return logits.sum(axis=1)
 
     with pytest.raises(PromiseError, match=r"ManyFaults breaks 2 promises:\n- ManyF") as error:
         check_answer(ManyFaults())
@@ -110,17 +105,22 @@ def test_several_broken_promises_are_all_named():
 def test_a_broken_basic_promise_ends_the_checks():
     asked = []
 
-    def fails(tested):
-        raise ValueError("no")
+    class Thing(UnderTest):
+        name = "Thing"
+        second = Promise("second")(asked.append)
 
-    promises = [Promise("second", asked.append, False), Promise("first", fails, True)]
-    with pytest.raises(PromiseError, match="expected no error; ValueError was raised: no"):
-        check_promises("Thing", promises, "tested")
+        @Promise("first", basic=True)
+        def fails(self):
+            raise ValueError("no")
+
+    with pytest.raises(PromiseError, match="Thing breaks the promise 'first': ValueError was rai"):
+        Thing().check()
     assert asked == []
 
 
 def test_a_check_leaves_no_trace():
-    scorer, state = Scaled(), torch.get_rng_state()
+    scorer, states = Scaled(), (torch.get_rng_state(), np.random.get_state()[1])
     check_scorer(scorer)
-    assert torch.equal(state, torch.get_rng_state())
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert np.array_equal(states[1], np.random.get_state()[1])
     assert not scorer.is_fitted
