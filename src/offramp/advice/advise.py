@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+import numpy as np
 
 from offramp.advice.auto import auto
+from offramp.arrays import Array
 from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen_variance
 from offramp.evaluation.references import FixedExit, FixedMix, fixed_exits, mix_at
 from offramp.ledger import Ledger
@@ -80,12 +81,12 @@ def advise(
     """
     plan = auto(held_out, val, budgets, methods)
     draws = Resamples(len(test), resamples, groups=test.group_numbers)
-    correct, val_accuracy = test.heads_correct, val.heads_correct.double().mean(dim=0)
-    fixed, right = fixed_exits(test, correct), correct.double()
+    right, val_accuracy = test.heads_correct.astype(np.float64), val.heads_correct.mean(axis=0)
+    fixed = fixed_exits(test, test.heads_correct)
     found = []
     for budget in budgets:
         replay = plan[budget].replay(test)
-        answered, cost = replay.right.double(), float(replay.costs.mean())
+        answered, cost = replay.right.astype(np.float64), float(replay.costs.mean())
         mix = mix_at(fixed, val_accuracy, cost)
         units = test.num_units
         over_mix = _gap(answered - _chance_of_mix(mix, fixed, right, replay.costs), draws, units)
@@ -105,8 +106,8 @@ def advise(
 
 
 def _chance_of_mix(
-    mix: FixedMix, fixed: Sequence[FixedExit], right: Tensor, costs: Tensor
-) -> Tensor:
+    mix: FixedMix, fixed: Sequence[FixedExit], right: Array, costs: Array
+) -> Array:
     """The chance `[N]` that a mix is right, from heads `[N, M]`, at the costs of a policy `[N]`.
 
     The mix costs what the policy does: in another sample of the data that cost is another one,
@@ -116,12 +117,13 @@ def _chance_of_mix(
     step = high.cost - low.cost
     slope = (high.accuracy - low.accuracy) / step if step > 0 else 0.0
     first, second = (right[:, row.exit_index] for row in (low, high))
-    return first + mix.share * (second - first) + slope * (costs - costs.mean())
+    chance: Array = first + mix.share * (second - first) + slope * (costs - costs.mean())
+    return chance
 
 
-def _gap(gaps: Tensor, draws: Resamples, units: int) -> Interval:
+def _gap(gaps: Array, draws: Resamples, units: int) -> Interval:
     """A mean difference over the same samples, `[N]`, of so many groups."""
-    resampled = draws.means(gaps[:, None]).squeeze(1)
+    resampled = draws.means(gaps[:, None])[:, 0]
     return difference(float(gaps.mean()), resampled, unseen=unseen_variance(units))
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from offramp.advice.rating import CrossFit, Hits, gain_of, hits_on, is_clearly_more, pick, pool
 from offramp.errors import ConfigError
@@ -240,10 +239,9 @@ def choose_exits(ledger: Ledger, rate: Rate) -> list[int]:
         Indices of the exits to keep, ascending.
 
     Example:
-        >>> import torch
         >>> from offramp import Costs
         >>> costs = Costs(stages=(1, 1, 1), heads=(1, 1, 1))
-        >>> ledger = Ledger(torch.randn(4, 3, 2), [0, 1, 0, 1], costs, split="val")
+        >>> ledger = Ledger(np.zeros((4, 3, 2)), [0, 1, 0, 1], costs, split="val")
         >>> choose_exits(ledger, lambda exits: -float(0 in exits))
         [1, 2]
     """
@@ -350,7 +348,7 @@ def _note_fixed_exits(val: Ledger, budget: float, accuracy: float) -> str:
     if not val.has_labels:
         return ""
     correct = val.heads_correct
-    mix = mix_at(fixed_exits(val, correct), correct.double().mean(dim=0), budget)
+    mix = mix_at(fixed_exits(val, correct), correct.mean(axis=0), budget)
     error = (2 * accuracy * (1 - accuracy) / len(val)) ** 0.5
     if accuracy > mix.accuracy + QUANTILE * error:
         return ""
@@ -365,9 +363,9 @@ def full_network(held_out: Ledger, val: Ledger) -> Policy:
     last = held_out.keep_exits([held_out.num_exits - 1])
     policy = Policy(MaxProbability()).fit(last)
     replay = policy.replay(val, "val")
-    always, accuracy = torch.ones(1, 1).double(), replay.network_correct.double().mean()
+    always, accuracy = np.ones((1, 1)), replay.network_correct.mean()
     cost = replay.price.at(always, always)[0]
-    points = OperatingPoints(-always, cost, accuracy[None], always, float(accuracy))
+    points = OperatingPoints(-always, cost, np.array([accuracy]), always, float(accuracy))
     policy = policy.with_points(points).at_point(0)
     policy.record("tune", val)
     return policy

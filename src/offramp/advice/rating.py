@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
+from offramp.arrays import Array
 from offramp.batch_times import BatchTimes
 from offramp.confidence import Confidence
 from offramp.costs import Costs
@@ -54,15 +53,15 @@ def pool(held_out: Ledger, val: Ledger) -> Ledger:
     )
     labelled = all(each.has_labels for each in both)
     pooled = type(held_out)(
-        torch.cat([each.outputs for each in both]),
-        torch.cat([each.labels for each in both]) if labelled else None,
+        np.concatenate([each.outputs for each in both]),
+        np.concatenate([each.labels for each in both]) if labelled else None,
         _pooled_costs(held_out, val),
         split="held_out",
         sample_ids=[*ids[0], *ids[1]] if len(ids) == 2 else None,
         network=held_out.network,
         class_names=held_out.class_names,
         groups=[*groups[0], *groups[1]] if len(groups) == 2 else None,
-        lengths=torch.cat(lengths) if len(lengths) == 2 else None,
+        lengths=np.concatenate(lengths) if len(lengths) == 2 else None,
     )
     pooled.exits = held_out.exits
     return pooled
@@ -73,7 +72,7 @@ def _pooled_costs(held_out: Ledger, val: Ledger) -> Costs | BatchTimes:
     if not (first.by_sample and second.by_sample):
         return held_out.batch_times or first.mean()
     stages, heads, reference = (
-        torch.cat([getattr(first, name), getattr(second, name)])
+        np.concatenate([getattr(first, name), getattr(second, name)])
         for name in ("stages", "heads", "reference")
     )
     return replace(first, stages=stages, heads=heads, reference=reference)
@@ -91,7 +90,7 @@ class CrossFit:
     """
 
     method: Method
-    folds: list[Tensor]
+    folds: list[Array]
     policies: list[Policy]
     replay: Replay
 
@@ -106,9 +105,9 @@ class CrossFit:
             learns = len(rest) < len(pooled)
             part = pooled.take(fold).as_split("val")
             replays.append(policy.replay(part, "val", None if learns else "val"))
-        order = torch.cat(found).argsort()
+        order = np.argsort(np.concatenate(found))
         parts: dict[str, Any] = {
-            name: torch.cat([getattr(part, name) for part in replays])[order] for name in BY_SAMPLE
+            name: np.concatenate([getattr(part, name) for part in replays])[order] for name in BY_SAMPLE
         }
         whole = replace(
             replays[0],
@@ -139,7 +138,7 @@ class CrossFit:
             policy.confidence = Confidence().fit(self._parts(pooled), pooled.labels)
         return policy
 
-    def _parts(self, pooled: Ledger) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _parts(self, pooled: Ledger) -> Iterator[tuple[Array, Array, Array]]:
         """By chunks: numbers of samples, their answers `[n, M, K]` and scores `[n, M-1]`."""
         for fold, policy in zip(self.folds, self.policies, strict=True):
             for rows, logits in pooled.take(fold).chunks():
@@ -147,10 +146,10 @@ class CrossFit:
                 yield numbers, policy.answer.answers(logits), self.replay.scores[numbers, :-1]
 
 
-def _fits_and_counts(method: Method, pooled: Ledger) -> Iterator[tuple[Tensor, Tensor]]:
+def _fits_and_counts(method: Method, pooled: Ledger) -> Iterator[tuple[Array, Array]]:
     """What each copy is fitted on, and what it is for."""
     if not (method.scorer.learns or method.answer.learns):
-        everything = torch.arange(len(pooled))
+        everything = np.arange(len(pooled))
         yield everything, everything
         return
     # Copies fitted on half of a few samples say little of a fit on all of them.
@@ -165,28 +164,21 @@ def hits_on(replay: Replay, thresholds: str, budgets: Sequence[float]) -> Hits:
     for others, fold in folds(len(replay), 2, replay.groups):
         points = tune_points(replay.take(others).scored, 0.0, thresholds, FEW_POINTS)
         tuned = replace(replay.take(fold), thresholds=points.thresholds)
-        hits[fold.numpy()] = hits_at(tuned, budgets)
-    found: Hits = replay.by_group(torch.from_numpy(hits)).numpy()
-    return found
+        hits[fold] = hits_at(tuned, budgets)
+    return replay.by_group(hits)
 
 
 def hits_at(replay: Replay, budgets: Sequence[float]) -> Hits:
     """Right or wrong under the two points around each budget, mixed as a curve mixes them."""
     curve = replay.curve
     exits = replay.exits_by_point[curve.points]  # [P, n], by growing cost
-    right = replay.correct.gather(1, exits.T.long()).double().numpy()  # [n, P]
-    spent = curve.costs.numpy()
-    columns = []
-    for budget in budgets:
-        if replay.point_costs.min() > budget + 1e-9:
-            # A policy that cannot be that cheap must not be rated at the cost that it can have.
-            columns.append(np.zeros(len(right)))
-            continue
-        place = float(np.interp(budget, spent, np.arange(len(spent))))
-        left, share = int(place), place - int(place)
-        after = min(left + 1, len(spent) - 1)
-        columns.append((1 - share) * right[:, left] + share * right[:, after])
-    return np.stack(columns, axis=1)
+    right = np.take_along_axis(replay.correct, exits.T, axis=1)  # [n, P]
+    places = np.interp(budgets, curve.costs, np.arange(len(curve.costs)))
+    left = places.astype(np.int64)
+    after, share = np.minimum(left + 1, len(curve.costs) - 1), places - left
+    mixed = (1 - share) * right[:, left] + share * right[:, after]
+    # A policy that cannot be that cheap must not be rated at the cost that it can have.
+    return np.where(replay.point_costs.min() > np.array(budgets) + 1e-9, 0.0, mixed)
 
 
 def pick(hits: dict[str, Hits], number: int) -> str:

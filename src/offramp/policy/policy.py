@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Self, overload
 
-from torch import Tensor
-
+from offramp import check
 from offramp.answers import Answer, CurrentExit, crossfit_answers
+from offramp.arrays import Array
 from offramp.batch_times import BatchTimes
 from offramp.component import check_kind
 from offramp.confidence import Confidence, fit_confidence
 from offramp.costs import Costs
+from offramp.decide import Decider
 from offramp.errors import (
     BudgetError,
     ConfigError,
@@ -29,7 +30,7 @@ from offramp.policy.uses import SplitUses
 from offramp.price import Price
 from offramp.replay import Replay, replay
 from offramp.scorers import Scorer
-from offramp.session import Session
+from offramp.session import BatchSession, Session
 from offramp.thresholds import DEFAULT, POINTS
 from offramp.thresholds.points import OperatingPoints
 
@@ -55,7 +56,7 @@ class Policy(SplitUses):
         >>> splits = synthetic.ledgers(seed=0)
         >>> policy = Policy(Corrector()).fit(splits["held_out"]).tune(splits["val"])
         >>> policy.at(budget=0.5).decide(splits["test"]).shape
-        torch.Size([2000])
+        (2000,)
     """
 
     def __init__(self, scorer: Scorer, answer: Answer | None = None) -> None:
@@ -75,6 +76,8 @@ class Policy(SplitUses):
         self.exits: tuple[int, ...] = ()
         self.confidence: Confidence | None = None
         self.made: saved.Provenance | None = None
+        self._decider: Decider | None = None
+        self._decides_by: tuple[object, ...] = ()
 
     def __repr__(self) -> str:
         state = f"at point {self.selected}" if self.selected is not None else "no point chosen"
@@ -220,7 +223,7 @@ class Policy(SplitUses):
         return self._points
 
     @property
-    def thresholds(self) -> Tensor:
+    def thresholds(self) -> Array:
         """`[M]` float64, of the chosen operating point."""
         points = self.points  # raises where there are none to choose from
         if self.selected is None:
@@ -228,7 +231,7 @@ class Policy(SplitUses):
                 "this policy has no operating point yet; choose one, for instance with "
                 "policy.at(budget=0.5)"
             )
-        chosen: Tensor = points.thresholds[self.selected]
+        chosen: Array = points.thresholds[self.selected]
         return chosen
 
     def view(self, ledger: Ledger) -> Ledger:
@@ -237,17 +240,44 @@ class Policy(SplitUses):
             return ledger
         return ledger.keep_exits([ledger.exits.index(kept) for kept in self.exits])
 
-    def start(self, normalise: Normalise | None = None) -> Session:
-        """A session for one item whose stages arrive over time; see `offramp.session`.
+    @property
+    def decider(self) -> Decider:
+        """This policy at its operating point, prepared to decide; made when it is first needed.
+
+        Raises:
+            NotFittedError: There is no operating point.
+        """
+        parts = self.answer, self.scorer, self._points, self.selected
+        if self._decider is None or any(
+            a is not b for a, b in zip(parts, self._decides_by, strict=True)
+        ):
+            self._decider = Decider(self.answer, self.scorer, self.thresholds, self.history_type)
+            self._decides_by = parts
+        return self._decider
+
+    @overload
+    def start(self, items: None = None, normalise: Normalise | None = None) -> Session: ...
+
+    @overload
+    def start(self, items: int, normalise: Normalise | None = None) -> BatchSession: ...
+
+    def start(
+        self, items: int | None = None, normalise: Normalise | None = None
+    ) -> Session | BatchSession:
+        """A session for one item whose stages arrive over time, or for many in step.
 
         Args:
+            items: How many items run in step; None for a single one. See `offramp.session`.
             normalise: Brings an answer into the form that is compared; that of the ledgers.
         """
-        parts = self.answer, self.scorer, self.thresholds, self.history_type
-        assert self.num_classes is not None
-        return Session(*parts, self.num_classes, normalise)
+        decider, width = self.decider, self.num_classes
+        assert width is not None
+        if items is None:
+            return Session(decider, width, normalise)
+        check.whole("items", items, least=1)
+        return BatchSession(decider, width, items, normalise)
 
-    def decide(self, ledger: Ledger) -> Tensor:
+    def decide(self, ledger: Ledger) -> Array:
         """The exit at which each sample stops, `[N]`; any split may be asked about."""
         return self._replayed(self.check_partner(ledger)).exits
 
@@ -286,7 +316,7 @@ class Policy(SplitUses):
         return self.cost_model
 
     @property
-    def cost_shares(self) -> Tensor:
+    def cost_shares(self) -> Array:
         """`[M]` float64: costs with answer and scorer, as shares of the full network's cost.
 
         Seconds depend on where samples leave, and are given for the chosen operating point. Where

@@ -1,4 +1,4 @@
-"""Policies on disk: a folder with JSON and tensors, and a fingerprint of what was learned."""
+"""Policies on disk: a folder with JSON and arrays, and a fingerprint of what was learned."""
 
 import hashlib
 import json
@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from offramp import check
 from offramp.answers import Answer
+from offramp.arrays import Array
 from offramp.batch_times import BatchTimes
 from offramp.component import Component
 from offramp.confidence import Confidence
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from offramp.policy.policy import Policy
 
 VERSION = 1
+FLOAT64, INT64 = np.dtype(np.float64), np.dtype(np.int64)
 MOST_CLASSES = 10_000_000
 
 Made = TypeVar("Made", bound="Policy")
@@ -84,12 +85,11 @@ def save(policy: "Policy", folder: str | Path, name: str | None, data: str | Non
     """Write a policy as a folder, atomically; see `Policy.save`."""
     if policy.cost_model is None:
         raise NotFittedError("this policy is not fitted; call fit(held_out) before save")
-    tensors = {f"answer.{key}": value for key, value in policy.answer.state().items()}
-    tensors |= {f"scorer.{key}": value for key, value in policy.scorer.state().items()}
-    tensors |= {f"seen.{step}": hashes for step, hashes in policy.seen.items()}
+    arrays = _arrays(policy) | {f"seen.{step}": hashes for step, hashes in policy.seen.items()}
+    full = policy.points.full_accuracy if policy.is_tuned else math.nan
     meta: dict[str, Any] = {
-        "answer": policy.answer.describe(),
-        "scorer": policy.scorer.describe(),
+        "confidence": None,
+        **{part: component.describe() for part, component in _components(policy).items()},
         "network": policy.network,
         "costs": policy.cost_model.to_json(),
         "batch_times": None if policy.batch_times is None else policy.batch_times.to_json(),
@@ -99,18 +99,25 @@ def save(policy: "Policy", folder: str | Path, name: str | None, data: str | Non
         "selected": policy.selected,
         "guarantee": policy.guarantee,
         "uses": [asdict(use) for use in policy.uses],
-        "full_accuracy": None,
-        "confidence": None,
+        "full_accuracy": None if math.isnan(full) else full,  # JSON knows no nan
         "made": asdict(_provenance(policy, name, data)),
     }
-    if policy.confidence is not None:
-        tensors |= {f"confidence.{key}": v for key, v in policy.confidence.state().items()}
-        meta["confidence"] = policy.confidence.describe()
+    return write_folder(folder, "policy", VERSION, meta, arrays)
+
+
+def _components(policy: "Policy") -> dict[str, Component]:
+    parts = {"answer": policy.answer, "scorer": policy.scorer, "confidence": policy.confidence}
+    return {part: component for part, component in parts.items() if component is not None}
+
+
+def _arrays(policy: "Policy") -> dict[str, Array]:
+    """Everything that was learned, and the operating points, by part and name."""
+    parts = {part: component.state() for part, component in _components(policy).items()}
     if policy.is_tuned:
-        tensors |= {f"points.{key}": value for key, value in policy.points.tensors().items()}
-        full = policy.points.full_accuracy
-        meta["full_accuracy"] = None if math.isnan(full) else full  # JSON knows no nan
-    return write_folder(folder, "policy", VERSION, meta, tensors)
+        parts["points"] = policy.points.tensors()
+    return {
+        f"{part}.{key}": value for part, found in parts.items() for key, value in found.items()
+    }
 
 
 def _provenance(policy: "Policy", name: str | None, data: str | None) -> Provenance:
@@ -126,13 +133,13 @@ def _provenance(policy: "Policy", name: str | None, data: str | None) -> Provena
 
 def load(policy_type: type[Made], folder: str | Path) -> Made:
     """Read a policy that `save` wrote; see `Policy.load`."""
-    meta, tensors = read_folder(folder, "policy", VERSION)
+    meta, arrays = read_folder(folder, "policy", VERSION)
     where = f"{folder} is not a complete policy"
     restore(_Description, meta, where)
     names = ("answer", "scorer", "seen", "points", "confidence")
-    parts: dict[str, dict[str, Tensor]] = {name: {} for name in names}
+    parts: dict[str, dict[str, Array]] = {name: {} for name in names}
     try:
-        for name, value in tensors.items():
+        for name, value in arrays.items():
             part, _, key = name.partition(".")
             parts[part][key] = value
         policy = policy_type(
@@ -152,7 +159,7 @@ def load(policy_type: type[Made], folder: str | Path) -> Made:
         policy.uses = [SplitUse(**use) for use in meta["uses"]]
         if parts["points"]:
             full = meta["full_accuracy"]
-            full = torch.nan if full is None else full
+            full = math.nan if full is None else full
             policy = policy.with_points(OperatingPoints(**parts["points"], full_accuracy=full))
             chosen = meta["selected"]
             policy = policy if chosen is None else policy.at_point(chosen)
@@ -160,40 +167,36 @@ def load(policy_type: type[Made], folder: str | Path) -> Made:
         policy.made = Provenance(**meta["made"]) if "made" in meta else None
     except (KeyError, TypeError, ValueError, BudgetError, LedgerError, ConfigError) as error:
         raise FileFormatError(f"{where}: {error}") from None
-    _check_tensors(policy, where)
+    _check_arrays(policy, where)
     return policy
 
 
 def fingerprint(policy: "Policy") -> str:
     """A hash of everything that was learned, and of the operating points."""
     digest = hashlib.sha256()
-    components: dict[str, Component] = {"answer": policy.answer, "scorer": policy.scorer}
-    if policy.confidence is not None:
-        components["confidence"] = policy.confidence
-    tensors = {f"points.{key}": value for key, value in policy.points.tensors().items()}
-    for name, component in components.items():
+    for component in _components(policy).values():
         digest.update(json.dumps(component.describe(), sort_keys=True, default=str).encode())
-        tensors |= {f"{name}.{key}": value for key, value in component.state().items()}
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
-        digest.update(tensor.contiguous().numpy().data)
+    for name, array in sorted(_arrays(policy).items()):
+        # The name of the type is torch's, so that fingerprints of older policies stay the same.
+        digest.update(f"{name} torch.{array.dtype} {list(array.shape)} ".encode())
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 
-def _check_tensors(policy: "Policy", where: str) -> None:
-    """Raise `FileFormatError` unless tensors of a file fit its exits and classes."""
+def _check_arrays(policy: "Policy", where: str) -> None:
+    """Raise `FileFormatError` unless arrays of a file fit its exits and classes."""
     assert policy.cost_model is not None and policy.num_classes is not None
     exits = policy.cost_model.num_exits
     if len(policy.exits) != exits or list(policy.exits) != sorted(set(policy.exits)):
         raise FileFormatError(f"{where}: {exits} exits have costs, got exits {policy.exits}")
     if not 1 <= policy.num_classes <= MOST_CLASSES:
         raise FileFormatError(f"{where}: `num_classes` cannot be {policy.num_classes}")
-    check.tensors(policy.seen, dict.fromkeys(policy.seen, (torch.int64, (None,))), where)
+    check.tensors(policy.seen, dict.fromkeys(policy.seen, (INT64, (None,))), where)
     if policy.is_tuned:
         _check_points(policy.points, exits, where)
     if policy.confidence is not None:
         weights = {"weights_": (exits, 4), "plain_weights_": (exits, 3)}
-        wanted = {name: (torch.float64, shape) for name, shape in weights.items()}
+        wanted = {name: (FLOAT64, shape) for name, shape in weights.items()}
         check.tensors(policy.confidence.state(), wanted, where)
     if policy.history_type.has_logits:
         try_out(policy.answer, policy.scorer, exits, policy.num_classes, where)
@@ -204,9 +207,9 @@ def _check_points(points: OperatingPoints, exits: int, where: str) -> None:
     count = len(points.budgets) if points.budgets.ndim else 0
     per_exit = {"thresholds", "shares"}
     shapes = {n: (count, exits) if n in per_exit else (count,) for n in points.tensors()}
-    wanted = {name: (torch.float64, shape) for name, shape in shapes.items()}
+    wanted = {name: (FLOAT64, shape) for name, shape in shapes.items()}
     check.tensors(points.tensors(), wanted, where)
-    if not (count and points.budgets.isfinite().all() and (points.budgets.diff() >= 0).all()):
+    if not (count and np.isfinite(points.budgets).all() and (np.diff(points.budgets) >= 0).all()):
         raise FileFormatError(f"{where}: `points.budgets` must be ascending numbers")
-    if points.thresholds.isnan().any():
+    if np.isnan(points.thresholds).any():
         raise FileFormatError(f"{where}: `points.thresholds` has what is no number")

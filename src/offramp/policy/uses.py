@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from offramp.arrays import Array
 from offramp.errors import SplitError
 from offramp.ledger import Ledger
 
@@ -29,7 +29,7 @@ class SplitUses:
 
     def __init__(self) -> None:
         self.uses: list[SplitUse] = []
-        self.seen: dict[str, Tensor] = {}
+        self.seen: dict[str, Array] = {}
 
     def record(self, step: str, ledger: Ledger, split: str | None = None) -> None:
         """Note that a step has used these samples, so that no other one does unnoticed.
@@ -38,8 +38,7 @@ class SplitUses:
         """
         use = SplitUse(step, split or ledger.split, len(ledger), ledger.data_fingerprint)
         self.uses = [*self.uses, use]
-        # A copy: two steps may share a ledger, and a file must not hold one tensor twice.
-        self.seen = {**self.seen, step: ledger.sample_hashes().clone()}
+        self.seen = {**self.seen, step: ledger.sample_hashes()}
 
     def check_unseen(self, ledger: Ledger, step: str) -> None:
         """Raise if other steps have used samples of this ledger.
@@ -52,7 +51,7 @@ class SplitUses:
         named = ledger.sample_ids is not None or ledger.groups is not None
         allowed = 0 if named else len(ledger) // 100
         for used_by, seen in self.seen.items():
-            shared = int(torch.isin(hashes, seen).sum())
+            shared = int(np.isin(hashes, seen).sum())
             if used_by != step and shared > allowed:
                 knowingly = f", or say allow_split={ledger.split!r}" * (step != "certify")
                 raise SplitError(
