@@ -82,8 +82,10 @@ def betting(losses: AnyArray, delta: float) -> Floats:
     won = 1 - stakes * values  # wealth is multiplied by `won + stakes * mean`
 
     def excluded(mean: Floats) -> Floats:
-        growth = np.log(np.maximum(won + stakes * mean, EMPTY))
-        richest: Floats = growth.cumsum(axis=0).max(axis=0)
+        growth = stakes * mean
+        growth += won  # in place, which takes half the time
+        np.log(np.maximum(growth, EMPTY, out=growth), out=growth)
+        richest: Floats = growth.cumsum(axis=0, out=growth).max(axis=0)
         return np.asarray(richest >= log(1 / delta))
 
     bounds: Floats = np.maximum(_smallest(excluded, values.shape[1]), values.mean(axis=0))

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offramp.arrays import Array, float64
-from offramp.evaluation.outcome import placed
+from offramp.evaluation.outcome import placed, stated_probabilities
 from offramp.metrics import Floats, ece_bins
 from offramp.policy import Policy
 from offramp.replay import GRID, Replay
@@ -148,10 +148,7 @@ def _along_budgets(policy: Policy, replay: Replay) -> BudgetPoints:
 
 def reliability(replay: Replay, scorer: Scorer, bins: int = 15) -> Reliability:
     """The reliability diagram of every exit."""
-    last = replay.scores.shape[1] - 1
-    stated = scorer.probability(replay.scores[:, :last])
-    before = [None] * last if stated is None else list(stated.T)
-    pairs = zip([*before, replay.confidences[:, last]], replay.correct.T, strict=True)
+    pairs = zip(stated_probabilities(replay, scorer), replay.correct.T, strict=True)
     rows = zip(*(_bin_means(*pair, bins) for pair in pairs), strict=True)
     return Reliability(*map(np.stack, rows))
 

@@ -54,21 +54,26 @@ def placed(values: Array, exits: Sequence[int], count: int, fill: float) -> Arra
 
 def exit_metrics(replay: Replay, scorer: Scorer) -> ExitMetrics:
     """Score every exit of a replay."""
-    correct = replay.correct
-    last = correct.shape[1] - 1
-    stated = scorer.probability(replay.scores[:, :last])
-    calibration = np.full(last + 1, np.nan)
-    if stated is not None:
-        calibration[:last] = [ece(stated[:, index], correct[:, index]) for index in range(last)]
-    calibration[last] = ece(replay.confidences[:, last], correct[:, last])
-    ranking = [*replay.scores.T[:last], replay.confidences[:, last]]
+    correct = replay.correct.T  # [M, N]
+    stated = zip(stated_probabilities(replay, scorer), correct, strict=True)
+    ranked = zip([*replay.scores.T[:-1], replay.confidences[:, -1]], correct, strict=True)
     return ExitMetrics(
-        accuracy=correct.mean(axis=0),
-        ece=calibration,
+        accuracy=correct.mean(axis=1),
+        ece=np.array([np.nan if each is None else ece(each, right) for each, right in stated]),
         eefp=eefp(replay.scores, replay.stop_targets),
         nll=replay.losses.mean(axis=0, dtype=np.float64),
-        augrc=np.array([augrc(*pair) for pair in zip(ranking, correct.T, strict=True)]),
+        augrc=np.array([augrc(*pair) for pair in ranked]),
     )
+
+
+def stated_probabilities(replay: Replay, scorer: Scorer) -> list[Array | None]:
+    """The probability of being right that is stated at each exit, `[N]`; None where none is.
+
+    At the last exit, where no scorer runs, it is the answer's own max probability.
+    """
+    found = scorer.probability(replay.scores[:, :-1])
+    before = [None] * (replay.scores.shape[1] - 1) if found is None else list(found.T)
+    return [*before, replay.confidences[:, -1]]
 
 
 @dataclass(frozen=True)
