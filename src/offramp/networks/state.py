@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from offramp.arrays import Array, is_array, is_floating, namespace, positions
+from offramp.arrays import Array, as_tensor, is_array, is_floating, namespace, positions
 from offramp.errors import NetworkError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def take(state: State, index: Array) -> Any:  # noqa: ANN401 - the structure of 
 def _take_rows(tensor: Array, rows: Array) -> Array:
     if isinstance(tensor, np.ndarray):
         return tensor[rows]
-    rows = rows.to(tensor.device)
+    rows = (as_tensor(rows) if isinstance(rows, np.ndarray) else rows).to(tensor.device)
     if tensor.ndim < 4 or tensor.is_contiguous():
         return tensor.index_select(0, rows)
     # `index_select` loses channels_last. With the channels moved to the end the tensor is

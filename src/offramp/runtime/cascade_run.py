@@ -4,17 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from offramp.arrays import Array
+from offramp.decide import Decider
 from offramp.errors import ConfigError, NetworkError
 from offramp.ledger import History
 from offramp.ledger.answers import log_odds_of, same_form
 from offramp.policy import Policy
 from offramp.runtime.member_failures import Calls, CallSettings
 from offramp.runtime.members import Member, Response
-from offramp.runtime.runner import heads_to_run
-from offramp.thresholds.rule import SURE, rounded_up, stops
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class CascadeRun:
     async def all_stages(self) -> list[list[Response | None]]:
         """The response of every stage to every item; None where a model fails."""
         table: list[list[Response | None]] = [[] for _ in range(self.samples)]
-        everyone = torch.arange(self.samples)
+        everyone = np.arange(self.samples)
         for member in self.members:
             run = member.start(self.inputs, everyone)
             for stage in range(member.stages):
@@ -69,7 +68,7 @@ class CascadeRun:
     async def answers(self, policy: Policy) -> list[CascadeAnswer]:
         """Ask until the policy stops each item, or time is up."""
         items = [_Item() for _ in range(self.samples)]
-        left, first = torch.arange(self.samples), 0
+        left, first = np.arange(self.samples), 0
         needed = _needed(policy)
         for member in self.members:
             numbers = [number for number in needed if first <= number < first + member.stages]
@@ -82,8 +81,8 @@ class CascadeRun:
                 asked = [items[row] for row in left.tolist()]
                 place = policy.exits.index(number)
                 self._take_in(policy, place, member.name, asked, found)
-                decide(policy, place, asked)
-                left = left[[not item.why for item in asked]]
+                decide(policy.decider, place, asked)
+                left = left[np.array([not item.why for item in asked])]
             first += member.stages
         end = "deadline" if self.calls.is_late else "last"
         return [item.answer(policy, end) for item in items]
@@ -117,7 +116,7 @@ def _needed(policy: Policy) -> list[int]:
     assert policy.cost_model is not None
     if policy.cost_model.unit != "seconds":
         return list(policy.exits)
-    needed = heads_to_run(policy, policy.thresholds)
+    needed = policy.decider.needs_head
     return [stage for stage, is_needed in zip(policy.exits, needed, strict=True) if is_needed]
 
 
@@ -163,13 +162,13 @@ class _Item:
         # Stages that have failed from the start, or were not asked, are taken to have agreed.
         self.given += [given] * (place + 1 - len(self.given))
 
-    def rows(self, history_type: type[History]) -> Tensor:
+    def rows(self, history_type: type[History]) -> Array:
         """`[m+1, K]`, the numbers of the stages so far, as a ledger has them."""
         if history_type.has_logits:
             logits = [each.response.logits for each in self.given]
             if any(each is None for each in logits):
                 raise NetworkError("this policy was fitted on logits, and a model gave none")
-            return torch.stack([each for each in logits if each is not None])
+            return np.stack([each for each in logits if each is not None])
         forms = [each.form for each in self.given]
         table = []
         for stage, (response, form, name) in enumerate(self.given):
@@ -182,7 +181,7 @@ class _Item:
                 ) from None
             first = forms.index(form) if "answers" in history_type.offers else stage
             table.append([odds, first, *response.features])
-        return torch.tensor(table, dtype=torch.float32)
+        return np.array(table, np.float32)
 
     def answer(self, policy: Policy, end: str) -> CascadeAnswer:
         """What to return; `end` says why, if the policy did not stop it."""
@@ -196,25 +195,23 @@ class _Item:
         return CascadeAnswer(answer, self.confidence, stage, name, self.cost, why, self.failures)
 
 
-def decide(policy: Policy, place: int, items: list[_Item]) -> None:
+def decide(decider: Decider, place: int, items: list[_Item]) -> None:
     """Decide which items stop at this stage of the policy, and what each would answer now."""
     items = [item for item in items if item.given]
     if not items:
         return
-    outputs = torch.stack([item.rows(policy.history_type) for item in items])  # [n, m+1, K]
-    with torch.inference_mode():
-        history = policy.history_type(outputs, policy.answer.answers(outputs))
-        confidences = history.confidences[:, -1].tolist()
-        predictions = history.predictions[:, -1].tolist()
-        stop = [False] * len(items)
-        if place < len(policy.thresholds) - 1:
-            limit = rounded_up(policy.thresholds, torch.float32)[place]
-            stop = stops(policy.scorer.score_at(history).float(), limit).tolist()
+    outputs = np.stack([item.rows(decider.history_type) for item in items])  # [n, m+1, K]
+    history = decider.so_far(outputs)
+    confidences = history.confidences[:, -1].tolist()
+    predictions = history.predictions[:, -1].tolist()
+    stop = [False] * len(items)
+    if place < decider.last:
+        stop = decider.stops(place, decider.score(history)).tolist()
     for item, predicted, sure, done in zip(items, predictions, confidences, stop, strict=True):
         item.predicted, item.confidence = predicted, sure
         # An item never stops at a model that has failed for it.
         if done and not item.failed_now:
-            item.why = "sure" if sure >= SURE or policy.history_type.has_logits else "hopeless"
+            item.why = decider.why(place, sure)
 
 
 def count(inputs: Any) -> int:  # noqa: ANN401

@@ -75,7 +75,7 @@ class DriftAlarm:
 
     def _gains_at(self, point: PreparedPoint) -> Floats:
         """Logarithm of the ratio that a sample contributes, by exit and tilt."""
-        cells = np.array(point.is_open)  # nothing can happen at a closed exit
+        cells = np.array(point.decider.is_open)  # nothing can happen at a closed exit
         shares = np.array(point.expected_shares)[cells]
         # The k-th point may spend rate / (2 k (k + 1)), which adds up to half of the rate.
         number = len(self._gains) + 1

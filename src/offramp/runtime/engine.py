@@ -3,26 +3,23 @@
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
+
+import numpy as np
 
 from offramp import check
-from offramp.arrays import Array, namespace, positions
+from offramp.arrays import AnyArray, Array, as_numpy, is_tensor
+from offramp.decide import ExitOutput
 from offramp.errors import MemoryLimitError
 from offramp.networks.inputs import Inputs
 from offramp.networks.state import State, batch_size, join_key, take
-from offramp.runtime.output import ConfidenceFunction, ExitOutput, OutputBuffer, RunOutput
+from offramp.runtime.output import ConfidenceFunction, OutputBuffer, RunOutput
 from offramp.runtime.prepared_points import PreparedPoint
-from offramp.runtime.shrinking_batch import (
-    HistoryBuffer,
-    ShrinkingBatch,
-    finite_samples,
-    join_batches,
-)
+from offramp.runtime.shrinking_batch import ShrinkingBatch, finite_samples, join_batches
 from offramp.runtime.stats import Operation, RunStats
-from offramp.thresholds.rule import stops
 
 # Torch on the CPU and ONNX Runtime report a failed allocation in no error class of its own.
 OUT_OF_MEMORY = (
@@ -36,13 +33,10 @@ Write = Callable[[Array, int, ExitOutput], None]
 class StagedRunner(ABC):
     """Runs stages one after the other and removes the samples that stop from the batch.
 
-    A subclass says what a batch is, how it begins, how a stage runs, what its exit returns, and
-    how the operating point for a budget is found. `operation` holds the point and counts what is
-    done there; `confidence` is None if it is not known. `library` is the library of
-    the arrays that it computes on: numpy or torch.
+    A subclass says what a batch is, how it begins, how a stage runs and what its exit puts out.
+    The decision is `Decider`'s, at the operating point that `operation` holds, which counts what
+    is done there. `confidence` is None if it is not known.
     """
-
-    library: ClassVar[Any]
 
     def __init__(
         self,
@@ -59,8 +53,10 @@ class StagedRunner(ABC):
     def __call__(self, x: Any, deadline: float | None = None) -> RunOutput:  # noqa: ANN401
         """Answer a batch.
 
+        Tensors are answered with tensors, and arrays of NumPy with arrays.
+
         Args:
-            x: A batch as the network takes it: a tensor, or a mapping for text.
+            x: A batch as the network takes it: a tensor, an array, or a mapping for text.
             deadline: Seconds after which all remaining samples are answered at the exit they
                 have reached. The clock is read between stages, so a deadline can be overrun by
                 one stage; the first stage always runs.
@@ -77,7 +73,8 @@ class StagedRunner(ABC):
             check.positive("deadline", deadline)
             until = self._clock() + deadline
         point = self.operation.point
-        return self._finish(point, self._answer(point, x, until))
+        output = self._finish(point, self._answer(point, x, until))
+        return output.as_tensors() if holds_tensors(x) else output
 
     def _answer(self, point: PreparedPoint, x: Any, until: float | None = None) -> OutputBuffer:  # noqa: ANN401
         state = self._begin(x)
@@ -85,14 +82,14 @@ class StagedRunner(ABC):
         buffer = self._buffer(samples)
         with self._running(samples):
             batch = self._enter(point, state, samples, first_row=0)
-            for exit_index in range(len(point.limits)):
+            for exit_index in range(len(point.costs)):
                 if batch is None:
                     break
                 late = until is not None and exit_index and self._clock() >= until
                 reached = self._reached(point, exit_index - 1, batch) if late else None
                 if reached is not None:
                     end, output = reached
-                    buffer.write(batch.rows, end, output, forced=end < len(point.limits) - 1)
+                    buffer.write(batch.rows, end, output, forced=end < point.decider.last)
                     break
                 batch = self._run_stage(point, exit_index, batch, buffer.write)
         return buffer
@@ -101,13 +98,13 @@ class StagedRunner(ABC):
         self, point: PreparedPoint, state: State, samples: int, first_row: int
     ) -> ShrinkingBatch | None:
         """All samples before the first stage, except those with NaN or infinite inputs."""
-        rows = _rows(self.library, first_row, samples)
+        rows = _rows(first_row, samples)
         finite = finite_samples(state)
         if finite is not None:
             rows, state, samples = rows[finite], take(state, finite), len(finite)
         if not samples:
             return None
-        history = HistoryBuffer.empty(point, samples, self.num_classes, self.library)
+        history = point.decider.begin(samples, self.num_classes)
         return ShrinkingBatch(rows, self.inputs.trim(state), history)
 
     def _run_stage(
@@ -117,34 +114,36 @@ class StagedRunner(ABC):
 
         Returns None where all have stopped.
         """
-        batch = self._advance(point, exit_index, batch)
-        if not point.needs_head[exit_index]:
+        self._advance(point, exit_index, batch)
+        decider = point.decider
+        if not decider.needs_head[exit_index]:
             return batch
-        last = exit_index == len(point.limits) - 1
-        output = self._exit(exit_index, batch, score=point.is_open[exit_index] and not last)
-        if last:
-            write(batch.rows, exit_index, output)
-            return None
-        if output.scores is None:
+        is_last = exit_index == decider.last
+        outputs, scored = self._outputs(exit_index, batch), decider.is_open[exit_index]
+        output = decider.at_exit(exit_index, batch.history, outputs, scored and not is_last)
+        scores, samples = output.scores, len(batch)
+        if is_last:
+            count = samples
+        elif scores is None:
             return batch
-        limit, samples = point.limits[exit_index], len(batch)
-        if samples == 1:  # as numbers, which takes a tenth of the time
-            count = int(stops(output.scores.item(), limit))
+        elif samples == 1:  # as numbers, which takes a tenth of the time
+            count = int(scores.item() >= decider.limits[exit_index])
         else:
-            stop = stops(output.scores, limit)
-            count = int(namespace(stop).count_nonzero(stop))
+            stop = as_numpy(decider.stops(exit_index, scores))
+            count = int(np.count_nonzero(stop))
         if not count:
             return batch  # as it is: nothing is copied
         if count == samples:
             write(batch.rows, exit_index, output)
             return None
-        leaving = positions(stop)
+        leaving = np.flatnonzero(stop)
         write(batch.rows[leaving], exit_index, output.take(leaving))
-        staying = batch.take(positions(~stop))
-        return staying.with_state(self.inputs.trim(staying.state))
+        staying = batch.take(np.flatnonzero(~stop))
+        staying.state = self.inputs.trim(staying.state)
+        return staying
 
     def _buffer(self, samples: int) -> OutputBuffer:
-        return OutputBuffer(samples, self.num_classes, self.library)
+        return OutputBuffer(samples, self.num_classes)
 
     def _finish(self, point: PreparedPoint, buffer: OutputBuffer) -> RunOutput:
         output = buffer.finish(point, self._confidence)
@@ -171,8 +170,16 @@ class StagedRunner(ABC):
             ConfigError: `window` is not positive.
         """
         check.whole("window", window, least=1)
-        for point, buffer in _Stream(self, window).run(batches):
-            yield self._finish(point, buffer)
+        of_tensors: deque[bool] = deque()  # the unfinished batches
+
+        def noted() -> Iterator[Any]:
+            for x in batches:
+                of_tensors.append(holds_tensors(x))
+                yield x
+
+        for point, buffer in _Stream(self, window).run(noted()):
+            output = self._finish(point, buffer)
+            yield output.as_tensors() if of_tensors.popleft() else output
 
     @property
     def stats(self) -> RunStats:
@@ -229,23 +236,22 @@ class StagedRunner(ABC):
         """Check a batch, and turn it into the state that the first stage takes."""
 
     @abstractmethod
-    def _advance(
-        self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch
-    ) -> ShrinkingBatch:
-        """Run one stage on all samples of a batch."""
+    def _advance(self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch) -> None:
+        """Run one stage on all samples of a batch, and put the new state into it."""
 
     @abstractmethod
-    def _exit(self, exit_index: int, batch: ShrinkingBatch, score: bool) -> ExitOutput:
-        """What the exit after a stage returns, with stop scores if they are wanted."""
+    def _outputs(self, exit_index: int, batch: ShrinkingBatch) -> AnyArray:
+        """What the exit after a stage puts out, `[n, K]` float32."""
 
-    @abstractmethod
     def _reached(
         self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch
     ) -> tuple[int, ExitOutput] | None:
-        """The exit that a batch has reached when its deadline has passed, and what it returns.
+        """The exit that a batch has reached when its deadline has passed, and what it comes to.
 
         None if the batch cannot be answered before the next stage has run.
         """
+        outputs, scored = self._outputs(exit_index, batch), point.decider.is_open[exit_index]
+        return exit_index, point.decider.at_exit(exit_index, batch.history, outputs, scored)
 
 
 class _Stream:
@@ -348,7 +354,7 @@ class _OutputQueue:
     def write(self, rows: Array, exit_index: int, output: ExitOutput) -> None:
         """Pass answers on to the batches that they belong to."""
         for first, buffer in self._buffers:
-            own = positions((rows >= first) & (rows < first + buffer.samples))
+            own = np.flatnonzero((rows >= first) & (rows < first + buffer.samples))
             if len(own):
                 buffer.write(rows[own] - first, exit_index, output.take(own))
                 self._missing[first] -= len(own)
@@ -362,8 +368,15 @@ class _OutputQueue:
 
 
 @lru_cache(maxsize=8)  # of the same few batches, since nothing changes them
-def _rows(library: Any, first: int, samples: int) -> Array:  # noqa: ANN401
-    return library.arange(first, first + samples)
+def _rows(first: int, samples: int) -> Array:
+    return np.arange(first, first + samples)
+
+
+def holds_tensors(x: Any) -> bool:  # noqa: ANN401 - a batch as the network takes it
+    """Whether a batch is of tensors rather than of arrays of NumPy."""
+    if isinstance(x, Mapping):
+        return any(map(is_tensor, x.values()))
+    return any(map(is_tensor, x)) if isinstance(x, list | tuple) else is_tensor(x)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

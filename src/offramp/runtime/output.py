@@ -8,12 +8,21 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from offramp.arrays import Array, all_finite, namespace, positions
+from offramp.arrays import (
+    AnyArray,
+    Array,
+    all_finite,
+    as_numpy,
+    as_tensor,
+    is_tensor,
+    namespace,
+)
+from offramp.decide import ExitOutput
 from offramp.runtime.prepared_points import PreparedPoint
 from offramp.thresholds.rule import SURE
 
 # Answers `[n, K]`, exits `[n]` and scores `[n]` -> `[n]`, the probability that each is right.
-ConfidenceFunction: TypeAlias = Callable[[Array, Array, Array], Array]
+ConfidenceFunction: TypeAlias = Callable[[AnyArray, AnyArray, AnyArray], AnyArray]
 
 DIGITS = 6  # of confidence and cost in a record
 
@@ -36,10 +45,10 @@ SHOWN = 10  # predictions in the text of an output
 class Taken(NamedTuple):
     """Where each of N samples left, `[N]` each; `RunOutput` says what they mean."""
 
-    exits: Array
-    scores: Array
-    costs: Array
-    stopped: Array
+    exits: AnyArray
+    scores: AnyArray
+    costs: AnyArray
+    stopped: AnyArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +56,8 @@ class RunOutput:
     """The answers to a batch of N samples.
 
     All but the logits is worked out when it is first read: for a single sample in a small
-    network that takes as long as a stage. Of tensors, or of numpy arrays where `OnnxRunner` was
-    given such.
+    network that takes as long as a stage. Of tensors where the runner was given tensors, else of
+    NumPy's arrays.
 
     Attributes:
         logits: `[N, K]` float32, what was answered with; NaN for a sample that failed.
@@ -57,10 +66,9 @@ class RunOutput:
 
     Example:
         >>> from offramp.runtime.output import RunOutput, Taken
-        >>> import torch
-        >>> taken = Taken(exits=torch.tensor([0]), scores=torch.tensor([2.0]),
-        ...               costs=torch.tensor([0.25]), stopped=torch.tensor([True]))
-        >>> one = RunOutput(torch.tensor([[0.0, 2.0]]), taken, torch.tensor([0.25]))
+        >>> taken = Taken(exits=np.array([0]), scores=np.array([2.0]),
+        ...               costs=np.array([0.25]), stopped=np.array([True]))
+        >>> one = RunOutput(np.array([[0.0, 2.0]]), taken, np.array([0.25]))
         >>> len(one), one.failed.tolist(), one.likely_wrong.tolist()
         (1, [False], [True])
         >>> one.records(class_names=["cat", "dog"])[0]
@@ -68,14 +76,14 @@ class RunOutput:
          'cost': 0.25}
     """
 
-    logits: Array
+    logits: AnyArray
     taken_source: Taken | Callable[[], Taken] = field(repr=False)
-    confidence_source: Array | ConfidenceFunction = field(repr=False)
+    confidence_source: AnyArray | ConfidenceFunction = field(repr=False)
 
     def __repr__(self) -> str:
         if not len(self):
             return "RunOutput(no samples)"
-        exits, counts = namespace(self.exits).unique(self.exits, return_counts=True)
+        exits, counts = np.unique(as_numpy(self.exits), return_counts=True)
         left = ", ".join(
             f"{c} at {e}" for e, c in zip(exits.tolist(), counts.tolist(), strict=True)
         )
@@ -89,7 +97,7 @@ class RunOutput:
         )
 
     @cached_property
-    def predictions(self) -> Array:
+    def predictions(self) -> AnyArray:
         """`[N]` int64, the answered class; -1 for a sample that failed."""
         best, library = self.logits.argmax(1), namespace(self.logits)
         if all_finite(self.logits):
@@ -103,12 +111,12 @@ class RunOutput:
         return source if isinstance(source, Taken) else source()
 
     @property
-    def exits(self) -> Array:
+    def exits(self) -> AnyArray:
         """`[N]` int64, the exit at which each sample left; -1 if it never reached one."""
         return self.taken.exits
 
     @property
-    def scores(self) -> Array:
+    def scores(self) -> AnyArray:
         """`[N]` float32, the stop score there.
 
         `+inf` at the last exit, where none is needed, and NaN where a deadline cut the sample off
@@ -117,7 +125,7 @@ class RunOutput:
         return self.taken.scores
 
     @property
-    def costs(self) -> Array:
+    def costs(self) -> AnyArray:
         """`[N]` float64, as shares of the network without exits.
 
         Their mean compares with a budget. As on val, every head up to the exit is charged.
@@ -125,12 +133,12 @@ class RunOutput:
         return self.taken.costs
 
     @property
-    def stopped(self) -> Array:
+    def stopped(self) -> AnyArray:
         """A bool `[N]`: the policy itself stopped the sample, before the last exit."""
         return self.taken.stopped
 
     @cached_property
-    def confidence(self) -> Array:
+    def confidence(self) -> AnyArray:
         """`[N]` float32, the calibrated probability that the answer is right.
 
         It is fitted on held_out and is not the stop score. NaN where the policy has none (see
@@ -142,7 +150,7 @@ class RunOutput:
         return namespace(stated).where(self.failed, math.nan, stated)
 
     @property
-    def likely_wrong(self) -> Array:
+    def likely_wrong(self) -> AnyArray:
         """A bool `[N]`: the policy itself stopped the sample, with a `confidence` below 0.5.
 
         Such samples were stopped as hopeless; hand them to a person or to a larger model.
@@ -150,14 +158,14 @@ class RunOutput:
         return self.stopped & (self.confidence < SURE)
 
     @property
-    def failed(self) -> Array:
+    def failed(self) -> AnyArray:
         """A bool `[N]`: there is no answer, because inputs or logits were not finite."""
         return self.predictions < 0
 
     def __len__(self) -> int:
         return len(self.logits)
 
-    def __getitem__(self, rows: slice | Array) -> "RunOutput":
+    def __getitem__(self, rows: slice | AnyArray) -> "RunOutput":
         source = self.confidence_source
         stated = source if callable(source) else source[rows]
         return RunOutput(self.logits[rows], Taken(*(each[rows] for each in self.taken)), stated)
@@ -166,7 +174,7 @@ class RunOutput:
         """The same in tensors of torch, from numpy arrays, in the memory that they have."""
         source = self.confidence_source
 
-        def confidence(*parts: Array) -> Array:
+        def confidence(*parts: AnyArray) -> AnyArray:
             return as_tensor(source(*(part.numpy() for part in parts)))
 
         return RunOutput(
@@ -179,7 +187,7 @@ class RunOutput:
         """Pickled with its confidence: another process needs no policy to read it."""
         return RunOutput, (self.logits, self.taken, self.confidence)
 
-    def columns(self) -> dict[str, Array]:
+    def columns(self) -> dict[str, AnyArray]:
         """The answers as columns `[N]` for a table; see `OUTPUT_COLUMNS`."""
         return {name: getattr(self, attribute) for name, attribute in OUTPUT_COLUMNS.items()}
 
@@ -195,13 +203,6 @@ class RunOutput:
         return [_record(row, class_names) for row in zip(*columns, strict=True)]
 
 
-def as_tensor(array: Array) -> Array:
-    """An array of numpy as a tensor in the same memory."""
-    import torch  # who asks for tensors has it
-
-    return torch.from_numpy(array)
-
-
 def _record(row: tuple[Any, ...], class_names: Sequence[str] | None) -> dict[str, Any]:
     prediction, confidence, likely_wrong, exit_index, cost, failed = row
     name = None if failed or class_names is None else class_names[prediction]
@@ -211,28 +212,15 @@ def _record(row: tuple[Any, ...], class_names: Sequence[str] | None) -> dict[str
     return dict(zip(RECORD_FIELDS, (*shown, round(cost, DIGITS)), strict=True))
 
 
-class ExitOutput(NamedTuple):
-    """What one exit returns for n samples."""
-
-    answer: Array  # `[n, K]` float32, what they are answered with if they stop
-    scores: Array | None = None  # `[n]` float32, the stop scores; None where none was computed
-
-    def take(self, index: Array) -> "ExitOutput":
-        """Keep some of the samples."""
-        return ExitOutput(*(None if part is None else part[index] for part in self))
-
-
 class OutputBuffer:
     """Collects the answers to a batch of `samples` as they leave, each of them once.
-
-    They are arrays of `library`, numpy or torch.
 
     `forced` counts those that a deadline cut short, and `failed`, once it is finished, those
     without an answer.
     """
 
-    def __init__(self, samples: int, num_classes: int, library: Any) -> None:  # noqa: ANN401
-        self.samples, self._library = samples, library
+    def __init__(self, samples: int, num_classes: int) -> None:
+        self.samples = samples
         self.forced = self.failed = 0
         self._num_classes = num_classes
         self._parts: list[_Part] = []
@@ -241,29 +229,29 @@ class OutputBuffer:
         self, rows: Array, exit_index: int, output: ExitOutput, forced: bool = False
     ) -> None:
         """Add the answers of the samples in `rows [n]`, which leave at one exit."""
-        self._parts.append(_Part(rows, exit_index, output, forced))
+        answer, scores = output
+        if is_tensor(answer):  # decided on a GPU
+            answer, scores = as_numpy(answer), None if scores is None else as_numpy(scores)
+        self._parts.append(_Part(rows, exit_index, answer, scores, forced))
         self.forced += forced * len(rows)
 
     def finish(
         self, point: PreparedPoint, confidence: ConfidenceFunction | None = None
     ) -> RunOutput:
         """Put the answers in order; `confidence` computes confidences when they are read."""
-        parts, library = self._all_parts(), self._library
+        parts = self._all_parts()
         # A batch that leaves together is in order already.
         rows = [part.rows for part in parts]
-        order = library.concatenate(rows).argsort() if len(parts) > 1 else None
-        logits = _ordered([part.output.answer for part in parts], order)
+        order = np.concatenate(rows).argsort() if len(parts) > 1 else None
+        logits = _ordered([part.answer for part in parts], order)
         stated = confidence or _unknown
-        is_fine = all_finite(logits)
-        if is_fine and order is None:
-            return RunOutput(logits, lambda: _taken(parts, None, point), stated)
+        if all_finite(logits):
+            return RunOutput(logits, lambda: _taken(parts, order, point), stated)
+        failed = ~np.isfinite(logits).all(1)
+        self.failed = int(np.count_nonzero(failed))
+        logits = np.where(failed[:, None], np.float32(math.nan), logits)
         taken = _taken(parts, order, point)
-        if is_fine:
-            return RunOutput(logits, taken, stated)
-        failed = ~library.isfinite(logits).all(1)
-        self.failed = int(library.count_nonzero(failed))
-        logits = library.where(failed[:, None], math.nan, logits)
-        costs = library.where(taken.exits < 0, 0.0, taken.costs)
+        costs = np.where(taken.exits < 0, 0.0, taken.costs)
         taken = taken._replace(costs=costs, stopped=taken.stopped & ~failed)
         return RunOutput(logits, taken, stated)
 
@@ -279,13 +267,12 @@ class OutputBuffer:
         """What was written and, where samples never reached an exit, a part without answers."""
         if self._parts and sum(len(part.rows) for part in self._parts) == self.samples:
             return self._parts
-        library = self._library
-        missing = library.ones(self.samples, dtype=library.bool)
+        missing = np.ones(self.samples, dtype=bool)
         for part in self._parts:
             missing[part.rows] = False
-        rows = positions(missing)
-        nothing = library.full((len(rows), self._num_classes), math.nan, dtype=library.float32)
-        return [*self._parts, _Part(rows, -1, ExitOutput(nothing), forced=False)]
+        rows = np.flatnonzero(missing)
+        nothing = np.full((len(rows), self._num_classes), math.nan, np.float32)
+        return [*self._parts, _Part(rows, -1, nothing, None, forced=False)]
 
 
 class _Part(NamedTuple):
@@ -293,42 +280,42 @@ class _Part(NamedTuple):
 
     rows: Array  # `[n]`
     exit_index: int
-    output: ExitOutput
+    answer: Array  # `[n, K]`
+    scores: Array | None  # `[n]`
     forced: bool
 
-    def filled(self, value: float, dtype: str) -> Array:
+    def filled(self, value: float, dtype: type) -> Array:
         """The same value for each of them, `[n]`."""
-        library = namespace(self.rows)
-        return library.full((len(self.rows),), value, dtype=getattr(library, dtype))
+        return np.full(len(self.rows), value, dtype)
 
-    def scores(self, last: int) -> Array:
+    def scores_at(self, last: int) -> Array:
         if self.exit_index == last:
-            return self.filled(math.inf, "float32")
-        found = self.output.scores
-        return self.filled(math.nan, "float32") if found is None else found
+            return self.filled(math.inf, np.float32)
+        return self.filled(math.nan, np.float32) if self.scores is None else self.scores
 
     def stopped(self, last: int) -> bool:
         return self.exit_index < last and not self.forced
 
 
 def _ordered(parts: list[Array], order: Array | None) -> Array:
-    """The parts in the order of the input, as an array that may be changed."""
-    if order is not None:
-        return namespace(order).concatenate(parts)[order]
-    (part,) = parts
-    return part.clone() if not isinstance(part, np.ndarray) and part.is_inference() else part
+    """The parts in the order of the input."""
+    if order is None:
+        (part,) = parts
+        return part
+    found: Array = np.concatenate(parts)[order]
+    return found
 
 
 def _unknown(answers: Array, exits: Array, scores: Array) -> Array:
     """The confidence of a policy that states none."""
-    return namespace(scores).full_like(scores, math.nan)
+    return np.full_like(scores, math.nan)
 
 
 def _taken(parts: Sequence[_Part], order: Array | None, point: PreparedPoint) -> Taken:
     costs, last = point.costs, len(point.costs) - 1
     return Taken(
-        exits=_ordered([part.filled(part.exit_index, "int64") for part in parts], order),
-        scores=_ordered([part.scores(last) for part in parts], order),
-        costs=_ordered([part.filled(costs[part.exit_index], "float64") for part in parts], order),
-        stopped=_ordered([part.filled(part.stopped(last), "bool") for part in parts], order),
+        exits=_ordered([part.filled(part.exit_index, np.int64) for part in parts], order),
+        scores=_ordered([part.scores_at(last) for part in parts], order),
+        costs=_ordered([part.filled(costs[part.exit_index], np.float64) for part in parts], order),
+        stopped=_ordered([part.filled(part.stopped(last), bool) for part in parts], order),
     )

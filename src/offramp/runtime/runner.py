@@ -2,30 +2,28 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from offramp.answers import Answer, CurrentExit
+from offramp.arrays import AnyArray, Array, as_numpy, as_tensor
 from offramp.errors import GuaranteeWarning, NetworkError, OriginError, OriginWarning
 from offramp.machine import AutoPrecision, Precision, autocast, device_for, to_precision
 from offramp.networks.inputs import Inputs, as_batch
 from offramp.networks.network import EarlyExitNetwork, check_has_exits
 from offramp.networks.state import State, batch_size, map_leaves
 from offramp.policy import Policy
-from offramp.price import needed_heads
 from offramp.runtime.compiled import compiled
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.hold_budget import hold_window
-from offramp.runtime.output import ExitOutput
 from offramp.runtime.prepared_points import PreparedPoint, PreparedPoints
-from offramp.runtime.shrinking_batch import HistoryBuffer, ShrinkingBatch
+from offramp.runtime.shrinking_batch import ShrinkingBatch
 from offramp.runtime.stats import Operation
-from offramp.scorers import History
-from offramp.thresholds.rule import exits_taken, rounded_up
+from offramp.thresholds.rule import exits_taken
 
 TOLERANCE = 1e-4  # of a score; changing the batch size in float32 changes far less
 
@@ -42,7 +40,7 @@ class Runner(StagedRunner):
         policy: A policy of this network at an operating point: `policy.at(budget=...)`. Exits
             that it leaves out are dropped from the network.
         device: Where to run: `cpu`, `cuda`, `cuda:1`, `mps`, ..., or `auto` for a GPU if there is
-            one. The network is moved there, and stays. Decisions are made on the CPU.
+            one. The network is moved there, and stays. On `cuda`, decisions are made there, too.
         precision: `bfloat16` and `float16` run stages and heads under autocast; decisions near a
             threshold may change. `auto`: what the device is fastest in.
         channels_last: Store images and weights with the channels last, which is up to twice as
@@ -76,8 +74,6 @@ class Runner(StagedRunner):
         (torch.Size([16]), True)
     """
 
-    library: ClassVar[Any] = torch
-
     def __init__(  # noqa: PLR0913 - all but the first two by name
         self,
         network: EarlyExitNetwork,
@@ -94,15 +90,14 @@ class Runner(StagedRunner):
         network = network_of(policy, network)
         self.device = device_for(network, device)
         self.precision = to_precision(precision, self.device)
-        self._reads_logits = [bool(getattr(h, "reads_logits", True)) for h in network.heads]
-        self._reads_logits[0] = False  # there is nothing before it
+        self._reads_logits = reads_outputs(network)
+        # Apple's GPU lacks the float64 that scores are computed in.
+        self._decides_there = self.device.type not in ("cpu", "mps")
+        like = torch.empty(0, device=self.device) if self._decides_there else None
         confidence = None if policy.confidence is None else policy.confidence.probability
-        operation = Operation(
-            prepared_points(policy, self._reads_logits),
-            selected(policy),
-            false_alarm_rate,
-            hold_window(hold_budget),
-        )
+        points = PreparedPoints(policy, self._reads_logits, like)
+        window = hold_window(hold_budget)
+        operation = Operation(points, selected(policy), false_alarm_rate, window)
         super().__init__(operation, network.num_classes, confidence, clock)
         if hold_budget and policy.guarantee is not None:
             warnings.warn(
@@ -113,10 +108,6 @@ class Runner(StagedRunner):
             )
         self.network = network.to(self.device).eval()
         self._policy = policy
-        self._scorers = [
-            policy.scorer.at_exit(exit_index, network.num_classes)
-            for exit_index in range(network.num_exits - 1)
-        ]
         self._modules = (network, *network.stages, *network.heads)
         on_cpu = self.device.type == "cpu"
         self._channels_last = on_cpu if channels_last is None else channels_last
@@ -191,34 +182,18 @@ class Runner(StagedRunner):
             return torch.inference_mode()
         return _inference_mode_in(self.device, self.precision)
 
-    def _advance(
-        self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch
-    ) -> ShrinkingBatch:
-        return batch.with_state(self._stages[exit_index](batch.state))
+    def _advance(self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch) -> None:
+        batch.state = self._stages[exit_index](batch.state)
 
-    def _exit(self, exit_index: int, batch: ShrinkingBatch, score: bool) -> ExitOutput:
-        history = batch.history
-        before = None
-        if self._reads_logits[exit_index] and history.logits is not None:
-            before = history.logits[:, :exit_index].to(self.device)
-        logits = self._heads[exit_index](batch.state, before).float().cpu()
-        if self.precision == "float32":
-            return self._decide(exit_index, history, logits, score)
-        # The policy was fitted in float32, whatever the precision of the network.
-        with torch.autocast("cpu", enabled=False):
-            return self._decide(exit_index, history, logits, score)
-
-    def _decide(
-        self, exit_index: int, history: HistoryBuffer, logits: Tensor, score: bool
-    ) -> ExitOutput:
-        seen = _seen(history, exit_index, logits, self._policy.answer)
-        scores = self._scorers[exit_index](seen).float() if score else None
-        return ExitOutput(seen.answer, scores)
-
-    def _reached(
-        self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch
-    ) -> tuple[int, ExitOutput]:
-        return exit_index, self._exit(exit_index, batch, score=point.is_open[exit_index])
+    def _outputs(self, exit_index: int, batch: ShrinkingBatch) -> AnyArray:
+        earlier = None
+        if self._reads_logits[exit_index]:
+            before = batch.history.outputs
+            assert before is not None, "what heads read is kept"
+            before = before[:, :exit_index]
+            earlier = before if self._decides_there else as_tensor(before).to(self.device)
+        logits = self._heads[exit_index](batch.state, earlier).float()
+        return logits if self._decides_there else logits.cpu().numpy()
 
 
 @contextmanager
@@ -227,21 +202,10 @@ def _inference_mode_in(device: torch.device, precision: Precision) -> Iterator[N
         yield
 
 
-def _seen(history: HistoryBuffer, exit_index: int, logits: Tensor, answer: Answer) -> History:
-    """The exits up to this one, with new logits `[n, K]` and what `answer` makes of them."""
-    so_far = _appended(history.logits, exit_index, logits)
-    if type(answer) is CurrentExit:
-        return History(so_far, so_far, logits)
-    answered = answer.answer_at(so_far)
-    return History(so_far, _appended(history.answers, exit_index, answered), answered)
-
-
-def _appended(kept: Tensor | None, exit_index: int, values: Tensor) -> Tensor:
-    """`[n, m+1, K]` with new values `[n, K]` last; if none are kept, they stand in for earlier."""
-    if kept is None:
-        return values.unsqueeze(1).expand(-1, exit_index + 1, -1)
-    kept.select(1, exit_index).copy_(values)
-    return kept.narrow(1, 0, exit_index + 1)
+def reads_outputs(network: EarlyExitNetwork) -> list[bool]:
+    """Which heads `[M]` read the logits of the exits before them."""
+    # There is nothing before the first.
+    return [False, *(bool(getattr(h, "reads_logits", True)) for h in list(network.heads)[1:])]
 
 
 def selected(policy: Policy) -> int:
@@ -249,13 +213,6 @@ def selected(policy: Policy) -> int:
     policy.thresholds  # noqa: B018 - raises if there is no operating point
     assert policy.selected is not None
     return policy.selected
-
-
-def prepared_points(policy: Policy, reads_logits: Sequence[bool] = ()) -> PreparedPoints:
-    """The operating points of a policy, given which heads `[M]` read the logits before them."""
-    return PreparedPoints(
-        policy.points, lambda index: prepared_point(_moved(policy, index), reads_logits)
-    )
 
 
 def _moved(policy: Policy, index: int) -> Policy:
@@ -296,47 +253,7 @@ def network_of(policy: Policy, network: EarlyExitNetwork) -> EarlyExitNetwork:
     return network if len(policy.exits) == network.num_exits else network.keep_exits(policy.exits)
 
 
-def prepared_point(policy: Policy, reads_logits: Sequence[bool] = ()) -> PreparedPoint:
-    """A policy's operating point, given which heads `[M]` read the logits before them."""
-    limits = rounded_up(policy.thresholds, torch.float32).tolist()
-    keeps = policy.answer.reads_history or policy.scorer.reads_history or any(reads_logits)
-    index = selected(policy)
-    return PreparedPoint(
-        index=index,
-        limits=tuple(limits),
-        needs_head=heads_to_run(policy, policy.thresholds, reads_logits),
-        keeps_logits=keeps,
-        keeps_answers=keeps and type(policy.answer) is not CurrentExit,
-        costs=tuple(policy.cost_shares.tolist()),
-        expected_cost=float(policy.points.budgets[index]),
-        expected_shares=tuple(policy.points.shares[index].tolist()),
-        val_samples=val_samples(policy),
-    )
-
-
-def val_samples(policy: Policy) -> int:
-    """Number of val samples that the operating points were tuned on; 1 if unknown."""
-    samples = [use.samples for use in policy.uses if use.step == "tune"]
-    return samples[-1] if samples else 1
-
-
-def heads_to_run(
-    policy: Policy, thresholds: Tensor, reads_logits: Sequence[bool] = ()
-) -> tuple[bool, ...]:
-    """Whether each head `[M]` has to run: its exit is open, or something later reads it.
-
-    Args:
-        policy: Whose answer and scorer may read earlier exits.
-        thresholds: `[M]`; `+inf` where an exit is closed.
-        reads_logits: Which heads `[M]` read the logits before them.
-    """
-    readers = policy.scorer.reads_history, policy.answer.reads_history
-    (needed,) = needed_heads(thresholds[None], *readers).tolist()
-    last_reader = max((i for i, reads in enumerate(reads_logits) if reads), default=0)
-    return tuple(is_needed or i < last_reader for i, is_needed in enumerate(needed))
-
-
-def near_threshold(scores: Tensor, thresholds: Tensor, tolerance: float = TOLERANCE) -> Tensor:
+def near_threshold(scores: AnyArray, thresholds: AnyArray, tolerance: float = TOLERANCE) -> Array:
     """Samples that rounding errors in their scores could send to another exit.
 
     Batch sizes, precisions and export formats change the last bits of a score. Decisions agree
@@ -352,13 +269,14 @@ def near_threshold(scores: Tensor, thresholds: Tensor, tolerance: float = TOLERA
         its threshold.
 
     Example:
-        >>> scores = torch.tensor([[0.5, 1.0], [0.7, 1.0]])
-        >>> near_threshold(scores, torch.tensor([0.70005, 0.0]))
-        tensor([False,  True])
+        >>> scores = np.array([[0.5, 1.0], [0.7, 1.0]])
+        >>> near_threshold(scores, np.array([0.70005, 0.0]))
+        array([False,  True])
     """
-    close = (scores.double() - thresholds.double()).abs() <= tolerance
+    scores, thresholds = as_numpy(scores), as_numpy(thresholds)
+    close = abs(scores.astype(np.float64) - thresholds) <= tolerance
     # Also at the exit taken: just above the threshold, the sample might have continued.
-    reached = torch.arange(scores.shape[1]) <= exits_taken(scores, thresholds).long()[:, None]
+    reached = np.arange(scores.shape[1]) <= exits_taken(scores, thresholds)[:, None]
     close[:, -1] = False  # the last exit always stops
-    result: Tensor = (close & reached).any(dim=1)
-    return result
+    found: Array = (close & reached).any(axis=1)
+    return found
