@@ -166,10 +166,8 @@ class Costs:
         At the network's last exit, that is the network without exits, which costs the reference.
         """
         mean = self.mean()
-        if self.cut:
-            return np.array([mean._alone_at(end + 1) for end in range(self.num_exits)])
-        before = [mean._alone_at(end) for end in range(1, self.num_exits)]
-        return np.array([*before, mean.reference])
+        found = [mean._alone_at(end + 1) for end in range(self.num_exits)]
+        return np.array(found if self.cut else [*found[:-1], mean.reference])
 
     def _alone_at(self, end: int) -> Array:
         """`[]` or `[N]`: the stages that exit `end - 1` needs, and its head."""
@@ -332,21 +330,19 @@ def _numbers(name: str, values: AnyArray) -> Array:
     numbers = numbers.astype(np.float64, copy=False)
     if numbers.ndim not in (1, 2) or not numbers.size:
         raise LedgerError(f"`{name}` must have the shape [M] or [N, M], got {list(numbers.shape)}")
-    _check_none(~np.isfinite(numbers), numbers, f"`{name}` must be finite", "at")
+    message = f"`{name}` must be finite, got {{value:g}} at {{place}}"
+    _check_none(~np.isfinite(numbers), numbers, message)
     return numbers
 
 
-def _check_none(wrong: Array, values: Array, what: str, where: str) -> None:
-    """Raise if a value is wrong, with the first one and its exit, or its sample and exit."""
+def _check_none(wrong: Array, values: Array, message: str) -> None:
+    """Raise if a value is wrong, with the first one, its place and the exit's before it."""
     if wrong.any():
-        place = tuple(np.argwhere(wrong)[0])
-        raise LedgerError(f"{what}, got {values[place]:g} {where} {_in_words(place)}")
-
-
-def _in_words(place: Sequence[int]) -> str:
-    """Where a number stands, `(1,)` or `(2, 1)`: its exit, or its sample and exit."""
-    *sample, exit_index = place
-    return "".join(f"sample {number}, " for number in sample) + f"exit {exit_index}"
+        *sample, exit_index = np.argwhere(wrong)[0].tolist()
+        row = values[tuple(sample)]
+        place = "".join(f"sample {number}, " for number in sample) + f"exit {exit_index}"
+        before = row[exit_index - 1] if exit_index else 0.0
+        raise LedgerError(message.format(value=row[exit_index], place=place, before=before))
 
 
 def _check_parts(stages: Array, heads: Array) -> None:
@@ -357,7 +353,8 @@ def _check_parts(stages: Array, heads: Array) -> None:
             f"{list(heads.shape)} and {list(stages.shape)}"
         )
     for name, part in (("stage", stages), ("head", heads)):
-        _check_none(part < 0, part, "costs must not be negative", f"for the {name} of")
+        message = f"costs must not be negative, got {{value:g}} for the {name} of {{place}}"
+        _check_none(part < 0, part, message)
     # The first exit may be free, as it is where nothing has been thought yet.
     free = stages[1:] + heads[1:] == 0
     if stages.ndim == 1 and free.any():
@@ -369,19 +366,16 @@ def _check_parts(stages: Array, heads: Array) -> None:
 
 def _check_steps(values: Array, steps: Array) -> None:
     """Raise unless cumulative costs are not negative, and increase: a sample's may stay."""
-    wrong = steps < 0 if steps.ndim == 2 else steps <= 0
-    if not wrong.any():
-        return
-    place = tuple(np.argwhere(wrong)[0])
-    value = values[place]
     if steps.ndim == 2:
-        raise LedgerError(
-            f"`costs` must not be negative and must not fall from exit to exit, got {value:g} at "
-            f"{_in_words(place)}; they are cumulative: what a sample has cost by then, not the "
+        message = (
+            "`costs` must not be negative and must not fall from exit to exit, got {value:g} at "
+            "{place}; they are cumulative: what a sample has cost by then, not the stage alone"
+        )
+        _check_none(steps < 0, values, message)
+    else:
+        message = (
+            "`costs` must be positive and increase from exit to exit, got {value:g} at {place} "
+            "after {before:g}; they are cumulative: what running up to an exit costs, not its own "
             "stage alone"
         )
-    raise LedgerError(
-        f"`costs` must be positive and increase from exit to exit, got {value:g} at "
-        f"{_in_words(place)} after {value - steps[place]:g}; they are cumulative: what running up "
-        "to an exit costs, not its own stage alone"
-    )
+        _check_none(steps <= 0, values, message)

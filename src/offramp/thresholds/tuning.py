@@ -14,7 +14,7 @@ from offramp.ledger.chunks import folds
 from offramp.registry import THRESHOLDS, did_you_mean
 from offramp.thresholds import DEFAULT, POINTS
 from offramp.thresholds.points import OperatingPoints
-from offramp.thresholds.rule import exit_shares, exits_taken, row_shares
+from offramp.thresholds.rule import exits_taken, row_shares
 from offramp.thresholds.smooth import calibrated_chances
 
 ThresholdMethod = Callable[[Array, Array, Array, int], Array]
@@ -170,7 +170,10 @@ def not_flattered(points: OperatingPoints, val: ScoredSamples, method: str) -> O
 
 def measure(exits: Array, correct: Array, costs: Array) -> tuple[Array, Array, Array]:
     """Mean cost `[P]`, accuracy `[P]` and exit shares `[P, M]` of exits taken, `[P, N]`."""
-    shares = exit_shares(exits, correct.shape[1])
-    right = [row_shares((exits == m) & here) for m, here in enumerate(correct.T)]
+    shares, right = np.empty((2, len(exits), correct.shape[1]))
+    for exit_index, is_right in enumerate(np.ascontiguousarray(correct.T)):
+        here = exits == exit_index
+        shares[:, exit_index] = row_shares(here)
+        right[:, exit_index] = row_shares(here & is_right)
     means = shares @ costs if costs.ndim == 1 else costs_taken(costs, exits).mean(axis=1)
-    return means, np.sum(right, axis=0), shares
+    return means, right.sum(axis=1), shares
