@@ -1,4 +1,4 @@
-"""Ledgers: what every exit said on one split, with labels and costs; checked, cut and saved."""
+"""Ledgers: the outputs of every exit on one split, with labels and costs, checked and saved."""
 
 from offramp.ledger.files import has_ledger, load_ledgers
 from offramp.ledger.history import AnswerHistory, History

@@ -51,7 +51,7 @@ class Confidences:
         if mask is not None:
             there = _rows("mask", mask, sizes)
             rows = [
-                [value if known else None for value, known in zip(*pair, strict=True)]
+                [value if is_there else None for value, is_there in zip(*pair, strict=True)]
                 for pair in zip(rows, there, strict=True)
             ]
         odds = [
@@ -72,14 +72,15 @@ class Confidences:
     @cached_property
     def lengths(self) -> Array:
         """How many stages there are up to the last that is there, `[N]`."""
-        return self.odds.shape[1] - self.there[:, ::-1].argmax(axis=1)
+        lengths: Array = self.odds.shape[1] - self.there[:, ::-1].argmax(axis=1)
+        return lengths
 
     def carried(self, table: Array) -> Array:
         """Values `[N, W, ...]` as `[N, M, ...]`: a missing stage has the value of the one before.
 
         Example:
-            >>> known = Confidences.of([[0.5, None, 0.5], [0.5, 0.5]], None, None)
-            >>> known.carried(np.array([[1, 2, 3], [4, 5, 6]]))
+            >>> stages = Confidences.of([[0.5, None, 0.5], [0.5, 0.5]], None, None)
+            >>> stages.carried(np.array([[1, 2, 3], [4, 5, 6]]))
             array([[1, 1, 3],
                    [4, 5, 5]])
         """
@@ -98,7 +99,7 @@ def answer_table(
     features: Any,  # noqa: ANN401
     normalise: Normalise | None,
 ) -> tuple[Array, Array | None]:
-    """Check what stages said, and make a table of it; see `Ledger.from_answers`.
+    """Check answers, and make a table of them; see `Ledger.from_answers`.
 
     Returns:
         float32 `[N, M, 2+F]`: log-odds, the first stage with the same answer, features; and bool

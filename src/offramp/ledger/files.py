@@ -1,6 +1,6 @@
 """Finding the ledgers in a folder, or cutting a single one into splits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,11 +32,11 @@ def load_ledgers(
             table of answers (`.jsonl`, `.parquet`); or one single ledger or file, which is
             partitioned at random (30 %, 30 %, 40 %, seed 0).
         splits: Which ones are needed.
-        network: Fingerprint of the network, for `.npz` files, which do not say it.
+        network: Fingerprint of the network, for `.npz` files that do not name it.
         cut: How a single ledger is partitioned, if not so.
 
     Raises:
-        FileFormatError: Something is missing; the message says what was looked for.
+        FileFormatError: Something is missing; the message names it.
     """
     path = Path(path)
     if not path.exists():
@@ -56,12 +56,11 @@ def load_ledgers(
         raise FileFormatError(f"{path} holds a {kind_of(path)}, and ledgers are needed")
     if cut is not None:
         raise ConfigError(f"{path} has its splits already: shares and a seed are for one file")
-    check_splits(path, splits)
     found = {split: split_file(path, split) for split in splits}
+    if None in found.values():
+        raise FileFormatError(_lacking(path, found))
     ledgers = {
-        split: Ledger.load(place, split=split, network=network)
-        for split, place in found.items()
-        if place is not None
+        split: Ledger.load(place, split, network) for split, place in found.items() if place
     }
     warn_of_oddities(ledgers.values())
     return ledgers
@@ -79,21 +78,12 @@ def split_file(folder: Path, split: str) -> Path | None:
     return next((place for place in candidates if place.exists()), None)
 
 
-def check_splits(folder: Path, splits: Sequence[str]) -> None:
-    """Raise `FileFormatError` unless a folder has a ledger of each of these splits.
-
-    The message says where they are, if they are one folder further down, as in that of a run.
-    """
-    missing = [split for split in splits if split_file(folder, split) is None]
-    if not missing:
-        return
-    looked = ", ".join(f"{split}/ or {split}.npz" for split in missing)
-    below = [
-        each
-        for each in sorted(folder.iterdir())
-        if each.is_dir() and all(split_file(each, split) for split in splits)
-    ]
-    hint = f"; did you mean {below[0]}?" if below else ""
-    if not hint and RunFolder(folder).has_network:
+def _lacking(folder: Path, found: Mapping[str, Path | None]) -> str:
+    """What a folder lacks, and where the ledgers may be: one folder further down, or in a run."""
+    lacking = ", ".join(f"{split}/ or {split}.npz" for split in found if found[split] is None)
+    below = (each for each in sorted(folder.iterdir()) if each.is_dir())
+    whole = next((each for each in below if all(split_file(each, split) for split in found)), None)
+    hint = "" if whole is None else f"; did you mean {whole}?"
+    if whole is None and RunFolder(folder).has_network:
         hint = f"; to record them from the network there: offramp record {folder}"
-    raise FileFormatError(f"{folder} lacks {looked}; a folder needs {', '.join(splits)}{hint}")
+    return f"{folder} lacks {lacking}; a folder needs {', '.join(found)}{hint}"

@@ -1,4 +1,4 @@
-"""Ledgers: what every exit said on one split, with costs, and with labels where they are known."""
+"""Ledgers: the outputs of every exit on one split, with costs, and labels where they are known."""
 
 from collections.abc import Iterator, Sequence
 from copy import copy
@@ -41,7 +41,7 @@ class Partition(NamedTuple):
 
 
 class Ledger(SampleOrigin):
-    """What every exit said on one split, with labels, costs and origin.
+    """The outputs of every exit on one split, with labels, costs and origin.
 
     There are two types: `Ledger(...)` makes a `LogitLedger`, and `from_answers` an `AnswerLedger`.
 
@@ -63,11 +63,10 @@ class Ledger(SampleOrigin):
             that several samples answer. A group is never cut apart: splits, folds, intervals and
             guarantees go by groups.
         lengths: `[N]`, how many exits each sample has, where some end before the last. What stands
-            at the exits after its end is not looked at: the sample keeps its last answer and
-            its cost.
+            at the exits after its end is ignored: the sample keeps its last answer and its cost.
 
     Attributes:
-        history_type: How scorers read what the exits said; see `history`.
+        history_type: How scorers read the outputs; see `history`.
 
     Example:
         >>> logits = np.random.default_rng(0).normal(size=(8, 3, 4))
@@ -144,11 +143,11 @@ class Ledger(SampleOrigin):
 
         The models of a cascade, checkpoints of a chain of thought, answers drawn one by one. Rows
         of different lengths are samples that end early; a missing stage in between (None or NaN)
-        says what the one before said.
+        repeats the one before.
 
         Args:
             answers: `[N, M]`, of any kind; they are compared with `==`, after `normalise`. None
-                where only `correct` is known: then nothing can look at whether stages agree.
+                where only `correct` is known: then nothing can tell whether stages agree.
             costs: Cumulative, `[M]` or `[N, M]`, in `unit`; or `Costs`.
             split: As for `Ledger`.
             confidence: `[N, M]`, the probability of being right that each stage states.
@@ -156,9 +155,9 @@ class Ledger(SampleOrigin):
             labels: `[N]`, the right answers; compared as answers are.
             correct: Instead: `[N, M]`, whether each answer is right. Without either, the ledger
                 has no labels.
-            features: `[N, M, F]`, whatever else a stop rule may look at; of the order of one.
-            mask: bool `[N, M]`, whether a sample has a stage, where that is not said by rows of
-                different lengths.
+            features: `[N, M, F]`, whatever else a stop rule may read; of the order of one.
+            mask: bool `[N, M]`, whether a sample has a stage, where rows do not differ in
+                length.
             groups: As for `Ledger`.
             unit: Of plain costs: `tokens`, `dollars`, `seconds`, `macs` or `relative`.
             normalise: Brings an answer into the form that is compared, such as `str.lower`.
@@ -347,7 +346,7 @@ class Ledger(SampleOrigin):
         part.batch_times = None if self.batch_times is None else self.batch_times.keep(kept)
         part._labels = None if self._labels is None else self._labels_at(index)
         if self.lengths is not None:
-            # What a sample said last stands at the first kept exit that is not before its end.
+            # The last answer of a sample stands at the first kept exit that is not before its end.
             before_its_end = (index < self.lengths[:, None] - 1).sum(axis=1)
             lengths = np.minimum(before_its_end + 1, len(kept))
             part.lengths = checked_lengths(lengths, len(self), len(kept))
@@ -446,7 +445,7 @@ class Ledger(SampleOrigin):
                 `answers`, `confidence` or `log_confidence`, `correct`, `features`, `costs` or, of
                 a cascade, `model_costs` (what each model alone has cost), and single values
                 `label`, `group`, `id`, `unit`, `network`.
-            split: Needed for a file; for a folder it must be what the folder says.
+            split: Needed for a file; for a folder it must be its own.
             network: Fingerprint of the network, for a file that does not name it.
 
         Raises:
@@ -563,8 +562,8 @@ class AnswerLedger(Ledger):
     @staticmethod
     def _outputs_at(outputs: Array, exits: Array) -> Array:
         kept = outputs.take(exits, axis=1)
-        said = kept[..., 1]
-        kept[..., 1] = (said[:, :, None] == said[:, None, :]).argmax(axis=2)  # the first of these
+        first = kept[..., 1]
+        kept[..., 1] = (first[:, :, None] == first[:, None, :]).argmax(axis=2)  # of those kept
         return kept
 
     def _labels_at(self, exits: Array) -> Array:

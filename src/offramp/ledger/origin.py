@@ -51,7 +51,7 @@ class SampleOrigin:
 
     @property
     def num_units(self) -> int:
-        """How many samples say something of their own: groups, or samples where there are none."""
+        """How many independent units there are: groups, or samples where there are none."""
         return len(self) if self.groups is None else len(set(self.groups))
 
     @property
@@ -60,7 +60,7 @@ class SampleOrigin:
         return None if self.sample_ids is None else digest("\n".join(map(str, self.sample_ids)))
 
     def sample_hashes(self) -> Array:
-        """A number per sample, int64 `[N]`, by which samples are told apart: `[N]`.
+        """A number per sample, int64 `[N]`, by which samples are distinguished.
 
         From the groups, the sample ids, or, where neither are known, from the first exit's logits.
         Labels are left out: a sample without its label is the same sample.

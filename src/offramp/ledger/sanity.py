@@ -1,4 +1,4 @@
-"""What a ledger's numbers say about mistakes that no type and no shape shows."""
+"""Signs of mistakes that no type and no shape shows."""
 
 import math
 import warnings
@@ -12,7 +12,7 @@ from offramp.errors import LedgerWarning
 from offramp.ledger.ledger import Ledger
 
 FEW = 50  # samples, below which figures are noise
-LOOKED_AT = 20_000  # samples at most
+MOST_READ = 20_000  # samples at most
 SIGMAS = 3.0  # above chance, at which an exit is no guess
 COPIES = 0.01  # share of samples that may look alike by chance
 
@@ -32,7 +32,7 @@ def oddities(ledger: Ledger) -> list[str]:
     """What looks like a mistake, in sentences; empty for most ledgers.
 
     Few samples, copies of samples, labels that have nothing to do with the answers, exits that
-    guess. Of large ledgers, the first 20,000 samples are looked at.
+    guess. Of large ledgers, the first 20,000 samples are read.
 
     Example:
         >>> from offramp import synthetic
@@ -48,7 +48,7 @@ def oddities(ledger: Ledger) -> list[str]:
         return [f"{few} {FEW} are noise"]
     if not ledger.has_logits:  # answers may be alike, and what is right is given
         return []
-    part = ledger if len(ledger) <= LOOKED_AT else ledger.take(np.arange(LOOKED_AT))
+    part = ledger if len(ledger) <= MOST_READ else ledger.take(np.arange(MOST_READ))
     if ledger.groups is None:
         found += _copies(part)
     if ledger.has_labels:
@@ -86,11 +86,11 @@ def _guesses(ledger: Ledger) -> list[str]:
 def _is_guess(predictions: Array, ledger: Ledger) -> bool:
     """Whether answers and labels agree no more often than independent ones would."""
     samples = len(predictions)
-    said, true = (
+    answered, true = (
         np.bincount(each, minlength=ledger.num_classes) / samples
         for each in (predictions, ledger.labels)
     )
-    chance = float((said * true).sum())
+    chance = float((answered * true).sum())
     right = float((predictions == ledger.labels).mean())
-    # An exit that always says the same class is right as often as chance has it.
+    # An exit that always answers the same class is right as often as chance has it.
     return right <= chance + SIGMAS * math.sqrt(chance * (1 - chance) / samples)

@@ -99,7 +99,7 @@ def _load_folder(folder: Path, split: str | None) -> Ledger:
             sample_ids=_from_bytes(arrays.get("sample_ids")),
             network=meta["network"],
             class_names=meta["class_names"],
-            recorded_on=meta.get("recorded_on"),  # older files do not say it
+            recorded_on=meta.get("recorded_on"),  # not in older files
             groups=_from_bytes(arrays.get("groups")),
             lengths=arrays.get("lengths"),
         )
