@@ -5,6 +5,7 @@ import hashlib
 import logging
 import re
 import secrets
+import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,25 +17,19 @@ import torch
 from torch import Tensor, nn
 
 from offramp import check
+from offramp.decide import open_exits
 from offramp.errors import FileFormatError, NetworkError
 from offramp.extras import require
 from offramp.files import atomic_path, check_target, read_json, stored_in
 from offramp.networks.inputs import AnyInput, Inputs, TextInput, inputs_like
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State
-from offramp.onnx.manifest import BARE, GraphFile, Manifest, Segment
-from offramp.onnx.modules import (
-    ConfidenceModule,
-    ExportedNetwork,
-    FullModule,
-    GraphModule,
-    SegmentModule,
-)
+from offramp.onnx.manifest import BARE, POLICY, GraphFile, Manifest, Segment
+from offramp.onnx.modules import ExportedNetwork, FullModule, GraphModule, SegmentModule
 from offramp.onnx.runner import graph_of, session_of
 from offramp.policy import Policy
 from offramp.progress import Progress, showing
-from offramp.runtime.prepared_points import open_exits
-from offramp.runtime.runner import network_of, selected, val_samples
+from offramp.runtime.runner import network_of
 
 OPSET = 20
 AGREEMENT = 1e-3  # largest difference of outputs, relative to 1 + their size
@@ -50,10 +45,11 @@ def export(
     full: bool = True,
     notes: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a network and its policy as ONNX graphs, for `OnnxRunner` or any other program.
+    """Write a network as ONNX graphs, and its policy beside them, for `OnnxRunner`.
 
-    All stages from one exit to the next, and that exit (head, answer and scorer), are one graph.
-    Exits that are closed disappear, so that ONNX Runtime optimises across them.
+    All stages from one exit to the next, and the head of that exit, are one graph. Exits that are
+    closed disappear, so that ONNX Runtime optimises across them. The graphs put out logits, and
+    the policy decides by them as it does everywhere, so neither needs torch.
 
     The graphs take any batch size, and texts of any length up to the network's limit; images keep
     their size. Each graph is run once in ONNX Runtime and compared before it is written. The
@@ -76,8 +72,8 @@ def export(
         The folder's path.
 
     Raises:
-        NetworkError: A stage, head, answer or scorer cannot be written as a graph, or the policy
-            is for another network.
+        NetworkError: A stage or head cannot be written as a graph, or the policy is for another
+            network.
         ConfigError: `points` is something else.
         MissingExtraError: The extra `onnx` is not installed.
     """
@@ -90,22 +86,18 @@ def export(
     plain = copy.deepcopy(network_of(policy, network)).cpu().float().eval()
     inputs, state = _first_state(plain, example)
     exported = ExportedNetwork(plain, policy, _kept_exits(policy, points))
-    total = len(exported.kept) + (policy.confidence is not None) + full
     with showing(progress) as shown:
+        total = len(exported.kept) + full
         writer = _Writer(folder, isinstance(inputs, TextInput), total, shown)
         try:
             manifest = Manifest(
                 inputs=inputs,
-                num_classes=network.num_classes,
-                exit_names=plain.exit_names,
-                costs=policy.cost_shares,
-                points=policy.points,
-                selected=selected(policy),
-                val_samples=val_samples(policy),
+                exit_names=tuple(plain.exit_names),
+                reads_outputs=tuple(exported.head_reads),
                 segments=_write_segments(writer, exported, state),
                 network=network.fingerprint(),
                 policy=policy.fingerprint(),
-                confidence=_write_confidence(writer, policy, network.num_classes),
+                policy_folder=writer.write_policy(policy),
                 full=(
                     writer.write(FullModule(exported, state), "full", "the network without exits")
                     if full
@@ -119,14 +111,17 @@ def export(
             raise
         finally:
             for path in stale:
-                path.unlink(missing_ok=True)
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
         shown.step(total, total, "done")
     return folder
 
 
 def _kept_exits(policy: Policy, points: str) -> list[int]:
     """The exits that are open at the selected operating point, or at any."""
-    everywhere = policy.points.thresholds.amin(0)
+    everywhere = policy.points.thresholds.min(axis=0)
     lowest = (everywhere if points == "all" else policy.thresholds).tolist()
     return [index for index, is_open in enumerate(open_exits(lowest)) if is_open]
 
@@ -140,15 +135,8 @@ def _write_segments(
         module = SegmentModule(exported, exits, state)
         state = module.after
         graph = writer.write(module, f"exit-{end}", f"the way to exit {end} ({name})")
-        segments.append(Segment(end, module.paths(), graph))
+        segments.append(Segment(module.run, module.paths(), graph))
     return tuple(segments)
-
-
-def _write_confidence(writer: "_Writer", policy: Policy, num_classes: int) -> GraphFile | None:
-    if policy.confidence is None:
-        return None
-    module = ConfidenceModule(policy.confidence, num_classes)
-    return writer.write(module, "confidence", "the confidence")
 
 
 class _Writer:
@@ -170,6 +158,13 @@ class _Writer:
         self.written.append(path)
         digest = hashlib.sha256(content).hexdigest()
         return GraphFile(path.name, len(content), digest, module.inputs, module.outputs)
+
+    def write_policy(self, policy: Policy) -> str:
+        """Write the policy under a fresh name, which is returned."""
+        path = self._folder / f"policy-{secrets.token_hex(4)}"
+        self.written.append(path)
+        policy.save(path)
+        return path.name
 
     def _content(self, module: GraphModule, what: str) -> bytes:
         try:
@@ -260,10 +255,12 @@ def _quietly() -> Iterator[None]:
 
 
 def _own_files(folder: Path) -> list[Path]:
-    """The graphs of an older export, of whatever version: those that its description names."""
+    """Graphs and policy of an older export, of whatever version: what its description names."""
     try:
         older = read_json(folder / "export.json")
     except (OSError, FileFormatError):
         return []
     files = (entry["file"] for entry in stored_in(older))
-    return [folder / name for name in files if re.fullmatch(BARE, name)]
+    policy = str(older.get("policy_folder", ""))
+    named = [*(name for name in files if re.fullmatch(BARE, name)), policy]
+    return [folder / name for name in named if name != policy or re.fullmatch(POLICY, name)]

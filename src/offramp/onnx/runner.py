@@ -1,17 +1,16 @@
 """`OnnxRunner`: an export at work in ONNX Runtime, deciding as `Runner` does."""
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from offramp import check
-from offramp.arrays import is_array, is_floating
+from offramp.arrays import AnyArray, Array, as_tensor, is_floating
+from offramp.decide import ExitOutput
 from offramp.errors import ConfigError, FileFormatError
 from offramp.extras import require
 from offramp.files import StoredFile
@@ -19,31 +18,20 @@ from offramp.machine import physical_cores
 from offramp.networks.inputs import Inputs, TextInput, check_numbers
 from offramp.networks.state import leaf_at, tensors
 from offramp.onnx.manifest import SO_FAR, GraphFile, Manifest, Segment, names
-from offramp.runtime.engine import StagedRunner
+from offramp.runtime.engine import StagedRunner, holds_tensors
 from offramp.runtime.hold_budget import hold_window
-from offramp.runtime.output import (
-    ConfidenceFunction,
-    ExitOutput,
-    RunOutput,
-    as_tensor,
-)
 from offramp.runtime.prepared_points import PreparedPoint, PreparedPoints
 from offramp.runtime.shrinking_batch import ShrinkingBatch
 from offramp.runtime.stats import Operation
-
-Array = npt.NDArray[Any]
 
 
 class OnnxRunner(StagedRunner):
     """Runs the graphs of an export exit by exit and removes the samples that stop.
 
-    It needs neither the network nor the policy and is used as a `Runner` is: with `stream`,
-    `stats`, deadlines and `set_budget`. Its decisions are the same up to rounding: only a sample
-    whose score lies within rounding of a threshold can leave at another exit. A deadline is
-    checked between graphs, and so can be overrun by all stages up to the next open exit.
-
-    It does not need torch either: numpy arrays are answered with numpy arrays, and tensors with
-    tensors.
+    It needs neither the network nor torch and is used as a `Runner` is: with `stream`, `stats`,
+    deadlines and `set_budget`. From the same logits it decides as every other runner; ONNX
+    Runtime's logits differ from torch's by rounding. A deadline is checked between graphs, and so
+    can be overrun by all stages up to the next open exit.
 
     Args:
         folder: Folder that `export` wrote.
@@ -56,6 +44,7 @@ class OnnxRunner(StagedRunner):
 
     Attributes:
         manifest: The description of the export.
+        policy: The policy that was exported, at its first operating point.
         threads: Threads of ONNX Runtime.
 
     Raises:
@@ -63,8 +52,6 @@ class OnnxRunner(StagedRunner):
         FileFormatError: The folder is foreign or damaged, or refers to files outside of it.
         MissingExtraError: The extra `onnx` is not installed.
     """
-
-    library: ClassVar[Any] = np
 
     def __init__(
         self,
@@ -77,36 +64,26 @@ class OnnxRunner(StagedRunner):
     ) -> None:
         if threads is not None:
             check.whole("threads", threads, least=1)
-        manifest = Manifest.read(folder)
-        self.manifest = manifest
+        self.manifest = manifest = Manifest.read(folder)
+        self.policy = policy = manifest.load_policy(folder)
         self.threads = threads or physical_cores()
         self._folder = Path(folder)
-        points = PreparedPoints(manifest.points, manifest.operating_point, manifest.missing_exits)
+        thresholds = policy.points.thresholds
+        points = PreparedPoints(
+            policy,
+            manifest.reads_outputs,
+            missing=lambda index: manifest.missing_exits(thresholds[index].tolist()),
+        )
+        assert policy.selected is not None, "checked where it is loaded"
+        assert policy.num_classes is not None
         super().__init__(
-            Operation(points, manifest.selected, false_alarm_rate, hold_window(hold_budget)),
-            manifest.num_classes,
-            _confidence_of(self._folder, manifest),
+            Operation(points, policy.selected, false_alarm_rate, hold_window(hold_budget)),
+            policy.num_classes,
+            None if policy.confidence is None else policy.confidence.probability,
             clock=clock,
         )
         self._segments = self._open_segments()
         self._first_names = self._state_names(manifest.segments[0])
-
-    def __call__(self, x: Any, deadline: float | None = None) -> RunOutput:  # noqa: ANN401
-        """Answer a batch: see `Runner`."""
-        output = super().__call__(x, deadline)
-        return output.as_tensors() if _holds_tensors(x) else output
-
-    def stream(self, batches: Iterable[Any], window: int = 16) -> Iterator[RunOutput]:
-        """Answer many batches: see `Runner`."""
-        of_tensors: deque[bool] = deque()  # the unfinished batches
-
-        def noted() -> Iterator[Any]:
-            for x in batches:
-                of_tensors.append(_holds_tensors(x))
-                yield x
-
-        for output in super().stream(noted(), window):
-            yield output.as_tensors() if of_tensors.popleft() else output
 
     def _open_segments(self) -> dict[int, "_Opened"]:
         """The graphs of segments, by the index of their first stage."""
@@ -114,7 +91,7 @@ class OnnxRunner(StagedRunner):
         for segment, after in zip(segments, (*segments[1:], None), strict=True):
             graph = open_graph(self._folder, segment.graph, self.threads)
             following = () if after is None else self._state_names(after)
-            opened[first] = _Opened(graph, segment, following, graph.outputs.index("answer"))
+            opened[first] = _Opened(graph, segment.heads, following, SO_FAR in graph.inputs)
             first = segment.exit_index + 1
         return opened
 
@@ -128,16 +105,16 @@ class OnnxRunner(StagedRunner):
         manifest, point = self.manifest, self.operation.point.index
         graphs = ", ".join(manifest.exit_names[each.exit_index] for each in manifest.segments)
         return (
-            f"OnnxRunner({len(manifest.exit_names)} exits, {manifest.num_classes} classes, "
+            f"OnnxRunner({len(manifest.exit_names)} exits, {self.num_classes} classes, "
             f"{self.threads} thread{'s' * (self.threads > 1)}\n"
             f"  graphs up to: {graphs}\n"
-            f"  at {float(manifest.points.budgets[point]):.1%} of the network without exits)"
+            f"  at {float(self.policy.points.budgets[point]):.1%} of the network without exits)"
         )
 
     @property
     def thresholds(self) -> Array:
         """`[M]` float64, at the present operating point."""
-        found: Array = self.manifest.points.thresholds[self.operation.point.index]
+        found: Array = self.policy.points.thresholds[self.operation.point.index]
         return found
 
     @property
@@ -163,7 +140,7 @@ class OnnxRunner(StagedRunner):
         leaves = list(self._begin(x).values())
         with self._running(len(leaves[0])):
             (logits,) = self._full.run(leaves)
-        return as_tensor(logits) if _holds_tensors(x) else logits
+        return as_tensor(logits) if holds_tensors(x) else logits
 
     @cached_property
     def _full(self) -> "Graph":
@@ -183,63 +160,48 @@ class OnnxRunner(StagedRunner):
         leaves = [_to_numpy(leaf_at(state, path)) for path in first.state]
         return dict(zip(self._first_names, leaves, strict=True))
 
-    def _advance(
-        self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch
-    ) -> ShrinkingBatch:
-        """Run all stages up to the next exit, and that exit, with the first of them."""
+    def _advance(self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch) -> None:
+        """Run all stages up to the next exit, and the heads on the way, with the first of them."""
         opened = self._segments.get(exit_index)
         if opened is None:
-            return batch
-        end, history, carried = opened.segment.exit_index, batch.history, len(opened.following)
+            return
         leaves = tensors(batch.state)
-        for name, kept in zip(SO_FAR, (history.logits, history.answers), strict=True):
-            if name in opened.graph.inputs and kept is not None:
-                leaves.append(kept[:, :exit_index])
-        outputs = opened.graph.run(leaves, None if point.is_open[end] else opened.exit_from)
-        output = ExitOutput(*outputs[opened.exit_from :]) if point.is_open[end] else None
-        parts = outputs[carried : opened.exit_from]  # for what reads earlier exits
-        for kept, part in zip((history.logits, history.answers), parts, strict=False):
-            if kept is not None:
-                kept[:, exit_index : end + 1] = part
-        state = dict(zip(opened.following, outputs, strict=False))
-        return ShrinkingBatch(batch.rows, state, history, output)
+        if opened.reads_logits:
+            before = batch.history.outputs
+            assert before is not None, "what heads read is kept"
+            leaves.append(before[:, :exit_index])
+        is_read = any(map(point.decider.needs_head.__getitem__, opened.heads))
+        outputs = opened.graph.run(leaves, None if is_read else len(opened.following))
+        batch.state = dict(zip(opened.following, outputs, strict=False))
+        batch.pending = outputs[-1] if is_read else None
 
-    def _exit(self, exit_index: int, batch: ShrinkingBatch, score: bool) -> ExitOutput:
-        """What the graph that has just run returned at its exit."""
-        assert batch.output is not None, "only open exits are asked"
-        return batch.output
+    def _outputs(self, exit_index: int, batch: ShrinkingBatch) -> AnyArray:
+        """What the graph that has run put out at one of its exits."""
+        assert batch.pending is not None, "only exits that are read are asked"
+        return batch.pending[:, self._places[exit_index]]
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        """By exit, which of the logits of its graph are its own."""
+        heads = (segment.heads for segment in self.manifest.segments)
+        return {exit_index: place for each in heads for place, exit_index in enumerate(each)}
 
     def _reached(
         self, point: PreparedPoint, exit_index: int, batch: ShrinkingBatch
     ) -> tuple[int, ExitOutput] | None:
         """The exit that the last graph ends with, which may be behind the last stage by number."""
-        if batch.output is None:  # it is closed
-            return None
         ends = (segment.exit_index for segment in self.manifest.segments)
-        return next(end for end in ends if end >= exit_index), batch.output
-
-
-def _confidence_of(folder: Path, manifest: Manifest) -> ConfidenceFunction | None:
-    if manifest.confidence is None:
-        return None
-    graph = open_graph(folder, manifest.confidence, threads=1)
-    return lambda answers, exits, scores: graph.run([answers, exits, scores])[0]
+        end = next(end for end in ends if end >= exit_index)
+        return super()._reached(point, end, batch) if point.decider.is_open[end] else None
 
 
 class _Opened(NamedTuple):
     """A segment whose graph is open."""
 
     graph: "Graph"
-    segment: Segment
+    heads: tuple[int, ...]  # the exits whose logits it has
     following: tuple[str, ...]  # names of the state behind it
-    exit_from: int  # the first output of its exit: the answer, and the scores behind it
-
-
-def _holds_tensors(x: Any) -> bool:  # noqa: ANN401 - a batch as the network takes it
-    """Whether a batch is of tensors rather than of numpy arrays."""
-    parts = list(x.values()) if isinstance(x, Mapping) else x
-    parts = parts if isinstance(parts, list | tuple) else [parts]
-    return any(is_array(part) and not isinstance(part, np.ndarray) for part in parts)
+    reads_logits: bool
 
 
 class Graph:
@@ -258,8 +220,7 @@ class Graph:
         Nothing is copied: ONNX Runtime reads contiguous arrays where they are. Binding inputs and
         outputs was measured to be no faster. What only other outputs need is not run.
         """
-        pairs = zip(self.inputs, arrays, strict=True)
-        feeds = {name: np.ascontiguousarray(array) for name, array in pairs}
+        feeds = dict(zip(self.inputs, map(np.ascontiguousarray, arrays), strict=True))
         found: list[Array] = (
             self._session.run(self.outputs, feeds)
             if first is None
