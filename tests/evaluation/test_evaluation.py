@@ -24,7 +24,6 @@ from offramp.methods import find_methods
 from offramp.metrics import ece, eefp
 from offramp.progress import Progress
 from offramp.registry import GROUPS
-from offramp.replay import accuracy_at
 from offramp.scorers import Entropy, Margin
 
 
@@ -87,8 +86,6 @@ def test_figures_come_from_test(policy, splits):
     with pytest.raises(SplitError, match="needs the split 'test'"):
         evaluate(policy.at(budget=0.5), splits["val"])
     evaluate(policy.at(budget=0.5), splits["val"], allow_split="val")
-    with pytest.raises(SplitError, match="needs the split 'test'"):
-        policy.replay(splits["val"])
 
 
 def test_a_policy_comes_before_its_ledger(policy, splits):
@@ -103,24 +100,6 @@ def test_printed_outcome_says_what_was_measured(policy, splits):
     assert len(text.splitlines()) == 4 + 5
     without = replace(outcome, hopeless_share=0.0, hopeless_cost=float("nan"))
     assert "hopeless samples: none" in str(without)
-
-
-def test_curve_holds_the_outcome_of_every_operating_point(policy, splits):
-    curve = policy.replay(splits["test"]).curve
-    assert len(curve.costs) == 201
-    assert (np.diff(curve.costs) >= 0).all()
-    for index in (0, 77, 200):
-        outcome = evaluate(policy.at_point(int(curve.points[index])), splits["test"])
-        assert outcome.accuracy == pytest.approx(float(curve.accuracies[index]))
-        assert outcome.mean_cost == pytest.approx(float(curve.costs[index]))
-
-
-def test_interpolation_is_linear_between_neighbours_and_takes_no_maximum():
-    costs = np.array([[0.6, 0.2, 0.4]])  # unsorted
-    accuracies = np.array([[0.5, 0.7, 0.9]])
-    found, at = accuracy_at(costs, accuracies, np.array([0.3, 0.5, 0.6]))
-    assert found[0].tolist() == pytest.approx([0.8, 0.7, 0.5])
-    assert at[0].tolist() == pytest.approx([0.3, 0.5, 0.6])
 
 
 def test_a_budget_out_of_reach_gives_the_nearest_point_with_its_cost(table):
