@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 
 from offramp import check
-from offramp.arrays import Array
+from offramp.arrays import Array, as_numpy
 from offramp.costs import costs_taken
 from offramp.errors import ConfigError, LedgerError
 from offramp.ledger.chunks import folds
@@ -76,7 +76,8 @@ class ScoredSamples:
             )
         if self.scores.shape[1] == 1:  # the last exit always stops, whatever its threshold
             return np.zeros((1, 1))
-        return threshold_method(method)(self.scores, right, self.costs, points)
+        found = threshold_method(method)(self.scores, right, self.costs, points)
+        return as_numpy(found, np.float64)
 
     def points_of(self, thresholds: Array, full_accuracy: float) -> OperatingPoints:
         """What thresholds `[P, M]` give here, cheapest first; accuracies are nan without labels.
