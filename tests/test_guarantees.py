@@ -101,8 +101,8 @@ def test_half_of_delta_each_keeps_both_promises_at_once(world):
     broken, found = 0, 0
     for loss_row, cost_row in zip(loss_bounds, cost_bounds, strict=True):
         cheapest = certified(loss_row, epsilon) - 1  # counted from the safe end
-        dearest = len(cost_row) - certified(cost_row, budget)
-        if cheapest >= dearest:
+        costliest = len(cost_row) - certified(cost_row, budget)
+        if cheapest >= costliest:
             found += 1
             broken += bool(true_loss[cheapest] > epsilon or true_cost[cheapest] > budget)
     assert found > DRAWS / 2
@@ -351,7 +351,7 @@ def test_mapie_says_the_same_where_both_do_the_same(world):
     assert conformal(monotone) == pytest.approx(bounds)
 
 
-def test_a_policy_without_points_is_told_where_they_come_from(splits):
+def test_a_policy_without_points_is_refused_with_a_way_to_get_them(splits):
     policy = Policy(MaxProbability()).fit(splits["held_out"])
     with pytest.raises(NotFittedError, match=r'tune\(held_out, "geometric", allow_split'):
         certify(policy, splits["val"], Guarantee(epsilon=0.1))
@@ -378,7 +378,7 @@ def test_a_promise_is_never_stated_as_certain(policy, big):
         certify(policy, big["val"], 0.05)
 
 
-def test_points_from_val_are_told_where_else_they_can_come_from(big):
+def test_points_from_val_are_refused_with_another_source(big):
     tuned = Policy(MaxProbability()).fit(big["held_out"]).tune(big["val"], "geometric")
     with pytest.raises(SplitError, match=r"fixed without val, .*policy.tune\(held_out"):
         certify(tuned, big["val"], Guarantee(epsilon=0.1))

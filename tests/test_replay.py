@@ -176,7 +176,7 @@ def test_heads_that_have_to_run():
     assert needed_heads(thresholds, False, True).all()
 
 
-def test_seconds_at_an_operating_point_are_those_of_what_runs():
+def test_seconds_at_an_operating_point_count_what_runs():
     stages, heads = np.array([[4.0], [4.0], [2.0]]), np.array([[1.0], [1.0], [0.0]])
     times = BatchTimes(stages, heads, 10.0, np.array([[2.0], [3.0], [0.0]]))
     thresholds = np.array([[0.5, np.inf, 0.0], [0.5, 0.5, 0.0]])

@@ -172,7 +172,7 @@ def test_no_mix_of_two_exits_is_better_than_the_best():
                 assert reached >= mixed - 1e-9
 
 
-def test_references_below_the_first_exits_cost_are_those_of_the_first_exit(splits):
+def test_below_its_cost_the_first_exit_is_the_reference(splits):
     rows = references(splits["val"], splits["test"], [0.01])
     assert rows.best_fixed[0].exit_index == 0
     assert rows.oracle[0].accuracy == rows.fixed[0].accuracy
@@ -205,7 +205,7 @@ def test_means_leave_the_last_exit_out(table):
     assert table["baseline"].figures["ece_last"].value == table["baseline"].exits[0].ece[-1]
 
 
-def test_differences_are_those_of_the_figures_and_intervals_hold_them(table):
+def test_differences_are_of_the_figures_and_lie_in_their_intervals(table):
     ours, rival = table["eefp"], table["temperature"]
     for column, gap in ours.differences["temperature"].items():
         expected = ours.figures[column].value - rival.figures[column].value
@@ -215,7 +215,7 @@ def test_differences_are_those_of_the_figures_and_intervals_hold_them(table):
     assert "ece" not in table["entropy"].differences["baseline"]
 
 
-def test_everything_that_cannot_be_told_from_the_best_is_marked(table):
+def test_all_methods_that_may_be_as_good_as_the_best_are_marked(table):
     for column in table.compared:
         rated = [m for m in table.methods if not np.isnan(m.figures[column.key].value)]
         best = max(rated, key=lambda m: column.sign * m.figures[column.key].value)
@@ -291,7 +291,7 @@ def test_all_methods_of_the_papers_extended_table_have_a_name():
 
 @pytest.mark.parametrize("kind", ["eefp", "ccct"])
 @pytest.mark.parametrize("k", [1, 7, "all"])
-def test_correctors_that_look_at_any_number_of_classes_have_a_name(kind, k):
+def test_correctors_that_read_any_number_of_classes_have_a_name(kind, k):
     names = [f"{kind}-top-{k}", f"{kind}-top-{k}-no-history:smooth"]
     with_history, without = find_methods(names, num_classes=10)
     target = {"eefp": "eefp", "ccct": "correctness"}[kind]
@@ -386,7 +386,7 @@ def test_one_name_alone_is_a_method(splits):
     ]
 
 
-def test_a_bare_scorer_is_told_how_to_take_part(splits):
+def test_a_bare_scorer_is_refused_with_the_method_to_make_of_it(splits):
     with pytest.raises(ConfigError, match=r'offramp.Method\("mine", "Mine", Margin\('):
         compare(**splits, methods=["baseline", Margin()])
 

@@ -76,7 +76,7 @@ def _neighbours(envelope, budget):
 
 
 def test_a_mix_is_a_model_alone_where_nothing_else_pays():
-    confidence = np.full((20, 2), 0.5)  # which tells nothing, and no threshold parts
+    confidence = np.full((20, 2), 0.5)  # the same for all, which no threshold parts
     correct = np.array([[True, True], [False, True]] * 10)
     ledger = Ledger.from_answers(
         confidence=confidence,

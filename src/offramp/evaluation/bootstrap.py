@@ -89,7 +89,7 @@ def unseen_variance(samples: int) -> float:
 class Resamples:
     """`count` (R) bootstrap resamples of `samples` (N) samples, as weights.
 
-    Samples of a group are no independent witnesses: groups `[N]` are drawn whole.
+    Samples of a group are not independent: groups `[N]` are drawn whole.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Looking into one method: what it does at every budget, and what its scores are like."""
+"""Diagnostics of one method: what it does at every budget, and how its scores are distributed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -69,14 +69,14 @@ class Reliability:
     counts: Counts  # `[M, B]`, samples in each bin
 
     def among(self, exits: Sequence[int], count: int) -> "Reliability":
-        """The same among all exits of a network; empty bins at those that are left out."""
+        """The same among all exits of a network; empty bins at the exits that are left out."""
         stated, right = (placed(part, exits, count, np.nan) for part in (self.stated, self.right))
         return Reliability(stated, right, placed(self.counts, exits, count, 0))
 
 
 @dataclass(frozen=True)
 class ScoreHistograms:
-    """Stop scores of the samples that should stop and of those that should go on."""
+    """Stop scores of the samples that should stop, and of the samples that should go on."""
 
     edges: Floats  # `[M-1, H+1]`; the outer bins also hold the half per cent beyond each end
     stop: Counts  # `[M-1, H]`, samples that are right here, or hopeless from here on

@@ -29,7 +29,7 @@ class ExitMetrics:
     augrc: Floats  # of the scores for the answer being right; of the max probability at the last
 
     def among(self, exits: Sequence[int], count: int) -> "ExitMetrics":
-        """The same among all exits of a network; NaN at those that a policy leaves out."""
+        """The same among all exits of a network; NaN at the exits that a policy leaves out."""
         every = {name: placed(values, exits, count, np.nan) for name, values in vars(self).items()}
         return ExitMetrics(**every)
 
@@ -86,8 +86,8 @@ class Outcome:
         exit_shares: `[M]`, share of samples that left at each exit.
         exits: Accuracy, ECE, EEFP, NLL and AUGRC per exit.
         hopeless_share: Share of samples that no head of the network gets right.
-        hopeless_cost: Mean cost spent on those, as a share of the network without exits.
-        hopeless_accuracy: Accuracy on those; zero unless the answer changes predictions.
+        hopeless_cost: Mean cost of these samples, as a share of the network without exits.
+        hopeless_accuracy: Accuracy on these samples; zero unless the answer changes predictions.
         full_accuracy: Accuracy of the network's own last exit.
         sure_share: Of answers without logits, the share of samples that stopped early because they
             were sure: with a confidence of at least one half. NaN otherwise, as the next two.

@@ -1,4 +1,4 @@
-"""What to hold methods against: fixed exits and their mixes, what is reachable, and the oracle."""
+"""References for methods: fixed exits and their mixes, what is reachable, and the oracle."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -45,8 +45,8 @@ class References:
 
     Attributes:
         fixed: Every exit alone.
-        best_fixed: Per budget, the exit that is best on val among those within the budget; the
-            first exit where none is.
+        best_fixed: Per budget, the exit that is best on val of all within the budget; the first
+            exit where none is.
         mixes: Per budget, the random mix of two fixed exits that is best on val and costs as much
             as the budget: what can be had whatever the sample.
         full: The last exit alone: the network without exits, unless that one was dropped.
