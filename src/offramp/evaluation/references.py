@@ -121,7 +121,7 @@ def fixed_exits(ledger: Ledger, correct: Array) -> list[FixedExit]:
 
 
 def mix_at(fixed: Sequence[FixedExit], val_accuracy: Array, budget: float) -> FixedMix:
-    """The mix that is best on val at a budget; the first exit where none is within the budget.
+    """The mix that is best on val at a budget; the cheapest exit where none is within the budget.
 
     Args:
         fixed: Every exit alone.
