@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self, overload
 
 from offramp import check
-from offramp.answers import Answer, CurrentExit, crossfit_answers
+from offramp.answers import Answer, CurrentExit
 from offramp.arrays import Array
 from offramp.batch_times import BatchTimes
 from offramp.component import check_kind
@@ -18,7 +18,6 @@ from offramp.decide import Decider
 from offramp.errors import (
     BudgetError,
     ConfigError,
-    FewSamplesWarning,
     GuaranteeWarning,
     LedgerError,
     NotFittedError,
@@ -26,6 +25,7 @@ from offramp.errors import (
 from offramp.ledger import History, Ledger
 from offramp.ledger.answers import Normalise
 from offramp.policy import saved
+from offramp.policy.fitting import fit_parts, training_history, warn_of_few
 from offramp.policy.uses import SplitUses
 from offramp.price import Price
 from offramp.replay import Replay, replay
@@ -101,9 +101,9 @@ class Policy(SplitUses):
         Warns:
             FewSamplesWarning: The scorer is likely to overfit; with what to use instead.
         """
-        self._warn_of_few(held_out)
+        warn_of_few(self.scorer, held_out)
         ledger = self._held_out(held_out, allow_split)
-        answer, (scorer,), history = self._learned(ledger, None)
+        answer, (scorer,), history = fit_parts(self.answer, self.scorer, ledger)
         self._take_over(answer, scorer, held_out)
         if ledger.has_labels and ledger.has_logits:
             self.confidence = fit_confidence(answer, scorer, ledger, history)
@@ -113,7 +113,7 @@ class Policy(SplitUses):
         """Fit the confidence in the answers alone; `fit` does it too, and `fit_seeds` does not."""
         ledger = self._held_out(held_out, None)
         if ledger.has_logits:  # answers without logits bring their own
-            history = self._history(ledger)
+            history = training_history(self.answer, self.scorer, ledger)
             self.confidence = fit_confidence(self.answer, self.scorer, ledger, history)
         return self
 
@@ -127,9 +127,9 @@ class Policy(SplitUses):
         Warns:
             FewSamplesWarning: The scorer is likely to overfit; with what to use instead.
         """
-        self._warn_of_few(held_out)
+        warn_of_few(self.scorer, held_out)
         ledger = self._held_out(held_out, allow_split)
-        answer, scorers, _ = self._learned(ledger, seeds)
+        answer, scorers, _ = fit_parts(self.answer, self.scorer, ledger, seeds)
         policies = [Policy(self.scorer, self.answer) for _ in scorers]
         for policy, scorer in zip(policies, scorers, strict=True):
             policy._take_over(answer, scorer, held_out)
@@ -328,7 +328,8 @@ class Policy(SplitUses):
         if self.selected is None:
             return price.shares
         chosen = slice(self.selected, self.selected + 1)
-        return price.at(self.points.thresholds[chosen], self.points.shares[chosen])[0]
+        shares: Array = price.at(self.points.thresholds[chosen], self.points.shares[chosen])[0]
+        return shares
 
     def save(self, folder: str | Path, name: str | None = None, data: str | None = None) -> Path:
         """Write the policy as a folder, atomically; return its path.
@@ -358,44 +359,6 @@ class Policy(SplitUses):
     def _held_out(held_out: Ledger, allow_split: str | None) -> Ledger:
         held_out.require_split("held_out", allow_split)
         return held_out.as_split("held_out")
-
-    def _warn_of_few(self, held_out: Ledger) -> None:
-        Ledger.require("held_out", held_out)
-        wanted = self.scorer.samples_wanted(held_out.num_exits, held_out.num_classes)
-        if len(held_out) >= wanted:
-            return
-        warnings.warn(
-            f"{type(self.scorer).__name__} is fitted to {len(held_out):,} samples, and with fewer "
-            f"than {wanted:,} it is likely to overfit: use scorers.LogisticCorrector() or "
-            "scorers.BreakEven() (methods `eefp-logistic`, `break-even`), which need a few "
-            "hundred, or more samples",
-            FewSamplesWarning,
-            stacklevel=3,
-        )
-
-    def _history(self, ledger: Ledger) -> History | None:
-        """What a scorer learns from: all exits with cross-fitted answers; None if it does not."""
-        if not self.scorer.learns:
-            return None
-        return ledger.history(crossfit_answers(self.answer.on(ledger.history_type), ledger))
-
-    def _learned(
-        self, ledger: Ledger, seeds: Sequence[int] | None
-    ) -> tuple[Answer, Sequence[Scorer], History | None]:
-        """The fitted answer, a fitted scorer per seed, and what the scorers have learned from.
-
-        Without seeds it is one scorer, fitted with its own seed.
-        """
-        answer = self.answer.on(ledger.history_type).fit(ledger)
-        scorer = self.scorer.on(ledger.history_type)
-        history, costs = self._history(ledger), ledger.cumulative_costs
-        if history is None:
-            return answer, [scorer], None
-        if not ledger.has_labels:
-            return answer, [scorer.fit_unlabelled(history, costs)], history
-        if seeds is None:
-            return answer, [scorer.fit(history, ledger.labels, costs)], history
-        return answer, scorer.fit_seeds(history, ledger.labels, costs, seeds), history
 
     def _take_over(self, answer: Answer, scorer: Scorer, held_out: Ledger) -> None:
         """Become the policy of this fitted answer and scorer; what was tuned before is gone."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -156,7 +157,8 @@ class ScorerUnderTest(ComponentUnderTest):
 
     @Promise("higher scores speak for stopping", "is the sign wrong?")
     def _higher_is_better(self) -> Iterator[str]:
-        fitted, (test, easy) = self.fitted_to(easy_and_hard(seed=0)[0]), easy_and_hard(seed=1)
+        (held_out, _), (test, easy) = easy_and_hard(seed=0), easy_and_hard(seed=1)
+        fitted: Any = self.fitted_to(held_out)
         for exit_index in self.exits[1:]:  # at the first exit there is no history yet
             scores = fitted.score_at(test.history().until(exit_index))
             auroc = float(eefp(scores[:, None], easy[:, None])[0])
@@ -231,12 +233,11 @@ class MethodUnderTest(UnderTest):
 
     def run(self, samples: Samples) -> Array:
         """The method on copies of these."""
-        copies = {name: value.copy() for name, value in vars(samples).items()}
-        found = self.method(*copies.values(), POINTS)
-        changed = (
-            n for n, value in copies.items() if not np.array_equal(value, getattr(samples, n))
-        )
-        self.changed += (name for name in changed if name not in self.changed)
+        scores, correct, costs = given = [value.copy() for value in vars(samples).values()]
+        found = self.method(scores, correct, costs, POINTS)
+        for (name, value), copy in zip(vars(samples).items(), given, strict=True):
+            if not np.array_equal(copy, value) and name not in self.changed:
+                self.changed.append(name)
         return found
 
     @cached_property
