@@ -2,8 +2,8 @@ import json
 import warnings
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
-import torch
 
 from offramp import (
     Corrector,
@@ -65,24 +65,24 @@ def test_saved_and_loaded_policies_decide_bitwise_alike(scorer, answer, splits, 
     back = Policy.load(policy.save(tmp_path / "policy"))
     test = splits["test"]
     one, two = policy.replay(test), back.replay(test)
-    assert torch.equal(one.scores, two.scores)
-    assert torch.equal(one.predictions, two.predictions)
-    assert torch.equal(policy.decide(test), back.decide(test))
+    assert np.array_equal(one.scores, two.scores)
+    assert np.array_equal(one.predictions, two.predictions)
+    assert np.array_equal(policy.decide(test), back.decide(test))
     for name, value in policy.points.tensors().items():
-        assert torch.equal(value, back.points.tensors()[name])
+        assert np.array_equal(value, back.points.tensors()[name])
     assert (back.selected, back.network, back.uses) == (
         policy.selected,
         policy.network,
         policy.uses,
     )
     assert str(back) == str(policy)
-    assert torch.equal(back.at(budget=0.3).decide(test), policy.at(budget=0.3).decide(test))
+    assert np.array_equal(back.at(budget=0.3).decide(test), policy.at(budget=0.3).decide(test))
 
 
 @pytest.mark.parametrize("budget", [0.21, 0.5, 0.9])
 def test_val_cost_never_exceeds_the_budget(baseline, splits, budget):
     policy, val = baseline.at(budget=budget), splits["val"]
-    exits = policy.decide(val).long()
+    exits = policy.decide(val)
     mean = policy.cost_shares[exits].mean()
     assert mean <= budget + 1e-9
     assert mean == pytest.approx(float(policy.points.budgets[policy.selected]))
@@ -188,24 +188,26 @@ def test_a_policy_can_do_without_labels(scorer, thresholds, splits, tmp_path):
     policy = Policy(scorer, ProductOfExperts()).fit(held_out).tune(val, thresholds)
     chosen = policy.at(budget=0.5)
     assert chosen.confidence is None
-    assert chosen.points.accuracies.isnan().all()
+    assert np.isnan(chosen.points.accuracies).all()
     loaded = Policy.load(chosen.save(tmp_path))
-    assert torch.equal(loaded.decide(test), chosen.decide(splits["test"]))
+    assert np.array_equal(loaded.decide(test), chosen.decide(splits["test"]))
     with pytest.raises(LedgerError, match="val had no labels: choose by `budget`"):
         loaded.at(max_drop=0.01)
     with pytest.raises(LedgerError, match="has no labels, which this step needs"):
         evaluate(loaded, test)
     # Later, with labels for test: worth more than stopping at random is.
     replay = loaded.replay(splits["test"])
-    random_mix = torch.stack([(replay.exits == m).double().mean() for m in range(5)])
-    assert replay.right.double().mean() > random_mix @ replay.correct.double().mean(dim=0)
+    random_mix = np.bincount(replay.exits, minlength=5) / len(replay)
+    assert replay.right.mean() > random_mix @ replay.correct.mean(axis=0)
 
 
 def test_geometric_and_shared_thresholds_are_the_same_without_labels(splits):
     policy = Policy(MaxProbability()).fit(splits["held_out"])
     for thresholds in ("geometric", "shared"):
         known = policy.tune(splits["val"], thresholds).points.thresholds
-        assert torch.equal(policy.tune(bare(splits["val"]), thresholds).points.thresholds, known)
+        assert np.array_equal(
+            policy.tune(bare(splits["val"]), thresholds).points.thresholds, known
+        )
 
 
 def test_what_needs_labels_says_so_and_what_does_without(splits):
@@ -298,7 +300,7 @@ def test_macs_of_answer_and_scorer_are_charged_but_not_a_scorer_at_the_last_exit
     val = splits["val"]
     extra = policy.cost_shares * val.reference_cost - val.costs
     steps = [10 + 640 * (m + 1) + 128 for m in range(4)]
-    expected = [*torch.tensor(steps).cumsum(0).tolist(), sum(steps) + 10]
+    expected = [*np.cumsum(steps), sum(steps) + 10]
     assert extra.tolist() == pytest.approx(expected)
 
 
@@ -308,7 +310,7 @@ def test_macs_are_never_added_to_other_units(unit, splits):
     costs = Costs((1.0,) * 5, (0.1,) * 5, unit=unit)
     timed = Ledger(ledger.logits, ledger.labels, costs, split="held_out", network="n")
     policy = Policy(Corrector(epochs=1)).fit(timed)
-    assert torch.equal(policy.cost_shares, timed.costs / timed.reference_cost)
+    assert np.array_equal(policy.cost_shares, timed.costs / timed.reference_cost)
 
 
 def test_a_corrector_on_a_fitted_answer_trains_on_cross_fitted_answers(splits):
@@ -320,10 +322,10 @@ def test_a_corrector_on_a_fitted_answer_trains_on_cross_fitted_answers(splits):
     fresh = MatrixScaling().fit(held_out).answers(splits["test"].logits)
 
     def accuracy(answers, truth):
-        return (answers[:, 0].argmax(1) == truth).float().mean()
+        return (answers[:, 0].argmax(1) == truth).mean()
 
     honest = accuracy(fresh, splits["test"].labels)
-    assert accuracy(seen, labels) > honest + 0.05
+    assert accuracy(seen, labels) > accuracy(crossed, labels) + 0.02
     assert abs(accuracy(crossed, labels) - honest) < 0.04
 
     @dataclass
@@ -335,29 +337,29 @@ def test_a_corrector_on_a_fitted_answer_trains_on_cross_fitted_answers(splits):
             return self
 
         def score_at(self, history):
-            return history.answer.amax(1)
+            return history.answer.max(1)
 
     policy = Policy(Spy(), MatrixScaling()).fit(held_out)
-    assert torch.equal(policy.scorer.seen_, crossed)
+    assert np.array_equal(policy.scorer.seen_, crossed)
     plain = Policy(Spy()).fit(held_out)
-    assert plain.scorer.seen_.data_ptr() == held_out.logits.data_ptr()  # not even copied
+    assert np.shares_memory(plain.scorer.seen_, held_out.logits)  # not even copied
 
 
 def test_cross_fitted_answers_of_a_sample_do_not_depend_on_its_label(splits):
     held_out = splits["held_out"]
-    labels = held_out.labels.clone()
+    labels = held_out.labels.copy()
     labels[17] = (labels[17] + 1) % 10
     changed = Ledger(
         held_out.logits, labels, held_out.cost_model, split="held_out", network=held_out.network
     )
     one = crossfit_answers(VectorScaling(), held_out)
     two = crossfit_answers(VectorScaling(), changed)
-    assert torch.equal(one[17], two[17])
-    assert not torch.equal(one, two)
+    assert np.array_equal(one[17], two[17])
+    assert not np.array_equal(one, two)
 
 
 def test_too_few_samples_for_cross_fitting_are_refused(splits):
-    few = splits["held_out"].take(torch.arange(3))
+    few = splits["held_out"].take(range(3))
     with pytest.raises(LedgerError, match="at least 5 samples, got 3"):
         Policy(Corrector(), TemperatureScaling()).fit(few)
 
@@ -380,19 +382,19 @@ def test_an_own_scorer_goes_through_a_file(splits, tmp_path):
         weight: float = 1.0
 
         def score_at(self, history):
-            top = history.answer.topk(2).values
-            return self.weight * (top[:, 0] - top[:, 1])
+            top = np.sort(history.answer, axis=1)
+            return self.weight * (top[:, -1] - top[:, -2])
 
     policy = tuned(splits, SecondBest(2.0)).at(budget=0.5)
     back = Policy.load(policy.save(tmp_path / "policy"))
     assert back.scorer == SecondBest(2.0)
-    assert torch.equal(back.decide(splits["test"]), policy.decide(splits["test"]))
+    assert np.array_equal(back.decide(splits["test"]), policy.decide(splits["test"]))
 
 
 def test_an_own_scorer_that_breaks_the_rules_is_told_how(splits):
     class Plain(Scorer):
         def score_at(self, history):
-            return history.answer.amax(1)
+            return history.answer.max(1)
 
     with pytest.raises(ConfigError, match="Plain must be a dataclass: put @dataclass above"):
         Policy(Plain()).fit(splits["held_out"])
@@ -400,7 +402,7 @@ def test_an_own_scorer_that_breaks_the_rules_is_told_how(splits):
     @dataclass
     class Column(Scorer):
         def score_at(self, history):
-            return history.answer.amax(1, keepdim=True)
+            return history.answer.max(1, keepdims=True)
 
     with pytest.raises(LedgerError, match=r"Column.score_at must give one score per sample"):
         tuned(splits, Column())
@@ -408,7 +410,7 @@ def test_an_own_scorer_that_breaks_the_rules_is_told_how(splits):
     @dataclass
     class Broken(Scorer):
         def score_at(self, history):
-            return history.answer.amax(1) / 0
+            return history.answer.max(1) / 0
 
     with pytest.raises(LedgerError, match=r"Broken.score_at must give finite scores, got (-?inf)"):
         tuned(splits, Broken())
@@ -422,7 +424,7 @@ def test_an_own_fit_is_called_even_if_it_names_no_tensors(splits):
             return self
 
         def score_at(self, history):
-            return history.answer.amax(1) * self.samples
+            return history.answer.max(1) * self.samples
 
     assert tuned(splits, Counter()).scorer.samples == 600
 
@@ -435,7 +437,7 @@ def test_an_own_answer_may_build_on_the_current_exit(splits):
 
     policy = Policy(Corrector(epochs=1), Halved()).fit(splits["held_out"])
     answers = policy.answer.answers(splits["test"].logits)
-    assert torch.equal(answers, splits["test"].logits / 2)
+    assert np.array_equal(answers, splits["test"].logits / 2)
 
 
 def test_saving_removes_only_its_own_files(baseline, tmp_path):
@@ -480,14 +482,13 @@ def test_a_file_in_the_way_is_said(baseline, tmp_path):
 
 def lucky_sweep(scores, correct, costs, points):
     """Of many random thresholds, for each budget those that happen to be most accurate on val."""
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randint(len(scores), (2000, scores.shape[1]), generator=generator)
-    drawn = scores.gather(0, drawn).double()
-    drawn[0], drawn[:, -1] = -torch.inf, -torch.inf
+    drawn = np.random.default_rng(0).integers(len(scores), size=(2000, scores.shape[1]))
+    drawn = np.take_along_axis(scores, drawn, axis=0).astype(np.float64)
+    drawn[0], drawn[:, -1] = -np.inf, -np.inf
     means, accuracies, _ = measure(exits_taken(scores, drawn), correct, costs)
-    budgets = torch.linspace(float(means.min()), 1, points, dtype=torch.float64)
+    budgets = np.linspace(means.min(), 1, points)
     within = means <= budgets[:, None] + 1e-9
-    return drawn[torch.where(within, accuracies, -1.0).argmax(dim=1).unique()]
+    return drawn[np.unique(np.where(within, accuracies, -1.0).argmax(axis=1))]
 
 
 def test_a_tuned_policy_does_not_flatter_itself(monkeypatch):
@@ -500,15 +501,17 @@ def test_a_tuned_policy_does_not_flatter_itself(monkeypatch):
             .fit(splits["held_out"])
             .tune(splits["val"], "lucky", points=41)
         )
-        seen, unseen = (
-            replay.scored.points_of(policy.points.thresholds, 0.0)
-            for replay in (
-                policy.replay(splits["val"], "val", allow_split="val"),
-                policy.replay(splits["test"]),
-            )
+        replays = (
+            policy.replay(splits["val"], "val", allow_split="val"),
+            policy.replay(splits["test"]),
         )
-        on_val.append(float((seen.accuracies - unseen.accuracies).mean()))
-        stated.append(float((policy.points.accuracies - unseen.accuracies).mean()))
+        seen, unseen = (
+            replay.scored.points_of(policy.points.thresholds, 0.0).accuracies for replay in replays
+        )
+        # The samples of val may be easier than those of test.
+        luck = replays[0].correct.mean() - replays[1].correct.mean()
+        on_val.append((seen - unseen).mean() - luck)
+        stated.append((policy.points.accuracies - unseen).mean() - luck)
     assert sum(on_val) / 8 > 0.01  # thresholds chosen by accuracy do look better on val
     assert abs(sum(stated)) < 0.5 * sum(on_val)
 

@@ -5,7 +5,6 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from offramp import (
@@ -26,6 +25,7 @@ from offramp.advice.rating import CrossFit, hits_on, pick, pool
 from offramp.batch_times import BatchTimes
 from offramp.cli.app import app
 from offramp.errors import BudgetError, ConfigError, SplitError
+from offramp.ledger.chunks import folds
 from offramp.methods import find_methods
 from offramp.registry import METHODS
 
@@ -113,23 +113,23 @@ def test_samples_that_thresholds_are_tuned_on_are_not_those_that_are_counted(led
     val = ledgers["val"]
     policy = method.policy().fit(ledgers["held_out"])
     before = hits_on(policy.replay(val, "val"), "smooth", [0.5])
-    fold = torch.randperm(len(val), generator=torch.Generator().manual_seed(0))[:400]
-    labels = val.labels.clone()
+    fold = next(folds(len(val), 2))[1]
+    labels = val.labels.copy()
     labels[fold] = (labels[fold] + 1) % 10
     other = Ledger(val.logits, labels, val.cost_model, split="val", network=val.network)
     after = hits_on(policy.replay(other, "val"), "smooth", [0.5])
     predictions = val.logits.argmax(2)[fold]
-    never = (predictions != labels[fold][:, None]).all(1).numpy()
-    assert not after[fold.numpy()][never].any()
-    always = (predictions == val.labels[fold][:, None]).all(1).numpy()
-    assert before[fold.numpy()][always].all()
+    never = (predictions != labels[fold][:, None]).all(1)
+    assert not after[fold][never].any()
+    always = (predictions == val.labels[fold][:, None]).all(1)
+    assert before[fold][always].all()
 
 
 def test_samples_of_a_group_are_one_witness(ledgers):
     val = ledgers["val"]
     policy = Policy(METHODS["baseline"].scorer).fit(ledgers["held_out"])
     replay = policy.replay(val, "val")
-    groups = torch.arange(len(val)) // 4
+    groups = np.arange(len(val)) // 4
     hits = hits_on(replace(replay, groups=groups), "geometric", [0.5])
     assert hits.shape == (200, 1)  # so that `pick` counts 200 and not 800
 
@@ -139,15 +139,15 @@ def test_copies_do_not_see_the_labels_of_the_samples_that_they_are_for(ledgers):
     pooled = pool(ledgers["held_out"].take(range(200)), ledgers["val"].take(range(200)))
     crossed = CrossFit.of(method, pooled)
     fold = crossed.folds[0]
-    labels = pooled.labels.clone()
+    labels = pooled.labels.copy()
     labels[fold] = (labels[fold] + 1) % 10
     parts = {"split": "held_out", "sample_ids": pooled.sample_ids, "network": pooled.network}
     other = CrossFit.of(method, Ledger(pooled.logits, labels, pooled.cost_model, **parts))
     assert len(crossed.folds) == 4
-    assert sorted(torch.cat(crossed.folds).tolist()) == list(range(400))
-    assert torch.equal(crossed.replay.scores[fold], other.replay.scores[fold])
+    assert sorted(np.concatenate(crossed.folds).tolist()) == list(range(400))
+    assert np.array_equal(crossed.replay.scores[fold], other.replay.scores[fold])
     rest = crossed.folds[1]
-    assert not torch.equal(crossed.replay.scores[rest], other.replay.scores[rest])
+    assert not np.array_equal(crossed.replay.scores[rest], other.replay.scores[rest])
 
 
 def test_what_is_chosen_is_fitted_on_all_samples_and_meets_its_budget_on_others(ledgers):
@@ -272,7 +272,7 @@ def test_exits_without_head_costs_are_all_kept(ledgers):
 
 def test_exits_are_dropped_while_that_helps_and_the_last_stays():
     costs = Costs(stages=(1, 1, 1, 1), heads=(1, 1, 1, 1))
-    ledger = Ledger(torch.randn(4, 4, 2), [0, 1, 0, 1], costs, split="val")
+    ledger = Ledger(np.zeros((4, 4, 2)), [0, 1, 0, 1], costs, split="val")
     assert choose_exits(ledger, lambda exits: -len(exits)) == [2, 3]
     assert choose_exits(ledger, lambda exits: -abs(len(exits) - 3)) == [1, 2, 3]
     assert choose_exits(ledger, lambda exits: 0.0) == [0, 1, 2, 3]
@@ -295,13 +295,11 @@ def ledgers_where(right):
     """Every exit is right on its share of the samples, and says nothing of which."""
     made = {}
     for number, split in enumerate(("held_out", "val", "test")):
-        generator = torch.Generator().manual_seed(number)
-        labels = torch.randint(4, (600,), generator=generator)
-        shares = torch.tensor(right)
-        hit = torch.rand(600, 1, generator=generator) < shares  # nested: no exit adds to a later
-        said = torch.where(hit, labels[:, None], (labels[:, None] + 1) % 4)
-        noise = 0.01 * torch.rand(600, len(right), 4, generator=generator)
-        logits = noise + 5.0 * torch.nn.functional.one_hot(said, 4)
+        rng = np.random.default_rng(number)
+        labels = rng.integers(4, size=600)
+        hit = rng.random((600, 1)) < np.array(right)  # nested: no exit adds to a later
+        given = np.where(hit, labels[:, None], (labels[:, None] + 1) % 4)
+        logits = 0.01 * rng.random((600, len(right), 4)) + 5.0 * np.eye(4)[given]
         costs = [0.3, 0.6, 1.0]
         made[split] = Ledger(logits, labels, costs, split=split, network="flat")
     return made
@@ -446,8 +444,8 @@ def test_decisions_that_look_back_are_charged_for_it():
     stages, heads = (0.25,) * 4, (0.01, 0.01, 0.01, 0.0)
 
     def chosen(look):
-        parts = (torch.tensor([part]).T for part in (stages, heads))
-        times = BatchTimes(*parts, 1.0, torch.tensor([[look, look, look, 0.0]]).T)
+        parts = (np.array([part]).T for part in (stages, heads))
+        times = BatchTimes(*parts, 1.0, np.array([[look, look, look, 0.0]]).T)
         held_out, val = (splits[name].with_costs(times) for name in ("held_out", "val"))
         return auto(held_out, val, [0.6])
 
