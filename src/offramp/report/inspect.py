@@ -242,26 +242,27 @@ def _network(path: Path) -> list[ResultTable]:
 
 def _export(path: Path) -> list[ResultTable]:
     manifest = Manifest.read(path)
+    policy = manifest.load_policy(path)
     facts = {
         "inputs": str(manifest.inputs),
-        "classes": str(manifest.num_classes),
-        "operating points": str(len(manifest.points)),
+        "classes": str(policy.num_classes),
+        "operating points": str(len(policy.points)),
         "network": manifest.network,
         "policy": manifest.policy,
     }
-    thresholds = manifest.points.thresholds[manifest.selected]
+    shares, thresholds = policy.cost_shares, policy.thresholds
     rows = [
         cells(
             manifest.exit_names[segment.exit_index],
             segment.graph.file,
             f"{segment.graph.bytes:,}",
-            f"{float(manifest.costs[segment.exit_index]):.1%}",
-            f"{float(thresholds[segment.exit_index]):.6g}",
+            f"{shares[segment.exit_index]:.1%}",
+            f"{thresholds[segment.exit_index]:.6g}",
         )
         for segment in manifest.segments
     ]
     columns = ["exit", "graph", "bytes", "share", "threshold"]
-    budget = float(manifest.points.budgets[manifest.selected])
+    budget = policy.points.budgets[policy.selected]
     caption = f"At the chosen point the mean cost on val is {budget:.1%} of the full network's."
     return [_facts("Export", path, facts), ResultTable("exits", "Exits", columns, rows, caption)]
 
