@@ -18,10 +18,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin, overload
 
 import msgspec
+import numpy as np
 
+from offramp.arrays import Array, is_tensor
 from offramp.errors import FileFormatError
 from offramp.registry import close_names
 
@@ -87,29 +89,39 @@ def write_folder(
     kind: str,
     version: int,
     meta: Mapping[str, Any],
-    tensors: "dict[str, Tensor]",
+    tensors: "Mapping[str, Array | Tensor]",
 ) -> Path:
     """Write `meta` (plain JSON) and `tensors` as a folder of the given kind, and return its path.
+
+    These are all arrays of NumPy or all tensors of torch, which are the same in the file.
 
     The kind (`ledger`, `policy`, `network`) is also the stem of the file names. An older content
     of the same kind is replaced.
     """
-    # Imported only here, since it takes seconds: commands check their folders before.
-    from safetensors.torch import save_file
-
     folder = Path(folder)
     check_target(folder, kind)
     stale = _named_file(folder / f"{kind}.json")
     name = f"{kind}-{secrets.token_hex(4)}.safetensors"
     with atomic_path(folder / name) as temporary:
-        plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-        save_file(plain, temporary)
+        _save(tensors, temporary)
         entry = StoredFile.of(temporary, name)
     write_description(folder, kind, version, {"tensors": asdict(entry), **meta})
     if stale is not None:
         stale.unlink(missing_ok=True)
     logger.debug("wrote a %s to %s (%d bytes of tensors)", kind, folder, entry.bytes)
     return folder
+
+
+def _save(tensors: "Mapping[str, Array | Tensor]", path: Path) -> None:
+    if any(is_tensor(value) for value in tensors.values()):
+        from safetensors.torch import save_file as save_tensors
+
+        plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+        save_tensors(plain, path)
+        return
+    from safetensors.numpy import save_file
+
+    save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, path)
 
 
 def write_description(folder: Path, kind: str, version: int, meta: Mapping[str, Any]) -> Path:
@@ -148,10 +160,34 @@ def kind_of(path: str | Path) -> str | None:
     return next((kind for kind in KINDS if (Path(path) / f"{kind}.json").is_file()), None)
 
 
+@overload
 def read_folder(
     folder: str | Path, kind: str, version: int, links_into: Path | None = None
-) -> "tuple[dict[str, Any], dict[str, Tensor]]":
-    """Read back what `write_folder` wrote; the tensors are memory-mapped, not copied.
+) -> tuple[dict[str, Any], dict[str, Array]]: ...
+
+
+@overload
+def read_folder(
+    folder: str | Path,
+    kind: str,
+    version: int,
+    links_into: Path | None = None,
+    *,
+    tensors: Literal[True],
+) -> "tuple[dict[str, Any], dict[str, Tensor]]": ...
+
+
+def read_folder(
+    folder: str | Path,
+    kind: str,
+    version: int,
+    links_into: Path | None = None,
+    *,
+    tensors: bool = False,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read back what `write_folder` wrote; the arrays are memory-mapped, not copied.
+
+    With `tensors`, they are tensors of torch. Arrays of NumPy cannot be written to.
 
     A tensor file that is a symbolic link out of `folder` is refused, unless it leads to below
     `links_into`, such as the cache of a hub.
@@ -170,10 +206,38 @@ def read_folder(
     is_right = "right" if is_compared else "not compared"
     logger.debug("reading a %s from %s (checksum %s)", kind, folder, is_right)
     try:
-        with safe_open(path, framework="pt") as file:
-            return meta, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+        with safe_open(path, framework="pt" if tensors else "np") as file:
+            if tensors:
+                return meta, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        return meta, _mapped(path)  # what was opened is whole and well-formed
+    except (SafetensorError, OSError, KeyError) as error:
         raise FileFormatError(f"{path} is not a readable safetensors file: {error}") from None
+
+
+_TYPES = {
+    **{f"F{bits}": np.dtype(f"f{bits // 8}") for bits in (16, 32, 64)},
+    **{f"I{bits}": np.dtype(f"i{bits // 8}") for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": np.dtype(f"u{bits // 8}") for bits in (8, 16, 32, 64)},
+    "BOOL": np.dtype(bool),
+}
+
+
+def _mapped(path: Path) -> dict[str, Array]:
+    """The arrays of a file where they lie; safetensors itself copies them for NumPy."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    header.pop("__metadata__", None)
+    if not any(entry["data_offsets"][1] for entry in header.values()):
+        return {
+            name: np.empty(each["shape"], _TYPES[each["dtype"]]) for name, each in header.items()
+        }
+    content = np.memmap(path, np.uint8, "r", offset=8 + size)
+    found = {}
+    for name, entry in header.items():
+        raw = np.asarray(content[slice(*entry["data_offsets"])])
+        found[name] = raw.view(_TYPES[entry["dtype"]]).reshape(entry["shape"])
+    return found
 
 
 @dataclass(frozen=True)

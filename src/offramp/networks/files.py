@@ -56,7 +56,7 @@ def load_network(
     folder: str | Path, backbone: BackboneModules | None = None, links_into: Path | None = None
 ) -> EarlyExitNetwork:
     """See `EarlyExitNetwork.load`; files may be links into the folder `links_into`."""
-    meta, tensors = read_folder(folder, "network", FORMAT_VERSION, links_into)
+    meta, tensors = read_folder(folder, "network", FORMAT_VERSION, links_into, tensors=True)
     try:
         network = _restore(meta, backbone, folder)
     except NetworkError as error:

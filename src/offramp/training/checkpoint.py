@@ -148,7 +148,7 @@ class Checkpoints:
         folder = RunFolder(self.folder).checkpoint
         if not (folder / "checkpoint.json").exists():
             return None
-        meta, tensors = read_folder(folder, "checkpoint", _VERSION)
+        meta, tensors = read_folder(folder, "checkpoint", _VERSION, tensors=True)
         where = f"{folder} is not a complete checkpoint"
         found: _Description = restore(_Description, meta, where)
         self._check_command(found["command"])
