@@ -7,7 +7,7 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from offramp import check
-from offramp.arrays import Array, as_numpy, as_tensor
+from offramp.arrays import Array
 from offramp.batch_times import BatchTimes
 from offramp.costs import Costs
 from offramp.errors import FileFormatError, LedgerError
@@ -63,9 +63,7 @@ def save(ledger: Ledger, folder: str | Path) -> Path:
         "exits": ledger.exits,
         "recorded_on": ledger.recorded_on,
     }
-    return write_folder(
-        folder, "ledger", VERSION, meta, {k: as_tensor(v) for k, v in arrays.items()}
-    )
+    return write_folder(folder, "ledger", VERSION, meta, arrays)
 
 
 def load(path: Path, split: str | None = None, network: str | None = None) -> Ledger:
@@ -85,8 +83,7 @@ def load(path: Path, split: str | None = None, network: str | None = None) -> Le
 
 
 def _load_folder(folder: Path, split: str | None) -> Ledger:
-    meta, stored = read_folder(folder, "ledger", VERSION)
-    arrays = {key: as_numpy(value) for key, value in stored.items()}
+    meta, arrays = read_folder(folder, "ledger", VERSION)
     by_sample = {key[6:]: value for key, value in arrays.items() if key.startswith("costs.")}
     restore(_Description, meta, f"{folder} is not a complete ledger")
     try:
