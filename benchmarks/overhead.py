@@ -1,0 +1,176 @@
+"""What a decision costs: microseconds per exit, beside what runs without any decision.
+
+    python benchmarks/overhead.py [--rounds 15]
+
+Everything is measured in one process on one thread, best of several rounds. `Runner` and
+`OnnxRunner` are charged for what they take beyond the bare stages, heads and graphs, on a network
+of four tiny stages and samples that go to the deepest exit.
+"""
+
+import argparse
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import offramp
+from offramp import Ledger, Policy, Scorer, synthetic
+from offramp.networks import EarlyExitNetwork
+from offramp.networks.heads import LinearHead, Pool
+from offramp.onnx.runner import Graph
+from offramp.scorers import BreakEven, Corrector, LogisticCorrector, MaxProbability
+
+SCORERS = {
+    "max probability": MaxProbability(),
+    "ridge logistic": LogisticCorrector(),
+    "break-even": BreakEven(),
+    "corrector": Corrector(epochs=1),
+}
+SIZES = ((4, 10), (10, 100))  # exits, classes
+ITEMS, WIDTH, CLASSES, STAGES = 1000, 32, 10, 4
+
+
+def best(call: Callable[[], Any], rounds: int, calls: int = 100) -> float:
+    """Microseconds of a call, best of several rounds."""
+    found = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        found.append((time.perf_counter() - start) / calls)
+    return min(found) * 1e6
+
+
+def deep(scorer: Scorer, splits: dict[str, Ledger]) -> Policy:
+    """A policy that sends nearly all samples to the last exit, with every exit open."""
+    policy = Policy(scorer.clone()).fit(splits["held_out"]).tune(splits["val"], "shared")
+    open_everywhere = np.isfinite(policy.points.thresholds[:, :-1]).all(axis=1)
+    return policy.at_point(int(np.flatnonzero(open_everywhere)[-1]))
+
+
+def sessions(rounds: int) -> None:
+    """One item, and a thousand in step."""
+    print("| exits x classes | scorer | start | observe | of 1,000 items, per item and stage |")
+    print("| --- | --- | ---: | ---: | ---: |")
+    for exits, classes in SIZES:
+        splits = synthetic.ledgers(seed=0, samples=ITEMS, exits=exits, classes=classes)
+        for name, scorer in SCORERS.items():
+            policy, test = deep(scorer, splits), splits["test"]
+            taken = policy.decide(test)
+            rows = list(test.logits[int(np.argmax(taken))])
+
+            def one(policy: Policy = policy, rows: list[Any] = rows) -> None:
+                session = policy.start()
+                for row in rows:
+                    if session.observe(row):
+                        break
+
+            def many(policy: Policy = policy, logits: Any = test.logits) -> None:
+                session = policy.start(ITEMS)
+                for stage in range(logits.shape[1]):
+                    if len(session.left):
+                        session.observe(logits[session.left, stage])
+
+            start = best(policy.start, rounds)
+            observe = (best(one, rounds) - start) / (int(taken.max()) + 1)
+            each = best(many, rounds, 3) / (taken + 1).sum()
+            print(f"| {exits} x {classes} | {name} | {start:.1f} | {observe:.1f} | {each:.2f} |")
+
+
+def tiny_network() -> EarlyExitNetwork:
+    """Four stages of one small layer each."""
+    torch.manual_seed(0)
+    stages = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(STAGES)]
+    heads = [LinearHead(Pool("flat"), WIDTH, CLASSES) for _ in range(STAGES)]
+    return EarlyExitNetwork(stages, heads, CLASSES).eval()
+
+
+def recorded(network: EarlyExitNetwork) -> dict[str, Ledger]:
+    """Splits of made-up samples, labelled by the last exit but for a fifth."""
+    splits = {}
+    for split in ("held_out", "val", "test"):
+        inputs = torch.randn(ITEMS, WIDTH)
+        with torch.inference_mode():
+            labels = network(inputs)[:, -1].argmax(1)
+        labels = torch.where(torch.rand(ITEMS) < 0.2, torch.randint(CLASSES, (ITEMS,)), labels)
+        costs = offramp.Costs(stages=(1e5,) * STAGES, heads=(5e3,) * STAGES)
+        data = TensorDataset(inputs, labels)
+        splits[split] = offramp.record(network, data, split, costs=costs, progress=False)
+    return splits
+
+
+def runners(rounds: int) -> None:
+    """What runners add to the bare modules and to the graphs, per exit."""
+    network = tiny_network()
+    splits = recorded(network)
+    x = torch.randn(1, WIDTH)
+
+    def bare() -> None:
+        with torch.inference_mode():
+            state = x
+            for stage, head in zip(network.stages, network.heads, strict=True):
+                state = stage(state)
+                head(state, None)
+
+    print("\n| runner | scorer | all | bare | added per exit |")
+    print("| --- | --- | ---: | ---: | ---: |")
+    for name, scorer in SCORERS.items():
+        policy = deep(scorer, splits)
+        runner = offramp.Runner(network, policy, compile=False)
+        last = int(runner(x).exits[0])
+        assert last == STAGES - 1, f"{name} stops at exit {last}"
+        whole, alone = best(lambda: runner(x), rounds), best(bare, rounds)
+        print(f"| Runner | {name} | {whole:.0f} | {alone:.0f} | {(whole - alone) / STAGES:.1f} |")
+        with tempfile.TemporaryDirectory() as folder:
+            export = offramp.export(
+                network, policy, Path(folder) / "export", torch.randn(3, WIDTH), progress=False
+            )
+            onnx = offramp.OnnxRunner(export, threads=1)
+            array = x.numpy()
+            graphs = [opened.graph for opened in onnx._segments.values()]
+            inputs = feeds(graphs, array)
+
+            def alone_in_onnx(graphs: list[Graph] = graphs, inputs: Any = inputs) -> None:
+                for graph, feed in zip(graphs, inputs, strict=True):
+                    graph._session.run(graph.outputs, feed)
+
+            whole, alone = best(lambda: onnx(array), rounds), best(alone_in_onnx, rounds)
+        added = (whole - alone) / STAGES
+        print(f"| OnnxRunner | {name} | {whole:.0f} | {alone:.0f} | {added:.1f} |")
+
+
+def feeds(graphs: list[Graph], x: Any) -> list[dict[str, Any]]:
+    """What each of the graphs is given."""
+    found = []
+    for graph in graphs:
+        found.append({graph.inputs[0]: x})
+        x = graph.run([x])[0]
+    return found
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15, help="Rounds; the best one counts.")
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    print("Microseconds.\n")
+    sessions(rounds)
+    runners(rounds)
+
+
+if __name__ == "__main__":
+    main()
