@@ -1,6 +1,8 @@
 """The shipped network and ledgers: whole, of one origin, and what their label says."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +38,21 @@ def test_all_of_it_is_small_enough_for_a_package():
     assert total <= 13e6
 
 
+def test_ledgers_need_no_torch():
+    code = "import sys; from offramp import zoo; print(zoo.cifar100(), 'torch' in sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert "network" not in found.stdout and found.stdout.endswith("False\n")
+
+
+def test_the_network_is_loaded_once(shipped):
+    assert shipped["network"] is shipped["network"]
+    assert set(shipped) == {"held_out", "val", "test"}
+    with pytest.raises(KeyError, match="train"):
+        _ = shipped["train"]
+
+
 def test_the_ledgers_are_of_the_shipped_network(shipped):
     network = shipped["network"]
     assert {shipped[split].network for split in ("held_out", "val", "test")} == {
@@ -61,8 +78,7 @@ def test_the_label_says_what_the_ledgers_show(shipped):
 
 
 def test_a_whole_comparison_needs_nothing_else(shipped):
-    ledgers = {split: shipped[split] for split in ("held_out", "val", "test")}
-    table = offramp.compare(**ledgers, methods=["baseline", "temperature"], resamples=50)
+    table = offramp.compare(**shipped, methods=["baseline", "temperature"], resamples=50)
     assert table["temperature"].figures["ece"].value < table["baseline"].figures["ece"].value
 
 

@@ -1,24 +1,42 @@
 """The shipped networks, one with its ledgers: a comparison without data or training."""
 
 import json
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from offramp.errors import FileFormatError
 from offramp.ledger import Ledger
-from offramp.networks import EarlyExitNetwork
+
+if TYPE_CHECKING:
+    from offramp.networks import EarlyExitNetwork
 
 __all__ = ["Shipped", "about_cifar100", "cifar100", "cifar100_thin"]
 
+SPLITS = ("held_out", "val", "test")
 
-class Shipped(TypedDict):
-    """A trained network, and its logits on three splits that it was not trained on."""
 
-    held_out: Ledger
-    val: Ledger
-    test: Ledger
-    network: EarlyExitNetwork
+class Shipped(dict[str, Any]):
+    """The ledgers of a trained network on three splits that it was not trained on.
+
+    The network itself is there under `network`. It is loaded on first use, since it needs torch.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__({split: Ledger.load(folder / split) for split in SPLITS})
+        self._folder = folder
+
+    def __missing__(self, name: str) -> "EarlyExitNetwork":
+        if name != "network":
+            raise KeyError(name)
+        return self._network
+
+    @cached_property
+    def _network(self) -> "EarlyExitNetwork":
+        from offramp.networks import EarlyExitNetwork
+
+        return EarlyExitNetwork.load(self._folder / "network")
 
 
 def cifar100() -> Shipped:
@@ -29,7 +47,7 @@ def cifar100() -> Shipped:
     at random from those splits. How they were made: `about_cifar100()`.
 
     Returns:
-        A mapping with `held_out`, `val`, `test` and `network`.
+        A mapping with the ledgers `held_out`, `val` and `test`, and with the `network`.
 
     Raises:
         FileFormatError: The files were not installed with this package.
@@ -41,13 +59,7 @@ def cifar100() -> Shipped:
         >>> shipped["network"].num_classes
         100
     """
-    place = _folder("cifar100", ("held_out", "val", "test", "network"))
-    return Shipped(
-        held_out=Ledger.load(place / "held_out"),
-        val=Ledger.load(place / "val"),
-        test=Ledger.load(place / "test"),
-        network=EarlyExitNetwork.load(place / "network"),
-    )
+    return Shipped(_folder("cifar100", (*SPLITS, "network")))
 
 
 def about_cifar100() -> dict[str, Any]:
@@ -62,7 +74,7 @@ def about_cifar100() -> dict[str, Any]:
     return about
 
 
-def cifar100_thin() -> EarlyExitNetwork:
+def cifar100_thin() -> "EarlyExitNetwork":
     """A small network for the same classes: ResNet-20 with an exit after each of its nine blocks.
 
     It takes the images of `data.load("cifar100")` at 32 pixels, and 58 % of its last answers are
@@ -71,6 +83,8 @@ def cifar100_thin() -> EarlyExitNetwork:
     Raises:
         FileFormatError: The files were not installed with this package.
     """
+    from offramp.networks import EarlyExitNetwork
+
     return EarlyExitNetwork.load(_folder("cifar100-thin", ("network",)) / "network")
 
 
