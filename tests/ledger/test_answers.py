@@ -121,6 +121,19 @@ def test_chains_that_end_and_stages_that_are_missing_keep_what_was_said_before()
     assert np.array_equal(masked.cost_model.cumulative, ledger.cost_model.cumulative)
 
 
+def test_a_missing_answer_is_not_normalised():
+    ledger = Ledger.from_answers(
+        [["A", None, "b"], ["B", "b"]],
+        confidence=[[0.4, None, 0.8], [0.3, 0.6]],
+        labels=["B", "b"],
+        costs=[1, 2, 3],
+        split="test",
+        normalise=str.lower,
+    )
+    assert ledger.labels.tolist() == [[False, False, True], [True, True, True]]
+    assert ledger.outputs[..., 1].tolist() == [[0, 0, 2], [0, 0, 0]]
+
+
 def test_kept_stages_know_which_of_them_said_it_first():
     ledger = Ledger.from_answers(
         [["a", "b", "a", "b"]] * 2,
@@ -223,6 +236,12 @@ def test_files_may_say_what_each_model_alone_has_cost(tmp_path):
     path.write_text(json.dumps({**told[0], "costs": [1, 9]}))
     with pytest.raises(FileFormatError, match="`model_costs`, what each model alone"):
         Ledger.load(path, "all")
+
+
+def test_columns_of_another_purpose_are_left_out(tmp_path):
+    path = tmp_path / "all.jsonl"
+    path.write_text("\n".join(json.dumps({**row, "prompt": "?"}) for row in rows()))
+    assert len(Ledger.load(path, "all")) == 20
 
 
 def test_broken_lines_are_named(tmp_path):

@@ -12,7 +12,7 @@ from offramp.arrays import softmax
 from offramp.errors import FileFormatError, LedgerError, OriginError, OriginWarning, SplitError
 from offramp.files import read_folder, write_folder
 from offramp.ledger import AnswerLedger, LogitLedger
-from offramp.ledger.chunks import folds
+from offramp.ledger.chunks import cut, folds, stratified_cut
 from offramp.ledger.files import load_ledgers
 from offramp.ledger.ledger import ConfidenceLedger
 
@@ -519,6 +519,17 @@ def test_a_single_npz_is_partitioned(tmp_path, splits):
 
 def test_folds_are_as_equal_as_possible():
     assert [(len(rest), len(fold)) for rest, fold in folds(10, 3)] == [(6, 4), (7, 3), (7, 3)]
+
+
+def test_samples_fall_into_the_pieces_that_torch_gave():
+    pieces = cut(10, [0.3, 0.6], seed=3)
+    assert [piece.tolist() for piece in pieces] == [[6, 0, 3], [7, 8, 5], [1, 9, 2, 4]]
+    (order,) = cut(5000, [], seed=0)
+    assert (order * np.arange(5000)).sum() == 31_132_747_140
+    assert cut(12, [], seed=2**32 + 7)[0].tolist() == [3, 4, 0, 5, 7, 9, 11, 6, 8, 1, 10, 2]
+    labels = np.array([0, 1, 2, 1, 0, 2, 1, 0, 1, 1, 2])
+    pieces = stratified_cut(labels, [0.3, 0.6], seed=5)
+    assert [piece.tolist() for piece in pieces] == [[7, 1, 8, 2], [4, 3, 5], [0, 6, 9, 10]]
 
 
 def test_a_stratified_partition_has_its_share_of_every_class():

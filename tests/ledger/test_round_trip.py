@@ -170,6 +170,11 @@ def test_seconds_of_batches_stand_beside_the_costs_of_the_exits_that_are_kept():
     assert plain.batch_times is None
 
 
+def test_other_costs_are_not_paid_after_the_end_of_a_sample():
+    timed = rich_logits().with_costs(Costs([4, 6, 5], [1, 1, 2], unit="seconds"))
+    assert timed.cumulative_costs[[0, 1, 3]].tolist() == [[5, 12, 19], [5, 12, 12], [5, 5, 5]]
+
+
 def test_a_ledger_is_found_by_its_split_or_holds_them_all(tmp_path):
     ledger = Ledger(normal(4, 2, 2), [0, 1, 1, 0], [0.5, 1.0], split="val", network="n")
     ledger.save(tmp_path / "run" / "val")
