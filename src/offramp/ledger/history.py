@@ -11,8 +11,10 @@ from offramp.arrays import (
     Array,
     float32,
     float64,
+    largest,
     log_softmax,
     namespace,
+    picked,
     sigmoid,
     softplus,
 )
@@ -28,7 +30,7 @@ def log_odds(answer: AnyArray) -> AnyArray:
         array([100., 101.], dtype=float32)
     """
     top, _, rest = split_top(answer)
-    return _odds(top, rest, namespace(rest).max(rest, axis=-1, keepdims=True))
+    return _odds(top, rest, largest(rest))
 
 
 def leading_pair(answer: AnyArray) -> tuple[AnyArray, AnyArray]:
@@ -40,19 +42,17 @@ def leading_pair(answer: AnyArray) -> tuple[AnyArray, AnyArray]:
         (array([0.8731], dtype=float32), array([[1, 2]]))
     """
     top, index, rest = split_top(answer)
-    xp = namespace(rest)
-    other = xp.argmax(rest, axis=-1, keepdims=True)
-    second = xp.take_along_axis(rest, other, axis=-1)
-    return _odds(top, rest, second), xp.concat([index, other], axis=-1)
+    other = rest.argmax(axis=-1, keepdims=True)
+    return _odds(top, rest, picked(rest, other)), namespace(rest).concat([index, other], axis=-1)
 
 
 def split_top(answer: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
     """The largest logit and its class, `[n, 1]` each, and all logits with it at minus infinity."""
     values = float32(answer)
     xp = namespace(values)
-    index = xp.argmax(values, axis=-1, keepdims=True)
+    index = values.argmax(axis=-1, keepdims=True)
     if xp is not np:
-        return xp.max(values, axis=-1, keepdims=True), index, values.scatter(-1, index, -math.inf)
+        return largest(values), index, values.scatter(-1, index, -math.inf)
     rest = values.copy()
     if rest.ndim == 2 and len(rest) == 1:  # a single sample: a fifth of the time
         best = index[0, 0]
@@ -66,7 +66,7 @@ def split_top(answer: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
 def _odds(top: AnyArray, rest: AnyArray, second: AnyArray) -> AnyArray:
     xp = namespace(rest)
     # How far the sum of the others exceeds the largest of them.
-    beyond = xp.log(xp.sum(xp.exp(rest - second), axis=-1))
+    beyond = xp.log(xp.exp(rest - second).sum(axis=-1))
     return (top - second)[..., 0] - beyond
 
 

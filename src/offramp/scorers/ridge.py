@@ -18,6 +18,7 @@ from offramp.answers.ensembles import best_weights
 from offramp.arrays import (
     AnyArray,
     Array,
+    clipped,
     float32,
     float64,
     namespace,
@@ -154,7 +155,7 @@ class RidgeScorer(PreparedScorer):
         first, second = top[:, 0], top[:, 1]
         likeliest = xp.exp(top)
         prob, other = likeliest[:, 0], likeliest[:, 1]
-        entropy = -xp.sum(probs * log_prob, axis=1)
+        entropy = -(probs * log_prob).sum(axis=1)
         found = [log_odds, first - second, entropy, first, second, prob, prob - other]
         if self.history:
             found += _past(history, first, index)
@@ -196,16 +197,10 @@ class RidgeScorer(PreparedScorer):
 
 def _columns(columns: list[AnyArray], probs: AnyArray | None) -> AnyArray:
     """A table `[n, D]` of columns `[n]`, and of the probabilities `[n, K]` behind them."""
-    xp, width = namespace(columns[0]), len(columns)
-    classes = 0 if probs is None else probs.shape[1]
-    shape, first = (len(columns[0]), width + classes), columns[0]
-    # Filled column by column: for a single sample a third of the time of `stack`.
-    table = xp.empty(shape, dtype=first.dtype, device=first.device)
-    for number, column in enumerate(columns):
-        table[:, number] = column
-    if probs is not None:
-        table[:, width:] = probs
-    return table
+    xp, count = namespace(columns[0]), len(columns)
+    # For a single sample a fifth of the time of `stack`.
+    table = xp.concat(columns).reshape(count, -1).T
+    return table if probs is None else xp.concat([table, probs], axis=1)
 
 
 def _scales(table: Array, classes: int | None) -> Array:
@@ -253,23 +248,18 @@ def _standardising(mean: AnyArray, scale: AnyArray) -> Callable[[AnyArray], AnyA
     xp = namespace(scale)
     limit = xp.where(scale > 1 / LIMIT, xp.full_like(scale, LIMIT), 1 / scale)
     lowest = -limit
-
-    def standardised(features: AnyArray) -> AnyArray:
-        return xp.minimum(xp.maximum((features - mean) / scale, lowest), limit)
-
-    return standardised
+    return lambda features: clipped((features - mean) / scale, lowest, limit)
 
 
 def _past(history: History, first: AnyArray, index: AnyArray) -> list[AnyArray]:
     """What the earlier exits say of the two likeliest classes, and how they agree, `[n]` each."""
     count = max(history.exit_index, 1)  # exit 0 is its own past
-    xp, rows = namespace(first), history.log_probs[:, :count]
+    rows, predictions = history.log_probs[:, :count], history.predictions
     one, other = (_of_class(rows, index[:, place]) for place in (0, 1))  # [n, count] each
-    mean = xp.mean(one, axis=1)
-    predictions = history.predictions
+    mean = one.sum(axis=1) / count  # half the time of `mean`
     same = float32(predictions[:, :count] == predictions[:, -1:])
-    found = [first - one[:, -1], first - mean, mean - xp.mean(other, axis=1)]
-    return [*found, xp.mean(same, axis=1), same[:, -1]]
+    found = [first - one[:, -1], first - mean, mean - other.sum(axis=1) / count]
+    return [*found, same.sum(axis=1) / count, same[:, -1]]
 
 
 def _of_class(values: AnyArray, classes: AnyArray) -> AnyArray:
@@ -442,16 +432,12 @@ def log_break_even(gains: AnyArray) -> AnyArray:
         >>> 10 ** (log_break_even(gains) / np.log(10)).round(4)  # the middle of the grid
         array([0.19952623])
     """
-    xp = namespace(gains)
     gains = running_max(gains)  # a higher price never speaks for going on
     low, high = gains[:, :-1], gains[:, 1:]
     # How much of each step of the grid lies below the price at which the gain is zero.
-    rise = high - low
-    shares = -low / xp.where(rise < 1e-12, 1e-12, rise)
-    below = xp.sum(
-        xp.minimum(xp.maximum(shares, xp.zeros_like(shares)), xp.ones_like(shares)), axis=1
-    )
-    beyond = xp.where(low[:, 0] > 0, low[:, 0], xp.where(high[:, -1] < 0, high[:, -1], 0.0))
+    shares = clipped(-low / clipped(high - low, 1e-12, math.inf), 0.0, 1.0)
+    beyond = clipped(low[:, 0], 0.0, math.inf) + clipped(high[:, -1], -math.inf, 0.0)
+    below = shares.sum(axis=1)
     return below * _STEP + _LOWEST - BEYOND * beyond
 
 
