@@ -220,7 +220,7 @@ def _network(path: Path) -> list[ResultTable]:
             for backbone in backbones
         ),
         "classes": str(members[0]["num_classes"]),
-        "weights and buffers": f"{sum(tensor.numel() for tensor in tensors.values()):,}",
+        "weights and buffers": f"{sum(tensor.size for tensor in tensors.values()):,}",
         "fingerprint": meta["fingerprint"],
     }
     exits = [
