@@ -34,10 +34,11 @@ def certainty(answer: AnyArray) -> tuple[AnyArray, AnyArray]:
     log_sum = logsumexp(-distance)
     with np.errstate(divide="ignore", invalid="ignore"):
         weighted = xp.where(xp.isinf(distance), -math.inf, xp.log(distance) - distance)
-    log_total = softplus(log_sum)  # log(1 + S)
-    # Below e^-15, log(1 + S) equals S in float32, and its logarithm is known exactly.
-    first = xp.where(log_sum < -15, log_sum, xp.log(xp.where(log_sum < -15, 1.0, log_total)))
-    return -log_sum, -xp.logaddexp(first, logsumexp(weighted) - log_total)
+        log_total = softplus(log_sum)  # log(1 + S)
+        # Below e^-15, log(1 + S) equals S in float32, and its logarithm is known exactly.
+        first = xp.where(log_sum < -15, log_sum, xp.log(log_total))
+        entropy = xp.logaddexp(first, logsumexp(weighted) - log_total)
+    return -log_sum, -entropy
 
 
 @dataclass

@@ -69,7 +69,7 @@ class TopView:
             chosen = xp.take_along_axis(
                 seen, xp.broadcast_to(index[:, None], (*seen.shape[:2], index.shape[1])), axis=2
             )
-        return xp.reshape(xp.exp(chosen), (len(seen), -1))
+        return xp.reshape(xp.exp(chosen), (len(seen), chosen.shape[1] * chosen.shape[2]))
 
 
 class SmallNetworks(Protocol):
