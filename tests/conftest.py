@@ -48,7 +48,7 @@ def real_splits():
     return load_ledgers(folder, network="cifar100-thin")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright runs an event loop, in which no other may start
 def chromium():
     """Headless Chromium; where there is none the test is skipped, and fails in CI."""
     wanted = (os.environ.get("CHROMIUM"), "/usr/bin/chromium", "google-chrome")
