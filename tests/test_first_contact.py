@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import offramp
-from offramp import extras
+from offramp import imports
 from offramp.cli import doctor
 
 ROOT = Path(__file__).parents[1]
@@ -89,10 +89,10 @@ def test_doctor_names_the_command_for_what_is_missing(monkeypatch):
 
 def test_doctor_works_where_the_package_is_not_installed(monkeypatch):
     def missing(package):
-        raise extras.PackageNotFoundError(package)
+        raise imports.PackageNotFoundError(package)
 
     monkeypatch.setattr(doctor, "requires", missing)
-    monkeypatch.setattr(extras, "version", missing)
+    monkeypatch.setattr(imports, "version", missing)
     sections = doctor.diagnosis()
     assert "not installed as a package" in sections["versions"][0].text
     assert all(not finding.good for finding in sections["features"])

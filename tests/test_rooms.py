@@ -14,14 +14,13 @@ ROOT = Path(offramp.__file__).parent
 ROOT_ROOMS = [
     *(
         "errors",
-        "lazy",
+        "imports",
         "arrays",
         "registry",
         "check",
         "run_folder",
         "files",
         "made",
-        "extras",
         "machine",
         "progress",
         "costs",

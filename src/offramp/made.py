@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, is_dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from offramp.errors import ConfigError
 from offramp.files import check_target, checksum, sweep, write_text
+from offramp.imports import installed_version
 
 try:
     import fcntl
@@ -139,12 +139,8 @@ def fingerprint(inputs: object) -> str:
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on, and the machine."""
     found = {"python": platform.python_version(), "machine": platform.machine()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # run from a source tree that is not installed
-            found[name] = "unknown"
-    return found
+    # Unknown: offramp is run from a source tree that is not installed.
+    return found | {name: installed_version(name) or "unknown" for name in _PACKAGES}
 
 
 def _text(inputs: object) -> str:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from offramp import Ledger, Method, compare, extras
+from offramp import Ledger, Method, compare, imports
 from offramp.cli.app import app
 from offramp.errors import ConfigError, FileFormatError, MissingExtraError
 from offramp.registry import METHODS
@@ -187,7 +187,7 @@ def test_pictures_that_cannot_be_shown_are_refused(tmp_path):
 
 def test_without_the_extra_the_pip_command_is_named(table, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "offramp.report.page.require", lambda module, extra: extras.require(f"no_{module}", extra)
+        "offramp.report.page.require", lambda module, extra: imports.require(f"no_{module}", extra)
     )
     with pytest.raises(MissingExtraError, match=r"pip install 'offramp\[report\]'"):
         write_page(tmp_path / "p.html", "T", [Section("A", table)], {})

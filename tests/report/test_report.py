@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from offramp import attach, build, compare, extras, report
+from offramp import attach, build, compare, imports, report
 from offramp.errors import ConfigError, FileFormatError, MissingExtraError
 from offramp.methods import Method
 from offramp.networks import count_macs
@@ -98,7 +98,7 @@ def test_without_the_extra_the_tables_are_written_and_the_pip_command_is_named(
     table, tmp_path, monkeypatch
 ):
     def missing(module, extra):
-        return extras.require(f"no_{module}", extra)
+        return imports.require(f"no_{module}", extra)
 
     monkeypatch.setattr("offramp.report.matplotlib_figures.require", missing)
     paths, note = report.write_comparison(table, tmp_path)
@@ -148,7 +148,7 @@ def test_a_broken_dependency_is_not_called_a_missing_extra(tmp_path, monkeypatch
     (tmp_path / "half_there.py").write_text("import something_else_that_is_missing")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="something_else_that_is_missing") as error:
-        extras.require("half_there", "report")
+        imports.require("half_there", "report")
     assert not isinstance(error.value, MissingExtraError)
 
 

@@ -311,6 +311,6 @@ def test_without_ray_the_pip_command_is_named(call, monkeypatch):
             raise ModuleNotFoundError("No module named 'ray'", name="ray")
         return import_module(name)
 
-    monkeypatch.setattr("offramp.extras.import_module", absent)
+    monkeypatch.setattr("offramp.imports.import_module", absent)
     with pytest.raises(MissingExtraError, match=r"pip install 'offramp\[ray\]'"):
         call()

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from offramp.arrays import Array, namespace
 from offramp.errors import DataError
-from offramp.extras import require
+from offramp.imports import require
 
 # Pillow tries its formats one after the other, and knows many that are never trained on
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "GIF", "TIFF")

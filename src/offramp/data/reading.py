@@ -22,7 +22,7 @@ from torch import Tensor
 
 from offramp.data.decoding import IMAGE_SUFFIXES
 from offramp.errors import DataError
-from offramp.extras import require
+from offramp.imports import require
 
 ALIASES = {
     "train": ("train", "training"),

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from offramp.errors import FileFormatError, NetworkError
-from offramp.extras import require
+from offramp.imports import require
 from offramp.networks.fx import traced_layout
 from offramp.networks.layout import (
     Layout,

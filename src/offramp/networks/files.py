@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from offramp.errors import FileFormatError, NetworkError, OfframpError
-from offramp.extras import require
 from offramp.files import read_folder, restore, write_folder
+from offramp.imports import require
 from offramp.networks.backbones import BackboneModules, Origin, find_layout, rebuild_backbone
 from offramp.networks.chain import chain
 from offramp.networks.heads import BackboneHead, Head

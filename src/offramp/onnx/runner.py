@@ -13,8 +13,8 @@ import numpy.typing as npt
 from offramp import check
 from offramp.arrays import is_array, is_floating
 from offramp.errors import ConfigError, FileFormatError
-from offramp.extras import require
 from offramp.files import StoredFile
+from offramp.imports import require
 from offramp.machine import physical_cores
 from offramp.networks.inputs import Inputs, TextInput, check_numbers
 from offramp.networks.state import leaf_at, tensors

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from offramp.errors import MissingExtraError
-from offramp.extras import require
 from offramp.files import read_json, restore, write_text
+from offramp.imports import require
 from offramp.report.lines import line_style
 from offramp.report.matplotlib_figures import save_figure
 from offramp.report.sections import Section

@@ -3,10 +3,8 @@
 import csv
 import io
 import json
-import platform
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from offramp.errors import FileFormatError, MissingExtraError
 from offramp.evaluation.columns import accuracy_key
 from offramp.evaluation.results import PAIR_MIX, RIVALS, Comparison, MethodResult
 from offramp.files import read_json, restore, write_text
+from offramp.made import versions
 from offramp.report.matplotlib_figures import plot_comparison, plot_gains
 from offramp.report.page import write_page
 from offramp.report.sections import Section
@@ -39,7 +38,7 @@ def write_comparison(
     """
     folder = Path(folder)
     found = comparison_tables(comparison)
-    origin = {"provenance": dict(provenance or {}), "versions": _versions()}
+    origin = {"provenance": dict(provenance or {}), "versions": versions()}
     paths = [
         write_text(folder / "comparison.md", "\n\n".join(t.markdown() for t in found) + "\n"),
         write_text(folder / "comparison.csv", tidy_csv(comparison)),
@@ -142,8 +141,3 @@ _ORIGIN = ("provenance", "versions")
 def _shown(origin: Mapping[str, Any]) -> dict[str, Any]:
     provenance, versions = (restore(dict[str, Any], origin.get(k, {})) for k in _ORIGIN)
     return {**provenance, "versions": versions}
-
-
-def _versions() -> dict[str, str]:
-    packages = ("offramp", "torch", "numpy", "scikit-learn")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}

@@ -9,8 +9,8 @@ import numpy as np
 from offramp.evaluation.bootstrap import Interval
 from offramp.evaluation.columns import accuracy_key
 from offramp.evaluation.results import Comparison
-from offramp.extras import require
 from offramp.files import atomic_path
+from offramp.imports import require
 from offramp.report.lines import PALETTE, Band, curve_band, exit_band, line_style, shown_first
 
 FONTS = ["DejaVu Sans", "Verdana", "sans-serif"]

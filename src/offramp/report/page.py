@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from offramp.evaluation.results import Comparison, MethodResult
-from offramp.extras import require
 from offramp.files import plain, write_text
+from offramp.imports import require
 from offramp.report.lines import (
     PALETTE,
     LineStyle,

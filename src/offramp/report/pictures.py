@@ -13,7 +13,7 @@ from torch import Tensor
 
 from offramp.data import ImageData
 from offramp.errors import ConfigError
-from offramp.extras import require
+from offramp.imports import require
 from offramp.ledger import Ledger
 from offramp.targets import hopeless
 

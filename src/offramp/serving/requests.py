@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 
 from offramp.data.decoding import Tokenizer, find_tokenizer
 from offramp.errors import ConfigError
-from offramp.extras import require
+from offramp.imports import require
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
 from offramp.serving.images import ImageReader, Reading
 

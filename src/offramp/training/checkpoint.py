@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from offramp.errors import ConfigError, FileFormatError
-from offramp.extras import require
 from offramp.files import read_folder, restore, write_folder, write_text
+from offramp.imports import require
 from offramp.networks.network import distinct_tensors
 from offramp.run_folder import RunFolder
 from offramp.training.config import HARMLESS

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from offramp.errors import NetworkError
-from offramp.extras import require
+from offramp.imports import require
 from offramp.networks.heads import Pool
 from offramp.networks.inputs import ImageInput, Inputs, TextInput
 from offramp.networks.layout import Layout
