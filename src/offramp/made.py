@@ -14,13 +14,13 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from offramp.errors import ConfigError
-from offramp.files import check_target, checksum, sweep, write_text
+from offramp.errors import ConfigError, FileFormatError
+from offramp.files import StoredFile, check_target, checksum, restore, sweep, write_text
 from offramp.imports import installed_version
 
 try:
@@ -203,12 +203,10 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_as_written(folder: Path, entry: object) -> bool:
-    if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
-        return False
-    file = folder / entry["file"]
-    if not file.is_file() or file.stat().st_size != entry.get("bytes"):
-        return False
-    return "sha256" not in entry or checksum(file) == entry["sha256"]
+    with suppress(FileFormatError):
+        stored: StoredFile = restore(StoredFile, entry)
+        return stored.checked(folder).is_file()
+    return False
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from offramp.data import ImageData
 from offramp.errors import ConfigError
@@ -84,17 +83,12 @@ def hopeless_strip(test: Ledger, images: object) -> SampleStrip | None:
         >>> print(hopeless_strip(synthetic.ledgers()["test"], others))
         None
     """
-    rows = hopeless_rows(test)
+    rows = hopeless(test.heads_correct).nonzero().squeeze(1)
     if not len(rows):
         return None
     places = torch.linspace(0, len(rows) - 1, min(PICTURES, len(rows))).round().long()
     note = f"{len(places)} of the {len(rows):,}, taken evenly over the test set."
     return sample_strip(test, images, rows[places].tolist(), note)
-
-
-def hopeless_rows(test: Ledger) -> Tensor:
-    """Indices of the samples that no exit gets right, `[n]`."""
-    return hopeless(test.heads_correct).nonzero().squeeze(1)
 
 
 def sample_strip(
@@ -119,15 +113,10 @@ def sample_strip(
     if len(known) < len(rows):
         return None  # a ledger of other data
     pixels = images.pixels[torch.tensor(known)].permute(0, 2, 3, 1).contiguous()
-    names = test.class_names or images.class_names
+    names = test.class_names or images.class_names or range(test.num_classes)
     logits = torch.cat([logits for _, logits in test.take(list(rows)).chunks()])
     captions = [
-        f"{class_name(names, test.labels[row])}, predicted {class_name(names, prediction)}"
+        f"{names[int(test.labels[row])]}, predicted {names[int(prediction)]}"
         for row, prediction in zip(rows, logits[:, -1].argmax(dim=1), strict=True)
     ]
     return SampleStrip(np.asarray(pixels.numpy(), dtype=np.uint8), captions, note)
-
-
-def class_name(names: Sequence[str] | None, label: Tensor) -> str:
-    """The name of a class, or its number."""
-    return str(int(label)) if names is None else names[int(label)]

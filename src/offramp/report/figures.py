@@ -1,20 +1,123 @@
-"""Figures as files: the paper's three panels, and what every method gains over another."""
+"""The lines of a comparison, as the page shows them too, and figures as files.
+
+These are the paper's three panels, and what every method gains over another.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from offramp.evaluation.bootstrap import Interval
 from offramp.evaluation.columns import accuracy_key
-from offramp.evaluation.results import Comparison
+from offramp.evaluation.results import RIVALS, Comparison, MethodResult
 from offramp.files import atomic_path
 from offramp.imports import require
-from offramp.report.lines import PALETTE, Band, curve_band, exit_band, line_style, shown_first
+from offramp.metrics import Floats
 
 FONTS = ["DejaVu Sans", "Verdana", "sans-serif"]
 ROW_STEP = 0.3  # between kinds of thresholds, in rows
+# Okabe and Ito's colours, which people with colour blindness can tell apart, for a light and for
+# a dark background.
+PALETTE = (
+    ("#7f7f7f", "#a3a8b0"),
+    ("#0072b2", "#4aa5e4"),
+    ("#d55e00", "#f5813d"),
+    ("#e69f00", "#f3bd45"),
+    ("#009e73", "#35c79c"),
+    ("#cc79a7", "#e29cc3"),
+    ("#56b4e9", "#93d3f7"),
+    ("#000000", "#f2f2f2"),
+)
+# Plotly's names, and matplotlib's for the same.
+DASHES = {"solid": "-", "dash": "--", "dashdot": "-.", "dot": ":"}
+MARKERS = {
+    **{"circle": "o", "square": "s", "triangle-up": "^", "diamond": "D"},
+    **{"triangle-down": "v", "star": "*", "pentagon": "p", "hexagon": "h"},
+}
+MOST_CURVES = 6  # that are drawn unless others are asked for; more of them hide each other
+
+
+class LineStyle(NamedTuple):
+    """How a line is drawn: its neighbours differ in all three, so grey paper shows it, too."""
+
+    colour: int  # its place in the palette
+    dash: str
+    marker: str
+
+    def matplotlib(self) -> dict[str, str]:
+        """The same as arguments of `Axes.plot`."""
+        return {
+            "color": PALETTE[self.colour][0],
+            "linestyle": DASHES[self.dash],
+            "marker": MARKERS[self.marker],
+        }
+
+
+def line_style(number: int) -> LineStyle:
+    """The style of the line with this number; 64 of them differ.
+
+    Example:
+        >>> line_style(2), line_style(10)
+        (LineStyle(colour=2, dash='dashdot', marker='triangle-up'),
+         LineStyle(colour=2, dash='dot', marker='diamond'))
+        >>> len({line_style(number) for number in range(64)})
+        64
+    """
+    lap = number // len(PALETTE)
+    return LineStyle(
+        number % len(PALETTE),
+        list(DASHES)[(number + lap) % len(DASHES)],
+        list(MARKERS)[(number + lap) % len(MARKERS)],
+    )
+
+
+@dataclass(frozen=True)
+class Band:
+    """A line with a band."""
+
+    x: Floats  # `[P]`
+    mean: Floats  # `[P]`, over seeds
+    spread: Floats | None  # `[P]`, standard deviation over seeds; None where there is only one run
+
+
+def curve_band(method: MethodResult, points: int = 200) -> Band:
+    """Accuracy over cost, on the costs that all seeds reach."""
+    low = max(float(curve.costs[0]) for curve in method.curves)
+    high = min(float(curve.costs[-1]) for curve in method.curves)
+    grid = np.linspace(low, high, points)
+    return _band(grid, [np.interp(grid, c.costs, c.accuracies) for c in method.curves])
+
+
+def exit_band(method: MethodResult, figure: str) -> Band:
+    """A figure of `ExitMetrics` at every exit but the last, where no scorer runs."""
+    runs = [getattr(run, figure)[:-1] for run in method.exits]
+    return _band(np.arange(len(runs[0]), dtype=np.float64), runs)
+
+
+def _band(x: Floats, runs: Sequence[Floats]) -> Band:
+    values = np.array(runs)
+    spread = values.std(axis=0, ddof=1) if len(values) > 1 else None
+    return Band(x, values.mean(axis=0), spread)
+
+
+def shown_first(comparison: Comparison) -> list[MethodResult]:
+    """The methods that are drawn unless others are asked for, at most six, in their order.
+
+    These are the rivals, and the most accurate of the others.
+    """
+
+    def accuracy(method: MethodResult) -> float:
+        budgets = comparison.budgets
+        return float(np.mean([method.figures[accuracy_key(b)].value for b in budgets]))
+
+    rivals = [method.name for method in comparison.methods if method.name in RIVALS]
+    others = [method for method in comparison.methods if method.name not in RIVALS]
+    best = sorted(others, key=accuracy, reverse=True)[: MOST_CURVES - len(rivals)]
+    chosen = {*rivals, *(method.name for method in best)}
+    return [method for method in comparison.methods if method.name in chosen]
 
 
 def plot_comparison(comparison: Comparison, path: str | Path) -> Path:
@@ -31,13 +134,16 @@ def plot_comparison(comparison: Comparison, path: str | Path) -> Path:
     trade, calibration, prediction = figure.subplots(1, 3)
     drawn = shown_first(comparison)
     for number, method in enumerate(drawn):
-        style = {**line_style(number).matplotlib(), "label": _literal(method.label)}
+        label = method.label.replace("$", r"\$")  # which would start a formula
+        style = {**line_style(number).matplotlib(), "label": label}
         # Markers of different lines do not hide each other where the lines run together.
         sparse = {**style, "markevery": (2 * number, 12)}
         _draw_band(trade, curve_band(method, points=60), sparse, scale=100)
         _draw_band(calibration, exit_band(method, "ece"), style)
         _draw_band(prediction, exit_band(method, "eefp"), style)
-    _draw_references(trade, comparison)
+    fixed = comparison.references.fixed
+    costs, accuracies = [row.cost for row in fixed], [100 * row.accuracy for row in fixed]
+    trade.plot(costs, accuracies, "x", color="black", label="each exit alone")
     total = len(comparison.methods)
     title = "Cost-accuracy" + (f", {len(drawn)} of {total} methods" if len(drawn) < total else "")
     _label(trade, "cost (share of the network without exits)", "accuracy (%)", title)
@@ -91,7 +197,11 @@ def plot_gains(comparison: Comparison, path: str | Path, rival: str = "baseline"
     labels = {m.name.partition(":")[0]: m.label for m in by_length}
     panels[0].set_yticks(range(len(rows)), [labels[row] for row in rows], fontsize=8)
     panels[0].invert_yaxis()
-    _draw_keys(panels[0], kinds)
+    if len(kinds) > 1:  # say what the colours mean
+        for kind in kinds:
+            label = f"{kind} thresholds" if kind else "the method's own thresholds"
+            panels[0].plot([], [], color=_colour(kinds, kind), marker="o", label=label)
+        figure.legend(loc="outside lower center", ncols=len(kinds), fontsize=8)
     return save_figure(figure, Path(path))
 
 
@@ -137,32 +247,6 @@ def _named(row: str, kind: str) -> str:
 
 def _colour(kinds: Sequence[str], kind: str) -> str:
     return PALETTE[2 * kinds.index(kind) % len(PALETTE)][0]
-
-
-def _draw_keys(axes: Any, kinds: Sequence[str]) -> None:  # noqa: ANN401
-    """Say what the colours mean, where there are several."""
-    if len(kinds) > 1:
-        for kind in kinds:
-            label = f"{kind} thresholds" if kind else "the method's own thresholds"
-            axes.plot([], [], color=_colour(kinds, kind), marker="o", label=label)
-        axes.figure.legend(loc="outside lower center", ncols=len(kinds), fontsize=8)
-
-
-def _literal(text: str) -> str:
-    """A label from a user, in which dollar signs do not start a formula."""
-    return text.replace("$", r"\$")
-
-
-def _draw_references(axes: Any, comparison: Comparison) -> None:  # noqa: ANN401
-    fixed = comparison.references.fixed
-    axes.plot(
-        [row.cost for row in fixed],
-        [100 * row.accuracy for row in fixed],
-        linestyle="none",
-        marker="x",
-        color="black",
-        label="each exit alone",
-    )
 
 
 def _label(axes: Any, x: str, y: str, title: str) -> None:  # noqa: ANN401
