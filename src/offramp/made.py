@@ -43,11 +43,6 @@ class _Together(Protocol):
         ...
 
 
-class _Alone:
-    def first(self, work: Callable[[], T]) -> T:
-        return work()
-
-
 def once(
     folder: str | Path,
     inputs: object,
@@ -79,8 +74,12 @@ def once(
         >>> _ = once(place, {"terms": [1, 1, 1]}, make)
         making it
     """
-    folder, together = Path(folder), processes or _Alone()
-    if together.first(lambda: is_whole(folder, inputs)):
+    folder = Path(folder)
+
+    def first(work: Callable[[], T]) -> T:
+        return work() if processes is None else processes.first(work)
+
+    if first(lambda: is_whole(folder, inputs)):
         return folder
     with ExitStack() as lock:
 
@@ -90,12 +89,12 @@ def once(
             lock.enter_context(_alone_in(folder))
             return is_whole(folder, inputs)
 
-        if together.first(is_made_now):  # by a process that was waited for
+        if first(is_made_now):  # by a process that was waited for
             return folder
-        together.first(lambda: (folder / _DONE).unlink(missing_ok=True))
+        first(lambda: (folder / _DONE).unlink(missing_ok=True))
         start = time.perf_counter()
         make(folder)
-        together.first(lambda: _declare(folder, inputs, time.perf_counter() - start))
+        first(lambda: _declare(folder, inputs, time.perf_counter() - start))
     return folder
 
 

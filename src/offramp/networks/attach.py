@@ -22,7 +22,7 @@ from offramp.networks.layout import Layout
 from offramp.networks.macs import stage_macs
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, evaluating, move_beside
-from offramp.timing.stopwatch import Stopwatch, Timed, take_turns
+from offramp.stopwatch import Stopwatch, Timed, take_turns
 
 FEW = 4  # exits that `auto` places, the last one among them: each takes time, and gains less
 
