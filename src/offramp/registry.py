@@ -287,8 +287,8 @@ AUGMENTATIONS = Names(
 EMBEDDED = Names(
     "data set",
     {
-        "cluttered-digits": "offramp.data.digits:cluttered_digits",
-        "mixture": "offramp.data.mixture:mixture",
+        "cluttered-digits": "offramp.data.embedded:cluttered_digits",
+        "mixture": "offramp.data.embedded:mixture",
     },
 )
 """Data sets that are made on demand."""
