@@ -9,14 +9,14 @@ from torch import nn
 
 from offramp.errors import FileFormatError, NetworkError
 from offramp.imports import require
-from offramp.networks.fx import traced_layout
+from offramp.networks.fx.stages import traced_layout
 from offramp.networks.layout import (
     Layout,
     is_plain_sequential,
     sequential_layout,
     stages_layout,
 )
-from offramp.networks.transformers import (
+from offramp.networks.transformers.models import (
     model_settings,
     pretrained_model,
     transformers_layout,
