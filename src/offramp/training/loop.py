@@ -39,9 +39,8 @@ from offramp.training.checkpoint import (
 from offramp.training.config import TrainConfig
 from offramp.training.frozen import cache_features, can_split
 from offramp.training.objectives import Objective, Phase, sample_losses
-from offramp.training.optimizer import Optimizer
-from offramp.training.precision import training_autocast
 from offramp.training.processes import Processes
+from offramp.training.step import Optimizer, training_autocast
 from offramp.training.teacher import Teacher
 
 AugmentFunction: TypeAlias = Callable[[Any, Tensor, int, torch.Generator], tuple[Any, Tensor]]
@@ -84,12 +83,9 @@ class Run:
 
     def save(self, place: Place, objective: Objective, tensors: dict[str, Tensor]) -> None:
         """Write a checkpoint with the weights, and whatever else the phase needs to go on."""
-        history = {
-            "records": self.history.records,
-            "stopped": self.history.stopped,
-            "objective": objective.state(),
-        }
-        self.checkpoints.save(place, history, {**weights(self.network, "network."), **tensors})
+        self.history.objective = objective.state()
+        tensors = {**weights(self.network, "network."), **tensors}
+        self.checkpoints.save(place, self.history, tensors)
         self.saved_at = time.monotonic()
 
 
