@@ -31,7 +31,7 @@ Builder: TypeAlias = Callable[..., nn.Module]
 class Origin:
     """What a file says about the backbone of a network."""
 
-    class_name: str  # for messages
+    class_name: str = "module"  # for messages
     builder: str | None = None  # registered name of what makes it; None for a user's own
     settings: dict[str, Any] = field(default_factory=dict)  # of the builder, JSON values
 

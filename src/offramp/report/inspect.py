@@ -212,7 +212,8 @@ def _network(path: Path) -> list[ResultTable]:
     backbones = [member["backbone"] for member in members]
     facts = {
         "backbone": ", then ".join(
-            backbone["builder"] or f"{backbone['class']}, your own" for backbone in backbones
+            backbone["builder"] or f"{backbone.get('class_name')}, your own"
+            for backbone in backbones
         ),
         "settings": ", then ".join(
             ", ".join(f"{key}={value}" for key, value in backbone["settings"].items())
