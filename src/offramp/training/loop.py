@@ -124,7 +124,6 @@ class PhaseRun:
         if not changing and can_split(run.network, phase):
             self._use_features()
         self.wrapped = self.processes.wrap(self.module)
-        self.schedule = self.config.schedule
         assert self.config.learning_rate is not None, "`train` chooses one"
         self.highest_rate = self.config.learning_rate
         self.optimizer = Optimizer(self.network, self.config, self.processes.device, tensors)
@@ -198,7 +197,7 @@ class PhaseRun:
         logits = self._logits(self.wrapped, inputs)
         targets = targets.to(device)  # what an augmentation returned may be elsewhere
         loss = self.phase.objective(logits, targets)
-        rate = self.highest_rate * self.schedule.factor(done / steps)
+        rate = self.highest_rate * self.config.rate_factor(done / steps)
         self.optimizer.step(loss, rate, number=done)
         loss = loss.detach()
         right = _are_right(logits.detach(), targets).sum(0).to(loss.dtype)
@@ -234,7 +233,7 @@ class PhaseRun:
             "phase": self.phase.name,
             "epoch": self.place.epoch,
             "loss": loss / samples,
-            "learning_rate": self.highest_rate * self.schedule.factor(self.place.epoch + 1),
+            "learning_rate": self.highest_rate * self.config.rate_factor(self.place.epoch + 1),
             "train_accuracy": [each / samples for each in right],
             "seconds": round(self.place.seconds, 3),
             "device": describe_device(self.processes.device),
@@ -266,7 +265,7 @@ class PhaseRun:
     def _is_out_of_patience(self) -> bool:
         if self.config.patience is None or not self.place.best:
             return False
-        restarts = self.schedule.restarts()
+        restarts = self.config.restarts()
         if restarts and self.place.epoch not in restarts:
             return False  # accuracy falls after a restart, and recovers as the cycle ends
         return self.place.epoch - 1 - self.place.best[1] >= self.config.patience
