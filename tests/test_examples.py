@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from offramp.data import digits
+
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "from_logits_to_a_runner.ipynb"
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 NEEDS = {
@@ -35,6 +37,8 @@ def test_example_runs(path, place, monkeypatch, capsys):
     missing = [name for name in NEEDS.get(path.stem, ()) if not importlib.util.find_spec(name)]
     if missing:
         pytest.skip(f"{path.name} needs {', '.join(missing)}")
+    few = dict.fromkeys(digits.SIZES, 300)
+    monkeypatch.setattr(digits, "SIZES", few)  # images are made on the spot
     monkeypatch.setattr(sys, "argv", [path.name, *arguments(path)])
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out
