@@ -174,7 +174,7 @@ def test_every_asset_is_in_the_package():
 def test_pictures_that_cannot_be_shown_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"uint8 \[n, H, W, C\].* got float64 \[2, 4\]"):
         SampleStrip(np.zeros((2, 4)), ["a", "b"])
-    with pytest.raises(ConfigError, match="one caption per image, got 1 for 2 images"):
+    with pytest.raises(ConfigError, match="`captions` must have 2 entries, one per image, got 1"):
         SampleStrip(np.zeros((2, 4, 4, 3), np.uint8), ["a"])
     with pytest.raises(FileFormatError, match="there is no figure at"):
         write_page(tmp_path / "p.html", "T", [Section("A", figures=[tmp_path / "x.svg"])], {})

@@ -183,14 +183,17 @@ def plot_gains(comparison: Comparison, path: str | Path, rival: str = "baseline"
     names = [method.name.partition(":") for method in comparison.methods]
     rows = list(dict.fromkeys(row for row, _, _ in names))
     kinds = sorted({thresholds for _, _, thresholds in names})  # the method's own, "", first
+    colours = {kind: PALETTE[2 * n % len(PALETTE)][0] for n, kind in enumerate(kinds)}
     figure = figures.Figure(figsize=(4 + 3 * len(comparison.budgets), 1 + 0.4 * len(rows)))
     figure.set_layout_engine("constrained")
     panels = figure.subplots(1, len(comparison.budgets), sharey=True, squeeze=False)[0]
     for axes, budget in zip(panels, comparison.budgets, strict=True):
-        key = accuracy_key(budget)
-        found = {m.name: m.differences.get(rival, {}) for m in comparison.methods}
-        gaps = {name: each[key] for name, each in found.items() if key in each}
-        _draw_gains(axes, rows, kinds, gaps)
+        gaps: dict[str, dict[str, Interval]] = {row: {} for row in rows}
+        for method, (row, _, kind) in zip(comparison.methods, names, strict=True):
+            gap = method.differences.get(rival, {}).get(accuracy_key(budget))
+            if gap is not None:
+                gaps[row][kind] = gap
+        _draw_gains(axes, list(gaps.values()), colours)
         axes.axvline(0, color="black", linewidth=0.8)
         _label(axes, f"points over {rival}", "", f"{budget:.0%} of the compute")
     by_length = sorted(comparison.methods, key=lambda m: -len(m.name))  # plain names come last
@@ -200,7 +203,7 @@ def plot_gains(comparison: Comparison, path: str | Path, rival: str = "baseline"
     if len(kinds) > 1:  # say what the colours mean
         for kind in kinds:
             label = f"{kind} thresholds" if kind else "the method's own thresholds"
-            panels[0].plot([], [], color=_colour(kinds, kind), marker="o", label=label)
+            panels[0].plot([], [], color=colours[kind], marker="o", label=label)
         figure.legend(loc="outside lower center", ncols=len(kinds), fontsize=8)
     return save_figure(figure, Path(path))
 
@@ -222,31 +225,15 @@ def save_figure(figure: Any, path: Path) -> Path:  # noqa: ANN401 - matplotlib i
 
 def _draw_gains(
     axes: Any,  # noqa: ANN401
-    rows: Sequence[str],
-    kinds: Sequence[str],
-    gaps: Mapping[str, Interval],
+    rows: Sequence[Mapping[str, Interval]],
+    colours: Mapping[str, str],
 ) -> None:
     """Dots with intervals, one below the other where a row has several kinds of thresholds."""
-    present = {row: [kind for kind in kinds if _named(row, kind) in gaps] for row in rows}
-    for kind in kinds:
-        found = {}
-        for place, row in enumerate(rows):
-            if kind in present[row]:
-                below = present[row].index(kind) - (len(present[row]) - 1) / 2
-                found[place + ROW_STEP * below] = gaps[_named(row, kind)]
-        low, value, high = (
-            [100 * getattr(gap, end) for gap in found.values()] for end in ("low", "value", "high")
-        )
-        axes.hlines(list(found), low, high, color=_colour(kinds, kind), linewidth=1.5)
-        axes.plot(value, list(found), "o", markersize=4, color=_colour(kinds, kind))
-
-
-def _named(row: str, kind: str) -> str:
-    return f"{row}:{kind}" if kind else row
-
-
-def _colour(kinds: Sequence[str], kind: str) -> str:
-    return PALETTE[2 * kinds.index(kind) % len(PALETTE)][0]
+    for place, gaps in enumerate(rows):
+        for number, kind in enumerate(sorted(gaps)):
+            gap, y = gaps[kind], place + ROW_STEP * (number - (len(gaps) - 1) / 2)
+            axes.hlines(y, 100 * gap.low, 100 * gap.high, color=colours[kind], linewidth=1.5)
+            axes.plot(100 * gap.value, y, "o", markersize=4, color=colours[kind])
 
 
 def _label(axes: Any, x: str, y: str, title: str) -> None:  # noqa: ANN401

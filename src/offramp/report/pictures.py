@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from offramp import check
 from offramp.data import ImageData
 from offramp.errors import ConfigError
 from offramp.imports import require
@@ -46,11 +47,7 @@ class SampleStrip:
                 "`images` of a SampleStrip must be uint8 [n, H, W, C] with 1, 3 or 4 channels, "
                 f"got {images.dtype} {list(images.shape)}"
             )
-        if len(images) != len(self.captions):
-            raise ConfigError(
-                f"a SampleStrip needs one caption per image, got {len(self.captions)} for "
-                f"{len(images)} images"
-            )
+        check.same_length("captions", self.captions, images, per="image")
 
 
 def image_url(image: Images) -> str:

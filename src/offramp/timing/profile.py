@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -40,8 +39,6 @@ VERSION = 3
 
 SMALL = 8  # samples that tell how long a large batch would take
 ALWAYS = 256  # batches up to this size are always timed
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
