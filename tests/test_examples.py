@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from offramp.data import digits
+from offramp.data import embedded
 
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "from_logits_to_a_runner.ipynb"
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
@@ -25,8 +25,9 @@ def arguments(path):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """An empty folder to run in, without a display and without a network."""
+    """An empty folder to run in, without a display or a network, and with few digits to make."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(embedded, "DIGIT_SIZES", dict.fromkeys(embedded.DIGIT_SIZES, 300))
     for name, value in {"HF_HUB_OFFLINE": "1", "MPLBACKEND": "agg"}.items():
         monkeypatch.setenv(name, value)
     return tmp_path
@@ -37,8 +38,6 @@ def test_example_runs(path, place, monkeypatch, capsys):
     missing = [name for name in NEEDS.get(path.stem, ()) if not importlib.util.find_spec(name)]
     if missing:
         pytest.skip(f"{path.name} needs {', '.join(missing)}")
-    few = dict.fromkeys(digits.SIZES, 300)
-    monkeypatch.setattr(digits, "SIZES", few)  # images are made on the spot
     monkeypatch.setattr(sys, "argv", [path.name, *arguments(path)])
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out
