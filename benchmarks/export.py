@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 import offramp
-from offramp.extras import require
+from offramp.imports import require
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.state import batch_size, take
 from offramp.onnx import OnnxRunner

@@ -24,7 +24,7 @@ with torch.no_grad():
     assert torch.equal(network(images)[:, -1], backbone(images).logits)
 
 macs = count_macs(network, images)
-seconds = offramp.profile(network, batch_size=8, inputs=images, seconds=1).costs(batch_size=8)
+seconds = offramp.profile(network, batch_size=8, inputs=images, seconds=1).at(batch_size=8).costs
 print(f"{'exit':32} {'MACs':>12} {'of the whole':>13} {'microseconds':>13}")
 for name, cost, time in zip(network.exit_names, macs.cumulative, seconds.cumulative, strict=True):
     share = cost / macs.mean_reference

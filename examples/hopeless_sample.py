@@ -16,7 +16,7 @@ import offramp
 from offramp.metrics import eefp
 from offramp.replay import Replay
 from offramp.report import save_figure
-from offramp.report.lines import PALETTE
+from offramp.report.figures import PALETTE
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--picture", type=Path, default=Path("hopeless.svg"))

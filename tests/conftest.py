@@ -48,7 +48,7 @@ def real_splits():
     return load_ledgers(folder, network="cifar100-thin")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright runs an event loop, in which no other may start
 def chromium():
     """Headless Chromium; where there is none the test is skipped, and fails in CI."""
     wanted = (os.environ.get("CHROMIUM"), "/usr/bin/chromium", "google-chrome")
@@ -76,6 +76,7 @@ def cluster():
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or one is kept in ~/.ray
     # Ray's workers are polite, and would wait for those of pytest.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_metrics_report_interval_ms", "500")  # instead of ten seconds
     before = set(psutil.Process().children(recursive=True))
     ray.init(
         num_cpus=2,

@@ -319,15 +319,3 @@ def without_torch(folder: Path) -> dict[str, str]:
     (folder / "torch.py").write_text("raise ImportError('torch is not to be imported here')\n")
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path}
-
-
-def bad_requests(max_bytes: int) -> list[tuple[Any, str, int, str]]:
-    """Bodies and content types that every server refuses, with the status and the reason."""
-    return [
-        (b"{", "application/json", 400, "not valid JSON"),
-        ({"inputs": [1]}, "application/json", 422, "give `inputs` of the shape"),
-        ({"path": "/etc/passwd"}, "application/json", 422, "unknown field `path`"),
-        (b"\x89PNG\r\n\x1a\n", "image/png", 422, "not a readable PNG or JPEG"),
-        (b"hello", "text/plain", 415, "the content type must be"),
-        (b"x" * (max_bytes + 1), "application/json", 413, f"may have {max_bytes:,} bytes"),
-    ]

@@ -21,11 +21,25 @@ DEATHS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _shipped(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def _shipped():
     """Small made-up ledgers in place of the shipped ones."""
     made = synthetic.ledgers(seed=0, samples=400, exits=4, classes=20)
-    monkeypatch.setattr(zoo, "cifar100", lambda: made)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zoo, "cifar100", lambda: made)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a demo that was run in one piece, and what the command said."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, run(folder)
+
+
+def run(folder):
+    command = ["demo", "--quick", "--out", str(folder)]
+    return CliRunner().invoke(app, command, catch_exceptions=False).stdout
 
 
 def written(folder):
@@ -33,16 +47,15 @@ def written(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_demo_goes_from_nothing_to_a_page_and_then_does_nothing(tmp_path):
-    command = ["demo", "--quick", "--out", str(tmp_path)]
-    first = CliRunner().invoke(app, command, catch_exceptions=False)
-    for words in ("Temperature scaling", "digits", "cifar100", f"report: {tmp_path}/report.html"):
-        assert words in first.stdout
-    assert "<h1>Demo: from nothing to a policy</h1>" in (tmp_path / "report.html").read_text()
-    assert (tmp_path / "digits" / "comparison.md").is_file()
-    before = written(tmp_path)
-    assert CliRunner().invoke(app, command, catch_exceptions=False).stdout == first.stdout
-    assert written(tmp_path) == before
+def test_the_demo_goes_from_nothing_to_a_page_and_then_does_nothing(whole):
+    folder, printed = whole
+    for words in ("Temperature scaling", "digits", "cifar100", f"report: {folder}/report.html"):
+        assert words in printed
+    assert "<h1>Demo: from nothing to a policy</h1>" in (folder / "report.html").read_text()
+    assert (folder / "digits" / "comparison.md").is_file()
+    before = written(folder)
+    assert run(folder) == printed
+    assert written(folder) == before
 
 
 def live_until(folder, death):
@@ -69,11 +82,11 @@ def results(folder):
 
 
 @pytest.mark.slow
-def test_killed_in_every_step_the_demo_ends_with_the_same_figures(tmp_path):
+def test_killed_in_every_step_the_demo_ends_with_the_same_figures(whole, tmp_path):
     fork = multiprocessing.get_context("fork")
     for death in DEATHS:
         process = fork.Process(target=live_until, args=(tmp_path / "pieces", death))
         process.start()
         process.join()
         assert process.exitcode == -signal.SIGKILL, f"nothing was written to {death}"
-    assert results(tmp_path / "pieces") == results(tmp_path / "whole")
+    assert results(tmp_path / "pieces") == results(whole[0])

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from offramp.data import embedded
+
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "from_logits_to_a_runner.ipynb"
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 NEEDS = {
@@ -23,8 +25,9 @@ def arguments(path):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """An empty folder to run in, without a display and without a network."""
+    """An empty folder to run in, without a display or a network, and with few digits to make."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(embedded, "DIGIT_SIZES", dict.fromkeys(embedded.DIGIT_SIZES, 300))
     for name, value in {"HF_HUB_OFFLINE": "1", "MPLBACKEND": "agg"}.items():
         monkeypatch.setenv(name, value)
     return tmp_path

@@ -30,7 +30,7 @@ from offramp.files import (
 from offramp.ledger import npz
 from offramp.made import is_whole, once
 from offramp.networks import EarlyExitNetwork, build
-from offramp.report.inspect import verify
+from offramp.report.inspect import whole_files
 from offramp.scorers import MaxProbability
 from offramp.training.checkpoint import Checkpoints, Place
 
@@ -94,10 +94,10 @@ def test_folders_without_a_checksum_still_load(saved, kind):
     del meta["tensors"]["sha256"]
     path.write_text(json.dumps(meta))
     LOADERS[kind](saved)
-    assert [(file.damage, file.has_checksum) for file in verify(saved)] == [(None, False)]
+    assert [file.sha256 for file in whole_files(saved).values()] == [None]
 
 
-def test_large_tensors_are_left_to_verify(tmp_path, monkeypatch):
+def test_large_tensors_are_left_to_inspect(tmp_path, monkeypatch):
     write_folder(tmp_path, "ledger", 1, {}, {"a": torch.ones(4)})
     path = tensor_file(tmp_path)
     content = bytearray(path.read_bytes())
@@ -105,8 +105,8 @@ def test_large_tensors_are_left_to_verify(tmp_path, monkeypatch):
     path.write_bytes(content)
     monkeypatch.setattr(files, "CHECKED_BYTES", 0)
     assert read_folder(tmp_path, "ledger", 1)[1]["a"].tolist() != [1, 1, 1, 1]
-    (file,) = verify(tmp_path)
-    assert f"{path} is damaged" in file.damage
+    with pytest.raises(FileFormatError, match=f"{path} is damaged"):
+        whole_files(tmp_path)
 
 
 def test_links_out_of_the_folder_are_not_followed(saved, kind, tmp_path):
@@ -116,7 +116,8 @@ def test_links_out_of_the_folder_are_not_followed(saved, kind, tmp_path):
     path.symlink_to(moved)
     with pytest.raises(FileFormatError, match="symbolic link out of its folder"):
         LOADERS[kind](saved)
-    assert "symbolic link" in next(verify(saved)).damage
+    with pytest.raises(FileFormatError, match="symbolic link"):
+        whole_files(saved)
 
 
 def test_links_within_the_folder_and_to_whole_folders_are_followed(saved, kind, tmp_path):
@@ -137,14 +138,15 @@ def test_a_damaged_result_is_not_taken_for_whole(tmp_path):
 
     once(tmp_path, 1, make)
     assert is_whole(tmp_path, 1)
-    assert sorted(file.path.suffix for file in verify(tmp_path)) == [
+    assert sorted(path.suffix for path in whole_files(tmp_path)) == [
         ".json",
         ".json",
         ".safetensors",
     ]
     files[0].write_text('{"value": 1.75}')
     assert not is_whole(tmp_path, 1)
-    assert [file.path for file in verify(tmp_path) if file.damage] == [files[0]]
+    with pytest.raises(FileFormatError, match=f"{files[0]} is damaged"):
+        whole_files(tmp_path)
 
 
 def test_what_a_killed_run_left_is_swept_and_nothing_else(tmp_path):

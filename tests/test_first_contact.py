@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import offramp
-from offramp import extras
+from offramp import imports
 from offramp.cli import doctor
 
 ROOT = Path(__file__).parents[1]
@@ -53,29 +53,25 @@ def offramp_app():
     return app
 
 
-def test_doctor_says_what_is_there_and_what_is_missing(tmp_path):
+def test_doctor_says_what_is_there_and_what_is_missing_and_imports_nothing_optional(tmp_path):
     (tmp_path / "pacs").mkdir()
-    result = command("doctor", OFFRAMP_DATA=str(tmp_path))
-    assert result.returncode == 0, result.stderr
-    text = result.stdout
+    heavy = "transformers datasets accelerate matplotlib plotly onnx onnxruntime starlette ray"
+    code = (
+        "import atexit, sys; sys.argv[1:] = ['doctor']; from offramp.__main__ import main; "
+        f"atexit.register(lambda: print([m for m in {heavy.split()!r} if m in sys.modules])); "
+        "main()"
+    )
+    environment = os.environ | {"OFFRAMP_DATA": str(tmp_path), "NO_COLOR": "1"}
+    text = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    ).stdout
+    assert text.endswith("\n[]\n")
     assert torch.__version__ in text
     assert f"+ pacs              {tmp_path / 'pacs'}" in text
     assert "- sst2 " in text
     assert "hf download stanfordnlp/sst2 --repo-type dataset" in text
     assert "bfloat16" in text
     assert "cluttered-digits" in text
-
-
-def test_doctor_imports_nothing_optional():
-    heavy = "transformers datasets accelerate matplotlib plotly onnx onnxruntime starlette ray"
-    code = (
-        "import sys; from offramp.cli.doctor import diagnosis; diagnosis(); "
-        f"print([name for name in {heavy.split()!r} if name in sys.modules])"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == "[]"
 
 
 def test_doctor_names_the_command_for_what_is_missing(monkeypatch):
@@ -89,10 +85,10 @@ def test_doctor_names_the_command_for_what_is_missing(monkeypatch):
 
 def test_doctor_works_where_the_package_is_not_installed(monkeypatch):
     def missing(package):
-        raise extras.PackageNotFoundError(package)
+        raise imports.PackageNotFoundError(package)
 
     monkeypatch.setattr(doctor, "requires", missing)
-    monkeypatch.setattr(extras, "version", missing)
+    monkeypatch.setattr(imports, "version", missing)
     sections = doctor.diagnosis()
     assert "not installed as a package" in sections["versions"][0].text
     assert all(not finding.good for finding in sections["features"])

@@ -13,7 +13,7 @@ import offramp
 from offramp import registry
 from offramp.cli.options import complete_methods
 from offramp.errors import ConfigError
-from offramp.lazy import LazyPackage
+from offramp.imports import LazyPackage
 from offramp.registry import CANDIDATES, METHODS, OBJECTIVES, Names, check_methods
 
 TABLES = {name: table for name, table in vars(registry).items() if isinstance(table, Names)}

@@ -11,7 +11,7 @@ methods of your own.
 
 from typing import TYPE_CHECKING
 
-from offramp.lazy import import_when_asked
+from offramp.imports import import_when_asked
 
 if TYPE_CHECKING:
     from offramp import (

@@ -1,29 +1,5 @@
 """Every error that a user can cause, under one parent."""
 
-__all__ = [
-    "BudgetError",
-    "ConfigError",
-    "CorruptImageError",
-    "DataError",
-    "FewSamplesWarning",
-    "FileFormatError",
-    "GuaranteeError",
-    "GuaranteeWarning",
-    "LedgerError",
-    "LedgerWarning",
-    "MemoryLimitError",
-    "MissingExtraError",
-    "NetworkError",
-    "NotFittedError",
-    "OfframpError",
-    "OriginError",
-    "OriginWarning",
-    "PluginError",
-    "ProcessError",
-    "PromiseError",
-    "SplitError",
-]
-
 
 class OfframpError(Exception):
     """Parent of all errors that a user of `offramp` can cause."""

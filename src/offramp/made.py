@@ -14,14 +14,14 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, is_dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from offramp.errors import ConfigError
-from offramp.files import check_target, checksum, sweep, write_text
+from offramp.errors import ConfigError, FileFormatError
+from offramp.files import StoredFile, check_target, checksum, restore, sweep, write_text
+from offramp.imports import installed_version
 
 try:
     import fcntl
@@ -41,11 +41,6 @@ class _Together(Protocol):
     def first(self, work: Callable[[], T]) -> T:
         """Work that is done by the first process, and its result in all of them."""
         ...
-
-
-class _Alone:
-    def first(self, work: Callable[[], T]) -> T:
-        return work()
 
 
 def once(
@@ -79,8 +74,12 @@ def once(
         >>> _ = once(place, {"terms": [1, 1, 1]}, make)
         making it
     """
-    folder, together = Path(folder), processes or _Alone()
-    if together.first(lambda: is_whole(folder, inputs)):
+    folder = Path(folder)
+
+    def first(work: Callable[[], T]) -> T:
+        return work() if processes is None else processes.first(work)
+
+    if first(lambda: is_whole(folder, inputs)):
         return folder
     with ExitStack() as lock:
 
@@ -90,12 +89,12 @@ def once(
             lock.enter_context(_alone_in(folder))
             return is_whole(folder, inputs)
 
-        if together.first(is_made_now):  # by a process that was waited for
+        if first(is_made_now):  # by a process that was waited for
             return folder
-        together.first(lambda: (folder / _DONE).unlink(missing_ok=True))
+        first(lambda: (folder / _DONE).unlink(missing_ok=True))
         start = time.perf_counter()
         make(folder)
-        together.first(lambda: _declare(folder, inputs, time.perf_counter() - start))
+        first(lambda: _declare(folder, inputs, time.perf_counter() - start))
     return folder
 
 
@@ -139,12 +138,8 @@ def fingerprint(inputs: object) -> str:
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on, and the machine."""
     found = {"python": platform.python_version(), "machine": platform.machine()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # run from a source tree that is not installed
-            found[name] = "unknown"
-    return found
+    # Unknown: offramp is run from a source tree that is not installed.
+    return found | {name: installed_version(name) or "unknown" for name in _PACKAGES}
 
 
 def _text(inputs: object) -> str:
@@ -207,12 +202,10 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_as_written(folder: Path, entry: object) -> bool:
-    if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
-        return False
-    file = folder / entry["file"]
-    if not file.is_file() or file.stat().st_size != entry.get("bytes"):
-        return False
-    return "sha256" not in entry or checksum(file) == entry["sha256"]
+    with suppress(FileFormatError):
+        stored: StoredFile = restore(StoredFile, entry)
+        return stored.checked(folder).is_file()
+    return False
 
 
 @contextmanager

@@ -8,8 +8,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -62,8 +61,9 @@ def showing(progress: bool | Progress) -> Iterator[Progress]:
         ...     progress.start("recording", total=10)
     """
     if progress is True:
-        with ConsoleProgress() as bar:
-            yield bar
+        shown = ConsoleProgress()
+        with shown.bar:
+            yield shown
     else:
         yield progress or Progress()
 
@@ -82,7 +82,7 @@ class ConsoleProgress(Progress):
         )
 
         self._task: TaskID | None = None
-        self._bar = Progress(
+        self.bar = Progress(
             TextColumn("{task.description:24}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -95,35 +95,23 @@ class ConsoleProgress(Progress):
             disable=not console.is_terminal,
         )
 
-    def __enter__(self) -> Self:
-        self._bar.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.__exit__(kind, error, trace)
-
     def start(self, text: str, total: int, done: int = 0) -> None:
         """Start a new bar."""
         if self._task is not None:
-            self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(text, total=total, completed=done, note="")
+            self.bar.remove_task(self._task)
+        self._task = self.bar.add_task(text, total=total, completed=done, note="")
 
     def advance(self, steps: int = 1) -> None:
         """Move the bar on."""
         if self._task is not None:
-            self._bar.advance(self._task, steps)
+            self.bar.advance(self._task, steps)
 
     def step(self, done: int, total: int, text: str) -> None:
         """Move the bar to `done` of `total`, and show what the next step is."""
         if self._task is None:
             self.start(text, total)
         else:
-            self._bar.update(self._task, completed=done, total=total, description=text)
+            self.bar.update(self._task, completed=done, total=total, description=text)
         if done < total:
             self._line(f"  {done + 1} of {total}: {text}")
 
@@ -134,7 +122,7 @@ class ConsoleProgress(Progress):
         note = f"loss {record['loss']:.3f}, accuracy per exit {accuracies} %"
         done = f"{record['phase']}: epoch {record['epoch'] + 1} of {epochs}"
         if self._task is not None:
-            self._bar.update(self._task, description=done, note=note)
+            self.bar.update(self._task, description=done, note=note)
         self._line(f"{done}, {note}, {record['seconds']:.1f} s")
 
     def say(self, text: str) -> None:

@@ -235,7 +235,7 @@ BUILDERS = Names(
         **ARCHITECTURES.data,
         "vit": "offramp.networks.architectures.vit:VisionTransformer",
         "efficientnet-lite0": "offramp.networks.architectures.efficientnet:efficientnet_lite0",
-        "transformers": "offramp.networks.transformers:model_from_config",
+        "transformers": "offramp.networks.transformers.models:model_from_config",
         "timm": "offramp.networks.backbones:timm_model",
         "torchvision": "offramp.networks.backbones:torchvision_model",
     },
@@ -287,8 +287,8 @@ AUGMENTATIONS = Names(
 EMBEDDED = Names(
     "data set",
     {
-        "cluttered-digits": "offramp.data.digits:cluttered_digits",
-        "mixture": "offramp.data.mixture:mixture",
+        "cluttered-digits": "offramp.data.embedded:cluttered_digits",
+        "mixture": "offramp.data.embedded:mixture",
     },
 )
 """Data sets that are made on demand."""

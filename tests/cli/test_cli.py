@@ -101,9 +101,9 @@ def test_compare_takes_one_npz_and_says_that_it_cut_it(here, one_file, tmp_path)
     assert "split at random (seed 0) into 90 held_out, 90 val, 120 test" in result.stderr
 
 
-def test_fit_saves_a_policy_that_meets_the_budget(folder, tmp_path):
+def test_fit_saves_a_policy_that_meets_the_budget(here, folder, tmp_path):
     out = tmp_path / "policy"
-    result = offramp("fit", folder, "--budget", 0.5, "--method", "baseline", "--out", out)
+    result = here("fit", folder, "--budget", 0.5, "--method", "baseline", "--out", out)
     assert result.returncode == 0, result.stderr
     assert "on test, with smooth thresholds: accuracy" in result.stdout
     policy = Policy.load(out)

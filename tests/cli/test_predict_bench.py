@@ -137,27 +137,18 @@ def test_without_a_data_set_the_normalisation_is_noted(places, folder, tmp_path)
     assert row["name"] == "" and row["class"] in "012"
 
 
-def test_a_run_remembers_its_data(places):
+@pytest.mark.parametrize("name", ["run", "run/network"])
+def test_a_run_and_its_bare_network_remember_their_data(places, folder, name):
     run = places / "run"
     offramp.networks.EarlyExitNetwork.load(places / "network").save(run / "network")
     Source("x").save(run)
-    result = call(f"predict {run} {places}/policy --limit 3")
-    assert [row["input"] for row in csv.DictReader(io.StringIO(result.stdout))] == [
-        "test-0",
-        "test-1",
-        "test-2",
-    ]
-
-
-def test_the_bare_network_of_a_run_remembers_its_data_too(places, folder):
-    run = places / "trained"
-    offramp.networks.EarlyExitNetwork.load(places / "network").save(run / "network")
-    Source("x").save(run)
-    of_run, bare = (
-        call(f"predict {path} {places}/policy {folder}/0.png") for path in (run, run / "network")
-    )
-    assert bare.stdout == of_run.stdout
-    assert "normalised as ImageNet's" not in bare.stderr
+    result = call(f"predict {places / name} {places}/policy --limit 2")
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert [row["input"] for row in rows] == ["test-0", "test-1"]
+    result = call(f"predict {places / name} {places}/policy {folder}/0.png")
+    assert "normalised as ImageNet's" not in result.stderr
+    (row,) = csv.DictReader(io.StringIO(result.stdout))
+    assert row["exit"] == rows[0]["exit"]
 
 
 def test_a_budget_can_be_given(places):
@@ -242,21 +233,10 @@ def test_a_profile_makes_budgets_shares_of_seconds(places, tmp_path):
             r"in .csv or .jsonl",
         ),
         (
-            "bench {p}/network {p}/policy --batch-sizes a",
-            ConfigError,
-            "comma-separated whole numbers",
-        ),
-        (
-            "bench {p}/network {p}/policy --batch-sizes 0",
-            ConfigError,
-            "whole number of at least 1",
-        ),
-        (
             "bench {p}/network {p}/policy --batch-sizes 90000000 --seconds 0.1",
             ConfigError,
             "batch 90000000 takes about .* give more seconds, or smaller batches",
         ),
-        ("bench {p}/network {p}/policy --runtimes tpu", ConfigError, "must be one of torch, onnx"),
         ("bench {p}/other {p}/policy", OriginError, "record this network and fit"),
         ("bench {p}/fewer {p}/policy", NetworkError, "policy is for 4 exits and 3 classes"),
         ("predict {p}/gray {p}/graypolicy {p}/x.png", NetworkError, "takes square RGB images"),

@@ -1,4 +1,4 @@
-"""Options of commands are the fields of the configuration dataclasses."""
+"""Options of commands are what their functions and classes of settings say in Python."""
 
 import inspect
 from collections.abc import Sequence
@@ -100,12 +100,20 @@ def test_values_that_cannot_be_read_name_their_option():
 def test_the_help_is_what_the_docstring_says():
     assert described(Settings)["count"] == "How many, such as 3; counted from 1 on."
 
-    def command(settings: Settings) -> None:
-        """Do nothing."""
+    def command(
+        settings: Settings,
+        names: Annotated[Sequence[str], typer.Option("--of", help="One of a, b.")] = ("a",),
+    ) -> None:
+        """Do nothing.
+
+        Args:
+            names: Names [in turn].
+        """
 
     page = run(command, "--help").stdout
     for words in ("How many, such as 3", "[words]", "1,2", "Settings, as in Python"):
         assert words in page
+    assert "--of" in page and "Names [in turn]. One of a, b." in page and "Args:" not in page
 
 
 @pytest.mark.parametrize(

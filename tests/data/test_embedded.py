@@ -70,9 +70,10 @@ def test_pixels_use_the_range(digits):
     assert -0.5 < inputs.mean() < 0.5 and 0.5 < inputs.std() < 1.5
 
 
-def test_load_gives_the_embedded_digits_with_other_sizes():
+def test_load_gives_the_embedded_digits_with_other_sizes(monkeypatch):
+    monkeypatch.setattr("offramp.data.embedded.DIGIT_SIZES", SMALL)
     splits = load("cluttered-digits", seed=3, held_out=30, val=40, image_size=16)
-    assert len(splits.held_out) == 30 and len(splits.val) == 40
+    assert [len(data) for data in splits.values()] == [400, 30, 40, 400]
     assert splits.test[0][0].shape == (3, 16, 16)
 
 

@@ -189,7 +189,7 @@ def test_whichever_network_comes_first_pays_for_the_call():
 def test_a_profile_of_a_chain_prices_the_last_network_alone(both, tmp_path):
     found = profile(both, batch_size=[1, 8], seconds=0, clock=time.process_time, progress=False)
     assert Profile.load(found.save(tmp_path)) == found
-    costs = found.costs(8)
+    costs = found.at(8).costs
     assert costs.starts == (2,)
     kept = costs.keep([2, 3])
     alone = float(kept.stages.sum() + kept.heads[-1])

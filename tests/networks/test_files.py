@@ -113,7 +113,7 @@ def test_registered_builder_can_be_loaded(tmp_path):
     register_builder("pair", lambda num_classes, image_size: _pair())
     network = attach(_pair(), example=torch.rand(2, 4)).eval()
     network.save(tmp_path)
-    described = {"builder": "pair", "settings": {"num_classes": 2, "image_size": 1}, "class": "x"}
+    described = {"builder": "pair", "settings": {"num_classes": 2, "image_size": 1}}
     rewrite(tmp_path, lambda meta: meta.update(backbone=described))
     x = torch.rand(3, 4)
     assert torch.equal(EarlyExitNetwork.load(tmp_path).eval()(x), network(x))
@@ -136,7 +136,7 @@ def test_list_of_stages_is_loaded_into_a_list_of_stages(tmp_path):
 def test_library_that_a_file_needs_is_named(tmp_path, monkeypatch):
     network = build("convnet", num_classes=3, image_size=16)
     network.save(tmp_path)
-    described = {"builder": "timm", "settings": {"model": "resnet18"}, "class": "ResNet"}
+    described = {"builder": "timm", "settings": {"model": "resnet18"}}
     rewrite(tmp_path, lambda meta: meta.update(backbone=described))
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'offramp\[timm\]'"):

@@ -12,13 +12,12 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from offramp import Ledger, Method, compare, extras
+from offramp import Ledger, Method, compare
 from offramp.cli.app import app
-from offramp.errors import ConfigError, FileFormatError, MissingExtraError
+from offramp.errors import ConfigError, FileFormatError
 from offramp.registry import METHODS
 from offramp.report import ResultTable, SampleStrip, Section, write_comparison, write_page
-from offramp.report.page import embedded_json, page_data
-from offramp.report.sections import groups_of
+from offramp.report.page import embedded_json, groups_of, page_data
 from offramp.report.tables import Cell
 
 NASTY = "</script><b>&amp; <!-- \u2028 $x$ {{ 7 * 7 }}"
@@ -175,7 +174,7 @@ def test_every_asset_is_in_the_package():
 def test_pictures_that_cannot_be_shown_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"uint8 \[n, H, W, C\].* got float64 \[2, 4\]"):
         SampleStrip(np.zeros((2, 4)), ["a", "b"])
-    with pytest.raises(ConfigError, match="one caption per image, got 1 for 2 images"):
+    with pytest.raises(ConfigError, match="`captions` must have 2 entries, one per image, got 1"):
         SampleStrip(np.zeros((2, 4, 4, 3), np.uint8), ["a"])
     with pytest.raises(FileFormatError, match="there is no figure at"):
         write_page(tmp_path / "p.html", "T", [Section("A", figures=[tmp_path / "x.svg"])], {})
@@ -183,14 +182,6 @@ def test_pictures_that_cannot_be_shown_are_refused(tmp_path):
     with pytest.raises(FileFormatError, match="is not an SVG file"):
         write_page(tmp_path / "p.html", "T", [Section("A", figures=[tmp_path / "x.png"])], {})
     assert not (tmp_path / "p.html").exists()
-
-
-def test_without_the_extra_the_pip_command_is_named(table, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "offramp.report.page.require", lambda module, extra: extras.require(f"no_{module}", extra)
-    )
-    with pytest.raises(MissingExtraError, match=r"pip install 'offramp\[report\]'"):
-        write_page(tmp_path / "p.html", "T", [Section("A", table)], {})
 
 
 def test_what_was_run_is_flattened_for_reading():

@@ -17,7 +17,6 @@ from offramp.errors import ConfigError, FileFormatError, NetworkError, OriginErr
 from offramp.runtime import Member
 from offramp.serving import AppConfig, Model, Reading
 
-from ..deployment import bad_requests
 from .asgi import GONE, NOTHING_MORE, Client
 from .conftest import NORMALIZATION, READING, SIZE, policy_of
 
@@ -119,10 +118,15 @@ def test_a_live_runner_takes_images_if_it_is_told_how_they_are_read(small):
     assert answer.json() == {"id": None, **expected}
 
 
-@pytest.mark.parametrize(("body", "kind", "status", "reason"), bad_requests(MAX_BYTES))
-def test_bad_requests_get_a_reason_as_json(served, body, kind, status, reason):
-    found = served.post(body, kind)
-    assert found.status == status and reason in found.json()["detail"]
+def test_bad_requests_get_a_reason_as_json(served):
+    """All others are in `test_requests.py`."""
+    for body, kind, status, reason in (
+        (b"{", "application/json", 400, "not valid JSON"),
+        (b"hello", "text/plain", 415, "the content type must be"),
+        (b"x" * (MAX_BYTES + 1), "application/json", 413, f"may have {MAX_BYTES:,} bytes"),
+    ):
+        found = served.post(body, kind)
+        assert found.status == status and reason in found.json()["detail"]
 
 
 def test_an_input_without_a_finite_answer_is_refused_alone(served):

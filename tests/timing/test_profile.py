@@ -98,7 +98,7 @@ def test_costs_of_single_samples_are_proportional_and_of_batches_are_not():
     found = made()
     where = "torch, 1 thread, cpu, a machine, batches of 1"
     single, times = found.at(1), found.at(4)
-    assert found.costs(1) == single.costs == Costs((1.0, 2.0), (0.2, 0.0), 2.5, "seconds")
+    assert single.costs == Costs((1.0, 2.0), (0.2, 0.0), 2.5, "seconds")
     assert single.costs_of(reads_back=True) == Costs((1.0, 2.0), (0.4, 0.0), 2.5, "seconds")
     assert single.origin == where and single.stages.shape == (2, 1)
     assert times.costs.stages.tolist() == pytest.approx([0.75, 1.0])
@@ -192,7 +192,7 @@ def test_wrong_uses_are_refused():
     with pytest.raises(NetworkError, match=r"an EarlyExitNetwork, got Linear: .*offramp\.attach"):
         profile(torch.nn.Linear(2, 2))
     with pytest.raises(ConfigError, match="batches of 1 to 4, got 8: measure again"):
-        made().costs(8)
+        made().at(8)
     splits = offramp.synthetic.ledgers(seed=0, samples=50, exits=2)
     with pytest.raises(OriginError, match="profile the network that was recorded"):
         made().timed(splits["val"], 1)

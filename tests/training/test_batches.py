@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from offramp.data.decoding import Decoder
-from offramp.data.images import ImageData, Pixels
+from offramp.data.images_and_texts import ImageData, Pixels
 from offramp.errors import CorruptImageError, DataError
 from offramp.record import record
 from offramp.training.batches import Samples

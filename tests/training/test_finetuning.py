@@ -17,8 +17,7 @@ from offramp.registry import RECIPES
 from offramp.training import Distillation, Teacher, TrainConfig, train
 from offramp.training.batches import grouped_by_length
 from offramp.training.loop import smoothed
-from offramp.training.optimizer import WeightAverage, make_optimizer
-from offramp.training.precision import training_autocast
+from offramp.training.step import WeightAverage, make_optimizer, training_autocast
 
 
 def test_the_average_is_that_of_the_weights_after_each_step():

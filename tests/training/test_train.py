@@ -19,7 +19,7 @@ from offramp.errors import ConfigError, LedgerError, MissingExtraError, SplitErr
 from offramp.networks import EarlyExitNetwork, TextInput, attach, build
 from offramp.registry import OBJECTIVES
 from offramp.training import TrainConfig, frozen, train
-from offramp.training.config import Schedule, default_learning_rate
+from offramp.training.config import default_learning_rate
 from offramp.training.loop import PhaseRun
 
 
@@ -271,13 +271,13 @@ def test_attached_backbones_train(data, quick):
     assert len(train(network, data, config=quick)) == 3
 
 
-def test_schedule_ends_low_and_restarts_high():
-    schedule = Schedule(epochs=355, warmup=5, cycle=50)
-    assert schedule.cycles() == [50.0, 100.0, 200.0]
-    assert schedule.factor(2.5) == 0.5
-    assert schedule.factor(54.999) < 0.02 < 0.99 < schedule.factor(55)
-    assert schedule.factor(355) == pytest.approx(0.01)
-    assert sum(Schedule(epochs=60, warmup=5, cycle=50).cycles()) == pytest.approx(55)
+def test_the_learning_rate_ends_low_and_restarts_high():
+    config = TrainConfig(epochs=355, warmup_epochs=5, restart_epochs=50)
+    assert config.cycle_ends() == [5.0, 55.0, 155.0, 355.0]
+    assert config.rate_factor(2.5) == 0.5
+    assert config.rate_factor(54.999) < 0.02 < 0.99 < config.rate_factor(55)
+    assert config.rate_factor(355) == pytest.approx(0.01)
+    assert replace(config, epochs=60).cycle_ends() == pytest.approx([5, 60])
 
 
 def test_the_learning_rate_follows_the_network_unless_given(tmp_path):

@@ -105,9 +105,7 @@ def advise(
     return Advice(verdict, text, found, plan)
 
 
-def _chance_of_mix(
-    mix: FixedMix, fixed: Sequence[FixedExit], right: Array, costs: Array
-) -> Array:
+def _chance_of_mix(mix: FixedMix, fixed: Sequence[FixedExit], right: Array, costs: Array) -> Array:
     """The chance `[N]` that a mix is right, from heads `[N, M]`, at the costs of a policy `[N]`.
 
     The mix costs what the policy does: in another sample of the data that cost is another one,

@@ -107,7 +107,8 @@ class CrossFit:
             replays.append(policy.replay(part, "val", None if learns else "val"))
         order = np.argsort(np.concatenate(found))
         parts: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in replays])[order] for name in BY_SAMPLE
+            name: np.concatenate([getattr(part, name) for part in replays])[order]
+            for name in BY_SAMPLE
         }
         whole = replace(
             replays[0],

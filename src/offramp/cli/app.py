@@ -7,14 +7,13 @@ import sys
 import warnings
 from collections.abc import Callable
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from offramp import __version__
-from offramp.cli.compare import advise_command, compare_command
+from offramp.cli.compare import advise_command, compare_command, demo_command
 from offramp.cli.console import err, note, out
-from offramp.cli.demo import demo_command
 from offramp.cli.doctor import doctor_command, welcome
 from offramp.cli.export_serve import export_command, serve_command
 from offramp.cli.fit import auto_command, certify_command, fit_command
@@ -76,41 +75,32 @@ for command in (
     app.command(name)(with_options(name, command))
 
 
-def _of_package(name: str, package: str) -> Callable[[typer.Context], None]:
+def _of_package(name: str, package: str | None) -> Callable[[typer.Context], None]:
     """A command of an installed package, which reads its arguments itself, `--help` as well.
 
     It is registered as an entry point of `offramp.commands`: a function of a list of arguments.
-    The package is imported when the command is called.
+    The package is imported when the command is called. None: offramp-paper, not installed.
     """
 
     def run(context: typer.Context) -> None:
+        if package is None:
+            raise ConfigError(
+                f"offramp {name} comes with the package offramp-paper: {paper_command()}"
+            )
         main = COMMANDS.plugin(name)
         assert callable(main), f"{package} registers {name!r}, which is no function"
         main(context.args)
 
-    run.__doc__ = f"From the package {package}."
+    run.__doc__ = f"From the package {package or 'offramp-paper, which is not installed'}."
     return run
 
 
-def _of_paper(name: str) -> Callable[[typer.Context], None]:
-    """A command of offramp-paper, where that is not installed."""
-
-    def run(context: typer.Context) -> None:
-        raise ConfigError(
-            f"offramp {name} comes with the package offramp-paper: {paper_command()}"
-        )
-
-    run.__doc__ = "From the package offramp-paper, which is not installed."
-    return run
-
-
-PASSED_ON: dict[str, Any] = {
-    "add_help_option": False,
-    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
-}
-of_packages = {name: _of_package(name, package) for name, package in COMMANDS.plugins().items()}
-for name, plugin in {**{name: _of_paper(name) for name in COMMANDS.paper}, **of_packages}.items():
-    app.command(name, **PASSED_ON)(with_options(name, plugin))
+for name, package in {**dict.fromkeys(COMMANDS.paper), **COMMANDS.plugins()}.items():
+    app.command(
+        name,
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(with_options(name, _of_package(name, package)))
 
 
 def main() -> None:

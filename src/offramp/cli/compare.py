@@ -1,7 +1,8 @@
-"""The commands `compare` and `advise`."""
+"""The commands `compare`, `advise` and `demo`."""
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +12,11 @@ from offramp.cli.console import err, note, out
 from offramp.cli.options import (
     Budgets,
     Candidates,
+    Device,
     LedgerOptions,
     complete_methods,
     named_methods,
 )
-from offramp.cli.settings import numbers, split_names
 from offramp.files import check_target
 from offramp.registry import CANDIDATES, GROUPS, METHODS
 
@@ -23,7 +24,7 @@ from offramp.registry import CANDIDATES, GROUPS, METHODS
 def compare_command(
     ledgers: LedgerOptions,
     methods: Annotated[
-        str,
+        Sequence[str],
         typer.Option(
             callback=named_methods,
             autocompletion=complete_methods,
@@ -31,20 +32,22 @@ def compare_command(
             f"{', '.join(METHODS)}, eefp-top-K, ccct-top-K. Thresholds are geometric, as in the "
             "paper, unless the name says otherwise, as in eefp:smooth.",
         ),
-    ] = "standard",
-    budgets: Budgets = "0.25,0.5,0.75",
-    seeds: Annotated[int, typer.Option(help="Seeds for methods whose fit is random.")] = 3,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples for intervals.")] = 1000,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder of the comparison. Default: NAME-comparison."),
-    ] = None,
+    ] = ("standard",),
+    budgets: Budgets = (0.25, 0.5, 0.75),
+    seeds: int = 3,
+    resamples: int = 1000,
+    folder: Annotated[Path | None, typer.Option("--out")] = None,
 ) -> None:
     """Compare exit methods on saved per-exit logits, and print the table.
 
     Every method is fitted on held_out, gets its thresholds on val and its figures on test.
     Tables are also written as Markdown, CSV and JSON, with figures as SVG and PDF and an
     interactive page, report.html.
+
+    Args:
+        seeds: Seeds for methods whose fit is random.
+        resamples: Bootstrap resamples for intervals.
+        folder: Folder of the comparison. Default: NAME-comparison.
     """
     from offramp import report
     from offramp.evaluation import compare
@@ -56,8 +59,8 @@ def compare_command(
         splits["held_out"],
         splits["val"],
         splits["test"],
-        methods=split_names(methods),
-        budgets=numbers("--budgets", budgets),
+        methods=methods,
+        budgets=budgets,
         seeds=seeds,
         resamples=resamples,
     )
@@ -80,31 +83,54 @@ def compare_command(
 
 def advise_command(
     ledgers: LedgerOptions,
-    budgets: Budgets = "0.25,0.5,0.75",
-    methods: Candidates = ",".join(CANDIDATES),
-    folder: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for the policies, one per budget: policy-BUDGET."),
-    ] = None,
+    budgets: Budgets = (0.25, 0.5, 0.75),
+    methods: Candidates = CANDIDATES,
+    folder: Annotated[Path | None, typer.Option("--out")] = None,
 ) -> None:
     """Measure whether early exits help this network, whether a fixed exit suffices, or neither.
 
     Exits, answer, scorer and thresholds are chosen by cross-validation on held_out and val. Only
     then the choice is measured on test, against the best mix of two fixed exits and the full
     network, with 95 % intervals (paired bootstrap over test samples).
+
+    Args:
+        folder: Folder for the policies, one per budget: policy-BUDGET.
     """
     if folder is not None:
         check_target(folder)
     from offramp.advice import advise
 
     splits = ledgers.read()
-    wanted = numbers("--budgets", budgets)
     with err.status("choosing exits, answers, scorers and thresholds"):
-        found = advise(
-            splits["held_out"], splits["val"], splits["test"], wanted, split_names(methods)
-        )
+        found = advise(splits["held_out"], splits["val"], splits["test"], budgets, methods)
     out.print(str(found))
     if folder is not None:
         for budget, policy in found.plan.items():
             policy.save(folder / f"policy-{budget:g}")
         out.print(f"kept exits {found.plan.exits}; policies are in {folder}/")
+
+
+def demo_command(
+    folder: Annotated[Path, typer.Option("--out")] = Path("runs/demo"),
+    device: Device = "auto",
+    quick: Annotated[bool, typer.Option("--quick")] = False,
+) -> None:
+    """Train a small network with exits, and compare exit methods on it and on a real network.
+
+    The small network is trained on generated images; the logits of the real one, a CIFAR-100
+    network with seven exits, come with the package. A second run does nothing, and a run that was
+    killed is resumed by the same command. The demo is a script to copy from: offramp/demo.py.
+
+    Args:
+        folder: Folder for the results.
+        quick: Few images and one epoch: all steps in seconds.
+    """
+    from offramp.demo import demo
+    from offramp.report import comparison_tables, verdicts
+
+    for name, comparison in demo(folder, device, quick).items():
+        out.rule(name)
+        out.show(comparison_tables(comparison)[0])  # all the others are in the report
+        for sentence in verdicts(comparison):
+            out.print(sentence)
+    out.print(f"report: {folder / 'report.html'}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
 
 from offramp.cli.console import out
-from offramp.extras import install_command, installed_version
+from offramp.imports import install_command, installed_version
 
 CORE = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "rich", "typer")
 

@@ -8,8 +8,14 @@ from typing import Annotated, Literal
 import typer
 
 from offramp.cli.console import note, out
-from offramp.cli.options import Budget, DataOptions, NetworkPath, PolicyPath, load_network
-from offramp.cli.predict_bench import load_policy
+from offramp.cli.options import (
+    Budget,
+    DataOptions,
+    NetworkPath,
+    PolicyPath,
+    load_network,
+    load_policy,
+)
 from offramp.errors import ProcessError
 from offramp.serving.config import ServeConfig
 
@@ -17,19 +23,10 @@ from offramp.serving.config import ServeConfig
 def export_command(
     network: NetworkPath,
     policy: PolicyPath,
-    folder: Annotated[Path, typer.Option("--out", help="Folder of the export.")] = Path("export"),
+    folder: Annotated[Path, typer.Option("--out")] = Path("export"),
     budget: Budget = None,
-    all_points: Annotated[
-        bool,
-        typer.Option(
-            "--all-points",
-            help="Keep the exits that are open at any budget, so that the budget can be changed "
-            "later.",
-        ),
-    ] = False,
-    full: Annotated[
-        bool, typer.Option(help="Write the network without exits as well, for comparison.")
-    ] = True,
+    all_points: Annotated[bool, typer.Option("--all-points")] = False,
+    full: bool = True,
 ) -> None:
     r"""Write a network and its policy as ONNX graphs, from one open exit to the next.
 
@@ -38,6 +35,12 @@ def export_command(
     graphs, with the thresholds. In Python, offramp.OnnxRunner(FOLDER) runs them without the
     PyTorch network; docs/serving.md describes inputs and outputs for other languages. Needs
     pip install 'offramp\[onnx]'.
+
+    Args:
+        folder: Folder of the export.
+        all_points: Keep the exits that are open at any budget, so that the budget can be changed
+            later.
+        full: Write the network without exits as well, for comparison.
     """
     from offramp.onnx import export
     from offramp.serving.images import Reading
@@ -51,29 +54,13 @@ def export_command(
 
 
 def serve_command(
-    network: Annotated[
-        Path,
-        typer.Argument(
-            metavar="NETWORK",
-            help="Folder of a run, of a saved network, or of an export, which needs no POLICY.",
-        ),
-    ],
+    network: Annotated[Path, typer.Argument(metavar="NETWORK")],
     data: DataOptions,
     config: ServeConfig,
-    policy: Annotated[
-        Path | None, typer.Argument(metavar="POLICY", help="Folder of a policy.")
-    ] = None,
+    policy: Annotated[Path | None, typer.Argument(metavar="POLICY")] = None,
     budget: Budget = None,
-    class_names: Annotated[
-        Path | None, typer.Option(help="Text file with one class name per line.")
-    ] = None,
-    hold_budget: Annotated[
-        bool,
-        typer.Option(
-            "--hold-budget",
-            help="Keep the mean cost at the budget when inputs become harder or easier.",
-        ),
-    ] = False,
+    class_names: Path | None = None,
+    hold_budget: Annotated[bool, typer.Option("--hold-budget")] = False,
 ) -> None:
     r"""Answer requests over HTTP; every sample stops at its own exit.
 
@@ -92,6 +79,12 @@ def serve_command(
     X-API-Key): put a proxy in front of a public server. With OFFRAMP_ADMIN_TOKEN set, PUT
     /admin/budget and POST /admin/reload change the budget and read the policy again. Needs
     pip install 'offramp\[serve]'.
+
+    Args:
+        network: Folder of a run, of a saved network, or of an export, which needs no POLICY.
+        policy: Folder of a policy.
+        class_names: Text file with one class name per line.
+        hold_budget: Keep the mean cost at the budget when inputs become harder or easier.
     """
     from offramp.serving import Model, serve
 

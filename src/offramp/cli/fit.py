@@ -16,7 +16,7 @@ from offramp.cli.options import (
     check_fresh,
     share,
 )
-from offramp.cli.settings import completing, split_names
+from offramp.cli.settings import completing
 from offramp.errors import ConfigError
 from offramp.registry import CANDIDATES, GROUPS, LOSSES
 
@@ -25,18 +25,13 @@ if TYPE_CHECKING:
     from offramp.ledger import Ledger
     from offramp.policy import Policy
 
-FullBudget = Annotated[
-    float | None, typer.Option(callback=share, help="Mean cost, as a share of the full network.")
-]
+Share = typer.Option(callback=share)  # of the cost of the full network
 
 
 def fit_command(
     ledgers: LedgerOptions,
-    budget: FullBudget = None,
-    max_drop: Annotated[
-        float | None,
-        typer.Option(help="Accuracy that may be lost, 0.01 for a point; in place of --budget."),
-    ] = None,
+    budget: Annotated[float | None, Share] = None,
+    max_drop: float | None = None,
     method: Method = "eefp",
     folder: PolicyFolder = Path("policy"),
     force: Force = False,
@@ -47,6 +42,10 @@ def fit_command(
     unless the method says otherwise, as in eefp:geometric. Where there is a test ledger with
     labels, the outcome on it is printed. Without labels, methods that need none can be fitted:
     break-even-no-ensemble, baseline.
+
+    Args:
+        budget: Mean cost, as a share of the full network.
+        max_drop: Accuracy that may be lost, 0.01 for a point; in place of --budget.
     """
     if (budget is None) == (max_drop is None):
         raise ConfigError("give either --budget or --max-drop")
@@ -73,8 +72,8 @@ def fit_command(
 
 def auto_command(
     ledgers: LedgerOptions,
-    budget: FullBudget = 0.5,
-    methods: Candidates = ",".join(CANDIDATES),
+    budget: Annotated[float, Share] = 0.5,
+    methods: Candidates = CANDIDATES,
     folder: PolicyFolder = Path("policy"),
     force: Force = False,
 ) -> None:
@@ -83,44 +82,28 @@ def auto_command(
     The choice is made by cross-validation on held_out and val. With --profile the budget is a
     share of seconds, and if no exit is cheap enough the policy is the full network.
     `offramp advise` measures whether exits are worth it at all.
+
+    Args:
+        budget: Mean cost, as a share of the full network.
     """
     check_fresh(folder, "policy", force)
     from offramp.advice.auto import Auto
 
     splits = ledgers.read(needs_test=False)
-    chosen = Auto(candidates=tuple(split_names(methods)))
+    chosen = Auto(candidates=tuple(methods))
     _save(_fitted(chosen, splits, budget), folder, chosen.name, ledgers, splits)
 
 
 def certify_command(
     ledgers: LedgerOptions,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(help="Largest mean loss against the full network, 0.01 for a point."),
-    ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(callback=share, help="Largest mean cost, as a share of the full network."),
-    ] = None,
-    delta: Annotated[
-        float, typer.Option(help="Probability with which the guarantee may fail.")
-    ] = 0.1,
+    epsilon: float | None = None,
+    budget: Annotated[float | None, Share] = None,
+    delta: float = 0.1,
     loss: Annotated[
         str,
-        typer.Option(
-            autocompletion=completing(LOSSES),
-            help=f"One of {', '.join(LOSSES)}. regret: the full network is right, and the early "
-            "answer wrong; -sure and -hopeless: only where the policy stopped with a confidence "
-            "of at least one half, or gave up with less. disagreement: the two differ.",
-        ),
+        typer.Option(autocompletion=completing(LOSSES), help=f"One of {', '.join(LOSSES)}."),
     ] = "regret",
-    largest_cost: Annotated[
-        float | None,
-        typer.Option(
-            help="The most that a single sample can cost, such as a limit on tokens: for --budget "
-            "where costs differ from sample to sample.",
-        ),
-    ] = None,
+    largest_cost: float | None = None,
     method: Method = "eefp",
     folder: PolicyFolder = Path("policy"),
     force: Force = False,
@@ -131,6 +114,16 @@ def certify_command(
     epsilon, the mean cost at most the budget, or both. The policy is fitted on held_out, where the
     candidates are fixed too, with geometric thresholds; val only certifies. If nothing can be
     certified, the error says what could be.
+
+    Args:
+        epsilon: Largest mean loss against the full network, 0.01 for a point.
+        budget: Largest mean cost, as a share of the full network.
+        delta: Probability with which the guarantee may fail.
+        loss: Loss that is bounded. regret: the full network is right, and the early answer wrong.
+            regret-sure, regret-hopeless: only where the policy stopped with a confidence of at
+            least one half, or gave up with less. disagreement: the two differ.
+        largest_cost: Largest possible cost of a single sample, such as a limit on tokens: for
+            --budget where costs differ from sample to sample.
     """
     if epsilon is None and budget is None:
         raise ConfigError("give --epsilon, --budget or both: what is to be guaranteed?")

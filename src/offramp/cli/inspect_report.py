@@ -10,20 +10,16 @@ from offramp.cli.options import there
 
 
 def inspect_command(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PATH",
-            callback=there,
-            help="Ledger, .npz file, policy, network, export, or a folder with any of them.",
-        ),
-    ],
+    path: Annotated[Path, typer.Argument(metavar="PATH", callback=there)],
 ) -> None:
     """Describe a ledger, policy, network or export: sizes, costs, accuracy per exit, origin.
 
     Of any other folder, all of these below it are listed. Tensors and graphs are compared with
     their checksums, those above 1 GiB by this command alone; a damaged file is an error. The JSON
     next to them, which holds the checksums, has none itself.
+
+    Args:
+        path: Ledger, .npz file, policy, network, export, or a folder with any of them.
     """
     from offramp import report
 
@@ -32,22 +28,21 @@ def inspect_command(
 
 
 def report_command(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FOLDER...",
-            help="Folders that `offramp compare` wrote, or their comparison.json; and folders "
-            "that `offramp bench --out` wrote.",
-        ),
-    ],
-    path: Annotated[Path, typer.Option("--out", help="Path of the page.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="Title of the page.")] = "Exit methods compared",
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...")],
+    path: Annotated[Path, typer.Option("--out")] = Path("report.html"),
+    title: str = "Exit methods compared",
 ) -> None:
     """Write one self-contained HTML page from saved comparisons and benchmarks.
 
     The page works offline. It shows cost-accuracy curves, a budget slider for two methods side by
     side, calibration and scores exit by exit, hopeless samples, tables, and what was run; and
     accuracy over milliseconds.
+
+    Args:
+        folders: Folders that `offramp compare` wrote, or their comparison.json; and folders that
+            `offramp bench --out` wrote.
+        path: Path of the page.
+        title: Title of the page.
     """
     from offramp.report import Section, bench_section, read_comparison, write_page
 

@@ -4,6 +4,7 @@ Nothing here imports torch: help, completion and mistakes are answered without i
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from offramp.data.source import Source
     from offramp.ledger import Ledger
     from offramp.networks import EarlyExitNetwork
+    from offramp.policy import Policy
 
 
 def complete_methods(incomplete: str) -> list[str]:
@@ -146,7 +148,7 @@ Budget = Annotated[
     ),
 ]
 Budgets = Annotated[
-    str,
+    Sequence[float],
     typer.Option(
         callback=shares, help="Comma-separated mean costs, as shares of the full network."
     ),
@@ -160,7 +162,7 @@ Method = Annotated[
     ),
 ]
 Candidates = Annotated[
-    str,
+    Sequence[str],
     typer.Option(
         callback=named_methods,
         autocompletion=complete_methods,
@@ -171,7 +173,12 @@ Candidates = Annotated[
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Which data a network runs on, or was trained on."""
+    """Which data a network runs on, or was trained on.
+
+    Args:
+        domain: Domain of test, for data sets with several domains.
+        tokenizer: Folder or hub id of a tokenizer. Default: the tokenizer of the run.
+    """
 
     data: Annotated[
         str | None,
@@ -182,13 +189,8 @@ class DataOptions:
             "data set of the run.",
         ),
     ] = None
-    domain: Annotated[
-        str | None, typer.Option(help="Domain of test, for data sets with several domains.")
-    ] = None
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="Folder or hub id of a tokenizer. Default: the tokenizer of the run."),
-    ] = None
+    domain: str | None = None
+    tokenizer: str | None = None
 
     def source(self, run: Path) -> "Source | None":
         """The data of a run, as far as other ones are not asked for; None if they are unknown."""
@@ -199,48 +201,28 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class LedgerOptions:
-    """Where ledgers are, and how they are read."""
+    """Where ledgers are, and how they are read.
 
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PATH",
-            callback=there,
-            help="Folder with held_out, val and test (each a saved ledger, an .npz with logits "
-            "[N, M, K], labels [N] if known, and cumulative costs [M], or answers without logits "
-            "as .npz, .jsonl or .parquet), or a single such ledger, which is split into these "
-            "three at random.",
-        ),
-    ]
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            callback=there,
-            help="Folder that `offramp profile` wrote. Costs are then seconds on that machine, "
-            "and budgets are shares of the seconds of the network without exits in the same "
-            "runtime.",
-        ),
-    ] = None
-    batch_size: Annotated[
-        int | None, typer.Option(help="Samples per batch, with --profile. Default: 1.")
-    ] = None
-    shares: Annotated[
-        str | None,
-        typer.Option(
-            help="Shares of held_out, val and test, for splitting a single ledger. Default: "
-            "0.3,0.3,0.4.",
-        ),
-    ] = None
-    split_seed: Annotated[
-        int | None,
-        typer.Option(help="Random seed for splitting a single ledger. Default: 0."),
-    ] = None
-    stratify: Annotated[
-        bool | None,
-        typer.Option(
-            "--stratify", help="Give each split of a single ledger its share of each class."
-        ),
-    ] = None
+    Args:
+        path: Folder with held_out, val and test (each a saved ledger, an .npz with logits
+            [N, M, K], labels [N] if known, and cumulative costs [M], or answers without logits as
+            .npz, .jsonl or .parquet), or a single such ledger, which is split into these three at
+            random.
+        profile: Folder that `offramp profile` wrote. Costs are then seconds on that machine, and
+            budgets are shares of the seconds of the network without exits in the same runtime.
+        batch_size: Samples per batch, with --profile. Default: 1.
+        shares: Shares of held_out, val and test, for splitting a single ledger. Default:
+            0.3,0.3,0.4.
+        split_seed: Random seed for splitting a single ledger. Default: 0.
+        stratify: Give each split of a single ledger its share of each class.
+    """
+
+    path: Annotated[Path, typer.Argument(metavar="PATH", callback=there)]
+    profile: Annotated[Path | None, typer.Option(callback=there)] = None
+    batch_size: int | None = None
+    shares: Sequence[float] | None = None
+    split_seed: int | None = None
+    stratify: Annotated[bool | None, typer.Option("--stratify")] = None
 
     def read(self, needs_test: bool = True) -> "dict[str, Ledger]":
         """The ledgers by split: held_out, val and, if it is there or needed, test."""
@@ -249,12 +231,10 @@ class LedgerOptions:
         splits: tuple[str, ...] = ("held_out", "val", "test")
         if not needs_test and not files.has_ledger(self.path, "test"):
             splits = splits[:2]
-        given: dict[str, Any] = {"seed": self.split_seed, "stratify": self.stratify}
-        if self.shares is not None:
-            given["shares"] = numbers("--shares", self.shares)
-            if len(given["shares"]) != 3:
-                raise ConfigError(f"--shares must be three numbers, got {self.shares!r}")
-        given = {name: value for name, value in given.items() if value is not None}
+        if self.shares is not None and len(self.shares) != 3:
+            raise ConfigError(f"--shares must be three numbers, got {len(self.shares)}")
+        wanted = {"shares": self.shares, "seed": self.split_seed, "stratify": self.stratify}
+        given: dict[str, Any] = {name: each for name, each in wanted.items() if each is not None}
         cut = files.Cut(**given) if given else None
         ledgers = files.load_ledgers(self.path, splits, cut=cut)
         if self.path.is_file() or kind_of(self.path) == "ledger":
@@ -287,3 +267,15 @@ def load_network(run: Path) -> "EarlyExitNetwork":
     from offramp.networks import EarlyExitNetwork
 
     return EarlyExitNetwork.load(RunFolder(run).network)
+
+
+def load_policy(folder: Path, budget: float | None, option: str = "--budget") -> "Policy":
+    """A saved policy at the operating point for a budget, or at its own."""
+    from offramp.policy import Policy
+
+    policy = Policy.load(folder)
+    if budget is not None:
+        return policy.at(budget=budget)
+    if policy.is_tuned and policy.selected is None:
+        raise ConfigError(f"the policy in {folder} has no operating point yet: give {option}")
+    return policy

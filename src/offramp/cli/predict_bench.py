@@ -21,9 +21,9 @@ from offramp.cli.options import (
     Split,
     check_fresh,
     load_network,
+    load_policy,
     there,
 )
-from offramp.cli.settings import split_names, whole_numbers
 from offramp.errors import ConfigError
 from offramp.files import atomic_path, check_target
 from offramp.timing.config import BenchConfig, check_runs
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from offramp.data import Data
     from offramp.data.source import Source
     from offramp.networks import EarlyExitNetwork
-    from offramp.policy import Policy
 
 DISTURBED = 0.25  # how much longer than the best the median turn of a profile may take
 SAMPLES = 512  # to time on, or more where a batch is larger; of noise, larger batches repeat them
@@ -45,18 +44,12 @@ def predict_command(
     network: NetworkPath,
     policy: PolicyPath,
     data: DataOptions,
-    inputs: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="INPUT", help="Image files, or folders of them."),
-    ] = None,
+    inputs: Annotated[list[Path] | None, typer.Argument(metavar="INPUT")] = None,
     split: Split = "test",
-    limit: Annotated[int | None, typer.Option(help="Largest number of samples.")] = None,
-    target: Annotated[
-        Path | None,
-        typer.Option("--out", help="File to write, .csv or .jsonl. Default: CSV on the screen."),
-    ] = None,
+    limit: int | None = None,
+    target: Annotated[Path | None, typer.Option("--out")] = None,
     budget: Budget = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples read at a time.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1)] = 32,
     device: Device = "auto",
     precision: Precision = "float32",
 ) -> None:
@@ -68,6 +61,12 @@ def predict_command(
 
     Without INPUT, the samples of a data set are predicted. An image that cannot be decoded has an
     empty class; all others are answered.
+
+    Args:
+        inputs: Image files, or folders of them.
+        limit: Largest number of samples.
+        target: File to write, .csv or .jsonl. Default: CSV on the screen.
+        batch_size: Samples read at a time.
     """
     import torch
 
@@ -115,32 +114,29 @@ def predict_command(
 def profile_command(
     network: NetworkPath,
     data: DataOptions,
-    policy: Annotated[
-        Path | None,
-        typer.Argument(metavar="POLICY", callback=there, help="Policy whose decisions are timed."),
-    ] = None,
-    runtimes: Annotated[str, typer.Option(help="Runtimes: torch, onnx, or torch,onnx.")] = "torch",
-    batch_sizes: Annotated[
-        str, typer.Option(help="Comma-separated numbers of samples per batch.")
-    ] = "1,32,256",
-    threads: Annotated[
-        int | None,
-        typer.Option(help="Threads of the runtimes. Default: as many as they use now."),
-    ] = None,
-    seconds: Annotated[float, typer.Option(help="Approximate time per runtime.")] = 20.0,
+    policy: Annotated[Path | None, typer.Argument(metavar="POLICY", callback=there)] = None,
+    runtimes: Sequence[str] = ("torch",),
+    batch_sizes: Sequence[int] = (1, 32, 256),
+    threads: int | None = None,
+    seconds: float = 20.0,
     split: Split = "val",
-    folder: Annotated[Path, typer.Option("--out", help="Folder of the profile.")] = Path(
-        "profile"
-    ),
+    folder: Annotated[Path, typer.Option("--out")] = Path("profile"),
     device: Device = "auto",
 ) -> None:
     """Measure the seconds of every stage and every exit, for the option --profile elsewhere.
 
     A real runner is timed, in batches that shrink, on samples of the run's data, or on noise if
     the data are unknown. With several runtimes there is a folder for each runtime.
+
+    Args:
+        policy: Policy whose decisions are timed.
+        runtimes: Runtimes: torch, onnx, or torch,onnx.
+        batch_sizes: Comma-separated numbers of samples per batch.
+        threads: Threads of the runtimes. Default: as many as they use now.
+        seconds: Approximate time per runtime.
+        folder: Folder of the profile.
     """
-    names, sizes = split_names(runtimes), whole_numbers("--batch-sizes", batch_sizes)
-    check_runs(names, sizes, seconds)
+    check_runs(runtimes, batch_sizes, seconds)
     check_fresh(folder, "profile")
     from offramp.policy import Policy
     from offramp.report import profile_table
@@ -148,10 +144,10 @@ def profile_command(
 
     made = _placed(network, device)
     chosen = None if policy is None else Policy.load(policy)
-    inputs, _ = _samples(made, data.source(network), split, sizes)
-    for name in names:
-        found = profile(made, chosen, name, sizes, threads, inputs, seconds)
-        place = found.save(folder / name if len(names) > 1 else folder)
+    inputs, _ = _samples(made, data.source(network), split, batch_sizes)
+    for name in runtimes:
+        found = profile(made, chosen, name, batch_sizes, threads, inputs, seconds)
+        place = found.save(folder / name if len(runtimes) > 1 else folder)
         out.show(profile_table(found))
         if max(found.spread) > DISTURBED:
             note(
@@ -168,16 +164,8 @@ def bench_command(
     data: DataOptions,
     config: BenchConfig,
     split: Split = "test",
-    rival: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Folder of another network to time without exits, such as a smaller network, or "
-            "a network for smaller images."
-        ),
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the table, the figure and JSON.")
-    ] = None,
+    rival: list[Path] | None = None,
+    folder: Annotated[Path | None, typer.Option("--out")] = None,
     device: Device = "auto",
 ) -> None:
     """Time a policy, its network without exits and cut at one exit, and smaller networks.
@@ -186,6 +174,11 @@ def bench_command(
     takes in the same runtime: as predicted by a profile, which is measured first, and as
     measured. All take turns in one process on the same samples of the run's data, or on noise if
     the data are unknown, and the best of three turns counts.
+
+    Args:
+        rival: Folder of another network to time without exits, such as a smaller network, or a
+            network for smaller images.
+        folder: Folder for the table, the figure and JSON.
     """
     from offramp.report import bench_table, write_bench
     from offramp.timing.bench import bench
@@ -229,18 +222,6 @@ def _samples(
         return made.example(min(max(sizes), SAMPLES)), None
     samples = _load_split(source, split)
     return samples.batch(torch.arange(min(len(samples), max(SAMPLES, *sizes))))
-
-
-def load_policy(folder: Path, budget: float | None, option: str = "--budget") -> "Policy":
-    """A saved policy at the operating point for a budget, or at its own."""
-    from offramp.policy import Policy
-
-    policy = Policy.load(folder)
-    if budget is not None:
-        return policy.at(budget=budget)
-    if policy.is_tuned and policy.selected is None:
-        raise ConfigError(f"the policy in {folder} has no operating point yet: give {option}")
-    return policy
 
 
 def _load_split(source: "Source", split: str) -> "Data":

@@ -1,5 +1,6 @@
 """The commands `record` and `chain`."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,39 +10,31 @@ import typer
 
 from offramp.cli.console import note, out
 from offramp.cli.options import DataOptions, Device, Precision, load_network, there
-from offramp.cli.settings import split_names
 from offramp.errors import ConfigError
 from offramp.run_folder import RunFolder
 
 
 def record_command(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN", callback=there, help="Folder of a run, or of a saved network."
-        ),
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", callback=there)],
     data: DataOptions,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the ledgers. Default: RUN/ledgers.")
-    ] = None,
-    splits: Annotated[
-        str, typer.Option(help="Comma-separated names of splits.")
-    ] = "held_out,val,test",
-    dtype: Annotated[
-        Literal["float16", "float32"], typer.Option(help="Type of the stored logits.")
-    ] = "float32",
+    folder: Annotated[Path | None, typer.Option("--out")] = None,
+    splits: Sequence[str] = ("held_out", "val", "test"),
+    dtype: Literal["float16", "float32"] = "float32",
     device: Device = "auto",
     precision: Precision = "float32",
-    batch_size: Annotated[int, typer.Option(help="Samples per batch, in each process.")] = 256,
-    workers: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Processes that read the data ahead; 0: the process that computes."
-        ),
-    ] = 0,
+    batch_size: int = 256,
+    workers: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Run a trained network over held_out, val and test, and save a ledger of each."""
+    """Run a trained network over held_out, val and test, and save a ledger of each.
+
+    Args:
+        run: Folder of a run, or of a saved network.
+        folder: Folder of the ledgers. Default: RUN/ledgers.
+        splits: Comma-separated names of splits.
+        dtype: Type of the stored logits.
+        batch_size: Samples per batch, in each process.
+        workers: Processes that read the data ahead; 0: the process that computes.
+    """
     from torch.utils.data import DataLoader
 
     from offramp.machine import find_device, keep_memory
@@ -58,7 +51,7 @@ def record_command(
     before = network.inputs
     processes = Processes.here(find_device(device))
     found = {}
-    for split in split_names(splits):
+    for split in splits:
         if not hasattr(loaded, split):
             raise ConfigError(f"--splits must name splits of the data, got {split!r}")
         ledger = record(
@@ -81,20 +74,18 @@ def record_command(
 
 
 def chain_command(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN RUN...",
-            help="Runs of networks for the same images, from the cheapest to the best; or saved "
-            "networks.",
-        ),
-    ],
-    folder: Annotated[Path, typer.Option("--out", help="Folder of the new run.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...")],
+    folder: Annotated[Path, typer.Option("--out")],
 ) -> None:
     """Make one network of several: each network gets the samples that none before has answered.
 
     A network for small images answers easy samples, and a network for large images the rest. OUT
     is a run like any other: offramp record OUT comes next.
+
+    Args:
+        runs: Runs of networks for the same images, from the cheapest to the best; or saved
+            networks.
+        folder: Folder of the new run.
     """
     from offramp.data.source import Source
     from offramp.networks import ImageInput, chain, count_macs

@@ -1,14 +1,15 @@
-"""Options of commands, made from the fields of frozen dataclasses.
+"""Options of commands, made from what their functions and classes of settings say in Python.
 
-A command takes one object per group of settings, such as `config: ServeConfig`. Typer knows
-options by a signature alone, so it is given one in which every field is an option, with the
-field's name, type and default. The help is what the docstring of the class says of the field.
+Every argument of a command is an option with its name, type and default; the help is what the
+docstring says of it. An argument may stand for a group of settings, such as `config: ServeConfig`:
+then every field of that dataclass is an option.
 """
 
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from copy import copy
+from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from types import UnionType
 from typing import Annotated, Any, get_args, get_origin
@@ -28,17 +29,17 @@ _SEQUENCES = (tuple, Sequence)  # written with commas
 
 @dataclass(frozen=True)
 class Common:
-    """Options of every command."""
+    """Options of every command.
 
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the results as one JSON document.")
-    ] = False
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print results and errors only.")
-    ] = False
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show on stderr what the library logs.")
-    ] = False
+    Args:
+        as_json: Print the results as one JSON document.
+        quiet: Print results and errors only.
+        verbose: Show on stderr what the library logs.
+    """
+
+    as_json: Annotated[bool, typer.Option("--json")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q")] = False
+    verbose: Annotated[bool, typer.Option("--verbose", "-v")] = False
 
 
 def completing(names: Sequence[str]) -> Callable[[str], list[str]]:
@@ -51,20 +52,13 @@ def completing(names: Sequence[str]) -> Callable[[str], list[str]]:
     return complete
 
 
-def numbers(name: str, text: str) -> list[float]:
-    """Comma-separated numbers of an option."""
+def numbers(name: str, text: str, kind: type[float] = float) -> list[float]:
+    """Comma-separated numbers of an option; whole ones where `kind` is int."""
     try:
-        return [float(part) for part in text.split(",")]
+        return [kind(part) for part in text.split(",")]
     except ValueError:
-        raise ConfigError(f"{name} must be comma-separated numbers, got {text!r}") from None
-
-
-def whole_numbers(name: str, text: str) -> list[int]:
-    """Comma-separated whole numbers of an option."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"{name} must be comma-separated whole numbers, got {text!r}") from None
+        wanted = "whole numbers" if kind is int else "numbers"
+        raise ConfigError(f"{name} must be comma-separated {wanted}, got {text!r}") from None
 
 
 def split_names(text: str) -> list[str]:
@@ -74,40 +68,73 @@ def split_names(text: str) -> list[str]:
 
 def with_options(name: str, command: Callable[..., None]) -> Callable[..., None]:
     """A command as typer takes it: with the options of its settings and of all commands."""
-    own = inspect.signature(command).parameters
-    groups = {key: kind for key, each in own.items() if (kind := _settings(each.annotation))}
-    parameters = [_named("context", typer.Context)]
-    for key, each in own.items():
-        if key in groups:
-            parameters += [_option(field, groups[key]) for field in fields(groups[key])]
-        elif key != "context":
-            parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    parameters += [_option(field, Common) for field in fields(Common)]
+    context = inspect.Parameter(
+        "context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+    )
+    parameters = [context, *_options(command), *_options(Common)]
 
     @wraps(command)
-    def run(**given: Any) -> None:  # noqa: ANN401 - as the options are
-        context = given["context"] if "context" in own else given.pop("context")
-        common = Common(**{field.name: given.pop(field.name) for field in fields(Common)})
+    def run(context: typer.Context, **given: Any) -> None:  # noqa: ANN401 - as the options are
+        common = Common(**_arguments(Common, given, context))
         with configured(name, common.as_json, common.quiet, common.verbose):
-            for key, kind in groups.items():
-                values = {each.name: _read(each, given.pop(each.name)) for each in fields(kind)}
-                given[key] = kind(**values)
-                if get_origin(own[key].annotation) is Annotated:
-                    given[key] = {k: v for k, v in values.items() if _is_given(context, k)}
-            command(**given)
+            command(**_arguments(command, given, context))
 
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     vars(run)["__signature__"] = inspect.Signature(parameters)
+    text, _, _ = (inspect.getdoc(command) or "").partition("\n\nArgs:\n")
     # typer keeps the ends of lines in all paragraphs but the first
-    run.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")
+    run.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", text)
     return run
 
 
-def _settings(annotation: Any) -> Any:  # noqa: ANN401 - a class, or None
+def _options(owner: Callable[..., object]) -> Iterator[inspect.Parameter]:
+    """What a command or a class of settings takes, as arguments of which typer makes options."""
+    for each in inspect.signature(owner).parameters.values():
+        if (group := _group(each)) is not None:
+            yield from _options(group)
+        elif each.annotation is not typer.Context:
+            yield _option(each, owner)
+
+
+def _option(setting: inspect.Parameter, owner: Callable[..., object]) -> inspect.Parameter:
+    kind, info, default = setting.annotation, typer.Option(), setting.default
+    if get_origin(kind) is Annotated:  # it has a word to say on how it is written
+        kind, info = kind.__origin__, copy(kind.__metadata__[0])
+    elif not owner.__module__.startswith(__package__):
+        info.rich_help_panel = f"{owner.__name__}, as in Python"
+    texts = (described(owner).get(setting.name), info.help)
+    info.help = " ".join(filter(None, texts)).replace("[", r"\[")
+    if get_origin(_value_type(setting)) in _SEQUENCES:
+        kind, default = str | None, ",".join(map(str, default or ())) or None
+    elif _may_be_switched_off(setting):
+        kind, default = str, str(default)
+    return setting.replace(
+        kind=inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, info], default=default
+    )
+
+
+def _arguments(
+    owner: Callable[..., object], given: Mapping[str, Any], context: typer.Context
+) -> dict[str, Any]:
+    """What a command or a class of settings is called with, from the values of its options."""
+    found: dict[str, Any] = {}
+    for name, each in inspect.signature(owner).parameters.items():
+        if (group := _group(each)) is not None:
+            values = _arguments(group, given, context)
+            if get_origin(each.annotation) is Annotated:
+                found[name] = {key: values[key] for key in values if _is_given(context, key)}
+            else:
+                found[name] = group(**values)
+        else:
+            found[name] = context if name == "context" else _read(each, given[name])
+    return found
+
+
+def _group(argument: inspect.Parameter) -> Any:  # noqa: ANN401 - a class, or None
     """The dataclass whose fields are options, if an argument stands for one."""
-    kind = annotation
-    if get_origin(annotation) is Annotated and get_args(annotation)[0] == Given:
-        kind = get_args(annotation)[1]
+    kind = argument.annotation
+    if get_origin(kind) is Annotated and kind.__origin__ == Given:
+        (kind,) = kind.__metadata__
     return kind if is_dataclass(kind) else None
 
 
@@ -116,39 +143,15 @@ def _is_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-def _named(name: str, annotation: Any, default: Any = MISSING) -> inspect.Parameter:  # noqa: ANN401
-    default = inspect.Parameter.empty if default is MISSING else default
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)
-
-
-def _option(field: Field[Any], owner: type) -> inspect.Parameter:
-    """One field as an argument of which typer makes an option."""
-    if get_origin(field.type) is Annotated:  # it says itself how it is written
-        return _named(field.name, field.type, field.default)
-    kind: Any = _kind(field)
-    default: Any = field.default
+def _read(setting: inspect.Parameter, value: Any) -> Any:  # noqa: ANN401 - as the option is
+    """The value of a setting, from the value of its option."""
+    kind, option = _value_type(setting), f"--{setting.name.replace('_', '-')}"
     if get_origin(kind) in _SEQUENCES:
-        kind, default = str, ",".join(map(str, default)) or None
-    elif _may_be_switched_off(field):
-        kind, default = str, str(default)
-    info = typer.Option(
-        help=described(owner)[field.name].replace("[", r"\["),
-        rich_help_panel=f"{owner.__name__}, as in Python",
-    )
-    return _named(field.name, Annotated[kind | None, info], default)
-
-
-def _read(field: Field[Any], value: Any) -> Any:  # noqa: ANN401 - as the option and the field are
-    """The value of a field, from the value of its option."""
-    if get_origin(field.type) is Annotated:
-        return value
-    if value is None:
-        return field.default
-    kind, option = _kind(field), f"--{field.name.replace('_', '-')}"
-    if get_origin(kind) in _SEQUENCES:
-        return _READERS[get_args(kind)[0]](option, value)
-    if not _may_be_switched_off(field):
+        if value is None:
+            return setting.default
+        each = get_args(kind)[0]
+        return tuple(split_names(value) if each is str else numbers(option, value, each))
+    if not _may_be_switched_off(setting):
         return value
     try:
         return None if value.lower() == NONE else kind(value)
@@ -156,39 +159,35 @@ def _read(field: Field[Any], value: Any) -> Any:  # noqa: ANN401 - as the option
         raise ConfigError(f"{option} must be a number, or {NONE}, got {value!r}") from None
 
 
-def _kind(field: Field[Any]) -> Any:  # noqa: ANN401 - a type
-    """The type of a field's values, besides None."""
-    if get_origin(field.type) is not UnionType:
-        return field.type
-    (kind,) = (each for each in get_args(field.type) if each is not type(None))
+def _value_type(setting: inspect.Parameter) -> Any:  # noqa: ANN401 - a type
+    """The type of a setting's values, besides None."""
+    kind = setting.annotation
+    kind = kind.__origin__ if get_origin(kind) is Annotated else kind
+    if get_origin(kind) is not UnionType:
+        return kind
+    (kind,) = (each for each in get_args(kind) if each is not type(None))
     return kind
 
 
-def _may_be_switched_off(field: Field[Any]) -> bool:
-    return get_origin(field.type) is UnionType and field.default is not None
+def _may_be_switched_off(setting: inspect.Parameter) -> bool:
+    is_optional = get_origin(setting.annotation) is UnionType
+    return is_optional and setting.default is not None
 
 
-_READERS: dict[type, Callable[[str, str], tuple[object, ...]]] = {
-    str: lambda _, text: tuple(split_names(text)),
-    int: lambda option, text: tuple(whole_numbers(option, text)),
-    float: lambda option, text: tuple(numbers(option, text)),
-}
-
-
-def described(kind: type) -> Mapping[str, str]:
-    """What the docstrings of a class and its parents say of each argument, as plain text.
+def described(owner: Callable[..., object]) -> Mapping[str, str]:
+    """What the docstring of a function, or of a class and its parents, says of each argument.
 
     Example:
         >>> from offramp.serving import ServeConfig
         >>> described(ServeConfig)["port"]
         'Port to listen on, 1 to 65535.'
     """
-    return dict(pair for each in reversed(kind.__mro__) for pair in _arguments(each.__doc__ or ""))
-
-
-def _arguments(docstring: str) -> Iterator[tuple[str, str]]:
-    section = re.search(r"^Args:\n((?:(?: {4}.*)?\n)*)", f"{inspect.cleandoc(docstring)}\n", re.M)
-    for name, text in re.findall(
-        r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section[1] if section else "", re.M
-    ):
-        yield name, " ".join(text.replace("`", "").split())
+    found = {}
+    for each in reversed(getattr(owner, "__mro__", (owner,))):
+        docstring = f"{inspect.cleandoc(each.__doc__ or '')}\n"
+        section = re.search(r"^Args:\n((?:(?: {4}.*)?\n)*)", docstring, re.M)
+        for name, text in re.findall(
+            r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section[1] if section else "", re.M
+        ):
+            found[name] = " ".join(text.replace("`", "").split())
+    return found

@@ -1,5 +1,6 @@
 """The command `train`."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ import typer
 from offramp import check
 from offramp.cli.console import note, out
 from offramp.cli.options import DataOptions, load_network, one_of, there
-from offramp.cli.settings import Given, completing, numbers, split_names
+from offramp.cli.settings import Given, completing, split_names
 from offramp.errors import ConfigError
 from offramp.files import kind_of
 from offramp.registry import (
@@ -46,28 +47,19 @@ _RECIPES = "; ".join(f"{name} ({_differences(each)})" for name, each in RECIPES.
 
 @dataclass(frozen=True)
 class TeacherOptions:
-    """A stronger network to learn from, if any."""
+    """A stronger network to learn from, if any.
 
-    teacher: Annotated[
-        Path | None,
-        typer.Option(
-            callback=there,
-            help="Run of a stronger network, or a ledger of that network, whose answers become "
-            "part of each target. Record the training data first: offramp record RUN --splits "
-            "train.",
-        ),
-    ] = None
-    teacher_share: Annotated[
-        float | None,
-        typer.Option(help="Share of the teacher's answer in each target. Default: 0.5."),
-    ] = None
-    teacher_temperature: Annotated[
-        float | None,
-        typer.Option(
-            help="Divisor of the teacher's logits; above 1, targets contain more of the classes "
-            "that are not the teacher's answer. Default: 1."
-        ),
-    ] = None
+    Args:
+        teacher: Run of a stronger network, or a ledger of that network, whose answers become part
+            of each target. Record the training data first: offramp record RUN --splits train.
+        teacher_share: Share of the teacher's answer in each target. Default: 0.5.
+        teacher_temperature: Divisor of the teacher's logits; above 1, targets contain more of the
+            classes that are not the teacher's answer. Default: 1.
+    """
+
+    teacher: Annotated[Path | None, typer.Option(callback=there)] = None
+    teacher_share: float | None = None
+    teacher_temperature: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("teacher_share", "teacher_temperature"):
@@ -94,7 +86,13 @@ class TeacherOptions:
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """The network to train, and where its exits go."""
+    """The network to train, and where its exits go.
+
+    Args:
+        exits: Place of the exits: every-block, a number, auto for a few by the seconds that blocks
+            take, or comma-separated names of modules.
+        head: Head of each exit. Default: what fits the network.
+    """
 
     network: Annotated[
         str,
@@ -104,14 +102,8 @@ class NetworkOptions:
             "the folder of a run or of a saved network, which is trained further.",
         ),
     ]
-    exits: Annotated[
-        str,
-        typer.Option(
-            help="Place of the exits: every-block, a number, auto for a few by the seconds that "
-            "blocks take, or comma-separated names of modules."
-        ),
-    ] = "every-block"
-    head: Annotated[str | None, one_of(HEADS, "Default: what fits the network.")] = None
+    exits: str = "every-block"
+    head: Annotated[str | None, one_of(HEADS)] = None
 
     def __post_init__(self) -> None:
         if self.is_saved and (self.exits != "every-block" or self.head is not None):
@@ -169,39 +161,16 @@ class NetworkOptions:
 def train_command(
     data: DataOptions,
     network: NetworkOptions,
-    folder: Annotated[
-        Path,
-        typer.Option("--out", help="Folder of the run. An existing run is resumed."),
-    ],
+    folder: Annotated[Path, typer.Option("--out")],
     teacher: TeacherOptions,
     settings: Annotated[Given, TrainConfig],
     recipe: Annotated[
-        str,
-        one_of(
-            RECIPES,
-            f"Defaults, which other options override: {_RECIPES}. paper is for new networks, and "
-            "finetune for pretrained ones.",
-        ),
+        str, one_of(RECIPES, f"Differences from the plain defaults: {_RECIPES}.")
     ] = "paper",
-    objective: Annotated[
-        str | None, one_of(OBJECTIVES, "Default: the objective of the recipe.")
-    ] = None,
-    exit_weights: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated weights of the exits' losses. Default: all 1."),
-    ] = None,
-    freeze_backbone: Annotated[
-        bool, typer.Option("--freeze-backbone", help="Train the heads only.")
-    ] = False,
-    augment: Annotated[
-        str | None,
-        one_of(
-            AUGMENTATIONS,
-            "Augmentation of images: light is shifts and flips, for small networks; paper is all "
-            "that the paper does, including Mixup and CutMix. Default: the augmentation of the "
-            "recipe.",
-        ),
-    ] = None,
+    objective: Annotated[str | None, one_of(OBJECTIVES)] = None,
+    exit_weights: Sequence[float] | None = None,
+    freeze_backbone: Annotated[bool, typer.Option("--freeze-backbone")] = False,
+    augment: Annotated[str | None, one_of(AUGMENTATIONS)] = None,
 ) -> None:
     """Train a network with exits; the same command resumes an interrupted run.
 
@@ -209,6 +178,17 @@ def train_command(
     Several --image-sizes are trained on in turn, and the network is built for the last one; a
     saved convolutional network is trained on for the new size. Under torchrun or accelerate
     launch, the processes share the work.
+
+    Args:
+        folder: Folder of the run. An existing run is resumed.
+        recipe: Defaults, which other options override. paper is for new networks, and finetune for
+            pretrained ones.
+        objective: Training objective. Default: the objective of the recipe.
+        exit_weights: Comma-separated weights of the exits' losses. Default: all 1.
+        freeze_backbone: Train the heads only.
+        augment: Augmentation of images: light is shifts and flips, for small networks; paper is
+            all that the paper does, including Mixup and CutMix. Default: the augmentation of the
+            recipe.
     """
     chosen = RECIPES[recipe]
     config = replace(chosen.config, **settings)  # checks all settings before data are read
@@ -277,7 +257,7 @@ def _show_end(history: "TrainHistory", run: RunFolder) -> None:
     note(f"written to {run.path}/: {names}")
 
 
-def _objective(name: str, weights: str | None) -> "Objective":
+def _objective(name: str, weights: Sequence[float] | None) -> "Objective":
     from offramp.training.objectives import Joint, find_objective
 
     found = find_objective(name)
@@ -285,4 +265,4 @@ def _objective(name: str, weights: str | None) -> "Objective":
         return found
     if not isinstance(found, Joint):
         raise ConfigError(f"--exit-weights do not go with the objective {name}, which has none")
-    return replace(found, weights=numbers("--exit-weights", weights))
+    return replace(found, weights=weights)

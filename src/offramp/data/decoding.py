@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from offramp.arrays import Array, namespace
+from offramp.arrays import AnyArray, namespace
 from offramp.errors import DataError
-from offramp.extras import require
+from offramp.imports import require
 
 # Pillow tries its formats one after the other, and knows many that are never trained on
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "GIF", "TIFF")
@@ -24,7 +24,7 @@ class Normalization:
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
 
-    def __call__(self, pixels: Array) -> Array:
+    def __call__(self, pixels: AnyArray) -> AnyArray:
         """Float32 from uint8, both `[..., C, H, W]`, of either kind of array."""
         library = namespace(pixels)
         mean, std = (library.asarray(x, dtype=library.float32) for x in (self.mean, self.std))

@@ -10,12 +10,10 @@ import torch
 from offramp import check
 from offramp.data.catalog import find_official
 from offramp.data.decoding import Decoder, Normalization, Tokenizer, find_tokenizer
-from offramp.data.digits import CANVAS, cluttered_digits
-from offramp.data.images import ImageData, Pixels
-from offramp.data.mixture import mixture
+from offramp.data.embedded import CANVAS, cluttered_digits, mixture
+from offramp.data.images_and_texts import ImageData, Pixels, TextData
 from offramp.data.reading import OfficialSplit
 from offramp.data.splits import Data, Splits, assign_splits, with_default_sizes
-from offramp.data.text import TextData
 from offramp.errors import ConfigError, DataError
 from offramp.registry import EMBEDDED
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from offramp.data.decoding import IMAGE_SUFFIXES
 from offramp.errors import DataError
-from offramp.extras import require
+from offramp.imports import require
 
 ALIASES = {
     "train": ("train", "training"),
@@ -35,49 +35,17 @@ DOMAIN_COLUMN = "domain"
 HUB_TIMEOUT = 4.0  # seconds
 
 
-class StoredInputs(Protocol):
-    """Inputs as they are stored; objects and not closures, to be sent to loader processes."""
-
-    def __len__(self) -> int: ...
-
-    def read(self, positions: list[int]) -> list[Any]:
-        """The texts, or the encoded images, at some positions."""
-        ...
-
-    def name(self, position: int) -> str:
-        """The name of the sample at a position, for messages."""
-        ...
-
-    def take(self, positions: list[int]) -> "StoredInputs":
-        """Only the inputs at some positions."""
-        ...
-
-
 @dataclass(frozen=True)
-class _ImageFiles:
-    """One file per image."""
+class StoredInputs:
+    """Texts or encoded images as they are stored; a loader process can be sent them.
 
-    paths: list[Path]
+    Args:
+        column: Of a `datasets.Dataset`.
+        origin: The files or the hub repository that it comes from; none for one file per image.
+        rows: Of the column.
+    """
 
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def read(self, positions: list[int]) -> list[bytes]:
-        return [self.paths[position].read_bytes() for position in positions]
-
-    def name(self, position: int) -> str:
-        return str(self.paths[position])
-
-    def take(self, positions: list[int]) -> "_ImageFiles":
-        return _ImageFiles([self.paths[position] for position in positions])
-
-
-@dataclass(frozen=True)
-class _DatasetColumn:
-    """A column of a `datasets.Dataset`, and the files or the hub repository it comes from."""
-
-    table: Any
-    column: str
+    column: Any
     origin: tuple[str, ...]
     rows: Sequence[int]
 
@@ -85,14 +53,19 @@ class _DatasetColumn:
         return len(self.rows)
 
     def read(self, positions: list[int]) -> list[Any]:
-        cells = self.table[[self.rows[position] for position in positions]][self.column]
+        """The texts, or the encoded images, at some positions."""
+        cells = self.column[[self.rows[position] for position in positions]]
         return [_encoded(cell) if isinstance(cell, dict) else cell for cell in cells]
 
-    def take(self, positions: list[int]) -> "_DatasetColumn":
+    def take(self, positions: list[int]) -> "StoredInputs":
+        """Only the inputs at some positions."""
         return replace(self, rows=[self.rows[position] for position in positions])
 
     def name(self, position: int) -> str:
+        """The name of the sample at a position, for messages."""
         row = self.rows[position]
+        if not self.origin:
+            return str(self.column[row]["path"])
         if len(self.origin) == 1 or not self.origin[0].endswith(".parquet"):
             return f"{self.origin[0]} row {row}"
         parquet = require("pyarrow.parquet", extra="train")
@@ -167,32 +140,19 @@ def read_files(folder: Path) -> dict[str, OfficialSplit]:
 def read_image_folder(folder: Path) -> dict[str, OfficialSplit]:
     """Images in one folder per class, or in one such folder per official split."""
     folders = _split_folders(folder) or {"train": folder}
-    classes = sorted(path.name for path in folders["train"].iterdir() if path.is_dir())
-    return {split: _image_split(path, folder, classes) for split, path in folders.items()}
+    return {split: _image_split(path, folder, split) for split, path in folders.items()}
 
 
-def _image_split(path: Path, root: Path, classes: list[str]) -> OfficialSplit:
-    unknown = {below.name for below in path.iterdir() if below.is_dir()} - set(classes)
-    if unknown:
-        raise DataError(f"{path} has class folders that train lacks: {', '.join(sorted(unknown))}")
-    files = sorted(
-        file
-        for name in classes
-        for file in (path / name).rglob("*")
-        if file.suffix.lower() in IMAGE_SUFFIXES
-    )
+def _image_split(path: Path, root: Path, split: str) -> OfficialSplit:
+    files = sorted(each for each in path.glob("*/**/*") if each.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
         raise DataError(f"{path} has no images in folders named after their class")
-    number = {name: index for index, name in enumerate(classes)}
-    labels = [number[file.relative_to(path).parts[0]] for file in files]
-    return OfficialSplit(
-        kind="image",
-        labels=torch.tensor(labels),
-        ids=[file.relative_to(root).as_posix() for file in files],
-        class_names=classes,
-        domains=None,
-        inputs=_ImageFiles(files),
-    )
+    datasets = require("datasets", extra="train")
+    classes = [file.relative_to(path).parts[0] for file in files]
+    rows = datasets.Dataset.from_dict({"image": list(map(str, files)), "label": classes})
+    rows = rows.cast_column("image", datasets.Image(decode=False))
+    ids = [file.relative_to(root).as_posix() for file in files]
+    return replace(official_split(rows, split, ()), ids=ids)
 
 
 def official_split(
@@ -200,7 +160,7 @@ def official_split(
     split: str,
     origin: tuple[str, ...],
 ) -> OfficialSplit:
-    """An official split from one of `datasets`; `origin` names where it is from, for messages."""
+    """An official split from one of `datasets`; `origin` is that of `StoredInputs`."""
     inputs = _column(rows, "inputs", INPUT_COLUMNS)
     label = _column(rows, "labels", LABEL_COLUMNS)
     is_text = getattr(rows.features[inputs], "dtype", "") in ("string", "large_string")
@@ -215,7 +175,7 @@ def official_split(
         ids=[f"{split}/{row}" for row in range(len(rows))],
         class_names=class_names,
         domains=_names(rows, DOMAIN_COLUMN) if DOMAIN_COLUMN in rows.column_names else None,
-        inputs=_DatasetColumn(only_inputs, inputs, origin, range(len(rows))),
+        inputs=StoredInputs(only_inputs[inputs], origin, range(len(rows))),
     )
 
 

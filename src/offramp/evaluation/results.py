@@ -10,8 +10,8 @@ from offramp.evaluation.columns import Column, accuracy_key, columns_for
 from offramp.evaluation.diagnostics import Diagnostics
 from offramp.evaluation.outcome import ExitMetrics
 from offramp.evaluation.references import References
-from offramp.extras import require
 from offramp.files import Number, plain, restore
+from offramp.imports import require
 from offramp.ledger.history import HISTORIES, History
 from offramp.plan import Plan
 from offramp.replay import Curve

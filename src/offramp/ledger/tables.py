@@ -7,7 +7,7 @@ from typing import Any
 
 from offramp.costs import Costs
 from offramp.errors import FileFormatError
-from offramp.extras import require
+from offramp.imports import require
 from offramp.registry import close_names
 
 TABLES = (".jsonl", ".parquet")

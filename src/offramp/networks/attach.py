@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import inf
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from offramp.networks.layout import Layout
 from offramp.networks.macs import stage_macs
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State, evaluating, move_beside
-from offramp.timing.stopwatch import Stopwatch, Timed, take_turns
+from offramp.stopwatch import Stopwatch, Timed, take_turns
 
 FEW = 4  # exits that `auto` places, the last one among them: each takes time, and gains less
 
@@ -172,15 +173,9 @@ def evenly_in_cost(costs: Sequence[float], count: int) -> list[int]:
     # For each end: the best choice whose newest member it is, after how far it is from the shares.
     best = [(abs(end - shares[0]), [block]) for block, end in enumerate(ends)]
     for share in shares[1:]:
-        best = [_extended(best[:block], block, abs(end - share)) for block, end in enumerate(ends)]
+        so_far = [min(best[:block], default=(inf, [])) for block in range(len(ends))]
+        best = [
+            (distance + abs(ends[block] - share), [*chosen, block])
+            for block, (distance, chosen) in enumerate(so_far)
+        ]
     return best[-1][1]
-
-
-def _extended(
-    choices: Sequence[tuple[float, list[int]]], block: int, distance: float
-) -> tuple[float, list[int]]:
-    """The best of the choices with one more block; nothing can follow if there is no choice."""
-    if not choices:
-        return float("inf"), []
-    so_far, chosen = min(choices)
-    return so_far + distance, [*chosen, block]

@@ -8,15 +8,15 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from offramp.errors import FileFormatError, NetworkError
-from offramp.extras import require
-from offramp.networks.fx import traced_layout
+from offramp.imports import require
+from offramp.networks.fx.stages import traced_layout
 from offramp.networks.layout import (
     Layout,
     is_plain_sequential,
     sequential_layout,
     stages_layout,
 )
-from offramp.networks.transformers import (
+from offramp.networks.transformers.models import (
     model_settings,
     pretrained_model,
     transformers_layout,
@@ -31,7 +31,7 @@ Builder: TypeAlias = Callable[..., nn.Module]
 class Origin:
     """What a file says about the backbone of a network."""
 
-    class_name: str  # for messages
+    class_name: str = "module"  # for messages
     builder: str | None = None  # registered name of what makes it; None for a user's own
     settings: dict[str, Any] = field(default_factory=dict)  # of the builder, JSON values
 

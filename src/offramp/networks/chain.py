@@ -101,7 +101,8 @@ def _common_inputs(members: Sequence[EarlyExitNetwork]) -> KeptImages:
             "the networks of a chain must take images with the same channels and proportions"
         )
     for head in (head for member in members for head in member.heads):
-        if not isinstance(head, Head) or head.reads_logits or _reads_by_itself(head):
+        reads_by_pool = isinstance(head, Head) and type(head).features is Head.features
+        if not reads_by_pool or head.reads_logits:
             raise NetworkError(
                 f"a {type(head).__name__} cannot be a head of a chain: it must be an "
                 "offramp.networks.Head that reads the state by its `pool`, and no logits of "
@@ -109,10 +110,6 @@ def _common_inputs(members: Sequence[EarlyExitNetwork]) -> KeptImages:
             )
     largest = max(images, key=lambda each: each.height * each.width)
     return KeptImages(largest.height, largest.width, largest.channels)
-
-
-def _reads_by_itself(head: Head) -> bool:
-    return type(head).features is not Head.features
 
 
 class FirstStage(nn.Module):

@@ -4,6 +4,7 @@ Loading runs no code of a file: a file can name what is known here, and nothing 
 """
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from offramp.errors import FileFormatError, NetworkError, OfframpError
-from offramp.extras import require
 from offramp.files import read_folder, restore, write_folder
+from offramp.imports import require
 from offramp.networks.backbones import BackboneModules, Origin, find_layout, rebuild_backbone
 from offramp.networks.chain import chain
 from offramp.networks.heads import BackboneHead, Head
@@ -115,11 +116,7 @@ def _describe(network: EarlyExitNetwork) -> dict[str, Any]:
             "to your list of stages, and pass the list to `load` as `backbone`"
         )
     return {
-        "backbone": {
-            "builder": origin.builder,
-            "settings": origin.settings,
-            "class": origin.class_name,
-        },
+        "backbone": asdict(origin),
         "at": list(network.exit_names[:-1]),
         "num_classes": network.num_classes,
         "inputs": network.inputs.describe(),
@@ -149,17 +146,10 @@ def _describe_head(head: nn.Module) -> dict[str, Any] | None:
     return head.describe()
 
 
-class _Backbone(TypedDict):
-    """How a file names a backbone."""
-
-    builder: str | None
-    settings: dict[str, Any]
-
-
 class _Description(TypedDict):
     """What `save` writes."""
 
-    backbone: _Backbone
+    backbone: Origin
     at: list[str]
     num_classes: int
     inputs: dict[str, Any]
@@ -176,33 +166,31 @@ def _restore(
     meta: dict[str, Any], backbone: BackboneModules | None, folder: str | Path
 ) -> EarlyExitNetwork:
     """The network that a file describes, with the backbone's or random weights."""
-    kind = _ChainDescription if "members" in meta else _Description
-    restore(kind, meta, f"{folder} does not describe a network")
-    if "members" in meta:
+    is_chain, where = "members" in meta, f"{folder} does not describe a network"
+    found = restore(_ChainDescription if is_chain else _Description, meta, where)
+    if is_chain:
         if backbone is not None:
             raise NetworkError("it is a chain, which needs no backbone: its file names them all")
-        return chain([_restore(member, None, folder) for member in meta["members"]])
-    saved = meta["backbone"]
-    origin = Origin(saved["class"], saved["builder"], saved["settings"])
-    inputs = Inputs.restore(meta["inputs"])
+        return chain([_restore(member, None, folder) for member in found["members"]])
+    inputs = Inputs.restore(found["inputs"])
     if backbone is None:
-        backbone = rebuild_backbone(origin)
+        backbone = rebuild_backbone(found["backbone"])
     # Only a traced module is probed with an example, which always is one tensor.
     example = inputs.example(2) if isinstance(inputs, TensorInput | ImageInput) else None
-    layout = find_layout(backbone, meta["at"], example)
-    exits = layout.exits_after(meta["at"])
-    if exits != meta["at"]:
+    layout = find_layout(backbone, found["at"], example)
+    exits = layout.exits_after(found["at"])
+    if exits != found["at"]:
         raise FileFormatError(
-            f"the file's exits {meta['at']} are not those of the backbone, {exits}"
+            f"the file's exits {found['at']} are not those of the backbone, {exits}"
         )
     heads = [
-        _backbone_head(layout) if each is None else Head.restore(each) for each in meta["heads"]
+        _backbone_head(layout) if each is None else Head.restore(each) for each in found["heads"]
     ]
     names = (*exits, "last")
-    network = EarlyExitNetwork(layout.stages(exits), heads, meta["num_classes"], inputs, names)
+    network = EarlyExitNetwork(layout.stages(exits), heads, found["num_classes"], inputs, names)
     # New heads are made on the CPU, wherever the backbone is.
     network.heads.to(next((p.device for p in network.stages.parameters()), None))
-    network.origin = origin
+    network.origin = found["backbone"]
     return network
 
 

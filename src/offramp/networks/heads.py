@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, adaptive_max_pool2d
 
 from offramp.errors import FileFormatError, NetworkError
+from offramp.files import restore
 from offramp.networks.state import Path, State, leaf_at
 
 HeadMaker: TypeAlias = Callable[[State, int, int], nn.Module]
@@ -67,14 +68,6 @@ class Pool:
         """C of the tensor that is read."""
         channels_last = self.kind in ("mean", "first")
         return tensor.shape[-1] if channels_last else tensor.shape[1]
-
-    @classmethod
-    def restore(cls, settings: dict[str, Any]) -> "Pool":
-        """Rebuild from `asdict`, in which paths are lists."""
-        mask = settings.get("mask")
-        return cls(
-            settings["kind"], tuple(settings["leaf"]), None if mask is None else tuple(mask)
-        )
 
 
 def _cell_maxima(maps: Tensor) -> Tensor:
@@ -150,7 +143,7 @@ class Head(nn.Module):
                 "subclass of Head and import its module before loading"
             )
         try:
-            return found(pool=Pool.restore(settings.pop("pool")), **settings)
+            return found(pool=restore(Pool, settings.pop("pool"), "pool"), **settings)
         except (TypeError, KeyError, AttributeError) as error:
             raise FileFormatError(f"the file's settings do not fit {name}: {error}") from None
 

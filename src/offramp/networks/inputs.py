@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from offramp.arrays import Array, is_array, is_floating, namespace
+from offramp.arrays import AnyArray, is_array, is_floating, namespace
 from offramp.errors import FileFormatError, NetworkError
 from offramp.networks.state import State, leaf_at, map_leaves
 
@@ -176,7 +176,7 @@ class ImageInput(Inputs):
         Raises:
             NetworkError: Not images, or images of another size or number of channels.
         """
-        images: Array = unwrapped(x)
+        images: AnyArray = unwrapped(x)
         if not is_array(images) or images.ndim != 4 or images.shape[1] != self.channels:
             raise NetworkError(
                 f"images must be a tensor [N, {self.channels}, height, width] (or a mapping "
@@ -192,7 +192,7 @@ class ImageInput(Inputs):
             self._check_counted(images)
         return images
 
-    def _check_counted(self, images: Array) -> None:
+    def _check_counted(self, images: AnyArray) -> None:
         size = tuple(images.shape[2:])
         if size != (self.height, self.width):
             stated, found = f"{self.height}x{self.width}", "x".join(map(str, size))
@@ -265,7 +265,7 @@ class TextInput(Inputs):
         Raises:
             NetworkError: No mapping with ids, a mask of another shape, or too many tokens.
         """
-        ids: Array = x.get("input_ids") if isinstance(x, Mapping) else None
+        ids: AnyArray = x.get("input_ids") if isinstance(x, Mapping) else None
         if not is_array(ids) or ids.ndim != 2 or is_floating(ids):
             raise NetworkError(
                 "text must be a mapping with `input_ids`, whole numbers [N, length], and "
@@ -371,7 +371,7 @@ def check_numbers(array: np.ndarray[Any, Any]) -> None:
         )
 
 
-def _check_dtype(x: Array, wanted: str) -> None:
+def _check_dtype(x: AnyArray, wanted: str) -> None:
     """Raise unless numbers are of the type, or floats that are narrower."""
     found = str(x.dtype).removeprefix("torch.")
     if found == wanted or (wanted == "float32" and found in ("float16", "bfloat16")):
@@ -386,7 +386,7 @@ def _check_dtype(x: Array, wanted: str) -> None:
     raise NetworkError(f"the samples must be {wanted}, got {found}: {hint}")
 
 
-def _widened(leaf: Array, length: int) -> Array:
+def _widened(leaf: AnyArray, length: int) -> AnyArray:
     """`[n, T, ...]` with zeros on the right, up to a length."""
     if leaf.shape[1] == length:
         return leaf

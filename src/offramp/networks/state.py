@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from offramp.arrays import Array, as_tensor, is_array, is_floating, namespace, positions
+from offramp.arrays import AnyArray, as_tensor, is_array, is_floating, namespace, positions
 from offramp.errors import NetworkError
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ class Shared:
     value: Any
 
 
-State: TypeAlias = "Array | Shared | Sequence[State] | Mapping[str, State]"
+State: TypeAlias = "AnyArray | Shared | Sequence[State] | Mapping[str, State]"
 Path: TypeAlias = tuple[str | int, ...]
 
 
-def take(state: State, index: Array) -> Any:  # noqa: ANN401 - the structure of `state`
+def take(state: State, index: AnyArray) -> Any:  # noqa: ANN401 - the structure of `state`
     """Keep some samples of a state, in the order of `index`.
 
     Args:
@@ -66,7 +66,7 @@ def take(state: State, index: Array) -> Any:  # noqa: ANN401 - the structure of 
     return map_leaves(lambda leaf: _take_rows(leaf, rows), state)
 
 
-def _take_rows(tensor: Array, rows: Array) -> Array:
+def _take_rows(tensor: AnyArray, rows: AnyArray) -> AnyArray:
     if isinstance(tensor, np.ndarray):
         return tensor[rows]
     rows = (as_tensor(rows) if isinstance(rows, np.ndarray) else rows).to(tensor.device)
@@ -80,7 +80,7 @@ def _take_rows(tensor: Array, rows: Array) -> Array:
     return tensor.permute(last).index_select(0, rows).movedim(-1, 1)
 
 
-def map_leaves(function: Callable[[Array], Array], state: State) -> Any:  # noqa: ANN401
+def map_leaves(function: Callable[[AnyArray], AnyArray], state: State) -> Any:  # noqa: ANN401
     """Apply a function to every tensor that belongs to samples; `Shared` leaves stay."""
     if is_array(state):
         return function(state)
@@ -95,7 +95,7 @@ def map_leaves(function: Callable[[Array], Array], state: State) -> Any:  # noqa
     raise _not_a_state(state)
 
 
-def named_leaves(state: State, path: Path = ()) -> Iterator[tuple[Path, Array | Shared]]:
+def named_leaves(state: State, path: Path = ()) -> Iterator[tuple[Path, AnyArray | Shared]]:
     """Every leaf of a state with the keys and positions that lead to it.
 
     Example:
@@ -130,7 +130,7 @@ def join(states: Sequence[State]) -> Any:  # noqa: ANN401 - the structure of the
     return map_leaves(lambda _: next(joined), states[0])
 
 
-def tensors(state: State) -> list[Array]:
+def tensors(state: State) -> list[AnyArray]:
     """Every tensor of a state that belongs to samples.
 
     Example:
@@ -148,7 +148,7 @@ def join_key(state: State) -> tuple[Any, ...]:
     return tuple((path, *_kind_of(leaf)) for path, leaf in named_leaves(state))
 
 
-def _kind_of(leaf: Array | Shared) -> tuple[Any, ...]:
+def _kind_of(leaf: AnyArray | Shared) -> tuple[Any, ...]:
     if not isinstance(leaf, Shared):
         return leaf.shape[1:], leaf.dtype, leaf.device
     value = leaf.value
@@ -177,7 +177,7 @@ def move_beside(modules: Iterable[nn.Module], state: State) -> State:
     if parameter is None:
         return state
 
-    def move(leaf: Array) -> Array:
+    def move(leaf: AnyArray) -> AnyArray:
         return leaf.to(parameter if is_floating(leaf) else parameter.device)
 
     moved: State = map_leaves(move, state)

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from offramp import check
 from offramp.decide import open_exits
 from offramp.errors import FileFormatError, NetworkError
-from offramp.extras import require
 from offramp.files import atomic_path, check_target, read_json, stored_in
+from offramp.imports import require
 from offramp.networks.inputs import AnyInput, Inputs, TextInput, inputs_like
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State

@@ -12,8 +12,8 @@ from offramp import check
 from offramp.arrays import AnyArray, Array, as_tensor, is_floating
 from offramp.decide import ExitOutput
 from offramp.errors import ConfigError, FileFormatError
-from offramp.extras import require
 from offramp.files import StoredFile
+from offramp.imports import require
 from offramp.machine import physical_cores
 from offramp.networks.inputs import Inputs, TextInput, check_numbers
 from offramp.networks.state import leaf_at, tensors

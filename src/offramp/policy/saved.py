@@ -24,8 +24,8 @@ from offramp.errors import (
     LedgerError,
     NotFittedError,
 )
-from offramp.extras import installed_version
 from offramp.files import read_folder, restore, write_folder
+from offramp.imports import installed_version
 from offramp.ledger.history import HISTORIES, History
 from offramp.policy.uses import SplitUse
 from offramp.replay import try_out

@@ -7,12 +7,11 @@ from offramp.report.clock import (
     profile_table,
     write_bench,
 )
+from offramp.report.figures import plot_comparison, plot_gains, save_figure
 from offramp.report.files import read_comparison, write_comparison
 from offramp.report.inspect import inspect
-from offramp.report.matplotlib_figures import plot_comparison, plot_gains, save_figure
-from offramp.report.page import write_page
+from offramp.report.page import Section, write_page
 from offramp.report.pictures import SampleStrip, hopeless_strip, sample_strip
-from offramp.report.sections import Section
 from offramp.report.tables import Cell, ResultTable, cells, comparison_tables, verdicts
 
 __all__ = [

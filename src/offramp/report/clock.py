@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from offramp.errors import MissingExtraError
-from offramp.extras import require
 from offramp.files import read_json, restore, write_text
-from offramp.report.lines import line_style
-from offramp.report.matplotlib_figures import save_figure
-from offramp.report.sections import Section
+from offramp.imports import require
+from offramp.report.figures import line_style, save_figure
+from offramp.report.page import Section
 from offramp.report.tables import Cell, ResultTable, cells
 from offramp.timing.bench import WITHOUT, BenchRow
 from offramp.timing.profile import Profile

@@ -3,10 +3,8 @@
 import csv
 import io
 import json
-import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,9 @@ from offramp.errors import FileFormatError, MissingExtraError
 from offramp.evaluation.columns import accuracy_key
 from offramp.evaluation.results import PAIR_MIX, RIVALS, Comparison, MethodResult
 from offramp.files import read_json, restore, write_text
-from offramp.report.matplotlib_figures import plot_comparison, plot_gains
-from offramp.report.page import write_page
-from offramp.report.sections import Section
+from offramp.made import versions
+from offramp.report.figures import plot_comparison, plot_gains
+from offramp.report.page import Section, write_page
 from offramp.report.tables import Reference, comparison_tables, reference_points
 
 
@@ -39,7 +37,7 @@ def write_comparison(
     """
     folder = Path(folder)
     found = comparison_tables(comparison)
-    origin = {"provenance": dict(provenance or {}), "versions": _versions()}
+    origin = {"provenance": dict(provenance or {}), "versions": versions()}
     paths = [
         write_text(folder / "comparison.md", "\n\n".join(t.markdown() for t in found) + "\n"),
         write_text(folder / "comparison.csv", tidy_csv(comparison)),
@@ -49,30 +47,19 @@ def write_comparison(
         ),
     ]
     name = folder.resolve().name.removesuffix("-comparison")
-    drawings: list[Callable[[], Path]] = [
-        lambda: plot_comparison(comparison, folder / "comparison.svg"),
-        lambda: plot_comparison(comparison, folder / "comparison.pdf"),
-    ]
-    if any("baseline" in method.differences for method in comparison.methods):
-        drawings.append(lambda: plot_gains(comparison, folder / "gains.svg"))
-        drawings.append(lambda: plot_gains(comparison, folder / "gains.pdf"))
-    if page:
-        drawings.append(
-            lambda: write_page(
-                folder / "report.html",
-                f"{name}: exit methods compared",
-                [Section("Comparison", comparison)],
-                _shown(origin),
-            )
-        )
-    return _draw(paths, drawings)
-
-
-def _draw(paths: list[Path], drawings: list[Callable[[], Path]]) -> tuple[list[Path], str | None]:
+    title = f"{name}: exit methods compared"
     try:
-        return [*paths, *(draw() for draw in drawings)], None
+        for form in ("svg", "pdf"):
+            paths.append(plot_comparison(comparison, folder / f"comparison.{form}"))
+        if any("baseline" in method.differences for method in comparison.methods):
+            for form in ("svg", "pdf"):
+                paths.append(plot_gains(comparison, folder / f"gains.{form}"))
+        if page:
+            sections = [Section("Comparison", comparison)]
+            paths.append(write_page(folder / "report.html", title, sections, _shown(origin)))
     except MissingExtraError as error:
         return paths, f"no figure and no page were drawn: {error}"
+    return paths, None
 
 
 def read_comparison(path: str | Path) -> tuple[Comparison, dict[str, Any]]:
@@ -100,15 +87,13 @@ def read_comparison(path: str | Path) -> tuple[Comparison, dict[str, Any]]:
         raise FileFormatError(f"{file}: {error}") from None
 
 
-TIDY_COLUMNS = ["method", "label", "figure", "value", "spread", "cost", "among_best"]
-
-
 def tidy_csv(comparison: Comparison) -> str:
     """One row per method or reference and figure; accuracies as shares, empty where unknown."""
     out = io.StringIO()
     rivals = [*RIVALS, *[PAIR_MIX] * bool(comparison.references.pair_mixes)]
     gaps = [f"{end}_{rival}" for rival in rivals for end in ("minus", "low", "high")]
-    writer = csv.DictWriter(out, [*TIDY_COLUMNS, *gaps], lineterminator="\n")
+    columns = ["method", "label", "figure", "value", "spread", "cost", "among_best", *gaps]
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
     for method in comparison.methods:
         writer.writerows(_method_rows(method))
@@ -136,14 +121,9 @@ def _reference_row(name: str, figure: str, point: Reference) -> dict[str, Any]:
     return {"method": name, "figure": figure, "value": point.accuracy, "cost": point.cost}
 
 
-_ORIGIN = ("provenance", "versions")
-
-
 def _shown(origin: Mapping[str, Any]) -> dict[str, Any]:
-    provenance, versions = (restore(dict[str, Any], origin.get(k, {})) for k in _ORIGIN)
-    return {**provenance, "versions": versions}
-
-
-def _versions() -> dict[str, str]:
-    packages = ("offramp", "torch", "numpy", "scikit-learn")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+    """What was run, as it is shown: the versions come last."""
+    kept = {
+        key: restore(dict[str, Any], origin.get(key, {})) for key in ("provenance", "versions")
+    }
+    return {**kept["provenance"], "versions": kept["versions"]}

@@ -1,9 +1,8 @@
 """Describe what offramp has written: ledgers, policies, networks, exports, folders of ledgers."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.filesize import decimal
 
@@ -69,10 +68,10 @@ def inspect(path: str | Path) -> list[ResultTable]:
 
 def _contents(folder: Path) -> ResultTable:
     """What offramp has written below a folder."""
-    files = _whole_files(folder)
+    files = whole_files(folder)
     rows = []
     for place in _descriptions(folder):
-        sizes = [file.size for file in files if file.path.parent == place.parent]
+        sizes = [file.bytes for path, file in files.items() if path.parent == place.parent]
         of = place.parent.relative_to(folder)
         rows.append(cells(of, place.stem, len(sizes), decimal(sum(sizes))))
     if not rows:
@@ -213,7 +212,8 @@ def _network(path: Path) -> list[ResultTable]:
     backbones = [member["backbone"] for member in members]
     facts = {
         "backbone": ", then ".join(
-            backbone["builder"] or f"{backbone['class']}, your own" for backbone in backbones
+            backbone["builder"] or f"{backbone.get('class_name')}, your own"
+            for backbone in backbones
         ),
         "settings": ", then ".join(
             ", ".join(f"{key}={value}" for key, value in backbone["settings"].items())
@@ -269,71 +269,55 @@ def _export(path: Path) -> list[ResultTable]:
 
 def _facts(kind: str, path: Path, facts: dict[str, str]) -> ResultTable:
     if path.is_dir():
-        files = _whole_files(path)
-        compared = sum(file.has_checksum for file in files)
-        size = decimal(sum(file.size for file in files))
+        files = whole_files(path).values()
+        compared = sum(file.sha256 is not None for file in files)
+        size = decimal(sum(file.bytes for file in files))
         facts["files"] = f"{len(files)} of {size}, {compared} compared with their checksums"
     rows = [cells(*pair) for pair in facts.items()]
     return ResultTable("facts", f"{kind} {path}", ["", ""], rows)
 
 
-def _whole_files(folder: Path) -> "list[Verified]":
-    """All files below a folder, which are as they were written."""
-    files = list(verify(folder))
-    damage = [file.damage for file in files if file.damage is not None]
-    if damage:
-        raise FileFormatError("; ".join(damage))
-    return files
-
-
-class Verified(NamedTuple):
-    """A file that was compared with its checksum."""
-
-    path: Path
-    size: int  # in bytes; 0 where it is missing
-    damage: str | None  # None where it is as it was written
-    has_checksum: bool = True  # where not, only the size was compared
-
-
-def verify(folder: Path) -> Iterator[Verified]:
-    """Compare all files below a folder with the checksums that were written with them.
+def whole_files(folder: Path) -> dict[Path, StoredFile]:
+    """All files below a folder that have been written with a checksum or a size, compared with it.
 
     Tensors of ledgers, policies, networks and checkpoints, graphs of exports, and results that
     were made once (`offramp.made`), of any size.
+
+    Raises:
+        FileFormatError: Some are not as they were written; all of these are named.
 
     Example:
         >>> from pathlib import Path
         >>> from tempfile import mkdtemp
         >>> from offramp import synthetic
         >>> folder = synthetic.ledgers(seed=0)["val"].save(Path(mkdtemp()))
-        >>> [(file.path.suffix, file.damage) for file in verify(folder)]
-        [('.safetensors', None)]
+        >>> [path.suffix for path in whole_files(folder)]
+        ['.safetensors']
     """
     named: dict[Path, dict[str, Any]] = {}
-    for path in _descriptions(folder):
+    files, damage = {}, []
+    for description in _descriptions(folder):
         try:
-            entries = list(stored_in(read_json(path)))
+            entries = list(stored_in(read_json(description)))
         except FileFormatError as error:
-            yield Verified(path, path.stat().st_size, str(error))
+            damage.append(str(error))
             continue
         for entry in entries:
             # What a script has made once is named twice, and has its checksum once.
-            place = path.parent / entry["file"]
-            named[place] = {**named.get(place, {}), **entry, "folder": path.parent}
+            path = description.parent / entry["file"]
+            named[path] = {**named.get(path, {}), **entry, "folder": description.parent}
     for path, entry in named.items():
-        yield _verified(path, **entry)
+        try:
+            stored: StoredFile = restore(StoredFile, entry, str(path))
+            stored.checked(entry["folder"])
+            files[path] = stored
+        except FileFormatError as error:
+            damage.append(str(error))
+    if damage:
+        raise FileFormatError("; ".join(damage))
+    return files
 
 
 def _descriptions(folder: Path) -> list[Path]:
     names = {f"{kind}.json" for kind in (*KINDS, "checkpoint", "done")}
     return [path for path in sorted(folder.rglob("*.json")) if path.name in names]
-
-
-def _verified(path: Path, folder: Path, **entry: Any) -> Verified:  # noqa: ANN401 - from JSON
-    size = path.stat().st_size if path.is_file() else 0
-    try:
-        stored: StoredFile = restore(StoredFile, entry, str(path))
-        stored.checked(folder)
-    except FileFormatError as error:
-        return Verified(path, size, str(error))
-    return Verified(path, size, None, stored.sha256 is not None)

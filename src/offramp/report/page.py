@@ -6,17 +6,18 @@ what they share. The page around them is in page_template/.
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from offramp.errors import FileFormatError
 from offramp.evaluation.results import Comparison, MethodResult
-from offramp.extras import require
 from offramp.files import plain, write_text
-from offramp.report.lines import (
+from offramp.imports import require
+from offramp.report.figures import (
     PALETTE,
     LineStyle,
     curve_band,
@@ -24,7 +25,31 @@ from offramp.report.lines import (
     line_style,
     shown_first,
 )
-from offramp.report.sections import Section, groups_of, percent, svg_url, view_of
+from offramp.report.pictures import SampleStrip, data_url, image_url
+from offramp.report.tables import ResultTable, comparison_tables
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section of a page.
+
+    Attributes:
+        title: Its heading.
+        comparison: From `compare` or `Comparison.from_json`; shown with curves, budget slider,
+            per-exit diagnostics, hopeless samples and tables.
+        note: Plain text under the heading.
+        tables: Further tables, shown as they are.
+        figures: Further SVG files, embedded as images.
+        samples: Pictures of hopeless samples.
+    """
+
+    title: str
+    comparison: Comparison | None = None
+    note: str = ""
+    tables: Sequence[ResultTable] = ()
+    figures: Sequence[Path] = ()
+    samples: SampleStrip | None = None
+
 
 EXIT_FIGURES = ("accuracy", "ece", "eefp", "augrc", "nll")
 PLOTTED = ("ece", "eefp", "augrc")
@@ -118,20 +143,19 @@ def write_page(
         ...     "<h1>Mine</h1>" in page.read_text()
         True
     """
-    views = [view_of(number, section) for number, section in enumerate(sections)]
-    charted = {view.number: view.section.comparison for view in views}
-    scripts = _scripts() if any(charted.values()) else []
+    charted = {n: page_data(s.comparison) for n, s in enumerate(sections) if s.comparison}
+    scripts = _scripts() if charted else []
     markup = require("markupsafe", extra="report").Markup
     html = _template().render(
         title=title,
         version=version("offramp"),
         policy=_content_policy(scripts),
-        sections=views,
+        sections=sections,
         provenance=groups_of(provenance),
         style=markup(_style()),
         logo=markup((TEMPLATE / "logo.svg").read_text(encoding="utf-8")),
         icon=svg_url(TEMPLATE / "logo.svg"),
-        data=markup(embedded_json({n: page_data(c) for n, c in charted.items() if c})),
+        data=markup(embedded_json(charted)),
         scripts=[markup(script) for script in scripts],
     )
     return write_text(Path(path), html)
@@ -171,5 +195,76 @@ def _template() -> Any:  # noqa: ANN401 - jinja2 is optional
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["percent"] = percent
+    shown = percent, svg_url, image_url, shown_first, comparison_tables, settings_of
+    environment.filters |= {each.__name__: each for each in shown}
     return environment.get_template("page.html")
+
+
+Group = tuple[str, list[tuple[str, str]]]
+"""A heading, which may be empty, and rows of a name and a text."""
+
+
+def groups_of(values: Mapping[str, Any]) -> list[Group]:
+    """Single values first, then one group per nested mapping."""
+    nested = {key: value for key, value in values.items() if isinstance(value, Mapping) and value}
+    single = [(str(k), text_of(v)) for k, v in values.items() if k not in nested and v is not None]
+    groups: list[Group] = [("", single)] if single else []
+    return groups + [(str(key), list(_rows(value))) for key, value in nested.items()]
+
+
+def _rows(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _rows(value, f"{prefix}{key}.")
+        elif value is not None:  # settings that were not set are left out
+            yield f"{prefix}{key}", text_of(value)
+
+
+def text_of(value: Any) -> str:  # noqa: ANN401 - any plain value
+    """One value as text: lists in one line, lists of mappings with one line each.
+
+    Example:
+        >>> print(text_of([{"step": "fit", "seconds": 1.5}, {"step": "tune", "seconds": 2}]))
+        step fit · seconds 1.5
+        step tune · seconds 2
+    """
+    if isinstance(value, Mapping):
+        return " · ".join(f"{key} {text_of(inner)}" for key, inner in value.items()) or "none"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        is_nested = any(isinstance(inner, Mapping) for inner in value)
+        return ("\n" if is_nested else ", ").join(map(text_of, value)) or "none"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "none" if value is None else str(value)
+
+
+def settings_of(comparison: Comparison) -> list[Group]:
+    """What was compared, and how each method was set, in one line."""
+
+    def show(value: Any) -> str:  # noqa: ANN401
+        if isinstance(value, Mapping) and "name" in value:
+            inner = ", ".join(f"{key}={text_of(v)}" for key, v in value["settings"].items())
+            return f"{value['name']}({inner})"
+        return text_of(value)
+
+    methods = {}
+    for method in comparison.methods:
+        texts = [f"{key} {show(value)}" for key, value in method.settings.items()]
+        methods[method.label] = " · ".join([*texts, f"{method.seconds:.1f} s"])
+    return groups_of({**comparison.setting, "methods": methods})
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """Percent with a narrow space before the sign, as in the charts."""
+    return f"{100 * share:.{digits}f}\u202f%"
+
+
+def svg_url(path: str | Path) -> str:
+    """An SVG file as a data URL: in an image, no script can run."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileFormatError(f"there is no figure at {path}")
+    content = path.read_bytes()
+    if b"<svg" not in content:
+        raise FileFormatError(f"{path} is not an SVG file; a page shows SVG figures only")
+    return data_url("image/svg+xml", content)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offramp.arrays import Array, as_numpy, as_tensor
+from offramp import check
+from offramp.arrays import as_numpy, as_tensor
 from offramp.errors import ConfigError
-from offramp.extras import require
+from offramp.imports import require
 from offramp.ledger import Ledger
 from offramp.targets import hopeless
 
@@ -45,11 +46,7 @@ class SampleStrip:
                 "`images` of a SampleStrip must be uint8 [n, H, W, C] with 1, 3 or 4 channels, "
                 f"got {images.dtype} {list(images.shape)}"
             )
-        if len(images) != len(self.captions):
-            raise ConfigError(
-                f"a SampleStrip needs one caption per image, got {len(self.captions)} for "
-                f"{len(images)} images"
-            )
+        check.same_length("captions", self.captions, images, per="image")
 
 
 def image_url(image: Images) -> str:
@@ -82,17 +79,12 @@ def hopeless_strip(test: Ledger, images: object) -> SampleStrip | None:
         >>> print(hopeless_strip(synthetic.ledgers()["test"], others))
         None
     """
-    rows = hopeless_rows(test)
+    rows = np.flatnonzero(hopeless(test.heads_correct))
     if not len(rows):
         return None
     places = np.linspace(0, len(rows) - 1, min(PICTURES, len(rows))).round().astype(np.int64)
     note = f"{len(places)} of the {len(rows):,}, taken evenly over the test set."
     return sample_strip(test, images, rows[places].tolist(), note)
-
-
-def hopeless_rows(test: Ledger) -> Array:
-    """Indices of the samples that no exit gets right, `[n]`."""
-    return np.flatnonzero(hopeless(test.heads_correct))
 
 
 def sample_strip(
@@ -119,15 +111,10 @@ def sample_strip(
     if len(known) < len(rows):
         return None  # a ledger of other data
     pixels = as_numpy(images.pixels[as_tensor(np.array(known))]).transpose(0, 2, 3, 1)
-    names = test.class_names or images.class_names
+    names = test.class_names or images.class_names or range(test.num_classes)
     logits = np.concatenate([logits for _, logits in test.take(list(rows)).chunks()])
     captions = [
-        f"{class_name(names, test.labels[row])}, predicted {class_name(names, prediction)}"
+        f"{names[int(test.labels[row])]}, predicted {names[int(prediction)]}"
         for row, prediction in zip(rows, logits[:, -1].argmax(axis=1), strict=True)
     ]
     return SampleStrip(np.ascontiguousarray(pixels, dtype=np.uint8), captions, note)
-
-
-def class_name(names: Sequence[str] | None, label: int) -> str:
-    """The name of a class, or its number."""
-    return str(int(label)) if names is None else names[int(label)]

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,17 +125,31 @@ def comparison_tables(comparison: Comparison) -> list[ResultTable]:
 
 
 def _methods(comparison: Comparison) -> ResultTable:
-    seeds = comparison.setting["seeds"]
-    of = comparison.history_type
-    seen = "logits" if of.has_logits else " and ".join(of.offers)
+    def row(method: MethodResult) -> list[Cell]:
+        figures = (_cell(method.figures[column.key], column) for column in comparison.columns)
+        return cells(method.label, method.thresholds, *figures)
+
+    budgets = comparison.budgets
+    blank = [""] * (len(comparison.columns) - len(budgets))
+    references = [
+        cells(label, "", *map(_reference, points, budgets), *blank)
+        for _, label, points in reference_points(comparison)
+    ]
     return ResultTable(
         "methods",
         "Accuracy (%) at a mean cost of a share of the network without exits",
         ["method", "thresholds", *(column.head for column in comparison.columns)],
-        [
-            *(_method_row(comparison, method) for method in comparison.methods),
-            *_reference_rows(comparison),
-        ],
+        [*map(row, comparison.methods), *references],
+        " ".join(_about_methods(comparison)),
+    )
+
+
+def _about_methods(comparison: Comparison) -> Iterator[str]:
+    """What the table of methods shows, and what to beware of."""
+    seeds, unit = comparison.setting["seeds"], comparison.setting["unit"]
+    samples, of = comparison.setting["samples"]["test"], comparison.history_type
+    seen = "logits" if of.has_logits else " and ".join(of.offers)
+    yield (
         "Measured on test with thresholds chosen on val. ± is the standard deviation over "
         f"{seeds} corrector seed{'s' * (seeds > 1)} (initial weights) on one frozen network; "
         "methods without ± are deterministic. Bold: not significantly different from the best "
@@ -144,54 +158,25 @@ def _methods(comparison: Comparison) -> ResultTable:
         "cost nearest to a budget that is out of reach. The mix answers at one of two exits, at "
         f"random; Reachable sees the {seen} of all exits, but no label; the oracle sees "
         "the labels."
-        + _of_pairs(comparison)
-        + _papers(comparison)
-        + _uncharged(comparison)
-        + _coarse(comparison),
     )
-
-
-def _of_pairs(comparison: Comparison) -> str:
-    if not comparison.references.pair_mixes:
-        return ""
-    return (
-        " The mix of two-model cascades takes one of two pairs of models at random, with a "
-        "threshold on the confidence of the first; pairs and thresholds are the best on held_out "
-        "and val together."
-    )
-
-
-def _papers(comparison: Comparison) -> str:
-    """Why `fit` finds other figures, where thresholds are those of the paper."""
-    if not any(method.thresholds == "geometric" for method in comparison.methods):
-        return ""
-    return (
-        " Geometric thresholds are the paper's; `offramp fit` and `Policy.tune` choose smooth "
-        "ones, which a method has here if it is named so, as in eefp:smooth."
-    )
-
-
-def _uncharged(comparison: Comparison) -> str:
-    """A warning where answers and scorers, which are counted in MACs, add nothing to the costs."""
-    if comparison.setting["unit"] == "macs":
-        return ""
-    return f" Costs ({comparison.setting['unit']}) do not include answers and scorers."
-
-
-def _coarse(comparison: Comparison) -> str:
-    """A warning where a single sample shows in the figures."""
-    samples = comparison.setting["samples"]["test"]
-    if samples >= FEW_SAMPLES:
-        return ""
-    return (
-        f" Only {samples} test samples: each is worth {100 / samples:.1f} points, and figures and "
-        "intervals say little."
-    )
-
-
-def _method_row(comparison: Comparison, method: MethodResult) -> list[Cell]:
-    figures = (_cell(method.figures[column.key], column) for column in comparison.columns)
-    return cells(method.label, method.thresholds, *figures)
+    if comparison.references.pair_mixes:
+        yield (
+            "The mix of two-model cascades takes one of two pairs of models at random, with a "
+            "threshold on the confidence of the first; pairs and thresholds are the best on "
+            "held_out and val together."
+        )
+    if any(method.thresholds == "geometric" for method in comparison.methods):
+        yield (  # so `fit` finds other figures
+            "Geometric thresholds are the paper's; `offramp fit` and `Policy.tune` choose smooth "
+            "ones, which a method has here if it is named so, as in eefp:smooth."
+        )
+    if unit != "macs":  # which answers and scorers are counted in
+        yield f"Costs ({unit}) do not include answers and scorers."
+    if samples < FEW_SAMPLES:
+        yield (
+            f"Only {samples} test samples: each is worth {100 / samples:.1f} points, and figures "
+            "and intervals say little."
+        )
 
 
 def reference_points(comparison: Comparison) -> list[tuple[str, str, Sequence[Reference]]]:
@@ -208,15 +193,6 @@ def reference_points(comparison: Comparison) -> list[tuple[str, str, Sequence[Re
     return [row for row in rows if row[2]]
 
 
-def _reference_rows(comparison: Comparison) -> list[list[Cell]]:
-    budgets = comparison.budgets
-    blank = [""] * (len(comparison.columns) - len(budgets))
-    return [
-        cells(label, "", *map(_reference, points, budgets), *blank)
-        for _, label, points in reference_points(comparison)
-    ]
-
-
 def _reference(point: Reference, budget: float) -> str:
     out_of_reach = f" (@ {share_text(point.cost)})" if point.cost > budget + 1e-9 else ""
     return f"{100 * point.accuracy:.2f}{out_of_reach}"
@@ -225,7 +201,7 @@ def _reference(point: Reference, budget: float) -> str:
 def _differences(comparison: Comparison, rival: str) -> ResultTable:
     def row(method: MethodResult) -> list[Cell]:
         found = method.differences[rival]
-        gaps = [gap_cell(found.get(column.key), column.scale) for column in comparison.compared]
+        gaps = [_gap_cell(found.get(column.key), column.scale) for column in comparison.compared]
         return cells(method.label, method.thresholds, *gaps)
 
     methods = [method for method in comparison.methods if rival in method.differences]
@@ -245,7 +221,8 @@ def _reachable_shares(comparison: Comparison) -> ResultTable:
 
     def row(method: MethodResult) -> list[Cell]:
         shares = [comparison.reachable_share(method.name, each) for each in comparison.budgets]
-        return cells(method.label, method.thresholds, *map(share_cell, shares))
+        texts = ("-" if np.isnan(share) else f"{share:+.1%}" for share in shares)
+        return cells(method.label, method.thresholds, *texts)
 
     return ResultTable(
         "reachable-gap",
@@ -306,12 +283,7 @@ def _cell(figure: Figure, column: Column) -> Cell:
     return Cell(text, figure.among_best)
 
 
-def share_cell(share: float) -> Cell:
-    """A share of the reachable gap, or a dash where there is next to none."""
-    return Cell("-" if np.isnan(share) else f"{share:+.1%}")
-
-
-def gap_cell(gap: Interval | None, scale: float) -> Cell:
+def _gap_cell(gap: Interval | None, scale: float) -> Cell:
     """A difference with its interval, or a dash; bold where the interval excludes zero."""
     if gap is None:
         return Cell("-")

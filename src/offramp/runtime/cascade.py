@@ -77,7 +77,7 @@ class Cascade:
         normalise: Normalise | None = None,
     ) -> None:
         made = [each if isinstance(each, Member) else Member(each) for each in members]
-        if len(made) < 2 and sum(member.stages for member in made) < 2:
+        if sum(member.stages for member in made) < 2:
             raise ConfigError("a cascade needs at least two stages: two models, or more")
         check.one_of("unit", unit, UNITS)
         self.members, self.unit = made, unit
@@ -269,7 +269,11 @@ class Cascade:
         parts = [_stages_and_heads(member) for member in self.members]
         stages, heads = map(torch.cat, zip(*parts, strict=True))  # [M]
         own = torch.tensor(
-            [[_own_cost(each) for each in row] for row in table], dtype=torch.float64
+            [
+                [math.nan if each is None or each.cost is None else each.cost for each in row]
+                for row in table
+            ],
+            dtype=torch.float64,
         )
         paid = torch.where(own.isnan(), heads, own)  # [N, M]
         for name, costs in zip(self.stage_names, paid.T, strict=True):
@@ -324,11 +328,6 @@ def _stages_and_heads(member: Member) -> tuple[Tensor, Tensor]:
         return member.costs.stages, member.costs.heads
     nothing = torch.zeros(member.stages, dtype=torch.float64)
     return nothing, nothing + torch.nan
-
-
-def _own_cost(response: Response | None) -> float:
-    """What a call itself has stated; NaN where it has not."""
-    return math.nan if response is None or response.cost is None else response.cost
 
 
 def _all_logits(table: list[list[Response | None]]) -> bool:

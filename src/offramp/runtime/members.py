@@ -19,7 +19,7 @@ from offramp.errors import ConfigError, NetworkError
 from offramp.networks.macs import count_macs, counting
 from offramp.networks.network import EarlyExitNetwork, fingerprint
 from offramp.networks.state import State, evaluating, take
-from offramp.timing.stopwatch import Stopwatch, Timed, take_turns
+from offramp.stopwatch import Stopwatch, Timed, take_turns
 
 TINY = 1e-30  # a probability; its logarithm is finite
 

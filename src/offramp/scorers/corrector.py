@@ -19,7 +19,7 @@ import numpy as np
 from offramp import check
 from offramp.arrays import AnyArray, Array, sigmoid
 from offramp.errors import ConfigError
-from offramp.extras import require
+from offramp.imports import require
 from offramp.ledger import History
 from offramp.scorers.base import Scoring
 from offramp.scorers.score_networks import TopScorer, check_counts, check_k, networks_at

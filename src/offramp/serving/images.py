@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -97,7 +98,7 @@ class Reading:
         source = Source.find(Path(run), data, domain)
         if source is None:
             return cls()
-        if not isinstance(inputs, ImageInput) or not takes_image_files(inputs):
+        if not takes_image_files(inputs):
             return cls(tokenizer=source.tokenizer)
         split, entry = source.load()["test"], CATALOG.get(source.data)
         reader = ImageReader(
@@ -129,7 +130,7 @@ class Reading:
         Warns:
             OriginWarning: Nothing is known.
         """
-        if not isinstance(inputs, ImageInput) or not takes_image_files(inputs):
+        if not takes_image_files(inputs):
             raise NetworkError(
                 "image files need a network that takes square RGB images, and this one takes "
                 f"{inputs}"
@@ -145,6 +146,6 @@ class Reading:
         return ImageReader(inputs.height)
 
 
-def takes_image_files(inputs: Inputs) -> bool:
+def takes_image_files(inputs: Inputs) -> TypeGuard[ImageInput]:
     """Whether a network takes square RGB images, which is what files are read as."""
     return isinstance(inputs, ImageInput) and (inputs.channels, inputs.width) == (3, inputs.height)

@@ -17,7 +17,7 @@ import msgspec
 
 from offramp import check
 from offramp.errors import ConfigError
-from offramp.extras import require
+from offramp.imports import require
 from offramp.serving.columns import ColumnReader, PolicyPredictor
 from offramp.serving.config import AppConfig
 from offramp.serving.model import Model

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 
 from offramp.data.decoding import Tokenizer, find_tokenizer
 from offramp.errors import ConfigError
-from offramp.extras import require
+from offramp.imports import require
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
 from offramp.serving.images import ImageReader, Reading
 
@@ -46,12 +46,6 @@ class Query(NamedTuple):
     sample: Any  # as a `Parser` makes it
 
 
-class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What every request in JSON may have; other fields are refused."""
-
-    id: Id = None
-
-
 class Parser(ABC):
     """Turns requests into samples, or says what is wrong with them.
 
@@ -66,7 +60,9 @@ class Parser(ABC):
         self, fields: Mapping[str, Any], wanted: str, types: tuple[str, ...] = ()
     ) -> None:
         optional = [(name, kind | UnsetType, UNSET) for name, kind in fields.items()]
-        self._body: Any = msgspec.defstruct("Request", optional, bases=(Body,), kw_only=True)
+        self._body: Any = msgspec.defstruct(
+            "Request", [("id", Id, None), *optional], forbid_unknown_fields=True
+        )
         self._types = (JSON, *types)
         self._wanted = f"give {wanted}, and optionally `id`"
 
@@ -84,10 +80,9 @@ class Parser(ABC):
             raise HTTPException(415, f"the content type must be {known}, got {kind[:80]!r}")
         if kind != JSON:
             return Query(request_id, self.sample({"image": content}))
-        body = decoded(content, self._body, self._wanted)
-        values = msgspec.structs.asdict(body)
+        values = msgspec.structs.asdict(decoded(content, self._body, self._wanted))
+        own_id = values.pop("id")
         given = {name: value for name, value in values.items() if value is not UNSET}
-        own_id = given.pop("id")
         return Query(request_id if own_id is None else own_id, self.sample(given))
 
     @abstractmethod

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from offramp.errors import ConfigError, OfframpError, ProcessError
-from offramp.extras import require
+from offramp.imports import require
 from offramp.runtime.engine import StagedRunner
 from offramp.serving.config import ServeConfig
 from offramp.serving.images import Reading

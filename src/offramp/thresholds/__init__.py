@@ -7,7 +7,7 @@ than geometric ones, from a hundred val samples to thousands.
 
 from typing import TYPE_CHECKING
 
-from offramp.lazy import import_when_asked
+from offramp.imports import import_when_asked
 
 DEFAULT = "smooth"
 """Thresholds in use: of `Policy.tune`, `offramp fit` and `auto`."""

@@ -22,10 +22,10 @@ from offramp.progress import Progress, showing
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.output import RunOutput
 from offramp.runtime.runner import Runner
+from offramp.stopwatch import Stopwatch, Timed
 from offramp.timing.config import BenchConfig
 from offramp.timing.profile import Profile, profile
 from offramp.timing.runners import answered, batch_of, plain_policy, runner_of, without_exits
-from offramp.timing.stopwatch import Stopwatch, Timed
 from offramp.training.batches import resized
 
 TURNS = 3  # of every candidate on every batch; the best counts
@@ -69,10 +69,6 @@ class Candidate:
     answer: Callable[[Any], RunOutput | Tensor]  # a batch -> with exits, or predictions `[n]`
     predicted: Callable[..., float] | None = None  # batch size and exits -> share of the time
     image_size: int | None = None  # that it takes, where that is another one
-
-    def timed(self, batches: Sequence[Any]) -> Timed:
-        """What to time on some batches, whose images are resized here."""
-        return Timed(self.answer, [resized(x, self.image_size) for x in batches])
 
 
 def bench(  # noqa: PLR0913 - all but the first four by name
@@ -205,6 +201,7 @@ def _rivals(
     opened: Opened,
 ) -> Iterator[Candidate]:
     for name, rival in rivals.items():
+        exits = None
         if isinstance(rival, Runner | OnnxRunner):
             if isinstance(rival, OnnxRunner) == (runtime == "onnx"):
                 yield Candidate(name, partial(answered, rival))
@@ -214,8 +211,9 @@ def _rivals(
                 yield Candidate(name, partial(_predicted, rival.eval()))
                 continue
             rival = attach(rival, at=2, example=example)  # whose graph without exits is one piece
+            exits = [1]  # an export has no graphs for others
         size = rival.inputs.height if isinstance(rival.inputs, ImageInput) else None
-        runner = opened(rival, plain_policy(rival))
+        runner = opened(rival, plain_policy(rival, exits))
         yield Candidate(name, partial(without_exits, runner), image_size=size)
 
 
@@ -271,7 +269,10 @@ def _raced(
     start, step = time.perf_counter(), max(1, STRETCH // rows_of(batches[0][0]))
     for first in range(0, len(batches), step):
         inputs, labels = zip(*batches[first : first + step], strict=True)
-        timed = [each.timed(inputs) for each in candidates]
+        timed = [
+            Timed(each.answer, [resized(x, each.image_size) for x in inputs])
+            for each in candidates
+        ]
         for turn in range(TURNS):
             for tally, one in zip(tallies, timed, strict=True):
                 answers = one.turn(watch)

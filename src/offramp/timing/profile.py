@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from offramp.batch_times import BatchTimes, seconds_left
-from offramp.costs import Costs
 from offramp.errors import (
     ConfigError,
     FileFormatError,
@@ -31,18 +29,16 @@ from offramp.networks.state import evaluating, take
 from offramp.policy import Policy
 from offramp.price import Price
 from offramp.progress import Progress, showing
+from offramp.stopwatch import Stopwatch, Timed, take_turns
 from offramp.timing.config import check_runs
 from offramp.timing.runners import plain_policy, runner_of
 from offramp.timing.stage_times import StageTimes
-from offramp.timing.stopwatch import Stopwatch, Timed, take_turns
 from offramp.training.batches import moved
 
 VERSION = 3
 
 SMALL = 8  # samples that tell how long a large batch would take
 ALWAYS = 256  # batches up to this size are always timed
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -101,13 +97,10 @@ class Profile:
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
         return f"{self.runtime}, {threads}, {self.device}, {self.machine}"
 
-    def costs(self, batch_size: int) -> Costs:
-        """Seconds per sample in batches of this size that do not shrink; see `at`."""
-        return self.at(batch_size).costs
-
     def at(self, batch_size: int) -> BatchTimes:
         """Seconds per sample in batches of this size, for `ledger.with_costs`.
 
+        Its `costs` are for batches that do not shrink.
         Budgets are then shares of the seconds of the network without exits in this runtime. What
         is left of a batch is counted as it falls when samples arrive at random.
 
@@ -250,7 +243,7 @@ def profile(  # noqa: PLR0913 - all but the first two by name
         >>> from offramp.networks import build
         >>> network = build("convnet", num_classes=4, image_size=8)
         >>> found = profile(network, batch_size=[1, 4], seconds=0)
-        >>> found.sizes, found.costs(batch_size=4).unit
+        >>> found.sizes, found.at(batch_size=4).costs.unit
         ([1, 2, 4], 'seconds')
     """
     check_has_exits(network, "a profile")

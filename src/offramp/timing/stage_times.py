@@ -18,6 +18,7 @@ from offramp.replay import exit_scores
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.runner import network_of
 from offramp.scorers import History
+from offramp.stopwatch import Floats, Stopwatch, Timed, take_turns
 from offramp.timing.runners import (
     NEVER,
     answered,
@@ -27,7 +28,6 @@ from offramp.timing.runners import (
     policy_with_history,
     without_exits,
 )
-from offramp.timing.stopwatch import Floats, Stopwatch, Timed, take_turns
 from offramp.training.batches import moved
 
 LONG = 1e9  # a deadline that never comes: with one, a runner reads its clock before every stage

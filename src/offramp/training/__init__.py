@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from offramp.lazy import import_when_asked
+from offramp.imports import import_when_asked
 
 if TYPE_CHECKING:
     from offramp.training.checkpoint import TrainHistory

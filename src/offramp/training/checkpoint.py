@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from offramp.errors import ConfigError, FileFormatError
-from offramp.extras import require
 from offramp.files import read_folder, restore, write_folder, write_text
+from offramp.imports import require
 from offramp.networks.network import distinct_tensors
 from offramp.run_folder import RunFolder
 from offramp.training.config import HARMLESS
@@ -92,29 +92,59 @@ class Place:
     finished: bool = False
 
 
-class _Record(TypedDict):
-    """An epoch, as far as `train` reads it again."""
+@dataclass
+class TrainHistory:
+    """One record per epoch, and how training ended.
 
-    phase: str
-    epoch: int
-    train_accuracy: list[float]
-    accuracy: NotRequired[list[float]]
+    Args:
+        records: Dicts with `phase`, `epoch`, `loss`, `learning_rate`, `train_accuracy` per
+            exit, `seconds`, `device`, `precision`, and with early stopping `accuracy` per exit on
+            the stopping slice.
+        stopped: For each phase, why it ended: `epochs` or `patience`.
+        objective: What the objective has changed while training, such as a temperature.
+        resumed: Whether an interrupted run was resumed.
+
+    Example:
+        >>> history = TrainHistory([{"phase": "network", "epoch": 0, "accuracy": [0.5, 0.75]}])
+        >>> len(history), history.last["accuracy"], history.chosen["epoch"]
+        (1, [0.5, 0.75], 0)
+    """
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    stopped: dict[str, str] = field(default_factory=dict)
+    objective: dict[str, float] = field(default_factory=dict)
+    resumed: bool = False
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.records)
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The last epoch's record."""
+        return self.records[-1]
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The record of the epoch whose weights were taken.
+
+        With early stopping, the first with the best accuracy of the last phase; else the last.
+        """
+        phase = [each for each in self.records if each["phase"] == self.last["phase"]]
+        if "accuracy" not in self.last:
+            return self.last
+        return max(phase, key=lambda each: sum(each["accuracy"]))
 
 
-class _KeptHistory(TypedDict):
-    """What a run remembers besides weights."""
-
-    records: list[_Record]
-    stopped: dict[str, str]
-    objective: dict[str, float]
-
-
-class _Description(TypedDict):
+@dataclass(frozen=True)
+class _Description:
     """What `Checkpoints.save` writes."""
 
     command: dict[str, Any]
     place: Place
-    history: _KeptHistory
+    history: TrainHistory
 
 
 @dataclass(frozen=True)
@@ -129,14 +159,14 @@ class Checkpoints:
     folder: Path | None
     command: dict[str, Any]
 
-    def save(self, place: Place, history: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    def save(self, place: Place, history: TrainHistory, tensors: dict[str, Tensor]) -> None:
         """Replace the checkpoint, atomically."""
         if self.folder is not None:
-            meta = {"command": self.command, "place": asdict(place), "history": history}
+            meta = asdict(_Description(self.command, place, history))
             folder = RunFolder(self.folder).checkpoint
             write_folder(folder, "checkpoint", _VERSION, meta, tensors)
 
-    def load(self) -> tuple[Place, dict[str, Any], dict[str, Tensor]] | None:
+    def load(self) -> tuple[Place, TrainHistory, dict[str, Tensor]] | None:
         """What `save` wrote, or None if there is nothing yet.
 
         Raises:
@@ -151,8 +181,8 @@ class Checkpoints:
         meta, tensors = read_folder(folder, "checkpoint", _VERSION, tensors=True)
         where = f"{folder} is not a complete checkpoint"
         found: _Description = restore(_Description, meta, where)
-        self._check_command(found["command"])
-        return found["place"], meta["history"], tensors
+        self._check_command(found.command)
+        return found.place, found.history, tensors
 
     def _check_command(self, before: Mapping[str, Any]) -> None:
         differences = [
@@ -187,50 +217,6 @@ def fill(network: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None
                 f"{list(target.shape)} here; was the network changed?"
             )
         target.copy_(source)
-
-
-@dataclass
-class TrainHistory:
-    """One record per epoch, and how training ended.
-
-    Args:
-        records: Dicts with `phase`, `epoch`, `loss`, `learning_rate`, `train_accuracy` per
-            exit, `seconds`, `device`, `precision`, and with early stopping `accuracy` per exit on
-            the stopping slice.
-        stopped: For each phase, why it ended: `epochs` or `patience`.
-        resumed: Whether an interrupted run was resumed.
-
-    Example:
-        >>> history = TrainHistory([{"phase": "network", "epoch": 0, "accuracy": [0.5, 0.75]}])
-        >>> len(history), history.last["accuracy"], history.chosen["epoch"]
-        (1, [0.5, 0.75], 0)
-    """
-
-    records: list[dict[str, Any]] = field(default_factory=list)
-    stopped: dict[str, str] = field(default_factory=dict)
-    resumed: bool = False
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self.records)
-
-    @property
-    def last(self) -> dict[str, Any]:
-        """The last epoch's record."""
-        return self.records[-1]
-
-    @property
-    def chosen(self) -> dict[str, Any]:
-        """The record of the epoch whose weights were taken.
-
-        With early stopping, the first with the best accuracy of the last phase; else the last.
-        """
-        phase = [each for each in self.records if each["phase"] == self.last["phase"]]
-        if "accuracy" not in self.last:
-            return self.last
-        return max(phase, key=lambda each: sum(each["accuracy"]))
 
 
 class HistoryWriter:

@@ -4,7 +4,7 @@ Without torch: the command line makes its options of these.
 """
 
 from dataclasses import asdict, dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import cos, pi
 from typing import TYPE_CHECKING, Any
 
@@ -117,10 +117,49 @@ class TrainConfig:
         check.within("stopping_share", self.stopping_share, 0, 1, ends="()")
         check.one_of("precision", self.precision, ("auto", *PRECISIONS))
 
-    @property
-    def schedule(self) -> "Schedule":
-        """The learning rate over the epochs, as a factor."""
-        return Schedule(self.epochs, self.warmup_epochs, self.restart_epochs)
+    def rate_factor(self, epoch: float) -> float:
+        """The factor on the learning rate after `epoch` epochs, which need not be whole.
+
+        It is a pure function: nothing has to be restored when a run is resumed.
+
+        Example:
+            >>> config = TrainConfig(epochs=10, warmup_epochs=2, restart_epochs=50)
+            >>> [round(config.rate_factor(epoch), 3) for epoch in (0, 1, 2, 6, 10)]
+            [0.0, 0.5, 1.0, 0.505, 0.01]
+        """
+        warmup, *_ = ends = self.cycle_ends()
+        if epoch < warmup:
+            return epoch / warmup
+        cycles = list(pairwise(ends))
+        begin, end = next((cycle for cycle in cycles if epoch < cycle[1]), cycles[-1])
+        share = min((epoch - begin) / (end - begin), 1.0)
+        return _LEAST + (1 - _LEAST) * (1 + cos(pi * share)) / 2
+
+    def cycle_ends(self) -> list[float]:
+        """The epochs at which the warm-up and each cosine cycle end.
+
+        As many cycles as fit are stretched to end with the last epoch: stopping in the middle of
+        one would leave the learning rate high.
+
+        Example:
+            >>> TrainConfig(epochs=160).cycle_ends()
+            [5.0, 56.666..., 160.0]
+        """
+        warmup = min(self.warmup_epochs, self.epochs / 5)
+        room, lengths = self.epochs - warmup, [self.restart_epochs]
+        while sum(lengths) + lengths[-1] * _GROWTH <= room:
+            lengths.append(lengths[-1] * _GROWTH)
+        return list(accumulate((each * room / sum(lengths) for each in lengths), initial=warmup))
+
+    def restarts(self) -> list[int]:
+        """The numbers of whole epochs after which a cycle ends and another one begins.
+
+        Example:
+            >>> TrainConfig(epochs=1000).restarts()
+            [71, 204, 469]
+        """
+        # Whole epochs only: an epoch in which a cycle ends goes on with the high rate of the next.
+        return [int(end + 1e-9) for end in self.cycle_ends()[1:-1]]
 
     def image_size(self, epoch: int) -> int | None:
         """The size of images in an epoch, counted from 0; None: as they are.
@@ -136,72 +175,6 @@ class TrainConfig:
     def decisive(self) -> dict[str, Any]:
         """The settings that the resulting weights depend on."""
         return {name: value for name, value in asdict(self).items() if name not in HARMLESS}
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A factor on the learning rate, as a function of the epochs that are done.
-
-    It is a pure function: nothing has to be restored when a run is resumed.
-
-    Args:
-        epochs: At which training ends.
-        warmup: Epochs over which the factor rises linearly; at most a fifth of `epochs`.
-        cycle: Length of the first cosine cycle; each next one is twice as long. As many cycles
-            as fit are stretched to end with the last epoch: stopping in the middle of one would
-            leave the learning rate high.
-
-    Example:
-        >>> schedule = Schedule(epochs=10, warmup=2, cycle=50)
-        >>> [round(schedule.factor(epoch), 3) for epoch in (0, 1, 2, 6, 10)]
-        [0.0, 0.5, 1.0, 0.505, 0.01]
-        >>> Schedule(epochs=160, warmup=5, cycle=50).cycles()
-        [51.666..., 103.333...]
-    """
-
-    epochs: int
-    warmup: float
-    cycle: float
-
-    @property
-    def warmup_epochs(self) -> float:
-        """The warm-up, shortened if training is short."""
-        return min(self.warmup, self.epochs / 5)
-
-    def cycles(self) -> list[float]:
-        """Lengths of the cosine cycles, in epochs."""
-        room = self.epochs - self.warmup_epochs
-        lengths = [self.cycle]
-        while sum(lengths) + lengths[-1] * _GROWTH <= room:
-            lengths.append(lengths[-1] * _GROWTH)
-        return [length * room / sum(lengths) for length in lengths]
-
-    def restarts(self) -> list[int]:
-        """The numbers of whole epochs after which a cycle ends and another one begins.
-
-        Example:
-            >>> Schedule(epochs=1000, warmup=5, cycle=50).restarts()
-            [71, 204, 469]
-        """
-        _, *ends = accumulate(self.cycles()[:-1], initial=self.warmup_epochs)
-        # Whole epochs only: an epoch in which a cycle ends goes on with the high rate of the next.
-        return [int(end + 1e-9) for end in ends]
-
-    def factor(self, epoch: float) -> float:
-        """The factor after `epoch` epochs, which need not be whole."""
-        if epoch < self.warmup_epochs:
-            return epoch / self.warmup_epochs
-        epoch -= self.warmup_epochs
-        cycles = self.cycles()
-        for length in cycles[:-1]:
-            if epoch < length:
-                return _cosine(epoch / length)
-            epoch -= length
-        return _cosine(min(epoch / cycles[-1], 1.0))
-
-
-def _cosine(share: float) -> float:
-    return _LEAST + (1 - _LEAST) * (1 + cos(pi * share)) / 2
 
 
 def default_learning_rate(

@@ -15,8 +15,8 @@ from offramp.networks.state import evaluating
 from offramp.training.batches import Batch, Samples, compute_rows, moved
 from offramp.training.config import TrainConfig
 from offramp.training.objectives import Objective, Phase, TrainedPart
-from offramp.training.precision import training_autocast
 from offramp.training.processes import Processes
+from offramp.training.step import training_autocast
 
 
 def trained_modules(network: EarlyExitNetwork, part: TrainedPart) -> list[nn.Module]:

@@ -39,9 +39,8 @@ from offramp.training.checkpoint import (
 from offramp.training.config import TrainConfig
 from offramp.training.frozen import cache_features, can_split
 from offramp.training.objectives import Objective, Phase, sample_losses
-from offramp.training.optimizer import Optimizer
-from offramp.training.precision import training_autocast
 from offramp.training.processes import Processes
+from offramp.training.step import Optimizer, training_autocast
 from offramp.training.teacher import Teacher
 
 AugmentFunction: TypeAlias = Callable[[Any, Tensor, int, torch.Generator], tuple[Any, Tensor]]
@@ -84,12 +83,9 @@ class Run:
 
     def save(self, place: Place, objective: Objective, tensors: dict[str, Tensor]) -> None:
         """Write a checkpoint with the weights, and whatever else the phase needs to go on."""
-        history = {
-            "records": self.history.records,
-            "stopped": self.history.stopped,
-            "objective": objective.state(),
-        }
-        self.checkpoints.save(place, history, {**weights(self.network, "network."), **tensors})
+        self.history.objective = objective.state()
+        tensors = {**weights(self.network, "network."), **tensors}
+        self.checkpoints.save(place, self.history, tensors)
         self.saved_at = time.monotonic()
 
 
@@ -128,7 +124,6 @@ class PhaseRun:
         if not changing and can_split(run.network, phase):
             self._use_features()
         self.wrapped = self.processes.wrap(self.module)
-        self.schedule = self.config.schedule
         assert self.config.learning_rate is not None, "`train` chooses one"
         self.highest_rate = self.config.learning_rate
         self.optimizer = Optimizer(self.network, self.config, self.processes.device, tensors)
@@ -202,7 +197,7 @@ class PhaseRun:
         logits = self._logits(self.wrapped, inputs)
         targets = targets.to(device)  # what an augmentation returned may be elsewhere
         loss = self.phase.objective(logits, targets)
-        rate = self.highest_rate * self.schedule.factor(done / steps)
+        rate = self.highest_rate * self.config.rate_factor(done / steps)
         self.optimizer.step(loss, rate, number=done)
         loss = loss.detach()
         right = _are_right(logits.detach(), targets).sum(0).to(loss.dtype)
@@ -238,7 +233,7 @@ class PhaseRun:
             "phase": self.phase.name,
             "epoch": self.place.epoch,
             "loss": loss / samples,
-            "learning_rate": self.highest_rate * self.schedule.factor(self.place.epoch + 1),
+            "learning_rate": self.highest_rate * self.config.rate_factor(self.place.epoch + 1),
             "train_accuracy": [each / samples for each in right],
             "seconds": round(self.place.seconds, 3),
             "device": describe_device(self.processes.device),
@@ -270,7 +265,7 @@ class PhaseRun:
     def _is_out_of_patience(self) -> bool:
         if self.config.patience is None or not self.place.best:
             return False
-        restarts = self.schedule.restarts()
+        restarts = self.config.restarts()
         if restarts and self.place.epoch not in restarts:
             return False  # accuracy falls after a restart, and recovers as the cycle ends
         return self.place.epoch - 1 - self.place.best[1] >= self.config.patience

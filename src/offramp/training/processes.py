@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from offramp.errors import ConfigError, ProcessError
-from offramp.extras import require
+from offramp.imports import require
 from offramp.machine import find_device
 
 T = TypeVar("T")

@@ -137,17 +137,16 @@ def _run_phases(run: Run, phases: tuple[Phase, ...]) -> None:
         sweep(run.checkpoints.folder)
     place, tensors = Place(), None
     if saved is not None:
-        place, history, tensors = saved
+        place, run.history, tensors = saved
+        run.history.resumed = True
         if not 0 <= place.phase < len(phases):
             raise FileFormatError(
                 f"{run.checkpoints.folder} holds a checkpoint of phase {place.phase}, and there "
                 f"are {len(phases)}"
             )
         fill(run.network, tensors, "network.")
-        run.history.records, run.history.stopped = history["records"], history["stopped"]
-        run.history.resumed = True
         if not place.finished:
-            phases[place.phase].objective.load_state(history["objective"])
+            phases[place.phase].objective.load_state(run.history.objective)
             run.progress.say(f"resuming {phases[place.phase].name}, epoch {place.epoch + 1}")
     elif run.processes.is_main and run.checkpoints.folder is not None:
         _write_command(run)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from offramp.errors import NetworkError
-from offramp.extras import require
+from offramp.imports import require
 from offramp.networks.architectures.blocks import (
     BlockNetwork,
     PooledClassifier,

@@ -20,8 +20,11 @@ class PatchEmbedding(nn.Module):
         self, image_size: int, patch_size: int, channels: int, width: int, conv_stem: bool
     ) -> None:
         super().__init__()
-        make = _conv_stem if conv_stem else _patch_projection
-        self.projection = make(patch_size, channels, width)
+        self.projection = (
+            _conv_stem(patch_size, channels, width)
+            if conv_stem
+            else nn.Conv2d(channels, width, patch_size, stride=patch_size)
+        )
         self.class_token = nn.Parameter(torch.zeros(1, 1, width))
         tokens = (image_size // patch_size) ** 2 + 1
         self.positions = nn.Parameter(torch.randn(1, tokens, width) * 0.02)
@@ -31,10 +34,6 @@ class PatchEmbedding(nn.Module):
         patches = self.projection(x).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.class_token.expand(x.shape[0], -1, -1), patches], dim=1)
         return tokens + self.positions
-
-
-def _patch_projection(patch_size: int, channels: int, width: int) -> nn.Module:
-    return nn.Conv2d(channels, width, patch_size, stride=patch_size)
 
 
 def _conv_stem(patch_size: int, channels: int, width: int) -> nn.Module:

@@ -5,12 +5,13 @@ model's own submodules in its own order; nothing is copied.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from offramp.errors import NetworkError
-from offramp.extras import require
+from offramp.imports import require
 from offramp.networks.heads import Pool
 from offramp.networks.inputs import ImageInput, Inputs, TextInput
 from offramp.networks.layout import Layout
@@ -64,16 +65,17 @@ def _images(config: Any, fixed: bool) -> ImageInput:  # noqa: ANN401
     return ImageInput(height, width, config.num_channels, fixed, assumed=not fixed)
 
 
-class Read(nn.Module):
-    """Reads features from a state, for a classifier of the model that comes next."""
+class Apply(nn.Module):
+    """A function of the state, and of modules of the model, as a unit."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, function: Callable[..., Any], *parts: nn.Module) -> None:
         super().__init__()
-        self.pool = pool
+        self.function = function
+        self.parts = nn.ModuleList(parts)
 
-    def forward(self, state: State) -> Tensor:
-        """What the pool returns."""
-        return self.pool(state)
+    def forward(self, state: State) -> Any:  # noqa: ANN401 - the next state, or logits
+        """What the function returns."""
+        return self.function(state, *self.parts)
 
 
 # Convolutional networks: the state is a feature map.
@@ -96,17 +98,10 @@ def resnet_layout(model: Any) -> Layout:  # noqa: ANN401 - ResNetModel, with or 
     )
 
 
-class NormOfMean(nn.Module):
-    """The mean over all positions, then the model's last norm."""
-
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.norm = norm
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Features `[N, C]` from a feature map `[N, C, H, W]`."""
-        pooled: Tensor = self.norm(features.mean([-2, -1]))
-        return pooled
+def _norm_of_mean(features: Tensor, norm: nn.Module) -> Tensor:
+    """The model's last norm of the mean `[N, C]` over all positions of `[N, C, H, W]`."""
+    pooled: Tensor = norm(features.mean([-2, -1]))
+    return pooled
 
 
 def convnext_layout(model: Any) -> Layout:  # noqa: ANN401 - ConvNextModel, with or without classifier
@@ -124,7 +119,7 @@ def convnext_layout(model: Any) -> Layout:  # noqa: ANN401 - ConvNextModel, with
     return _layout(
         model,
         trunk,
-        units={**units, f"{prefix}layernorm": NormOfMean(trunk.layernorm)},
+        units={**units, f"{prefix}layernorm": Apply(_norm_of_mean, trunk.layernorm)},
         blocks=blocks,
         inputs=_images(model.config, fixed=False),
         pool=Pool("map"),
@@ -174,18 +169,10 @@ def _correct_momentum(trunk: nn.Module, stated: float) -> None:
 # Vision transformers: heads read the first token of ViT and DeiT, and the mean token of Swin.
 
 
-class ClassAndDistillationToken(nn.Module):
-    """The mean of two classifiers, on the first and on the second token (DeiT)."""
-
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
-        super().__init__()
-        self.first = first
-        self.second = second
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Logits `[N, K]` from tokens `[N, T, C]`."""
-        logits: Tensor = (self.first(tokens[:, 0, :]) + self.second(tokens[:, 1, :])) / 2
-        return logits
+def _mean_of_classifiers(tokens: Tensor, first: nn.Module, second: nn.Module) -> Tensor:
+    """Logits `[N, K]`: the mean of classifiers on the first two tokens of `[N, T, C]` (DeiT)."""
+    logits: Tensor = (first(tokens[:, 0, :]) + second(tokens[:, 1, :])) / 2
+    return logits
 
 
 def vit_layout(model: Any) -> Layout:  # noqa: ANN401 - ViT or DeiT, with or without classifier
@@ -197,8 +184,9 @@ def vit_layout(model: Any) -> Layout:  # noqa: ANN401 - ViT or DeiT, with or wit
 
     def classifier() -> nn.Module:
         if hasattr(model, "distillation_classifier"):
-            return ClassAndDistillationToken(model.cls_classifier, model.distillation_classifier)
-        return nn.Sequential(Read(Pool("first")), model.classifier)
+            both = model.cls_classifier, model.distillation_classifier
+            return Apply(_mean_of_classifiers, *both)
+        return nn.Sequential(Apply(Pool("first")), model.classifier)
 
     return _layout(
         model,
@@ -216,78 +204,49 @@ def vit_layout(model: Any) -> Layout:  # noqa: ANN401 - ViT or DeiT, with or wit
     )
 
 
-class ImageEmbedding(nn.Module):
-    """Images to tokens and the height and width of their map, which all samples share (Swin)."""
-
-    def __init__(self, embeddings: nn.Module) -> None:
-        super().__init__()
-        self.embeddings = embeddings
-
-    def forward(self, images: Tensor) -> dict[str, Any]:
-        """Images `[N, C, H, W]` to `hidden` `[N, T, C]` and `size`."""
-        hidden, size = self.embeddings(images)
-        return {"hidden": hidden, "size": Shared(tuple(size))}
+def _embedded_images(images: Tensor, embeddings: nn.Module) -> dict[str, Any]:
+    """Images to `hidden` `[N, T, C]` and the `size` of its map, which all samples share (Swin)."""
+    hidden, size = embeddings(images)
+    return {"hidden": hidden, "size": Shared(tuple(size))}
 
 
-class WindowLayer(nn.Module):
-    """One layer of attention within windows."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, state: dict[str, Any]) -> dict[str, Any]:
-        """`hidden` `[N, T, C]` and `size` to the same."""
-        hidden = self.layer(state["hidden"], state["size"].value)[0]
-        return {"hidden": hidden, "size": state["size"]}
+def _windows_attended(state: dict[str, Any], layer: nn.Module) -> dict[str, Any]:
+    """`hidden` after one layer of attention within windows."""
+    return {"hidden": layer(state["hidden"], state["size"].value)[0], "size": state["size"]}
 
 
-class TokenMerging(nn.Module):
-    """Four tokens to one of twice the width."""
-
-    def __init__(self, downsample: nn.Module) -> None:
-        super().__init__()
-        self.downsample = downsample
-
-    def forward(self, state: dict[str, Any]) -> dict[str, Any]:
-        """`hidden` `[N, T, C]` and `size` to `[N, T / 4, 2 C]` and half the size."""
-        height, width = state["size"].value
-        hidden = self.downsample(state["hidden"], (height, width))
-        return {"hidden": hidden, "size": Shared(((height + 1) // 2, (width + 1) // 2))}
+def _tokens_merged(state: dict[str, Any], downsample: nn.Module) -> dict[str, Any]:
+    """`hidden` `[N, T, C]` to `[N, T / 4, 2 C]`, four tokens to one, and half the size."""
+    height, width = state["size"].value
+    hidden = downsample(state["hidden"], (height, width))
+    return {"hidden": hidden, "size": Shared(((height + 1) // 2, (width + 1) // 2))}
 
 
-class MeanOfNormedTokens(nn.Module):
-    """The model's last norm and the mean token."""
-
-    def __init__(self, norm: nn.Module, pooler: nn.Module) -> None:
-        super().__init__()
-        self.norm = norm
-        self.pooler = pooler
-
-    def forward(self, state: dict[str, Any]) -> dict[str, Any]:
-        """`hidden` `[N, T, C]` to `[N, C]`."""
-        tokens = self.norm(state["hidden"]).transpose(1, 2)
-        return {"hidden": self.pooler(tokens).flatten(1), "size": state["size"]}
+def _mean_of_normed(state: dict[str, Any], norm: nn.Module, pooler: nn.Module) -> dict[str, Any]:
+    """`hidden` `[N, T, C]` to `[N, C]`: the model's last norm, and the mean token."""
+    tokens = norm(state["hidden"]).transpose(1, 2)
+    return {"hidden": pooler(tokens).flatten(1), "size": state["size"]}
 
 
 def swin_layout(model: Any) -> Layout:  # noqa: ANN401 - SwinModel, with or without classifier
     """The embeddings, each stage's layers and merging, and the last norm."""
     trunk, prefix = _trunk_of(model, "swin")
-    units: Units = {f"{prefix}embeddings": ImageEmbedding(trunk.embeddings)}
+    units: Units = {f"{prefix}embeddings": Apply(_embedded_images, trunk.embeddings)}
     blocks: Units = {}
     for index, stage in enumerate(trunk.encoder.layers):
         path = f"{prefix}encoder.layers.{index}"
-        layers = _numbered(f"{path}.blocks", map(WindowLayer, stage.blocks))
+        layers = _numbered(f"{path}.blocks", (Apply(_windows_attended, b) for b in stage.blocks))
         units |= layers
         blocks |= layers
         if stage.downsample is not None:
-            units[f"{path}.downsample"] = TokenMerging(stage.downsample)
+            units[f"{path}.downsample"] = Apply(_tokens_merged, stage.downsample)
     pooler = trunk.pooler if trunk.pooler is not None else nn.AdaptiveAvgPool1d(1)
-    pooled = Read(Pool("whole", leaf=("hidden",)))
+    pooled = Apply(Pool("whole", leaf=("hidden",)))
+    mean = Apply(_mean_of_normed, trunk.layernorm, pooler)
     return _layout(
         model,
         trunk,
-        units={**units, f"{prefix}layernorm": MeanOfNormedTokens(trunk.layernorm, pooler)},
+        units={**units, f"{prefix}layernorm": mean},
         blocks=blocks,
         inputs=_images(model.config, fixed=True),
         pool=Pool("mean", leaf=("hidden",)),
@@ -302,36 +261,24 @@ def swin_layout(model: Any) -> Layout:  # noqa: ANN401 - SwinModel, with or with
 _TEXT_FAMILIES = ("bert", "roberta", "electra", "distilbert")
 
 
-class TextEmbedding(nn.Module):
-    """Token ids to embedded tokens; ELECTRA projects them to the layers' width."""
-
-    def __init__(self, embeddings: nn.Module, project: nn.Module | None) -> None:
-        super().__init__()
-        self.embeddings = embeddings
-        self.project = nn.Identity() if project is None else project
-
-    def forward(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """`input_ids` and `mask`, `[N, T]` each, to `hidden` `[N, T, C]` and `mask`."""
-        segments = {key: state[key] for key in ("token_type_ids",) if key in state}
-        hidden = self.embeddings(input_ids=state["input_ids"], **segments)
-        return {"hidden": self.project(hidden), "mask": state["mask"]}
+def _embedded_text(
+    state: dict[str, Tensor], embeddings: nn.Module, *project: nn.Module
+) -> dict[str, Tensor]:
+    """`input_ids` and `mask` `[N, T]` to `hidden` `[N, T, C]`; ELECTRA projects to that width."""
+    segments = {key: state[key] for key in ("token_type_ids",) if key in state}
+    hidden = embeddings(input_ids=state["input_ids"], **segments)
+    for each in project:
+        hidden = each(hidden)
+    return {"hidden": hidden, "mask": state["mask"]}
 
 
-class MaskedLayer(nn.Module):
-    """One transformer layer that does not attend to padding."""
-
-    def __init__(self, layer: nn.Module, config: Any) -> None:  # noqa: ANN401
-        super().__init__()
-        self.layer = layer
-        self.config = config
-        masks = require("transformers.masking_utils", extra="train")
-        self.full_mask: Callable[..., Tensor | None] = masks.create_bidirectional_mask
-
-    def forward(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """`hidden` `[N, T, C]` and `mask` `[N, T]` to the same."""
-        hidden, mask = state["hidden"], state["mask"]
-        full = self.full_mask(config=self.config, inputs_embeds=hidden, attention_mask=mask)
-        return {"hidden": self.layer(hidden, full), "mask": mask}
+def _words_attended(
+    state: dict[str, Tensor], layer: nn.Module, full_mask: Callable[..., Tensor | None]
+) -> dict[str, Tensor]:
+    """`hidden` after one layer that does not attend to padding."""
+    hidden, mask = state["hidden"], state["mask"]
+    full = full_mask(inputs_embeds=hidden, attention_mask=mask)
+    return {"hidden": layer(hidden, full), "mask": mask}
 
 
 def bert_layout(model: Any) -> Layout:  # noqa: ANN401 - an encoder, with or without classifier
@@ -342,13 +289,17 @@ def bert_layout(model: Any) -> Layout:  # noqa: ANN401 - an encoder, with or wit
     family = next((name for name in _TEXT_FAMILIES if hasattr(model, name)), "")
     trunk, prefix = _trunk_of(model, family) if family else (model, "")
     where = "transformer.layer" if hasattr(trunk, "transformer") else "encoder.layer"
-    masked = (MaskedLayer(layer, config) for layer in trunk.get_submodule(where))
+    masks = require("transformers.masking_utils", extra="train")
+    full_mask = partial(masks.create_bidirectional_mask, config=config)
+    attend = partial(_words_attended, full_mask=full_mask)
+    masked = (Apply(attend, layer) for layer in trunk.get_submodule(where))
     layers = _numbered(f"{prefix}{where}", masked)
-    embed = TextEmbedding(trunk.embeddings, getattr(trunk, "embeddings_project", None))
+    projects = hasattr(trunk, "embeddings_project")
+    embedding = (trunk.embeddings, trunk.embeddings_project) if projects else (trunk.embeddings,)
     return _layout(
         model,
         trunk,
-        units={f"{prefix}embeddings": embed, **layers},
+        units={f"{prefix}embeddings": Apply(_embedded_text, *embedding), **layers},
         blocks=layers,
         inputs=_texts(config),
         pool=Pool("first", leaf=("hidden",), mask=("mask",)),
@@ -366,7 +317,7 @@ def _texts(config: Any) -> TextInput:  # noqa: ANN401
 
 def _text_classifier(model: Any, trunk: Any) -> nn.Module:  # noqa: ANN401
     """The model's own layers, from the last tokens or the first of them, to logits."""
-    first, every = (Read(Pool(kind, leaf=("hidden",))) for kind in ("first", "whole"))
+    first, every = (Apply(Pool(kind, leaf=("hidden",))) for kind in ("first", "whole"))
     if hasattr(model, "pre_classifier"):
         layers = (model.pre_classifier, nn.ReLU(), model.dropout, model.classifier)
         return nn.Sequential(first, *layers)

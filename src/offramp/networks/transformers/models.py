@@ -13,7 +13,7 @@ from torch import nn
 
 from offramp.data.reading import why_unreachable
 from offramp.errors import FileFormatError, NetworkError
-from offramp.extras import require
+from offramp.imports import require
 from offramp.networks.layout import Layout
 from offramp.networks.transformers.layouts import (
     bert_layout,

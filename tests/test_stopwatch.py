@@ -2,7 +2,7 @@
 
 import pytest
 
-from offramp.timing.stopwatch import Stopwatch, Timed, take_turns
+from offramp.stopwatch import Stopwatch, Timed, take_turns
 
 
 class Clock:

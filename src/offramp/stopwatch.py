@@ -24,10 +24,6 @@ LEAST = 2  # turns: the first one, in new memory, can take half as long again
 SHORT = 0.1  # of the time to spend: what one more turn may take when it has run out
 
 
-def _nothing() -> None:
-    """For what needs no preparation."""
-
-
 class Stopwatch:
     """A clock that waits for a device, and keeps what it showed whenever it was called.
 
@@ -99,7 +95,7 @@ class Timed:
     run: Callable[[Any], Any]
     batches: Sequence[Any]
     warm: int = 1
-    prepare: Callable[[], None] = _nothing
+    prepare: Callable[[], None] | None = None
     turns: list[list[Floats]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -107,7 +103,8 @@ class Timed:
 
     def turn(self, watch: Stopwatch) -> list[Any]:
         """Time it once on every batch, and return the results."""
-        self.prepare()
+        if self.prepare is not None:
+            self.prepare()
         for _ in range(self.warm):
             self.run(self.batches[0])
         results = []

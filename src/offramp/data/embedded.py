@@ -1,9 +1,12 @@
-"""`cluttered-digits`: real handwritten digits on a cluttered canvas, made on demand.
+"""Data sets that are made on demand: `cluttered-digits` and `mixture`.
 
-The digits are the 1,797 that scikit-learn ships. They are placed at random scale and position,
-among fragments of other digits. Some are printed in the colour of their class, which any exit
-can see; for the others the shape has to be read, which needs depth. A known share shows two
-digits on top of each other, and either may be the label: no exit can know.
+`cluttered-digits` are the 1,797 digits that scikit-learn ships, on a cluttered canvas. They are
+placed at random scale and position, among fragments of other digits. Some are printed in the
+colour of their class, which any exit can see; for the others the shape has to be read, which
+needs depth. A known share shows two digits on top of each other, and either may be the label: no
+exit can know.
+
+`mixture` are points from a known distribution, for which the true P(y|x) can be computed.
 """
 
 from collections.abc import Mapping
@@ -16,15 +19,15 @@ from torch.nn import functional
 
 from offramp import check
 from offramp.data.decoding import Normalization
-from offramp.data.images import ImageData
-from offramp.data.splits import SPLITS, Splits, shuffled, with_default_sizes
+from offramp.data.images_and_texts import ImageData
+from offramp.data.splits import SPLITS, Data, Splits, shuffled, with_default_sizes
 
-CLASSES = 10
+DIGIT_CLASSES = 10
 CANVAS = 20  # pixels
-SIZES = {"train": 15_000, "held_out": 3_000, "val": 3_000, "test": 5_000}
+DIGIT_SIZES = {"train": 15_000, "held_out": 3_000, "val": 3_000, "test": 5_000}
 # The share of the digits that each split draws from.
-POOLS = {"train": 0.58, "held_out": 0.13, "val": 0.13, "test": 0.16}
-NORMALIZATION = Normalization(mean=(0.1,) * 3, std=(0.25,) * 3)
+DIGIT_POOLS = {"train": 0.58, "held_out": 0.13, "val": 0.13, "test": 0.16}
+DIGIT_NORMALIZATION = Normalization(mean=(0.1,) * 3, std=(0.25,) * 3)
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def cluttered_digits(
 
     Args:
         seed: The same seed gives the same images.
-        sizes: Samples per split, where they differ from `SIZES`.
+        sizes: Samples per split, where they differ from `DIGIT_SIZES`.
         image_size: Height and width of the canvas in pixels.
         difficulty: How hard the images are.
 
@@ -95,7 +98,7 @@ def cluttered_digits(
         >>> splits.train[0][0].shape
         torch.Size([3, 20, 20])
     """
-    sizes = with_default_sizes(sizes, SIZES)
+    sizes = with_default_sizes(sizes, DIGIT_SIZES)
     check.whole("image_size", image_size, 8)  # the pixels of a digit
     from sklearn.datasets import load_digits  # here, to keep `import offramp` light
 
@@ -114,12 +117,12 @@ def cluttered_digits(
 def _pools(labels: Tensor, seed: int) -> dict[str, Tensor]:
     """Distribute the digits of every class over the splits."""
     pools: dict[str, list[Tensor]] = {split: [] for split in SPLITS}
-    for label in range(CLASSES):
+    for label in range(DIGIT_CLASSES):
         members = (labels == label).nonzero()[:, 0]
         order = members[shuffled([f"digit-{member}" for member in members.tolist()], seed)]
-        bounds = torch.tensor(list(POOLS.values())).cumsum(0)[:-1] * len(order)
+        bounds = torch.tensor(list(DIGIT_POOLS.values())).cumsum(0)[:-1] * len(order)
         shares = order.tensor_split(bounds.round().long())
-        for split, share in zip(POOLS, shares, strict=True):
+        for split, share in zip(DIGIT_POOLS, shares, strict=True):
             pools[split].append(share)
     return {split: torch.cat(shares) for split, shares in pools.items()}
 
@@ -167,9 +170,9 @@ class _Painter:
             labels=labels,
             split=split,
             sample_ids=[f"{split}-{index}" for index in range(count)],
-            num_classes=CLASSES,
-            class_names=[str(label) for label in range(CLASSES)],
-            normalization=NORMALIZATION,
+            num_classes=DIGIT_CLASSES,
+            class_names=[str(label) for label in range(DIGIT_CLASSES)],
+            normalization=DIGIT_NORMALIZATION,
             undecidable=undecidable,
             coloured=coloured,
             sources=torch.stack([first, second, *fragments], 1),
@@ -183,7 +186,7 @@ class _Painter:
         angle = self._uniform(-self.difficulty.tilt, self.difficulty.tilt, count)
         # The two digits are treated alike: nothing tells which one is the label
         apart = 0.1 * self._uniform(-1, 1, count, 2) * (extent * both)[:, None]
-        hue = torch.where(coloured, self.labels[first] / CLASSES, self._uniform(0, 1, count))
+        hue = torch.where(coloured, self.labels[first] / DIGIT_CLASSES, self._uniform(0, 1, count))
         ink = _colour(hue) * self._ink(count)
         canvas = _Place(centre + apart, extent, angle).put(self.digits[first], self.image_size)
         other = _Place(centre - apart, extent, angle).put(self.digits[second], self.image_size)
@@ -224,3 +227,70 @@ def _colour(hue: Tensor) -> Tensor:
     """Pure colours `[n, 3, 1, 1]` from hues `[n]` in [0, 1)."""
     k = (torch.tensor([5.0, 3.0, 1.0]) + 6 * hue[:, None]) % 6
     return (1 - torch.minimum(k, 4 - k).clamp(0, 1))[:, :, None, None]
+
+
+MIXTURE_SIZES = {"train": 4_000, "held_out": 2_000, "val": 2_000, "test": 4_000}
+MIXTURE_CLASSES, GAUSSIANS, FEATURES = 4, 4, 2  # GAUSSIANS: of each class
+MIXTURE_STD = 0.2  # of each Gaussian
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MixtureData(Data):
+    """One split of `mixture`.
+
+    Attributes:
+        inputs: float32 `[N, D]`.
+        labels, split, sample_ids, num_classes, class_names: See `Data`.
+        centres: `[K, J, D]`, of the J Gaussians of each class.
+    """
+
+    inputs: Tensor = field(repr=False)
+    centres: Tensor = field(repr=False)
+
+    @property
+    def probs(self) -> Tensor:
+        """The true P(y|x), float64 `[N, K]`."""
+        apart = self.inputs.double()[:, None, None] - self.centres.double()  # [N, K, J, D]
+        log_components = -apart.square().sum(-1) / (2 * MIXTURE_STD**2)
+        return log_components.logsumexp(-1).softmax(-1)  # all else is the same for all classes
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs `[n, D]` and labels `[n]`."""
+        return self.inputs[index], self.labels[index]
+
+
+def mixture(seed: int = 0, sizes: Mapping[str, int] | None = None) -> Splits:
+    """Draw the four splits from one distribution: four classes of four Gaussians in the plane.
+
+    All classes are equally likely. The centres are drawn uniformly from a square, so some regions
+    are easy and others hard.
+
+    Args:
+        seed: Of the centres and of the samples.
+        sizes: Samples per split, where they differ from `MIXTURE_SIZES`.
+
+    Example:
+        >>> splits = mixture(seed=0)
+        >>> splits.test.probs.shape
+        torch.Size([4000, 4])
+    """
+    sizes = with_default_sizes(sizes, MIXTURE_SIZES)
+    generator = torch.Generator().manual_seed(seed)
+    centres = (
+        4 * torch.rand(MIXTURE_CLASSES, GAUSSIANS, FEATURES, generator=generator).double() - 2
+    )
+    made = {}
+    for number, split in enumerate(SPLITS):
+        generator = torch.Generator().manual_seed(len(SPLITS) * seed + number)
+        labels = torch.randint(MIXTURE_CLASSES, (sizes[split],), generator=generator)
+        chosen = torch.randint(GAUSSIANS, (sizes[split],), generator=generator)
+        noise = torch.randn(sizes[split], FEATURES, generator=generator)
+        made[split] = MixtureData(
+            inputs=centres[labels, chosen].float() + MIXTURE_STD * noise,
+            centres=centres,
+            labels=labels,
+            split=split,
+            sample_ids=[f"{split}-{index}" for index in range(len(labels))],
+            num_classes=MIXTURE_CLASSES,
+        )
+    return Splits(name="mixture", seed=seed, **made)
