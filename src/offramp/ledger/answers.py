@@ -105,14 +105,11 @@ def answer_table(
         float32 `[N, M, 2+F]`: log-odds, the first stage with the same answer, features; and bool
         `[N, M]`, which stages are right, or None where nobody knows.
     """
-    answers = None if answers is None else _rows("answers", answers, confidence.sizes)
-    if confidence.lengths.max() < 2:
-        raise LedgerError("at least two stages are needed, and no sample has more than one")
     odds = confidence.carried(confidence.odds)
     first = np.broadcast_to(np.arange(odds.shape[1]), odds.shape)  # where nobody knows: itself
     forms = None
     if answers is not None:
-        forms = _forms(answers, confidence, normalise)
+        forms = _forms(_rows("answers", answers, confidence.sizes), confidence, normalise)
         places = [[row.index(form) for form in row] for row in forms]
         first = confidence.carried(_padded(places, np.int64))
     hits = _hits(forms, labels, correct, confidence.sizes, normalise)

@@ -78,6 +78,7 @@ class Ledger(SampleOrigin):
     """
 
     history_type: ClassVar[type[History]]
+    _identifying: ClassVar[slice] = slice(1)  # exits that identify samples without names
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: ANN401
         """As `pathlib.Path` does: the type is chosen where the caller has not."""
@@ -259,9 +260,11 @@ class Ledger(SampleOrigin):
         Raises:
             LedgerError: This ledger holds answers without logits.
         """
-        raise LedgerError(
-            f"this {self.split} ledger has no logits: it holds {self.history_type.name}"
-        )
+        if not self.has_logits:
+            raise LedgerError(
+                f"this {self.split} ledger has no logits: it holds {self.history_type.name}"
+            )
+        return self.outputs
 
     @property
     def outputs(self) -> Array:
@@ -344,7 +347,8 @@ class Ledger(SampleOrigin):
         part.exits = tuple(self.exits[exit_index] for exit_index in kept)
         part.cost_model = self.cost_model.keep(kept)
         part.batch_times = None if self.batch_times is None else self.batch_times.keep(kept)
-        part._labels = None if self._labels is None else self._labels_at(index)
+        if self._labels is not None and self._labels.ndim == 2:  # of answers, by stage
+            part._labels = self._labels[:, index]
         if self.lengths is not None:
             # The last answer of a sample stands at the first kept exit that is not before its end.
             before_its_end = (index < self.lengths[:, None] - 1).sum(axis=1)
@@ -423,7 +427,7 @@ class Ledger(SampleOrigin):
     def _contents(self) -> Iterator[bytes]:
         for rows in row_slices(len(self), self.num_classes):
             stored = self._stored[rows if self._rows is None else self._rows[rows]]
-            yield from (row.tobytes() for row in float32(self._telling(stored)))
+            yield from (row.tobytes() for row in float32(stored[:, self._identifying]))
 
     def save(self, folder: str | Path) -> Path:
         """Write the ledger as a folder, atomically; return its path."""
@@ -482,19 +486,9 @@ class Ledger(SampleOrigin):
         """The outputs `[N, M, K]` and labels, or an error that says what is wrong with them."""
         raise NotImplementedError
 
-    @staticmethod
-    def _outputs_at(outputs: Array, exits: Array) -> Array:
+    def _outputs_at(self, outputs: Array, exits: Array) -> Array:
         """Outputs `[n, M, K]` with these exits only."""
-        raise NotImplementedError
-
-    def _labels_at(self, exits: Array) -> Array:
-        """The labels, of these exits only."""
-        raise NotImplementedError
-
-    @staticmethod
-    def _telling(outputs: Array) -> Array:
-        """What tells samples apart, `[n, D]`, of outputs `[n, M, K]`."""
-        raise NotImplementedError
+        return outputs.take(exits, axis=1)  # indexing would leave the exits outermost in memory
 
     @property
     def _size_as_text(self) -> str:
@@ -508,11 +502,6 @@ class LogitLedger(Ledger):
     history_type = History
 
     @property
-    def logits(self) -> Array:
-        """`[N, M, K]` as stored; copies only where this ledger is a view of another one."""
-        return self.outputs
-
-    @property
     def heads_correct(self) -> Array:
         """Whether the logits of each exit are largest at the label: bool `[N, M]`."""
         predictions = np.concatenate([logits.argmax(axis=2) for _, logits in self.chunks()])
@@ -523,17 +512,6 @@ class LogitLedger(Ledger):
         logits = checked_logits(outputs)
         samples, _, classes = logits.shape
         return logits, None if labels is None else checked_labels(labels, samples, classes)
-
-    @staticmethod
-    def _outputs_at(outputs: Array, exits: Array) -> Array:
-        return outputs.take(exits, axis=1)  # indexing would leave the exits outermost in memory
-
-    def _labels_at(self, exits: Array) -> Array:
-        return self.labels
-
-    @staticmethod
-    def _telling(outputs: Array) -> Array:
-        return outputs[:, 0]
 
     @property
     def _size_as_text(self) -> str:
@@ -548,6 +526,7 @@ class AnswerLedger(Ledger):
     """
 
     history_type = AnswerHistory
+    _identifying = slice(None)  # two samples share a confidence more easily than logits
 
     @property
     def heads_correct(self) -> Array:
@@ -559,20 +538,11 @@ class AnswerLedger(Ledger):
         checked = checked_outputs(outputs)
         return checked, None if labels is None else checked_right(labels, checked.shape[:2])
 
-    @staticmethod
-    def _outputs_at(outputs: Array, exits: Array) -> Array:
-        kept = outputs.take(exits, axis=1)
+    def _outputs_at(self, outputs: Array, exits: Array) -> Array:
+        kept = super()._outputs_at(outputs, exits)
         first = kept[..., 1]
         kept[..., 1] = (first[:, :, None] == first[:, None, :]).argmax(axis=2)  # of those kept
         return kept
-
-    def _labels_at(self, exits: Array) -> Array:
-        return self.labels[:, exits]
-
-    @staticmethod
-    def _telling(outputs: Array) -> Array:
-        # Two samples share a confidence far more easily than all logits of an exit.
-        return outputs.reshape(len(outputs), -1)
 
     @property
     def _size_as_text(self) -> str:
