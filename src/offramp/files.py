@@ -89,7 +89,7 @@ def write_folder(
     kind: str,
     version: int,
     meta: Mapping[str, Any],
-    tensors: "Mapping[str, Array | Tensor]",
+    tensors: Mapping[str, Any],
 ) -> Path:
     """Write `meta` (plain JSON) and `tensors` as a folder of the given kind, and return its path.
 
@@ -112,7 +112,7 @@ def write_folder(
     return folder
 
 
-def _save(tensors: "Mapping[str, Array | Tensor]", path: Path) -> None:
+def _save(tensors: Mapping[str, Any], path: Path) -> None:
     if any(is_tensor(value) for value in tensors.values()):
         from safetensors.torch import save_file as save_tensors
 
@@ -408,8 +408,9 @@ def _numbers_as(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a `Number`, an 
         array = np.asarray(_floats(value, _ROWS))
     except ValueError:
         raise ValueError(f"Expected {_ROWS}, got {value!r:.60}") from None
-    if get_origin(kind) is np.ndarray:  # npt.NDArray[...] states the type of its numbers
-        return array.astype(*get_args(get_args(kind)[1]))
+    if get_origin(kind) is np.ndarray:  # npt.NDArray[...] states the type of its numbers, or Any
+        (wanted,) = get_args(get_args(kind)[1])
+        return array if wanted is Any else array.astype(wanted)
     if kind is np.ndarray:
         return array
     import torch
