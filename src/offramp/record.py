@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from offramp import check
+from offramp.arrays import as_tensor
 from offramp.costs import Costs
 from offramp.errors import ConfigError, LedgerError, NetworkError, SplitError
 from offramp.ledger import Ledger
@@ -165,7 +166,7 @@ def as_teacher(
         ConfigError: A share outside [0, 1], or a temperature that is not above 0.
 
     Example:
-        >>> ledger = Ledger(torch.zeros(2, 3, 4), torch.tensor([0, 1]), [1, 2, 3], split="train")
+        >>> ledger = Ledger(torch.zeros(2, 3, 4), [0, 1], [1, 2, 3], split="train")
         >>> data = torch.utils.data.TensorDataset(torch.rand(2, 3), torch.tensor([0, 1]))
         >>> as_teacher(ledger, data).logits.shape
         torch.Size([2, 4])
@@ -178,7 +179,7 @@ def as_teacher(
         )
     rows = _rows_of(Samples(data), ledger)
     logits, labels = ledger.logits[rows, -1], ledger.labels[rows]
-    return Teacher(logits, labels, share, temperature, ledger.network)
+    return Teacher(as_tensor(logits), as_tensor(labels), share, temperature, ledger.network)
 
 
 def _rows_of(samples: Samples, ledger: Ledger) -> list[int]:

@@ -13,12 +13,12 @@ from offramp.decide import Decider
 from offramp.errors import FileFormatError, LedgerError, NotFittedError
 from offramp.ledger import History, Ledger
 from offramp.ledger.checks import WITHOUT_LABELS
-from offramp.price import Price, exit_shares
+from offramp.price import Price
 from offramp.scorers import Scorer
 from offramp.targets import correctness, hopeless, stop_target
 from offramp.thresholds import DEFAULT, POINTS
 from offramp.thresholds.points import OperatingPoints
-from offramp.thresholds.rule import SURE, exits_taken
+from offramp.thresholds.rule import SURE, exit_shares, exits_taken
 from offramp.thresholds.tuning import ScoredSamples, measure, not_flattered, tune_points
 
 GRID = tuple(percent / 100 for percent in range(1, 101))
@@ -173,7 +173,8 @@ class Replay:
         """`[N]` float64: the cost of each sample, as a share of the network without exits."""
         exits = self.exits  # raises where there is no operating point
         assert self.selected is not None
-        return self.price.paid(self._thresholds[[self.selected]], exits[None])[0]
+        paid: Array = self.price.paid(self._thresholds[[self.selected]], exits[None])[0]
+        return paid
 
     @cached_property
     def point_costs(self) -> Array:

@@ -278,7 +278,7 @@ class BatchSession:
         for item, answer, *stated in zip(self.left, answers, sure, log_sure, further, strict=True):
             given = self._given[item]
             first = _first_with(given, answer, read, self._normalise)
-            rows.append(_numbers(first, *stated, self._width))
+            rows.append(_numbers(first, stated[0], stated[1], stated[2], self._width))
             given.append(answer)
         return np.array(rows, np.float32)
 

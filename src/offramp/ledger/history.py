@@ -120,7 +120,7 @@ class History:
     @property
     def num_classes(self) -> int:
         """K."""
-        return self.answers.shape[2]
+        return int(self.answers.shape[2])
 
     @property
     def answer(self) -> AnyArray:
@@ -162,11 +162,11 @@ class History:
         return xp.exp(xp.max(self.log_probs, axis=2))
 
     @property
-    def chances(self) -> Array:
+    def chances(self) -> AnyArray:
         """`[n, m+1]`: the probability that the last answer gives to each of those so far."""
         return soft_correctness(self.predictions, np.exp(self.log_probs[:, -1]))
 
-    def losses(self, labels: Array) -> Array:
+    def losses(self, labels: Array) -> AnyArray:
         """`[n, m+1]`: negative log-likelihood of the labels under each answer so far."""
         return -np.take_along_axis(self.log_probs, labels[:, None, None], axis=2)[..., 0]
 
@@ -254,7 +254,7 @@ class AnswerHistory(History):
         return sigmoid(self.answers[..., 0])
 
     @property
-    def chances(self) -> Array:
+    def chances(self) -> AnyArray:
         """`[n, m+1]`: of being right, as far as the last stage can tell.
 
         Who agrees with it is as sure; who does not is right if it is wrong, and if it is itself.
@@ -262,7 +262,7 @@ class AnswerHistory(History):
         own = self.confidences
         return np.where(self.agrees, own[:, -1:], (1 - own[:, -1:]) * own)
 
-    def losses(self, labels: Array) -> Array:
+    def losses(self, labels: Array) -> AnyArray:
         """`[n, m+1]`: negative log-likelihood of being right or wrong."""
         right = correctness(self.predictions, labels)
         odds = self.answers[..., 0]
@@ -282,7 +282,7 @@ class ConfidenceHistory(AnswerHistory):
     offers = ("confidences",)
 
     @property
-    def chances(self) -> Array:
+    def chances(self) -> AnyArray:
         """`[n, m+1]`: each stage can only speak for itself."""
         return self.confidences
 

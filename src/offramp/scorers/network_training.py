@@ -35,14 +35,15 @@ class Features:
                 log_odds[row, rows] = part.until(exit_index).log_odds
             if table is not None:
                 table[:, rows] = self._padded(part)
-        self.log_odds = as_tensor(log_odds)
-        self.table = None if table is None else as_tensor(table)
+        self.log_odds: Tensor = as_tensor(log_odds)
+        self.table: Tensor | None = None if table is None else as_tensor(table)
 
     def batch(self, rows: Tensor) -> Tensor:
         """`[E, n, width]`."""
         if self.table is not None:
             return self.table[:, rows]
-        return as_tensor(self._padded(self.history.take(rows.numpy())))
+        found: Tensor = as_tensor(self._padded(self.history.take(rows.numpy())))
+        return found
 
     def _padded(self, history: History) -> Array:
         """Inputs of the exits' networks, padded with zeros to one width."""

@@ -182,15 +182,18 @@ class RidgeScorer(PreparedScorer):
         joined = [np.concatenate(table) for table in tables]
         asked = [_asked(history, exit_index) for exit_index in range(len(joined))]
         known = [float32(table[rows]) for table, rows in zip(joined, asked, strict=True)]
-        self.means_ = np.stack([table.mean(axis=0, dtype=np.float64) for table in known])
-        self.means_ = float32(self.means_)
+        means = np.stack([table.mean(axis=0, dtype=np.float64) for table in known])
+        self.means_: Array = float32(means)
         first = NOW + PAST * self.history if history.has_logits else None
         self.scales_ = np.stack([_scales(table, first) for table in known])
         designs = []
-        for table, rows, mean, scale in zip(joined, asked, self.means_, self.scales_, strict=True):
-            design = np.zeros((len(table), table.shape[1] + 1))
+        for features, rows, mean, scale in zip(
+            joined, asked, self.means_, self.scales_, strict=True
+        ):
+            design = np.zeros((len(features), features.shape[1] + 1))
             # A row of zeros has no part in a regression: nobody asks about a sample that ended.
-            design[rows, :-1], design[rows, -1] = _standardising(mean, scale)(table[rows]), 1.0
+            design[rows, :-1] = _standardising(mean, scale)(features[rows])
+            design[rows, -1] = 1.0
             designs.append(design)
         return designs
 
@@ -213,7 +216,8 @@ def _scales(table: Array, classes: int | None) -> Array:
     scales = table.std(axis=0, dtype=np.float64)
     if classes is not None and len(scales) > classes:
         scales[classes:] = table[:, classes:].std(dtype=np.float64)
-    return float32(np.maximum(scales, 1e-3))
+    found: Array = np.maximum(scales, 1e-3).astype(np.float32)
+    return found
 
 
 def _asked(history: History, exit_index: int) -> Array:

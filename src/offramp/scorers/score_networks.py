@@ -162,6 +162,11 @@ class TopScorer(PreparedScorer):
     k: int | Literal["all"] | None
     history: bool
     seed: int
+    hidden_weights_: Array
+    hidden_biases_: Array
+    output_weights_: Array
+    output_biases_: Array
+    log_odds_weights_: Array
     needs = "confidences"
     learned = PARAMETERS
 

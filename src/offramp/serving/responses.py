@@ -113,7 +113,7 @@ class CascadeResponder(Responder):
         self, cascade: "Cascade", policy: "Policy | None", read_item: ReadItem | None
     ) -> None:
         from offramp.runtime.cascade import Cascade  # needs torch, as does the next
-        from offramp.runtime.runner import prepared_points, selected
+        from offramp.runtime.prepared_points import PreparedPoints
 
         if not isinstance(cascade, Cascade):
             raise ConfigError(
@@ -125,7 +125,9 @@ class CascadeResponder(Responder):
         cascade.check_policy(policy)
         self._cascade, self._policy = cascade, policy
         self.parser = ItemParser(read_item or (lambda item: item))
-        self.operation = Operation(prepared_points(policy), selected(policy))
+        points = PreparedPoints(policy)  # raises where there is no operating point
+        assert policy.selected is not None
+        self.operation = Operation(points, policy.selected)
         self.loaded = {
             "exits": len(policy.exits),
             "members": [cascade.stage_names[stage] for stage in policy.exits],
