@@ -7,6 +7,9 @@ gives the functions of the array API standard for either kind. torch is never im
 
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +18,27 @@ from numpy.typing import DTypeLike, NDArray
 Array: TypeAlias = NDArray[Any]
 AnyArray: TypeAlias = Any  # an array of NumPy or a tensor of torch
 SMALL = 8192  # values: numpy's BLAS uses further threads for more, which then spin
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let NumPy multiply on one thread for a while, for fits, whose matrices are small.
+
+    Threads that wait for each other spin: on busy cores, two take ten times as long as one.
+
+    Example:
+        >>> with one_thread():
+        ...     product = np.ones((2, 2)) @ np.ones((2, 2))
+    """
+    with _libraries("scipy.linalg" in sys.modules).limit(limits=1, user_api="blas"):
+        yield
+
+
+@lru_cache
+def _libraries(with_scipy: bool) -> Any:  # noqa: ANN401 - SciPy has a library of its own
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def namespace(array: AnyArray) -> Any:  # noqa: ANN401 - a module

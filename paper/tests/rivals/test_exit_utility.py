@@ -1,7 +1,8 @@
 """EENet, post hoc: scores from confidence, agreement and earlier scores; shares for a budget."""
 
+import numpy as np
 import pytest
-import torch
+from scipy.special import entr, expit, softmax
 
 from offramp import Ledger, MaxProbability, Policy, evaluate
 from offramp.errors import ConfigError
@@ -32,24 +33,23 @@ def test_each_exit_sees_its_confidence_its_votes_and_the_scores_before_it(fitted
         assert (
             seen.shape == (len(logits), scorer.view.width(m, classes)) == (len(logits), k + 2 + m)
         )
-        probs = logits[:, m].softmax(1)
-        assert torch.allclose(seen[:, :k], probs.topk(k).values, atol=1e-6)
-        entropy = torch.special.entr(probs).sum(1) / torch.tensor(classes).log()
-        assert torch.allclose(seen[:, k], entropy, atol=1e-5)
-        said = logits[:, : m + 1].argmax(2)
-        assert torch.allclose(seen[:, k + 1], (said == said[:, -1:]).float().mean(1))
+        probs = softmax(logits[:, m], axis=1)
+        assert np.allclose(seen[:, :k], np.sort(probs, axis=1)[:, : -k - 1 : -1], atol=1e-6)
+        assert np.allclose(seen[:, k], entr(probs).sum(axis=1) / np.log(classes), atol=1e-5)
+        said = logits[:, : m + 1].argmax(axis=2)
+        assert np.allclose(seen[:, k + 1], (said == said[:, -1:]).mean(axis=1))
         for j in range(m):
-            score = scorer.score_at(history_of(logits[:, : j + 1])).sigmoid()
-            assert torch.allclose(seen[:, k + 2 + j], score, atol=1e-6)
+            score = expit(scorer.score_at(history_of(logits[:, : j + 1])))
+            assert np.allclose(seen[:, k + 2 + j], score, atol=1e-6)
 
 
 def test_scores_depend_on_the_exits_so_far_only(fitted, splits):
-    logits = splits["test"].logits.clone()
+    logits = splits["test"].logits.copy()
     before = replay(fitted.answer, fitted.scorer, splits["test"]).scores[:, :3]
-    logits[:, 3:] = torch.randn_like(logits[:, 3:])
+    logits[:, 3:] = np.random.default_rng(0).standard_normal(logits[:, 3:].shape)
     test = splits["test"]
     other = Ledger(logits, test.labels, test.cost_model, split="test", network=test.network)
-    assert torch.equal(replay(fitted.answer, fitted.scorer, other).scores[:, :3], before)
+    assert np.array_equal(replay(fitted.answer, fitted.scorer, other).scores[:, :3], before)
 
 
 def test_scores_are_probabilities_of_being_right(splits):
@@ -57,9 +57,7 @@ def test_scores_are_probabilities_of_being_right(splits):
     (policy,) = Policy(ExitUtility(hidden=16, epochs=10)).fit_seeds(held_out, [0])
     found = policy.replay(test)
     stated = policy.scorer.probability(found.scores[:, :-1])
-    assert stated.mean(0).tolist() == pytest.approx(
-        found.correct[:, :-1].double().mean(0).tolist(), abs=0.08
-    )
+    assert stated.mean(axis=0) == pytest.approx(found.correct[:, :-1].mean(axis=0), abs=0.08)
     # They order samples by being right at least about as well as max probability does.
     plain = replay(policy.answer, MaxProbability(), test)
     ours, theirs = (eefp(x.scores[:, :-1], x.correct[:, :-1]).mean() for x in (found, plain))
@@ -75,7 +73,7 @@ def test_the_networks_of_all_exits_so_far_are_charged():
 def test_policies_with_it_are_saved_whole(fitted, splits, tmp_path):
     policy = fitted.tune(splits["val"], "assigned").at(budget=0.5)
     again = Policy.load(policy.save(tmp_path / "policy"))
-    assert torch.equal(again.decide(splits["test"]), policy.decide(splits["test"]))
+    assert np.array_equal(again.decide(splits["test"]), policy.decide(splits["test"]))
     assert evaluate(policy, splits["test"]).mean_cost == pytest.approx(0.5, abs=0.06)
 
 
@@ -88,19 +86,17 @@ def test_impossible_settings_and_exits_are_refused(fitted, splits):
 
 def made_up(samples=600):
     """Exit 0 is right on high scores; exit 1 is never right; exit 2 always is."""
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(samples, 3, generator=generator)
-    correct = torch.ones(samples, 3, dtype=torch.bool)
+    scores = np.random.default_rng(0).standard_normal((samples, 3), np.float32)
+    correct = np.ones((samples, 3), bool)
     correct[:, 0] = scores[:, 0] > 0
     correct[:, 1] = False
-    return scores, correct, torch.tensor([0.2, 0.6, 1.0])
+    return scores, correct, np.array([0.2, 0.6, 1.0])
 
 
 def test_assigned_shares_meet_every_budget():
     scores, correct, costs = made_up()
     points = tune_points(ScoredSamples(scores, correct, costs), 1.0, "assigned", points=21)
-    wanted = torch.linspace(0.2, 1.0, 21, dtype=torch.float64)
-    assert torch.allclose(points.budgets, wanted, atol=0.005)
+    assert np.allclose(points.budgets, np.linspace(0.2, 1.0, 21), atol=0.005)
 
 
 def test_assigned_shares_avoid_an_exit_that_is_never_right():

@@ -1,7 +1,7 @@
 """Gates after JEI-DNN and PCEE's reliability diagrams, both post hoc."""
 
+import numpy as np
 import pytest
-import torch
 
 from offramp import Ledger, MaxProbability, Policy, compare, evaluate
 from offramp.answers import GeometricEnsemble
@@ -30,18 +30,17 @@ def world_of_three_kinds(samples=900, seed=0):
 
     It says so by how many classes compete: one, two or four. All need the same MACs per stage.
     """
-    generator = torch.Generator().manual_seed(seed)
-    kind = torch.arange(samples) % 3
-    labels = torch.randint(8, (samples,), generator=generator)
-    first_right = torch.tensor([0, 1, 3])[kind]
-    logits = 0.3 * torch.randn(samples, 4, 8, generator=generator)
-    crowd = torch.tensor([0, 2, 4])[kind]
+    rng, rows = np.random.default_rng(seed), np.arange(samples)
+    kind, labels = rows % 3, rng.integers(8, size=samples)
+    first_right = np.array([0, 1, 3])[kind]
+    logits = 0.3 * rng.standard_normal((samples, 4, 8), np.float32)
+    crowd = np.array([0, 2, 4])[kind]
     for other in range(1, 5):  # wrong classes that compete until the sample is right
         rival = (labels + other) % 8
-        there = (torch.arange(4) < first_right[:, None]) & (other <= crowd)[:, None]
-        logits[torch.arange(samples), :, rival] += 4.0 * there
-    right = torch.arange(4) >= first_right[:, None]
-    logits[torch.arange(samples), :, labels] += torch.where(right, 6.0, -3.0)
+        there = (np.arange(4) < first_right[:, None]) & (other <= crowd)[:, None]
+        logits[rows, :, rival] += 4.0 * there
+    right = np.arange(4) >= first_right[:, None]
+    logits[rows, :, labels] += np.where(right, 6.0, -3.0)
     ledger = Ledger(logits, labels, [0.25, 0.5, 0.75, 1.0], split="held_out", network="kinds")
     return ledger, kind
 
@@ -53,8 +52,8 @@ def test_seeds_trained_together_are_those_trained_one_by_one(splits):
     assert together[1].seed == 3
     history = history_of(splits["val"], 2)
     ours, theirs = together[1].score_at(history), alone.score_at(history)
-    assert torch.allclose(ours, theirs, atol=1e-2)
-    assert not torch.allclose(together[0].score_at(history), theirs, atol=1e-2)
+    assert np.allclose(ours, theirs, atol=1e-2)
+    assert not np.allclose(together[0].score_at(history), theirs, atol=1e-2)
 
 
 def test_policies_with_gates_save_tune_and_measure(splits, tmp_path):
@@ -63,7 +62,7 @@ def test_policies_with_gates_save_tune_and_measure(splits, tmp_path):
     outcome = evaluate(policy, splits["test"])
     assert outcome.mean_cost == pytest.approx(0.5, abs=0.06)
     again = Policy.load(policy.save(tmp_path / "policy"))
-    assert torch.equal(again.decide(splits["test"]), policy.decide(splits["test"]))
+    assert np.array_equal(again.decide(splits["test"]), policy.decide(splits["test"]))
 
 
 def test_gates_are_a_method_like_all_others(splits):
@@ -82,11 +81,11 @@ def test_performance_control_scores_by_the_accuracy_of_similarly_confident_sampl
     held_out = splits["held_out"]
     history = history_of(held_out, 2)
     order = MaxProbability().score_at(history).argsort()
-    right = (history.predictions[:, -1] == held_out.labels).double()
-    scores = scorer.score_at(history).double()
-    for rows in order.tensor_split(10)[1:-1]:
-        assert scores[rows].mean().item() == pytest.approx(right[rows].mean().item(), abs=0.06)
-    assert len(scores.unique()) > 500  # equal accuracies stay apart
+    right = history.predictions[:, -1] == held_out.labels
+    scores = scorer.score_at(history)
+    for rows in np.array_split(order, 10)[1:-1]:
+        assert scores[rows].mean() == pytest.approx(right[rows].mean(), abs=0.06)
+    assert len(np.unique(scores)) > 500  # equal accuracies stay apart
 
 
 def test_performance_control_sets_one_target_for_all_exits(splits):
@@ -101,18 +100,17 @@ def test_performance_control_sets_one_target_for_all_exits(splits):
 
 
 def test_gates_leave_with_the_probability_that_none_opened_before():
-    odds = torch.randn(3, 5, 2)
-    shares = leaving(odds)
-    assert torch.allclose(shares.sum(0), torch.ones(5, 2))
-    opened = odds.sigmoid()
-    assert torch.allclose(shares[2], opened[2] * (1 - opened[0]) * (1 - opened[1]))
-    assert torch.allclose(shares[3], (1 - opened).prod(0))
+    opened = np.random.default_rng(0).random((3, 5, 2))
+    shares = leaving(opened)
+    assert np.allclose(shares.sum(axis=0), 1)
+    assert np.allclose(shares[2], opened[2] * (1 - opened[0]) * (1 - opened[1]))
+    assert np.allclose(shares[3], (1 - opened).prod(axis=0))
 
 
 def test_gates_buy_what_is_worth_it_at_a_low_price():
     ledger, kind = world_of_three_kinds()
     stops = stops_at(fit(Gates(epochs=100), ledger), history_of(ledger, 0), 0.5)
-    shares = [stops[kind == k].double().mean().item() for k in range(3)]
+    shares = [stops[kind == k].mean() for k in range(3)]
     assert shares == pytest.approx([1, 0, 0], abs=0.05)
 
 

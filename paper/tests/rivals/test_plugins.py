@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -68,6 +69,5 @@ def test_a_graph_decides_as_the_runner_does(scorer, answer, tmp_path):
     policy = Policy(scorer, answer).fit(held_out).tune(val).at(budget=0.7)
     folder = export(network, policy, tmp_path / "onnx", images[:3], full=False)
     here, there = Runner(network, policy)(images), OnnxRunner(folder, threads=1)(images)
-    same = (here.exits == torch.as_tensor(there.exits)).double().mean()
-    assert same > 0.95  # scores differ in their last digits
-    assert len(here.exits.unique()) > 1
+    assert (here.exits == there.exits).mean() > 0.95  # logits differ in their last digits
+    assert len(np.unique(here.exits)) > 1

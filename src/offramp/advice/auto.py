@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offramp.advice.rating import CrossFit, Hits, gain_of, hits_on, is_clearly_more, pick, pool
+from offramp.arrays import one_thread
 from offramp.errors import ConfigError
 from offramp.evaluation.bootstrap import QUANTILE
 from offramp.evaluation.references import fixed_exits, mix_at
@@ -110,6 +111,7 @@ class Auto(Method):
             f"{self.name!r} chooses thresholds too; name it without {':' + thresholds!r}"
         )
 
+    @one_thread()
     def plans(
         self,
         held_out: Ledger,

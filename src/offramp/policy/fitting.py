@@ -58,5 +58,5 @@ def warn_of_few(scorer: Scorer, held_out: Ledger) -> None:
         "scorers.BreakEven() (methods `eefp-logistic`, `break-even`), which need a few hundred, "
         "or more samples",
         FewSamplesWarning,
-        stacklevel=3,
+        stacklevel=4,
     )

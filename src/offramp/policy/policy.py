@@ -9,7 +9,7 @@ from typing import Self, overload
 
 from offramp import check
 from offramp.answers import Answer, CurrentExit
-from offramp.arrays import Array
+from offramp.arrays import Array, one_thread
 from offramp.batch_times import BatchTimes
 from offramp.component import check_kind
 from offramp.confidence import Confidence, fit_confidence
@@ -87,6 +87,7 @@ class Policy(SplitUses):
             state += ", certified"
         return f"Policy({self.scorer}, {self.answer}, {state})"
 
+    @one_thread()
     def fit(self, held_out: Ledger, allow_split: str | None = None) -> Self:
         """Fit the answer, the scorer, and the confidence in the answers.
 
@@ -109,6 +110,7 @@ class Policy(SplitUses):
             self.confidence = fit_confidence(answer, scorer, ledger, history)
         return self
 
+    @one_thread()
     def fit_confidence(self, held_out: Ledger) -> Self:
         """Fit the confidence in the answers alone; `fit` does it too, and `fit_seeds` does not."""
         ledger = self._held_out(held_out, None)
@@ -117,6 +119,7 @@ class Policy(SplitUses):
             self.confidence = fit_confidence(self.answer, self.scorer, ledger, history)
         return self
 
+    @one_thread()
     def fit_seeds(
         self, held_out: Ledger, seeds: Sequence[int], allow_split: str | None = None
     ) -> list["Policy"]:
@@ -135,6 +138,7 @@ class Policy(SplitUses):
             policy._take_over(answer, scorer, held_out)
         return policies
 
+    @one_thread()
     def tune(
         self,
         val: Ledger,

@@ -12,15 +12,25 @@ budget (the original is trained together with the assignment of one budget, and 
 it); form and training are those of the correctors, with their multiple of the log-odds.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-import torch
-from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
+import numpy as np
 
+from offramp.arrays import (
+    AnyArray,
+    Array,
+    as_tensor,
+    clipped,
+    float32,
+    float64,
+    namespace,
+    picked,
+    sigmoid,
+    top_indices,
+)
 from offramp.costs import mean_costs
 from offramp.errors import LedgerError
 from offramp.scorers import History, Scorer
@@ -28,20 +38,16 @@ from offramp.scorers.base import PreparedScorer, Scoring
 from offramp.scorers.score_networks import (
     PARAMETERS,
     ExitNetworks,
-    Features,
-    Parameters,
     SmallNetworks,
     TopScorer,
     TopView,
     check_counts,
     check_k,
-    initial_parameters,
     networks_at,
-    train_networks,
 )
 from offramp.targets import correctness
 
-PRICES = tuple(torch.logspace(-1.7, 0.7, 12, dtype=torch.float64).tolist())
+PRICES = tuple(np.logspace(-1.7, 0.7, 12).tolist())
 """Accuracy for the cost of the whole network: from 0.02, nearly free, to 5, hardly affordable."""
 
 
@@ -74,7 +80,7 @@ class Gates(TopScorer):
         >>> splits = synthetic.ledgers(seed=0, samples=300, exits=4)
         >>> policy = Policy(Gates(epochs=1)).fit(splits["held_out"]).tune(splits["val"])
         >>> policy.at(budget=0.5).decide(splits["test"]).shape
-        torch.Size([300])
+        (300,)
     """
 
     k: int | Literal["all"] | None = None
@@ -95,51 +101,53 @@ class Gates(TopScorer):
     def _prepared(self, exit_index: int, num_classes: int) -> Scoring:
         """At how many of the prices to stop, counted softly."""
         outputs = networks_at(self, exit_index, num_classes)
-        return lambda history: outputs(history).sigmoid().sum(dim=1)
+        return lambda history: sigmoid(outputs(history)).sum(axis=1)
+
+    @property
+    def _outputs(self) -> int:
+        """A gate per price."""
+        return len(PRICES)
 
     def _train_seeds(
-        self, history: History, labels: Tensor, costs: Tensor, seeds: Sequence[int]
-    ) -> Parameters:
+        self, history: History, labels: Array, costs: Array, seeds: Sequence[int]
+    ) -> Any:  # noqa: ANN401 - of torch
         """Parameters with the gates of one seed after those of another."""
-        predictions = torch.cat([part.predictions for _, part in history.chunks()])
-        correct, means = correctness(predictions, labels).float(), mean_costs(costs)
-        exits, prices = range(history.exit_index), torch.tensor(PRICES).float().repeat(len(seeds))
-        inputs = [self.view.width(exit_index, history.answers.shape[2]) for exit_index in exits]
+        from offramp.scorers.network_training import Features, initial_parameters, train_networks
+
+        wrong = (~_correct(history, labels)).T[..., None].astype(np.float32)  # [M, N, 1]
+        means, prices = mean_costs(costs), np.tile(PRICES, len(seeds))
+        paid = ((means / means[-1])[:, None, None] * prices).astype(np.float32)  # [M, 1, S]
+        exits = range(history.exit_index)
+        inputs = [self.view.width(exit_index, history.num_classes) for exit_index in exits]
         each = [seed * 1000 + number for seed in seeds for number in range(len(PRICES))]
         parameters = initial_parameters(inputs, self.hidden, each)
-        paid = ((means / means[-1]).float()[:, None] * prices)[:, None]  # [M, 1, S]
+        error, price = as_tensor(wrong), as_tensor(paid)
 
-        def loss_of(odds: Tensor, rows: Tensor) -> Tensor:
-            lost = 1 - correct[rows].T[..., None] + paid  # [M, n, S]
-            return (leaving(odds) * lost).sum()
+        def loss_of(odds: AnyArray, rows: AnyArray) -> AnyArray:
+            return (leaving(odds.sigmoid()) * (error[:, rows] + price)).sum()
 
         features = Features(self.view, history, exits, inputs[-1])
         train_networks(parameters.block(exits, features.width), features, loss_of, self.epochs)
         return parameters
 
-    def _keep(self, parameters: Parameters, index: int) -> Self:
-        """Take over the weights of the seed with this number."""
-        prices = len(PRICES)
-        mine = slice(index * prices, (index + 1) * prices)
-        units = slice(index * prices * self.hidden, (index + 1) * prices * self.hidden)
-        self.hidden_weights_ = parameters.hidden_weights[:, :, units].clone()
-        self.hidden_biases_ = parameters.hidden_biases[:, 0, units].clone()
-        self.output_weights_ = parameters.output_weights[:, 0, mine].clone()
-        self.output_biases_ = parameters.output_biases[:, 0, mine].clone()
-        self.log_odds_weights_ = parameters.log_odds_weights[:, 0, mine].clone()
-        return self
 
-
-def leaving(odds: Tensor) -> Tensor:
-    """Probabilities of leaving at each exit, `[M, n, S]`, from log-odds of gates `[M-1, n, S]`.
+def leaving(opened: AnyArray) -> AnyArray:
+    """Probabilities of leaving at each exit, `[M, n, S]`, where gates open with `[M-1, n, S]`.
 
     Example:
-        >>> leaving(torch.zeros(2, 1, 1)).flatten()
-        tensor([0.5000, 0.2500, 0.2500])
+        >>> leaving(np.full((2, 1, 1), 0.5)).flatten()
+        array([0.5 , 0.25, 0.25])
     """
-    opened = odds.sigmoid()
-    there = torch.cat([torch.ones_like(opened[:1]), (1 - opened).cumprod(dim=0)])
-    return there * torch.cat([opened, torch.ones_like(opened[:1])])
+    xp = namespace(opened)
+    everyone = xp.ones_like(opened[:1])
+    there = xp.concat([everyone, (1 - opened).cumprod(axis=0)])
+    return there * xp.concat([opened, everyone])
+
+
+def _correct(history: History, labels: Array) -> Array:
+    """Whether each exit is right, bool `[N, M]`."""
+    predictions = np.concatenate([part.predictions for _, part in history.chunks()])
+    return correctness(predictions, labels)
 
 
 APART = 1e-6
@@ -160,8 +168,8 @@ class PerformanceControl(Scorer):
         >>> from offramp import Policy, synthetic
         >>> splits = synthetic.ledgers(seed=0)
         >>> policy = Policy(PerformanceControl()).fit(splits["held_out"])
-        >>> policy.tune(splits["val"], "shared").at(budget=0.5).thresholds.unique().shape
-        torch.Size([2])
+        >>> np.unique(policy.tune(splits["val"], "shared").at(budget=0.5).thresholds).shape
+        (2,)
     """
 
     bins: int = 20
@@ -171,44 +179,44 @@ class PerformanceControl(Scorer):
     def __post_init__(self) -> None:
         check_counts(bins=self.bins)
 
-    def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:
+    def fit(self, history: History, labels: Array, costs: Array) -> Self:
         """Draw the reliability diagram of every exit but the last."""
         if len(labels) < self.bins:
             raise LedgerError(f"{self.bins} bins need as many samples, got {len(labels)}")
-        odds = torch.cat(
+        odds = np.concatenate(
             [
-                torch.stack([part.until(m).log_odds for m in range(part.exit_index)], 1)
+                np.stack([part.until(m).log_odds for m in range(part.exit_index)], axis=1)
                 for _, part in history.chunks()
             ]
         )
-        predictions = torch.cat([part.predictions for _, part in history.chunks()])
-        right = correctness(predictions, labels)[:, :-1].float()
-        order = odds.argsort(dim=0).tensor_split(self.bins)
+        right = _correct(history, labels)[:, :-1].astype(np.float32)
+        order = np.array_split(odds.argsort(axis=0, kind="stable"), self.bins)
         means = [
-            [values.gather(0, rows).mean(dim=0) for rows in order] for values in (odds, right)
+            [np.take_along_axis(values, rows, axis=0).mean(axis=0) for rows in order]
+            for values in (odds, right)
         ]
-        self.confidences_, self.accuracies_ = (torch.stack(part, dim=1) for part in means)
+        self.confidences_, self.accuracies_ = (np.stack(part, axis=1) for part in means)
         return self
 
-    def score_at(self, history: History) -> Tensor:
+    def score_at(self, history: History) -> AnyArray:
         """The accuracy to be expected, `[n]`, and next to nothing of the log-odds."""
         self.check_fitted()
         odds = history.log_odds
         return self._accuracy(odds, history.exit_index) + APART * odds
 
-    def probability(self, scores: Tensor) -> Tensor:
+    def probability(self, scores: AnyArray) -> AnyArray:
         """The accuracy itself."""
-        return scores.clamp(0, 1)
+        return clipped(scores, 0, 1)
 
-    def _accuracy(self, odds: Tensor, exit_index: int) -> Tensor:
+    def _accuracy(self, odds: AnyArray, exit_index: int) -> AnyArray:
         """Linear between the middles of the bins, constant beyond the outer ones."""
         middles, heights = self.confidences_[exit_index], self.accuracies_[exit_index]
         if len(middles) == 1:
-            return heights.expand(len(odds))
-        right = torch.searchsorted(middles, odds.contiguous()).clamp(1, len(middles) - 1)
-        width = (middles[right] - middles[right - 1]).clamp_min(1e-12)
-        share = ((odds - middles[right - 1]) / width).clamp(0, 1)
-        return torch.lerp(heights[right - 1], heights[right], share)
+            return heights
+        right = clipped(namespace(odds).searchsorted(middles, odds), 1, len(middles) - 1)
+        low, below = middles[right - 1], heights[right - 1]
+        share = clipped((odds - low) / clipped(middles[right] - low, 1e-12, math.inf), 0, 1)
+        return below + share * (heights[right] - below)
 
 
 MEASURES = 2  # entropy and votes
@@ -236,7 +244,7 @@ class ExitUtility(PreparedScorer):
         >>> splits = synthetic.ledgers(seed=0, samples=300, exits=4)
         >>> policy = Policy(ExitUtility(epochs=1)).fit(splits["held_out"])
         >>> policy.tune(splits["val"], "assigned").at(budget=0.5).decide(splits["test"]).shape
-        torch.Size([300])
+        (300,)
     """
 
     k: int | Literal["all"] | None = None
@@ -254,43 +262,37 @@ class ExitUtility(PreparedScorer):
         """What the networks see."""
         return _UtilityView(self.k, history=True, networks=self)
 
-    def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:
+    def fit(self, history: History, labels: Array, costs: Array) -> Self:
         """Train one small network per exit but the last, first to last."""
+        from offramp.scorers.network_training import (
+            Features,
+            cross_entropy_with,
+            initial_parameters,
+            train_networks,
+        )
+
         exits = range(history.exit_index)
-        inputs = [self.view.width(exit_index, history.answers.shape[2]) for exit_index in exits]
+        inputs = [self.view.width(exit_index, history.num_classes) for exit_index in exits]
         parameters = initial_parameters(inputs, self.hidden, [self.seed])
-        # Views, not copies: what is trained at one exit is what the next one reads.
-        self.hidden_weights_ = parameters.hidden_weights
-        self.hidden_biases_ = parameters.hidden_biases[:, 0]
-        self.output_weights_ = parameters.output_weights[:, 0, 0]
-        self.output_biases_ = parameters.output_biases[:, 0, 0]
-        self.log_odds_weights_ = parameters.log_odds_weights[:, 0, 0]
-        predictions = torch.cat([part.predictions for _, part in history.chunks()])
-        right = correctness(predictions, labels).float()
+        right = _correct(history, labels).T.astype(np.float32)
         for exit_index in exits:
             only = range(exit_index, exit_index + 1)
             features = Features(self.view, history, only, inputs[exit_index])
             block = parameters.block(only, features.width)
-
-            def loss_of(
-                logits: Tensor, rows: Tensor, wanted: Tensor = right[:, exit_index]
-            ) -> Tensor:
-                return binary_cross_entropy_with_logits(
-                    logits[0, :, 0], wanted[rows], reduction="sum"
-                )
-
-            train_networks(block, features, loss_of, self.epochs)
-        for name in self.learned:
-            setattr(self, name, getattr(self, name).clone())
+            loss = cross_entropy_with(right[only.start : only.stop], None)
+            train_networks(block, features, loss, self.epochs)
+            # What is trained at one exit is what the next one reads.
+            self.hidden_weights_, self.hidden_biases_, *output = parameters.of_seed(0, outputs=1)
+            self.output_weights_, self.output_biases_, self.log_odds_weights_ = output
         return self
 
     def _prepared(self, exit_index: int, num_classes: int) -> Scoring:
         """Log-odds of being right."""
         return networks_at(self, exit_index, num_classes)
 
-    def probability(self, scores: Tensor) -> Tensor:
+    def probability(self, scores: AnyArray) -> AnyArray:
         """The probability of being right."""
-        return scores.sigmoid()
+        return sigmoid(scores)
 
     def macs(self, exit_index: int, num_classes: int) -> int:
         """Two matrix products for this exit and, since their scores are read, all before it."""
@@ -308,22 +310,24 @@ class _UtilityView(TopView):
         """How many numbers are seen at an exit."""
         return self.top_k(num_classes) + MEASURES + exit_index
 
-    def inputs(self, history: History) -> Tensor:
+    def inputs(self, history: History) -> AnyArray:
         """What is seen at the last of the exits so far, `[n, inputs]`."""
         _ = history.log_probs, history.predictions  # once for all exits: `until` hands them on
-        scores: list[Tensor] = []
+        xp = namespace(history.answers)
+        scores: list[AnyArray] = []
         for exit_index in range(history.exit_index):
             so_far = history.until(exit_index)
-            seen = torch.cat([self._measures(so_far), *scores], dim=1)
+            seen = xp.concat([self._measures(so_far), *scores], axis=1)
             network = ExitNetworks.of(self.networks, exit_index, history.num_classes)
-            logits = network.respond(seen, so_far.log_odds)
-            scores.append(logits.sigmoid().unsqueeze(1))
-        return torch.cat([self._measures(history), *scores], dim=1)
+            found = network.respond(float64(seen), float64(so_far.log_odds))
+            scores.append(sigmoid(found)[:, None])
+        return xp.concat([self._measures(history), *scores], axis=1)
 
-    def _measures(self, history: History) -> Tensor:
+    def _measures(self, history: History) -> AnyArray:
         """Top probabilities, entropy and votes, `[n, k + 2]`; the last two lie in [0, 1]."""
-        log_prob, classes = history.log_prob, history.answers.shape[2]
-        top = log_prob.topk(self.top_k(classes), dim=1).values.exp()
-        entropy = -(log_prob.exp() * log_prob).sum(dim=1, keepdim=True) / log(classes)
-        votes = (history.predictions == history.predictions[:, -1:]).float()
-        return torch.cat([top, entropy, votes.mean(dim=1, keepdim=True)], dim=1)
+        log_prob, classes = history.log_prob, history.num_classes
+        xp, probs = namespace(log_prob), namespace(log_prob).exp(log_prob)
+        top = picked(probs, top_indices(log_prob, self.top_k(classes)))
+        entropy = -(probs * log_prob).sum(axis=1, keepdims=True) / math.log(classes)
+        votes = float32(history.predictions == history.predictions[:, -1:])
+        return xp.concat([top, entropy, votes.mean(axis=1, keepdims=True)], axis=1)

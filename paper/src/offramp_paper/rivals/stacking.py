@@ -2,10 +2,20 @@
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from offramp import Answer, Ledger
+from offramp.arrays import (
+    AnyArray,
+    Array,
+    as_tensor,
+    float32,
+    log_softmax,
+    logsumexp,
+    namespace,
+    picked,
+    top_indices,
+)
 from offramp.errors import ConfigError
 
 ITERATIONS = 60  # of L-BFGS; the penalty keeps the loss from running away
@@ -57,29 +67,31 @@ class StackingNetwork(Answer):
                 raise ConfigError(f"`{name}` must be a whole number of at least 1, got {value!r}")
 
     def _fit(self, ledger: Ledger) -> None:
-        exits, logits = ledger.num_exits, ledger.logits
-        self.hidden_weights_ = torch.zeros(exits, exits, self.hidden)
-        self.hidden_biases_ = torch.zeros(exits, self.hidden)
-        self.output_weights_ = torch.zeros(exits, self.hidden)
-        self.linear_weights_ = torch.zeros(exits, exits)
+        exits, logits = ledger.num_exits, float32(ledger.logits)
+        self.hidden_weights_ = np.zeros((exits, exits, self.hidden), np.float32)
+        self.hidden_biases_ = np.zeros((exits, self.hidden), np.float32)
+        self.output_weights_ = np.zeros((exits, self.hidden), np.float32)
+        self.linear_weights_ = np.zeros((exits, exits), np.float32)
         for exit_index in range(1, exits):
-            found = self._fit_exit(logits[:, : exit_index + 1].float(), ledger.labels)
+            found = self._fit_exit(logits[:, : exit_index + 1], ledger.labels)
             seen = slice(exit_index + 1)
             self.hidden_weights_[exit_index, seen], self.hidden_biases_[exit_index] = found[:2]
             self.output_weights_[exit_index], self.linear_weights_[exit_index, seen] = found[2:]
 
-    def _fit_exit(self, logits: Tensor, labels: Tensor) -> list[Tensor]:
+    def _fit_exit(self, logits: Array, labels: Array) -> list[Array]:
         """Weights of the smallest loss on `[N, m+1, K]`, by L-BFGS.
 
         Only the logits of k classes change, so that all others enter the loss as two numbers per
         sample: their part of the normalisation, and the label's logit where it is among them.
         """
-        index, seen = self._candidates(logits)
-        current = logits[:, -1]
-        own = current.gather(1, index)
-        rest = current.scatter(1, index, -torch.inf).logsumexp(dim=1, keepdim=True)
-        wanted = index == labels[:, None]
-        elsewhere = current.gather(1, labels[:, None]).squeeze(1) * ~wanted.any(dim=1)
+        import torch
+
+        index, looks = self._candidates(logits)
+        current, mine = logits[:, -1], index == labels[:, None]
+        of_others = logsumexp(_replaced(current, index, -np.inf))[:, None]
+        outside = picked(current, labels[:, None])[:, 0] * ~mine.any(axis=1)
+        own, seen, wanted = map(as_tensor, (picked(current, index), looks, mine))
+        rest, elsewhere = as_tensor(of_others), as_tensor(outside)
         start = self._start(logits.shape[1])
         parts = [part.clone().requires_grad_() for part in start]
         optimizer = torch.optim.LBFGS(
@@ -94,29 +106,33 @@ class StackingNetwork(Answer):
             for part, begun in zip(parts, start, strict=True):
                 loss = loss + self.shrinkage * (part - begun).square().sum()
             loss.backward()
-            return loss.item()
+            return float(loss)
 
         optimizer.step(closure)
-        return [part.detach() for part in parts]
+        return [part.detach().numpy() for part in parts]
 
-    def _start(self, exits: int) -> list[Tensor]:
-        """The answer to begin with is the current exit's, since nothing is added to it."""
+    def _start(self, exits: int) -> list[AnyArray]:
+        """Tensors; the answer to begin with is the current exit's, to which nothing is added."""
+        import torch
+
         generator = torch.Generator().manual_seed(self.seed)
         weights = torch.empty(exits, self.hidden).uniform_(-1, 1, generator=generator)
         nothing = torch.zeros(self.hidden), torch.zeros(self.hidden), torch.zeros(exits)
         return [weights / exits**0.5, *nothing]
 
-    def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def _candidates(self, logits: AnyArray) -> tuple[AnyArray, AnyArray]:
         """The likeliest classes `[n, k]`, and what is seen of each of them, `[n, k, m+1]`."""
-        index = logits[:, -1].topk(min(self.k, logits.shape[2]), dim=1).indices
-        places = index[:, None].expand(-1, logits.shape[1], -1)
-        return index, logits.float().log_softmax(dim=2).gather(2, places).transpose(1, 2)
+        index = top_indices(logits[:, -1], min(self.k, logits.shape[2]))
+        xp, log_probs = namespace(logits), log_softmax(float32(logits))
+        places = xp.broadcast_to(index[:, None], (*logits.shape[:2], index.shape[1]))
+        return index, xp.take_along_axis(log_probs, places, axis=2).mT
 
-    def answer_at(self, logits: Tensor) -> Tensor:
+    def answer_at(self, logits: AnyArray) -> AnyArray:
         """The current exit's logits with k of them corrected, `[n, m+1, K]` -> `[n, K]`."""
         exit_index = logits.shape[1] - 1
+        current = float32(logits[:, -1])
         if exit_index == 0:
-            return logits[:, -1].float()
+            return current
         index, seen = self._candidates(logits)
         added = _added(
             seen,
@@ -125,8 +141,7 @@ class StackingNetwork(Answer):
             self.output_weights_[exit_index],
             self.linear_weights_[exit_index, : exit_index + 1],
         )
-        current = logits[:, -1].float()
-        return current.scatter(1, index, current.gather(1, index) + added)
+        return _replaced(current, index, picked(current, index) + added)
 
     def macs(self, exit_index: int, num_classes: int) -> int:
         """The network and the linear part, for each of the k classes; none at exit 0."""
@@ -137,9 +152,17 @@ class StackingNetwork(Answer):
 
 
 def _added(
-    seen: Tensor, weights: Tensor, biases: Tensor, outputs: Tensor, linear: Tensor
-) -> Tensor:
+    seen: AnyArray, weights: AnyArray, biases: AnyArray, outputs: AnyArray, linear: AnyArray
+) -> AnyArray:
     """What is added to each class's logit, `[n, k, m+1]` -> `[n, k]`."""
-    # Sums rather than products with vectors, which ONNX graphs get wrong for transposed inputs.
-    hidden = (seen @ weights + biases).relu()
-    return (hidden * outputs).sum(dim=2) + (seen * linear).sum(dim=2)
+    hidden = seen @ weights + biases
+    return namespace(seen).where(hidden > 0, hidden, 0.0) @ outputs + seen @ linear
+
+
+def _replaced(values: AnyArray, index: AnyArray, others: AnyArray) -> AnyArray:
+    """Values `[n, K]` with others at the places `[n, j]`."""
+    if not isinstance(values, np.ndarray):
+        return values.scatter(1, index, others)
+    found = values.copy()
+    np.put_along_axis(found, index, others, axis=1)
+    return found
