@@ -18,7 +18,7 @@ from offramp.serving.columns import padded
 from offramp.serving.config import AppConfig
 from offramp.serving.images import Reading
 from offramp.serving.model import Model
-from offramp.serving.requests import ItemParser, Parser, ReadItem, parser_for
+from offramp.serving.requests import Parser, ReadItem, item_parser, parser_for
 from offramp.thresholds.rule import SURE
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class CascadeResponder(Responder):
             raise ConfigError("a cascade is served with its policy: serve(cascade, policy=policy)")
         cascade.check_policy(policy)
         self._cascade, self._policy = cascade, policy
-        self.parser = ItemParser(read_item or (lambda item: item))
+        self.parser = item_parser(read_item or (lambda item: item))
         self.operation = Operation(prepared_points(policy), selected(policy))
         self.loaded = {
             "exits": len(policy.exits),
