@@ -33,7 +33,13 @@ from offramp.serving.images import Reading
 from offramp.serving.metrics import Metrics
 from offramp.serving.model import Model
 from offramp.serving.requests import MAX_ID, Query, ReadItem, decoded
-from offramp.serving.responses import CascadeResponder, Record, Reply, RunnerResponder
+from offramp.serving.responses import (
+    Record,
+    Reply,
+    cascade_responder,
+    model_responder,
+    runner_responder,
+)
 from offramp.serving.served import Served
 
 if TYPE_CHECKING:
@@ -134,7 +140,7 @@ class Service:
     async def _answer(self, samples: Sequence[Any]) -> list[Reply]:
         """Answer a batch with what the service serves now."""
         responder = await self._served.current()
-        found = await run_in_threadpool(responder, samples)
+        found = await run_in_threadpool(responder.answer, samples)
         if time.monotonic() > self._shown + SHOW_EVERY:
             self.show()
         return found
@@ -224,11 +230,11 @@ def app(
     """
     config = config or AppConfig()
     if isinstance(model, Model):
-        served = Served(RunnerResponder.of_model(model, config), model, config)
+        served = Served(model_responder(model, config), model, config)
     elif isinstance(model, StagedRunner):
-        served = Served(RunnerResponder(model, reading or Reading(), config.max_pixels))
+        served = Served(runner_responder(model, reading or Reading(), config.max_pixels))
     else:
-        served = Served(CascadeResponder(model, policy, read_item))
+        served = Served(cascade_responder(model, policy, read_item))
     return Service(served, config).app()
 
 
