@@ -33,7 +33,8 @@ LIGHT = [
 ALL_IN_ONE_PROCESS = """
 import json, sys
 from offramp.__main__ import main
-heavy = ("torch", "numpy", "scipy", "sklearn", "safetensors", "matplotlib", "transformers")
+heavy = ["torch", "numpy", "scipy", "sklearn", "safetensors", "matplotlib", "transformers"]
+heavy += ["starlette", "uvicorn", "prometheus_client", "ray", "onnx", "onnxruntime", "PIL"]
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["offramp", *arguments]
     try:

@@ -126,16 +126,25 @@ class Service:
 
     async def _body(self, request: Request) -> bytes:
         """The body, if it arrives in time and is not too large; otherwise a 4xx."""
-        timeout = self.config.body_timeout
+        limit, timeout = self.config.max_bytes, self.config.body_timeout
+        too_large = HTTPException(413, f"a body may have {limit:,} bytes; send a smaller one")
+        declared = request.headers.get("content-length", "0")
+        if declared.isdigit() and int(declared) > limit:
+            raise too_large
+        body = bytearray()
         try:
             async with asyncio.timeout(timeout):
-                return await _limited(request, self.config.max_bytes)
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > limit:  # whatever the header says
+                        raise too_large
         except ClientDisconnect:
             # The status is not sent to anybody. Metrics and the log have it, as nginx's have.
             raise HTTPException(499, "the client has gone") from None
         except TimeoutError:
             reason = f"the body did not arrive within {timeout:g} seconds"
             raise HTTPException(408, reason, headers={"Connection": "close"}) from None
+        return bytes(body)
 
     async def _answer(self, samples: Sequence[Any]) -> list[Reply]:
         """Answer a batch with what the service serves now."""
@@ -236,21 +245,6 @@ def app(
     else:
         served = Served(cascade_responder(model, policy, read_item))
     return Service(served, config).app()
-
-
-async def _limited(request: Request, limit: int) -> bytes:
-    """At most `limit` bytes of the body, counted as they arrive, whatever the header says."""
-    too_large = HTTPException(413, f"a body may have {limit:,} bytes; send a smaller one")
-    declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > limit:
-        raise too_large
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise too_large
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def _as_json(_: Request, error: Exception) -> Response:
