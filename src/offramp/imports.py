@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 from typing import Any
 
@@ -64,11 +65,12 @@ def import_when_asked(package: str) -> None:
     module.__class__ = LazyPackage
 
 
-def install_command(extra: str) -> str:
-    """The command that installs an extra, `pip install 'offramp[report]'`; and for a clone."""
-    clone = Path(__file__).parents[2]
-    here = f" (for this clone: pip install -e '{clone}[{extra}]')"
-    return f"pip install 'offramp[{extra}]'" + here * (clone / "pyproject.toml").is_file()
+def install_command(package: str) -> str:
+    """The command that installs `offramp[report]`, say, or `offramp-paper`; and for a clone."""
+    name, bracket, extra = package.partition("[")
+    clone = Path(__file__).parents[2] / ("paper" if name == "offramp-paper" else "")
+    here = f" (for this clone: pip install -e '{clone}{bracket}{extra}')"
+    return f"pip install {quote(package)}" + here * (clone / "pyproject.toml").is_file()
 
 
 def require(module: str, extra: str) -> ModuleType:
@@ -90,7 +92,7 @@ def require(module: str, extra: str) -> ModuleType:
             raise
         raise MissingExtraError(
             f"`{error.name}` is not installed; this feature needs the extra `{extra}`: "
-            f"{install_command(extra)}"
+            f"{install_command(f'offramp[{extra}]')}"
         ) from None
 
 

@@ -142,7 +142,7 @@ def _features() -> list[Item]:
 def _feature(name: str, packages: list[str]) -> Item:
     versions = {package: installed_version(package) for package in packages}
     missing = [package for package, each in versions.items() if each is None]
-    title, command = f"{name}: {FEATURES[name]}", install_command(name)
+    title, command = f"{name}: {FEATURES[name]}", install_command(f"offramp[{name}]")
     if not versions:
         return Item(title, f"unknown; {command}", good=False)
     if missing:
