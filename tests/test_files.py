@@ -32,7 +32,7 @@ from offramp.made import is_whole, once
 from offramp.networks import EarlyExitNetwork, build
 from offramp.report.inspect import whole_files
 from offramp.scorers import MaxProbability
-from offramp.training.checkpoint import Checkpoints, Place
+from offramp.training.checkpoint import Place, RunFiles, TrainHistory
 
 
 def make_policy(folder):
@@ -40,20 +40,19 @@ def make_policy(folder):
     Policy(MaxProbability()).fit(ledgers["held_out"]).tune(ledgers["val"]).save(folder)
 
 
-HISTORY = {"records": [], "stopped": {}, "objective": {}}
 MAKERS = {
     "ledger": lambda folder: synthetic.ledgers(seed=0, samples=60)["val"].save(folder),
     "policy": make_policy,
     "network": lambda folder: build("convnet", num_classes=3, image_size=16).save(folder),
-    "checkpoint": lambda folder: Checkpoints(folder.parent, {}).save(
-        Place(), HISTORY, {"network.weight": torch.randn(8)}
+    "checkpoint": lambda folder: RunFiles(folder.parent, {}).save(
+        Place(), TrainHistory(), {"network.weight": torch.randn(8)}
     ),
 }
 LOADERS = {
     "ledger": Ledger.load,
     "policy": Policy.load,
     "network": EarlyExitNetwork.load,
-    "checkpoint": lambda folder: Checkpoints(folder.parent, {}).load(),
+    "checkpoint": lambda folder: RunFiles(folder.parent, {}).load(),
 }
 
 

@@ -12,23 +12,8 @@ import offramp
 ROOT = Path(offramp.__file__).parent
 
 ROOT_ROOMS = [
-    *(
-        "errors",
-        "imports",
-        "arrays",
-        "registry",
-        "check",
-        "run_folder",
-        "files",
-        "made",
-        "machine",
-        "progress",
-        "stopwatch",
-        "costs",
-        "batch_times",
-        "metrics",
-        "targets",
-    ),
+    *("errors", "imports", "arrays", "registry", "check", "run_folder", "files", "made"),
+    *("machine", "progress", "stopwatch", "costs", "batch_times", "metrics", "targets"),
 ]
 CORE = [
     *("ledger", "synthetic", "component", "answers", "scorers", "thresholds", "price", "replay"),

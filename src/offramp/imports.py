@@ -7,11 +7,13 @@ command where they are missing.
 
 import ast
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 from typing import Any
 
@@ -24,12 +26,13 @@ class LazyPackage(ModuleType):
     _homes: Mapping[str, str]
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        if name in self._homes:
-            found = getattr(import_module(self._homes[name]), name)
-        elif name.startswith("_") or find_spec(f"{self.__name__}.{name}") is None:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        else:
-            found = import_module(f"{self.__name__}.{name}")
+        with missing_torch():
+            if name in self._homes:
+                found = getattr(import_module(self._homes[name]), name)
+            elif name.startswith("_") or find_spec(f"{self.__name__}.{name}") is None:
+                raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+            else:
+                found = import_module(f"{self.__name__}.{name}")
         super().__setattr__(name, found)
         return found
 
@@ -64,11 +67,12 @@ def import_when_asked(package: str) -> None:
     module.__class__ = LazyPackage
 
 
-def install_command(extra: str) -> str:
-    """The command that installs an extra, `pip install 'offramp[report]'`; and for a clone."""
-    clone = Path(__file__).parents[2]
-    here = f" (for this clone: pip install -e '{clone}[{extra}]')"
-    return f"pip install 'offramp[{extra}]'" + here * (clone / "pyproject.toml").is_file()
+def install_command(package: str) -> str:
+    """The command that installs `offramp[report]`, say, or `offramp-paper`; and for a clone."""
+    name, bracket, extra = package.partition("[")
+    clone = Path(__file__).parents[2] / ("paper" if name == "offramp-paper" else "")
+    here = f" (for this clone: pip install -e '{clone}{bracket}{extra}')"
+    return f"pip install {quote(package)}" + here * (clone / "pyproject.toml").is_file()
 
 
 def require(module: str, extra: str) -> ModuleType:
@@ -88,10 +92,25 @@ def require(module: str, extra: str) -> ModuleType:
         # a module that is there but lacks one of its own dependencies is a different mishap.
         if error.name != module.partition(".")[0]:
             raise
-        raise MissingExtraError(
-            f"`{error.name}` is not installed; this feature needs the extra `{extra}`: "
-            f"{install_command(extra)}"
-        ) from None
+        raise _missing(error.name, extra) from None
+
+
+@contextmanager
+def missing_torch() -> Iterator[None]:
+    """Say how to install torch where modules that need it are imported without it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise _missing("torch", "torch") from None
+
+
+def _missing(package: str, extra: str) -> MissingExtraError:
+    return MissingExtraError(
+        f"`{package}` is not installed; this feature needs the extra `{extra}`: "
+        f"{install_command(extra)}"
+    )
 
 
 def installed_version(package: str) -> str | None:

@@ -199,17 +199,14 @@ def autocast(device: "torch.device", precision: Precision) -> AbstractContextMan
     return torch.autocast(device.type, getattr(torch, precision))
 
 
-def keep_memory(most: int = 2**30) -> bool:
-    """Keep freed memory for the next batch, instead of giving it back to the system each time.
+def keep_memory() -> bool:
+    """Keep up to a GiB of freed memory for the next batch, instead of giving it back each time.
 
     The GNU allocator gives the buffers of large batches back when they are freed, and the system
     has to fill them with zeros when they are asked for again: a quarter of the time of a batch of
     256 images in a small network. This concerns the whole process, so no runner does it by itself;
     the commands do. The same, before a process starts: `MALLOC_TRIM_THRESHOLD_=1073741824
     MALLOC_MMAP_THRESHOLD_=1073741824`.
-
-    Args:
-        most: Bytes that are kept.
 
     Returns:
         Whether the allocator can do that; only the GNU C library's can.
@@ -222,7 +219,7 @@ def keep_memory(most: int = 2**30) -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     allocator = ctypes.CDLL(None)
-    return all(allocator.mallopt(each, most) for each in (trim_threshold, mmap_threshold))
+    return all(allocator.mallopt(each, 2**30) for each in (trim_threshold, mmap_threshold))
 
 
 def machine_name() -> str:

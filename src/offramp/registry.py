@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Any
 
 from offramp.errors import ConfigError, OfframpError, PluginError
+from offramp.imports import install_command
 
 
 def close_names(
@@ -104,7 +104,8 @@ class Names(UserDict[str, Any]):
     def unknown(self, name: str, others: Iterable[str] = ()) -> str:
         """The message about an unknown name; `others` are further names that are understood."""
         if name in self.paper:
-            return f"the {self.kind} {name!r} comes with offramp-paper: {paper_command()}"
+            command = install_command("offramp-paper")
+            return f"the {self.kind} {name!r} comes with offramp-paper: {command}"
         known = [*others, *self.listed()]
         return f"there is no {self.kind} {name!r}{or_known(name, known)}"
 
@@ -334,13 +335,6 @@ def check_methods(names: Iterable[str]) -> None:
                 f"after the colon of {name!r}, thresholds must be one of {', '.join(ways)}"
                 f"{did_you_mean(thresholds, ways, f'{plain}:')}"
             )
-
-
-def paper_command() -> str:
-    """The command that installs offramp-paper; and for a clone."""
-    clone = Path(__file__).parents[2] / "paper"
-    here = f" (for this clone: pip install -e '{clone}')"
-    return "pip install offramp-paper" + here * (clone / "pyproject.toml").is_file()
 
 
 def import_hint(class_name: object) -> str:

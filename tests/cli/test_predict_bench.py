@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -275,16 +273,3 @@ def test_nothing_is_left_behind_when_predicting_fails(places, tmp_path, monkeypa
     with pytest.raises(MemoryLimitError):
         call(f"predict {places}/network {places}/policy --data mixture --out {tmp_path}/o.csv")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_command_line_needs_no_optional_package():
-    optional = "starlette uvicorn prometheus_client ray onnx onnxruntime transformers PIL"
-    code = f"""
-import sys
-import offramp.cli.app, offramp.serving
-print([name for name in {optional.split()!r} if name in sys.modules])
-"""
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == "[]"

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from offramp import attach, build, compare, imports, report
-from offramp.errors import ConfigError, FileFormatError, MissingExtraError
+from offramp.errors import ConfigError, FileFormatError
 from offramp.methods import Method
 from offramp.networks import count_macs
 from offramp.registry import METHODS
@@ -129,14 +129,6 @@ def test_reading_what_is_no_comparison_says_so(table, tmp_path):
     file.write_text("[1, 2]")
     with pytest.raises(FileFormatError, match="this is not a comparison"):
         report.read_comparison(file)
-
-
-def test_a_broken_dependency_is_not_called_a_missing_extra(tmp_path, monkeypatch):
-    (tmp_path / "half_there.py").write_text("import something_else_that_is_missing")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="something_else_that_is_missing") as error:
-        imports.require("half_there", "report")
-    assert not isinstance(error.value, MissingExtraError)
 
 
 def test_one_method_has_no_gap_to_close_and_few_samples_are_said(splits):

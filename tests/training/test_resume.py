@@ -21,7 +21,7 @@ from offramp.errors import ConfigError, FileFormatError
 from offramp.networks import build
 from offramp.registry import OBJECTIVES
 from offramp.training import TrainConfig, train
-from offramp.training.checkpoint import Checkpoints
+from offramp.training.checkpoint import RunFiles
 
 SCRIPT = Path(__file__).with_name("run_training.py")
 
@@ -100,7 +100,7 @@ def test_every_objective_goes_on_from_every_checkpoint(
     )
     whole = with_dropout()
     train(whole, data, objective, config, freeze_backbone=freeze)
-    save, lives = Checkpoints.save, 4
+    save, lives = RunFiles.save, 4
 
     def save_and_die(self, *content):
         nonlocal lives
@@ -110,7 +110,7 @@ def test_every_objective_goes_on_from_every_checkpoint(
             lives = 4
             raise Killed
 
-    monkeypatch.setattr(Checkpoints, "save", save_and_die)
+    monkeypatch.setattr(RunFiles, "save", save_and_die)
     for _ in range(20):
         network = with_dropout()
         try:
@@ -155,7 +155,7 @@ def test_a_run_goes_on_with_any_number_of_workers(data, tmp_path, monkeypatch):
     data, whole = Jittered(data), with_dropout()
     train(whole, data, config=config)
     deaths = iter([3, 9, 1])  # in the middle of epochs
-    save, steps = Checkpoints.save, 0
+    save, steps = RunFiles.save, 0
 
     def save_and_die(self, *content):
         nonlocal steps
@@ -164,7 +164,7 @@ def test_a_run_goes_on_with_any_number_of_workers(data, tmp_path, monkeypatch):
         if not steps:
             raise Killed
 
-    monkeypatch.setattr(Checkpoints, "save", save_and_die)
+    monkeypatch.setattr(RunFiles, "save", save_and_die)
     for workers in (2, 0, 1):
         steps = next(deaths)
         with pytest.raises(Killed):
@@ -179,14 +179,14 @@ def test_a_run_goes_on_with_any_number_of_workers(data, tmp_path, monkeypatch):
 def test_what_was_trained_on_before_is_not_read_again(data, tmp_path, monkeypatch):
     config = TrainConfig(epochs=1, batch_size=8, patience=None, checkpoint_seconds=0)
     listed = Listed(*data.tensors)
-    save = Checkpoints.save
+    save = RunFiles.save
 
     def save_and_die(self, where, *content):
         save(self, where, *content)
         if where.step == 3 and len(listed.asked) == 24:
             raise Killed
 
-    monkeypatch.setattr(Checkpoints, "save", save_and_die)
+    monkeypatch.setattr(RunFiles, "save", save_and_die)
     with pytest.raises(Killed):
         train(with_dropout(), listed, config=config, folder=tmp_path)
     train(with_dropout(), listed, config=config, folder=tmp_path)

@@ -23,7 +23,8 @@ from offramp.cli.record import chain_command, record_command
 from offramp.cli.settings import with_options
 from offramp.cli.train import train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
-from offramp.registry import COMMANDS, METHODS, paper_command
+from offramp.imports import install_command
+from offramp.registry import COMMANDS, METHODS
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
@@ -84,9 +85,8 @@ def _of_package(name: str, package: str | None) -> Callable[[typer.Context], Non
 
     def run(context: typer.Context) -> None:
         if package is None:
-            raise ConfigError(
-                f"offramp {name} comes with the package offramp-paper: {paper_command()}"
-            )
+            command = install_command("offramp-paper")
+            raise ConfigError(f"offramp {name} comes with the package offramp-paper: {command}")
         main = COMMANDS.plugin(name)
         assert callable(main), f"{package} registers {name!r}, which is no function"
         main(context.args)

@@ -131,24 +131,23 @@ def _features() -> list[Item]:
         lines = requires("offramp") or []
     except PackageNotFoundError:  # run from its folder, without having been installed
         lines = []
-    return [_feature(name, [line for line in lines if _extra(line) == name]) for name in FEATURES]
+    packages: dict[str, list[str]] = {name: [] for name in FEATURES}
+    for line in lines:
+        found = re.match(r"""([A-Za-z0-9._-]+).*extra\s*==\s*["']([^"']+)["']""", line)
+        if found is not None and found[2] in packages:
+            packages[found[2]].append(found[1])
+    return [_feature(name, each) for name, each in packages.items()]
 
 
-def _feature(name: str, requirements: list[str]) -> Item:
-    packages = [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in requirements]
+def _feature(name: str, packages: list[str]) -> Item:
     versions = {package: installed_version(package) for package in packages}
     missing = [package for package, each in versions.items() if each is None]
-    title, command = f"{name}: {FEATURES[name]}", install_command(name)
+    title, command = f"{name}: {FEATURES[name]}", install_command(f"offramp[{name}]")
     if not versions:
         return Item(title, f"unknown; {command}", good=False)
     if missing:
         return Item(title, f"lacks {', '.join(missing)}: {command}", good=False)
     return Item(title, ", ".join(f"{package} {each}" for package, each in versions.items()))
-
-
-def _extra(line: str) -> str | None:
-    found = re.search(r"""extra\s*==\s*["']([^"']+)["']""", line)
-    return None if found is None else found.group(1)
 
 
 def _plugins() -> list[Item]:

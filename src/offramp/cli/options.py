@@ -83,13 +83,13 @@ def check_fresh(folder: Path, kind: str, force: bool = True) -> None:
     own. Without `force`, an older one is not to be replaced either.
     """
     check_target(folder, kind)
-    if kind_of(folder) == kind and not force:
+    if kind_of(folder) == kind:
+        if force:
+            return
         raise FileFormatError(
             f"there is a {kind} in {folder} already: give --force to replace it, or another --out"
         )
-    if kind_of(folder) == kind or not folder.is_dir():
-        return
-    names = sorted(path.name for path in folder.iterdir())
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     if names:
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         raise FileFormatError(

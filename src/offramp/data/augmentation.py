@@ -94,7 +94,7 @@ class Augmentation:
             inputs: Float `[n, C, H, W]`, normalised.
             labels: int64 `[n]`, or probabilities `[n, K]`.
             num_classes: K.
-            generator: The only source of randomness.
+            generator: The only source of randomness, on the CPU.
 
         Returns:
             Inputs `[n, C, H, W]` and float32 targets `[n, K]`.
@@ -186,22 +186,17 @@ class _Draw:
     device: torch.device
 
     def uniform(self, low: float, high: float) -> Tensor:
-        numbers = torch.rand(self.count, generator=self.generator, device=self.generator.device)
+        numbers = torch.rand(self.count, generator=self.generator)
         return (low + (high - low) * numbers).to(self.device)
 
     def order(self) -> Tensor:
-        device = self.generator.device
-        order = torch.randperm(self.count, generator=self.generator, device=device)
-        return order.to(self.device)
+        return torch.randperm(self.count, generator=self.generator).to(self.device)
 
     def beta(self, alpha: float) -> Tensor:
         # By its inverse distribution: torch's own Beta cannot be given a generator
-        numbers = self.uniform(0, 1).cpu().double().numpy()
-        return (
-            torch.from_numpy(scipy.special.betaincinv(alpha, alpha, numbers))
-            .float()
-            .to(self.device)
-        )
+        numbers = torch.rand(self.count, generator=self.generator).double().numpy()
+        drawn = torch.from_numpy(scipy.special.betaincinv(alpha, alpha, numbers))
+        return drawn.float().to(self.device)
 
     def boxes(self, share: Tensor, size: torch.Size) -> Tensor:
         """Rectangles of about these shares of the area, anywhere: bool `[n, H, W]`."""

@@ -7,9 +7,8 @@ from pathlib import Path
 from offramp.data.decoding import Normalization
 from offramp.data.reading import (
     OfficialSplit,
-    read_files,
+    read_folder,
     read_hub,
-    read_image_folder,
     why_unreachable,
 )
 from offramp.errors import DataError
@@ -61,7 +60,7 @@ def find_official(name: str) -> tuple[Entry, dict[str, OfficialSplit]]:
     entry: Entry = CATALOG.get(name) or Entry()
     folder = located(name)
     if folder is not None:
-        return entry, _read_folder(folder)
+        return entry, read_folder(folder)
     if entry.hub is None:
         raise DataError(_unknown(name))
     problem = why_unreachable()
@@ -78,13 +77,6 @@ def located(name: str) -> Path | None:
     root = os.environ.get(VARIABLE)
     below = Path(root or "") / name
     return below if root and below.is_dir() else None
-
-
-def _read_folder(folder: Path) -> dict[str, OfficialSplit]:
-    has_files = any(next(folder.rglob(f"*.{kind}"), None) for kind in ("parquet", "csv"))
-    if has_files or not any(path.is_dir() for path in folder.iterdir()):
-        return read_files(folder)
-    return read_image_folder(folder)
 
 
 def _looked_in(name: str) -> str:

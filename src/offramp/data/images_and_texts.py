@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -108,20 +108,12 @@ class Pixels:
             )
 
 
-class Indexed(Protocol):
-    """Gives the pixels of some samples of a split."""
-
-    def __getitem__(self, index: Tensor, /) -> Tensor:
-        """Uint8 `[n, C, H, W]` of the samples in `index [n]`."""
-        ...
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImageData(Data):
     """One split of a data set of images.
 
     Args:
-        pixels: Gives uint8 `[n, C, H, W]` for an index `[n]`: a tensor, for example.
+        pixels: Give uint8 `[n, C, H, W]` for an index `[n]`.
         labels, split, sample_ids, num_classes, class_names: See `Data`.
         normalization: From uint8 to what the network sees.
         skipped: Ids of images that were left out because they are broken.
@@ -135,7 +127,7 @@ class ImageData(Data):
         (torch.Size([2, 3, 4, 4]), tensor([1, 0]))
     """
 
-    pixels: "Indexed" = field(repr=False)
+    pixels: Tensor | Pixels = field(repr=False)
     normalization: Normalization = field(default_factory=Normalization)
     skipped: tuple[str, ...] = ()
 

@@ -115,14 +115,22 @@ class OfficialSplit:
         )
 
 
-def read_files(folder: Path) -> dict[str, OfficialSplit]:
-    """The Parquet or CSV files in a folder, by official split."""
+def read_folder(folder: Path) -> dict[str, OfficialSplit]:
+    """The Parquet or CSV files in a folder, or else its folders of images, by official split."""
     for kind in ("parquet", "csv"):
         files = _files_by_split(folder, kind)
         if files:
-            break
-    else:
+            return _read_tables(folder, kind, files)
+    if not any(path.is_dir() for path in folder.iterdir()):
         raise DataError(f"{folder} has neither Parquet nor CSV files nor folders of images")
+    # One folder per class, or such folders in one per official split.
+    folders = _split_folders(folder) or {"train": folder}
+    return {split: _read_images(path, folder, split) for split, path in folders.items()}
+
+
+def _read_tables(
+    folder: Path, kind: str, files: dict[str, list[Path]]
+) -> dict[str, OfficialSplit]:
     names = {split: [str(path) for path in paths] for split, paths in files.items()}
     with _quiet_datasets() as datasets:
         try:
@@ -137,13 +145,7 @@ def read_files(folder: Path) -> dict[str, OfficialSplit]:
     }
 
 
-def read_image_folder(folder: Path) -> dict[str, OfficialSplit]:
-    """Images in one folder per class, or in one such folder per official split."""
-    folders = _split_folders(folder) or {"train": folder}
-    return {split: _image_split(path, folder, split) for split, path in folders.items()}
-
-
-def _image_split(path: Path, root: Path, split: str) -> OfficialSplit:
+def _read_images(path: Path, root: Path, split: str) -> OfficialSplit:
     files = sorted(each for each in path.glob("*/**/*") if each.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
         raise DataError(f"{path} has no images in folders named after their class")

@@ -107,11 +107,6 @@ class TensorInput(Inputs):
     dtype: str = "float32"
     kind: ClassVar[str] = "tensor"
 
-    @classmethod
-    def like(cls, example: Tensor) -> TensorInput:
-        """The kind of input that `example` is a batch of."""
-        return cls(tuple(example.shape[1:]), str(example.dtype).removeprefix("torch."))
-
     def begin(self, x: Any, counted: bool = False) -> State:  # noqa: ANN401
         """Check that it is one tensor with as many dimensions as the example had.
 
@@ -332,7 +327,7 @@ def inputs_like(example: Any) -> Inputs:  # noqa: ANN401
         return AnyInput()
     if example.ndim == 4 and example.shape[1] == 3 and str(example.dtype) == "torch.float32":
         return ImageInput(example.shape[2], example.shape[3], fixed=False)
-    return TensorInput.like(example)
+    return TensorInput(tuple(example.shape[1:]), str(example.dtype).removeprefix("torch."))
 
 
 def as_batch(x: Any) -> Any:  # noqa: ANN401

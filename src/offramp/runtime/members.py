@@ -209,19 +209,22 @@ class ModelRun:
         model, inputs = self.member.model, picked(self.inputs, places)
         if isinstance(model, nn.Module):
             with torch.inference_mode(), evaluating(model):
-                return responses_from_batch(model(inputs), len(rows), self.member.name)
-        if hasattr(model, "predict_proba"):
+                found = model(inputs)
+        elif hasattr(model, "predict_proba"):
             return responses_from_estimator(model, np.asarray(inputs))
-        if _is_onnx(model):
+        elif _is_onnx(model):
             name = model.get_inputs()[0].name
             found = model.run(None, {name: np.asarray(inputs)})[0]
-            return responses_from_batch(found, len(rows), self.member.name)
-        return responses_from_batch(model(inputs), len(rows), self.member.name)
+        else:
+            found = model(inputs)
+        return responses_from_batch(found, len(rows), self.member.name)
 
     def item(self, row: int) -> Awaitable[Any]:
         """The call of an async model for one item."""
         place = int(torch.searchsorted(self.rows, row))
-        call: Awaitable[Any] = self.member.model(picked_one(self.inputs, place))
+        is_mapping = isinstance(self.inputs, Mapping)
+        one = {k: v[place] for k, v in self.inputs.items()} if is_mapping else self.inputs[place]
+        call: Awaitable[Any] = self.member.model(one)
         return call
 
 
@@ -263,13 +266,6 @@ def picked(inputs: Any, rows: Tensor) -> Any:  # noqa: ANN401 - whatever the inp
     if isinstance(inputs, Mapping):
         return take(inputs, rows)
     return [inputs[row] for row in rows.tolist()]
-
-
-def picked_one(inputs: Any, row: int) -> Any:  # noqa: ANN401
-    """One item of a batch."""
-    if isinstance(inputs, Mapping):
-        return {name: values[row] for name, values in inputs.items()}
-    return inputs[row]
 
 
 def _is_onnx(model: object) -> bool:

@@ -33,7 +33,13 @@ from offramp.serving.images import Reading
 from offramp.serving.metrics import Metrics
 from offramp.serving.model import Model
 from offramp.serving.requests import MAX_ID, Query, ReadItem, decoded
-from offramp.serving.responses import CascadeResponder, Record, Reply, RunnerResponder
+from offramp.serving.responses import (
+    Record,
+    Reply,
+    cascade_responder,
+    model_responder,
+    runner_responder,
+)
 from offramp.serving.served import Served
 
 if TYPE_CHECKING:
@@ -120,21 +126,30 @@ class Service:
 
     async def _body(self, request: Request) -> bytes:
         """The body, if it arrives in time and is not too large; otherwise a 4xx."""
-        timeout = self.config.body_timeout
+        limit, timeout = self.config.max_bytes, self.config.body_timeout
+        too_large = HTTPException(413, f"a body may have {limit:,} bytes; send a smaller one")
+        declared = request.headers.get("content-length", "0")
+        if declared.isdigit() and int(declared) > limit:
+            raise too_large
+        body = bytearray()
         try:
             async with asyncio.timeout(timeout):
-                return await _limited(request, self.config.max_bytes)
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > limit:  # whatever the header says
+                        raise too_large
         except ClientDisconnect:
             # The status is not sent to anybody. Metrics and the log have it, as nginx's have.
             raise HTTPException(499, "the client has gone") from None
         except TimeoutError:
             reason = f"the body did not arrive within {timeout:g} seconds"
             raise HTTPException(408, reason, headers={"Connection": "close"}) from None
+        return bytes(body)
 
     async def _answer(self, samples: Sequence[Any]) -> list[Reply]:
         """Answer a batch with what the service serves now."""
         responder = await self._served.current()
-        found = await run_in_threadpool(responder, samples)
+        found = await run_in_threadpool(responder.answer, samples)
         if time.monotonic() > self._shown + SHOW_EVERY:
             self.show()
         return found
@@ -224,27 +239,12 @@ def app(
     """
     config = config or AppConfig()
     if isinstance(model, Model):
-        served = Served(RunnerResponder.of_model(model, config), model, config)
+        served = Served(model_responder(model, config), model, config)
     elif isinstance(model, StagedRunner):
-        served = Served(RunnerResponder(model, reading or Reading(), config.max_pixels))
+        served = Served(runner_responder(model, reading or Reading(), config.max_pixels))
     else:
-        served = Served(CascadeResponder(model, policy, read_item))
+        served = Served(cascade_responder(model, policy, read_item))
     return Service(served, config).app()
-
-
-async def _limited(request: Request, limit: int) -> bytes:
-    """At most `limit` bytes of the body, counted as they arrive, whatever the header says."""
-    too_large = HTTPException(413, f"a body may have {limit:,} bytes; send a smaller one")
-    declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > limit:
-        raise too_large
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise too_large
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def _as_json(_: Request, error: Exception) -> Response:

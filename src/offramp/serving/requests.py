@@ -6,8 +6,7 @@ anything is made of it. Nothing in a request can name a file, an address or code
 """
 
 import io
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -46,25 +45,29 @@ class Query(NamedTuple):
     sample: Any  # as a `Parser` makes it
 
 
-class Parser(ABC):
+class Form(NamedTuple):
+    """One way in which a sample can be sent."""
+
+    fields: Mapping[str, Any]  # their types by name; only the first has to be there
+    read: Callable[..., Any]  # makes the sample of the fields, without a batch dimension
+
+
+class Parser:
     """Turns requests into samples, or says what is wrong with them.
 
     Args:
-        fields: The types of a request's fields beside `id`. All of them are optional; `sample`
-            says which go together.
+        forms: How a sample can be sent; fields of several forms do not go together.
         wanted: What to give, for messages.
-        types: Content types besides JSON.
     """
 
-    def __init__(
-        self, fields: Mapping[str, Any], wanted: str, types: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, forms: Sequence[Form], wanted: str) -> None:
+        self._forms, self._wanted = forms, f"give {wanted}, and optionally `id`"
+        fields = {name: kind for form in forms for name, kind in form.fields.items()}
         optional = [(name, kind | UnsetType, UNSET) for name, kind in fields.items()]
         self._body: Any = msgspec.defstruct(
             "Request", [("id", Id, None), *optional], forbid_unknown_fields=True
         )
-        self._types = (JSON, *types)
-        self._wanted = f"give {wanted}, and optionally `id`"
+        self._types = (JSON, *IMAGES) if "image" in fields else (JSON,)
 
     def __call__(self, content_type: str, content: bytes, request_id: str | None = None) -> Query:
         """Read the sample in a body; an `id` in JSON takes precedence over one from a header.
@@ -79,22 +82,22 @@ class Parser(ABC):
             known = " or ".join(self._types)
             raise HTTPException(415, f"the content type must be {known}, got {kind[:80]!r}")
         if kind != JSON:
-            return Query(request_id, self.sample({"image": content}))
+            return Query(request_id, self._sample({"image": content}))
         values = msgspec.structs.asdict(decoded(content, self._body, self._wanted))
         own_id = values.pop("id")
         given = {name: value for name, value in values.items() if value is not UNSET}
-        return Query(request_id if own_id is None else own_id, self.sample(given))
+        return Query(request_id if own_id is None else own_id, self._sample(given))
 
-    @abstractmethod
-    def sample(self, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """The sample in the fields of a request, without a batch dimension."""
-
-    def unfit(self) -> HTTPException:
-        """What to raise about fields that do not go together."""
-        return HTTPException(422, f"the fields do not fit: {self._wanted}")
+    def _sample(self, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        for fields, read in self._forms:
+            if next(iter(fields)) in given and given.keys() <= fields.keys():
+                return read(**given)
+        raise HTTPException(422, f"the fields do not fit: {self._wanted}")
 
 
-class ArrayParser(Parser):
+def array_parser(
+    inputs: ImageInput | TensorInput, images: ImageReader | None, max_pixels: int
+) -> Parser:
     """Samples are arrays: numbers as the network takes them, or images.
 
     Args:
@@ -102,124 +105,100 @@ class ArrayParser(Parser):
         images: How images become numbers; None where they are not taken.
         max_pixels: Size limit of an image as it is sent.
     """
+    if isinstance(inputs, ImageInput):
+        inputs = TensorInput((inputs.channels, inputs.height, inputs.width))
+    shape, dtype = inputs.shape, inputs.dtype
+    wanted = f"`inputs` of the shape {list(shape)}, which are {dtype}"
+    numbers = Form(
+        {"inputs": nested_lists(shape, np.dtype(dtype))}, lambda inputs: np.asarray(inputs, dtype)
+    )
+    if images is None:
+        return Parser([numbers], wanted)
 
-    def __init__(
-        self, inputs: ImageInput | TensorInput, images: ImageReader | None, max_pixels: int
-    ) -> None:
-        if isinstance(inputs, ImageInput):
-            inputs = TensorInput((inputs.channels, inputs.height, inputs.width))
-        shape, dtype = inputs.shape, inputs.dtype
-        self._dtype, self._images, self._max_pixels = np.dtype(dtype), images, max_pixels
-        fields = {"inputs": nested_lists(shape, self._dtype)}
-        wanted = f"`inputs` of the shape {list(shape)}, which are {dtype}"
-        if images is None:
-            super().__init__(fields, wanted)
-        else:
-            super().__init__({**fields, "image": bytes}, f"{wanted}, or `image` (base64)", IMAGES)
-
-    def sample(self, given: Mapping[str, Any]) -> Array:
-        """The numbers of one sample."""
-        if set(given) == {"inputs"}:
-            return np.asarray(given["inputs"], self._dtype)
-        if set(given) != {"image"} or self._images is None:
-            raise self.unfit()
-        self._check_size(given["image"])
-        numbers = self._images.inputs_from(given["image"])
-        if np.isnan(numbers).any():
+    def read_image(image: bytes) -> Array:
+        _check_size(image, max_pixels)
+        pixels = images.inputs_from(image)
+        if np.isnan(pixels).any():
             raise HTTPException(422, "the image is damaged and cannot be decoded")
-        return numbers
+        return pixels
 
-    def _check_size(self, encoded: bytes) -> None:
-        """Read the header only, and refuse images that are too large."""
-        pillow, most = require("PIL.Image", extra="serve"), self._max_pixels
-        too_large = HTTPException(413, f"an image may have {most:,} pixels; send a smaller one")
-        try:
-            with pillow.open(io.BytesIO(encoded), formats=FORMATS) as image:
-                width, height = image.size
-        except pillow.DecompressionBombError:
-            raise too_large from None
-        except Exception:
-            raise HTTPException(422, "the image is not a readable PNG or JPEG") from None
-        if width * height > most:
-            raise too_large
+    return Parser([numbers, Form({"image": bytes}, read_image)], f"{wanted}, or `image` (base64)")
 
 
-class TextParser(Parser):
+def _check_size(encoded: bytes, most: int) -> None:
+    """Read the header only, and refuse images that are too large."""
+    pillow = require("PIL.Image", extra="serve")
+    too_large = HTTPException(413, f"an image may have {most:,} pixels; send a smaller one")
+    try:
+        with pillow.open(io.BytesIO(encoded), formats=FORMATS) as image:
+            width, height = image.size
+    except pillow.DecompressionBombError:
+        raise too_large from None
+    except Exception:
+        raise HTTPException(422, "the image is not a readable PNG or JPEG") from None
+    if width * height > most:
+        raise too_large
+
+
+def text_parser(inputs: TextInput, tokenizer: Tokenizer | None) -> Parser:
     """Samples are texts: arrays `[length]` by name, as a tokenizer gives them.
 
     Args:
         inputs: What the network takes.
-        tokenizer: Makes tokens of texts; None where only tokens are taken.
+        tokenizer: Makes tokens of texts, cut off at the network's limit; None where only tokens
+            are taken.
     """
+    most = {"input_ids": inputs.vocabulary - 1, "attention_mask": 1}
+    most |= {"token_type_ids": 1} if inputs.segments else {}
+    length = Meta(min_length=1, max_length=inputs.max_length)
+    fields = {
+        name: Annotated[list[Annotated[int, Meta(ge=0, le=limit)]], length]
+        for name, limit in most.items()
+    }
 
-    def __init__(self, inputs: TextInput, tokenizer: Tokenizer | None) -> None:
-        self._inputs, self._tokenizer = inputs, tokenizer
-        fields: dict[str, Any] = {
-            "input_ids": self._tokens(inputs.vocabulary - 1),
-            "attention_mask": self._tokens(1),
-        }
-        if inputs.segments:
-            fields["token_type_ids"] = self._tokens(1)
-        self._arrays = tuple(fields)
-        others = ", ".join(self._arrays[1:])
-        wanted = f"`input_ids` in 0..{inputs.vocabulary - 1} (and {others}, of the same length)"
-        if tokenizer is None:
-            super().__init__(fields, f"{wanted}; this server has no tokenizer for `text`")
-        else:
-            fields["text"] = Annotated[str, Meta(pattern=r"\S")]
-            super().__init__(fields, f"`text`, or {wanted}")
-
-    def _tokens(self, most: int) -> Any:  # noqa: ANN401 - a type
-        token = Annotated[int, Meta(ge=0, le=most)]
-        return Annotated[list[token], Meta(min_length=1, max_length=self._inputs.max_length)]
-
-    def sample(self, given: Mapping[str, Any]) -> dict[str, Array]:
-        """The tokens of one text; a `text` is cut off at the network's limit."""
-        if self._tokenizer is not None and set(given) == {"text"}:
-            with _TOKENIZING:
-                found = self._tokenizer(
-                    [given["text"]],
-                    truncation=True,
-                    max_length=self._inputs.max_length,
-                    return_tensors="np",
-                )
-            return {name: np.asarray(found[name])[0] for name in self._arrays if name in found}
-        lengths = {len(values) for values in given.values()}
-        if "input_ids" not in given or "text" in given or len(lengths) != 1:
-            raise self.unfit()
+    def read_tokens(**given: list[int]) -> dict[str, Array]:
+        if len({len(values) for values in given.values()}) != 1:
+            raise HTTPException(422, f"{', '.join(given)} must have the same length")
         arrays = {name: np.asarray(values, np.int64) for name, values in given.items()}
         return {"attention_mask": np.ones_like(arrays["input_ids"]), **arrays}
 
+    tokens = Form(fields, read_tokens)
+    others = ", ".join([*fields][1:])
+    wanted = f"`input_ids` in 0..{inputs.vocabulary - 1} (and {others}, of the same length)"
+    if tokenizer is None:
+        return Parser([tokens], f"{wanted}; this server has no tokenizer for `text`")
 
-class ItemParser(Parser):
-    """Samples are items of a cascade, `{"item": ...}`.
+    def read_text(text: str) -> dict[str, Array]:
+        with _TOKENIZING:
+            found = tokenizer(
+                [text], truncation=True, max_length=inputs.max_length, return_tensors="np"
+            )
+        return {name: np.asarray(found[name])[0] for name in fields if name in found}
 
-    Args:
-        read: Makes an item of the JSON value.
-    """
+    text = Form({"text": Annotated[str, Meta(pattern=r"\S")]}, read_text)
+    return Parser([text, tokens], f"`text`, or {wanted}")
 
-    def __init__(self, read: ReadItem) -> None:
-        self._read = read
-        super().__init__({"item": Any}, "`item`")
 
-    def sample(self, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """What the user's own function makes of the item."""
-        if not given:
-            raise self.unfit()
+def item_parser(read: ReadItem) -> Parser:
+    """Samples are items of a cascade, `{"item": ...}`, which `read` makes of the JSON value."""
+
+    def read_item(item: Any) -> Any:  # noqa: ANN401
         try:
-            return self._read(given["item"])
+            return read(item)
         except Exception as error:
             reason = str(error)[:MAX_REASON]
             raise HTTPException(422, f"the item cannot be read: {reason}") from None
+
+    return Parser([Form({"item": Any}, read_item)], "`item`")
 
 
 def parser_for(inputs: Inputs, reading: Reading, max_pixels: int) -> Parser:
     """The parser for what a network takes; `ConfigError` where the network does not know that."""
     if isinstance(inputs, TextInput):
         words = reading.tokenizer
-        return TextParser(inputs, None if words is None else find_tokenizer(words))
+        return text_parser(inputs, None if words is None else find_tokenizer(words))
     if isinstance(inputs, ImageInput | TensorInput):
-        return ArrayParser(inputs, reading.image_reader, max_pixels)
+        return array_parser(inputs, reading.image_reader, max_pixels)
     raise ConfigError(
         "a network that does not know its inputs cannot be served: attach it with an example, or "
         "build it by name"

@@ -1,8 +1,8 @@
 """What the server answers: a runner or a cascade replies to every sample in a batch."""
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from offramp.serving.columns import padded
 from offramp.serving.config import AppConfig
 from offramp.serving.images import Reading
 from offramp.serving.model import Model
-from offramp.serving.requests import ItemParser, Parser, ReadItem, parser_for
+from offramp.serving.requests import Parser, ReadItem, item_parser, parser_for
 from offramp.thresholds.rule import SURE
 
 if TYPE_CHECKING:
@@ -32,24 +32,16 @@ Reply = Record | HTTPException
 """What becomes of a sample: its answer, or the reason why there is none."""
 
 
-class Responder(ABC):
-    """Answers batches of samples, and counts at its operating point what it has done.
+@dataclass(frozen=True)
+class Responder:
+    """Answers batches of samples, and counts at its operating point what it has done."""
 
-    Attributes:
-        operation: The operating point, and the statistics.
-        parser: Makes samples of requests.
-        loaded: Number of `exits` and `classes`, fingerprints of the `network` and the `policy`.
-        inputs: What the network takes; None for a cascade, which does not say.
-    """
-
-    operation: Operation
-    parser: Parser
+    answer: Callable[[Sequence[Any]], list[Reply]]
+    operation: Operation  # the operating point, and the statistics
+    parser: Parser  # makes samples of requests
+    # Number of `exits` and `classes`, fingerprints of the `network` and the `policy`.
     loaded: dict[str, Any]
-    inputs: Inputs | None = None
-
-    @abstractmethod
-    def __call__(self, samples: Sequence[Any]) -> list[Reply]:
-        """Answer a batch."""
+    inputs: Inputs | None = None  # what the network takes; None for a cascade, which does not say
 
     @property
     def about(self) -> dict[str, Any]:
@@ -67,8 +59,14 @@ class Responder(ABC):
         self.operation.start(self.operation.points.for_budget(budget))
 
 
-class RunnerResponder(Responder):
-    """Answers with a runner; an answer has the fields of `RunOutput.records`.
+def model_responder(model: Model, config: AppConfig) -> Responder:
+    """Load a model, to answer with its runner."""
+    runner = model.runner(config.device, config.precision, config.threads)
+    return runner_responder(runner, model.reading, config.max_pixels)
+
+
+def runner_responder(runner: StagedRunner, reading: Reading, max_pixels: int) -> Responder:
+    """Answer with a runner; an answer has the fields of `RunOutput.records`.
 
     Args:
         runner: A `Runner` or an `OnnxRunner`.
@@ -76,28 +74,21 @@ class RunnerResponder(Responder):
         max_pixels: Size limit of an image as it is sent.
     """
 
-    def __init__(self, runner: StagedRunner, reading: Reading, max_pixels: int) -> None:
-        self.operation, self.inputs = runner.operation, runner.inputs
-        self.parser = parser_for(runner.inputs, reading, max_pixels)
-        self.loaded = {**runner.about, "classes": runner.num_classes}
-        self._runner, self._class_names = runner, reading.class_names
-
-    @classmethod
-    def of_model(cls, model: Model, config: AppConfig) -> "RunnerResponder":
-        """Load a model."""
-        runner = model.runner(config.device, config.precision, config.threads)
-        return cls(runner, model.reading, config.max_pixels)
-
-    def __call__(self, samples: Sequence[Any]) -> list[Reply]:
-        """Answer a batch of arrays, or of texts."""
+    def answer(samples: Sequence[Any]) -> list[Reply]:
         batch = padded(samples) if isinstance(samples[0], dict) else np.stack(samples)
         none = HTTPException(422, "the network has no finite answer to this input")
-        records = self._runner(batch).records(self._class_names)
+        records = runner(batch).records(reading.class_names)
         return [none if record["class"] is None else record for record in records]
 
+    parser = parser_for(runner.inputs, reading, max_pixels)
+    loaded = {**runner.about, "classes": runner.num_classes}
+    return Responder(answer, runner.operation, parser, loaded, runner.inputs)
 
-class CascadeResponder(Responder):
-    """Answers with a cascade and its policy; each item asks as few models as it needs.
+
+def cascade_responder(
+    cascade: "Cascade", policy: "Policy | None", read_item: ReadItem | None
+) -> Responder:
+    """Answer with a cascade and its policy; each item asks as few models as it needs.
 
     Args:
         cascade: The models.
@@ -108,56 +99,52 @@ class CascadeResponder(Responder):
         ConfigError: There is no cascade, or no policy.
         NetworkError, OriginError, NotFittedError: They do not belong together.
     """
+    from offramp.runtime.cascade import Cascade
+    from offramp.runtime.prepared_points import PreparedPoints
 
-    def __init__(
-        self, cascade: "Cascade", policy: "Policy | None", read_item: ReadItem | None
-    ) -> None:
-        from offramp.runtime.cascade import Cascade  # needs torch, as does the next
-        from offramp.runtime.prepared_points import PreparedPoints
+    if not isinstance(cascade, Cascade):
+        raise ConfigError(
+            "a Model (of folders), a Runner, an OnnxRunner or a Cascade can be served, got "
+            f"{type(cascade).__name__}"
+        )
+    if policy is None:
+        raise ConfigError("a cascade is served with its policy: serve(cascade, policy=policy)")
+    cascade.check_policy(policy)
+    points = PreparedPoints(policy)  # raises where there is no operating point
+    assert policy.selected is not None
+    operation = Operation(points, policy.selected)
 
-        if not isinstance(cascade, Cascade):
-            raise ConfigError(
-                "a Model (of folders), a Runner, an OnnxRunner or a Cascade can be served, got "
-                f"{type(cascade).__name__}"
-            )
-        if policy is None:
-            raise ConfigError("a cascade is served with its policy: serve(cascade, policy=policy)")
-        cascade.check_policy(policy)
-        self._cascade, self._policy = cascade, policy
-        self.parser = ItemParser(read_item or (lambda item: item))
-        points = PreparedPoints(policy)  # raises where there is no operating point
-        assert policy.selected is not None
-        self.operation = Operation(points, policy.selected)
-        self.loaded = {
-            "exits": len(policy.exits),
-            "members": [cascade.stage_names[stage] for stage in policy.exits],
-            "network": cascade.fingerprint(),
-            "policy": policy.fingerprint(),
-            "classes": policy.num_classes,
-        }
-
-    def __call__(self, samples: Sequence[Any]) -> list[Reply]:
-        """Answer a batch of items."""
-        point = self.operation.point
+    def answer(samples: Sequence[Any]) -> list[Reply]:
+        point = operation.point
         batch = namespace(samples[0]).stack(samples) if is_array(samples[0]) else samples
-        answers = self._cascade.run(batch, self._policy.at_point(point.index))
-        replies = [self._reply(answer) for answer in answers]
+        answers = cascade.run(batch, policy.at_point(point.index))
+        replies = [_reply(answer, policy) for answer in answers]
         exits = [each["exit"] for each in replies if isinstance(each, dict)]
-        self.operation.add(point, exits, failed=len(replies) - len(exits))
+        operation.add(point, exits, failed=len(replies) - len(exits))
         return replies
 
-    def _reply(self, found: "CascadeAnswer") -> Reply:
-        if found.answer is None:
-            reason = f"every model failed: {', '.join(found.failures)}"
-            return HTTPException(503, reason, {"Retry-After": "1"})
-        confidence = found.confidence if math.isfinite(found.confidence) else None
-        return {
-            "answer": found.answer,
-            "confidence": confidence,
-            "likely_wrong": confidence is not None and confidence < SURE,
-            "exit": self._policy.exits.index(found.stage),
-            "member": found.member,
-            "cost": found.cost / self._policy.reference_cost,
-            "why": found.why,
-            "failures": list(found.failures),
-        }
+    loaded = {
+        "exits": len(policy.exits),
+        "members": [cascade.stage_names[stage] for stage in policy.exits],
+        "network": cascade.fingerprint(),
+        "policy": policy.fingerprint(),
+        "classes": policy.num_classes,
+    }
+    return Responder(answer, operation, item_parser(read_item or (lambda item: item)), loaded)
+
+
+def _reply(found: "CascadeAnswer", policy: "Policy") -> Reply:
+    if found.answer is None:
+        reason = f"every model failed: {', '.join(found.failures)}"
+        return HTTPException(503, reason, {"Retry-After": "1"})
+    confidence = found.confidence if math.isfinite(found.confidence) else None
+    return {
+        "answer": found.answer,
+        "confidence": confidence,
+        "likely_wrong": confidence is not None and confidence < SURE,
+        "exit": policy.exits.index(found.stage),
+        "member": found.member,
+        "cost": found.cost / policy.reference_cost,
+        "why": found.why,
+        "failures": list(found.failures),
+    }

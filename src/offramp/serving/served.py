@@ -21,7 +21,7 @@ from offramp.errors import ConfigError, FileFormatError, OfframpError
 from offramp.files import write_text
 from offramp.serving.config import AppConfig
 from offramp.serving.model import Model
-from offramp.serving.responses import Responder, RunnerResponder
+from offramp.serving.responses import Responder, model_responder
 
 FILE = "release.json"
 log = logging.getLogger("offramp.serving")
@@ -66,7 +66,7 @@ class Served:
             await run_in_threadpool(self._load_again, self._model)
 
     def _load_again(self, model: Model) -> None:
-        fresh = RunnerResponder.of_model(model, self.config)
+        fresh = model_responder(model, self.config)
         before, after = ((x.inputs, x.loaded["exits"]) for x in (self.responder, fresh))
         if before != after:
             raise ConfigError("the new network has other inputs or exits: start another server")
@@ -128,7 +128,7 @@ class SharedServed(Served):
     def __init__(self, folder: Path) -> None:
         self._folder, self._release = folder, Release.read(folder)
         release = self._release
-        responder = RunnerResponder.of_model(release.copies, release.config)
+        responder = model_responder(release.copies, release.config)
         super().__init__(responder, release.origin, release.config)
 
     async def current(self) -> Responder:
@@ -167,11 +167,11 @@ class SharedServed(Served):
             return
         budget = release.copies.budget
         try:
-            if budget is not None and release.copies == replace(before, budget=budget):
+            if budget is not None and release.copies.network == before.network:
                 self.responder.set_budget(budget)
             else:
                 self.responder = await run_in_threadpool(
-                    RunnerResponder.of_model, release.copies, release.config
+                    model_responder, release.copies, release.config
                 )
         except OfframpError:
             # It must not answer with the old model; the supervisor starts another process.

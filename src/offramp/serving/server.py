@@ -69,7 +69,7 @@ def serve(
     from offramp.serving.application import app  # needs these modules
 
     config = config or ServeConfig()
-    with _bound(config) as listening, _announced(listening, ready):
+    with _bound(config, ready) as listening:
         if config.workers == 1:
             here = app(model, config, reading=reading, policy=policy, read_item=read_item)
             _run_here(here, config, listening)
@@ -162,29 +162,20 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _announced(listening: socket.socket, ready: Callable[[str], None]) -> Iterator[None]:
-    """Call `ready` with the address as soon as connections are taken there."""
-    host, port = listening.getsockname()[:2]
-    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _bound(config: ServeConfig, ready: Callable[[str], None]) -> Iterator[socket.socket]:
+    """A socket at the address, which does not listen yet: clients are refused, and do not wait.
+
+    `ready` is called with the address as soon as connections are taken there.
+    """
     over = threading.Event()
 
-    def announce() -> None:
+    def announce(host: str, port: int) -> None:
+        address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         while not over.wait(0.05):
             with suppress(OSError), socket.create_connection((host, port), timeout=1):
                 ready(address)
                 return
 
-    thread = threading.Thread(target=announce, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-
-
-@contextmanager
-def _bound(config: ServeConfig) -> Iterator[socket.socket]:
-    """A socket at the address, which does not listen yet: clients are refused, and do not wait."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     with socket.socket(family) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -195,4 +186,8 @@ def _bound(config: ServeConfig) -> Iterator[socket.socket]:
                 f"cannot listen at {config.host}:{config.port}: {error.strerror or error}; "
                 "choose another with --port or --host"
             ) from None
-        yield made
+        threading.Thread(target=announce, args=made.getsockname()[:2], daemon=True).start()
+        try:
+            yield made
+        finally:
+            over.set()

@@ -1,4 +1,4 @@
-"""Seconds: the one stopwatch, profiles of networks, and policies on the clock."""
+"""Seconds: profiles of networks, and policies on the clock."""
 
 from typing import TYPE_CHECKING
 

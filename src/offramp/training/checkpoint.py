@@ -140,31 +140,46 @@ class TrainHistory:
 
 @dataclass(frozen=True)
 class _Description:
-    """What `Checkpoints.save` writes."""
+    """What `RunFiles.save` writes."""
 
     command: dict[str, Any]
     place: Place
     history: TrainHistory
 
 
-@dataclass(frozen=True)
-class Checkpoints:
-    """The checkpoint of one run.
+class RunFiles:
+    """What is in the folder of a run: its settings, its metrics, and a checkpoint to resume from.
 
     Args:
-        folder: Where it is written; None to write nothing.
+        folder: None to write nothing.
         command: What was asked for, as JSON values. A run is only resumed by the same command.
+        is_main: Whether this process writes; all processes read.
+        tensorboard: Whether metrics go to TensorBoard, too; None: if it is installed.
+
+    Raises:
+        MissingExtraError: TensorBoard is wanted and not installed.
     """
 
-    folder: Path | None
-    command: dict[str, Any]
+    def __init__(
+        self,
+        folder: Path | None,
+        command: dict[str, Any],
+        is_main: bool = True,
+        tensorboard: bool | None = None,
+    ) -> None:
+        self.read = None if folder is None else RunFolder(folder)
+        self.written = self.read if is_main else None
+        self.command = command
+        self._writer: Any = None
+        self._wanted = find_spec("tensorboard") is not None if tensorboard is None else tensorboard
+        if self.written is not None and self._wanted:
+            require("tensorboard", extra="train")
 
     def save(self, place: Place, history: TrainHistory, tensors: dict[str, Tensor]) -> None:
         """Replace the checkpoint, atomically."""
-        if self.folder is not None:
+        if self.written is not None:
             meta = asdict(_Description(self.command, place, history))
-            folder = RunFolder(self.folder).checkpoint
-            write_folder(folder, "checkpoint", _VERSION, meta, tensors)
+            write_folder(self.written.checkpoint, "checkpoint", _VERSION, meta, tensors)
 
     def load(self) -> tuple[Place, TrainHistory, dict[str, Tensor]] | None:
         """What `save` wrote, or None if there is nothing yet.
@@ -173,18 +188,13 @@ class Checkpoints:
             ConfigError: The folder holds a run that was started differently.
             FileFormatError: It is damaged.
         """
-        if self.folder is None:
-            return None
-        folder = RunFolder(self.folder).checkpoint
-        if not (folder / "checkpoint.json").exists():
+        folder = None if self.read is None else self.read.checkpoint
+        if folder is None or not (folder / "checkpoint.json").exists():
             return None
         meta, tensors = read_folder(folder, "checkpoint", _VERSION, tensors=True)
         where = f"{folder} is not a complete checkpoint"
         found: _Description = restore(_Description, meta, where)
-        self._check_command(found.command)
-        return found.place, found.history, tensors
-
-    def _check_command(self, before: Mapping[str, Any]) -> None:
+        before = found.command
         differences = [
             f"{name}: {before.get(name)!r} there, {self.command.get(name)!r} here"
             for name in sorted(self.command.keys() | (before.keys() - HARMLESS))
@@ -192,9 +202,42 @@ class Checkpoints:
         ]
         if differences:
             raise ConfigError(
-                f"{self.folder} holds a run with other settings ({'; '.join(differences)}); use "
+                f"{folder.parent} holds a run with other settings ({'; '.join(differences)}); use "
                 "the same ones to resume it, or another folder"
             )
+        return found.place, found.history, tensors
+
+    def begin(self, machine: dict[str, Any]) -> None:
+        """Write the settings of a new run, and what it runs on."""
+        if self.written is not None:
+            text = json.dumps({**self.command, **machine}, indent=1)
+            write_text(self.written.settings, text + "\n")
+
+    def epoch(self, history: TrainHistory) -> None:
+        """Write the metrics, and to TensorBoard those of the last epoch."""
+        if self.written is None:
+            return
+        lines = [json.dumps(record) + "\n" for record in history]
+        write_text(self.written.history, "".join(lines))
+        if not self._wanted:
+            return
+        record, step = history.last, len(history) - 1
+        if self._writer is None:
+            tensorboard = require("torch.utils.tensorboard", extra="train")
+            # What a killed run wrote about this epoch and later ones is discarded.
+            folder = str(self.written.tensorboard)
+            self._writer = tensorboard.SummaryWriter(folder, purge_step=step)
+        for name in ("loss", "learning_rate"):
+            self._writer.add_scalar(f"{record['phase']}/{name}", record[name], step)
+        for name in ("accuracy", "train_accuracy"):
+            for exit_index, value in enumerate(record.get(name, ())):
+                self._writer.add_scalar(f"{record['phase']}/{name}/{exit_index}", value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Finish the files."""
+        if self._writer is not None:
+            self._writer.close()
 
 
 def weights(network: nn.Module, prefix: str) -> dict[str, Tensor]:
@@ -217,48 +260,3 @@ def fill(network: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None
                 f"{list(target.shape)} here; was the network changed?"
             )
         target.copy_(source)
-
-
-class HistoryWriter:
-    """Writes the metrics of a run to `history.jsonl` and to TensorBoard.
-
-    Args:
-        folder: Of the run; None to write nothing.
-        tensorboard: Whether to write for TensorBoard; None: if it is installed.
-
-    Raises:
-        MissingExtraError: TensorBoard is wanted and not installed.
-    """
-
-    def __init__(self, folder: Path | None, tensorboard: bool | None) -> None:
-        self.run = None if folder is None else RunFolder(folder)
-        self._writer: Any = None
-        self._wanted = find_spec("tensorboard") is not None if tensorboard is None else tensorboard
-        if folder is not None and self._wanted:
-            require("tensorboard", extra="train")
-
-    def epoch(self, history: TrainHistory) -> None:
-        """Write the last epoch of a history."""
-        if self.run is None:
-            return
-        lines = [json.dumps(record) + "\n" for record in history]
-        write_text(self.run.history, "".join(lines))
-        if not self._wanted:
-            return
-        record, step = history.last, len(history) - 1
-        if self._writer is None:
-            tensorboard = require("torch.utils.tensorboard", extra="train")
-            # What a killed run wrote about this epoch and later ones is discarded.
-            folder = str(self.run.tensorboard)
-            self._writer = tensorboard.SummaryWriter(folder, purge_step=step)
-        for name in ("loss", "learning_rate"):
-            self._writer.add_scalar(f"{record['phase']}/{name}", record[name], step)
-        for name in ("accuracy", "train_accuracy"):
-            for exit_index, value in enumerate(record.get(name, ())):
-                self._writer.add_scalar(f"{record['phase']}/{name}/{exit_index}", value, step)
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Finish the files."""
-        if self._writer is not None:
-            self._writer.close()

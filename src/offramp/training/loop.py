@@ -26,9 +26,8 @@ from offramp.training.batches import (
     resized,
 )
 from offramp.training.checkpoint import (
-    Checkpoints,
-    HistoryWriter,
     Place,
+    RunFiles,
     TrainHistory,
     fill,
     generator_at,
@@ -54,8 +53,7 @@ class Run:
     samples: Samples
     config: TrainConfig
     processes: Processes
-    checkpoints: Checkpoints
-    writer: HistoryWriter
+    files: RunFiles
     progress: Progress
     augment: AugmentFunction | None = None
     teacher: Teacher | None = None
@@ -85,7 +83,7 @@ class Run:
         """Write a checkpoint with the weights, and whatever else the phase needs to go on."""
         self.history.objective = objective.state()
         tensors = {**weights(self.network, "network."), **tensors}
-        self.checkpoints.save(place, self.history, tensors)
+        self.files.save(place, self.history, tensors)
         self.saved_at = time.monotonic()
 
 
@@ -245,8 +243,7 @@ class PhaseRun:
                 record.update(self._evaluate())
                 self._keep_if_best(sum(record["accuracy"]) / len(record["accuracy"]))
         self.run.history.records.append(record)
-        if self.processes.is_main:
-            self.run.writer.epoch(self.run.history)
+        self.run.files.epoch(self.run.history)
         self.run.progress.epoch(record, self.config.epochs)
 
     def _totals(self) -> list[float]:

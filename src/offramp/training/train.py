@@ -9,16 +9,14 @@ from typing import Any
 import torch
 
 from offramp.errors import FileFormatError, SplitError
-from offramp.files import sweep, write_text
+from offramp.files import sweep
 from offramp.machine import describe_device, device_for, device_of, to_precision
 from offramp.networks.network import EarlyExitNetwork
 from offramp.progress import Progress, showing
-from offramp.run_folder import RunFolder
 from offramp.training.batches import Samples
 from offramp.training.checkpoint import (
-    Checkpoints,
-    HistoryWriter,
     Place,
+    RunFiles,
     TrainHistory,
     fill,
     kept_randomness,
@@ -117,39 +115,43 @@ def train(  # noqa: PLR0913 - all but the first four by name
         network.to(processes.device)
         if config.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        writer = HistoryWriter(where if processes.is_main else None, config.tensorboard)
-        checkpoints = Checkpoints(where, command)
-        run = Run(network, samples, config, processes, checkpoints, writer, shown)
+        files = RunFiles(where, command, processes.is_main, config.tensorboard)
+        run = Run(network, samples, config, processes, files, shown)
         run.augment, run.teacher = augment, teacher
         try:
             _run_phases(run, phases)
         finally:
             samples.close()
-            writer.close()
+            files.close()
     return run.history
 
 
 def _run_phases(run: Run, phases: tuple[Phase, ...]) -> None:
     run.processes.wait()
-    saved = run.checkpoints.load()
+    saved = run.files.load()
     run.processes.wait()
-    if run.processes.is_main and run.checkpoints.folder is not None:
-        sweep(run.checkpoints.folder)
+    if run.files.written is not None:
+        sweep(run.files.written.path)
     place, tensors = Place(), None
     if saved is not None:
         place, run.history, tensors = saved
         run.history.resumed = True
         if not 0 <= place.phase < len(phases):
             raise FileFormatError(
-                f"{run.checkpoints.folder} holds a checkpoint of phase {place.phase}, and there "
-                f"are {len(phases)}"
+                f"the checkpoint is of phase {place.phase}, and the objective has {len(phases)}"
             )
         fill(run.network, tensors, "network.")
         if not place.finished:
             phases[place.phase].objective.load_state(run.history.objective)
             run.progress.say(f"resuming {phases[place.phase].name}, epoch {place.epoch + 1}")
-    elif run.processes.is_main and run.checkpoints.folder is not None:
-        _write_command(run)
+    else:
+        run.files.begin(
+            {
+                "device": describe_device(run.processes.device),
+                "torch": torch.__version__,
+                "threads": torch.get_num_threads(),
+            }
+        )
     while not place.finished:
         phase = phases[place.phase]
         with training_only(run.network, phase.trains):
@@ -160,8 +162,7 @@ def _run_phases(run: Run, phases: tuple[Phase, ...]) -> None:
         else:
             place = Place(phase=place.phase + 1)
         tensors = None  # the next phase begins with a new optimiser
-        if run.processes.is_main:
-            run.save(place, phases[place.phase].objective, {})
+        run.save(place, phases[place.phase].objective, {})
         run.processes.wait()
 
 
@@ -200,15 +201,3 @@ def _name(augment: AugmentFunction | None) -> str | None:
     # The default `repr` has an address, which differs from process to process.
     plain = getattr(augment, "__qualname__", type(augment).__qualname__)
     return str(plain) if " at 0x" in text else text
-
-
-def _write_command(run: Run) -> None:
-    folder = run.checkpoints.folder
-    assert folder is not None
-    machine = {
-        "device": describe_device(run.processes.device),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-    }
-    text = json.dumps({**run.checkpoints.command, **machine}, indent=1)
-    write_text(RunFolder(folder).settings, text + "\n")
