@@ -121,7 +121,7 @@ def _save(tensors: Mapping[str, Any], path: Path) -> None:
         return
     from safetensors.numpy import save_file
 
-    save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, path)
+    save_file({key: np.asarray(value, order="C") for key, value in tensors.items()}, path)
 
 
 def write_description(folder: Path, kind: str, version: int, meta: Mapping[str, Any]) -> Path:
@@ -228,16 +228,21 @@ def _mapped(path: Path) -> dict[str, Array]:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
     header.pop("__metadata__", None)
-    if not any(entry["data_offsets"][1] for entry in header.values()):
-        return {
-            name: np.empty(each["shape"], _TYPES[each["dtype"]]) for name, each in header.items()
-        }
-    content = np.memmap(path, np.uint8, "r", offset=8 + size)
+    is_empty = not any(entry["data_offsets"][1] for entry in header.values())
+    none = np.empty(0, np.uint8)  # nothing cannot be mapped
+    content = none if is_empty else np.memmap(path, np.uint8, "r", offset=8 + size)
     found = {}
     for name, entry in header.items():
         raw = np.asarray(content[slice(*entry["data_offsets"])])
-        found[name] = raw.view(_TYPES[entry["dtype"]]).reshape(entry["shape"])
+        found[name] = _typed(raw, entry["dtype"]).reshape(entry["shape"])
     return found
+
+
+def _typed(raw: Array, name: str) -> Array:
+    """Bytes as the numbers that they are; bfloat16, which NumPy does not have, in float32."""
+    if name == "BF16":
+        return (raw.view("<u2").astype("<u4") << 16).view("<f4")
+    return raw.view(_TYPES[name])
 
 
 @dataclass(frozen=True)
