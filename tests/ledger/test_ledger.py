@@ -40,6 +40,7 @@ def test_arrays_and_tensors_are_taken_as_they_are(dtype):
     assert np.shares_memory(one.logits, logits)
     assert np.shares_memory(two.logits, tensors["logits"].numpy())
     assert one.dtype == two.dtype == np.dtype(dtype)
+    assert three.dtype == np.float32  # lists have no precision of their own
     for other in (two, three):
         assert np.array_equal(one.logits, other.logits)
         assert np.array_equal(one.labels, other.labels)

@@ -29,6 +29,9 @@ Names: TypeAlias = list[str] | list[int]
 def checked_logits(logits: AnyArray) -> Array:
     """Finite floating-point logits `[N, M, K]`, sharing memory where possible."""
     array = _numbers("logits", logits)
+    if isinstance(logits, list | tuple) and array.dtype == np.float64:
+        with np.errstate(over="ignore"):  # what is infinite then is named below
+            array = array.astype(np.float32)  # lists have no precision of their own
     check.shape("logits", array, "N", "M", "K", error=LedgerError)
     samples, exits, classes = array.shape
     if samples == 0:
