@@ -174,6 +174,9 @@ def upper_hull(costs: Array, accuracies: Array) -> list[int]:
 
 
 def _is_below(one: int, two: int, three: int, costs: Array, accuracies: Array) -> bool:
-    """Whether the second of three points lies on or below the line through the others."""
+    """Whether the second of three points lies on or below the line through the others.
+
+    Up to rounding, or the order of a sum would decide which points on a line are corners.
+    """
     rise = (accuracies[three] - accuracies[one]) * (costs[two] - costs[one])
-    return bool((accuracies[two] - accuracies[one]) * (costs[three] - costs[one]) <= rise)
+    return bool((accuracies[two] - accuracies[one]) * (costs[three] - costs[one]) <= rise + 1e-12)
