@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import offramp
+from offramp.arrays import Array, as_numpy, top_indices
 from offramp.networks import EarlyExitNetwork, ImageInput, Shared, chain
 from offramp.networks.heads import CascadeHead, LinearHead, Pool
 from offramp.replay import replay
@@ -115,6 +117,25 @@ def text_network(exits: int, classes: int) -> EarlyExitNetwork:
     return offramp.attach(transformers.BertForSequenceClassification(config))
 
 
+class Lookup(nn.Module):
+    """The head of an exit whose logits are the input, `[n, M, K]`."""
+
+    reads_logits = False
+
+    def __init__(self, exit_index: int) -> None:
+        super().__init__()
+        self.exit_index = exit_index
+
+    def forward(self, logits: Tensor, _: Any = None) -> Tensor:
+        return logits[:, self.exit_index]
+
+
+def stored_network(exits: int, classes: int) -> EarlyExitNetwork:
+    """A network that takes logits `[n, M, K]` and puts them out again."""
+    heads = [Lookup(exit_index) for exit_index in range(exits)]
+    return EarlyExitNetwork([nn.Identity() for _ in heads], heads, classes)
+
+
 NETWORKS = {
     "flat": flat_network,
     "cascade": lambda exits, classes: flat_network(exits, classes, cascade=True),
@@ -146,14 +167,11 @@ def split_batch(inputs: Any, size: int) -> Any:
 
 
 def joined_outputs(outputs: Any) -> offramp.runtime.RunOutput:
-    """One output for several batches."""
-    outputs = list(outputs)
-    columns = zip(*(each.taken for each in outputs), strict=True)
-    taken = Taken(*map(torch.cat, columns))
-    logits, confidence = (
-        torch.cat([getattr(each, name) for each in outputs]) for name in ("logits", "confidence")
-    )
-    return offramp.runtime.RunOutput(logits, taken, confidence)
+    """One output, of arrays, for several batches of arrays or of tensors."""
+    parts = [(*each.taken, each.logits, each.confidence) for each in outputs]
+    columns = zip(*parts, strict=True)
+    *taken, logits, confidence = (np.concatenate(list(map(as_numpy, each))) for each in columns)
+    return offramp.runtime.RunOutput(logits, Taken(*taken), confidence)
 
 
 class Clock:
@@ -194,24 +212,24 @@ class World:
 
 @dataclass
 class Simulated:
-    """What decisions on the saved logits of all exits come to."""
+    """Exits and answers by a replay of the saved logits of all exits."""
 
-    exits: Tensor
-    logits: Tensor  # that are answered with
-    near: Tensor  # samples that rounding may send to another exit
+    exits: Array
+    logits: Array  # the answers at these exits
+    near: Array  # samples that rounding may send to another exit
 
     @classmethod
     def of(cls, world: World, policy: offramp.Policy, inputs: Any, tolerance: float):
         ledger = world.ledger(inputs)
         scores = replay(policy.answer, policy.scorer, ledger).scores
-        exits = exits_taken(scores, policy.thresholds).long()
+        exits = exits_taken(scores, policy.thresholds).astype(np.int64)
         answers = policy.answer.answers(ledger.logits)
         near = near_threshold(scores, policy.thresholds, tolerance)
         if isinstance(policy.scorer, offramp.scorers.Patience):
             # It compares predictions, and two classes may be equal but for rounding.
-            top = answers.topk(2, dim=2).values
-            near |= ((top[..., 0] - top[..., 1]) < tolerance).any(1)
-        return cls(exits, answers[torch.arange(len(exits)), exits], near)
+            top = np.take_along_axis(answers, top_indices(answers, 2), axis=2)
+            near |= ((top[..., 0] - top[..., 1]) < tolerance).any(axis=1)
+        return cls(exits, answers[np.arange(len(exits)), exits], near)
 
 
 @torch.no_grad()
@@ -263,23 +281,14 @@ def make_once():
     return make_world
 
 
-PAIRS = {
-    "conv": (
-        offramp.Corrector(hidden=8, epochs=200),
-        offramp.answers.GeometricEnsemble(shrinkage=1.0),  # without, exit 0 would count nothing
-    ),
-    "nested": (offramp.scorers.Entropy(), offramp.answers.MatrixScaling()),
-    "chain": (offramp.scorers.LogisticCorrector(), offramp.answers.CurrentExit()),
-    "cascade": (offramp.scorers.Patience(), offramp.answers.CurrentExit()),
-    "text": (offramp.scorers.Margin(), offramp.answers.ProductOfExperts()),
+EXPORTED = {
+    "conv": (3, offramp.Corrector(hidden=8, epochs=200)),
+    "nested": (2, offramp.MaxProbability()),
+    "chain": (3, offramp.MaxProbability()),
+    "cascade": (3, offramp.scorers.Patience()),
+    "text": (2, offramp.MaxProbability()),
 }
-EXITS = {
-    "conv": 3,
-    "nested": 2,
-    "chain": 3,
-    "cascade": 3,
-    "text": 2,
-}  # few: exporting takes its time
+"""Exits, few since exporting takes its time, and a scorer for each kind of network."""
 
 
 class Exported:
@@ -302,8 +311,8 @@ def exported(make_once, tmp_path_factory):
 
     def of(kind):
         if kind not in made:
-            scorer, answer = PAIRS[kind]
-            world = make_once(kind, scorer, answer, exits=EXITS[kind])
+            exits, scorer = EXPORTED[kind]
+            world = make_once(kind, scorer, exits=exits)
             example = None if kind == "text" else world.inputs(3)
             folder = tmp_path_factory.mktemp(kind) / "export"
             made[kind] = Exported(

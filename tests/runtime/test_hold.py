@@ -4,47 +4,35 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 import offramp
 from offramp.errors import ConfigError, GuaranteeWarning
-from offramp.networks import EarlyExitNetwork
 from offramp.runtime.hold_budget import BudgetController
 
-
-class Lookup(nn.Module):
-    """The head of an exit whose logits are the input, `[n, M, K]`."""
-
-    reads_logits = False
-
-    def __init__(self, exit_index):
-        super().__init__()
-        self.exit_index = exit_index
-
-    def forward(self, logits, _=None):
-        return logits[:, self.exit_index]
+from ..deployment import stored_network
 
 
 @pytest.fixture(scope="module")
 def world():
     ledgers = offramp.synthetic.ledgers(seed=0)
-    network = EarlyExitNetwork(
-        [nn.Identity() for _ in range(ledgers["val"].num_exits)],
-        [Lookup(exit_index) for exit_index in range(ledgers["val"].num_exits)],
-        ledgers["val"].num_classes,
-    )
+    network = stored_network(ledgers["val"].num_exits, ledgers["val"].num_classes)
     policy = offramp.Policy(offramp.MaxProbability()).fit(ledgers["held_out"])
     policy = policy.tune(ledgers["val"])
     policy.network = network.fingerprint()
-    return SimpleNamespace(network=network, policy=policy, logits=ledgers["test"].logits.float())
+    return SimpleNamespace(network=network, policy=policy, logits=ledgers["test"].logits)
 
 
 def send(runner, logits, samples, seed=0):
     """Samples at random, in batches; the mean cost of the last half."""
-    rows = torch.randint(len(logits), (samples,), generator=torch.Generator().manual_seed(seed))
-    costs = torch.cat([runner(logits[index]).costs for index in rows.split(20)])
+    batches = drawn(logits, samples, seed)
+    costs = np.concatenate([runner(batch).costs for batch in batches])
     return float(costs[samples // 2 :].mean())
+
+
+def drawn(logits, samples, seed=0):
+    """Samples at random, 20 at a time."""
+    rows = np.random.default_rng(seed).integers(len(logits), size=(samples // 20, 20))
+    return [logits[index] for index in rows]
 
 
 @pytest.mark.parametrize(("scale", "harder"), [(0.6, True), (1.3, False)])
@@ -71,9 +59,8 @@ def test_the_mean_cost_returns_to_the_budget_when_inputs_change(world, scale, ha
 
 def test_a_stream_is_held_too(world):
     held = offramp.Runner(world.network, world.policy.at(budget=0.5), hold_budget=1000)
-    rows = torch.randint(len(world.logits), (4000,))
-    batches = (0.6 * world.logits[index] for index in rows.split(20))
-    costs = torch.cat([output.costs for output in held.stream(batches, window=4)])
+    batches = drawn(0.6 * world.logits, 4000)
+    costs = np.concatenate([output.costs for output in held.stream(batches, window=4)])
     assert float(costs[2000:].mean()) == pytest.approx(held.stats.held.budget, rel=0.02)
 
 
@@ -97,11 +84,11 @@ def test_bad_windows_and_certified_points(world):
 
 
 def points(lowest, highest):
-    budgets = torch.linspace(lowest, highest, 1001, dtype=torch.float64)
+    budgets = np.linspace(lowest, highest, 1001)
     return SimpleNamespace(
         table=SimpleNamespace(budgets=budgets, accuracies=budgets),
         ends=(lowest, highest),
-        within=lambda cost: int((budgets <= cost + 1e-9).nonzero()[-1]),
+        within=lambda cost: int(np.flatnonzero(budgets <= cost + 1e-9)[-1]),
     )
 
 
@@ -121,7 +108,7 @@ def test_a_budget_out_of_reach_is_said(cost, message):
 def test_errors_fall_without_changing_their_sign(slope, batch):
     """As fast as stated: to exp(-4 slope) within a window."""
     controller = BudgetController(points(0.1, 1.0), 500, window=1000)
-    budgets = torch.linspace(0.1, 1, 1001, dtype=torch.float64)
+    budgets = np.linspace(0.1, 1, 1001)
     now, errors = 500, []
     for _ in range(1000 // batch):
         cost = 0.65 + slope * (float(budgets[now]) - controller.budget)  # 0.1 too dear at first
