@@ -106,7 +106,7 @@ class StackingNetwork(Answer):
             for part, begun in zip(parts, start, strict=True):
                 loss = loss + self.shrinkage * (part - begun).square().sum()
             loss.backward()
-            return float(loss)
+            return float(loss.item())
 
         optimizer.step(closure)
         return [part.detach().numpy() for part in parts]
