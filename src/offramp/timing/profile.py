@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from offramp.arrays import AnyArray, Array, as_numpy
 from offramp.batch_times import BatchTimes, seconds_left
 from offramp.errors import (
     ConfigError,
@@ -115,10 +115,10 @@ class Profile:
         full = float(np.interp(batch_size, self.sizes, self.full)) / batch_size
         entry = float(np.interp(batch_size, self.sizes, self.entry or [0.0] * len(self.sizes)))
 
-        def curves(seconds: list[list[float]]) -> Tensor:
+        def curves(seconds: list[list[float]]) -> Array:
             """`[M, G]`, exit by exit, as the batch shrinks."""
             columns = zip(*seconds, strict=True)
-            found = torch.stack([seconds_left(self.sizes, each, batch_size) for each in columns])
+            found = np.stack([seconds_left(self.sizes, each, batch_size) for each in columns])
             # One sample is all of its batch or nothing of it: seconds are proportional.
             return found[:, -1:] if batch_size == 1 else found
 
@@ -148,7 +148,7 @@ class Profile:
         return ledger.with_costs(self.at(batch_size))
 
     def predicted_share(
-        self, policy: Policy, batch_size: int, exits: Tensor | None = None
+        self, policy: Policy, batch_size: int, exits: AnyArray | None = None
     ) -> float:
         """The seconds of a policy at its operating point, as a share of the full network's.
 
@@ -163,8 +163,8 @@ class Profile:
         price = Price(policy.answer, policy.scorer, times.costs, policy.num_classes, times)
         thresholds, shares = policy.thresholds[None], policy.points.shares[policy.selected][None]
         if exits is not None:
-            counts = torch.bincount(exits, minlength=len(policy.exits))
-            shares = (counts.double() / len(exits))[None]
+            counts = np.bincount(as_numpy(exits), minlength=len(policy.exits))
+            shares = (counts / len(exits))[None]
         return float((price.at(thresholds, shares) * shares).sum())
 
     def save(self, folder: str | Path) -> Path:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from offramp.answers import GeometricEnsemble
+from offramp.arrays import Array
 from offramp.costs import Costs
 from offramp.errors import FewSamplesWarning
 from offramp.ledger import Ledger
@@ -58,7 +60,7 @@ def answered(runner: StagedRunner, x: Any, deadline: float | None = None) -> Run
 
 def without_exits(runner: StagedRunner, x: Any) -> Tensor:  # noqa: ANN401
     """What the network without exits predicts, `[n]`."""
-    predictions: Tensor = runner.full(x).argmax(dim=1)
+    predictions: Tensor = runner.full(x).argmax(axis=1)
     return predictions
 
 
@@ -67,7 +69,7 @@ def plain_policy(network: EarlyExitNetwork, exits: Sequence[int] | None = None) 
 
     With a single exit it is for the network that is cut there, and has no others.
     """
-    logits = torch.zeros(4, network.num_exits, network.num_classes)
+    logits = np.zeros((4, network.num_exits, network.num_classes), np.float32)
     exits = range(network.num_exits) if exits is None else exits
     return _fitted(Policy(MaxProbability()), network, logits, exits)
 
@@ -75,7 +77,7 @@ def plain_policy(network: EarlyExitNetwork, exits: Sequence[int] | None = None) 
 def policy_with_history(network: EarlyExitNetwork, exits: Sequence[int]) -> Policy:
     """Break-even prices on an ensemble, fitted to noise: as quick as if it were to samples."""
     shape = NOISE, network.num_exits, network.num_classes
-    logits = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    logits = np.random.default_rng(0).standard_normal(shape, np.float32)
     policy = Policy(BreakEven(), GeometricEnsemble(shrinkage=1.0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewSamplesWarning)
@@ -83,27 +85,25 @@ def policy_with_history(network: EarlyExitNetwork, exits: Sequence[int]) -> Poli
 
 
 def _fitted(
-    policy: Policy, network: EarlyExitNetwork, logits: Tensor, exits: Sequence[int]
+    policy: Policy, network: EarlyExitNetwork, logits: Array, exits: Sequence[int]
 ) -> Policy:
     """A policy for a network that stops no sample, fitted to made-up logits."""
     costs = Costs((1.0,) * network.num_exits, (0.0,) * network.num_exits, unit="relative")
-    labels, name = torch.arange(len(logits)) % 2, network.fingerprint()
+    labels, name = np.arange(len(logits)) % 2, network.fingerprint()
     ledger = Ledger(logits, labels, costs, split="held_out", network=name).keep_exits(exits)
     (fitted,) = policy.fit_seeds(ledger, [0])
-    return at_thresholds(fitted, [torch.full((ledger.num_exits,), NEVER).double()])
+    return at_thresholds(fitted, [np.full(ledger.num_exits, NEVER)])
 
 
-def at_thresholds(policy: Policy, thresholds: Sequence[Tensor]) -> Policy:
+def at_thresholds(policy: Policy, thresholds: Sequence[Array]) -> Policy:
     """A policy at the first of some operating points, which differ in their budgets alone.
 
     The k-th of n points, counted from one, is the point for the budget k / n.
     """
     count, exits = len(thresholds), len(thresholds[0])
-    budgets = torch.arange(1, count + 1, dtype=torch.float64) / count
-    to_the_end = torch.eye(exits, dtype=torch.float64)[[-1] * count]
-    points = OperatingPoints(
-        torch.stack(list(thresholds)), budgets, torch.zeros_like(budgets), to_the_end, 0.0
-    )
+    budgets = np.arange(1, count + 1) / count
+    to_the_end = np.eye(exits)[[-1] * count]
+    points = OperatingPoints(np.stack(list(thresholds)), budgets, np.zeros(count), to_the_end, 0.0)
     return policy.with_points(points).at_point(0)
 
 

@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from offramp.arrays import Array, as_numpy
+from offramp.decide import Decider
 from offramp.errors import NetworkError
 from offramp.machine import device_of
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.state import batch_size as rows_of
 from offramp.networks.state import evaluating, take
 from offramp.policy import Policy
-from offramp.replay import exit_scores
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.runner import network_of
-from offramp.scorers import History
 from offramp.stopwatch import Floats, Stopwatch, Timed, take_turns
 from offramp.timing.runners import (
     NEVER,
@@ -68,13 +67,13 @@ class StageTimes:
             size: [rows(start, size) for start in range(0, max(size, drawn), size)]
             for size in sizes
         }
-        never = torch.full((len(policy.exits),), NEVER, dtype=torch.float64)
+        never = np.full(len(policy.exits), NEVER)
         # Raises if the policy is another network's.
         kept = network_of(at_thresholds(policy, [never]), network)
         self.starts, self._last_start = kept.starts, kept.last_start
         scores = _scores(network, policy, rows(0, sizes[-1]))
         shrinking = [_one_by_one(scores[:size]) for size in sizes]
-        own = at_thresholds(policy, [never, never + torch.inf, -never, *shrinking])
+        own = at_thresholds(policy, [never, never + np.inf, -never, *shrinking])
         self.policies = {"own": own, **_alone(network, policy), **_with_history(network, policy)}
         self._answer_reads_history = policy.answer.reads_history
         self._timed: dict[int, dict[str, Timed]] = {}
@@ -189,28 +188,25 @@ def _with_history(network: EarlyExitNetwork, policy: Policy) -> dict[str, Policy
     return {"history": policy_with_history(network, policy.exits)}
 
 
-def _scores(network: EarlyExitNetwork, policy: Policy, inputs: Any) -> Tensor:  # noqa: ANN401
+def _scores(network: EarlyExitNetwork, policy: Policy, inputs: Any) -> Array:  # noqa: ANN401
     """Stop scores `[n, M]` of all exits that the policy decides at."""
-    device = device_of(network)
+    device, decider = device_of(network), Decider(policy.answer, policy.scorer)
     parts = []
     with torch.inference_mode(), evaluating(network):
         for index in torch.arange(rows_of(inputs)).split(32):
             logits = network(moved(take(inputs, index), device))[:, list(policy.exits)]
-            logits = logits.float().cpu()
-            parts.append(
-                exit_scores(policy.scorer, History(logits, policy.answer.answers(logits)))
-            )
-    return torch.cat(parts)
+            parts.append(decider.scores(decider.so_far(as_numpy(logits.float()))))
+    return np.concatenate(parts)
 
 
-def _one_by_one(scores: Tensor) -> Tensor:
+def _one_by_one(scores: Array) -> Array:
     """Thresholds `[M]` at which one sample stops at every exit, as long as two are left."""
-    thresholds = torch.full(scores.shape[1:], NEVER, dtype=torch.float64)
+    thresholds = np.full(scores.shape[1], NEVER)
     for exit_index in range(scores.shape[1] - 1):
         if len(scores) < 2:
             break
-        (first, second), (leaves, _) = scores[:, exit_index].double().topk(2)
+        second, leaves = scores[:, exit_index].argsort(kind="stable")[-2:]
         # Between the two, since another runtime rounds otherwise.
-        thresholds[exit_index] = (first + second) / 2
-        scores = torch.cat([scores[:leaves], scores[leaves + 1 :]])
+        thresholds[exit_index] = scores[[second, leaves], exit_index].mean(dtype=np.float64)
+        scores = np.delete(scores, leaves, axis=0)
     return thresholds
