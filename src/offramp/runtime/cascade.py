@@ -17,10 +17,9 @@ from itertools import accumulate, islice
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from offramp import check
+from offramp.arrays import Array, is_tensor, namespace
 from offramp.batch_times import BatchTimes
 from offramp.costs import UNITS, Costs
 from offramp.errors import ConfigError, LedgerError, NetworkError
@@ -160,10 +159,11 @@ class Cascade:
             raise LedgerError("the data do not say which split they are; pass split='val', say")
         for member in self.members:
             if member.costs is None and self.unit == "macs":
-                member.count(picked(inputs, torch.arange(1)))
+                member.count(picked(inputs, np.arange(1)))
         table: list[list[Response | None]] = []
         errors: dict[str, Exception] = {}
-        for rows in torch.arange(count(inputs)).split(batch_size):
+        for start in range(0, count(inputs), batch_size):
+            rows = np.arange(start, min(start + batch_size, count(inputs)))
             run = CascadeRun(self.members, picked(inputs, rows), self.settings)
             table += _finished(run.all_stages())
             errors |= run.calls.errors
@@ -177,7 +177,7 @@ class Cascade:
         }
         costs = self._costs(table)
         if _all_logits(table):
-            logits = torch.stack([torch.stack(carried([_logits(s) for s in r])) for r in table])
+            logits = np.array([carried([_logits(s) for s in row]) for row in table])
             return Ledger(logits, labels, costs, **known)
         return Ledger.from_answers(
             [[None if each is None else each.answer for each in row] for row in table],
@@ -248,8 +248,7 @@ class Cascade:
         """Answer items one after the other, in order, a batch at a time."""
         source = iter(items)
         while batch := list(islice(source, batch_size)):
-            stacked = torch.stack(batch) if isinstance(batch[0], Tensor) else batch
-            yield from self.run(stacked, policy)
+            yield from self.run(_stacked(batch), policy)
 
     async def astream(
         self, items: AsyncIterator[Any], policy: Policy, deadline: float | None = None
@@ -257,7 +256,7 @@ class Cascade:
         """Answer items as they come, each by itself, at most `concurrency` at once, in order."""
         waiting: list[asyncio.Task[list[CascadeAnswer]]] = []
         async for item in items:
-            batch = item[None] if isinstance(item, Tensor) else [item]
+            batch = item[None] if is_tensor(item) else [item]
             waiting.append(asyncio.create_task(self.arun(batch, policy, deadline)))
             while len(waiting) >= self.settings.concurrency:
                 yield (await waiting.pop(0))[0]
@@ -267,28 +266,27 @@ class Cascade:
     def _costs(self, table: list[list[Response | None]]) -> Costs | BatchTimes:
         """Of every stage and item; a call's own cost counts before the model's."""
         parts = [_stages_and_heads(member) for member in self.members]
-        stages, heads = map(torch.cat, zip(*parts, strict=True))  # [M]
-        own = torch.tensor(
+        stages, heads = map(np.concatenate, zip(*parts, strict=True))  # [M]
+        own = np.array(
             [
                 [math.nan if each is None or each.cost is None else each.cost for each in row]
                 for row in table
-            ],
-            dtype=torch.float64,
+            ]
         )
-        paid = torch.where(own.isnan(), heads, own)  # [N, M]
+        paid = np.where(np.isnan(own), heads, own)  # [N, M]
         for name, costs in zip(self.stage_names, paid.T, strict=True):
-            if costs.isnan().any():
+            if np.isnan(costs).any():
                 raise LedgerError(
                     f"what `{name}` costs is not known: give Member(..., cost=...), return a cost "
                     "with each answer, or time all models with cascade.measure(inputs)"
                 )
         # The last model starts afresh, whatever was run before.
         alone = stages[-self.members[-1].stages :].sum() + paid[:, -1]
-        if own.isnan().all():
+        if np.isnan(own).all():
             reference = float(alone[0])
             times = self._batch_times(reference)
             return times or Costs(stages, heads, reference, self.unit, self._starts)
-        return Costs(stages.expand(paid.shape), paid, alone, self.unit, self._starts)
+        return Costs(np.broadcast_to(stages, paid.shape), paid, alone, self.unit, self._starts)
 
     def _batch_times(self, reference: float) -> BatchTimes | None:
         """Of every stage as batches shrink, if that is known of all models."""
@@ -296,8 +294,8 @@ class Cascade:
         times = [each for each in known if each is not None]
         if len(times) < len(known) or len({each.stages.shape[1] for each in times}) > 1:
             return None
-        stages = torch.cat([each.stages for each in times])
-        heads = torch.cat([each.heads for each in times])
+        stages = np.concatenate([each.stages for each in times])
+        heads = np.concatenate([each.heads for each in times])
         return BatchTimes(stages, heads, reference, starts=self._starts)
 
     @property
@@ -317,17 +315,20 @@ def _inputs_and_labels(data: Any) -> tuple[Any, Any]:  # noqa: ANN401
             "(inputs, None)"
         )
     inputs, labels = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    if isinstance(inputs[0], Tensor):
-        return torch.stack(inputs), torch.as_tensor(labels)
-    return inputs, labels
+    return _stacked(inputs), labels
 
 
-def _stages_and_heads(member: Member) -> tuple[Tensor, Tensor]:
+def _stacked(items: list[Any]) -> Any:  # noqa: ANN401
+    """Tensors as one batch; other items as they are."""
+    return namespace(items[0]).stack(items) if is_tensor(items[0]) else items
+
+
+def _stages_and_heads(member: Member) -> tuple[Array, Array]:
     """What its stages and heads cost, each `[M]`; NaN for heads whose costs are not known."""
     if member.costs is not None:
         return member.costs.stages, member.costs.heads
-    nothing = torch.zeros(member.stages, dtype=torch.float64)
-    return nothing, nothing + torch.nan
+    nothing = np.zeros(member.stages)
+    return nothing, nothing + np.nan
 
 
 def _all_logits(table: list[list[Response | None]]) -> bool:
@@ -336,7 +337,7 @@ def _all_logits(table: list[list[Response | None]]) -> bool:
     return len(sizes) == 1 and False not in sizes
 
 
-def _logits(response: Response | None) -> Tensor | None:
+def _logits(response: Response | None) -> Array | None:
     return None if response is None else response.logits
 
 

@@ -13,9 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torch import Tensor
-
 from offramp import check
+from offramp.arrays import Array
 from offramp.errors import LedgerError, NetworkError
 from offramp.ledger.answers import Normalise
 from offramp.runtime.members import ModelRun, Response
@@ -61,7 +60,7 @@ class Calls:
         return self._until is not None and time.monotonic() >= self._until
 
     async def responses(
-        self, model_run: ModelRun, stage: int, rows: Tensor
+        self, model_run: ModelRun, stage: int, rows: Array
     ) -> list[Response | None]:
         """The responses of a model to these items; None where it fails even when tried again."""
         if model_run.member.is_async:

@@ -1,24 +1,22 @@
 """The models of a cascade: what they are, what they cost, and what they return.
 
 A model takes a batch and returns logits, or an answer and a confidence for each item.
-`member_failures` has what happens where one fails.
+`member_failures` has what happens where one fails, and `torch_members` what needs torch.
 """
 
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
+from offramp.arrays import AnyArray, Array, as_numpy, as_tensor, is_array, is_tensor, softmax
 from offramp.batch_times import BatchTimes, seconds_left
 from offramp.costs import Costs
 from offramp.errors import ConfigError, NetworkError
-from offramp.networks.macs import count_macs, counting
-from offramp.networks.network import EarlyExitNetwork, fingerprint
-from offramp.networks.state import State, evaluating, take
+from offramp.networks.state import take
 from offramp.stopwatch import Stopwatch, Timed, take_turns
 
 TINY = 1e-30  # a probability; its logarithm is finite
@@ -40,7 +38,7 @@ class Response:
     confidence: float | None = None
     cost: float | None = None
     features: tuple[float, ...] = ()
-    logits: Tensor | None = None
+    logits: AnyArray | None = None
 
     @classmethod
     def of(cls, value: Any) -> "Response":  # noqa: ANN401 - whatever a callable returns
@@ -61,8 +59,8 @@ class Response:
             return cls(**value)
         if isinstance(value, tuple) and len(value) in (2, 3):
             return cls(*value)
-        if isinstance(value, Tensor | np.ndarray) and value.ndim == 1:
-            (response,) = responses_from_logits(torch.as_tensor(value)[None])
+        if is_array(value) and value.ndim == 1:
+            (response,) = responses_from_logits(as_numpy(value)[None])
             return response
         raise NetworkError(
             "a model of a cascade must return logits [n, K], or for each item (answer, "
@@ -95,7 +93,7 @@ class Member:
     def __post_init__(self) -> None:
         kind = type(self.model).__name__
         self.name = self.name or getattr(self.model, "__name__", kind)
-        known = isinstance(self.model, nn.Module) or hasattr(self.model, "predict_proba")
+        known = is_module(self.model) or hasattr(self.model, "predict_proba")
         if not (known or _is_onnx(self.model) or callable(self.model)):
             raise ConfigError(
                 f"`{self.name}` cannot be a model of a cascade: a torch module, an ONNX session, "
@@ -120,16 +118,25 @@ class Member:
                 "given"
             )
         if self.stages == 1:
-            costs = Costs(torch.zeros(1), costs.cumulative, unit=costs.unit)
+            costs = Costs((0.0,), costs.cumulative, unit=costs.unit)
             if times is not None:
                 heads = times.stages + times.heads
-                times = BatchTimes(torch.zeros_like(heads), heads, times.reference)
+                times = BatchTimes(np.zeros_like(heads), heads, times.reference)
         self.costs, self.batch_times = costs, times
 
     @property
     def stages(self) -> int:
         """How many times it answers."""
-        return self.model.num_exits if isinstance(self.model, EarlyExitNetwork) else 1
+        return int(self.model.num_exits) if self.has_exits else 1
+
+    @property
+    def has_exits(self) -> bool:
+        """Whether it is an `EarlyExitNetwork`."""
+        if not is_module(self.model):
+            return False
+        from offramp.networks.network import EarlyExitNetwork
+
+        return isinstance(self.model, EarlyExitNetwork)
 
     @property
     def is_async(self) -> bool:
@@ -140,7 +147,11 @@ class Member:
     @property
     def identity(self) -> str:
         """Tells it from others: weights, where it has some, else its name."""
-        return fingerprint(self.model) if isinstance(self.model, nn.Module) else self.name
+        if not is_module(self.model):
+            return self.name
+        from offramp.networks.network import fingerprint
+
+        return fingerprint(self.model)
 
     def count(self, inputs: Any = None) -> None:  # noqa: ANN401 - as the cascade takes them
         """Count its multiply-accumulates; a plain module is run on a batch of inputs for that.
@@ -148,18 +159,16 @@ class Member:
         Raises:
             ConfigError: That is not possible for what this model is.
         """
-        if isinstance(self.model, EarlyExitNetwork):
-            self._set_costs(count_macs(self.model))
-        elif not isinstance(self.model, nn.Module):
+        if not is_module(self.model):
             raise ConfigError(
                 f"the multiply-accumulates of `{self.name}` are not known: state them as "
                 "Member(..., cost=...), or let the cascade measure seconds"
             )
-        elif inputs is not None:
-            ready = inputs if self.prepare is None else self.prepare(inputs)
-            with counting() as counter, torch.inference_mode(), evaluating(self.model):
-                samples = len(self.model(ready))
-            self._set_costs(Costs((counter.get_total_flops() / 2 / samples,), (0.0,)))
+        from offramp.runtime.torch_members import counted
+
+        if self.has_exits or inputs is not None:
+            ready = inputs if self.prepare is None or inputs is None else self.prepare(inputs)
+            self._set_costs(counted(self.model, ready))
 
     def measure(
         self,
@@ -172,44 +181,48 @@ class Member:
         sizes = sorted({max(1, samples // 2**power) for power in range(samples.bit_length())})
         watch = Stopwatch(clock)
 
-        def run(rows: Tensor) -> None:
+        def run(rows: Array) -> None:
             model_run = self.start(inputs, rows)
             for stage in range(self.stages):
                 watch()
                 model_run.batch(stage, rows)
 
-        timed = [Timed(run, [torch.arange(size)], warm=0) for size in sizes]
+        timed = [Timed(run, [np.arange(size)], warm=0) for size in sizes]
         for each in timed:
             take_turns([[each]], watch, least=rounds + 1)
         best = np.array([each.best for each in timed])  # [S, stages]
         if samples == 1:  # which stays or leaves: no batch shrinks
-            curves = torch.from_numpy(best.T)
+            curves = best.T
         else:
-            curves = torch.stack([seconds_left(sizes, each.tolist(), samples) for each in best.T])
+            curves = np.stack([seconds_left(sizes, each.tolist(), samples) for each in best.T])
         reference = float(curves[:, -1].sum())
-        self._set_costs(BatchTimes(curves, torch.zeros_like(curves), reference))
+        self._set_costs(BatchTimes(curves, np.zeros_like(curves), reference))
 
-    def start(self, inputs: Any, rows: Tensor) -> "ModelRun":  # noqa: ANN401
+    def start(self, inputs: Any, rows: Array) -> "ModelRun":  # noqa: ANN401
         """A run over some items of a batch, by their growing positions, stage by stage."""
         ready = picked(inputs, rows)
         ready = ready if self.prepare is None else self.prepare(ready)
-        staged = isinstance(self.model, EarlyExitNetwork)
-        return NetworkRun(self, ready, rows) if staged else ModelRun(self, ready, rows)
+        if not self.has_exits:
+            return ModelRun(self, ready, rows)
+        from offramp.runtime.torch_members import NetworkRun
+
+        return NetworkRun(self, ready, rows)
 
 
 class ModelRun:
     """One model on the items of a batch that have come to it; they may leave between stages."""
 
-    def __init__(self, member: Member, inputs: Any, rows: Tensor) -> None:  # noqa: ANN401
+    def __init__(self, member: Member, inputs: Any, rows: Array) -> None:  # noqa: ANN401
         self.member, self.inputs, self.rows = member, inputs, rows
 
-    def batch(self, stage: int, rows: Tensor) -> list[Response]:
+    def batch(self, stage: int, rows: Array) -> list[Response]:
         """Its responses to these items, by their positions in the whole batch."""
-        places = torch.searchsorted(self.rows, rows)
+        places = np.searchsorted(self.rows, rows)
         model, inputs = self.member.model, picked(self.inputs, places)
-        if isinstance(model, nn.Module):
-            with torch.inference_mode(), evaluating(model):
-                found = model(inputs)
+        if is_module(model):
+            from offramp.runtime.torch_members import called
+
+            found = called(model, inputs)
         elif hasattr(model, "predict_proba"):
             return responses_from_estimator(model, np.asarray(inputs))
         elif _is_onnx(model):
@@ -221,66 +234,41 @@ class ModelRun:
 
     def item(self, row: int) -> Awaitable[Any]:
         """The call of an async model for one item."""
-        place = int(torch.searchsorted(self.rows, row))
+        place = int(np.searchsorted(self.rows, row))
         is_mapping = isinstance(self.inputs, Mapping)
         one = {k: v[place] for k, v in self.inputs.items()} if is_mapping else self.inputs[place]
         call: Awaitable[Any] = self.member.model(one)
         return call
 
 
-class NetworkRun(ModelRun):
-    """An `EarlyExitNetwork`, whose state shrinks with the batch."""
-
-    def __init__(self, member: Member, inputs: Any, rows: Tensor) -> None:  # noqa: ANN401
-        super().__init__(member, inputs, rows)
-        self._state: State | None = None
-        self._logits: Tensor | None = None
-        self._next = 0
-
-    def batch(self, stage: int, rows: Tensor) -> list[Response]:
-        """Run up to a stage for these items; some of those before may be gone."""
-        network = self.member.model
-        with torch.inference_mode(), evaluating(network):
-            if self._state is None:
-                self._state = network.begin(self.inputs)
-            if len(rows) < len(self.rows):
-                kept = torch.searchsorted(self.rows, rows)
-                self._state, self.rows = take(self._state, kept), rows
-                self._logits = None if self._logits is None else self._logits[kept]
-            while self._next <= stage:
-                self._state = network.advance(self._next, self._state)
-                logits = network.head(self._next, self._state, self._logits)[:, None]
-                earlier = [] if self._logits is None else [self._logits]
-                self._logits = torch.cat([*earlier, logits], dim=1)
-                self._next += 1
-            assert self._logits is not None
-            return responses_from_logits(self._logits[:, -1])
-
-
-def picked(inputs: Any, rows: Tensor) -> Any:  # noqa: ANN401 - whatever the inputs are
+def picked(inputs: Any, rows: Array) -> Any:  # noqa: ANN401 - whatever the inputs are
     """Some items of a batch: of a tensor, an array, a mapping of tensors, or a sequence."""
-    if isinstance(inputs, Tensor):
-        return inputs if len(rows) == len(inputs) else inputs[rows]
+    if is_tensor(inputs):
+        return inputs if len(rows) == len(inputs) else inputs[as_tensor(rows)]
     if isinstance(inputs, np.ndarray):
-        return inputs[rows.numpy()]
+        return inputs[rows]
     if isinstance(inputs, Mapping):
         return take(inputs, rows)
     return [inputs[row] for row in rows.tolist()]
+
+
+def is_module(model: object) -> bool:
+    """Whether this is a module of torch; what is one has imported it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
 
 
 def _is_onnx(model: object) -> bool:
     return hasattr(model, "get_inputs") and hasattr(model, "run")
 
 
-def responses_from_logits(logits: Tensor) -> list[Response]:
+def responses_from_logits(logits: Array) -> list[Response]:
     """The most probable class of each item, and how probable it is, from logits `[n, K]`."""
-    values = logits.detach().float().cpu()
-    confidences, classes = values.softmax(dim=1).max(dim=1)
+    values = logits.astype(np.float32, copy=False)
+    classes, confidences = values.argmax(axis=1).tolist(), softmax(values).max(axis=1).tolist()
     return [
         Response(answer=number, confidence=confidence, logits=row)
-        for number, confidence, row in zip(
-            classes.tolist(), confidences.tolist(), values.unbind(0), strict=True
-        )
+        for number, confidence, row in zip(classes, confidences, values, strict=True)
     ]
 
 
@@ -291,14 +279,14 @@ def responses_from_estimator(model: Any, inputs: np.ndarray) -> list[Response]: 
     names = list(getattr(model, "classes_", range(probs.shape[1])))
     if names == list(range(len(names))):
         logs = np.log(np.maximum(probs, TINY)).astype(np.float32)
-        return responses_from_logits(torch.from_numpy(logs))
+        return responses_from_logits(logs)
     return [Response(names[int(row.argmax())], float(row.max())) for row in probs]
 
 
 def responses_from_batch(found: Any, samples: int, name: str) -> list[Response]:  # noqa: ANN401
     """What a model returned for a batch, item by item."""
-    if isinstance(found, Tensor | np.ndarray):
-        logits = torch.as_tensor(found)
+    if is_array(found):
+        logits = as_numpy(found)
         if logits.ndim != 2 or len(logits) != samples:
             raise NetworkError(
                 f"`{name}` must return logits [{samples}, K] for {samples} items, got "

@@ -247,7 +247,7 @@ class OutputBuffer:
         stated = confidence or _unknown
         if all_finite(logits):
             return RunOutput(logits, lambda: _taken(parts, order, point), stated)
-        failed: Array = ~np.isfinite(logits).all(axis=1)
+        failed = np.asarray(~np.isfinite(logits).all(axis=1))
         self.failed = int(np.count_nonzero(failed))
         logits = np.where(failed[:, None], np.float32(math.nan), logits)
         taken = _taken(parts, order, point)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offramp.arrays import as_numpy
 from offramp.errors import ConfigError
 from offramp.machine import device_of
 from offramp.networks import EarlyExitNetwork, ImageInput, attach
@@ -297,9 +296,7 @@ def _rows(tallies: Sequence[_Tally], runtime: str, size: int) -> Iterator[BenchR
             seconds=spent / (len(each.seconds) * size),
             share=spent / full,
             predicted=None if predicted is None else predicted(size),
-            expected=None
-            if predicted is None
-            else predicted(size, as_numpy(torch.cat(each.exits))),
+            expected=None if predicted is None else predicted(size, torch.cat(each.exits)),
             accuracy=float(torch.cat(each.right).double().mean()) if each.right else None,
             samples=len(each.seconds) * size,
         )
