@@ -100,7 +100,8 @@ def corrupted(
         raise ConfigError(f"`kind` must be one of {', '.join(CORRUPTIONS)}, got {kind!r}")
     if strength not in STRENGTHS:
         raise ConfigError(f"`strength` must be a whole number from 1 to 5, got {strength!r}")
-    return replace(data, pixels=CorruptedPixels(data.pixels, kind, strength, image_size))
+    pixels: Any = CorruptedPixels(data.pixels, kind, strength, image_size)
+    return replace(data, pixels=pixels)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -69,6 +68,5 @@ def test_a_graph_decides_as_the_runner_does(scorer, answer, tmp_path):
     policy = Policy(scorer, answer).fit(held_out).tune(val).at(budget=0.7)
     folder = export(network, policy, tmp_path / "onnx", images[:3], full=False)
     here, there = Runner(network, policy)(images), OnnxRunner(folder, threads=1)(images)
-    exits = here.exits.numpy()
-    assert (exits == there.exits).mean() > 0.95  # logits differ in their last digits
-    assert len(np.unique(exits)) > 1
+    assert (here.exits == there.exits).double().mean() > 0.95  # logits differ in their last digits
+    assert len(here.exits.unique()) > 1

@@ -7,9 +7,10 @@ ResNet-34 on Tiny-ImageNet.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from torch import Tensor
+import numpy as np
 
 from offramp import Ledger, Policy
+from offramp.arrays import Array
 from offramp.report import Cell, ResultTable
 from offramp.targets import hopeless
 from offramp_paper.experiments.efficientnet_b2_imagenet import LITE0
@@ -38,10 +39,10 @@ class _Decisions:
     """One method on the hopeless samples: confidences `[n, M-1]`, thresholds `[M-1]`, exits."""
 
     word: str
-    confidences: Tensor
-    thresholds: Tensor
-    exits: Tensor
-    costs: Tensor
+    confidences: Array
+    thresholds: Array
+    exits: Array
+    costs: Array
 
 
 def futile_sample(results: Sequence[Result]) -> Analysis:
@@ -49,7 +50,7 @@ def futile_sample(results: Sequence[Result]) -> Analysis:
     tables, rows = [], list[int]()
     for result in results:
         test = result.recorded.ledgers["test"]
-        lost = hopeless(test.heads_correct).nonzero().squeeze(1)
+        lost = np.flatnonzero(hopeless(test.heads_correct))
         methods = [_decisions(result, test, lost, method) for method in METHODS]
         chosen = _chosen(methods)
         rows = rows or lost[chosen].tolist()
@@ -66,18 +67,18 @@ def futile_sample(results: Sequence[Result]) -> Analysis:
     )
 
 
-def _decisions(result: Result, test: Ledger, lost: Tensor, method: str) -> _Decisions:
+def _decisions(result: Result, test: Ledger, lost: Array, method: str) -> _Decisions:
     policy: Policy = result.plans(method)[0][BUDGET]
     replay = policy.replay(test).take(lost)
     stated = policy.scorer.probability(replay.scores[:, :-1])
-    limits = policy.scorer.probability(policy.thresholds[:-1].float())
+    limits = policy.scorer.probability(policy.thresholds[:-1].astype(np.float32))
     assert stated is not None and limits is not None  # all three state probabilities
     return _Decisions(WORDS[method], stated, limits, replay.exits, replay.costs)
 
 
 def _chosen(methods: Sequence[_Decisions]) -> list[int]:
     saved = methods[1].exits - methods[2].exits
-    order = saved.argsort(stable=True)
+    order = saved.argsort(kind="stable")
     return [int(order[round(share * (len(order) - 1))]) for _, share in QUANTILES]
 
 
@@ -86,9 +87,9 @@ def _summary(result: Result, test: Ledger, methods: Sequence[_Decisions]) -> Res
     for method in methods:
         texts = (
             method.word,
-            f"{float(method.costs.mean()):.1%}",
-            f"{float((method.exits == test.num_exits - 1).double().mean()):.1%}",
-            f"{float(method.exits.double().mean()):.2f}",
+            f"{method.costs.mean():.1%}",
+            f"{(method.exits == test.num_exits - 1).mean():.1%}",
+            f"{method.exits.mean():.2f}",
         )
         rows.append([Cell(text) for text in texts])
     count = len(methods[0].exits)
@@ -125,4 +126,4 @@ def _decision(method: _Decisions, index: int, exit_index: int) -> Cell:
         return Cell("-")
     value, limit = method.confidences[index, exit_index], method.thresholds[exit_index]
     word = "stop" if exit_index == left_at else "continue"
-    return Cell(f"{float(value):.3f} ({float(limit):.3f}) {word}", bold=word == "stop")
+    return Cell(f"{value:.3f} ({limit:.3f}) {word}", bold=word == "stop")

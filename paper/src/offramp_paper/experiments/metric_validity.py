@@ -10,8 +10,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 import scipy
-import torch
-from torch import Tensor
 
 from offramp import Policy
 from offramp.evaluation import ExitMetrics, Resamples, auroc_shares
@@ -109,18 +107,18 @@ def _measure_policy(
 ) -> _Measured:
     replay = policy.replay(result.recorded.ledgers["test"])
     calibration = draws.ece(replay, policy.scorer)
-    unknown = torch.full((len(draws.weights),), torch.nan)
+    unknown = np.full(len(draws.weights), np.nan)
     resampled = [
         unknown if calibration is None else calibration,
         draws.eefp(replay),
-        draws.means(replay.losses[:, :-1]).mean(dim=1),
+        draws.means(replay.losses[:, :-1]).mean(axis=1),
         resampled_augrc(replay, draws),
     ]
     return _Measured(
         np.array([_mean(each) for each in (exits.ece, exits.eefp, exits.nll, exits.augrc)]),
         np.array([replay.curve.at(budget).accuracy for budget in BUDGETS]),
-        torch.stack([each.double() for each in resampled], dim=1).numpy(),
-        draws.accuracies(replay, torch.tensor(BUDGETS, dtype=torch.float64)).numpy(),
+        np.stack(resampled, axis=1, dtype=np.float64),
+        draws.accuracies(replay, BUDGETS),
     )
 
 
@@ -129,7 +127,7 @@ def _mean(values: Floats) -> float:
     return float(known.mean()) if len(known) else float("nan")
 
 
-def resampled_augrc(replay: Replay, draws: Resamples) -> Tensor:
+def resampled_augrc(replay: Replay, draws: Resamples) -> Floats:
     """Mean over all exits but the last, `[R]`.
 
     AUGRC is (1 - AUROC) a (1 - a) + (1 - a)^2 / 2 for an accuracy a (Traub et al. 2024); the
@@ -137,18 +135,19 @@ def resampled_augrc(replay: Replay, draws: Resamples) -> Tensor:
     """
     last = replay.scores.shape[1] - 1
     correct = replay.correct[:, :last]
-    accuracy = draws.means(correct.float()).double()  # [R, M-1]
+    accuracy = draws.means(correct).astype(np.float64)  # [R, M-1]
     columns = []
     for exit_index in range(last):
         right = correct[:, exit_index]
-        if not 0 < float(right.float().mean()) < 1:
-            columns.append(torch.zeros(len(accuracy), dtype=torch.float64))
+        if right.all() or not right.any():
+            columns.append(np.zeros(len(accuracy)))
             continue
-        area, shares = auroc_shares(replay.scores[:, exit_index].numpy(), right.numpy())
-        columns.append(area + draws.means(torch.from_numpy(shares)[:, None])[:, 0].double())
-    area_by_exit = torch.stack(columns, dim=1)
+        area, shares = auroc_shares(replay.scores[:, exit_index], right)
+        columns.append(area + draws.means(shares[:, None])[:, 0].astype(np.float64))
+    area_by_exit = np.stack(columns, axis=1)
     wrong = 1 - accuracy
-    return ((1 - area_by_exit) * accuracy * wrong + wrong**2 / 2).mean(dim=1)
+    found: Floats = ((1 - area_by_exit) * accuracy * wrong + wrong**2 / 2).mean(axis=1)
+    return found
 
 
 def _correlation(methods: Sequence[_Measured], metric: int, budget: int) -> Cell:

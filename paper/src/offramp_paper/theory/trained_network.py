@@ -15,6 +15,7 @@ import scipy
 import torch
 from torch import nn
 
+from offramp.arrays import softmax
 from offramp.data import MixtureData, mixture
 from offramp.errors import ConfigError
 from offramp.ledger import Ledger
@@ -124,10 +125,10 @@ def _history(ledger: Ledger) -> History:
 def _compared(ledger: Ledger, probs: Floats, corrector: Corrector) -> list[ExitTruth]:
     samples, exits = len(ledger), ledger.num_exits
     world = World(np.full(samples, 1 / samples), probs)
-    predictors = ledger.logits.double().softmax(-1).numpy().transpose(1, 0, 2)  # [M, N, K]
-    labels = ledger.labels.numpy()
+    predictors = softmax(ledger.logits.astype(np.float64)).swapaxes(0, 1)  # [M, N, K]
+    labels = ledger.labels
     truth = stopping_probability(world, predictors, "argmax")  # [M, N]
-    stops = stop_target(ledger.logits.argmax(-1), ledger.labels).double().mean(0)
+    stops = stop_target(ledger.logits.argmax(axis=-1), labels).mean(axis=0)
     rows, nothing = np.arange(samples), np.full(samples, np.nan)
     found = []
     for exit_index in range(exits):
@@ -151,8 +152,7 @@ def _compared(ledger: Ledger, probs: Floats, corrector: Corrector) -> list[ExitT
 
 
 def _estimate(history: History, corrector: Corrector) -> Floats:
-    with torch.inference_mode():
-        return corrector.probability(corrector.score_at(history)).double().numpy()
+    return np.asarray(corrector.probability(corrector.score_at(history)), np.float64)
 
 
 def _alike(history: History, corrector: Corrector, truth: Floats) -> Floats:
@@ -165,10 +165,10 @@ def _alike(history: History, corrector: Corrector, truth: Floats) -> Floats:
 
 def _seen(history: History, corrector: Corrector) -> Floats:
     """Probabilities in the order of the current exit's, of the exits that the corrector sees."""
-    order = history.log_probs[:, -1].argsort(-1, descending=True)
+    order = (-history.log_probs[:, -1]).argsort(axis=-1, kind="stable")
     log_probs = history.log_probs if corrector.history else history.log_probs[:, -1:]
-    sorted_probs = log_probs.gather(2, order[:, None].expand_as(log_probs)).exp()
-    return sorted_probs.flatten(1).double().numpy()
+    sorted_probs = np.exp(np.take_along_axis(log_probs, order[:, None], axis=2))
+    return np.asarray(sorted_probs.reshape(len(order), -1), np.float64)
 
 
 def _rms(values: Floats) -> float:
