@@ -2,8 +2,8 @@
 
 from math import log
 
+import numpy as np
 import pytest
-import torch
 
 from offramp import Corrector, Ledger
 from offramp.errors import ConfigError
@@ -30,18 +30,18 @@ def world_of_three_kinds(samples=900, seed=0):
 
     It says so by how many classes compete: one, two or four. All need the same MACs per stage.
     """
-    generator = torch.Generator().manual_seed(seed)
-    kind = torch.arange(samples) % 3
-    labels = torch.randint(8, (samples,), generator=generator)
-    first_right = torch.tensor([0, 1, 3])[kind]
-    logits = 0.3 * torch.randn(samples, 4, 8, generator=generator)
-    crowd = torch.tensor([0, 2, 4])[kind]
+    rng = np.random.default_rng(seed)
+    kind = np.arange(samples) % 3
+    labels = rng.integers(8, size=samples)
+    first_right = np.array([0, 1, 3])[kind]
+    logits = 0.3 * rng.normal(size=(samples, 4, 8))
+    crowd = np.array([0, 2, 4])[kind]
     for other in range(1, 5):  # wrong classes that compete until the sample is right
         rival = (labels + other) % 8
-        there = (torch.arange(4) < first_right[:, None]) & (other <= crowd)[:, None]
-        logits[torch.arange(samples), :, rival] += 4.0 * there
-    right = torch.arange(4) >= first_right[:, None]
-    logits[torch.arange(samples), :, labels] += torch.where(right, 6.0, -3.0)
+        there = (np.arange(4) < first_right[:, None]) & (other <= crowd)[:, None]
+        logits[np.arange(samples), :, rival] += 4.0 * there
+    right = np.arange(4) >= first_right[:, None]
+    logits[np.arange(samples), :, labels] += np.where(right, 6.0, -3.0)
     ledger = Ledger(logits, labels, [0.25, 0.5, 0.75, 1.0], split="held_out", network="kinds")
     return ledger, kind
 
@@ -72,7 +72,7 @@ def test_at_a_price_only_what_is_worth_it_is_bought(price, fitted):
     """A right answer is worth 1. Soon it costs a quarter of the price, late three quarters."""
     ledger, kind = world_of_three_kinds()
     stops = stops_at(fitted, history_of(ledger, 0), price)
-    shares = [stops[kind == k].double().mean().item() for k in range(3)]
+    shares = [stops[kind == k].mean() for k in range(3)]
     expected = {0.5: [1, 0, 0], 2.0: [1, 0, 1]}[price]
     assert shares == pytest.approx(expected, abs=0.1)
 
@@ -81,12 +81,12 @@ def test_backward_induction_beats_stopping_at_once_and_never_stopping(splits):
     """The learned rule at a price, followed on new samples, is worth more than either extreme."""
     scorer = fit(BreakEven(), splits["held_out"])
     val, costs = splits["val"], splits["val"].costs / splits["val"].costs[-1]
-    correct = (val.logits.argmax(2) == val.labels[:, None]).double()
+    correct = val.logits.argmax(2) == val.labels[:, None]
     for price in (0.1, 0.5, 1.0):
         worth = correct[:, -1] - price * costs[-1]
         for m in reversed(range(4)):
             stop = stops_at(scorer, history_of(val, m), price)
-            worth = torch.where(stop, correct[:, m] - price * costs[m], worth)
+            worth = np.where(stop, correct[:, m] - price * costs[m], worth)
         extremes = correct.mean(0) - price * costs
         assert worth.mean() > extremes[[0, -1]].max()
 
