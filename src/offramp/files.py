@@ -402,13 +402,10 @@ def restore(kind: Any, value: Any, where: str = "") -> Any:  # noqa: ANN401 - JS
 _ROWS = "rows of numbers, all of one length"
 
 
-def _numbers_as(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a `Number`, an array or a tensor
+def _numbers_as(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a `Number` or an array
     """What msgspec does not know; errors are worded as its own."""
     if kind is Number:
         return Number(_floats(value, "a number"))
-    # Only now: the command line checks its folders without numpy.
-    import numpy as np
-
     try:
         array = np.asarray(_floats(value, _ROWS))
     except ValueError:
@@ -416,11 +413,7 @@ def _numbers_as(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a `Number`, an 
     if get_origin(kind) is np.ndarray:  # npt.NDArray[...] states the type of its numbers, or Any
         (wanted,) = get_args(get_args(kind)[1])
         return array if wanted is Any else array.astype(wanted)
-    if kind is np.ndarray:
-        return array
-    import torch
-
-    return torch.from_numpy(array)
+    return array
 
 
 def _floats(value: Any, expected: str) -> Any:  # noqa: ANN401
