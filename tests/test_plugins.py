@@ -17,13 +17,14 @@ SCORERS = """
 from dataclasses import dataclass
 
 import offramp
+from offramp.arrays import namespace
 
 
 @dataclass
 class LogitMargin(offramp.Scorer):
     def score_at(self, history):
-        top = history.answer.topk(2).values
-        return top[:, 0] - top[:, 1]
+        top = namespace(history.answer).sort(history.answer, axis=1)
+        return top[:, -1] - top[:, -2]
 
 
 @dataclass

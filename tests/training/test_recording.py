@@ -1,5 +1,6 @@
 """Ledgers from networks and data."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -24,8 +25,8 @@ def test_a_ledger_holds_what_the_network_says_in_the_datas_order(convnet, data):
     convnet.eval()
     with torch.no_grad():
         expected = convnet(data.tensors[0])
-    torch.testing.assert_close(ledger.logits, expected)
-    assert torch.equal(ledger.labels, data.tensors[1])
+    np.testing.assert_allclose(ledger.logits, expected, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(ledger.labels, data.tensors[1])
     assert ledger.network == convnet.fingerprint()
     assert ledger.cost_model == count_macs(convnet)
     assert ledger.unit == "macs"
@@ -52,9 +53,9 @@ def test_recording_leaves_the_mode_of_the_network(convnet, data):
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_precisions(convnet, data, dtype, precision):
     ledger = record(convnet, data, split="val", dtype=dtype, precision=precision, progress=False)
-    assert ledger.dtype == getattr(torch, dtype)
+    assert ledger.dtype == dtype
     exact = record(convnet, data, split="val", progress=False)
-    torch.testing.assert_close(ledger.logits.float(), exact.logits, atol=0.05, rtol=0.05)
+    np.testing.assert_allclose(ledger.logits, exact.logits, atol=0.05, rtol=0.05)
 
 
 class Listing(nn.Module):
@@ -97,14 +98,16 @@ def test_a_wrapper_that_stops_by_itself_is_asked_for_all_its_exits(convnet, data
     routing = Routing(convnet).train()
     options = {"costs": own.costs.tolist(), "batch_size": 6, "progress": False}
     ledger = record(routing, data, split="val", **options)
-    torch.testing.assert_close(ledger.logits, own.logits)  # in eval mode, or norms would differ
+    # in eval mode, or norms would differ
+    np.testing.assert_allclose(ledger.logits, own.logits, rtol=1e-5, atol=1e-5)
     assert routing.training  # and left as it was
 
 
 def test_a_shuffling_loader_is_recorded_in_the_datas_order(convnet, data):
     plain = record(convnet, data, split="val", progress=False)
     loader = DataLoader(data, batch_size=7, shuffle=True)
-    assert torch.equal(record(convnet, loader, split="val", progress=False).logits, plain.logits)
+    shuffled = record(convnet, loader, split="val", progress=False)
+    assert np.array_equal(shuffled.logits, plain.logits)
 
 
 def test_a_network_without_known_inputs_is_counted_on_the_data():
