@@ -1,104 +1,217 @@
-"""Runner, stream, batch size 1 and the simulation on a ledger decide alike."""
+"""There is one decision: whatever decides on the same logits decides alike, to the last bit."""
 
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, replace
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 import offramp
+from offramp import synthetic
+from offramp.arrays import Array
 from offramp.replay import replay
-from offramp.runtime import Runner
+from offramp.runtime import Cascade, Member, Runner
+from offramp.thresholds.points import OperatingPoints
 
 from .. import registered
-from ..deployment import Simulated, joined_outputs, split_batch
-from ..registered import each_once, quick
+from ..deployment import NETWORKS, Simulated, joined_outputs, split_batch, stored_network
+from ..registered import quick
 
 SCORERS = list(map(quick, registered.SCORERS))
 TOLERANCE = 1e-5  # of a score; float32 noise in networks as small as these is below 1e-6
-KINDS = ("flat", "cascade", "nested", "conv", "chain")
+EXITS, CLASSES, POINTS = 4, 23, 3  # so many classes that the top five are not sorted out of all
+ALONE = 8  # samples of a batch that are decided one by one, too
+
+
+@pytest.fixture(scope="module")
+def network():
+    return stored_network(EXITS, CLASSES)
+
+
+@pytest.fixture(scope="module")
+def ledgers(network):
+    made = synthetic.ledgers(seed=0, samples=150, exits=EXITS, classes=CLASSES)
+    origin = network.fingerprint()
+    made["test"].logits[::3] = made["test"].logits[::3].round()  # ties
+    return {
+        split: offramp.Ledger(
+            ledger.logits, ledger.labels, ledger.cost_model, split=split, network=origin
+        )
+        for split, ledger in made.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def graphs(network, ledgers, tmp_path_factory):
+    """The network in ONNX Runtime, with the logits of every exit, for any policy."""
+    pytest.importorskip("onnxruntime")
+    from offramp.onnx import export
+
+    policy, logits = fitted(ledgers, offramp.scorers.Patience(), None), ledgers["val"].logits
+    folder = tmp_path_factory.mktemp("export")
+    return export(network, policy, folder, torch.from_numpy(logits[:3]), False, "all", full=False)
+
+
+def fitted(ledgers, scorer, answer):
+    """At thresholds that are scores of samples: the last bit of any of them decides."""
+    (policy,) = offramp.Policy(scorer, answer).fit_seeds(ledgers["held_out"], [0])
+    scores = replay(policy.answer, policy.scorer, ledgers["test"]).scores.astype(np.float64)
+    rows = np.random.default_rng(0).integers(len(scores), size=(POINTS, EXITS))
+    thresholds = scores[rows, np.arange(EXITS)]
+    thresholds[0, 0] = np.inf  # a closed exit
+    shares, budgets = np.full((POINTS, EXITS), 1 / EXITS), np.arange(1, POINTS + 1) / POINTS
+    points = OperatingPoints(thresholds, budgets, np.zeros(POINTS), shares, 0.5)
+    return policy.with_points(points).at_point(0)
+
+
+def in_onnx(graphs, policy):
+    """The same graphs with another policy beside them."""
+    from offramp.onnx import OnnxRunner
+    from offramp.onnx.manifest import Manifest
+
+    policy.save(graphs / "policy-00000000")
+    manifest = Manifest.read(graphs)
+    replace(manifest, policy=policy.fingerprint(), policy_folder="policy-00000000").write(graphs)
+    return OnnxRunner(graphs, threads=1)
 
 
 @dataclass
-class Count:
-    samples: int = 0
-    near: int = 0
-    changed: int = 0
-    exits: set = field(default_factory=set)
+class Wanted:
+    """What a replay says of samples, at the exits that they take."""
 
-    def check(self, expected, output):
-        differs = output.exits != expected.exits
-        self.samples += len(output)
-        self.near += int(expected.near.sum())
-        self.changed += int(differs.sum())
-        self.exits |= set(output.exits.tolist())
-        assert not (differs & ~expected.near).any()
-        same = ~differs
-        torch.testing.assert_close(
-            output.logits[same], expected.logits[same], rtol=1e-4, atol=1e-4
-        )
+    exits: Array
+    scores: Array
+    answers: Array
 
+    @classmethod
+    def of(cls, policy, ledger) -> "Wanted":
+        found = policy.replay(ledger)
+        rows, answers = np.arange(len(ledger)), policy.answer.answers(ledger.logits)
+        return cls(found.exits, found.scores[rows, found.exits], answers[rows, found.exits])
 
-def check_all_ways(world, policy, samples, count, window=3):
-    inputs = world.inputs(samples)
-    expected = Simulated.of(world, policy, inputs, TOLERANCE)
-    runner = Runner(world.network, policy)
-    count.check(expected, runner(inputs))
-    count.check(expected, joined_outputs(runner(one) for one in split_batch(inputs, 1)))
-    count.check(expected, joined_outputs(runner.stream(split_batch(inputs, 5), window)))
+    def check(self, output, way):
+        same(output.exits, self.exits, way)
+        same(output.scores, self.scores, way)
+        same(output.logits, self.answers, way)
 
 
-def test_random_networks_policies_and_batches_decide_alike_in_every_way(make):
-    count = Count()
+def same(found, wanted, way):
+    __tracebackhide__ = True
+    assert np.array_equal(found, wanted), f"{way}: {found} and not {wanted}"
 
-    @hypothesis.settings(max_examples=25, derandomize=True)
-    @hypothesis.given(
-        kind=st.sampled_from(KINDS),
-        scorer=st.sampled_from(SCORERS),
-        answer=st.sampled_from(registered.ANSWERS),
-        exits=st.integers(2, 5),
-        classes=st.integers(2, 6),
-        seed=st.integers(0, 1000),
-        point=st.integers(0, 20),
-        samples=st.integers(1, 33),
-    )
-    def check(kind, scorer, answer, exits, classes, seed, point, samples):
-        world = make(kind, scorer, answer, exits, classes, seed)
-        check_all_ways(world, world.policy.at_point(point * 10), samples, count)
+
+def check_runner(runner, logits, wanted, way):
+    """In a batch, one by one and in a stream."""
+    wanted.check(runner(logits), f"{way}, a batch")
+    alone = joined_outputs(runner(logits[row : row + 1]) for row in range(len(logits[:ALONE])))
+    few = Wanted(*(part[:ALONE] for part in vars(wanted).values()))
+    few.check(alone, f"{way}, one by one")
+    parts = np.split(logits, range(5, len(logits), 5))
+    wanted.check(joined_outputs(runner.stream(parts, window=3)), f"{way}, a stream")
+
+
+def check_session(policy, logits, wanted):
+    for row, sample in enumerate(logits[:ALONE]):
+        session = policy.start()
+        while not session.observe(sample[session.stage + 1]):
+            pass
+        assert session.stage == wanted.exits[row]
+        assert session.answer == wanted.answers[row].argmax()
+        assert session.score in (wanted.scores[row], None)
+
+
+def check_batch_session(policy, logits, wanted):
+    session = policy.start(len(logits))
+    while len(session.left):
+        stage = session.stages.max() + 1
+        session.observe(logits[session.left, stage])
+    same(session.stages, wanted.exits, "sessions in step")
+    same(session.answers, wanted.answers.argmax(axis=1), "sessions in step")
+    early = wanted.exits < EXITS - 1
+    same(session.scores[early], wanted.scores[early], "sessions in step")
+
+
+def check_cascade(cascade, policy, logits, wanted):
+    policy = copy(policy)
+    policy.network = cascade.fingerprint()
+    found = cascade.run(logits, policy)
+    same([each.stage for each in found], wanted.exits, "a cascade")
+    same([each.answer for each in found], wanted.answers.argmax(axis=1), "a cascade")
+
+
+ONCE = pytest.mark.xfail(reason="its product in float32 depends on the batch size", strict=True)
+ANSWERS = [
+    pytest.param(each, marks=[ONCE] * isinstance(each, offramp.answers.MatrixScaling))
+    for each in registered.ANSWERS
+]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=repr)
+@pytest.mark.parametrize("scorer", SCORERS, ids=repr)
+def test_the_same_logits_are_decided_alike_to_the_last_bit(
+    network, graphs, ledgers, scorer, answer
+):
+    policy, test = fitted(ledgers, scorer, answer), ledgers["test"]
+    runners = {"Runner": Runner(network, policy), "OnnxRunner": in_onnx(graphs, policy)}
+    cascade, exits = Cascade([Member(network)]), set()
+    somebody = st.lists(st.integers(0, len(test) - 1), min_size=1, max_size=70)
+
+    @hypothesis.settings(max_examples=4, derandomize=True, database=None)
+    @hypothesis.given(rows=somebody, point=st.integers(0, POINTS - 1))
+    def check(rows, point):
+        at, logits = policy.at_point(point), test.logits[rows]
+        wanted = Wanted.of(at, test.take(rows))
+        for way, runner in runners.items():
+            runner.set_budget((point + 1) / POINTS)
+            check_runner(runner, logits, wanted, way)
+        check_session(at, logits, wanted)
+        check_batch_session(at, logits, wanted)
+        check_cascade(cascade, at, logits, wanted)
+        exits.update(wanted.exits.tolist())
 
     check()
-    print(  # noqa: T201 - how much the equality leaves open is to be seen
-        f"\n{count.samples} decisions in float32: {count.near} within {TOLERANCE} of a threshold, "
-        f"{count.changed} of them changed"
-    )
-    assert len(count.exits) == 5, "the examples must use all exits"
-    # Scorers that were hardly trained give all samples nearly the same score.
-    assert count.near < 0.3 * count.samples
+    assert len(exits) > 1  # or nothing was tested
 
 
-@pytest.mark.parametrize(
-    ("scorer", "answer"),
-    each_once(SCORERS, registered.ANSWERS),
-    ids=lambda part: type(part).__name__,
-)
-def test_every_registered_part_decides_alike_in_every_way(make, scorer, answer):
-    count = Count()
-    world = make("nested", scorer, answer, exits=3, seed=1)
-    for budget in (0.6, 0.9):
-        check_all_ways(world, world.policy.at(budget=budget), 20, count)
-    assert len(count.exits) > 1  # or nothing was tested
+def check_all_ways(world, policy, inputs):
+    """Runs in every way decide as a replay, but for samples that rounding may send elsewhere.
+
+    Returns how many samples these are, and the exits taken.
+    """
+    expected = Simulated.of(world, policy, inputs, TOLERANCE)
+    runner, outputs = Runner(world.network, policy), []
+    outputs.append(joined_outputs([runner(inputs)]))
+    outputs.append(joined_outputs(runner(one) for one in split_batch(inputs, 1)))
+    outputs.append(joined_outputs(runner.stream(split_batch(inputs, 5), window=3)))
+    for output in outputs:
+        alike = output.exits == expected.exits
+        assert (alike | expected.near).all()
+        np.testing.assert_allclose(
+            output.logits[alike], expected.logits[alike], rtol=1e-4, atol=1e-4
+        )
+    return int(expected.near.sum()), set(expected.exits.tolist())
 
 
-@pytest.mark.parametrize(
-    "scorer", [offramp.MaxProbability(), offramp.Corrector(hidden=8, epochs=1)]
-)
-def test_texts_of_different_length_decide_alike_in_every_way(make, scorer):
-    count = Count()
-    world = make("text", scorer, exits=3)
-    check_all_ways(world, world.policy, 24, count)
-    assert len(count.exits) == 3
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_networks_of_every_kind_decide_as_on_a_ledger(make, kind):
+    exits = 3 if kind == "text" else 4
+    world = make(kind, offramp.Corrector(hidden=8, epochs=20), exits=exits)
+    total, near, taken = 0, 0, set()
+
+    @hypothesis.settings(max_examples=5, derandomize=True, database=None)
+    @hypothesis.given(samples=st.integers(1, 33), seed=st.integers(0, 999), tenth=st.integers(4, 9))
+    def check(samples, seed, tenth):
+        nonlocal total, near
+        found = check_all_ways(world, world.policy.at_point(20 * tenth), world.inputs(samples, seed))
+        total, near = total + samples, near + found[0]
+        taken.update(found[1])
+
+    check()
+    assert len(taken) == exits and near < 0.1 * total  # or little was tested
 
 
 def test_what_is_simulated_for_a_budget_is_what_runs(world):
@@ -112,15 +225,13 @@ def test_what_is_simulated_for_a_budget_is_what_runs(world):
         assert runner.stats.exit_shares == pytest.approx(simulated.exit_shares, abs=0.01)
 
 
-def test_bfloat16_changes_few_decisions_and_the_rate_is_printed(world):
+def test_bfloat16_changes_few_decisions(world):
     inputs = world.inputs(400)
     exact = Runner(world.network, world.policy)(inputs)
     half = Runner(world.network, world.policy, precision="bfloat16")(inputs)
-    changed = (exact.exits != half.exits).double().mean().item()
-    print(f"\nbfloat16: {changed:.2%} of the exits changed")  # noqa: T201
     assert half.logits.dtype == torch.float32
     assert not torch.equal(exact.logits, half.logits)
-    assert changed < 0.25
+    assert (exact.exits != half.exits).double().mean() < 0.25
 
 
 def test_bfloat16_is_for_the_network_and_not_for_the_decision(make):
@@ -130,19 +241,7 @@ def test_bfloat16_is_for_the_network_and_not_for_the_decision(make):
     options = {"costs": world.costs, "precision": "bfloat16", "progress": False}
     ledger = offramp.record(world.network, data, "test", **options)
     scores = replay(world.policy.answer, world.policy.scorer, ledger).scores
-    output = Runner(world.network, world.policy, precision="bfloat16")(inputs)
+    output = Runner(world.network, world.policy, precision="bfloat16")(inputs.numpy())
     first = output.exits == 0  # the same batch so far, and so the same logits
     assert 0 < first.sum() < 60
-    torch.testing.assert_close(output.scores[first], scores[first, 0], rtol=1e-6, atol=1e-6)
-
-
-def test_identical_logits_decide_bitwise_alike(world):
-    """On the same batch, runner and ledger see the same numbers where nobody leaves early."""
-    policy = world.policy.at_point(len(world.policy.points) - 1)
-    inputs = world.inputs(20)
-    ledger = world.ledger(inputs)
-    output = Runner(world.network, policy)(inputs)
-    last = output.exits == world.network.num_exits - 1
-    if last.all():
-        assert torch.equal(output.logits, ledger.logits[:, -1])
-    assert torch.equal(output.exits, policy.decide(ledger).long())
+    assert np.array_equal(output.scores[first], scores[first, 0])
