@@ -26,6 +26,7 @@ from offramp.answers import (
     VectorScaling,
     crossfit_answers,
 )
+from offramp.batch_times import BatchTimes
 from offramp.errors import (
     BudgetError,
     ConfigError,
@@ -304,13 +305,37 @@ def test_macs_of_answer_and_scorer_are_charged_but_not_a_scorer_at_the_last_exit
     assert extra.tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("unit", ["seconds", "relative"])
+@pytest.mark.parametrize("unit", ["dollars", "relative"])
 def test_macs_are_never_added_to_other_units(unit, splits):
     ledger = splits["held_out"]
     costs = Costs((1.0,) * 5, (0.1,) * 5, unit=unit)
     timed = Ledger(ledger.logits, ledger.labels, costs, split="held_out", network="n")
     policy = Policy(Corrector(epochs=1)).fit(timed)
     assert np.array_equal(policy.cost_shares, timed.costs / timed.reference_cost)
+
+
+def test_decisions_are_charged_where_costs_are_seconds(splits):
+    ledger = splits["held_out"]
+    costs = Costs((1e-3,) * 5, (0.0,) * 5, unit="seconds")
+    timed = Ledger(ledger.logits, ledger.labels, costs, split="held_out", network="n")
+    extra = {}
+    for scorer in (MaxProbability(), LogisticCorrector()):
+        policy = Policy(scorer).fit(timed)
+        added = np.diff(policy.cost_shares, prepend=0) * timed.reference_cost - 1e-3
+        assert (added[:-1] > 0).all()
+        assert added[-1] == pytest.approx(0, abs=1e-12), "the last exit decides nothing"
+        assert np.array_equal(policy.cost_shares, policy.cost_shares), "measured once"
+        extra[type(scorer)] = added.sum()
+    assert extra[MaxProbability] < extra[LogisticCorrector]
+
+
+def test_what_a_profile_has_measured_holds_its_decisions(splits):
+    stages = np.full((5, 1), 1e-3)
+    for origin, is_charged in (("cpu, batches of 1", False), ("", True)):
+        times = BatchTimes(stages, 0 * stages, 5e-3, origin=origin)
+        timed = splits["held_out"].with_costs(times)
+        shares = Policy(MaxProbability()).fit(timed).cost_shares
+        assert (shares[-1] > 1) == is_charged
 
 
 def test_a_corrector_on_a_fitted_answer_trains_on_cross_fitted_answers(splits):

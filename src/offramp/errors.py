@@ -85,6 +85,10 @@ class OriginWarning(UserWarning):
     """A ledger does not say which network made it, so mixing cannot be noticed."""
 
 
+class CostWarning(UserWarning):
+    """Deciding when to stop takes longer than what stopping can save."""
+
+
 class FewSamplesWarning(UserWarning):
     """A scorer is fitted to fewer samples than it needs, and is likely to overfit."""
 

@@ -19,7 +19,8 @@ class Price:
 
     MACs are the same wherever samples leave, and every head on the way counts, that of a closed
     exit too. Seconds are what a runner takes: a closed exit costs nothing unless a later one reads
-    its logits, and a stage on what is left of a batch costs what `BatchTimes` holds.
+    its logits, and a stage on what is left of a batch costs what `BatchTimes` holds. Profiles hold
+    the seconds of decisions, too; to costs in seconds from elsewhere, `decisions` are added.
     Where costs differ from sample to sample, they are what each sample was charged, in any unit.
 
     Attributes:
@@ -30,6 +31,8 @@ class Price:
         batch_times: Seconds of batches that shrink, where they were measured.
         of_all: The cost of the network without exits that shares are shares of, where it is not
             the mean of `costs`.
+        decisions: `[M]`, seconds that a decision takes at each exit, where `costs` and
+            `batch_times` are in seconds and do not hold them.
     """
 
     answer: Answer
@@ -38,6 +41,7 @@ class Price:
     num_classes: int
     batch_times: BatchTimes | None = None
     of_all: float | None = None
+    decisions: Array | None = None
 
     def take(self, index: Array | slice) -> "Price":
         """The same for some of the samples; shares stay shares of the mean of all."""
@@ -47,6 +51,17 @@ class Price:
     def reference(self) -> float:
         """Cost of the network without exits."""
         return self.costs.mean_reference if self.of_all is None else self.of_all
+
+    @cached_property
+    def _charged(self) -> tuple[Costs, BatchTimes | None]:
+        """Costs and times with the seconds of decisions."""
+        costs, times, spent = self.costs, self.batch_times, self.decisions
+        if spent is None:
+            return costs, times
+        costs = replace(costs, heads=costs.heads + spent)
+        if times is not None:
+            times = replace(times, heads=times.heads + spent[:, None])
+        return costs, times
 
     @property
     def _reads_back(self) -> bool:
@@ -59,8 +74,8 @@ class Price:
         Answers and scorers are counted in MACs and therefore added to MACs only; no scorer is
         run, or charged, at the last exit. `[N, M]` where costs differ from sample to sample.
         """
-        times = self.batch_times
-        costs = self.costs if times is None else times.costs_of(self._reads_back)
+        costs, times = self._charged
+        costs = costs if times is None else times.costs_of(self._reads_back)
         total = costs.cumulative
         if costs.unit == "macs":
             exits, classes = range(costs.num_exits), self.num_classes
@@ -80,7 +95,8 @@ class Price:
             return np.broadcast_to(mean_costs(self.shares), shares.shape)
         left = _from_here_on(shares)
         heads = needed_heads(thresholds, self.scorer.reads_history, self.answer.reads_history)
-        times = self.batch_times or BatchTimes.proportional(self.costs)
+        costs, times = self._charged
+        times = times or BatchTimes.proportional(costs)
         return times.cumulative_at(left, heads, self._reads_back) / self.reference
 
     def paid(self, thresholds: Array, exits: Array) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 from offramp.answers import Answer
 from offramp.arrays import Array
 from offramp.costs import mean_costs
-from offramp.decide import Decider
+from offramp.decide import Decider, price_of
 from offramp.errors import FileFormatError, LedgerError, NotFittedError
 from offramp.ledger import History, Ledger
 from offramp.ledger.checks import WITHOUT_LABELS
@@ -267,7 +267,8 @@ def replay(answer: Answer, scorer: Scorer, ledger: Ledger) -> Replay:
         if labels is not None:
             losses[rows] = history.losses(labels[rows])
         scores[rows] = decider.scores(history)
-    price = Price(answer, scorer, ledger.cost_model, ledger.num_classes, ledger.batch_times)
+    costs, times = ledger.cost_model, ledger.batch_times
+    price = price_of(answer, scorer, costs, ledger.num_classes, times, read)
     found = Replay(labels, predictions, heads, scores, confidences, losses, chances, price)
     return replace(found, lengths=ledger.lengths, groups=ledger.group_numbers)
 

@@ -24,7 +24,7 @@ from offramp.advice.auto import choose_exits
 from offramp.advice.rating import CrossFit, hits_on, pick, pool
 from offramp.batch_times import BatchTimes
 from offramp.cli.app import app
-from offramp.errors import BudgetError, ConfigError, SplitError
+from offramp.errors import BudgetError, ConfigError, CostWarning, SplitError
 from offramp.ledger.chunks import folds
 from offramp.methods import find_methods
 from offramp.registry import METHODS
@@ -95,6 +95,33 @@ def test_a_lucky_figure_at_one_budget_does_not_decide():
 def test_a_clear_lead_at_one_budget_decides_there():
     hits = hits_with(cheap=[(0, 600), (0, 500), (0, 500)], steady=[(100, 600), (0, 580), (0, 580)])
     assert [pick(hits, number) for number in range(3)] == ["cheap", "steady", "steady"]
+
+
+def test_where_time_counts_ties_go_to_the_quicker_decision():
+    quick, slow = np.zeros((100, 1)), np.zeros((100, 1))
+    quick[:50], slow[1:51] = 1, 1  # equally good
+    hits, seconds = {"quick": quick, "slow": slow}, {"quick": 1e-5, "slow": 6e-5}
+    assert pick(hits, 0) == "slow"
+    assert pick(hits, 0, seconds) == "quick"
+    slow[51:53] = 1  # better by its own figure, though not clearly
+    assert pick(hits, 0, seconds) == "slow"
+    quick[:90] = 1  # clearly better
+    assert pick(hits, 0, seconds) == "quick"
+
+
+def in_seconds(splits, seconds):
+    """The same ledgers with exits that take so long each."""
+    stages = (seconds,) * splits["val"].num_exits
+    costs = Costs(stages, (0.0,) * len(stages), unit="seconds")
+    return {name: ledger.with_costs(costs) for name, ledger in splits.items()}
+
+
+def test_auto_warns_where_decisions_take_longer_than_what_they_save(splits):
+    slow = in_seconds(splits, 0.01)
+    assert "decisions" not in auto(slow["held_out"], slow["val"], [0.5]).why[0.5]
+    fast = in_seconds(splits, 1e-6)
+    with pytest.warns(CostWarning, match=r"decide about many items in step"):
+        auto(fast["held_out"], fast["val"], [0.5])
 
 
 def test_every_sample_of_held_out_and_val_is_counted_once(ledgers):
@@ -195,7 +222,7 @@ def test_a_comparison_of_auto_measures_each_budget_with_its_own_policy(ledgers, 
     names = ["baseline", "patience:smooth"]
     # The function of the same name hides the module.
     module = import_module("offramp.advice.auto")
-    monkeypatch.setattr(module, "pick", lambda hits, number: names[number])
+    monkeypatch.setattr(module, "pick", lambda hits, number, seconds: names[number])
     table = compare(
         **ledgers,
         methods=[*names, Auto(candidates=tuple(names))],

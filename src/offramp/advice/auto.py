@@ -1,5 +1,6 @@
 """`auto`: exits, answer, scorer and thresholds, chosen by cross-validation."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,8 @@ import numpy.typing as npt
 
 from offramp.advice.rating import CrossFit, Hits, gain_of, hits_on, is_clearly_more, pick, pool
 from offramp.arrays import one_thread
-from offramp.errors import ConfigError
+from offramp.decide import decision_seconds
+from offramp.errors import ConfigError, CostWarning
 from offramp.evaluation.bootstrap import QUANTILE
 from offramp.evaluation.references import fixed_exits, mix_at
 from offramp.ledger import Ledger
@@ -213,8 +215,9 @@ def _choose(
     by_name = {method.name: method for method in candidates}
     picked, why = {}, {}
     spent = "time" if val.unit == "seconds" else "compute"
+    seconds = _seconds(crossed, pooled) if val.unit == "seconds" else None
     for number, budget in enumerate(budgets):
-        picked[budget] = by_name[pick(hits, number)]
+        picked[budget] = by_name[pick(hits, number, seconds)]
         here = {name: found[:, number] for name, found in hits.items()}
         why[budget] = _why_chosen(picked[budget], candidates, here, f"{budget:.0%} of the {spent}")
     accuracies = {
@@ -222,6 +225,15 @@ def _choose(
         for name, found in hits.items()
     }
     return _Choice(picked, exits, why, accuracies, pooled, crossed)
+
+
+def _seconds(crossed: Mapping[str, CrossFit], ledger: Ledger) -> dict[str, float]:
+    """By method, what a decision about one item takes, at all exits together."""
+    shape = ledger.num_exits, ledger.num_classes, ledger.history_type
+    return {
+        name: float(decision_seconds(policy.answer, policy.scorer, *shape).sum())
+        for name, policy in ((name, found.policies[0]) for name, found in crossed.items())
+    }
 
 
 def choose_exits(ledger: Ledger, rate: Rate) -> list[int]:
@@ -336,11 +348,12 @@ def _where_exits_pay(plan: Plan, full: Policy, val: Ledger) -> Plan:
             found = "they are no more accurate, and there is time for the full network"
         else:
             why[budget] += _note_fixed_exits(val, budget, float(points.accuracies[index]))
+            why[budget] += _note_dear_decisions(policy)
             continue
         policies[budget], methods[budget] = full, WITHOUT_EXITS
         why[budget] = (
             f"do not use exits on this machine at this batch size for {budget:.0%} of the full "
-            f"network's time: {found}"
+            f"network's time: {found}{_note_dear_decisions(policy)}"
         )
     return replace(plan, policies=policies, methods=methods, why=why)
 
@@ -358,6 +371,24 @@ def _note_fixed_exits(val: Ledger, budget: float, accuracy: float) -> str:
         f"; no clear gain over fixed exits in the same time ({mix.accuracy:.2%} on val): `advise` "
         "says on test whether exits pay"
     )
+
+
+def _note_dear_decisions(policy: Policy) -> str:
+    """A warning where deciding takes longer than what is decided about."""
+    costs = policy.cost_model
+    assert costs is not None and policy.num_classes is not None
+    shape = costs.num_exits, policy.num_classes, policy.history_type
+    spent = decision_seconds(policy.answer, policy.scorer, *shape).sum()
+    stages = costs.mean_reference  # up to the last exit
+    if spent < stages:
+        return ""
+    text = (
+        f"decisions about single items take {1e6 * spent:,.0f} microseconds here, and all stages "
+        f"{1e6 * stages:,.0f}: decide about many items in step (policy.start(items)), or keep "
+        "fewer exits"
+    )
+    warnings.warn(text, CostWarning, stacklevel=2)
+    return f"; {text}"
 
 
 def full_network(held_out: Ledger, val: Ledger) -> Policy:

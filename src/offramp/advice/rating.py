@@ -1,6 +1,6 @@
 """How good methods are, by cross-fitting on the samples of held_out and val together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -182,17 +182,19 @@ def hits_at(replay: Replay, budgets: Sequence[float]) -> Hits:
     return np.where(replay.point_costs.min() > np.array(budgets) + 1e-9, 0.0, mixed)
 
 
-def pick(hits: dict[str, Hits], number: int) -> str:
+def pick(hits: dict[str, Hits], number: int, seconds: Mapping[str, float] | None = None) -> str:
     """The method for the budget with this number: the last one that may well be the best there.
 
     The highest of several noisy figures owes something to luck. So methods are named in the order
     of trust, and of all methods within two standard errors of the best one at this budget the last
     is taken. The standard error is that of the difference on the same samples: the more samples
-    there are, the more they decide.
+    there are, the more they decide. Where time is counted, a method whose decisions take longer
+    is only taken if it is better than the others by its own figure.
 
     Args:
         hits: By method, on the same samples and for the same budgets.
         number: Of the budget.
+        seconds: By method, what a decision takes; None where time is not counted.
 
     Example:
         >>> lucky, trusted = np.zeros((100, 2)), np.zeros((100, 2))
@@ -200,11 +202,19 @@ def pick(hits: dict[str, Hits], number: int) -> str:
         >>> pick({"lucky": lucky, "trusted": trusted}, number=0)
         'trusted'
     """
-    best = max(hits, key=lambda name: hits[name][:, number].mean())
-    for name in reversed(hits):
-        if not is_clearly_more(hits[best][:, number], hits[name][:, number]):
-            return name
-    return best
+    here = {name: found[:, number] for name, found in hits.items()}
+    best = max(here, key=lambda name: here[name].mean())
+    likely = [name for name in here if not is_clearly_more(here[best], here[name])]
+    if seconds is not None:
+        likely = [
+            name
+            for name in likely
+            if not any(
+                seconds[other] < seconds[name] and here[other].mean() >= here[name].mean()
+                for other in likely
+            )
+        ]
+    return likely[-1]
 
 
 def is_clearly_more(one: Hits, other: Hits) -> bool:

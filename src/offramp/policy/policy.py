@@ -14,7 +14,7 @@ from offramp.batch_times import BatchTimes
 from offramp.component import check_kind
 from offramp.confidence import Confidence, fit_confidence
 from offramp.costs import Costs
-from offramp.decide import Decider
+from offramp.decide import Decider, price_of
 from offramp.errors import (
     BudgetError,
     ConfigError,
@@ -27,7 +27,6 @@ from offramp.ledger.answers import Normalise
 from offramp.policy import saved
 from offramp.policy.fitting import fit_parts, training_history, warn_of_few
 from offramp.policy.uses import SplitUses
-from offramp.price import Price
 from offramp.replay import Replay, replay
 from offramp.scorers import Scorer
 from offramp.session import BatchSession, Session
@@ -328,7 +327,8 @@ class Policy(SplitUses):
         """
         costs = self._fitted_costs
         assert self.num_classes is not None
-        price = Price(self.answer, self.scorer, costs, self.num_classes, self.batch_times)
+        parts = self.answer, self.scorer, costs, self.num_classes
+        price = price_of(*parts, self.batch_times, self.history_type)
         if self.selected is None:
             return price.shares
         chosen = slice(self.selected, self.selected + 1)
