@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, requires
 from offramp.cli.console import out
 from offramp.imports import install_command, installed_version
 
-CORE = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "rich", "typer")
+CORE = ("numpy", "scipy", "scikit-learn", "safetensors", "rich", "typer")
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ def _versions() -> list[Item]:
 
 
 def _machine() -> list[Item]:
+    if installed_version("torch") is None:
+        return [Item("devices", "known once torch is installed", good=False)]
     import torch
 
     from offramp.machine import (
@@ -61,7 +63,8 @@ def _machine() -> list[Item]:
     features = cpu_features()
     has = ", ".join(name for name, there in features.items() if there) or "none that offramp uses"
     set_to = os.environ.get("OMP_NUM_THREADS")
-    threads = f"torch uses {torch.get_num_threads()} of {os.cpu_count()} cores"
+    used_cores = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
+    threads = f"torch {torch.__version__} uses {used_cores}"
     found = [find_device(name) for name in devices()]
     used, fast = describe_device(found[0]), fast_precision(found[0])
     return [
@@ -112,6 +115,7 @@ def _data() -> list[Item]:
 
 
 FEATURES = {
+    "torch": "networks, their training, and Corrector.fit",
     "train": "data sets, models of transformers, the hub, several processes",
     "report": "figures, and the page report.html",
     "onnx": "offramp export, and OnnxRunner",
@@ -134,7 +138,7 @@ def _features() -> list[Item]:
     packages: dict[str, list[str]] = {name: [] for name in FEATURES}
     for line in lines:
         found = re.match(r"""([A-Za-z0-9._-]+).*extra\s*==\s*["']([^"']+)["']""", line)
-        if found is not None and found[2] in packages:
+        if found is not None and found[2] in packages and found[1] != "offramp":
             packages[found[2]].append(found[1])
     return [_feature(name, each) for name, each in packages.items()]
 
