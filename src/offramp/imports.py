@@ -1,8 +1,8 @@
 """What is imported when it is asked for: public names of packages, and optional packages.
 
-torch takes seconds and 180 MB. The command line answers `--help`, Tab and most mistakes without
-it, and what `export` wrote is served without it. Optional packages are named with their pip
-command where they are missing.
+torch takes seconds to import, and is an extra. Decisions about saved logits do without it, as
+do `--help`, Tab, and serving what `export` wrote. Where an optional package is missing, the error
+has its pip command.
 """
 
 import ast
@@ -109,7 +109,7 @@ def missing_torch() -> Iterator[None]:
 def _missing(package: str, extra: str) -> MissingExtraError:
     return MissingExtraError(
         f"`{package}` is not installed; this feature needs the extra `{extra}`: "
-        f"{install_command(extra)}"
+        f"{install_command(f'offramp[{extra}]')}"
     )
 
 
