@@ -23,7 +23,7 @@ from offramp.cli.record import chain_command, record_command
 from offramp.cli.settings import with_options
 from offramp.cli.train import train_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
-from offramp.imports import install_command
+from offramp.imports import install_command, missing_torch
 from offramp.registry import COMMANDS, METHODS
 
 app = typer.Typer(
@@ -109,7 +109,8 @@ def main() -> None:
     # typer would turn Ctrl-C into a silent exit.
     signal.signal(signal.SIGINT, _interrupted)
     try:
-        app(prog_name="offramp")
+        with missing_torch():
+            app(prog_name="offramp")
     except (OfframpError, OSError) as error:
         note(f"offramp: {error}", style="red")
         sys.exit(2)

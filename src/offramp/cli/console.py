@@ -82,7 +82,7 @@ def configured(command: str, as_json: bool, quiet: bool, verbose: bool) -> Itera
         logger.setLevel(logging.DEBUG)
     try:
         yield
-    except (OfframpError, OSError):
+    except (OfframpError, OSError, ImportError):
         out.gathered = None  # an error is no result
         raise
     else:
