@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from offramp.errors import MissingExtraError
 from offramp.files import read_json, restore, write_text
@@ -13,11 +13,13 @@ from offramp.imports import require
 from offramp.report.figures import line_style, save_figure
 from offramp.report.page import Section
 from offramp.report.tables import Cell, ResultTable, cells
-from offramp.timing.bench import WITHOUT, BenchRow
-from offramp.timing.profile import Profile
+
+if TYPE_CHECKING:  # timing runs networks, and imports torch
+    from offramp.timing.bench import BenchRow
+    from offramp.timing.profile import Profile
 
 
-def profile_table(profile: Profile) -> ResultTable:
+def profile_table(profile: "Profile") -> ResultTable:
     """Milliseconds per sample of stages and of the overhead of exits, by batch size."""
 
     def line(name: str, seconds: Sequence[float]) -> list[Cell]:
@@ -46,8 +48,10 @@ def profile_table(profile: Profile) -> ResultTable:
     )
 
 
-def bench_table(rows: Sequence[BenchRow]) -> ResultTable:
+def bench_table(rows: "Sequence[BenchRow]") -> ResultTable:
     """Milliseconds, shares and accuracies of everything that was timed."""
+    from offramp.timing.bench import WITHOUT
+
     lines = []
     for row in rows:
         predicted, expected = (
@@ -84,7 +88,7 @@ def _range(counts: Collection[int]) -> str:
     return f"{most:,}" if least == most else f"{least:,} to {most:,}"
 
 
-def plot_bench(rows: Sequence[BenchRow], path: str | Path) -> Path:
+def plot_bench(rows: "Sequence[BenchRow]", path: str | Path) -> Path:
     """Draw accuracy over milliseconds: policies as curves, whatever else one could run as points.
 
     Raises:
@@ -103,8 +107,8 @@ def plot_bench(rows: Sequence[BenchRow], path: str | Path) -> Path:
     return save_figure(figure, Path(path))
 
 
-def _draw(panel: Any, rows: Sequence[BenchRow]) -> None:  # noqa: ANN401 - matplotlib's axes
-    def kind(row: BenchRow) -> str:
+def _draw(panel: Any, rows: "Sequence[BenchRow]") -> None:  # noqa: ANN401 - matplotlib's axes
+    def kind(row: "BenchRow") -> str:
         if row.predicted is not None:
             return "with exits"
         return "one exit alone" if row.name.endswith(" alone") else row.name
@@ -121,6 +125,8 @@ def bench_section(folder: str | Path) -> Section:
     Raises:
         FileFormatError: The rows are damaged.
     """
+    from offramp.timing.bench import BenchRow
+
     folder = Path(folder)
     file, figure = folder / "bench.json", folder / "bench.svg"
     rows: list[BenchRow] = restore(list[BenchRow], read_json(file), str(file))
@@ -128,7 +134,7 @@ def bench_section(folder: str | Path) -> Section:
     return Section(folder.resolve().name, tables=[bench_table(rows)], figures=figures)
 
 
-def write_bench(rows: Sequence[BenchRow], folder: str | Path) -> tuple[list[Path], str | None]:
+def write_bench(rows: "Sequence[BenchRow]", folder: str | Path) -> tuple[list[Path], str | None]:
     """Write the table as Markdown and CSV, the rows as JSON and, with accuracies, the figure.
 
     Returns:

@@ -20,14 +20,11 @@ from offramp.files import (
 )
 from offramp.ledger import Ledger
 from offramp.ledger.origin import SPLITS
-from offramp.networks import EarlyExitNetwork, count_macs
-from offramp.networks.files import FORMAT_VERSION as NETWORK_VERSION
 from offramp.onnx.manifest import Manifest
 from offramp.policy import Policy
 from offramp.report.clock import profile_table
 from offramp.report.tables import ResultTable, cells, quantity
 from offramp.targets import hopeless
-from offramp.timing.profile import Profile
 
 
 def inspect(path: str | Path) -> list[ResultTable]:
@@ -55,6 +52,8 @@ def inspect(path: str | Path) -> list[ResultTable]:
         case "export":
             return _export(path)
         case "profile":
+            from offramp.timing.profile import Profile
+
             return [profile_table(Profile.load(path))]
     if (path / "comparison.json").is_file():
         raise FileFormatError(
@@ -207,6 +206,9 @@ def _point(policy: Policy, selected: int) -> ResultTable:
 
 def _network(path: Path) -> list[ResultTable]:
     """What the file says, and the costs, unless the backbone is the user's own class."""
+    from offramp.networks import EarlyExitNetwork, count_macs
+    from offramp.networks.files import FORMAT_VERSION as NETWORK_VERSION
+
     meta, tensors = read_folder(path, "network", NETWORK_VERSION)
     members = meta.get("members", [meta])
     backbones = [member["backbone"] for member in members]
