@@ -1,12 +1,11 @@
 """The drift alarm: its false-alarm rate over a whole stream, and what it finds."""
 
-import math
-
 import numpy as np
 import pytest
-import torch
 
 import offramp
+from offramp.answers import CurrentExit
+from offramp.decide import Decider
 from offramp.runtime import Runner
 from offramp.runtime.drift import DriftAlarm, _largest_mean, _tilts, entropy_radius
 from offramp.runtime.prepared_points import PreparedPoint
@@ -19,12 +18,10 @@ def point(shares, val_samples, index=0, is_open=None):
     """An operating point at which val took these shares."""
     exits = len(shares)
     is_open = [True] * exits if is_open is None else is_open
+    thresholds = np.where(is_open, 0.5, np.inf)
     return PreparedPoint(
         index=index,
-        limits=tuple(0.5 if each else math.inf for each in is_open),
-        needs_head=(True,) * exits,
-        keeps_logits=False,
-        keeps_answers=False,
+        decider=Decider(CurrentExit(), offramp.MaxProbability(), thresholds),
         costs=(1.0,) * exits,
         expected_cost=1.0,
         expected_shares=tuple(shares),
@@ -101,15 +98,14 @@ def test_the_bound_holds_for_every_compatible_distribution():
 
 def test_shares_tuned_on_the_same_val_raise_no_false_alarm_either():
     """Thresholds are chosen on val, so that its shares are not those of a fresh sample."""
-    rng = torch.Generator().manual_seed(3)
-    found = 0
+    rng, found = np.random.default_rng(3), 0
     for _ in range(40):
-        scores = torch.rand(400, 4, generator=rng)
-        thresholds = scores.quantile(0.6, dim=0).double()
-        shares = torch.bincount(exits_taken(scores, thresholds).long(), minlength=4) / 400
+        scores = rng.random((400, 4))
+        thresholds = np.quantile(scores, 0.6, axis=0)
+        shares = np.bincount(exits_taken(scores, thresholds), minlength=4) / 400
         alarm, tuned = DriftAlarm(4, rate=0.2), point(shares.tolist(), 400)
         for _ in range(40):
-            fresh = torch.rand(100, 4, generator=rng)
+            fresh = rng.random((100, 4))
             alarm.add(tuned, exits_taken(fresh, thresholds).tolist())
         found += alarm.alarm
     assert found <= 14  # a rate of 0.2 gives more with a probability of 0.8 %
