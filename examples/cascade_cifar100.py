@@ -12,6 +12,7 @@ import argparse
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
@@ -87,7 +88,7 @@ def main() -> None:
     for name in ("eefp", "eefp-logistic"):
         print(name, "over baseline:", table[name].differences["baseline"])
     print("alone:", [(row.cost, row.accuracy) for row in table.references.fixed], "\n")
-    inputs, labels = data["test"]
+    inputs, labels = data["test"][0], test.labels
 
     def alone(network: EarlyExitNetwork, prepare: Callable[[Tensor], Tensor]) -> float:
         with torch.inference_mode():
@@ -99,7 +100,7 @@ def main() -> None:
         "large alone": min(alone(large, members[1].prepare) for _ in range(given.rounds)),
     }
     right = {"small alone": test.logits[:, 0], "large alone": test.logits[:, 1]}
-    hits = {name: float((x.argmax(1) == labels).double().mean()) for name, x in right.items()}
+    hits = {name: float((x.argmax(axis=1) == labels).mean()) for name, x in right.items()}
     predicted = {}
     for budget in budgets:
         policy, name = table.plans["auto"][0][budget], f"cascade at {budget:.0%}"
@@ -108,8 +109,8 @@ def main() -> None:
             seconds_per_image(lambda x, p=policy, f=found: f.extend(cascade.run(x, p)), inputs)
             for _ in range(given.rounds)
         )
-        answers = torch.tensor([answer.answer for answer in found[: len(labels)]])
-        hits[name] = float((answers == labels).double().mean())
+        answers = np.array([answer.answer for answer in found[: len(labels)]])
+        hits[name] = float((answers == labels).mean())
         predicted[name] = float(policy.replay(test).costs.mean())
     for name, seconds in took.items():
         share = seconds / took["large alone"]

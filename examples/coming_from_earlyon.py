@@ -7,12 +7,14 @@ and convert its backbone and heads, after which the samples of a batch leave one
 and images are random; the point is how the two libraries fit together.
 """
 
+import numpy as np
 import torch
 from earlyon.models import custom_ee
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import offramp
+from offramp.arrays import sigmoid
 
 torch.manual_seed(0)
 images, labels = torch.randn(900, 3, 32, 32), torch.arange(900) % 10
@@ -34,11 +36,11 @@ print(offramp.evaluate(policy, test))
 
 # Write back: max-probability scores are log-odds, while earlyon compares probabilities.
 thresholds = policy.thresholds[:-1]
-wrapper.config.confidence_thresholds = thresholds.sigmoid().tolist()
-wrapper.config.enabled_exits = thresholds.isfinite().tolist()
-rows = torch.tensor(test.sample_ids)[:50]
+wrapper.config.confidence_thresholds = sigmoid(thresholds).tolist()
+wrapper.config.enabled_exits = np.isfinite(thresholds).tolist()
+rows = test.sample_ids[:50]
 taken = [wrapper(image[None]).exit_taken for image in images[rows]]
-same = (torch.tensor(taken) % 3 == policy.decide(test)[:50]).sum()  # -1 is the last of three
+same = (np.array(taken) % 3 == policy.decide(test)[:50]).sum()  # -1 is the last of three
 print(f"{same} of 50 images leave earlyon's wrapper at the exit that the ledger predicts")
 
 

@@ -8,11 +8,12 @@ printed means are over all of them.
 import argparse
 from pathlib import Path
 
-import torch
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import offramp
+from offramp.arrays import sigmoid
 from offramp.metrics import eefp
 from offramp.replay import Replay
 from offramp.report import save_figure
@@ -31,19 +32,18 @@ def replayed(scorer: offramp.Scorer) -> Replay:
     return policy.at(budget=0.5).replay(shipped["test"])
 
 
-torch.manual_seed(0)
 certainty = replayed(offramp.MaxProbability())
 corrector = replayed(offramp.Corrector(history=False))
 looks = {
     "max probability": (certainty, certainty.confidences, PALETTE[2][0], "s--"),
-    "corrector": (corrector, corrector.scores.sigmoid(), PALETTE[1][0], "o-"),
+    "corrector": (corrector, sigmoid(corrector.scores), PALETTE[1][0], "o-"),
 }
 
 hopeless = corrector.hopeless  # [N]
 saved = certainty.exits - corrector.exits  # [N]
-hard = int(torch.where(hopeless, saved, -1).argmax())
-all_right = corrector.correct.all(dim=1)  # [N]
-easy = int(torch.where(all_right, certainty.confidences[:, 0], 0).argmax())
+hard = int(np.where(hopeless, saved, -1).argmax())
+all_right = corrector.correct.all(axis=1)  # [N]
+easy = int(np.where(all_right, certainty.confidences[:, 0], 0).argmax())
 
 
 def draw_sample(axes: Axes, sample: int, title: str) -> None:
@@ -61,15 +61,15 @@ easy_axes, hard_axes, metric_axes = figure.subplots(1, 3)
 draw_sample(easy_axes, easy, "An easy sample: every exit is right")
 draw_sample(hard_axes, hard, "A hopeless sample: no exit is right")
 for label, (replay, _, colour, line) in looks.items():
-    scores = eefp(replay.scores[:, :-1].numpy(), replay.stop_targets[:, :-1].numpy())
+    scores = eefp(replay.scores[:, :-1], replay.stop_targets[:, :-1])
     metric_axes.plot(scores, line, color=colour, linewidth=1.5)
     cost = replay.costs
     print(
-        f"{label}: accuracy {replay.right.double().mean():.2%}, EEFP {scores.mean():.3f}, mean "
+        f"{label}: accuracy {replay.right.mean():.2%}, EEFP {scores.mean():.3f}, mean "
         f"cost {cost[hopeless].mean():.1%} on hopeless samples, {cost[~hopeless].mean():.1%} on "
         "all others"
     )
-print(f"{hopeless.double().mean():.0%} of the samples are hopeless; drawn: {easy} and {hard}")
+print(f"{hopeless.mean():.0%} of the samples are hopeless; drawn: {easy} and {hard}")
 easy_axes.set_ylabel("score; a ring where it stops")
 easy_axes.legend(loc="lower right")
 metric_axes.set(title="EEFP score (higher = better)", xlabel="exit", ylabel="AUROC")

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 import offramp
 from offramp import Guarantee, Ledger, Method, Policy, certify
+from offramp.arrays import AnyArray, Array, namespace, sigmoid, softmax
 from offramp.component import current_exit_only
 from offramp.costs import Costs
 from offramp.errors import GuaranteeError
@@ -51,26 +50,26 @@ class Calibrated(Scorer):
     needs = "confidences"
     learned = ("weights_",)
 
-    def fit(self, history: History, labels: Tensor, costs: Tensor) -> Self:
+    def fit(self, history: History, labels: Array, costs: Array) -> Self:
         """Slope and offset of the log-odds of each stage but the last."""
-        right = correctness(history.predictions, labels).double()
-        ridge, found = torch.full((2,), 1e-3).double(), []
+        right = correctness(history.predictions, labels).astype(np.float64)
+        ridge, found = np.full(2, 1e-3), []
         for stage in range(history.exit_index):
-            odds = history.until(stage).log_odds.double()
-            design = torch.stack([odds, torch.ones_like(odds)], dim=1)
+            odds = history.until(stage).log_odds.astype(np.float64)
+            design = np.stack([odds, np.ones_like(odds)], axis=1)
             found.append(fit_logistic(design, right[:, stage], ridge))
-        self.weights_ = torch.stack(found)
+        self.weights_ = np.stack(found).astype(np.float32)
         return self
 
     @current_exit_only
-    def score_at(self, history: History) -> Tensor:
+    def score_at(self, history: History) -> AnyArray:
         """Calibrated log-odds, `[n]`."""
         slope, offset = self.weights_[history.exit_index]
-        return (slope * history.log_odds.double() + offset).float()
+        return slope * history.log_odds + offset
 
-    def probability(self, scores: Tensor) -> Tensor:
+    def probability(self, scores: AnyArray) -> AnyArray:
         """The probability of being right."""
-        return scores.sigmoid()
+        return sigmoid(scores)
 
 
 @dataclass
@@ -82,15 +81,16 @@ class Plateau(Scorer):
 
     decay: float = 0.8
 
-    def score_at(self, history: History) -> Tensor:
+    def score_at(self, history: History) -> AnyArray:
         """`[n]`; the same for all at the first look, where nothing can have settled."""
-        entropies = -(history.log_probs.exp() * history.log_probs).sum(dim=2)  # [n, m+1]
-        mean, variance = entropies[:, 0], torch.ones(len(entropies))
-        for entropy in entropies.unbind(1)[1:]:
-            away = entropy - mean
+        xp = namespace(history.log_probs)  # NumPy's functions, or torch's
+        entropies = -(xp.exp(history.log_probs) * history.log_probs).sum(axis=2)  # [n, m+1]
+        mean, variance = entropies[:, 0], xp.ones_like(entropies[:, 0])
+        for stage in range(1, history.exit_index + 1):
+            away = entropies[:, stage] - mean
             mean = mean + (1 - self.decay) * away
-            variance = self.decay * (variance + (1 - self.decay) * away.square())
-        return -(variance + 1e-9).log()
+            variance = self.decay * (variance + (1 - self.decay) * away**2)
+        return -xp.log(variance + 1e-9)
 
 
 def read(name: str, quick: bool) -> Arrays:
@@ -138,15 +138,14 @@ def cascade_ledger(arrays: Arrays, split: str) -> Ledger:
 def against(table: Comparison, test: Ledger, ours: str, rival: str) -> list[str]:
     """Gains of one method over another at each budget, in points, with 95 % intervals."""
     draws = Resamples(len(test), groups=test.group_numbers)
-    wanted = torch.tensor(table.budgets, dtype=torch.float64)
     moved = {}
     for name in (ours, rival):
         plan = table.plans[name][0]
         columns = [
-            draws.accuracies(plan[budget].replay(test), wanted)[:, number]
+            draws.accuracies(plan[budget].replay(test), table.budgets)[:, number]
             for number, budget in enumerate(table.budgets)
         ]
-        moved[name] = torch.stack(columns, dim=1)
+        moved[name] = np.stack(columns, axis=1)
     cells = []
     for number, budget in enumerate(table.budgets):
         gap = table[ours].accuracy(budget) - table[rival].accuracy(budget)
@@ -172,7 +171,7 @@ def cascade(quick: bool) -> None:
     """Five models: fitted and tuned on 285 questions, and tested."""
     train = cascade_ledger(read("cascade_mmlu_llama_train.npz", quick), "all")
     test = cascade_ledger(read("cascade_mmlu_llama_test.npz", quick), "test")
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+    order = np.random.default_rng(0).permutation(len(train))
     few = round(len(train) * 150 / 285)
     held_out = train.take(order[:few]).as_split("held_out")
     val = train.take(order[few:]).as_split("val")
@@ -188,7 +187,7 @@ def cascade(quick: bool) -> None:
         BUDGETS,
         3,
     )
-    alone = test.labels.double().mean(dim=0)
+    alone = test.labels.mean(axis=0)
     costs = test.cost_model.alone / test.reference_cost
     print(f"## Cascade: {len(held_out)} + {len(val)} questions, {len(test):,} to test\n")
     heads = ["", *(f"{budget:.0%}" for budget in BUDGETS), "EEFP"]
@@ -213,8 +212,8 @@ def cascade(quick: bool) -> None:
     best = table.plans["auto"][0]
     for budget in BUDGETS:
         outcome = offramp.evaluate(best[budget], test)
-        gaps = best[budget].replay(test).right.double() - test.labels[:, -1].double()
-        moved = Resamples(len(test)).means(gaps[:, None]).squeeze(1)
+        gaps = best[budget].replay(test).right.astype(float) - test.labels[:, -1]
+        moved = Resamples(len(test)).means(gaps[:, None])[:, 0]
         full = accuracy_column(budget).interval(float(gaps.mean()), moved, len(test))
         print(
             f"auto at {budget:.0%}: {outcome.accuracy:.2%} for {outcome.mean_cost:.1%} of the "
@@ -231,7 +230,7 @@ def pair_rows(chosen_on: Ledger, test: Ledger) -> list[str]:
     return [f"{envelope.at(budget).accuracy:.2%}" for budget in BUDGETS]
 
 
-def draw(table: Comparison, pairs: PairEnvelope, costs: Tensor, alone: Tensor) -> None:
+def draw(table: Comparison, pairs: PairEnvelope, costs: Array, alone: Array) -> None:
     """Accuracy against dollars, as story-answers.svg."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -295,12 +294,12 @@ def mean_and_error(values: Sequence[Sequence[float]]) -> tuple[list[float], list
 
 def constant_threshold(test: Ledger, threshold: float, full: float) -> list[float]:
     """Gain over the full chain and cost of stopping at a fixed confidence (DEER)."""
-    sure = test.logits.softmax(dim=2).amax(dim=2) >= threshold
+    sure = softmax(test.logits).max(axis=2) >= threshold
     sure[:, -1] = True
-    exits = sure.int().argmax(dim=1, keepdim=True)
-    right = test.logits.argmax(dim=2).gather(1, exits).squeeze(1) == test.labels
-    paid = test.cost_model.cumulative.gather(1, exits).mean() / test.reference_cost
-    return [float(right.double().mean()) - full, float(paid)]
+    rows, exits = np.arange(len(test)), sure.argmax(axis=1)
+    right = test.logits[rows, exits].argmax(axis=1) == test.labels
+    paid = test.cost_model.cumulative[rows, exits].mean() / test.reference_cost
+    return [float(right.mean()) - full, float(paid)]
 
 
 def guarantees(ledger: Ledger, resplits: int) -> None:
@@ -317,9 +316,7 @@ def guarantees(ledger: Ledger, resplits: int) -> None:
                 refused += 1
                 continue
             replay = policy.replay(test)
-            broken += (
-                float((replay.network_correct[:, -1] & ~replay.right).double().mean()) > epsilon
-            )
+            broken += int((replay.network_correct[:, -1] & ~replay.right).mean() > epsilon)
             costs.append(float(replay.costs.mean()))
         spent = f"mean cost {np.mean(costs):.0%}" if costs else "no policy"
         print(
@@ -342,7 +339,6 @@ def main() -> None:
     parser.add_argument("--resplits", type=int, default=500, help="for guarantees (default: 500)")
     given = parser.parse_args()
     warnings.simplefilter("ignore", offramp.errors.FewSamplesWarning)
-    torch.set_num_threads(1)
     cascade(given.quick)
     thinking(given.quick, 2 if given.quick else given.splits, 3 if given.quick else given.resplits)
 

@@ -126,7 +126,7 @@ def measured(
         gains = ["", "", ""]
         if row.name in advised:
             one = advised[row.name]
-            right = advice.plan[one.budget].replay(test).right.numpy()
+            right = advice.plan[one.budget].replay(test).right
             gains = [*map(words, (one.over_mix, one.over_full)), words(others.gain(right, row))]
         else:
             right = others.right(row.name, others.test)
@@ -163,7 +163,8 @@ class Others:
             ledger = offramp.Ledger.load(self.rivals[name] / "ledgers" / ledger.split)
         elif name != WITHOUT:
             exit_index = int(name.split()[1])
-        return (ledger.logits[:, exit_index].argmax(1) == ledger.labels).numpy()
+        right: np.ndarray = ledger.logits[:, exit_index].argmax(axis=1) == ledger.labels
+        return right
 
     def gain(self, right: np.ndarray, row: BenchRow) -> Interval:
         """What a policy gains over the best mix of two others that takes as long as it does.

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.linear_model import LogisticRegression
-from torch import Tensor
 
 import offramp
+from offramp.arrays import AnyArray, Array, float32, namespace
 from offramp.report import comparison_tables, plot_gains
 
 EXITS = (1, 2, 4, 8, 16, 32, 64)  # trees evaluated so far, which is also the cost
@@ -39,26 +39,29 @@ class Momentum(offramp.Scorer):
 
     learned = ("weights_",)
 
-    def fit(self, history: offramp.scorers.History, labels: Tensor, costs: Tensor) -> Self:
+    def fit(self, history: offramp.scorers.History, labels: Array, costs: Array) -> Self:
         """One logistic regression per exit but the last, on held_out."""
         targets = offramp.targets.stop_target(history.predictions, labels)  # [N, M]
         fits = [
             LogisticRegression().fit(self._features(history.until(index)), targets[:, index])
             for index in range(history.exit_index)
         ]
-        self.weights_ = torch.tensor(np.stack([np.append(f.coef_, f.intercept_) for f in fits]))
+        weights = [np.append(fit.coef_, fit.intercept_) for fit in fits]
+        self.weights_ = np.array(weights, np.float32)
         return self
 
-    def score_at(self, history: offramp.scorers.History) -> Tensor:
+    def score_at(self, history: offramp.scorers.History) -> AnyArray:
         """Log-odds of the stop target, `[n]`."""
-        weights = self.weights_[history.exit_index].float()
+        weights = self.weights_[history.exit_index]
         return self._features(history) @ weights[:-1] + weights[-1]
 
-    def _features(self, history: offramp.scorers.History) -> Tensor:
-        lead = history.log_probs.topk(2).values.diff(dim=-1).neg().squeeze(-1)  # [n, m+1]
-        stays = (history.predictions == history.predictions[:, -1:]).float().mean(1)
+    def _features(self, history: offramp.scorers.History) -> AnyArray:
+        xp = namespace(history.log_probs)  # NumPy's functions, or torch's
+        ordered = xp.sort(history.log_probs, axis=-1)
+        lead = ordered[..., -1] - ordered[..., -2]  # [n, m+1]
+        stays = float32(history.predictions == history.predictions[:, -1:]).mean(axis=1)
         before = lead[:, max(history.exit_index - 1, 0)]
-        return torch.stack([lead[:, -1], lead[:, -1] - before, stays], 1)  # [n, 3]
+        return xp.stack([lead[:, -1], lead[:, -1] - before, stays], axis=1)  # [n, 3]
 
 
 def options() -> argparse.Namespace:
