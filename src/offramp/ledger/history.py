@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -116,6 +116,11 @@ class History:
 
     def __len__(self) -> int:
         return len(self.logits)
+
+    @property
+    def xp(self) -> Any:  # noqa: ANN401 - a module
+        """The functions of the array API standard for these arrays, NumPy's or torch's."""
+        return namespace(self.answers)
 
     @property
     def num_classes(self) -> int:
