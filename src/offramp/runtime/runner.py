@@ -1,5 +1,6 @@
 """`Runner`: a network and a policy at work, in batches that shrink as samples stop."""
 
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -10,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offramp.arrays import AnyArray, Array, as_numpy, as_tensor
+from offramp.arrays import AnyArray, Array, as_numpy, as_tensor, is_tensor
+from offramp.decide import Decider
 from offramp.errors import GuaranteeWarning, NetworkError, OriginError, OriginWarning
 from offramp.machine import AutoPrecision, Precision, autocast, device_for, to_precision
 from offramp.networks.inputs import Inputs, as_batch
@@ -24,6 +26,8 @@ from offramp.runtime.prepared_points import PreparedPoint, PreparedPoints
 from offramp.runtime.shrinking_batch import ShrinkingBatch
 from offramp.runtime.stats import Operation
 from offramp.thresholds.rule import exits_taken
+
+logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-4  # of a score; changing the batch size in float32 changes far less
 
@@ -40,7 +44,8 @@ class Runner(StagedRunner):
         policy: A policy of this network at an operating point: `policy.at(budget=...)`. Exits
             that it leaves out are dropped from the network.
         device: Where to run: `cpu`, `cuda`, `cuda:1`, `mps`, ..., or `auto` for a GPU if there is
-            one. The network is moved there, and stays. On `cuda`, decisions are made there, too.
+            one. The network is moved there, and stays. On `cuda`, decisions are made there, too,
+            unless an answer or a scorer of one's own takes arrays of NumPy alone.
         precision: `bfloat16` and `float16` run stages and heads under autocast; decisions near a
             threshold may change. `auto`: what the device is fastest in.
         channels_last: Store images and weights with the channels last, which is up to twice as
@@ -91,8 +96,7 @@ class Runner(StagedRunner):
         self.device = device_for(network, device)
         self.precision = to_precision(precision, self.device)
         self._reads_logits = reads_outputs(network)
-        # Apple's GPU lacks the float64 that scores are computed in.
-        self._decides_there = self.device.type not in ("cpu", "mps")
+        self._decides_there = _decides_on(self.device, policy)
         like = torch.empty(0, device=self.device) if self._decides_there else None
         confidence = None if policy.confidence is None else policy.confidence.probability
         points = PreparedPoints(policy, self._reads_logits, like)
@@ -200,6 +204,26 @@ class Runner(StagedRunner):
 def _inference_mode_in(device: torch.device, precision: Precision) -> Iterator[None]:
     with torch.inference_mode(), autocast(device, precision):
         yield
+
+
+def _decides_on(device: torch.device, policy: Policy) -> bool:
+    """Whether decisions can stay on a device: not those of components that know NumPy alone."""
+    # Apple's GPU lacks the float64 that scores are computed in.
+    if device.type in ("cpu", "mps") or policy.num_classes is None:
+        return False
+    decider = Decider(
+        policy.answer, policy.scorer, policy.thresholds, like=torch.empty(0, device=device)
+    )
+    rows = torch.linspace(-1, 1, 2 * policy.num_classes, device=device).view(2, -1)
+    buffer = decider.begin(*rows.shape)
+    try:
+        found = [
+            decider.at_exit(m, buffer, rows, m < decider.last) for m in range(decider.last + 1)
+        ]
+        return all(is_tensor(part) for each in found for part in each if part is not None)
+    except Exception as error:  # components are anybody's
+        logger.info("decisions are made on the CPU, since on %s: %s", device, error)
+        return False
 
 
 def reads_outputs(network: EarlyExitNetwork) -> list[bool]:
