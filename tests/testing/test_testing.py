@@ -17,7 +17,7 @@ from offramp.testing.kinds import AnswerUnderTest, MethodUnderTest, ScorerUnderT
 from offramp.testing.promises import Promise, UnderTest
 
 from ..registered import ANSWERS, SCORERS
-from .broken_answers import BROKEN_ANSWERS, Mean, NegativeMacs
+from .broken_answers import BROKEN_ANSWERS, Mean, NegativeMacs, OnlyArrays
 from .broken_scorers import BROKEN_SCORERS, Scaled
 from .broken_thresholds import BROKEN_METHODS
 
@@ -55,6 +55,7 @@ def test_to_the_letter_of_the_paper_very_sure_samples_share_a_score():
 
 def test_the_classes_that_others_break_are_sound():
     check_answer(Mean())
+    check_answer(OnlyArrays())
     check_scorer(Scaled())
 
 

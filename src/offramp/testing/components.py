@@ -226,7 +226,7 @@ class ComponentUnderTest(UnderTest):
             for change in differences(self.outputs(other), wanted):
                 yield f"with other logits at earlier exits, {change}"
 
-    @Promise("tensors give what arrays give, or nothing")
+    @Promise("tensors give what arrays give")
     def _takes_tensors(self) -> Iterator[str]:
         if find_spec("torch") is None:
             return
