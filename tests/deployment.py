@@ -325,6 +325,7 @@ def exported(make_once, tmp_path_factory):
 
 def without_torch(folder: Path) -> dict[str, str]:
     """An environment whose processes, and theirs, cannot import torch."""
-    (folder / "torch.py").write_text("raise ImportError('torch is not to be imported here')\n")
+    missing = "raise ModuleNotFoundError('torch is not to be imported here', name='torch')\n"
+    (folder / "torch.py").write_text(missing)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path}

@@ -1,13 +1,18 @@
 """A room imports only from rooms above it, and the two trunks do not know each other."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import offramp
+from offramp import Corrector, Policy, synthetic
+
+from .deployment import without_torch
 
 ROOT = Path(offramp.__file__).parent
 
@@ -16,8 +21,8 @@ ROOT_ROOMS = [
     *("machine", "progress", "stopwatch", "costs", "batch_times", "metrics", "targets"),
 ]
 CORE = [
-    *("ledger", "synthetic", "component", "answers", "scorers", "thresholds", "price", "replay"),
-    "confidence",
+    *("ledger", "synthetic", "component", "answers", "scorers", "thresholds", "price", "decide"),
+    *("replay", "confidence"),
     *("session", "policy", "guarantees", "plan", "methods", "evaluation", "advice", "testing"),
 ]
 NETWORK = ["data", "networks", "training"]
@@ -73,12 +78,42 @@ def test_import_is_light():
     heavy = "matplotlib plotly jinja2 transformers datasets accelerate huggingface_hub timm typer"
     heavy += " onnx onnxruntime starlette uvicorn prometheus_client ray tensorboard"
     heavy += " torchvision PIL tokenizers sklearn scipy.stats scipy.optimize pyarrow pandas mapie"
-    heavy += " offramp.report"
+    heavy += " offramp.report torch"
     code = f"import sys, offramp; print([m for m in {heavy.split()!r} if m in sys.modules])"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == "[]"
+
+
+TRAINING = ROOT / "scorers" / "network_training.py"  # of correctors, with torch
+LIGHT = ["arrays", "batch_times", "metrics", "targets", *CORE, "zoo", "report"]
+
+
+@pytest.mark.parametrize("room", LIGHT)
+def test_decisions_import_no_torch(room, tmp_path):
+    paths = [path for path in MODULES if room_of(path) == room and path != TRAINING]
+    names = [".".join(path.relative_to(ROOT.parent).with_suffix("").parts) for path in paths]
+    code = f"from importlib import import_module; list(map(import_module, {names}))"
+    found = run(tmp_path, "-c", code)
+    assert found.returncode == 0, found.stderr
+
+
+def run(folder, *arguments):
+    """Python in a process that cannot import torch."""
+    environment = without_torch(folder) | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-P", *map(os.fspath, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_everything_about_decisions_works_without_torch(tmp_path):
+    splits = synthetic.ledgers(seed=0, samples=400, exits=4, classes=8)
+    policy = Policy(Corrector(epochs=1)).fit(splits["held_out"]).tune(splits["val"])
+    policy.save(tmp_path / "corrected")
+    found = run(tmp_path, Path(__file__).with_name("decide_without_torch.py"), tmp_path)
+    assert found.returncode == 0, found.stderr
+    scores = np.load(tmp_path / "scores.npy")
+    assert np.allclose(scores, policy.replay(splits["test"]).scores, rtol=1e-5, atol=1e-5)
 
 
 def test_settings_of_training_need_no_torch():
