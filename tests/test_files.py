@@ -121,8 +121,8 @@ ARRAYS = {
 def test_arrays_and_tensors_are_the_same_in_a_folder(tmp_path, names):
     arrays = {name: ARRAYS[name] for name in names}
     tensors = {name: torch.tensor(array) for name, array in arrays.items()}
-    for given in (arrays, tensors):
-        write_folder(tmp_path, "ledger", 1, {}, given)
+    for content in (arrays, tensors):
+        write_folder(tmp_path, "ledger", 1, {}, content)
         _, found = read_folder(tmp_path, "ledger", 1)
         _, as_tensors = read_folder(tmp_path, "ledger", 1, tensors=True)
         for name, array in arrays.items():
@@ -231,17 +231,16 @@ def test_tensors_of_another_type_or_shape_are_refused_when_a_policy_is_loaded(tm
         make_policy(tmp_path)
     meta, tensors = read_folder(tmp_path, "policy", 1)
     name = data.draw(st.sampled_from(sorted(tensors)))
-    given = tensors[name]
-    changed = data.draw(
-        st.sampled_from([given[None], np.zeros_like(given, np.float16), given[:0]])
-    )
+    right = tensors[name]
+    odd = [right[None], np.zeros_like(right, np.float16), right[:0]]
+    changed = data.draw(st.sampled_from(odd))
     rest = {key: value for key, value in meta.items() if key not in ("format", "version")}
     del rest["tensors"]
-    odd = write_folder(tmp_path / "odd", "policy", 1, rest, {**tensors, name: changed})
+    folder = write_folder(tmp_path / "odd", "policy", 1, rest, {**tensors, name: changed})
     if name.startswith("seen") and changed.dtype == np.int64 and changed.ndim == 1:
         return  # a step that has seen nothing
     with pytest.raises(FileFormatError, match="not a complete policy"):
-        Policy.load(odd)
+        Policy.load(folder)
 
 
 @dataclass

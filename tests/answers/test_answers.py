@@ -203,9 +203,7 @@ def test_shrinkage_draws_class_wise_weights_to_those_of_all_classes(splits):
     held_out = splits["held_out"]
     shared = GeometricEnsemble().fit(held_out)
     close = ClassWiseEnsemble(shrinkage=1e3).fit(held_out)
-    assert np.allclose(
-        close.answers(held_out.logits), shared.answers(held_out.logits), atol=0.05
-    )
+    assert np.allclose(close.answers(held_out.logits), shared.answers(held_out.logits), atol=0.05)
     free = ClassWiseEnsemble(shrinkage=1e-3).fit(held_out)
     assert (losses(free, held_out) < losses(shared, held_out)).all()
 
