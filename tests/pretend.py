@@ -35,6 +35,11 @@ class PretendTensor(torch.Tensor):
     def tolist(self):  # PyTorch does not ask subclasses for their values
         return self.held.tolist()
 
+    def numpy(self, *, force=False):
+        if not force:
+            raise TypeError("can't convert a tensor on a device to numpy: copy it to the CPU")
+        return self.held.numpy(force=True)
+
     def __repr__(self):
         return f"PretendTensor({self.held})"
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -25,12 +26,15 @@ from typer.testing import CliRunner
 
 import offramp
 from offramp import machine
+from offramp.arrays import as_numpy
 from offramp.cli.app import app
 from offramp.data import Augmentation
+from offramp.decide import Decider
 from offramp.errors import ConfigError
 from offramp.files import read_folder
 from offramp.networks.attach import stage_seconds
 from offramp.runtime import Runner
+from offramp.runtime.runner import _decides_on as decides_on
 from offramp.timing import BenchConfig, bench
 from offramp.training import TrainConfig
 
@@ -52,7 +56,9 @@ class Place:
 
     def check_close(self, found, expected, least=0.0):
         error = max(self.error, least)
-        torch.testing.assert_close(found.cpu(), expected, rtol=error, atol=error)
+        found, expected = as_numpy(found), as_numpy(expected)
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=error, atol=error)
 
     def check_network(self, network):
         assert {str(each.device) for each in network.state_dict().values()} == {self.name}
@@ -81,7 +87,7 @@ def test_everything_below_on_a_device_that_pretends():
         text=True,
     )
     assert child.returncode == 0, child.stdout
-    assert "17 passed" in child.stdout, child.stdout
+    assert "21 passed" in child.stdout, child.stdout
 
 
 @pytest.fixture(params=["pretend" if IS_PRETENDED else pytest.param("gpu", marks=pytest.mark.gpu)])
@@ -190,7 +196,7 @@ def test_a_killed_run_on_a_device_ends_with_the_same_weights(place, images, prec
     history = offramp.train(resumed, images, config=config, augment=KillsItself(), folder=tmp_path)
     assert history.resumed and len(history) == 2
     for name, weight in resumed.state_dict().items():
-        place.check_close(weight, straight.state_dict()[name].cpu())
+        place.check_close(weight, straight.state_dict()[name])
 
 
 NETWORKS = {
@@ -207,7 +213,7 @@ def test_a_ledger_does_not_depend_on_the_device(place, images, name):
     found = offramp.record(made, images, "val", device=place.name, batch_size=20, progress=False)
     place.check_network(made)
     place.check_close(found.logits, expected.logits, ATTENTION if name == "vit" else 0)
-    assert torch.equal(found.costs, expected.costs)
+    assert np.array_equal(found.costs, expected.costs)
     assert found.recorded_on == f"{machine.describe_device(there_is(place))}, float32"
     assert expected.recorded_on == "cpu, float32"
 
@@ -233,10 +239,47 @@ def test_a_runner_decides_on_a_device_as_on_the_cpu(place, kind):
     assert str(runner.device) == place.name
     streamed = joined_outputs(runner.stream(split_batch(inputs, 5)))
     for output in (runner(inputs), streamed):
-        assert torch.equal(output.exits, expected.exits)
-        torch.testing.assert_close(output.logits, expected.logits, rtol=1e-3, atol=1e-3)
+        assert np.array_equal(output.exits, expected.exits)
+        np.testing.assert_allclose(output.logits, expected.logits, rtol=1e-3, atol=1e-3)
     place.check_close(runner.full(inputs), full, ATTENTION if kind == "text" else 0)
     assert runner(inputs, deadline=1e-9).exits.max() == 0
+
+
+@dataclass
+class OfNumPy(offramp.Scorer):
+    """A scorer of one's own that takes arrays of NumPy alone."""
+
+    def score_at(self, history):
+        return np.sort(history.answer, axis=1)[:, -1] - np.mean(history.answers, axis=(1, 2))
+
+
+@pytest.mark.parametrize("kind", ["cascade", "nested"])
+@pytest.mark.parametrize("scorer", [offramp.Corrector(hidden=4, epochs=1), OfNumPy()], ids=str)
+def test_decisions_are_made_on_the_device_where_a_scorer_can(place, monkeypatch, kind, scorer):
+    world = make_world(kind, scorer)
+    inputs = world.inputs(21)
+    expected = Runner(world.network, world.policy)(inputs)
+    runner = Runner(deepcopy(world.network), world.policy, device=place.name)
+    given, at_exit = set(), Decider.at_exit
+
+    def noting(self, exit_index, buffer, outputs, score=True):
+        found = at_exit(self, exit_index, buffer, outputs, score)
+        parts = outputs, buffer.outputs, buffer.answers, *found
+        given.update(str(part.device) for part in parts if part is not None)
+        return found
+
+    monkeypatch.setattr(Decider, "at_exit", noting)
+    output = runner(inputs)
+    assert given == {"cpu" if scorer == OfNumPy() else place.name}
+    assert torch.equal(output.exits, expected.exits) and len(set(output.exits.tolist())) > 1
+    place.check_close(output.logits, expected.logits, 1e-5)
+    place.check_close(output.scores, expected.scores, 1e-4)
+    assert {each.device.type for each in (output.logits, *output.taken)} == {"cpu"}
+
+
+def test_numpy_decides_where_a_gpu_lacks_float64():
+    policy = make_world("flat").policy
+    assert not any(decides_on(torch.device(name), policy) for name in ("mps", "cpu"))
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])

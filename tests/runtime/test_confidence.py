@@ -131,7 +131,9 @@ def test_an_exit_that_is_always_right_is_not_taken_to_be_certain():
 def test_parts_make_no_difference(splits):
     ledger = splits["held_out"]
     whole = Confidence().fit([part(ledger.logits)], ledger.labels)
-    rows = np.split(np.random.default_rng(0).permutation(len(ledger)), range(100, len(ledger), 100))
+    rows = np.split(
+        np.random.default_rng(0).permutation(len(ledger)), range(100, len(ledger), 100)
+    )
     parts = Confidence().fit([part(ledger.logits[r], r) for r in rows], ledger.labels)
     np.testing.assert_allclose(whole.weights_, parts.weights_)
 
@@ -145,9 +147,7 @@ def test_a_saved_policy_states_the_same_confidence(make, tmp_path):
     world = make("flat")
     world.policy.save(tmp_path / "policy")
     loaded = offramp.Policy.load(tmp_path / "policy")
-    one, two = (
-        Runner(world.network, p)(world.inputs(20).numpy()) for p in (world.policy, loaded)
-    )
+    one, two = (Runner(world.network, p)(world.inputs(20).numpy()) for p in (world.policy, loaded))
     assert np.array_equal(one.confidence, two.confidence)
     assert not np.isnan(one.confidence).any()
 

@@ -203,10 +203,14 @@ def test_networks_of_every_kind_decide_as_on_a_ledger(make, kind):
     total, near, taken = 0, 0, set()
 
     @hypothesis.settings(max_examples=5, derandomize=True, database=None)
-    @hypothesis.given(samples=st.integers(1, 33), seed=st.integers(0, 999), tenth=st.integers(4, 9))
+    @hypothesis.given(
+        samples=st.integers(1, 33), seed=st.integers(0, 999), tenth=st.integers(4, 9)
+    )
     def check(samples, seed, tenth):
         nonlocal total, near
-        found = check_all_ways(world, world.policy.at_point(20 * tenth), world.inputs(samples, seed))
+        found = check_all_ways(
+            world, world.policy.at_point(20 * tenth), world.inputs(samples, seed)
+        )
         total, near = total + samples, near + found[0]
         taken.update(found[1])
 

@@ -549,7 +549,11 @@ def test_arrays_are_answered_with_arrays_and_tensors_with_tensors(make, kind):
     texts = kind == "text"
     arrays = {key: x.numpy() for key, x in tensors.items()} if texts else tensors.numpy()
     one, other = runner(arrays), runner(tensors)
-    for name, column in {**other.columns(), "logits": other.logits, "scores": other.scores}.items():
+    for name, column in {
+        **other.columns(),
+        "logits": other.logits,
+        "scores": other.scores,
+    }.items():
         own = getattr(one, OUTPUT_COLUMNS.get(name, name))
         assert isinstance(own, np.ndarray) and isinstance(column, torch.Tensor), name
         assert own.dtype == column.numpy().dtype and np.array_equal(own, column), name
