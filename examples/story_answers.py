@@ -83,7 +83,7 @@ class Plateau(Scorer):
 
     def score_at(self, history: History) -> AnyArray:
         """`[n]`; the same for all at the first look, where nothing can have settled."""
-        xp = namespace(history.log_probs)  # NumPy's functions, or torch's
+        xp = namespace(history.log_probs)  # NumPy, or torch for a batch on a GPU
         entropies = -(xp.exp(history.log_probs) * history.log_probs).sum(axis=2)  # [n, m+1]
         mean, variance = entropies[:, 0], xp.ones_like(entropies[:, 0])
         for stage in range(1, history.exit_index + 1):

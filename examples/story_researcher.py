@@ -56,7 +56,7 @@ class Momentum(offramp.Scorer):
         return self._features(history) @ weights[:-1] + weights[-1]
 
     def _features(self, history: offramp.scorers.History) -> AnyArray:
-        xp = namespace(history.log_probs)  # NumPy's functions, or torch's
+        xp = namespace(history.log_probs)  # NumPy, or torch for a batch on a GPU
         ordered = xp.sort(history.log_probs, axis=-1)
         lead = ordered[..., -1] - ordered[..., -2]  # [n, m+1]
         stays = float32(history.predictions == history.predictions[:, -1:]).mean(axis=1)
