@@ -65,8 +65,8 @@ def record_command(
         )
         processes.first(partial(ledger.save, target / split))
         if processes.is_main:
-            right = ledger.logits.argmax(2) == ledger.labels[:, None]
-            found[split] = {"samples": len(ledger), "accuracy": right.double().mean(0).tolist()}
+            accuracy = ledger.heads_correct.mean(axis=0).tolist()
+            found[split] = {"samples": len(ledger), "accuracy": accuracy}
             note(f"{target / split}: {ledger}")
     out.give(folder=target, splits=found)
     if network.inputs != before:  # from now on it knows the size of its images
