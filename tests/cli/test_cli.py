@@ -150,7 +150,7 @@ def test_fit_takes_an_accuracy_and_needs_no_test_ledger(here, folder, tmp_path):
 def test_fit_does_without_labels_and_says_what_is_lost(here, tmp_path):
     val = synthetic.ledgers(seed=0, samples=400, exits=4)["val"]
     path, out = tmp_path / "new-camera.npz", tmp_path / "policy"
-    np.savez(path, logits=val.logits.numpy(), costs=val.costs.numpy())
+    np.savez(path, logits=val.logits, costs=val.costs)
     fit = ("fit", path, "--out", out)
     assert_refused(here(*fit, "--budget", 0.5), "Corrector learns from labels")
     method = ("--method", "break-even-no-ensemble")

@@ -4,6 +4,7 @@ import json
 from importlib import import_module
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -58,7 +59,7 @@ def test_from_nothing_to_ledgers(app, tmp_path):
     call(app, f"record {run} --data mixture")
     ledgers = [Ledger.load(run / "ledgers" / name) for name in ("held_out", "val", "test")]
     assert [ledger.split for ledger in ledgers] == ["held_out", "val", "test"]
-    assert ledgers[0].dtype == torch.float32
+    assert ledgers[0].dtype == np.float32
     assert len({ledger.network for ledger in ledgers}) == 1
 
 
@@ -73,7 +74,7 @@ def test_as_json_a_run_says_where_it_is_and_how_good(app, tmp_path):
     assert trained["folder"] == str(run) and len(trained["accuracy"]) == 4
     recorded = said(f"record {run} --splits val")["splits"]["val"]
     ledger = Ledger.load(run / "ledgers" / "val")
-    right = (ledger.logits.argmax(2) == ledger.labels[:, None]).double().mean(0)
+    right = (ledger.logits.argmax(axis=2) == ledger.labels[:, None]).mean(axis=0)
     assert recorded == {"samples": 48, "accuracy": right.tolist()}
     build("convnet", 3, image_size=8, at=2).save(tmp_path / "small" / "network")
     chained = said(f"chain {tmp_path / 'small'} {whole} --out {tmp_path / 'both'}")

@@ -3,6 +3,7 @@
 import json
 import time
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -65,7 +66,7 @@ def test_budgets_are_shares_of_the_last_network_alone(parts, both):
 def test_what_no_kept_exit_needs_is_gone(parts, both, kept):
     part = both.keep_exits(kept)
     assert torch.equal(part(IMAGES), both(IMAGES)[:, kept])
-    assert torch.equal(count_macs(part).stages, count_macs(both).keep(kept).stages)
+    assert np.array_equal(count_macs(part).stages, count_macs(both).keep(kept).stages)
     assert part.starts == count_macs(both).keep(kept).starts
 
 
@@ -175,12 +176,12 @@ def test_inspect_shows_every_network(both, tmp_path):
 
 
 def test_whichever_network_comes_first_pays_for_the_call():
-    stages, heads = torch.tensor([[0.5], [0.2], [0.3]]), torch.full((3, 1), 0.1)
-    times = BatchTimes(stages.expand(3, 11), heads.expand(3, 11), 0.7, starts=(1,), entry=0.1)
+    stages, heads = np.array([[0.5], [0.2], [0.3]]), np.full((3, 11), 0.1)
+    times = BatchTimes(stages.repeat(11, axis=1), heads, 0.7, starts=(1,), entry=0.1)
     second = times.keep([1, 2])
     assert second.stages[:, -1].tolist() == pytest.approx([0.3, 0.3])
     assert second.costs.stages.tolist() == pytest.approx([0.3, 0.3])
-    assert torch.equal(times.costs.keep([1, 2]).stages, second.costs.stages)
+    assert np.array_equal(times.costs.keep([1, 2]).stages, second.costs.stages)
     assert times.costs.alone.tolist() == pytest.approx([0.6, 0.4, 0.7])
     assert offramp.Costs(**times.costs.to_json()) == times.costs
     assert BatchTimes.from_json(times.to_json()).costs == times.costs

@@ -1,5 +1,6 @@
 """Counted costs: exact figures, attention, and operations nobody knows."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -21,7 +22,7 @@ def test_msdnet_has_exactly_the_published_costs_and_parameters():
         step=1,
         base=1,
     )
-    cumulative = count_macs(network).cumulative.int().tolist()
+    cumulative = count_macs(network).cumulative.tolist()
     assert cumulative == [6_792_704, 14_209_024, 27_278_848, 41_373_696, 58_087_936]
     parameters = sum(p.numel() for p in network.parameters())
     assert round(parameters / 1e6, 2) == 2.08
@@ -130,9 +131,9 @@ def test_cascade_heads_cost_the_logits_that_they_read():
 def test_number_of_exits_is_spread_evenly_in_cost():
     network = build("thin-resnet", num_classes=10, image_size=8, at=4, depth=38, width=4)
     costs = count_macs(network)
-    ends = costs.stages.cumsum(0) / costs.stages.sum()
+    ends = costs.stages.cumsum() / costs.stages.sum()
     # No block is more than a tenth of the whole, so that each quarter is met to half of that.
-    assert (ends - torch.tensor([0.25, 0.5, 0.75, 1.0])).abs().max() < 0.05
+    assert np.abs(ends - [0.25, 0.5, 0.75, 1.0]).max() < 0.05
 
 
 def test_number_of_exits_is_not_spread_evenly_in_depth():
