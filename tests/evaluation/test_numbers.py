@@ -280,6 +280,9 @@ def test_a_hull_leaves_out_what_lies_on_or_below_a_line():
     accuracies = np.array([0.75, 0.25, 0.5, 0.125, 0.875, 0.875])
     assert upper_hull(costs, accuracies) == [1, 0, 4]  # the third is on the line of two others
     assert upper_hull(costs[:1], accuracies[:1]) == [0]
+    for parts in range(1, 50):  # whatever rounding makes of a line
+        line = np.array([98.0, 106.0, 110.0]) / parts, np.array([42.0, 44.0, 45.0]) / parts
+        assert upper_hull(*line) == [0, 2]
 
 
 def test_the_best_mix_spends_the_whole_budget_on_two_exits():
@@ -304,4 +307,4 @@ def test_corners_of_an_envelope_keep_their_pairs(answers):
     assert (mix.share, mix.cost, mix.accuracy) == pytest.approx((0.62962963, 0.5, 0.76296296))
     limits = [corner.threshold for corner in envelope.corners[-3:]]
     assert limits == pytest.approx([-0.48903757, -0.26262228, 0.24239063])
-    assert (len(envelope.corners), envelope.corners[0].stages) == (9, (0,))
+    assert (len(envelope.corners), envelope.corners[0].stages) == (8, (0,))
