@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from offramp.arrays import AnyArray, Array, as_numpy
 from offramp.errors import ConfigError
 from offramp.machine import device_of
 from offramp.networks import EarlyExitNetwork, ImageInput, attach
+from offramp.networks.inputs import as_batch
 from offramp.networks.state import batch_size as rows_of
 from offramp.networks.state import map_leaves
 from offramp.onnx.runner import OnnxRunner
@@ -66,7 +69,7 @@ class Candidate:
     """Something that answers batches."""
 
     name: str
-    answer: Callable[[Any], RunOutput | Tensor]  # a batch -> with exits, or predictions `[n]`
+    answer: Callable[[Any], RunOutput | AnyArray]  # a batch -> with exits, or predictions `[n]`
     predicted: Callable[..., float] | None = None  # batch size and exits -> share of the time
     image_size: int | None = None  # that it takes, where that is another one
 
@@ -75,7 +78,7 @@ def bench(  # noqa: PLR0913 - all but the first four by name
     network: EarlyExitNetwork,
     policy: Policy | Plan,
     inputs: Any,  # noqa: ANN401 - a batch as the network takes it
-    labels: Tensor | None = None,
+    labels: AnyArray | Sequence[int] | None = None,
     config: BenchConfig | None = None,
     rivals: Mapping[str, nn.Module | Runner | OnnxRunner] | None = None,
     profiles: Mapping[str, Profile] | None = None,
@@ -117,6 +120,8 @@ def bench(  # noqa: PLR0913 - all but the first four by name
     config = BenchConfig() if config is None else config
     if not rows_of(inputs):
         raise ConfigError("there are no samples to time anything on")
+    inputs = as_batch(inputs)
+    classes = None if labels is None else as_numpy(labels)
     network.settle(inputs)
     policies = _named(policy, config.budgets)
     rows: list[BenchRow] = []
@@ -133,7 +138,7 @@ def bench(  # noqa: PLR0913 - all but the first four by name
                 sizes = [size for size in sizes if size in known.sizes]
             with ExitStack() as stack:
                 opened = partial(_opened, stack, runtime, config.threads)
-                example = batch_of(inputs, torch.arange(2))
+                example = batch_of(inputs, np.arange(2))
                 candidates = [
                     *_with_exits(network, policies, known, opened),
                     *(_cuts(network, opened) if config.cuts else ()),
@@ -145,7 +150,7 @@ def bench(  # noqa: PLR0913 - all but the first four by name
                     if sum(row.seconds for row in last) * size > 2 * max(config.seconds, 0.1):
                         bar.say(f"note: batch {size} takes too long in {runtime}: it is left out")
                         continue
-                    batches = _batches(inputs, labels, size)
+                    batches = _batches(inputs, classes, size)
                     tallies = _raced(candidates, batches, config.seconds, watch)
                     last = list(_rows(tallies, runtime, size))
                     rows += last
@@ -217,26 +222,26 @@ def _rivals(
         yield Candidate(name, partial(without_exits, runner), image_size=size)
 
 
-def _predicted(model: nn.Module, x: Any) -> Tensor:  # noqa: ANN401 - a batch as the model takes it
+def _predicted(model: nn.Module, x: Any) -> Array:  # noqa: ANN401 - a batch as the model takes it
     """What a model without exits predicts, `[n]`."""
     where = device_of(model)
     with torch.inference_mode():
         found = model(map_leaves(lambda leaf: leaf.to(where), x))
-    logits: Tensor = getattr(found, "logits", found)  # models of `transformers` return more
-    return logits.argmax(dim=1).cpu()
+    logits = getattr(found, "logits", found)  # models of `transformers` return more
+    return as_numpy(logits.argmax(dim=1))
 
 
 def _batches(
     inputs: Any,  # noqa: ANN401
-    labels: Tensor | None,
+    labels: Array | None,
     size: int,
-) -> list[tuple[Any, Tensor | None]]:
+) -> list[tuple[Any, Array | None]]:
     """All samples in batches of a size, and their labels; samples are repeated to fill one."""
     samples = rows_of(inputs)
-    index = torch.arange(max(samples // size, 1) * size) % samples
+    index = np.arange(max(samples // size, 1) * size) % samples
     return [
         (batch_of(inputs, rows), None if labels is None else labels[rows])
-        for rows in index.split(size)
+        for rows in index.reshape(-1, size)
     ]
 
 
@@ -246,21 +251,21 @@ class _Tally:
 
     candidate: Candidate
     seconds: list[float] = field(default_factory=list)  # of every batch, in its best turn
-    right: list[Tensor] = field(default_factory=list)
-    exits: list[Tensor] = field(default_factory=list)
+    right: list[Array] = field(default_factory=list)
+    exits: list[Array] = field(default_factory=list)
 
-    def add(self, answers: RunOutput | Tensor, labels: Tensor | None) -> None:
+    def add(self, answers: RunOutput | AnyArray, labels: Array | None) -> None:
         """Keep the answers to a batch."""
         if isinstance(answers, RunOutput):
-            self.exits.append(answers.exits)
+            self.exits.append(as_numpy(answers.exits))
         predictions = answers.predictions if isinstance(answers, RunOutput) else answers
         if labels is not None:
-            self.right.append(predictions == labels)
+            self.right.append(as_numpy(predictions) == labels)
 
 
 def _raced(
     candidates: Sequence[Candidate],
-    batches: Sequence[tuple[Any, Tensor | None]],
+    batches: Sequence[tuple[Any, Array | None]],
     seconds: float,
     watch: Stopwatch,
 ) -> list[_Tally]:
@@ -296,7 +301,7 @@ def _rows(tallies: Sequence[_Tally], runtime: str, size: int) -> Iterator[BenchR
             seconds=spent / (len(each.seconds) * size),
             share=spent / full,
             predicted=None if predicted is None else predicted(size),
-            expected=None if predicted is None else predicted(size, torch.cat(each.exits)),
-            accuracy=float(torch.cat(each.right).double().mean()) if each.right else None,
+            expected=None if predicted is None else predicted(size, np.concatenate(each.exits)),
+            accuracy=float(np.concatenate(each.right).mean()) if each.right else None,
             samples=len(each.seconds) * size,
         )

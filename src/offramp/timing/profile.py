@@ -23,6 +23,7 @@ from offramp.errors import (
 from offramp.files import read_description, restore, write_description
 from offramp.ledger import Ledger
 from offramp.machine import describe_device, device_of, machine_name
+from offramp.networks.inputs import as_batch
 from offramp.networks.network import EarlyExitNetwork, check_has_exits
 from offramp.networks.state import batch_size as rows_of
 from offramp.networks.state import evaluating, take
@@ -252,6 +253,7 @@ def profile(  # noqa: PLR0913 - all but the first two by name
     with ExitStack() as stack:
         bar = stack.enter_context(showing(progress))
         if inputs is not None:
+            inputs = as_batch(inputs)
             network.settle(inputs)
         sizes = _sizes(network, largest, seconds, inputs, bar)
         batch = network.example(sizes[-1]) if inputs is None else inputs
@@ -297,7 +299,7 @@ def _sizes(
     kept = list(asked)
     if max(asked) > ALWAYS:
         given = network.example(SMALL) if inputs is None else inputs
-        few = take(given, torch.arange(SMALL) % rows_of(given))
+        few = take(given, np.arange(SMALL) % rows_of(given))
         small = Timed(network, [moved(few, device_of(network))])
         with torch.inference_mode(), evaluating(network):
             take_turns([[small]], Stopwatch(device=device_of(network)), least=1)

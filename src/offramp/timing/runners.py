@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from offramp.answers import GeometricEnsemble
-from offramp.arrays import Array
+from offramp.arrays import AnyArray, Array
 from offramp.costs import Costs
 from offramp.errors import FewSamplesWarning
 from offramp.ledger import Ledger
@@ -58,10 +57,9 @@ def answered(runner: StagedRunner, x: Any, deadline: float | None = None) -> Run
     return output
 
 
-def without_exits(runner: StagedRunner, x: Any) -> Tensor:  # noqa: ANN401
+def without_exits(runner: StagedRunner, x: Any) -> AnyArray:  # noqa: ANN401
     """What the network without exits predicts, `[n]`."""
-    predictions: Tensor = runner.full(x).argmax(axis=1)
-    return predictions
+    return runner.full(x).argmax(axis=1)
 
 
 def plain_policy(network: EarlyExitNetwork, exits: Sequence[int] | None = None) -> Policy:
@@ -107,7 +105,7 @@ def at_thresholds(policy: Policy, thresholds: Sequence[Array]) -> Policy:
     return policy.with_points(points).at_point(0)
 
 
-def batch_of(inputs: Any, index: Tensor) -> Any:  # noqa: ANN401
+def batch_of(inputs: Any, index: AnyArray) -> Any:  # noqa: ANN401
     """Some samples as they would have come alone: without columns that only pad longer texts."""
     part = take(inputs, index)
     if not isinstance(part, Mapping) or "attention_mask" not in part:

@@ -60,7 +60,7 @@ class StageTimes:
         samples = rows_of(inputs)
 
         def rows(start: int, size: int) -> Any:  # noqa: ANN401
-            return batch_of(inputs, torch.arange(start, start + size) % samples)
+            return batch_of(inputs, np.arange(start, start + size) % samples)
 
         drawn = TEXTS if isinstance(inputs, Mapping) else DRAWS
         self._batches = {
@@ -193,8 +193,10 @@ def _scores(network: EarlyExitNetwork, policy: Policy, inputs: Any) -> Array:  #
     device, decider = device_of(network), Decider(policy.answer, policy.scorer)
     parts = []
     with torch.inference_mode(), evaluating(network):
-        for index in torch.arange(rows_of(inputs)).split(32):
-            logits = network(moved(take(inputs, index), device))[:, list(policy.exits)]
+        samples = rows_of(inputs)
+        for start in range(0, samples, 32):
+            rows = np.arange(start, min(start + 32, samples))
+            logits = network(moved(take(inputs, rows), device))[:, list(policy.exits)]
             parts.append(decider.scores(decider.so_far(as_numpy(logits.float()))))
     return np.concatenate(parts)
 
