@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from offramp import check
-from offramp.arrays import Array, is_tensor, namespace
+from offramp.arrays import Array
 from offramp.batch_times import BatchTimes
 from offramp.costs import UNITS, Costs
 from offramp.errors import ConfigError, LedgerError, NetworkError
@@ -28,7 +28,7 @@ from offramp.ledger.answers import Normalise
 from offramp.policy import Policy
 from offramp.runtime.cascade_run import CascadeAnswer, CascadeRun, count
 from offramp.runtime.member_failures import CallSettings, carried, check_recorded
-from offramp.runtime.members import Member, Response, picked
+from offramp.runtime.members import Member, Response, picked, stacked
 
 Result = TypeVar("Result")
 
@@ -36,8 +36,8 @@ Result = TypeVar("Result")
 class Cascade:
     """Several models, from the cheapest to the best, of which each item asks as few as it needs.
 
-    `offramp.record(cascade, data)` asks all of them and makes the ledger that policies are fitted
-    on; `cascade.run(inputs, policy)` answers, and items really leave. Budgets are shares of what
+    `cascade.record(data)` asks all of them and makes the ledger that policies are fitted on;
+    `cascade.run(inputs, policy)` answers, and items really leave. Budgets are shares of what
     the last model alone costs.
 
     Args:
@@ -227,7 +227,7 @@ class Cascade:
         """Answer a batch, model by model; items that stop are not asked about again.
 
         Args:
-            inputs: A tensor, an array, or a sequence of items.
+            inputs: An array, a tensor, a sequence of items, or a mapping of these.
             policy: Fitted on ledgers of this cascade, at an operating point.
             deadline: Seconds after which items are answered with what there is. Calls of async
                 models are cancelled; other models are waited for. The first model always runs.
@@ -248,7 +248,7 @@ class Cascade:
         """Answer items one after the other, in order, a batch at a time."""
         source = iter(items)
         while batch := list(islice(source, batch_size)):
-            yield from self.run(_stacked(batch), policy)
+            yield from self.run(stacked(batch), policy)
 
     async def astream(
         self, items: AsyncIterator[Any], policy: Policy, deadline: float | None = None
@@ -256,8 +256,7 @@ class Cascade:
         """Answer items as they come, each by itself, at most `concurrency` at once, in order."""
         waiting: list[asyncio.Task[list[CascadeAnswer]]] = []
         async for item in items:
-            batch = item[None] if is_tensor(item) else [item]
-            waiting.append(asyncio.create_task(self.arun(batch, policy, deadline)))
+            waiting.append(asyncio.create_task(self.arun(stacked([item]), policy, deadline)))
             while len(waiting) >= self.settings.concurrency:
                 yield (await waiting.pop(0))[0]
         for task in waiting:
@@ -315,12 +314,7 @@ def _inputs_and_labels(data: Any) -> tuple[Any, Any]:  # noqa: ANN401
             "(inputs, None)"
         )
     inputs, labels = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    return _stacked(inputs), labels
-
-
-def _stacked(items: list[Any]) -> Any:  # noqa: ANN401
-    """Tensors as one batch; other items as they are."""
-    return namespace(items[0]).stack(items) if is_tensor(items[0]) else items
+    return stacked(inputs), labels
 
 
 def _stages_and_heads(member: Member) -> tuple[Array, Array]:

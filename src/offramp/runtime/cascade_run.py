@@ -104,7 +104,7 @@ class CascadeRun:
                 item.fail(place, name)
             else:
                 form = same_form(response.answer, self.settings.normalise)
-                cost = stated if response.cost is None else response.cost
+                cost = stated if response.cost is None else float(response.cost)
                 item.add(place, _Given(response, form, name), cost)
 
 

@@ -12,11 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from offramp.arrays import AnyArray, Array, as_numpy, as_tensor, is_array, is_tensor, softmax
+from offramp.arrays import (
+    AnyArray,
+    Array,
+    as_numpy,
+    as_tensor,
+    is_array,
+    is_tensor,
+    namespace,
+    softmax,
+)
 from offramp.batch_times import BatchTimes, seconds_left
 from offramp.costs import Costs
 from offramp.errors import ConfigError, NetworkError
-from offramp.networks.state import take
 from offramp.stopwatch import Stopwatch, Timed, take_turns
 
 TINY = 1e-30  # a probability; its logarithm is finite
@@ -224,10 +232,10 @@ class ModelRun:
 
             found = called(model, inputs)
         elif hasattr(model, "predict_proba"):
-            return responses_from_estimator(model, np.asarray(inputs))
+            return responses_from_estimator(model, as_numpy(inputs))
         elif _is_onnx(model):
             name = model.get_inputs()[0].name
-            found = model.run(None, {name: np.asarray(inputs)})[0]
+            found = model.run(None, {name: as_numpy(inputs)})[0]
         else:
             found = model(inputs)
         return responses_from_batch(found, len(rows), self.member.name)
@@ -242,14 +250,32 @@ class ModelRun:
 
 
 def picked(inputs: Any, rows: Array) -> Any:  # noqa: ANN401 - whatever the inputs are
-    """Some items of a batch: of a tensor, an array, a mapping of tensors, or a sequence."""
-    if is_tensor(inputs):
-        return inputs if len(rows) == len(inputs) else inputs[as_tensor(rows)]
-    if isinstance(inputs, np.ndarray):
-        return inputs[rows]
+    """Some items of a batch, by growing positions: of an array, a sequence, or a mapping of them.
+
+    Example:
+        >>> picked({"length": np.array([1, 2, 3]), "text": ["a", "bc", "def"]}, np.array([0, 2]))
+        {'length': array([1, 3]), 'text': ['a', 'def']}
+    """
     if isinstance(inputs, Mapping):
-        return take(inputs, rows)
-    return [inputs[row] for row in rows.tolist()]
+        return {name: picked(values, rows) for name, values in inputs.items()}
+    if not is_array(inputs):
+        return [inputs[row] for row in rows.tolist()]
+    if len(rows) == len(inputs):
+        return inputs
+    return inputs[as_tensor(rows) if is_tensor(inputs) else rows]
+
+
+def stacked(items: Sequence[Any]) -> Any:  # noqa: ANN401
+    """Arrays of one shape as one batch; other items as they are.
+
+    Example:
+        >>> stacked([np.zeros(2), np.ones(2)]).shape, stacked(["a", "b"])
+        ((2, 2), ['a', 'b'])
+    """
+    shapes = {is_array(item) and tuple(item.shape) for item in items}
+    if len(shapes) != 1 or False in shapes:
+        return items
+    return namespace(items[0]).stack(items)
 
 
 def is_module(model: object) -> bool:
@@ -276,7 +302,7 @@ def responses_from_estimator(model: Any, inputs: np.ndarray) -> list[Response]: 
     """A scikit-learn classifier: logits, or its own classes where those are not 0..K-1."""
     flat = inputs.reshape(len(inputs), -1) if inputs.ndim > 2 else inputs
     probs = np.asarray(model.predict_proba(flat))
-    names = list(getattr(model, "classes_", range(probs.shape[1])))
+    names = np.asarray(getattr(model, "classes_", range(probs.shape[1]))).tolist()
     if names == list(range(len(names))):
         logs = np.log(np.maximum(probs, TINY)).astype(np.float32)
         return responses_from_logits(logs)

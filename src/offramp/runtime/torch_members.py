@@ -1,12 +1,13 @@
 """Models of a cascade that are modules of torch: how they are called, and what they count."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offramp.arrays import Array, as_numpy
+from offramp.arrays import Array, as_numpy, as_tensor
 from offramp.costs import Costs
 from offramp.networks.macs import count_macs, counting
 from offramp.networks.network import EarlyExitNetwork
@@ -15,9 +16,16 @@ from offramp.runtime.members import Member, ModelRun, Response, responses_from_l
 
 
 def called(model: nn.Module, inputs: Any) -> Any:  # noqa: ANN401 - whatever it takes and returns
-    """What a module returns for a batch, in eval mode."""
+    """What a module returns for a batch, in eval mode; it is given tensors for arrays."""
     with torch.inference_mode(), evaluating(model):
-        return model(inputs)
+        return model(_with_tensors(inputs))
+
+
+def _with_tensors(inputs: Any) -> Any:  # noqa: ANN401
+    """Tensors for the arrays of a batch, also inside of a mapping."""
+    if isinstance(inputs, Mapping):
+        return {name: _with_tensors(values) for name, values in inputs.items()}
+    return as_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
 
 
 def counted(model: nn.Module, inputs: Any) -> Costs:  # noqa: ANN401

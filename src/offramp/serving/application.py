@@ -231,7 +231,7 @@ def app(
             takes numbers. A `Model` has its own.
         policy: At an operating point, for a cascade.
         read_item: Makes an item of what stands under `item` in a request's JSON, for a cascade; by
-            default the item is that itself. `torch.tensor` suits models of tensors.
+            default the item is that itself. For models of arrays, `numpy.asarray` makes one.
 
     Raises:
         ConfigError, NetworkError, OriginError, FileFormatError: The model cannot be loaded.

@@ -5,14 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from starlette.exceptions import HTTPException
 
 from offramp import __version__
-from offramp.arrays import is_array, namespace
+from offramp.arrays import as_numpy, is_array
 from offramp.errors import ConfigError
 from offramp.networks.inputs import Inputs
 from offramp.runtime.engine import StagedRunner
+from offramp.runtime.members import stacked
 from offramp.runtime.stats import Operation
 from offramp.serving.columns import padded
 from offramp.serving.config import AppConfig
@@ -116,8 +118,7 @@ def cascade_responder(
 
     def answer(samples: Sequence[Any]) -> list[Reply]:
         point = operation.point
-        batch = namespace(samples[0]).stack(samples) if is_array(samples[0]) else samples
-        answers = cascade.run(batch, policy.at_point(point.index))
+        answers = cascade.run(stacked(samples), policy.at_point(point.index))
         replies = [_reply(answer, policy) for answer in answers]
         exits = [each["exit"] for each in replies if isinstance(each, dict)]
         operation.add(point, exits, failed=len(replies) - len(exits))
@@ -137,9 +138,14 @@ def _reply(found: "CascadeAnswer", policy: "Policy") -> Reply:
     if found.answer is None:
         reason = f"every model failed: {', '.join(found.failures)}"
         return HTTPException(503, reason, {"Retry-After": "1"})
+    try:
+        answer = msgspec.to_builtins(found.answer, str_keys=True, enc_hook=_as_list)
+    except TypeError:
+        kind = type(found.answer).__name__
+        return HTTPException(500, f"`{found.member}` gave an answer that is not JSON, a {kind}")
     confidence = found.confidence if math.isfinite(found.confidence) else None
     return {
-        "answer": found.answer,
+        "answer": answer,
         "confidence": confidence,
         "likely_wrong": confidence is not None and confidence < SURE,
         "exit": policy.exits.index(found.stage),
@@ -148,3 +154,10 @@ def _reply(found: "CascadeAnswer", policy: "Policy") -> Reply:
         "why": found.why,
         "failures": list(found.failures),
     }
+
+
+def _as_list(value: Any) -> Any:  # noqa: ANN401
+    """An array, a tensor, or a number of NumPy's, as JSON has it."""
+    if is_array(value) or isinstance(value, np.generic):
+        return as_numpy(value).tolist()
+    raise TypeError
