@@ -1,5 +1,8 @@
 """Costs of exits: what is kept, what ends early, and the same in batches that shrink."""
 
+import sys
+from types import ModuleType
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -86,6 +89,11 @@ def test_tensors_are_taken_and_arrays_kept():
     assert costs == Costs([1, 2], [0.5, 0.5], 3.5)
     times = BatchTimes(*(part[:, None] for part in parts), reference=3.5)
     assert times.costs.cumulative.tolist() == [1.5, 4.0]
+
+
+def test_arrays_are_taken_while_another_thread_imports_torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    assert Costs([1, 2], np.zeros(2)).cumulative.tolist() == [1, 3]
 
 
 def test_costs_differ_where_any_part_differs():

@@ -82,8 +82,8 @@ def as_tensor(array: Array) -> AnyArray:
 
 def is_tensor(value: object) -> bool:
     """Whether this is a tensor of torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    # Another thread may be importing torch: then there is a module, and no tensor yet.
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
 def is_array(value: object) -> bool:
