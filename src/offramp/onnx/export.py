@@ -97,12 +97,12 @@ def export(
                 segments=_write_segments(writer, exported, state),
                 network=network.fingerprint(),
                 policy=policy.fingerprint(),
-                policy_folder=writer.write_policy(policy),
                 full=(
                     writer.write(FullModule(exported, state), "full", "the network without exits")
                     if full
                     else None
                 ),
+                policy_folder=writer.write_policy(policy),
                 notes=dict(notes or {}),
             )
             manifest.write(folder)
@@ -260,7 +260,8 @@ def _own_files(folder: Path) -> list[Path]:
         older = read_json(folder / "export.json")
     except (OSError, FileFormatError):
         return []
-    files = (entry["file"] for entry in stored_in(older))
-    policy = str(older.get("policy_folder", ""))
-    named = [*(name for name in files if re.fullmatch(BARE, name)), policy]
-    return [folder / name for name in named if name != policy or re.fullmatch(POLICY, name)]
+    names = [entry["file"] for entry in stored_in(older) if re.fullmatch(BARE, entry["file"])]
+    policy = older.get("policy_folder") if isinstance(older, dict) else None
+    if isinstance(policy, str) and re.fullmatch(POLICY, policy):
+        names.append(policy)
+    return [folder / name for name in names]
