@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,33 +16,78 @@ from offramp import report
 from offramp.cli.app import app
 from offramp.errors import ConfigError, FileFormatError, NetworkError
 from offramp.onnx import OnnxRunner, export
+from offramp.onnx.export import _own_files
 from offramp.onnx.manifest import Manifest
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
 
-def test_the_description_says_everything_bit_by_bit(exported):
+def test_the_policy_in_an_export_is_the_one_that_was_exported(exported):
     made = exported("conv")
     manifest, policy = Manifest.read(made.folder), made.world.policy
-    for name, value in policy.points.tensors().items():
-        assert np.array_equal(getattr(manifest.points, name), value.double()), name
-    assert np.array_equal(manifest.costs, policy.cost_shares)
+    loaded = manifest.load_policy(made.folder)
+    assert loaded.fingerprint() == policy.fingerprint() == manifest.policy
+    assert np.array_equal(loaded.thresholds, policy.thresholds)
+    assert np.array_equal(loaded.cost_shares, policy.cost_shares)
+    assert (loaded.selected, loaded.network) == (policy.selected, manifest.network)
     assert manifest.network == made.world.network.fingerprint()
-    assert manifest.selected == policy.selected
+    assert manifest.reads_outputs == (False,) * 3
+
+
+def names_in(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_an_export_replaces_the_older_one_and_nothing_else(exported, make, tmp_path):
     folder = shutil.copytree(exported("conv").folder, tmp_path / "export")
-    (folder / "notes.txt").write_text("mine")
+    older = names_in(folder)
+    (folder / "policy-mine").mkdir()
+    for name in ("notes.txt", "policy-mine/notes.txt"):
+        (folder / name).write_text("mine")
     corrupted(folder, "version", 1)  # an export that can no longer be read is replaced, too
-    old = {path.name for path in folder.glob("*.onnx")}
     world = make("flat", exits=2)
-    world.policy.confidence = None
     export(world.network, world.policy, folder, world.inputs(3), full=False)
-    new = {path.name for path in folder.glob("*.onnx")}
-    assert len(new) == 2 and not new & old
-    assert (folder / "notes.txt").read_text() == "mine"
+    manifest = Manifest.read(folder)
+    (tensors,) = (folder / manifest.policy_folder).glob("*.safetensors")
+    policy = {f"{manifest.policy_folder}/{name}" for name in ("policy.json", tensors.name)}
+    graphs = {graph.file for graph in manifest.graphs}
+    own = {"export.json", *policy, *graphs}
+    assert names_in(folder) == own | {"notes.txt", "policy-mine/notes.txt"}
+    assert own & older == {"export.json"}
+    assert OnnxRunner(folder, threads=1).policy.fingerprint() == world.policy.fingerprint()
+
+
+@pytest.mark.parametrize("where", [(Manifest, "write"), (offramp.Policy, "save")], ids=str)
+def test_an_interrupted_export_leaves_the_older_one_as_it_is(
+    exported, make, tmp_path, monkeypatch, where
+):
+    folder = shutil.copytree(exported("conv").folder, tmp_path / "export")
+    before = {name: (folder / name).read_bytes() for name in names_in(folder)}
+    folders = [path for path in folder.iterdir() if path.is_dir()]
+    world, method = make("flat", exits=2), getattr(*where)
+
+    def interrupted(self, target):
+        if method is offramp.Policy.save:
+            method(self, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(*where, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export(world.network, world.policy, folder, world.inputs(3), full=False)
+    assert {name: (folder / name).read_bytes() for name in names_in(folder)} == before
+    assert [path for path in folder.iterdir() if path.is_dir()] == folders
+    assert OnnxRunner(folder, threads=1).policy.exits == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "older",
+    [[], 3, {"policy_folder": 3}, {"policy_folder": ".."}, {"policy_folder": "policy-0/../x"}],
+    ids=repr,
+)
+def test_only_what_an_export_can_have_written_is_replaced(tmp_path, older):
+    (tmp_path / "export.json").write_text(json.dumps(older))
+    assert _own_files(tmp_path) == []
 
 
 class Strange(torch.nn.Module):
@@ -124,25 +170,21 @@ def test_files_that_are_not_the_exports_own_are_refused(exported, tmp_path, valu
             [[None]],
             r"state\[0\]\[0\]` must be a whole number or a text",
         ),
-        ("segments.0.exit_index", 9, r"must end with exits in order, .* got \[9, 1, 2\]"),
-        ("segments.2.exit_index", 1, r"must end with exits in order, .* got \[0, 1, 1\]"),
+        ("segments.0.heads", [9], r"must have exits in order, .* got \[9, 1, 2\]"),
+        ("segments.0.heads", [-1], r"must have exits in order, .* got \[-1, 1, 2\]"),
+        ("segments.0.heads", [], r"`segments\[0\].heads` must be a list of length >= 1"),
+        ("segments.1.heads", [1, 0], r"must have exits in order, .* got \[0, 1, 0, 2\]"),
+        ("segments.2.heads", [1], r"and end with the last of the 3, got \[0, 1, 1\]"),
         ("segments.0.graph.outputs", ["logits"], "the graph of exit 0 does not fit the others"),
         ("segments.1.graph.inputs", ["state_0", "x"], "graph of exit 1 does not fit the others"),
-        ("num_classes", "3", "`num_classes` must be a whole number, got a text"),
-        ("exit_names", ["only"], r"`costs` must be numbers of shape \[1\]"),
-        ("selected", 9999, "`selected` must be one of the 201 operating points, got 9999"),
-        ("costs.0", "nan", "`costs` must be numbers, got"),
-        ("costs.0", "-0x1p+0", "`costs` must be positive and increase"),
-        ("costs.0", 0.5, r"`costs\[0\]` must be a text, got a number"),
-        ("points.thresholds.0", "0x1p+0", r"`points.thresholds\[0\]` must be a list, got a text"),
-        ("points.thresholds.0.0", "nan", "`points.thresholds` must be numbers, got"),
-        (
-            "points.thresholds.0.0",
-            "0x1p+99999",
-            r"thresholds\[0\]\[0\]` must be a text matching",
-        ),
+        ("exit_names", ["only"], "must have exits in order, and end with the last of the 1"),
+        ("reads_outputs", [False], "`reads_outputs` must have 3 values"),
+        ("reads_outputs.1", 0, r"`reads_outputs\[1\]` must be true or false, got"),
+        ("policy", None, "`policy` must be a text, got nothing"),
+        ("policy_folder", "../policy-00000000", "`policy_folder` must be a text matching regex"),
+        ("policy_folder", "policy", "`policy_folder` must be a text matching regex"),
         ("inputs", {"kind": "os.system"}, "unknown inputs"),
-        ("version", 1, "has format version 1, .* reads version 3; make the export again"),
+        ("version", 1, "has format version 1, .* reads version 4; make the export again"),
         ("format", "offramp-policy", "was not written by offramp as a export"),
     ],
 )
@@ -150,6 +192,65 @@ def test_a_damaged_description_is_refused(exported, tmp_path, place, value, mess
     folder = shutil.copytree(exported("conv").folder, tmp_path / "export")
     corrupted(folder, place, value)
     with pytest.raises(FileFormatError, match=message):
+        OnnxRunner(folder)
+
+
+def with_another(change):
+    """Replace the policy in a folder by a changed one."""
+
+    def changed(folder):
+        policy = offramp.Policy.load(folder)
+        (change(policy) or policy).save(folder)
+
+    return changed
+
+
+def moved(policy):
+    points = policy.points
+    thresholds = points.thresholds.copy()
+    thresholds[7, 0] = np.nextafter(thresholds[7, 0], np.inf)
+    return policy.with_points(replace(points, thresholds=thresholds)).at_point(policy.selected)
+
+
+def refitted(policy):
+    policy.scorer.output_biases_ = policy.scorer.output_biases_ + np.float32(1)
+
+
+def flipped(folder):
+    (path,) = folder.glob("*.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+REFUSED = {
+    "missing": (shutil.rmtree, "no policy at .*policy-[0-9a-f]{8}: there is nothing"),
+    "other thresholds": (with_another(moved), "is not the policy that was exported"),
+    "another scorer": (with_another(refitted), "is not the policy that was exported"),
+    "no point": (
+        with_another(lambda policy: policy.with_points(policy.points)),
+        "must be at an operating point of 3 exits",
+    ),
+    "damaged": (flipped, "is damaged: its content is not what was written"),
+    "no JSON": (lambda folder: (folder / "policy.json").write_text("{"), "is not valid JSON"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_any_other_policy_than_the_exported_one_is_refused(exported, tmp_path, case):
+    change, message = REFUSED[case]
+    folder = shutil.copytree(exported("conv").folder, tmp_path / "export")
+    change(folder / Manifest.read(folder).policy_folder)
+    for read in (OnnxRunner, report.inspect):
+        with pytest.raises(FileFormatError, match=message):
+            read(folder)
+
+
+def test_the_folder_of_another_policy_is_refused(exported, make, tmp_path):
+    folder = shutil.copytree(exported("conv").folder, tmp_path / "export")
+    make("conv", exits=3).policy.save(folder / "policy-00000000")
+    corrupted(folder, "policy_folder", "policy-00000000")
+    with pytest.raises(FileFormatError, match="policy-00000000 is not the policy that was exp"):
         OnnxRunner(folder)
 
 
@@ -207,7 +308,7 @@ def test_a_graph_of_another_stage_is_refused(exported, tmp_path):
     folder = shutil.copytree(made.folder, tmp_path / "export")
     last = Manifest.read(folder).segments[-1].graph
     replaced(folder, (folder / last.file).read_bytes())
-    with pytest.raises(FileFormatError, match="must have the inputs state_0, got state_0, logits"):
+    with pytest.raises(FileFormatError, match="must have the outputs next_0, logits, got logits"):
         OnnxRunner(folder)
 
 
@@ -228,5 +329,5 @@ def test_the_command_writes_an_export(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = CliRunner().invoke(app, ["export", "network", "policy", "--budget", "0.9"])
     assert run.exit_code == 0, run.output
-    assert "4 graphs and export.json written to export/" in run.output
+    assert "3 graphs and export.json written to export/" in run.output
     assert np.array_equal(OnnxRunner("export").thresholds, policy.at(budget=0.9).thresholds)
