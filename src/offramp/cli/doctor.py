@@ -96,6 +96,8 @@ def _no_gpu() -> str:
 
 
 def _data() -> list[Item]:
+    if installed_version("torch") is None:
+        return [Item("data sets", "known once torch is installed", good=False)]
     from offramp.data.catalog import VARIABLE, located
     from offramp.registry import CATALOG, EMBEDDED
 
