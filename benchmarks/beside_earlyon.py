@@ -26,11 +26,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import offramp
+from offramp.arrays import sigmoid
 from offramp.networks import EarlyExitNetwork
 
 SAMPLES = 256
@@ -110,8 +112,8 @@ def compare(
 ) -> None:
     """One budget at batch 1, 32 and 256."""
     thresholds = runner.policy.thresholds[:-1]
-    wrapper.config.confidence_thresholds = thresholds.sigmoid().clamp(max=1).tolist()
-    wrapper.config.enabled_exits = thresholds.isfinite().tolist()
+    wrapper.config.confidence_thresholds = sigmoid(thresholds).tolist()
+    wrapper.config.enabled_exits = np.isfinite(thresholds).tolist()
     few = images[:: len(images) // 32]
     last = runner.network.num_exits - 1
     taken = torch.tensor([wrapper(one).exit_taken for one in few.split(1)])

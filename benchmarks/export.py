@@ -24,10 +24,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import offramp
+from offramp.arrays import Array
 from offramp.imports import require
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.state import batch_size, take
@@ -84,9 +86,9 @@ class Samples(torch.utils.data.Dataset[Any]):
         return {name: part[row] for name, part in self.inputs.items()}, row % self.classes
 
 
-def at_thresholds(policy: offramp.Policy, thresholds: Tensor) -> offramp.Policy:
+def at_thresholds(policy: offramp.Policy, thresholds: Array) -> offramp.Policy:
     """The policy at an operating point of our own."""
-    one, shares = torch.ones(1).double(), torch.zeros(1, len(thresholds)).double()
+    one, shares = np.ones(1), np.zeros((1, len(thresholds)))
     return policy.with_points(OperatingPoints(thresholds[None], one, one, shares, 1.0)).at_point(0)
 
 
@@ -117,11 +119,12 @@ def bare_graphs(folder: Path, runner: OnnxRunner, leaves: list[Any]) -> list[Run
     return found
 
 
-def leaving(scores: Tensor, opened: Sequence[int]) -> Tensor:
+def leaving(scores: Array, opened: Sequence[int]) -> Array:
     """Thresholds `[M]` at which six of ten of those who reach an open exit leave there."""
-    thresholds = torch.full(scores.shape[1:], torch.inf, dtype=torch.float64)
+    thresholds = np.full(scores.shape[1], np.inf)
+    thresholds[-1] = -np.inf
     for exit_index in opened:
-        thresholds[exit_index] = scores[:, exit_index].double().quantile(0.4)
+        thresholds[exit_index] = np.quantile(scores[:, exit_index], 0.4)
         scores = scores[scores[:, exit_index] < thresholds[exit_index]]
     return thresholds
 
@@ -143,19 +146,19 @@ def measure(name: str, asked: argparse.Namespace) -> None:
         offramp.export(network, policy, folder)
         took = time.perf_counter() - began
         runner = OnnxRunner(folder, threads=asked.threads)
-        exits = runner(inputs).exits
-        differ = exits != Runner(network, policy)(inputs).exits
+        exits = runner(inputs).exits.numpy()
+        differ = exits != Runner(network, policy)(inputs).exits.numpy()
         for size in map(int, asked.batches.split(",")):
             rows = torch.arange(max(size, CALLS)) % SAMPLES
             batches = [take(inputs, part) for part in rows.split(size)]
-            reach = [float((exits[rows] > index).double().mean()) for index in [-1, *opened]]
+            reach = [(exits[rows] > index).mean() for index in [-1, *opened]]
             leaves = list(runner._begin(batches[0]).values())
             bare = bare_graphs(Path(folder), runner, leaves)
             calls = [partial(run, batch) for run in (runner, runner.full) for batch in batches]
-            times = torch.tensor(best([*bare, *calls], asked))
+            times = np.array(best([*bare, *calls], asked))
             graphs, times = times[: len(bare)], times[len(bare) :]
-            ideal = float(graphs @ torch.tensor(reach))
-            own, full = times.view(2, -1).mean(dim=1).tolist()
+            ideal = float(graphs @ np.array(reach))
+            own, full = times.reshape(2, -1).mean(axis=1).tolist()
             print(
                 f"{name:15} {took:8.1f} {size:6} {int(differ.sum()):7} "
                 f"{int((differ & ~near).sum()):11} {full / own:9.2f} {own / ideal:9.2f} "

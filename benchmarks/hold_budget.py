@@ -17,11 +17,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import offramp
+from offramp.arrays import Array
 from offramp.data import ImageData
 from offramp.networks import EarlyExitNetwork
 from offramp.runtime.hold_budget import WINDOW
@@ -61,15 +63,14 @@ class Stretch:
     """A part of the stream."""
 
     name: str
-    logits: Tensor  # [N, M, K]
-    labels: Tensor  # [N]
+    logits: Array  # [N, M, K]
+    labels: Array  # [N]
 
-    def batches(self, samples: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, samples: int, seed: int) -> Iterator[tuple[Array, Array]]:
         """Samples drawn at random, in batches."""
-        generator = torch.Generator().manual_seed(seed)
-        rows = torch.randint(len(self.labels), (samples,), generator=generator)
-        for index in rows.split(BATCH):
-            yield self.logits[index].float(), self.labels[index]
+        rows = np.random.default_rng(seed).integers(len(self.labels), size=samples)
+        for index in np.split(rows, range(BATCH, samples, BATCH)):
+            yield self.logits[index].astype(np.float32), self.labels[index]
 
 
 @dataclass
@@ -96,7 +97,7 @@ def record_cifar(names: Sequence[str]) -> tuple[offramp.Ledger, offramp.Ledger, 
         images, labels = seen.batch(torch.arange(2500))
         assert isinstance(images, Tensor)
         ledger = offramp.record(network, TensorDataset(images, labels), "test", progress=False)
-        stretches.append(Stretch(name, ledger.logits, labels))
+        stretches.append(Stretch(name, ledger.logits, ledger.labels))
     return shipped["held_out"], shipped["val"], stretches
 
 
@@ -117,8 +118,8 @@ def record_pacs(names: Sequence[str]) -> tuple[offramp.Ledger, offramp.Ledger, l
         assert isinstance(images, Tensor)
         ledger = offramp.record(network, TensorDataset(images, labels), "test", progress=False)
         print(f"{name}: {len(index)} images, accuracy of the last exit", end=" ")
-        print(f"{(ledger.logits[:, -1].argmax(1) == labels).double().mean():.1%}", flush=True)
-        stretches.append(Stretch(name, ledger.logits, labels))
+        print(f"{(ledger.logits[:, -1].argmax(axis=1) == ledger.labels).mean():.1%}", flush=True)
+        stretches.append(Stretch(name, ledger.logits, ledger.labels))
     return recorded[0], recorded[1], stretches
 
 
@@ -136,8 +137,8 @@ def run(
             done += len(labels)
             if not rang and runner.stats.drift:
                 rang, alarm = True, str(done)
-        late = torch.cat(costs)[WINDOW:]
-        accuracy = torch.cat(right)[WINDOW:].double().mean()
+        late = np.concatenate(costs)[WINDOW:]
+        accuracy = np.concatenate(right)[WINDOW:].mean()
         seen.append(Seen(stretch.name, float(late.mean()) / budget - 1, float(accuracy), alarm))
     return seen
 

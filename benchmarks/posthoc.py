@@ -8,14 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from offramp import Corrector, Ledger, MaxProbability, Policy, auto, compare, synthetic
+from offramp.arrays import Array, as_tensor, softplus
 from offramp.ledger.history import log_odds
 from offramp.scorers import History
-from offramp.scorers.score_networks import BATCH, LEARNING_RATE, LOG_ODDS_WEIGHT, WEIGHT_DECAY
+from offramp.scorers.network_training import BATCH, LEARNING_RATE, LOG_ODDS_WEIGHT, WEIGHT_DECAY
 from offramp.targets import stop_target
 
 Result = TypeVar("Result")
@@ -35,19 +37,20 @@ def timed(job: Callable[[], Result], runs: int = 1) -> tuple[float, Result]:
 def made_up(samples: dict[str, int]) -> dict[str, Ledger]:
     """Ledgers of ten exits and 100 classes with so many samples in each split."""
     whole = synthetic.ledgers(seed=0, samples=max(samples.values()), exits=10, classes=100)
-    return {split: whole[split].take(torch.arange(n)) for split, n in samples.items()}
+    return {split: whole[split].take(range(n)) for split, n in samples.items()}
 
 
 def fit_in_a_loop(ledger: Ledger, epochs: int) -> list[nn.Module]:
     """The reference: the same correctors, one exit and one seed after another."""
     history = History(ledger.logits, ledger.logits)
-    probs = ledger.logits.softmax(dim=2)
-    targets = stop_target(history.predictions, ledger.labels).float()
+    logits = as_tensor(ledger.logits)
+    probs = logits.softmax(dim=2)
+    targets = torch.tensor(stop_target(history.predictions, ledger.labels)).float()
     networks: list[nn.Module] = []
     for exit_index in range(ledger.num_exits - 1):
         top = probs[:, exit_index].topk(5).indices[:, None].expand(-1, exit_index + 1, -1)
         inputs = probs[:, : exit_index + 1].gather(2, top).flatten(1)
-        odds = log_odds(ledger.logits[:, exit_index])
+        odds = log_odds(logits[:, exit_index])
         for seed in SEEDS:
             torch.manual_seed(seed)
             network = PlainCorrector(inputs.shape[1])
@@ -92,18 +95,16 @@ def train_one(
             schedule.step()
 
 
-def final_loss(score_at: Callable[[int, int, History], Tensor], ledger: Ledger) -> float:
+def final_loss(score_at: Callable[[int, int, History], Array], ledger: Ledger) -> float:
     """Mean binary cross-entropy over exits and seeds on the training samples."""
     history = History(ledger.logits, ledger.logits)
-    targets = stop_target(history.predictions, ledger.labels).float()
+    signs = np.where(stop_target(history.predictions, ledger.labels), -1, 1)
     losses = [
-        binary_cross_entropy_with_logits(
-            score_at(m, index, history.until(m)), targets[:, m]
-        ).item()
+        softplus(signs[:, m] * score_at(m, index, history.until(m))).mean()
         for m in range(ledger.num_exits - 1)
         for index in range(len(SEEDS))
     ]
-    return sum(losses) / len(losses)
+    return float(np.mean(losses))
 
 
 def correctors() -> None:
@@ -116,14 +117,14 @@ def correctors() -> None:
     )
     slow, networks = timed(lambda: fit_in_a_loop(ledger, settings.epochs))
 
-    def loop_score(m: int, index: int, until: History) -> Tensor:
-        inputs = settings.view.inputs(until)
-        scores: Tensor = networks[m * len(SEEDS) + index](inputs, log_odds(until.answer))
+    @torch.no_grad()
+    def loop_score(m: int, index: int, until: History) -> Array:
+        inputs, odds = as_tensor(settings.view.inputs(until)), as_tensor(until.log_odds)
+        scores: Array = networks[m * len(SEEDS) + index](inputs, odds).numpy()
         return scores
 
-    with torch.no_grad():
-        ours = final_loss(lambda m, index, until: fitted[index].score_at(until), ledger)
-        reference = final_loss(loop_score, ledger)
+    ours = final_loss(lambda m, index, until: fitted[index].score_at(until), ledger)
+    reference = final_loss(loop_score, ledger)
     print(
         f"correctors, 10 exits x 3 seeds, 5,000 x 100: {fast:.2f} s, loop {slow:.2f} s, "
         f"{slow / fast:.1f}x faster; final loss {ours:.4f}, loop {reference:.4f} "
@@ -139,7 +140,7 @@ def curve() -> None:
     thresholds, costs = policy.points.thresholds, replay.cost_shares
     # A copy each time, since a replay keeps its curve.
     fast, result = timed(lambda: replace(replay).curve, runs=10)
-    arrays = replay.scores.numpy(), replay.correct.numpy()
+    arrays = replay.scores, replay.correct
     slow, looped = timed(lambda: curve_in_a_loop(*arrays, thresholds, costs))
     lists = replay.scores.tolist(), replay.correct.tolist()
     quicker, _ = timed(lambda: curve_in_a_loop(*lists, thresholds, costs))
@@ -159,8 +160,8 @@ def curve() -> None:
 def curve_in_a_loop(
     scores: Any,  # noqa: ANN401 - arrays or lists
     correct: Any,  # noqa: ANN401
-    thresholds: Tensor,
-    costs: Tensor,
+    thresholds: Array,
+    costs: Array,
 ) -> list[tuple[float, float]]:
     """The reference: a per-sample loop, as research code has it."""
     prices = costs.tolist()

@@ -1,7 +1,7 @@
 """The runner against what could be reached and what people do today, in one process.
 
 Run: python benchmarks/runtime.py [--networks resnet34,msdnet,vit-tiny] [--profile] [--clock cpu]
-     [--batches 1,32,256] [--rounds 3] [--threads 1] [--scorer corrector] [--quick] [--overhead]
+     [--batches 1,32,256] [--rounds 3] [--threads 1] [--scorer corrector] [--quick]
 
 For ResNet-34, MSDNet and ViT-Tiny at 32 px with all their exits, at batch 1, 32 and 256 and mean
 costs near 30 % and 60 %, the runner's time is compared with
@@ -18,10 +18,6 @@ come out on the very images that are timed. All variants run by turns and the be
 rounds counts. Aims: at most 1.05 x the ideal at batch 256 and 1.10 x at batch 1; at least 2 x
 faster than c from batch 32 on. Printed besides: decisions that batch size 1 and bfloat16 change.
 
-With `--overhead`, only what the runner adds to the bare loop over stages and heads is measured, in
-microseconds per exit that is looked at and per call, with stages that do nothing (`none`) and in
-the named networks, where convolutions drive the decision's code and data out of the caches.
-
 On a machine that other work shares, `--clock cpu --threads 1` counts the processor's seconds of
 this process instead of those on the wall.
 """
@@ -35,20 +31,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import offramp
+from offramp.arrays import Array
+from offramp.decide import Decider
 from offramp.networks import EarlyExitNetwork
-from offramp.networks.heads import LinearHead, Pool
-from offramp.onnx.modules import answer_and_score
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
-from offramp.runtime.prepared_points import PreparedPoint
-from offramp.runtime.runner import prepared_point
 from offramp.runtime.shrinking_batch import ShrinkingBatch
-from offramp.thresholds.rule import stops
 
 NETWORKS = ("resnet34", "msdnet", "vit-tiny")
 BUDGETS = (0.3, 0.6)
@@ -59,7 +53,6 @@ SCORERS: dict[str, offramp.Scorer] = {
     "logistic": offramp.scorers.LogisticCorrector(),
     "break-even": offramp.scorers.BreakEven(),
 }
-NEVER = 1e30  # a threshold that no score reaches
 
 
 @dataclass(frozen=True)
@@ -97,17 +90,13 @@ def prepare(
     torch.manual_seed(0)
     shape = (setting.samples, 3, setting.image_size, setting.image_size)
     held_out, val = torch.randn(shape)[: setting.samples // 2], torch.randn(shape)
-    if name == "none":
-        network = idle_network()
-    else:
-        network = offramp.build(name, 100, setting.image_size, at=setting.exits)
-        settled(network, held_out)
+    network = offramp.build(name, 100, setting.image_size, at=setting.exits)
+    settled(network, held_out)
     ledgers = [
         offramp.record(
             network,
             TensorDataset(images, torch.arange(len(images)) % 100),
             split,
-            costs=[1.0 + index for index in range(9)] if name == "none" else None,
             progress=False,
         )
         for images, split in ((held_out, "held_out"), (val, "val"))
@@ -116,49 +105,40 @@ def prepare(
     return network, policy, val, ledgers[1]
 
 
-def idle_network() -> EarlyExitNetwork:
-    """Nine stages that do next to nothing, with small heads."""
-    first = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())
-    stages = [first, *(nn.Identity() for _ in range(8))]
-    return EarlyExitNetwork(stages, [LinearHead(Pool("flat"), 48, 100) for _ in stages], 100)
+def few(samples: Any) -> Any:  # noqa: ANN401 - images or scores
+    """Some of the samples, from all over the range of scores."""
+    return samples[:: max(1, len(samples) // FEW)]
 
 
-def few(images: Tensor) -> Tensor:
-    """Some of the images, from all over the range of scores."""
-    return images[:: max(1, len(images) // FEW)]
-
-
-def unshrunk(runner: Runner, point: PreparedPoint, x: Tensor, to_the_end: bool) -> Tensor:
+def unshrunk(runner: Runner, x: Tensor, to_the_end: bool) -> Array:
     """Variants c and d: the same decisions, but no sample leaves the batch."""
-    network, exits = runner.network, runner.network.num_exits
-    taken = torch.full((len(x),), -1)
-    answers = torch.empty(len(x), network.num_classes)
-    logits: list[Tensor] = []
+    decider, classes = runner.operation.point.decider, runner.network.num_classes
+    taken = np.full(len(x), -1)
+    answers = np.empty((len(x), classes), np.float32)
+    buffer = decider.begin(len(x), classes)
     with torch.inference_mode():
         state = runner._begin(x)
-        for exit_index in range(exits):
+        for exit_index in range(runner.network.num_exits):
             state = runner._stages[exit_index](state)
-            if not point.needs_head[exit_index]:
+            if not decider.needs_head[exit_index]:
                 continue
-            logits.append(runner._heads[exit_index](state, None))
-            so_far = torch.stack(logits, 1)
-            if so_far.shape[1] <= exit_index:  # heads were skipped: nothing reads their logits
-                so_far = logits[-1][:, None].expand(-1, exit_index + 1, -1)
-            last = exit_index == exits - 1
-            score = point.is_open[exit_index] and not last
-            answer, scores = answer_and_score(runner.policy, so_far, None, score)
-            if scores is not None or last:
+            outputs = runner._heads[exit_index](state, None).float().numpy()
+            is_last = exit_index == decider.last
+            score = decider.is_open[exit_index] and not is_last
+            answer, scores = decider.at_exit(exit_index, buffer, outputs, score)
+            if score or is_last:
                 stop = taken < 0
-                stop &= True if scores is None else stops(scores, point.limits[exit_index])
+                if score:
+                    stop &= decider.stops(exit_index, scores)
                 taken[stop], answers[stop] = exit_index, answer[stop]
-            if not to_the_end and bool((taken >= 0).all()):
+            if not to_the_end and (taken >= 0).all():
                 break
     return taken
 
 
-def part_times(runner: Runner, x: Tensor) -> Tensor:
+def part_times(runner: Runner, x: Tensor) -> Array:
     """Seconds of every stage and of every head for the whole batch, `[2, M]`, as the runner's."""
-    times = torch.zeros(2, runner.network.num_exits, dtype=torch.float64)
+    times = np.zeros((2, runner.network.num_exits))
     with torch.inference_mode():
         state = runner._begin(x)
         for exit_index, (stage, head) in enumerate(
@@ -168,7 +148,7 @@ def part_times(runner: Runner, x: Tensor) -> Tensor:
             state = stage(state)
             middle = clock()
             head(state, None)
-            times[:, exit_index] = torch.tensor([middle - start, clock() - middle])
+            times[:, exit_index] = middle - start, clock() - middle
     return times
 
 
@@ -202,34 +182,32 @@ class Row:
 def measure(runners: Sequence[Runner], batches: Sequence[Tensor], rounds: int) -> list[Row]:
     """All variants by turns, best of the rounds; a row per runner, which differ by the budget."""
     network = runners[0].network
-    heads = [False] * network.num_exits
-    points = [prepared_point(runner.policy, heads) for runner in runners]
     # Without exits, and with masks, a budget changes nothing.
     jobs: dict[Any, Callable[[Tensor], Any]] = {
         "no_exits": runners[0].full,
-        "masks": partial(unshrunk, runners[-1], points[-1], to_the_end=True),
+        "masks": partial(unshrunk, runners[-1], to_the_end=True),
     }
-    for number, (runner, point) in enumerate(zip(runners, points, strict=True)):
+    for number, runner in enumerate(runners):
         jobs["runner", number] = runner
-        jobs["together", number] = partial(unshrunk, runner, point, to_the_end=False)
+        jobs["together", number] = partial(unshrunk, runner, to_the_end=False)
     best = dict.fromkeys(jobs, math.inf)
     outputs: dict[Any, list[Any]] = {}
-    parts = torch.full((2, network.num_exits), math.inf, dtype=torch.float64)
+    parts = np.full((2, network.num_exits), math.inf)
     for _ in range(rounds):
         for name, job in jobs.items():
             spent, outputs[name] = timed(job, batches)
             best[name] = min(best[name], spent)
-        found = torch.stack([part_times(runners[0], batch) for batch in batches]).sum(0)
-        parts = torch.minimum(parts, found)
+        found = np.sum([part_times(runners[0], batch) for batch in batches], axis=0)
+        parts = np.minimum(parts, found)
     rows = []
-    for number, point in enumerate(points):
+    for number, runner in enumerate(runners):
         ours = outputs["runner", number]
-        exits = torch.cat([output.exits for output in ours])
-        other = torch.cat(outputs["together", number])
+        exits = torch.cat([output.exits for output in ours]).numpy()
+        other = np.concatenate(outputs["together", number])
         # Up to rounding, which the size of a batch changes.
-        assert (exits != other).double().mean() < 0.02, "the variants must decide alike"
-        reached = (exits[:, None] >= torch.arange(network.num_exits)).double().mean(0)
-        ideal = (parts[0] + parts[1] * torch.tensor(point.needs_head)) @ reached
+        assert (exits != other).mean() < 0.02, "the variants must decide alike"
+        reached = (exits[:, None] >= np.arange(network.num_exits)).mean(axis=0)
+        ideal = (parts[0] + parts[1] * runner.operation.point.decider.needs_head) @ reached
         cost = torch.cat([output.costs for output in ours]).mean().item()
         times = best["runner", number], float(ideal), best["no_exits"]
         rows.append(Row(cost, *times, best["together", number], best["masks"]))
@@ -251,17 +229,20 @@ def profiled(runner: Runner) -> Iterator[dict[str, float]]:
 
         return run
 
-    stages, heads, take = runner._stages, runner._heads, ShrinkingBatch.take
+    stages, heads = runner._stages, runner._heads
     runner._stages = [watched("stages", stage) for stage in stages]
     runner._heads = [watched("heads", head) for head in heads]
-    runner._decide = watched("decisions", runner._decide)  # type: ignore[method-assign]
-    ShrinkingBatch.take = watched("shrinking", take)  # type: ignore[method-assign]
+    methods = ((Decider, "at_exit"), (Decider, "stops"), (ShrinkingBatch, "take"))
+    unwatched = [(owner, name, getattr(owner, name)) for owner, name in methods]
+    for owner, name, method in unwatched:
+        part = "shrinking" if owner is ShrinkingBatch else "decisions"
+        setattr(owner, name, watched(part, method))
     try:
         yield spent
     finally:
         runner._stages, runner._heads = stages, heads
-        ShrinkingBatch.take = take  # type: ignore[method-assign]
-        del runner._decide
+        for owner, name, method in unwatched:
+            setattr(owner, name, method)
 
 
 def print_profile(runner: Runner, batches: Sequence[Tensor], rounds: int) -> None:
@@ -292,57 +273,6 @@ def print_changes(runner: Runner, images: Tensor, ledger: offramp.Ledger) -> Non
     )
 
 
-def print_overhead(name: str, setting: Setting, scorers: Sequence[str]) -> None:
-    """What the runner adds to stages and heads, where nobody stops and where all stop at once."""
-    print(f"{name}, {setting.image_size} px")
-    print("  scorer         batch   us per exit   us per call   whole run / bare", flush=True)
-    for scorer in scorers:
-        network, policy, images, _ = prepare(name, setting, SCORERS[scorer])
-        exits = network.num_exits
-        for size in setting.batches:
-            x = images[:size]
-            jobs: dict[Any, Callable[[Tensor], Any]] = {}
-            for looked_at, limit in ((exits, NEVER), (1, -NEVER)):
-                runner = Runner(network, policy.at(budget=0.6))
-                limits = (limit,) * exits
-                runner.operation.point = replace(
-                    runner.operation.point, limits=limits, needs_head=(True,) * exits
-                )
-                jobs["runner", looked_at] = runner
-                jobs["bare", looked_at] = partial(bare, runner, exits=looked_at)
-            best = best_times(jobs, x, repeats=max(1, 16 // size), rounds=20 * setting.rounds)
-            added = [1e6 * (best["runner", n] - best["bare", n]) for n in (exits, 1)]
-            per_exit = (added[0] - added[1]) / (exits - 1)
-            print(
-                f"  {scorer:13} {size:6d} {per_exit:13.1f} {added[1] - per_exit:13.1f} "
-                f"{best['runner', exits] / best['bare', exits]:18.2f}",
-                flush=True,
-            )
-
-
-def bare(runner: Runner, x: Tensor, exits: int) -> None:
-    """The first stages and heads, one after the other, without anything else."""
-    with torch.inference_mode():
-        state = runner._begin(x)
-        for stage, head in zip(runner._stages[:exits], runner._heads, strict=False):
-            state = stage(state)
-            head(state, None)
-
-
-def best_times(
-    jobs: dict[Any, Callable[[Tensor], Any]], x: Tensor, repeats: int, rounds: int
-) -> dict[Any, float]:
-    """Seconds per call, best of many short rounds by turns."""
-    best = dict.fromkeys(jobs, math.inf)
-    for _ in range(rounds):
-        for name, job in jobs.items():
-            start = clock()
-            for _ in range(repeats):
-                job(x)
-            best[name] = min(best[name], (clock() - start) / repeats)
-    return best
-
-
 def run(name: str, setting: Setting, scorer: offramp.Scorer, profile: bool) -> None:
     """One network at all batch sizes and budgets."""
     network, policy, images, ledger = prepare(name, setting, scorer)
@@ -370,7 +300,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small images, few exits: smoke test")
     parser.add_argument("--profile", action="store_true", help="say where the runner's time goes")
-    parser.add_argument("--overhead", action="store_true", help="only what the runner adds")
     parser.add_argument("--scorer", choices=SCORERS, default="corrector")
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
@@ -390,9 +319,6 @@ def main() -> None:
         f"{options.clock} time"
     )
     for name in options.networks.split(","):
-        if options.overhead:
-            print_overhead(name, setting, list(SCORERS))
-            continue
         run(name, setting, SCORERS[options.scorer], options.profile)
 
 

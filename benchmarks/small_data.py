@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from offramp import Ledger, metrics, zoo
 from offramp.advice.rating import hits_at, pool
@@ -54,7 +53,7 @@ def networks(folders: Sequence[Path] = ()) -> Iterator[tuple[str, Mapping[str, L
 
 def resplit(both: Ledger, size: int, seed: int, labelled: bool) -> tuple[Ledger, Ledger]:
     """Held_out and val of a size, drawn from the samples of both."""
-    order = torch.randperm(len(both), generator=torch.Generator().manual_seed(seed))
+    order = np.random.default_rng(seed).permutation(len(both))
     first, second = (
         Ledger(
             both.logits[rows],
@@ -94,7 +93,7 @@ def measure(method: Method, held_out: Ledger, val: Ledger, test: Ledger) -> Run:
     replays = {name: policy.replay(plan.view(test)) for name, policy in distinct.items()}
     hits = [hits_at(replays[plan.methods[budget]], [budget]) for budget in BUDGETS]
     middle = replays[plan.methods[BUDGETS[1]]]
-    scores, targets = middle.scores[:, :-1].numpy(), middle.stop_targets[:, :-1].numpy()
+    scores, targets = middle.scores[:, :-1], middle.stop_targets[:, :-1]
     eefp = float(np.nanmean(metrics.eefp(scores, targets)))
     return Run(np.concatenate(hits, axis=1), eefp, seconds)
 

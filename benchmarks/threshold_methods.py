@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from small_data import SURE, Gain, Run, networks  # type: ignore[import-not-found]
 
 from offramp import Ledger
@@ -52,12 +51,12 @@ def runs_by_size(method: Method, ledgers: Mapping[str, Ledger], resplits: int) -
     sizes = [size for size in SIZES if size <= len(both) - fit]
     found: dict[int, Runs] = {size: {name: [] for name in THRESHOLDS} for size in sizes}
     for seed in range(resplits):
-        order = torch.randperm(len(both), generator=torch.Generator().manual_seed(seed))
+        order = np.random.default_rng(seed).permutation(len(both))
         (policy,) = method.policy().fit_seeds(both.take(order[:fit]), [0])
         val = policy.replay(both.take(order[fit:]).as_split("val"), "val")
         test = policy.replay(ledgers["test"])
         for size, runs in found.items():
-            part = val.take(torch.arange(size))
+            part = val.take(np.arange(size))
             for name in THRESHOLDS:
                 runs[name].append(measured(name, part, test))
     return found
