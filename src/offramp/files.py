@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin, overload
 
 import msgspec
-import numpy as np
 
-from offramp.arrays import Array, is_tensor
 from offramp.errors import FileFormatError
 from offramp.registry import close_names
 
+# The command line checks its folders before it imports numpy.
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from offramp.arrays import Array
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +114,11 @@ def write_folder(
 
 
 def _save(tensors: Mapping[str, Any], path: Path) -> None:
-    if any(is_tensor(value) for value in tensors.values()):
+    import numpy as np
+
+    from offramp.arrays import is_tensor
+
+    if any(map(is_tensor, tensors.values())):
         from safetensors.torch import save_file as save_tensors
 
         plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
@@ -163,7 +168,7 @@ def kind_of(path: str | Path) -> str | None:
 @overload
 def read_folder(
     folder: str | Path, kind: str, version: int, links_into: Path | None = None
-) -> tuple[dict[str, Any], dict[str, Array]]: ...
+) -> "tuple[dict[str, Any], dict[str, Array]]": ...
 
 
 @overload
@@ -215,15 +220,17 @@ def read_folder(
 
 
 _TYPES = {
-    **{f"F{bits}": np.dtype(f"f{bits // 8}") for bits in (16, 32, 64)},
-    **{f"I{bits}": np.dtype(f"i{bits // 8}") for bits in (8, 16, 32, 64)},
-    **{f"U{bits}": np.dtype(f"u{bits // 8}") for bits in (8, 16, 32, 64)},
-    "BOOL": np.dtype(bool),
+    **{
+        f"{kind}{bits}": f"<{kind.lower()}{bits // 8}" for kind in "IU" for bits in (8, 16, 32, 64)
+    },
+    **{"F16": "<f2", "F32": "<f4", "F64": "<f8", "BOOL": "?"},
 }
 
 
-def _mapped(path: Path) -> dict[str, Array]:
+def _mapped(path: Path) -> "dict[str, Array]":
     """The arrays of a file where they lie; safetensors itself copies them for NumPy."""
+    import numpy as np
+
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
@@ -238,7 +245,7 @@ def _mapped(path: Path) -> dict[str, Array]:
     return found
 
 
-def _typed(raw: Array, name: str) -> Array:
+def _typed(raw: "Array", name: str) -> "Array":
     """Bytes as the numbers that they are; bfloat16, which NumPy does not have, in float32."""
     if name == "BF16":
         return (raw.view("<u2").astype("<u4") << 16).view("<f4")
@@ -406,6 +413,8 @@ def _numbers_as(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a `Number` or a
     """What msgspec does not know; errors are worded as its own."""
     if kind is Number:
         return Number(_floats(value, "a number"))
+    import numpy as np
+
     try:
         array = np.asarray(_floats(value, _ROWS))
     except ValueError:
