@@ -6,6 +6,7 @@ import random
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -334,6 +335,29 @@ def test_a_cascade_of_which_every_model_fails_asks_to_come_back():
     assert found.status == 503 and found.headers["retry-after"] == "1"
     assert found.json()["id"] == 1
     assert "every model failed: quick, slow" in found.json()["detail"]
+
+
+def test_answers_of_a_cascade_are_json():
+    """Numbers and arrays of NumPy are, too; what is not is refused alone."""
+    answers = {"number": np.int64(3), "array": np.arange(2), "error": ValueError()}
+
+    def first(names):
+        return [(answers[name], np.float32(0.9), np.float32(2)) for name in names]
+
+    def second(names):
+        return [(name, 0.99, 4.0) for name in names]
+
+    cascade = offramp.Cascade([first, second], normalise=str)
+    names = ["number", "array"] * 30
+    ledger = cascade.record((names, names), split="all")
+    held_out, val, _ = ledger.partition()
+    policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
+    client = Client(offramp.serving.app(cascade, policy=policy.at_point(0)))
+    found = [client.post({"item": name}) for name in answers]
+    assert [each.status for each in found] == [200, 200, 500]
+    assert [each.json()["answer"] for each in found[:2]] == [3, [0, 1]]
+    assert [each.json()["cost"] for each in found[:2]] == [0.5, 0.5]
+    assert found[2].json()["detail"] == "`first` answered with a ValueError, which is not JSON"
 
 
 def test_a_cascade_is_refused_without_its_own_policy(splits):

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -25,7 +26,7 @@ from offramp.errors import ConfigError
 from offramp.serving import ServeConfig, serve
 
 from ..deployment import without_torch
-from .conftest import READING, SIZE
+from .conftest import READING, SIZE, policy_of
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
@@ -36,10 +37,13 @@ ZEROS = {"inputs": torch.zeros(3, SIZE, SIZE).tolist()}
 
 @pytest.fixture(scope="module")
 def exports(small, tmp_path_factory):
-    """The export that is served, and the same as if it were of another policy."""
+    """The export that is served, and the same graphs with another policy."""
     second = shutil.copytree(small.export, tmp_path_factory.mktemp("exports") / "second")
     described = json.loads((second / "export.json").read_text())
-    (second / "export.json").write_text(json.dumps(described | {"policy": "0" * 64}))
+    shutil.rmtree(second / described["policy_folder"])
+    other = policy_of(small.network, offramp.scorers.Entropy()).at(budget=0.75)
+    other.save(second / described["policy_folder"])
+    (second / "export.json").write_text(json.dumps(described | {"policy": other.fingerprint()}))
     return small.export, second
 
 
@@ -229,6 +233,17 @@ def test_several_workers_serve_the_same_and_only_what_was_asked_for(exports, tmp
         assert server.metric(answers) == 20
         os.killpg(server.process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
         server.ends()
+
+
+def test_cascades_need_no_torch(tmp_path):
+    """Of callables, of classifiers and of sessions of ONNX Runtime."""
+    pytest.importorskip("onnx")
+    command = [sys.executable, Path(__file__).with_name("run_cascades.py"), tmp_path]
+    environment = without_torch(tmp_path)
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert found.returncode == 0, found.stderr
+    kinds = "callables", "classifiers", "sessions"
+    assert found.stdout.splitlines() == [f"served {kind}" for kind in kinds]
 
 
 def test_interrupted_while_workers_start_it_leaves_nothing_behind(exports, tmp_path):

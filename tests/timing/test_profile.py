@@ -1,5 +1,7 @@
 """A profile measures what a runner really does, and its costs are what batches really take."""
 
+import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +19,7 @@ from offramp.networks.heads import LinearHead, Pool
 from offramp.replay import replay
 from offramp.runtime import Runner
 from offramp.timing import Profile, profile
-from offramp.timing.runners import plain_policy
+from offramp.timing.runners import plain_policy, runner_of
 
 SECONDS = {"stage": (1.0, 0.5), "head": (0.25, 0.125)}  # per call, per row
 
@@ -105,7 +107,7 @@ def test_costs_of_single_samples_are_proportional_and_of_batches_are_not():
     assert times.reference == pytest.approx(1.5)
     # One of four rows is left at the second exit, on average: what that takes is the mean over
     # how many are left, none of them included.
-    left, heads_run = torch.tensor([[1.0, 0.25]]), torch.ones(1, 2, dtype=torch.bool)
+    left, heads_run = np.array([[1.0, 0.25]]), np.ones((1, 2), bool)
     per_sample = times.cumulative_at(left, heads_run)[0]
     rows = np.random.default_rng(0).binomial(4, 0.25, 200_000)
     second = np.interp(rows, [0, 1, 4], [0, 2.0, 4.0]).mean() / 4
@@ -113,21 +115,20 @@ def test_costs_of_single_samples_are_proportional_and_of_batches_are_not():
 
 
 def test_kept_exits_take_their_joined_stages():
-    stages, heads = torch.tensor([[1.0], [2.0], [3.0]]), torch.zeros(3, 1)
-    times = BatchTimes(stages.expand(3, 11), heads.expand(3, 11), 5.5)
-    kept = times.keep([1, 2])
+    stages = np.broadcast_to([[1.0], [2.0], [3.0]], (3, 11))
+    kept = BatchTimes(stages, np.zeros((3, 11)), 5.5).keep([1, 2])
     assert kept.costs.stages.tolist() == [3.0, 3.0]
-    whole = torch.ones(1, 2)
-    assert kept.cumulative_at(whole, whole.bool()).tolist() == [[3.0, 6.0]]
+    whole = np.ones((1, 2))
+    assert kept.cumulative_at(whole, whole > 0).tolist() == [[3.0, 6.0]]
 
 
 def test_the_network_without_exits_takes_what_it_was_measured_to_take():
     times = made().at(4)
     assert float(times.costs.cumulative[-1]) > times.reference  # stages take longer in pieces
-    whole = torch.ones(1, 1)
+    whole = np.ones((1, 1))
     for kept in (times.keep([1]), BatchTimes.proportional(times.costs.keep([1]))):
         assert kept.costs.cumulative.tolist() == pytest.approx([times.reference])
-        taken = kept.cumulative_at(whole, whole.bool())
+        taken = kept.cumulative_at(whole, whole > 0)
         assert taken.tolist() == [pytest.approx([times.reference])]
     assert float(times.costs.alone[-1]) == times.reference
 
@@ -138,11 +139,11 @@ def test_a_closed_exit_has_no_overhead():
     timed = {split: ledger.with_costs(costs) for split, ledger in splits.items()}
     policy = offramp.Policy(offramp.MaxProbability()).fit(timed["held_out"])
     policy = policy.tune(timed["val"], "geometric")
-    closed = torch.tensor([[torch.inf, torch.inf, torch.inf, 0.0]], dtype=torch.float64)
-    last = torch.tensor([[0.0, 0.0, 0.0, 1.0]])
+    closed, last = np.array([[np.inf, np.inf, np.inf, 0.0]]), np.array([[0.0, 0.0, 0.0, 1.0]])
     replay = policy.replay(timed["test"])
-    assert float(replay.price.at(closed, last)[0, -1]) == 1.0
-    assert float(replay.price.at(closed.zero_(), last)[0, -1]) == 1.375
+    assert replay.price.at(closed, last)[0, -1] == 1.0
+    opened = replay.price.at(np.zeros_like(closed), last)[0, -1]
+    assert opened == pytest.approx(1.375, abs=1e-3)  # and what decisions take here
 
 
 def test_decisions_that_read_earlier_exits_are_charged_for_it(tmp_path):
@@ -209,10 +210,10 @@ def test_a_policy_of_some_exits_runs_on_the_whole_network():
     assert policy.exits == (1, 3)
     # Of a ledger with all exits, those of the policy are used.
     exits = policy.decide(test)
-    assert torch.equal(exits, policy.decide(test.keep_exits([1, 3])))
+    assert np.array_equal(exits, policy.decide(test.keep_exits([1, 3])))
     rows = torch.tensor(test.sample_ids)
     output = Runner(network, policy)(data.tensors[0][rows])
-    assert torch.equal(output.exits, exits.long())
+    assert output.exits.tolist() == exits.tolist()
     found = profile(network, policy, batch_size=2, seconds=0)
     assert (found.exits, found.timed(test, 2).exits) == ([1, 3], (1, 3))
 
@@ -226,7 +227,7 @@ def test_a_head_that_reads_earlier_logits_keeps_their_exits():
         network.keep_exits([4])
 
 
-def test_bench_races_the_users_own_model_and_runners():
+def test_bench_races_the_users_own_model_and_runners(monkeypatch):
     """The model as it was before it was cut into stages answers as the network without exits."""
     from torch import nn
     from torch.utils.data import TensorDataset
@@ -244,21 +245,39 @@ def test_bench_races_the_users_own_model_and_runners():
     held_out, val, _ = ledger.partition()
     policy = offramp.Policy(offramp.MaxProbability()).fit(held_out).tune(val, "geometric")
     policy = policy.at(budget=1.0)
-    policy.confidence = None  # which would be exported, too
     small = offramp.build("convnet", num_classes=3, image_size=4, depth=2)
     rivals = {"mine": model, "a runner": offramp.Runner(network, policy), "small": small}
     config = BenchConfig(["torch"], [8], seconds=0.05, cuts=False)
-    rows = {row.name: row for row in bench(network, policy, images, labels, config, rivals)}
+    given = images.numpy(), labels.tolist()
+    rows = {row.name: row for row in bench(network, policy, *given, config, rivals)}
     assert list(rows) == ["with exits", "without exits", "mine", "a runner", "small"]
     assert rows["mine"].accuracy == rows["without exits"].accuracy
     assert rows["a runner"].accuracy == rows["with exits"].accuracy
     config = BenchConfig(["onnx"], [8], seconds=0.05, cuts=False)
-    known = profile(network, policy, batch_size=8, seconds=0)
-    del rivals["small"]  # which would be exported, too
+    known = profile(network, policy, batch_size=8, inputs=given[0], seconds=0)
+    monkeypatch.setattr(sys.modules[bench.__module__], "runner_of", without_export)
     found = bench(network, policy, images, labels, config, rivals, {"onnx": known})
     rows = {row.name: row for row in found}
-    assert list(rows) == ["with exits", "without exits", "mine"]
+    assert list(rows) == ["with exits", "without exits", "mine", "small"]
     assert rows["mine"].accuracy == rows["without exits"].accuracy
+
+
+@contextmanager
+def without_export(network, policy, runtime, threads):
+    """The runner of ONNX Runtime, without the seconds that exporting takes."""
+    assert runtime == "onnx"
+    yield Runner(network, policy)
+
+
+def test_an_export_is_made_where_onnx_runtime_is_timed():
+    pytest.importorskip("onnxruntime")
+    network = offramp.build("convnet", num_classes=3, image_size=8, at=2).eval()
+    images = torch.rand(4, 3, 8, 8)
+    with runner_of(network, plain_policy(network, [1]), "onnx", threads=1) as runner:
+        wanted = Runner(network, plain_policy(network, [1])).full(images)
+        assert runner.threads == 1
+        assert torch.allclose(runner.full(images), wanted, atol=1e-4)
+        assert torch.allclose(runner(images).logits, wanted, atol=1e-4)
 
 
 def test_a_policy_without_exits_can_be_profiled():

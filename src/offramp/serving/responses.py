@@ -142,7 +142,7 @@ def _reply(found: "CascadeAnswer", policy: "Policy") -> Reply:
         answer = msgspec.to_builtins(found.answer, str_keys=True, enc_hook=_as_list)
     except TypeError:
         kind = type(found.answer).__name__
-        return HTTPException(500, f"`{found.member}` gave an answer that is not JSON, a {kind}")
+        return HTTPException(500, f"`{found.member}` answered with a {kind}, which is not JSON")
     confidence = found.confidence if math.isfinite(found.confidence) else None
     return {
         "answer": answer,
