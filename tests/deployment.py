@@ -327,5 +327,6 @@ def without_torch(folder: Path) -> dict[str, str]:
     """An environment whose processes, and theirs, cannot import torch."""
     missing = "raise ModuleNotFoundError('torch is not to be imported here', name='torch')\n"
     (folder / "torch.py").write_text(missing)
-    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    source = Path(offramp.__file__).parents[1]
+    path = os.pathsep.join([str(folder), str(source), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path}

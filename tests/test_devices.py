@@ -262,8 +262,8 @@ def test_decisions_are_made_on_the_device_where_a_scorer_can(place, monkeypatch,
     runner = Runner(deepcopy(world.network), world.policy, device=place.name)
     given, at_exit = set(), Decider.at_exit
 
-    def noting(self, exit_index, buffer, outputs, score=True):
-        found = at_exit(self, exit_index, buffer, outputs, score)
+    def noting(self, exit_index, buffer, outputs):
+        found = at_exit(self, exit_index, buffer, outputs)
         parts = outputs, buffer.outputs, buffer.answers, *found
         given.update(str(part.device) for part in parts if part is not None)
         return found

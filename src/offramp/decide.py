@@ -70,6 +70,7 @@ class Decider:
     Attributes:
         limits: `[M]`, thresholds as scores are compared with them: float32, rounded up.
         is_open: `[M]`, whether a sample can stop there; always true at the last exit.
+        is_scored: `[M]`, whether a score is needed: at open exits but the last.
         needs_head: `[M]`, whether the head has to run: its exit is open, or something later reads
             its outputs.
         keeps_outputs: Whether anything reads the outputs of earlier exits.
@@ -119,6 +120,7 @@ class Decider:
         self.limits: tuple[float, ...] = tuple(rounded_up(thresholds, np.float32).tolist())
         self.last = len(self.limits) - 1
         self.is_open = open_exits(self.limits)
+        self.is_scored = (*self.is_open[:-1], False)
         readers = self._scorer.reads_history, self._answer.reads_history
         (needed,) = needed_heads(np.asarray(thresholds)[None], *readers).tolist()
         read = max((m for m, reads in enumerate(self._reads_outputs) if reads), default=0)
@@ -138,19 +140,17 @@ class Decider:
             outputs, xp.full_like(outputs, math.nan) if self.keeps_answers else None
         )
 
-    def at_exit(
-        self, exit_index: int, buffer: HistoryBuffer, outputs: AnyArray, score: bool = True
-    ) -> ExitOutput:
+    def at_exit(self, exit_index: int, buffer: HistoryBuffer, outputs: AnyArray) -> ExitOutput:
         """What an exit comes to, from its outputs `[n, K]` float32; they are kept in the buffer.
 
         Args:
             exit_index: Of the exit.
             buffer: What the exits before it have put out.
             outputs: Of this exit.
-            score: Whether stop scores are wanted; there are none at the last exit.
         """
         history = self._history(exit_index, buffer, outputs)
-        return ExitOutput(history.answer, self.score(history) if score else None)
+        scores = self.score(history) if self.is_scored[exit_index] else None
+        return ExitOutput(history.answer, scores)
 
     def so_far(self, outputs: AnyArray) -> History:
         """What is known at the last of the exits `[n, m+1, K]`, where no buffer was kept."""

@@ -97,8 +97,7 @@ class Session:
         if self._buffer is None:
             self._buffer = decider.begin(1, self._width)
         self.stage = stage = self.stage + 1
-        scored = decider.is_open[stage] and stage < decider.last
-        self._found = found = decider.at_exit(stage, self._buffer, row, scored)
+        self._found = found = decider.at_exit(stage, self._buffer, row)
         scores = found.scores
         if scores is not None:
             self.stopped = bool(scores.item() >= decider.limits[stage])
@@ -224,8 +223,7 @@ class BatchSession:
             self.costs[left] = paid
         self._stage = stage = self._stage + 1
         self.stages[left] = stage
-        scored = decider.is_open[stage] and stage < decider.last
-        found = decider.at_exit(stage, self._buffer, rows, scored)
+        found = decider.at_exit(stage, self._buffer, rows)
         stop = np.full(len(left), stage == decider.last)
         self.scores[left] = np.nan
         if found.scores is not None:

@@ -118,11 +118,9 @@ class StagedRunner(ABC):
         decider = point.decider
         if not decider.needs_head[exit_index]:
             return batch
-        is_last = exit_index == decider.last
-        outputs, scored = self._outputs(exit_index, batch), decider.is_open[exit_index]
-        output = decider.at_exit(exit_index, batch.history, outputs, scored and not is_last)
+        output = decider.at_exit(exit_index, batch.history, self._outputs(exit_index, batch))
         scores, samples = output.scores, len(batch)
-        if is_last:
+        if exit_index == decider.last:
             count = samples
         elif scores is None:
             return batch
@@ -250,8 +248,8 @@ class StagedRunner(ABC):
 
         None if the batch cannot be answered before the next stage has run.
         """
-        outputs, scored = self._outputs(exit_index, batch), point.decider.is_open[exit_index]
-        return exit_index, point.decider.at_exit(exit_index, batch.history, outputs, scored)
+        outputs = self._outputs(exit_index, batch)
+        return exit_index, point.decider.at_exit(exit_index, batch.history, outputs)
 
 
 class _Stream:

@@ -211,15 +211,12 @@ def _decides_on(device: torch.device, policy: Policy) -> bool:
     # Apple's GPU lacks the float64 that scores are computed in.
     if device.type in ("cpu", "mps") or policy.num_classes is None:
         return False
-    decider = Decider(
-        policy.answer, policy.scorer, policy.thresholds, like=torch.empty(0, device=device)
-    )
+    like, everywhere = torch.empty(0, device=device), np.zeros_like(policy.thresholds)
+    decider = Decider(policy.answer, policy.scorer, everywhere, like=like)
     rows = torch.linspace(-1, 1, 2 * policy.num_classes, device=device).view(2, -1)
     buffer = decider.begin(*rows.shape)
     try:
-        found = [
-            decider.at_exit(m, buffer, rows, m < decider.last) for m in range(decider.last + 1)
-        ]
+        found = [decider.at_exit(m, buffer, rows) for m in range(decider.last + 1)]
         return all(is_tensor(part) for each in found for part in each if part is not None)
     except Exception as error:  # components are anybody's
         logger.info("decisions are made on the CPU, since on %s: %s", device, error)
