@@ -11,6 +11,8 @@ from offramp.errors import ConfigError, LedgerError
 from offramp.ledger import History
 from offramp.ledger.answers import Normalise, log_odds_of, log_odds_of_log, same_form
 
+NOTHING = "nothing was observed yet; call observe with the first stage"
+
 
 class Session:
     """A policy at work on one item: a chain of thought, samples drawn one by one, readings.
@@ -82,10 +84,8 @@ class Session:
                 f"this session has stopped at stage {self.stage}; start another one for the next "
                 "item, with policy.start()"
             )
-        if cost is not None:
-            if not cost >= (self.cost or 0):
-                raise _fell(cost, self.cost or 0)
-            self.cost = cost
+        if cost is not None and not cost >= (self.cost or 0):
+            raise _fell(cost, self.cost or 0)
         decider = self._decider
         if decider.history_type.has_logits:
             row = _logits(output, (self._width,))[None]
@@ -94,6 +94,8 @@ class Session:
             numbers = _numbers(first, confidence, log_confidence, features, self._width)
             row = np.array([numbers], np.float32)
             self._given.append(output)
+        if cost is not None:  # not before all is checked: what is refused changes nothing
+            self.cost = cost
         if self._buffer is None:
             self._buffer = decider.begin(1, self._width)
         self.stage = stage = self.stage + 1
@@ -134,7 +136,7 @@ class Session:
     @property
     def _now(self) -> History:
         if self._found is None:
-            raise ConfigError("nothing was observed yet; call observe with the first stage")
+            raise ConfigError(NOTHING)
         answers = self._found.answer[:, None]
         return self._decider.history_type(answers, answers)
 
@@ -216,11 +218,11 @@ class BatchSession:
             raise ConfigError("all items of this session have stopped; start another one")
         rows = self._rows(outputs, confidence, log_confidence, features)
         if cost is not None:
-            paid, before = as_numpy(cost).astype(np.float64), self.costs[left]
-            if not (paid >= before).all():
-                item = int(np.argmin(paid >= before))
-                raise _fell(paid[item], before[item])
-            self.costs[left] = paid
+            self.costs[left] = self._checked(as_numpy(cost, np.float64))
+        if not decider.history_type.has_logits:
+            answers = [None] * len(left) if outputs is None else outputs
+            for item, answer in zip(left.tolist(), answers, strict=True):
+                self._given[item].append(answer)
         self._stage = stage = self._stage + 1
         self.stages[left] = stage
         found = decider.at_exit(stage, self._buffer, rows)
@@ -240,6 +242,8 @@ class BatchSession:
     @property
     def answers(self) -> list[Any]:
         """What to answer now, for each item: the answer as it was given, or a class."""
+        if self._stage < 0:
+            raise ConfigError(NOTHING)
         if self._decider.history_type.has_logits:
             return list(self._predicted.tolist())
         return [given[number] for given, number in zip(self._given, self._predicted, strict=True)]
@@ -274,11 +278,19 @@ class BatchSession:
         further = [()] * items if features is None else as_numpy(features).tolist()
         rows = []
         for item, answer, *stated in zip(self.left, answers, sure, log_sure, further, strict=True):
-            given = self._given[item]
-            first = _first_with(given, answer, read, self._normalise)
+            first = _first_with(self._given[item], answer, read, self._normalise)
             rows.append(_numbers(first, stated[0], stated[1], stated[2], self._width))
-            given.append(answer)
         return np.array(rows, np.float32)
+
+    def _checked(self, costs: Array) -> Array:
+        """Costs of the items that are left, which do not fall."""
+        before = self.costs[self.left]
+        if costs.shape != before.shape:
+            raise LedgerError(f"{len(before)} items are left, got {costs.size} costs")
+        if not (costs >= before).all():
+            item = int(np.argmin(costs >= before))
+            raise _fell(costs[item], before[item])
+        return costs
 
 
 def _logits(outputs: Any, shape: tuple[int, ...]) -> Array:  # noqa: ANN401
