@@ -2,12 +2,23 @@
 
 from collections import namedtuple
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from offramp.errors import NetworkError
 from offramp.networks import Shared, take
-from offramp.networks.state import batch_size, check_state, leaf_at, named_leaves
+from offramp.networks.state import (
+    batch_size,
+    check_state,
+    join,
+    join_key,
+    leaf_at,
+    map_leaves,
+    named_leaves,
+    tensors,
+)
 
 
 def nested():
@@ -95,3 +106,35 @@ def test_leaf_without_a_row_per_sample_is_named():
         NetworkError, match=r"state\['bias'\] has the shape \[1, 2\] for 4 samples"
     ):
         check_state(state, 4, "stage 0")
+
+
+def as_arrays(state):
+    return map_leaves(Tensor.numpy, state)
+
+
+@pytest.mark.parametrize(
+    "index", [[3, 0], [True, False, False, True], []], ids=["positions", "mask", "none"]
+)
+def test_arrays_are_taken_as_tensors_are_by_either_kind_of_index(index):
+    index = np.array(index, dtype=None if index else np.int64)
+    wanted = take(nested(), torch.from_numpy(index))
+    for state in (nested(), as_arrays(nested())):
+        found = take(state, index)
+        assert [type(leaf) for leaf in tensors(found)] == [type(leaf) for leaf in tensors(state)]
+        for one, other in zip(tensors(found), tensors(wanted), strict=True):
+            assert np.array_equal(one, other)
+        assert len(found["pair"][1].value) == 7
+
+
+def test_arrays_are_joined_as_tensors_are():
+    parts = [take(as_arrays(nested()), np.array(rows)) for rows in ([0], [1, 2, 3])]
+    whole = join(parts)
+    for one, other in zip(tensors(whole), tensors(nested()), strict=True):
+        assert isinstance(one, np.ndarray) and np.array_equal(one, other)
+    assert repr(join_key(parts[0])) == repr(join_key(parts[1]))
+    check_state(whole, 4, "stage 0")
+
+
+def test_arrays_and_tensors_are_not_joined():
+    one, other = nested(), as_arrays(nested())
+    assert repr(join_key(one)) != repr(join_key(other))
