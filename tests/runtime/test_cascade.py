@@ -363,6 +363,25 @@ def test_where_the_first_model_fails_the_next_is_asked():
     assert (lost.answer, lost.why, lost.failures) == (None, "failed", ("first", "second"))
 
 
+def test_a_response_of_nan_is_a_failure_of_its_item_alone():
+    def second(texts):
+        return [(truth(text), 0.99 if text == "5-5" else float("nan")) for text in texts]
+
+    cascade = async_cascade(second)
+    known, unknown = cascade.run(["5-5", "6-6"], policy_for_words())
+    assert (known.answer, known.why, known.failures) == ("5", "last", ())
+    assert (unknown.answer, unknown.why, unknown.failures) == ("?", "failed", ("second",))
+    ledger = cascade.record((["5-5", "6-6"], ["5", "6"]), split="val")
+    assert ledger.labels.tolist() == [[False, True], [False, False]]
+
+    cascade, (inputs, labels) = blurred(), data(3)
+    inputs[1] = np.nan
+    (_, lost, _) = cascade.run(inputs, policy_of(cascade)[0])
+    assert (lost.answer, lost.why, lost.failures) == (None, "failed", ("small", "big"))
+    with pytest.raises(LedgerError, match=r"`small`, .* failed on sample 1: .* finite"):
+        cascade.record((inputs, labels), split="val")
+
+
 def test_at_the_deadline_items_are_answered_with_what_there_is():
     async def second(text):
         await asyncio.sleep(30)

@@ -1,9 +1,10 @@
 """What happens when a model of a cascade fails.
 
-A call that fails is tried again with longer and longer pauses. Where that does not help there is
-no response, and the item goes on with the next model: it never stops at one that has failed for
-it. Behind the last model, it is answered with the response before. A recorded ledger has the
-response before, too, where a model failed. Only what the first model fails on cannot be recorded.
+A call that fails is tried again with longer and longer pauses. Where that does not help, or where
+the confidence of a response is NaN, there is no response, and the item goes on with the next
+model: it never stops at one that has failed for it. Behind the last model, it is answered with the
+response before. A recorded ledger has the response before, too, where a model failed. Only what
+the first model fails on cannot be recorded.
 """
 
 import asyncio
@@ -67,7 +68,8 @@ class Calls:
             each = (self._response(model_run, row) for row in rows.tolist())
             return await asyncio.gather(*each)
         try:
-            return list(await self._tried(lambda: _awaitable(model_run.batch(stage, rows))))
+            found = await self._tried(lambda: _awaitable(model_run.batch(stage, rows)))
+            return [self._usable(model_run.member.name, response) for response in found]
         except NetworkError:
             raise
         except Exception as error:
@@ -79,7 +81,8 @@ class Calls:
             left = None if self._until is None else max(0.0, self._until - time.monotonic())
             try:
                 async with asyncio.timeout(left):
-                    return Response.of(await self._tried(lambda: model_run.item(row)))
+                    response = Response.of(await self._tried(lambda: model_run.item(row)))
+                return self._usable(model_run.member.name, response)
             except NetworkError:
                 raise
             except Exception as error:
@@ -97,6 +100,13 @@ class Calls:
             except Exception:
                 await asyncio.sleep(self._settings.backoff * 2**attempt)
         return await call()
+
+    def _usable(self, name: str, response: Response) -> Response | None:
+        """The response; None where its confidence is NaN, as it is where logits are."""
+        if response.confidence == response.confidence:
+            return response
+        self._note(name, NetworkError("a response without a finite confidence"))
+        return None
 
     def _note(self, name: str, error: Exception) -> None:
         """Keep why a model failed, and log the first of its errors."""
