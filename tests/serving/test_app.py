@@ -20,6 +20,7 @@ from offramp.serving import AppConfig, Model, Reading
 
 from .asgi import GONE, NOTHING_MORE, Client
 from .conftest import NORMALIZATION, READING, SIZE, policy_of
+from .conftest import pixels as random_pixels
 
 pytest.importorskip("starlette")
 pytest.importorskip("prometheus_client")
@@ -69,12 +70,11 @@ def png(seed, kind="PNG"):
 
 def pixels(encoded, normalization=IMAGENET):
     with Image.open(io.BytesIO(encoded)) as image:
-        flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-    return normalization(flat.view(1, SIZE, SIZE, 3).permute(0, 3, 1, 2))
+        return normalization(np.asarray(image).transpose(2, 0, 1)[None])
 
 
 def test_many_clients_get_their_own_answers_while_others_misbehave(served):
-    inputs = torch.randn(60, 3, SIZE, SIZE)
+    inputs = NORMALIZATION(random_pixels(60, seed=1))
     expected = served.runner(inputs)
     bad = [b"{", b"[" * 5000, b'{"inputs": [[1]]}', b'{"inputs": NaN}', b"x" * (MAX_BYTES + 1)]
 
@@ -131,7 +131,7 @@ def test_bad_requests_get_a_reason_as_json(served):
 
 
 def test_an_input_without_a_finite_answer_is_refused_alone(served):
-    inputs = torch.full((3, SIZE, SIZE), 3e38).tolist()
+    inputs = np.full((3, SIZE, SIZE), 3e38).tolist()
     found = served.post({"inputs": inputs, "id": 4})
     assert found.status == 422
     assert found.json() == {
@@ -152,7 +152,7 @@ def test_metrics_count_requests_exits_latency_and_savings(served):
     before = {name: served.metric(name) for name in names}
     costs = []
     for number in range(5):
-        inputs = torch.randn(3, SIZE, SIZE, generator=torch.Generator().manual_seed(number))
+        inputs = np.random.default_rng(number).standard_normal((3, SIZE, SIZE))
         costs.append(served.post({"inputs": inputs.tolist()}).json()["cost"])
     served.post({"inputs": [1]})
     grown = {name: served.metric(name) - before[name] for name in names}
@@ -184,7 +184,7 @@ def test_a_client_that_goes_away_in_mid_upload_is_no_error(served):
 
 def test_every_prediction_is_logged_where_asked_for(served, capsys):
     client = Client(offramp.serving.app(served.runner, AppConfig(access_log=True)))
-    client.post({"inputs": torch.zeros(3, SIZE, SIZE).tolist()}, **{"X-Request-ID": "a"})
+    client.post({"inputs": np.zeros((3, SIZE, SIZE)).tolist()}, **{"X-Request-ID": "a"})
     client.post(b"{")
     answered, refused = map(json.loads, capsys.readouterr().err.splitlines())
     assert answered["status"] == 200 and answered["exit"] in (0, 1) and answered["id"] == "a"
@@ -194,7 +194,7 @@ def test_every_prediction_is_logged_where_asked_for(served, capsys):
 def test_the_key_of_the_server_is_asked_for(served, monkeypatch):
     monkeypatch.setenv("OFFRAMP_API_KEY", "key")
     client = Client(offramp.serving.app(served.runner))
-    body = {"inputs": torch.zeros(3, SIZE, SIZE).tolist()}
+    body = {"inputs": np.zeros((3, SIZE, SIZE)).tolist()}
     assert client.post(body).status == 401
     assert client.post(body, **{"X-API-Key": "other"}).status == 401
     assert client.post(body, **{"X-API-Key": "key"}).status == 200
@@ -214,7 +214,7 @@ def test_the_budget_changes_with_a_token_only(served):
         status, about = served.admin("PUT", "/admin/budget", {"budget": budget})
         expected = float(points.budgets[points.for_budget(budget)])
         assert status == 200 and about["budget"] == pytest.approx(expected)
-        inputs = torch.randn(16, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(3))
+        inputs = NORMALIZATION(random_pixels(16, seed=3))
         answers = [served.post({"inputs": x.tolist()}).json() for x in inputs]
         runner = offramp.Runner(served.runner.network, served.runner.policy.at(budget=budget))
         assert [each["exit"] for each in answers] == runner(inputs).exits.tolist()
@@ -242,7 +242,7 @@ def test_the_policy_is_read_again_without_a_restart(served):
     old = served.runner.policy
     new = policy_of(served.runner.network, offramp.scorers.Entropy())
     new.at(budget=1.0).save(served.folder / "policy")
-    zeros = {"inputs": torch.zeros(3, SIZE, SIZE).tolist()}
+    zeros = {"inputs": np.zeros((3, SIZE, SIZE)).tolist()}
     try:
         status, about = served.admin("POST", "/admin/reload")
         assert status == 200 and about["policy"] == new.fingerprint()

@@ -8,7 +8,6 @@ import zlib
 
 import numpy as np
 import pytest
-import torch
 from starlette.exceptions import HTTPException
 
 from offramp.data.decoding import Normalization
@@ -31,7 +30,7 @@ ITEMS = item_parser(str.strip)
 def letters(texts, max_length, **_):
     """A tokenizer: the length of each word."""
     rows = [[len(word) for word in text.split()][:max_length] for text in texts]
-    return {"input_ids": torch.tensor(rows), "attention_mask": torch.ones(1, len(rows[0]))}
+    return {"input_ids": np.array(rows), "attention_mask": np.ones((1, len(rows[0])))}
 
 
 SPOKEN = text_parser(TextInput(max_length=5, vocabulary=10), letters)

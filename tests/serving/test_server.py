@@ -17,9 +17,9 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
-import torch
 
 import offramp
 from offramp.errors import ConfigError
@@ -32,7 +32,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
 
 TOKEN = "only-for-tests"
-ZEROS = {"inputs": torch.zeros(3, SIZE, SIZE).tolist()}
+ZEROS = {"inputs": np.zeros((3, SIZE, SIZE)).tolist()}
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_a_server_that_is_stopped_answers_what_was_sent(exports, tmp_path):
     options = ("--access-log", "--hold-budget", "--body-timeout", "60")
     with Server(exports[0], tmp_path, *options).wait() as stopped:
         here = offramp.OnnxRunner(exports[0], threads=1)
-        (expected,) = here(torch.zeros(1, 3, SIZE, SIZE)).records(READING.class_names)
+        (expected,) = here(np.zeros((1, 3, SIZE, SIZE), np.float32)).records(READING.class_names)
         status, body = stopped.ask("POST", "/predict", ZEROS)
         assert status == 200 and json.loads(body) == {"id": None, **expected}
         clients = [LastRequests(stopped.port, reconnects=number % 2) for number in range(8)]

@@ -2,18 +2,16 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from offramp.arrays import Array
 from offramp.errors import ConfigError, DataError
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
 from offramp.runtime.output import OUTPUT_COLUMNS
 from offramp.serving.images import ImageReader
 from offramp.serving.model import Model
 
-Array = npt.NDArray[Any]
 TEXT = ("input_ids", "attention_mask", "token_type_ids")
 
 

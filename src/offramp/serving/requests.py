@@ -12,17 +12,16 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec import UNSET, Meta, UnsetType
 from starlette.exceptions import HTTPException
 
+from offramp.arrays import Array
 from offramp.data.decoding import Tokenizer, find_tokenizer
 from offramp.errors import ConfigError
 from offramp.imports import require
 from offramp.networks.inputs import ImageInput, Inputs, TensorInput, TextInput
 from offramp.serving.images import ImageReader, Reading
 
-Array = npt.NDArray[Any]
 ReadItem = Callable[[Any], Any]
 """Turns what stands under `item` in a request into an item as the models of a cascade take it."""
 
