@@ -123,12 +123,10 @@ def unshrunk(runner: Runner, x: Tensor, to_the_end: bool) -> Array:
             if not decider.needs_head[exit_index]:
                 continue
             outputs = runner._heads[exit_index](state, None).float().numpy()
-            is_last = exit_index == decider.last
-            score = decider.is_open[exit_index] and not is_last
-            answer, scores = decider.at_exit(exit_index, buffer, outputs, score)
-            if score or is_last:
+            answer, scores = decider.at_exit(exit_index, buffer, outputs)
+            if decider.is_open[exit_index]:
                 stop = taken < 0
-                if score:
+                if scores is not None:
                     stop &= decider.stops(exit_index, scores)
                 taken[stop], answers[stop] = exit_index, answer[stop]
             if not to_the_end and (taken >= 0).all():
