@@ -26,7 +26,7 @@ from offramp.evaluation.bootstrap import Interval, Resamples
 from offramp.evaluation.columns import COLUMNS as FIGURES
 from offramp.evaluation.columns import accuracy_column
 from offramp.evaluation.outcome import exit_metrics
-from offramp.ledger.files import load_ledgers
+from offramp.ledger import load_ledgers
 from offramp.methods import find_methods
 from offramp.replay import Replay
 from offramp.scorers import Scorer

@@ -24,7 +24,7 @@ from offramp import Ledger, metrics, zoo
 from offramp.advice.rating import hits_at, pool
 from offramp.errors import FewSamplesWarning
 from offramp.evaluation.references import reachable_accuracies
-from offramp.ledger.files import load_ledgers
+from offramp.ledger import load_ledgers
 from offramp.methods import Method, find_methods
 
 Floats = npt.NDArray[np.float64]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from offramp import synthetic
-from offramp.ledger.files import load_ledgers
+from offramp.ledger import load_ledgers
 
 from .deployment import exported, make, make_once, world  # noqa: F401 - fixtures
 

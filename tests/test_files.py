@@ -27,7 +27,7 @@ from offramp.files import (
     sweep,
     write_folder,
 )
-from offramp.ledger import npz
+from offramp.ledger import reading
 from offramp.made import is_whole, once
 from offramp.networks import EarlyExitNetwork, build
 from offramp.report.inspect import whole_files
@@ -334,7 +334,7 @@ def test_archives_that_declare_more_than_they_hold_are_refused(tmp_path):
 def test_archives_that_unpack_to_far_more_are_refused(tmp_path, monkeypatch):
     path = tmp_path / "a.npz"
     np.savez_compressed(path, logits=np.zeros((1000, 10, 100), np.float32))
-    monkeypatch.setattr(npz, "MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr(reading, "MOST_UNPACKED", 1 << 20)
     with pytest.raises(FileFormatError, match="would unpack from"):
         Ledger.load(path, split="val")
 

@@ -11,9 +11,8 @@ from offramp import Costs, Ledger
 from offramp.arrays import softmax
 from offramp.errors import FileFormatError, LedgerError, OriginError, OriginWarning, SplitError
 from offramp.files import read_folder, write_folder
-from offramp.ledger import AnswerLedger, LogitLedger
+from offramp.ledger import AnswerLedger, LogitLedger, load_ledgers
 from offramp.ledger.chunks import cut, folds, stratified_cut
-from offramp.ledger.files import load_ledgers
 from offramp.ledger.ledger import ConfidenceLedger
 
 

@@ -9,8 +9,7 @@ from offramp import Ledger
 from offramp.batch_times import BatchTimes
 from offramp.costs import Costs
 from offramp.errors import LedgerError
-from offramp.ledger import History
-from offramp.ledger.files import has_ledger
+from offramp.ledger import History, has_ledger
 
 TIMES = BatchTimes(
     np.array([[4.0], [6.0], [5.0]]),

@@ -226,20 +226,20 @@ class LedgerOptions:
 
     def read(self, needs_test: bool = True) -> "dict[str, Ledger]":
         """The ledgers by split: held_out, val and, if it is there or needed, test."""
-        from offramp.ledger import files
+        from offramp.ledger import reading
 
         splits: tuple[str, ...] = ("held_out", "val", "test")
-        if not needs_test and not files.has_ledger(self.path, "test"):
+        if not needs_test and not reading.has_ledger(self.path, "test"):
             splits = splits[:2]
         if self.shares is not None and len(self.shares) != 3:
             raise ConfigError(f"--shares must be three numbers, got {len(self.shares)}")
         wanted = {"shares": self.shares, "seed": self.split_seed, "stratify": self.stratify}
         given: dict[str, Any] = {name: each for name, each in wanted.items() if each is not None}
-        cut = files.Cut(**given) if given else None
-        ledgers = files.load_ledgers(self.path, splits, cut=cut)
+        cut = reading.Cut(**given) if given else None
+        ledgers = reading.load_ledgers(self.path, splits, cut=cut)
         if self.path.is_file() or kind_of(self.path) == "ledger":
             sizes = ", ".join(f"{len(ledger):,} {split}" for split, ledger in ledgers.items())
-            seed = (cut or files.Cut()).seed
+            seed = (cut or reading.Cut()).seed
             note(f"note: one ledger was split at random (seed {seed}) into {sizes}")
         return self._in_seconds(ledgers)
 

@@ -456,9 +456,9 @@ class Ledger(SampleOrigin):
             FileFormatError: The file is missing, truncated, foreign or of an unknown version.
             LedgerError: The arrays are not a ledger's.
         """
-        from offramp.ledger import saved
+        from offramp.ledger import reading
 
-        return saved.load(Path(path), split, network)
+        return reading.load(Path(path), split, network)
 
     def _pick(self, rows: slice) -> Array:
         """Stored outputs of some samples, `[n, M, K]`."""

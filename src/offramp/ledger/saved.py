@@ -1,4 +1,4 @@
-"""Ledgers on disk: folders that `save` wrote, plain `.npz` files, and tables of answers."""
+"""The folder of a ledger: JSON and arrays."""
 
 import json
 from pathlib import Path
@@ -14,9 +14,6 @@ from offramp.errors import FileFormatError, LedgerError
 from offramp.files import read_folder, restore, write_folder
 from offramp.ledger.checks import Names
 from offramp.ledger.ledger import AnswerLedger, ConfidenceLedger, Ledger, LogitLedger
-from offramp.ledger.npz import read_npz
-from offramp.ledger.origin import SPLITS
-from offramp.ledger.tables import TABLES, read_table
 
 VERSION = 1
 TYPES = {each.history_type.name: each for each in (LogitLedger, AnswerLedger, ConfidenceLedger)}
@@ -66,23 +63,8 @@ def save(ledger: Ledger, folder: str | Path) -> Path:
     return write_folder(folder, "ledger", VERSION, meta, arrays)
 
 
-def load(path: Path, split: str | None = None, network: str | None = None) -> Ledger:
-    """Read a ledger; see `Ledger.load`."""
-    if not path.exists():
-        raise FileFormatError(f"there is no ledger at {path}")
-    if path.is_dir():
-        return _load_folder(path, split)
-    if split is None:
-        raise LedgerError(
-            f"{path} does not say which split it is; pass split= one of {', '.join(SPLITS)}"
-        )
-    found = read_table(path) if path.suffix in TABLES else read_npz(path)
-    named = {} if network is None else {"network": network}
-    make = LogitLedger if "logits" in found else Ledger.from_answers
-    return make(**{**found, **named}, split=split)
-
-
-def _load_folder(folder: Path, split: str | None) -> Ledger:
+def load(folder: Path, split: str | None = None) -> Ledger:
+    """Read what `save` wrote; see `Ledger.load`."""
     meta, arrays = read_folder(folder, "ledger", VERSION)
     by_sample = {key[6:]: value for key, value in arrays.items() if key.startswith("costs.")}
     restore(_Description, meta, f"{folder} is not a complete ledger")

@@ -6,8 +6,8 @@ import pytest
 from offramp import Ledger, Policy, compare, synthetic
 from offramp.arrays import softmax
 from offramp.errors import FileFormatError, LedgerError, LedgerWarning
-from offramp.ledger.files import load_ledgers
-from offramp.ledger.sanity import oddities
+from offramp.ledger import load_ledgers
+from offramp.ledger.checks import oddities
 from offramp.scorers import MaxProbability
 
 
