@@ -1,5 +1,6 @@
 """There is one decision: whatever decides on the same logits decides alike, to the last bit."""
 
+import warnings
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -8,17 +9,26 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
+from torch import nn
 from torch.utils.data import TensorDataset
 
 import offramp
 from offramp import synthetic
 from offramp.arrays import Array
+from offramp.networks import EarlyExitNetwork
 from offramp.replay import replay
 from offramp.runtime import Cascade, Member, Runner
 from offramp.thresholds.points import OperatingPoints
 
 from .. import registered
-from ..deployment import NETWORKS, Simulated, joined_outputs, split_batch, stored_network
+from ..deployment import (
+    NETWORKS,
+    Lookup,
+    Simulated,
+    joined_outputs,
+    split_batch,
+    stored_network,
+)
 from ..registered import quick
 
 SCORERS = list(map(quick, registered.SCORERS))
@@ -175,6 +185,44 @@ def test_the_same_logits_are_decided_alike_to_the_last_bit(
 
     check()
     assert len(exits) > 1  # or nothing was tested
+
+
+MARK = 1e6  # a logit that heads below turn into something worse
+
+
+class Broken(Lookup):
+    """The head of an exit some of whose logits overflow."""
+
+    def __init__(self, exit_index, far):
+        super().__init__(exit_index)
+        self.far = far
+
+    def forward(self, logits, _=None):
+        found = super().forward(logits)
+        return torch.where(found == MARK, self.far, found)
+
+
+@pytest.mark.parametrize(
+    ("scorer", "answer"), registered.each_once(SCORERS, registered.ANSWERS), ids=repr
+)
+@pytest.mark.parametrize("far", [np.inf, -np.inf, np.nan, 3e38], ids=str)
+def test_logits_that_overflow_fail_alone_and_without_a_word(ledgers, scorer, answer, far):
+    policy = copy(fitted(ledgers, scorer, answer))
+    heads = [Broken(exit_index, far) for exit_index in range(EXITS)]
+    network = EarlyExitNetwork([nn.Identity() for _ in heads], heads, CLASSES)
+    policy.network = network.fingerprint()
+    logits = ledgers["test"].logits[:20].copy()
+    wanted = Runner(network, policy)(logits)
+    logits[7, :, 3] = MARK
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = Runner(network, policy)(logits)
+        alone = Runner(network, policy)(logits[7:8])
+    others = np.arange(20) != 7
+    assert np.array_equal(found.exits[others], wanted.exits[others])
+    assert np.array_equal(found.scores[others], wanted.scores[others])
+    assert np.array_equal(found.failed, ~others) or far == 3e38  # whose answer may be finite
+    assert found.failed[7] == alone.failed[0] and not wanted.failed.any()
 
 
 def check_all_ways(world, policy, inputs):

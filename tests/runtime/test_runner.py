@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
@@ -79,8 +80,6 @@ INF = float("inf")
 @pytest.fixture
 def quiet(recwarn):
     """For policies that do not say which network they are for."""
-    import warnings
-
     warnings.simplefilter("ignore", OriginWarning)
 
 
@@ -201,8 +200,13 @@ def test_a_sample_that_overflows_inside_the_network_fails_alone(make, quiet):
     inputs[2] = 1e38  # finite, but the first linear layer overflows
     world.network.stages[0][1] = nn.Identity()
     nn.init.constant_(world.network.stages[0][0].weight, 100.0)
-    output = Runner(world.network, unsigned(world.policy))(inputs)
+    runner = Runner(world.network, unsigned(world.policy))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        output, arrays = runner(inputs), runner(inputs.numpy())
+        assert output.confidence[2].isnan() and np.isnan(arrays.confidence[2])
     assert output.failed.tolist() == [False, False, True, False, False, False]
+    assert not output.confidence[output.failed.logical_not()].isnan().any()
 
 
 def test_a_batch_of_failing_samples_and_an_empty_batch_have_outputs(world):

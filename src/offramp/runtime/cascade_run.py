@@ -201,12 +201,13 @@ def decide(decider: Decider, place: int, items: list[_Item]) -> None:
     if not items:
         return
     outputs = np.stack([item.rows(decider.history_type) for item in items])  # [n, m+1, K]
-    history = decider.so_far(outputs)
-    confidences = history.confidences[:, -1].tolist()
-    predictions = history.predictions[:, -1].tolist()
     stop = [False] * len(items)
-    if place < decider.last:
-        stop = decider.stops(place, decider.score(history)).tolist()
+    with np.errstate(all="ignore"):  # logits that overflow
+        history = decider.so_far(outputs)
+        confidences = history.confidences[:, -1].tolist()
+        predictions = history.predictions[:, -1].tolist()
+        if decider.is_scored[place]:
+            stop = decider.stops(place, decider.score(history)).tolist()
     for item, predicted, sure, done in zip(items, predictions, confidences, stop, strict=True):
         item.predicted, item.confidence = predicted, sure
         # An item never stops at a model that has failed for it.

@@ -199,9 +199,12 @@ class StagedRunner(ABC):
 
     @contextmanager
     def _running(self, samples: int) -> Iterator[None]:
-        """The mode in which stages run; if memory runs out, the error suggests a batch size."""
+        """The mode in which stages run; if memory runs out, the error suggests a batch size.
+
+        Samples whose logits overflow fail, and NumPy need not warn of them, too.
+        """
         try:
-            with self._mode():
+            with self._mode(), np.errstate(all="ignore"):
                 yield
         except Exception as error:  # ONNX Runtime's errors share no other class
             if not _is_out_of_memory(error):
