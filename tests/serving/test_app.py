@@ -4,7 +4,9 @@ import io
 import json
 import random
 import shutil
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +16,13 @@ from torch.utils.data import TensorDataset
 
 import offramp
 from offramp.data.decoding import Normalization
-from offramp.errors import ConfigError, FileFormatError, NetworkError, OriginError
+from offramp.errors import (
+    ConfigError,
+    FileFormatError,
+    MissingExtraError,
+    NetworkError,
+    OriginError,
+)
 from offramp.runtime import Member
 from offramp.serving import AppConfig, Model, Reading
 
@@ -379,6 +387,15 @@ def test_a_policy_of_another_network_is_refused(served, tmp_path):
     names = Reading(class_names=("a",))
     with pytest.raises(ConfigError, match="a name for each of the 4 classes, got 1"):
         Model(served.folder / "network", served.folder / "policy", reading=names).runner()
+
+
+def test_a_network_without_torch_names_the_pip_command(small, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "offramp.networks.network")
+    network, policy = small.folder / "network", small.folder / "policy"
+    for load in (Model(network, policy).runner, partial(Model.of_run, network, policy)):
+        with pytest.raises(MissingExtraError, match=r"pip install 'offramp\[torch\]'"):
+            load()
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):

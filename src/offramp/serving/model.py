@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from offramp.errors import ConfigError, FileFormatError
 from offramp.files import kind_of, near_path
+from offramp.imports import missing_torch
 from offramp.machine import (
     AutoPrecision,
     describe_device,
@@ -68,6 +69,7 @@ class Model:
         Raises:
             FileFormatError: A folder is missing, foreign or damaged.
             ConfigError: The class names cannot be read, or a policy is missing or one too many.
+            MissingExtraError: torch is not installed, which networks need.
 
         Warns:
             OriginWarning: The data set is unknown; ImageNet's normalisation is used for images.
@@ -84,6 +86,7 @@ class Model:
         return replace(model, reading=reading.updated(given))
 
     @classmethod
+    @missing_torch()
     def _of_folders(
         cls, run: Path, policy: str | Path | None, budget: float | None
     ) -> tuple["Model", Inputs]:
@@ -105,6 +108,7 @@ class Model:
         model = cls(_existing(RunFolder(run).network), Path(policy), budget)
         return model, EarlyExitNetwork.load(model.network).inputs
 
+    @missing_torch()
     def runner(
         self, device: str = "auto", precision: str = "float32", threads: int | None = None
     ) -> StagedRunner:
@@ -120,6 +124,7 @@ class Model:
         Raises:
             FileFormatError: A folder is not on this machine, or is foreign or damaged.
             ConfigError, NetworkError, OriginError, BudgetError: They do not belong together.
+            MissingExtraError: torch or ONNX Runtime is not installed.
         """
         self.check_place(device, precision)
         watched: dict[str, Any] = {
