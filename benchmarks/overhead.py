@@ -17,16 +17,17 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import offramp
 from offramp import Ledger, Policy, Scorer, synthetic
+from offramp.arrays import Array
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.heads import LinearHead, Pool
 from offramp.onnx.runner import Graph
@@ -42,7 +43,7 @@ SIZES = ((4, 10), (10, 100))  # exits, classes
 ITEMS, WIDTH, CLASSES, STAGES = 1000, 32, 10, 4
 
 
-def best(call: Callable[[], Any], rounds: int, calls: int = 100) -> float:
+def best(call: Callable[[], object], rounds: int, calls: int = 100) -> float:
     """Microseconds of a call, best of several rounds."""
     found = []
     for _ in range(rounds):
@@ -71,22 +72,27 @@ def sessions(rounds: int) -> None:
             taken = policy.decide(test)
             rows = list(test.logits[int(np.argmax(taken))])
 
-            def one(policy: Policy = policy, rows: list[Any] = rows) -> None:
-                session = policy.start()
-                for row in rows:
-                    if session.observe(row):
-                        break
-
-            def many(policy: Policy = policy, logits: Any = test.logits) -> None:
-                session = policy.start(ITEMS)
-                for stage in range(logits.shape[1]):
-                    if len(session.left):
-                        session.observe(logits[session.left, stage])
-
             start = best(policy.start, rounds)
-            observe = (best(one, rounds) - start) / (int(taken.max()) + 1)
-            each = best(many, rounds, 3) / (taken + 1).sum()
+            one = best(partial(observe_one, policy, rows), rounds)
+            observe = (one - start) / (int(taken.max()) + 1)
+            each = best(partial(observe_many, policy, test.logits), rounds, 3) / (taken + 1).sum()
             print(f"| {exits} x {classes} | {name} | {start:.1f} | {observe:.1f} | {each:.2f} |")
+
+
+def observe_one(policy: Policy, rows: list[Array]) -> None:
+    """One item, until it stops."""
+    session = policy.start()
+    for row in rows:
+        if session.observe(row):
+            break
+
+
+def observe_many(policy: Policy, logits: Array) -> None:
+    """Many items in step, until all have stopped."""
+    session = policy.start(len(logits))
+    for stage in range(logits.shape[1]):
+        if len(session.left):
+            session.observe(logits[session.left, stage])
 
 
 def tiny_network() -> EarlyExitNetwork:
@@ -117,13 +123,6 @@ def runners(rounds: int) -> None:
     splits = recorded(network)
     x = torch.randn(1, WIDTH)
 
-    def bare() -> None:
-        with torch.inference_mode():
-            state = x
-            for stage, head in zip(network.stages, network.heads, strict=True):
-                state = stage(state)
-                head(state, None)
-
     print("\n| runner | scorer | all | bare | added per exit |")
     print("| --- | --- | ---: | ---: | ---: |")
     for name, scorer in SCORERS.items():
@@ -131,33 +130,41 @@ def runners(rounds: int) -> None:
         runner = offramp.Runner(network, policy, compile=False)
         last = int(runner(x).exits[0])
         assert last == STAGES - 1, f"{name} stops at exit {last}"
-        whole, alone = best(lambda: runner(x), rounds), best(bare, rounds)
+        whole, alone = best(partial(runner, x), rounds), best(partial(bare, network, x), rounds)
         print(f"| Runner | {name} | {whole:.0f} | {alone:.0f} | {(whole - alone) / STAGES:.1f} |")
         with tempfile.TemporaryDirectory() as folder:
             export = offramp.export(
                 network, policy, Path(folder) / "export", torch.randn(3, WIDTH), progress=False
             )
-            onnx = offramp.OnnxRunner(export, threads=1)
-            array = x.numpy()
-            graphs = [opened.graph for opened in onnx._segments.values()]
-            inputs = feeds(graphs, array)
-
-            def alone_in_onnx(graphs: list[Graph] = graphs, inputs: Any = inputs) -> None:
-                for graph, feed in zip(graphs, inputs, strict=True):
-                    graph._session.run(graph.outputs, feed)
-
-            whole, alone = best(lambda: onnx(array), rounds), best(alone_in_onnx, rounds)
+            onnx, array = offramp.OnnxRunner(export, threads=1), x.numpy()
+            runs = graph_runs([opened.graph for opened in onnx._segments.values()], array)
+            whole, alone = best(partial(onnx, array), rounds), best(partial(in_turn, runs), rounds)
         added = (whole - alone) / STAGES
         print(f"| OnnxRunner | {name} | {whole:.0f} | {alone:.0f} | {added:.1f} |")
 
 
-def feeds(graphs: list[Graph], x: Any) -> list[dict[str, Any]]:
-    """What each of the graphs is given."""
-    found = []
+def bare(network: EarlyExitNetwork, x: Tensor) -> None:
+    """All stages and heads, and no decision."""
+    with torch.inference_mode():
+        state = x
+        for stage, head in zip(network.stages, network.heads, strict=True):
+            state = stage(state)
+            head(state, None)
+
+
+def graph_runs(graphs: list[Graph], x: Array) -> list[Callable[[], object]]:
+    """The bare runs of graphs, each on what the one before puts out."""
+    runs: list[Callable[[], object]] = []
     for graph in graphs:
-        found.append({graph.inputs[0]: x})
+        runs.append(partial(graph._session.run, graph.outputs, {graph.inputs[0]: x}))
         x = graph.run([x])[0]
-    return found
+    return runs
+
+
+def in_turn(runs: list[Callable[[], object]]) -> None:
+    """One after the other."""
+    for run in runs:
+        run()
 
 
 def main() -> None:
