@@ -37,7 +37,7 @@ from offramp.onnx import OnnxRunner
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
 from offramp.runtime.runner import TOLERANCE
-from offramp.thresholds.points import OperatingPoints
+from offramp.thresholds.rule import OperatingPoints
 
 CLASSES, SAMPLES, CALLS = 100, 64, 24
 Run = Callable[[], Any]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 Array: TypeAlias = NDArray[Any]
+Floats: TypeAlias = NDArray[np.float64]
 AnyArray: TypeAlias = Any  # an array of NumPy or a tensor of torch
 SMALL = 8192  # values: numpy's BLAS uses further threads for more, which then spin
 
@@ -266,15 +267,3 @@ def picked(values: AnyArray, index: AnyArray) -> AnyArray:
     if isinstance(values, np.ndarray):
         return values[np.arange(len(values))[:, None], index]
     return values.gather(1, index)
-
-
-def running_max(values: AnyArray) -> AnyArray:
-    """The largest value so far along the rows of `[n, j]`.
-
-    Example:
-        >>> running_max(np.array([[1.0, 3.0, 2.0]]))
-        array([[1., 3., 3.]])
-    """
-    if isinstance(values, np.ndarray):
-        return np.maximum.accumulate(values, axis=1)
-    return values.cummax(1).values

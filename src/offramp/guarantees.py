@@ -9,16 +9,14 @@ import numpy as np
 import scipy
 
 from offramp import check
-from offramp.arrays import AnyArray, Array, as_numpy
+from offramp.arrays import AnyArray, Array, Floats, as_numpy
 from offramp.errors import ConfigError, GuaranteeError, LedgerError, NotFittedError, SplitError
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import cut
-from offramp.metrics import Floats
 from offramp.policy import Policy
 from offramp.registry import LOSSES
 from offramp.replay import Replay
-from offramp.thresholds.points import bound_text
-from offramp.thresholds.rule import SURE
+from offramp.thresholds.rule import SURE, bound_text
 
 Bound = Callable[[AnyArray, float], Floats]
 """`(losses [N, P], delta) -> upper bounds [P]`."""

@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from offramp import check
-from offramp.arrays import AnyArray, as_numpy
+from offramp.arrays import AnyArray, Floats, as_numpy
 from offramp.errors import LedgerError
 
 __all__ = ["augrc", "aurc", "ece", "ece_bins", "eefp"]
 
-Floats = npt.NDArray[np.float64]
 BinScheme = Literal["mass", "width"]
 
 

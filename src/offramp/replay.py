@@ -17,8 +17,7 @@ from offramp.price import Price
 from offramp.scorers import Scorer
 from offramp.targets import correctness, hopeless, stop_target
 from offramp.thresholds import DEFAULT, POINTS
-from offramp.thresholds.points import OperatingPoints
-from offramp.thresholds.rule import SURE, exit_shares, exits_taken
+from offramp.thresholds.rule import SURE, OperatingPoints, exit_shares, exits_taken
 from offramp.thresholds.tuning import ScoredSamples, measure, not_flattered, tune_points
 
 GRID = tuple(percent / 100 for percent in range(1, 101))

@@ -11,14 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from offramp.arrays import Floats
 from offramp.machine import synchronize
 
 if TYPE_CHECKING:
     import torch
 
-Floats = npt.NDArray[np.float64]
 
 LEAST = 2  # turns: the first one, in new memory, can take half as long again
 SHORT = 0.1  # of the time to spend: what one more turn may take when it has run out

@@ -30,7 +30,7 @@ from offramp.onnx import OnnxRunner, export
 from offramp.replay import replay
 from offramp.runtime import Runner, near_threshold
 from offramp.runtime.runner import TOLERANCE
-from offramp.thresholds.points import OperatingPoints
+from offramp.thresholds.rule import OperatingPoints
 
 from ..deployment import Clock, Simulated, joined_outputs, split_batch, without_torch
 

@@ -20,7 +20,7 @@ from offramp.plan import Plan, check_shares, keep_exits
 from offramp.policy import Policy
 from offramp.registry import CANDIDATES
 from offramp.scorers import MaxProbability
-from offramp.thresholds.points import OperatingPoints
+from offramp.thresholds.rule import OperatingPoints
 
 Rate = Callable[[Sequence[int]], npt.ArrayLike]
 """How good a set of exits is for every sample, `[N]`; higher is better."""

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from offramp.arrays import Array
+from offramp.arrays import Array, Floats
 from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen_variance
 from offramp.evaluation.outcome import exit_metrics
 from offramp.ledger import Ledger
-from offramp.metrics import Floats
 from offramp.plan import Plan
 from offramp.replay import AccuracyAt
 

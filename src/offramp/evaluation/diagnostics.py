@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from offramp.arrays import Array, float64
+from offramp.arrays import Array, Floats, float64
 from offramp.evaluation.outcome import placed, stated_probabilities
-from offramp.metrics import Floats, ece_bins
+from offramp.metrics import ece_bins
 from offramp.policy import Policy
 from offramp.replay import GRID, Replay
 from offramp.scorers import Scorer

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from offramp.arrays import Array
+from offramp.arrays import Array, Floats
 from offramp.errors import ConfigError
 from offramp.files import plain
 from offramp.ledger import Ledger
-from offramp.metrics import Floats, augrc, ece, eefp
+from offramp.metrics import augrc, ece, eefp
 from offramp.policy import Policy
 from offramp.replay import Replay
 from offramp.scorers import Scorer

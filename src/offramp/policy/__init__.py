@@ -1,7 +1,7 @@
 """Policy = answer + scorer + operating points."""
 
+from offramp.ledger.origin import SplitUse
 from offramp.policy.policy import Policy
 from offramp.policy.saved import Provenance
-from offramp.policy.uses import SplitUse
 
 __all__ = ["Policy", "Provenance", "SplitUse"]

@@ -27,10 +27,10 @@ from offramp.errors import (
 from offramp.files import read_folder, restore, write_folder
 from offramp.imports import installed_version
 from offramp.ledger.history import HISTORIES, History
-from offramp.policy.uses import SplitUse
+from offramp.ledger.origin import SplitUse
 from offramp.replay import try_out
 from offramp.scorers import Scorer
-from offramp.thresholds.points import OperatingPoints
+from offramp.thresholds.rule import OperatingPoints
 
 if TYPE_CHECKING:
     from offramp.policy.policy import Policy

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from offramp.arrays import Floats
 from offramp.evaluation.bootstrap import Interval
 from offramp.evaluation.columns import accuracy_key
 from offramp.evaluation.results import RIVALS, Comparison, MethodResult
 from offramp.files import atomic_path
 from offramp.imports import require
-from offramp.metrics import Floats
 
 FONTS = ["DejaVu Sans", "Verdana", "sans-serif"]
 ROW_STEP = 0.3  # between kinds of thresholds, in rows

@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 
+from offramp.arrays import Floats
 from offramp.runtime.prepared_points import PreparedPoint
-
-Floats = npt.NDArray[np.float64]
 
 # Samples are counted so many at a time: one by one it would take longer than a small network.
 # Less frequent checks can only lower the rate of false alarms.

@@ -8,7 +8,7 @@ from offramp.arrays import AnyArray
 from offramp.decide import Decider
 from offramp.errors import BudgetError
 from offramp.policy import Policy
-from offramp.thresholds.points import ROUNDING, OperatingPoints
+from offramp.thresholds.rule import ROUNDING, OperatingPoints
 
 
 @dataclass(frozen=True, eq=False)

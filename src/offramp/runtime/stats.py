@@ -7,7 +7,8 @@ from threading import Lock
 import numpy as np
 
 from offramp import check
-from offramp.runtime.drift import DriftAlarm, Floats
+from offramp.arrays import Floats
+from offramp.runtime.drift import DriftAlarm
 from offramp.runtime.hold_budget import BudgetController, HeldBudget
 from offramp.runtime.prepared_points import PreparedPoint, PreparedPoints
 

@@ -23,7 +23,6 @@ from offramp.arrays import (
     float64,
     namespace,
     picked,
-    running_max,
     sigmoid,
     softmax,
     softplus,
@@ -436,7 +435,7 @@ def log_break_even(gains: AnyArray) -> AnyArray:
         >>> 10 ** (log_break_even(gains) / np.log(10)).round(4)  # the middle of the grid
         array([0.19952623])
     """
-    gains = running_max(gains)  # a higher price never speaks for going on
+    gains = _running_max(gains)  # a higher price never speaks for going on
     low, high = gains[:, :-1], gains[:, 1:]
     # How much of each step of the grid lies below the price at which the gain is zero.
     shares = clipped(-low / clipped(high - low, 1e-12, math.inf), 0.0, 1.0)
@@ -543,3 +542,15 @@ def fit_logistic(
         # The curvature of an earlier step will do while steps shrink fast.
         stale, before = size > before / FAST, size
     return weights
+
+
+def _running_max(values: AnyArray) -> AnyArray:
+    """The largest value so far along the rows of `[n, j]`.
+
+    Example:
+        >>> _running_max(np.array([[1.0, 3.0, 2.0]]))
+        array([[1., 3., 3.]])
+    """
+    if isinstance(values, np.ndarray):
+        return np.maximum.accumulate(values, axis=1)
+    return values.cummax(1).values

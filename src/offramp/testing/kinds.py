@@ -34,7 +34,7 @@ from offramp.testing.promises import (
     random_numbers,
 )
 from offramp.thresholds import exits_taken
-from offramp.thresholds.points import OperatingPoints
+from offramp.thresholds.rule import OperatingPoints
 from offramp.thresholds.tuning import ScoredSamples, ThresholdMethod
 
 ROUNDING = 0.01  # of a score, where rounded logits nearly cancel

@@ -20,8 +20,7 @@ POINTS = 201
 
 if TYPE_CHECKING:
     from offramp.thresholds.geometric import geometric
-    from offramp.thresholds.points import OperatingPoints
-    from offramp.thresholds.rule import exits_taken, rounded_up, stops
+    from offramp.thresholds.rule import OperatingPoints, exits_taken, rounded_up, stops
 
 __all__ = [
     "DEFAULT",

@@ -13,8 +13,7 @@ from offramp.errors import ConfigError, LedgerError
 from offramp.ledger.chunks import folds
 from offramp.registry import THRESHOLDS, did_you_mean
 from offramp.thresholds import DEFAULT, POINTS
-from offramp.thresholds.points import OperatingPoints
-from offramp.thresholds.rule import exits_taken, row_shares
+from offramp.thresholds.rule import OperatingPoints, exits_taken, row_shares
 from offramp.thresholds.smooth import calibrated_chances
 
 ThresholdMethod = Callable[[Array, Array, Array, int], Array]

@@ -23,7 +23,7 @@ from offramp.runtime import Runner
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.output import RunOutput
 from offramp.scorers import BreakEven, MaxProbability
-from offramp.thresholds.points import OperatingPoints
+from offramp.thresholds.rule import OperatingPoints
 
 NEVER = 1e30  # a threshold that no score reaches; the exit stays open, so its head and scorer run
 NOISE = 64  # samples to fit decisions to that are only timed

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from offramp.arrays import Array, as_numpy
+from offramp.arrays import Array, Floats, as_numpy
 from offramp.decide import Decider
 from offramp.errors import NetworkError
 from offramp.machine import device_of
@@ -17,7 +17,7 @@ from offramp.networks.state import evaluating, take
 from offramp.policy import Policy
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.runner import network_of
-from offramp.stopwatch import Floats, Stopwatch, Timed, take_turns
+from offramp.stopwatch import Stopwatch, Timed, take_turns
 from offramp.timing.runners import (
     NEVER,
     answered,
