@@ -8,6 +8,7 @@ history can help where there are enough samples, and does no harm where there ar
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
@@ -134,13 +135,12 @@ class RidgeScorer(PreparedScorer):
                 f"there is no {type(self).__name__} at exit {exit_index}: it was fitted for a "
                 f"network of {len(self.coefficients_) + 1} exits, and the last one always stops"
             )
-        weights, constant = self.coefficients_[exit_index, :-1], self.coefficients_[exit_index, -1]
-        standardised = _standardising(self.means_[exit_index], self.scales_[exit_index])
-
-        def outputs(features: AnyArray) -> AnyArray:
-            return float64(standardised(features)) @ weights + constant
-
-        return outputs
+        mean, scale = self.means_[exit_index], self.scales_[exit_index]
+        lowest, highest = _limits(mean, scale)
+        # Standardising is linear between the limits: the weights do it.
+        weights = self.coefficients_[exit_index, :-1] / float64(scale)[:, None]
+        constant = self.coefficients_[exit_index, -1] - float64(mean) @ weights
+        return lambda features: float64(clipped(features, lowest, highest)) @ weights + constant
 
     def _features(self, history: History) -> AnyArray:
         """Features of the exits so far, `[n, D]`."""
@@ -191,7 +191,7 @@ class RidgeScorer(PreparedScorer):
         ):
             design = np.zeros((len(features), features.shape[1] + 1))
             # A row of zeros has no part in a regression: nobody asks about a sample that ended.
-            design[rows, :-1] = _standardising(mean, scale)(features[rows])
+            design[rows, :-1] = _standardised(features[rows], mean, scale)
             design[rows, -1] = 1.0
             designs.append(design)
         return designs
@@ -246,31 +246,31 @@ def _stated(history: AnswerHistory, past: bool) -> AnyArray:
     return _columns(found, None)
 
 
-def _standardising(mean: AnyArray, scale: AnyArray) -> Callable[[AnyArray], AnyArray]:
-    """How features `[n, D]` are standardised. Probabilities are bounded, and so are never cut."""
-    xp = namespace(scale)
-    limit = xp.where(scale > 1 / LIMIT, xp.full_like(scale, LIMIT), 1 / scale)
-    lowest = -limit
-    return lambda features: clipped((features - mean) / scale, lowest, limit)
+def _standardised(features: Array, mean: Array, scale: Array) -> Array:
+    """Features `[n, D]` in standard deviations from the mean, within limits."""
+    found: Array = (clipped(features, *_limits(mean, scale)) - mean) / scale
+    return found
+
+
+def _limits(mean: AnyArray, scale: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Between which features say more. Probabilities are bounded, and so are never cut."""
+    away = clipped(LIMIT * scale, 1.0, math.inf)
+    return mean - away, mean + away
 
 
 def _past(history: History, first: AnyArray, index: AnyArray) -> list[AnyArray]:
     """What the earlier exits say of the two likeliest classes, and how they agree, `[n]` each."""
     count = max(history.exit_index, 1)  # exit 0 is its own past
     rows, predictions = history.log_probs[:, :count], history.predictions
-    one, other = (_of_class(rows, index[:, place]) for place in (0, 1))  # [n, count] each
-    mean = one.sum(axis=1) / count  # half the time of `mean`
+    if len(rows) == 1:  # a view, where the places of many samples are an index array
+        seen = rows[:, :, index[0]]
+    else:
+        every = history.xp.arange(len(rows), device=rows.device)[:, None]
+        seen = history.xp.permute_dims(rows[every, :, index], (0, 2, 1))
+    mean = seen.sum(axis=1) / count  # [n, 2]; half the time of `mean`
     same = float32(predictions[:, :count] == predictions[:, -1:])
-    found = [first - one[:, -1], first - mean, mean - other.sum(axis=1) / count]
+    found = [first - seen[:, -1, 0], first - mean[:, 0], mean[:, 0] - mean[:, 1]]
     return [*found, same.sum(axis=1) / count, same[:, -1]]
-
-
-def _of_class(values: AnyArray, classes: AnyArray) -> AnyArray:
-    """What `[n, m, K]` has of one class of each sample, `[n, m]`."""
-    if len(values) == 1:  # a view, where the places of many samples are an index array
-        return values[:, :, int(classes[0])]
-    xp = namespace(values)
-    return values[xp.arange(len(values), device=values.device), :, classes]
 
 
 @dataclass(frozen=True)
@@ -344,7 +344,7 @@ def _seen_afterwards(history: AnswerHistory, targets: Array) -> Array:
         ]
         table = np.stack(columns, axis=1)
         scale = np.maximum(table.std(axis=0), 1e-3)
-        table = _standardising(table.mean(axis=0), scale)(table)
+        table = _standardised(table, table.mean(axis=0), scale)
         design = np.concatenate([table, np.ones((len(table), 1))], axis=1)
         penalties = np.array([TEACHER_RIDGE] * len(columns) + [CONSTANT])
         weights = fit_logistic(design, float64(targets[:, exit_index]), penalties)
@@ -436,12 +436,26 @@ def log_break_even(gains: AnyArray) -> AnyArray:
         array([0.19952623])
     """
     gains = _running_max(gains)  # a higher price never speaks for going on
-    low, high = gains[:, :-1], gains[:, 1:]
-    # How much of each step of the grid lies below the price at which the gain is zero.
-    shares = clipped(-low / clipped(high - low, 1e-12, math.inf), 0.0, 1.0)
-    beyond = clipped(low[:, 0], 0.0, math.inf) + clipped(high[:, -1], -math.inf, 0.0)
-    below = shares.sum(axis=1)
-    return below * _STEP + _LOWEST - BEYOND * beyond
+    if len(gains) == 1 and isinstance(gains, np.ndarray):
+        return np.array([_log_root(gains[0].tolist())])
+    # The step of the grid in which the gain becomes zero, and how much of it lies below.
+    step = clipped((gains[:, 1:] < 0).sum(axis=1), 0, len(PRICE_GRID) - 2)[:, None]
+    low, high = picked(gains, step)[:, 0], picked(gains, step + 1)[:, 0]
+    share = clipped(-low / clipped(high - low, TINY, math.inf), 0.0, 1.0)
+    beyond = clipped(gains[:, 0], 0.0, math.inf) + clipped(gains[:, -1], -math.inf, 0.0)
+    return (step[:, 0] + share) * _STEP + _LOWEST - BEYOND * beyond
+
+
+TINY = 1e-12  # a step up of the gain
+
+
+def _log_root(gains: list[float]) -> float:
+    """The same for one sample, in numbers of Python: a third of the time."""
+    step = min(bisect_left(gains, 0.0, 1) - 1, len(PRICE_GRID) - 2)
+    low, high = gains[step], gains[step + 1]
+    share = min(max(-low / max(high - low, TINY), 0.0), 1.0)
+    beyond = max(gains[0], 0.0) + min(gains[-1], 0.0)
+    return (step + share) * _STEP + _LOWEST - BEYOND * beyond
 
 
 SOFTNESS = 0.75  # weight of the soft target beside the hard one
