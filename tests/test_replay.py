@@ -18,8 +18,9 @@ from offramp import (
 from offramp.answers import CurrentExit, ProductOfExperts
 from offramp.arrays import log_softmax, softmax
 from offramp.batch_times import BatchTimes
+from offramp.decide import needed_heads
 from offramp.errors import FileFormatError, LedgerError, NotFittedError, SplitError
-from offramp.price import Price, needed_heads
+from offramp.price import Price
 from offramp.replay import accuracy_at, replay, try_out
 from offramp.scorers import Patience
 from offramp.thresholds import exits_taken

@@ -21,7 +21,7 @@ ROOT_ROOMS = [
     *("machine", "progress", "stopwatch", "costs", "batch_times", "metrics", "targets"),
 ]
 CORE = [
-    *("ledger", "synthetic", "component", "answers", "scorers", "thresholds", "price", "decide"),
+    *("ledger", "synthetic", "component", "answers", "scorers", "thresholds", "decide", "price"),
     *("replay", "confidence"),
     *("session", "policy", "guarantees", "plan", "methods", "evaluation", "advice", "testing"),
 ]

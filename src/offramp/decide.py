@@ -5,21 +5,16 @@ From the same outputs all of them get the same scores, and so the same decisions
 """
 
 import math
-import time
 from collections.abc import Sequence
 from copy import copy
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.random import default_rng
 
 from offramp.answers import Answer, CurrentExit
-from offramp.arrays import AnyArray, Array, float32, is_array, namespace
-from offramp.batch_times import BatchTimes
-from offramp.costs import Costs
+from offramp.arrays import AnyArray, Array, as_numpy, float32, is_array, namespace
 from offramp.errors import LedgerError
 from offramp.ledger import History
-from offramp.price import Price, needed_heads
 from offramp.scorers import Scorer
 from offramp.scorers.base import Scoring
 from offramp.thresholds.rule import SURE, rounded_up, stops
@@ -229,64 +224,21 @@ class Decider:
         return scores
 
 
-def decision_seconds(
-    answer: Answer,
-    scorer: Scorer,
-    exits: int,
-    width: int,
-    history_type: type[History] = History,
-) -> Array:
-    """Seconds that a decision about one item takes on this machine, `[M]`; zero at the last exit.
+def needed_heads(thresholds: AnyArray, scorer_reads_back: bool, answer_reads_back: bool) -> Array:
+    """Whether each head has to run, bool `[P, M]`: its exit is open, or a later one reads it.
 
-    Measured once for each answer and scorer, in some milliseconds.
-
-    Args:
-        answer: Fitted.
-        scorer: Fitted.
-        exits: M.
-        width: How many numbers an exit puts out.
-        history_type: How they are read.
+    Example:
+        >>> thresholds = np.array([[np.inf, 0.5, np.inf, 0.0]])
+        >>> needed_heads(thresholds, False, False), needed_heads(thresholds, True, False)
+        (array([[False,  True, False,  True]]), array([[ True,  True, False,  True]]))
     """
-    key = repr((answer, scorer, exits, width, history_type.name))
-    if key not in _SECONDS:
-        decider, rng = Decider(answer, scorer, np.zeros(exits), history_type), default_rng(0)
-        rows = rng.standard_normal((exits, 1, width), np.float32)
-        if not history_type.has_logits:
-            rows[:, 0, 1] = np.arange(exits)  # no stage repeats the answer of another
-        best = np.full(exits, math.inf)
-        for _ in range(TURNS):
-            buffer = decider.begin(1, width)
-            for exit_index, row in enumerate(rows[:-1]):
-                start = time.perf_counter()
-                found = decider.at_exit(exit_index, buffer, row)
-                decider.stops(exit_index, found.scores)
-                best[exit_index] = min(best[exit_index], time.perf_counter() - start)
-        best[-1] = 0.0
-        _SECONDS[key] = best
-    return _SECONDS[key]
-
-
-TURNS = 10  # the fastest counts
-_SECONDS: dict[str, Array] = {}  # of decisions, by answer and scorer: a process measures them once
-
-
-def price_of(
-    answer: Answer,
-    scorer: Scorer,
-    costs: Costs,
-    num_classes: int,
-    batch_times: BatchTimes | None = None,
-    history_type: type[History] = History,
-) -> Price:
-    """What exits cost, with the decisions where costs in seconds do not hold them already.
-
-    Seconds that a profile has measured hold them. Seconds of other stages (of models in a cascade,
-    of trees, of what a session observes) do not.
-    """
-    decisions = None
-    if costs.unit == "seconds" and (batch_times is None or not batch_times.origin):
-        decisions = decision_seconds(answer, scorer, costs.num_exits, num_classes, history_type)
-    return Price(answer, scorer, costs, num_classes, batch_times, decisions=decisions)
+    is_open = as_numpy(thresholds) < np.inf
+    is_open[:, -1] = True  # the last exit always stops
+    if answer_reads_back:
+        return np.ones_like(is_open)
+    if scorer_reads_back:  # up to the last open exit at which a scorer runs
+        is_open[:, :-1] = np.logical_or.accumulate(is_open[:, -2::-1], axis=1)[:, ::-1]
+    return is_open
 
 
 def open_exits(limits: Sequence[float]) -> tuple[bool, ...]:

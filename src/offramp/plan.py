@@ -52,7 +52,7 @@ class Plan(Mapping[float, Policy]):
 
     def view(self, ledger: Ledger) -> Ledger:
         """A ledger with the exits that are kept."""
-        return keep_exits(ledger, self.exits)
+        return ledger.keep_exits(self.exits)
 
     def check_budgets(self) -> None:
         """Raise where a policy costs more than its budget.
@@ -150,8 +150,3 @@ def check_shares(budgets: Sequence[float]) -> None:
         check.within("budgets", budget, 0, 1, ends="(]")
     if len(set(budgets)) < len(budgets):
         raise ConfigError(f"`budgets` must be distinct, got {list(budgets)}")
-
-
-def keep_exits(ledger: Ledger, exits: Sequence[int]) -> Ledger:
-    """A ledger with these exits; itself where that is all of them."""
-    return ledger if len(exits) == ledger.num_exits else ledger.keep_exits(exits)

@@ -9,11 +9,11 @@ import numpy as np
 from offramp.answers import Answer
 from offramp.arrays import Array
 from offramp.costs import mean_costs
-from offramp.decide import Decider, price_of
+from offramp.decide import Decider
 from offramp.errors import FileFormatError, LedgerError, NotFittedError
 from offramp.ledger import History, Ledger
 from offramp.ledger.checks import WITHOUT_LABELS
-from offramp.price import Price
+from offramp.price import Price, price_of
 from offramp.scorers import Scorer
 from offramp.targets import correctness, hopeless, stop_target
 from offramp.thresholds import DEFAULT, POINTS

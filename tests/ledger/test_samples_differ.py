@@ -18,14 +18,7 @@ def varied(ledger, seed=0):
     """The ledger with costs that differ: stages of 1 to 9 tokens."""
     steps = np.random.default_rng(seed).integers(1, 10, (len(ledger), ledger.num_exits))
     costs = Costs.from_cumulative(steps.cumsum(axis=1), "tokens")
-    return Ledger(
-        ledger.logits,
-        ledger.labels,
-        costs,
-        split=ledger.split,
-        sample_ids=ledger.sample_ids,
-        network=ledger.network,
-    )
+    return ledger.with_costs(costs)
 
 
 @pytest.fixture(scope="module")

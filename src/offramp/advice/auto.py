@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from offramp.advice.rating import CrossFit, Hits, gain_of, hits_on, is_clearly_more, pick, pool
 from offramp.arrays import one_thread
-from offramp.decide import decision_seconds
 from offramp.errors import ConfigError, CostWarning
 from offramp.evaluation.bootstrap import QUANTILE
 from offramp.evaluation.references import fixed_exits, mix_at
 from offramp.ledger import Ledger
 from offramp.methods import Fits, Method, find_methods
-from offramp.plan import Plan, check_shares, keep_exits
+from offramp.plan import Plan, check_shares
 from offramp.policy import Policy
+from offramp.price import decision_seconds
 from offramp.registry import CANDIDATES
 from offramp.scorers import MaxProbability
 from offramp.thresholds.rule import OperatingPoints
@@ -158,7 +158,7 @@ class _Choice:
 
     def plans(self, held_out: Ledger, val: Ledger, seeds: int, fits: Fits) -> list[Plan]:
         """One plan per seed if some chosen method's fit is random, and otherwise one in all."""
-        views = keep_exits(held_out, self.exits), keep_exits(val, self.exits)
+        views = held_out.keep_exits(self.exits), val.keep_exits(self.exits)
         methods = {method.name: method for method in self.methods.values()}
         fitted = {
             name: self._fitted(method, *views, seeds, fits) for name, method in methods.items()
@@ -209,7 +209,7 @@ def _choose(
         methods = ANSWER_CANDIDATES
     candidates = find_methods(methods, held_out.num_classes, held_out.history_type)
     exits = choose_exits(val, lambda kept: _rate(kept, candidates[0], held_out, val, rated_at))
-    pooled = keep_exits(pool(held_out, val), exits)
+    pooled = pool(held_out, val).keep_exits(exits)
     crossed = _crossed(candidates, pooled)
     hits = {name: found.hits(rated_at) for name, found in crossed.items()}
     by_name = {method.name: method for method in candidates}

@@ -14,7 +14,7 @@ from offramp.batch_times import BatchTimes
 from offramp.component import check_kind
 from offramp.confidence import Confidence, fit_confidence
 from offramp.costs import Costs
-from offramp.decide import Decider, price_of
+from offramp.decide import Decider
 from offramp.errors import (
     BudgetError,
     ConfigError,
@@ -27,6 +27,7 @@ from offramp.ledger import History, Ledger
 from offramp.ledger.answers import Normalise
 from offramp.ledger.origin import SplitUses
 from offramp.policy import saved
+from offramp.price import price_of
 from offramp.replay import Replay, replay
 from offramp.scorers import Scorer
 from offramp.session import BatchSession, Session
