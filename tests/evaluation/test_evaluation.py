@@ -140,6 +140,14 @@ def test_what_is_reachable_lies_between_a_mix_and_the_oracle(splits):
     )
 
 
+def test_the_share_of_what_is_reachable_is_counted_from_the_baseline(table):
+    place = table.budgets.index(0.5)
+    reached, base = (table[name].accuracy(0.5) for name in ("eefp", "baseline"))
+    possible = table.references.reachable[place].accuracy - base
+    assert table.reachable_share("eefp", 0.5) == pytest.approx((reached - base) / possible)
+    assert table.reachable_share("baseline", 0.5) == 0
+
+
 def test_what_is_reachable_rests_on_no_samples_own_label(splits):
     """Labels are made up here: a rule that had seen them would be right more often."""
     test = splits["test"]
