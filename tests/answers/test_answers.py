@@ -135,10 +135,10 @@ def test_unfitted_answers_say_so(answer):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: TemperatureScaling(multiplier=0), "`multiplier` must be positive, got 0"),
-        (lambda: MatrixScaling(regularization=-1), "`regularization` must not be negative"),
-        (lambda: MatrixScaling(regularization=np.inf), "must not be negative, got inf"),
-        (lambda: GeometricEnsemble(shrinkage=np.inf), "must not be negative, got inf"),
+        (lambda: TemperatureScaling(multiplier=0), "`multiplier` must be above 0, got 0"),
+        (lambda: MatrixScaling(regularization=-1), "`regularization` must be at least 0, got -1"),
+        (lambda: MatrixScaling(regularization=np.inf), "must be at least 0, got inf"),
+        (lambda: GeometricEnsemble(shrinkage=np.inf), "must be at least 0, got inf"),
     ],
 )
 def test_impossible_settings_are_refused(build, message):
@@ -225,7 +225,7 @@ def test_class_wise_weights_find_the_exit_that_knows_a_class():
 
 @pytest.mark.parametrize("answer", [GeometricEnsemble, ClassWiseEnsemble])
 def test_negative_shrinkage_is_refused(answer):
-    with pytest.raises(ConfigError, match="`shrinkage` must not be negative, got -1"):
+    with pytest.raises(ConfigError, match="`shrinkage` must be at least 0, got -1"):
         answer(shrinkage=-1)
 
 

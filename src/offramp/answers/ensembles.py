@@ -19,7 +19,6 @@ from offramp.arrays import (
     sigmoid,
     softmax,
 )
-from offramp.errors import ConfigError
 from offramp.ledger import History, Ledger
 
 
@@ -127,7 +126,7 @@ class GeometricEnsemble(Answer):
     folds = 2  # a weight per exit is learned well enough from half of the samples
 
     def __post_init__(self) -> None:
-        check_shrinkage(self.shrinkage)
+        check.at_least("shrinkage", self.shrinkage, 0)
 
     def _fit(self, ledger: Ledger) -> None:
         samples = _Samples(ledger.logits, ledger.labels)
@@ -148,12 +147,6 @@ class GeometricEnsemble(Answer):
     def macs(self, exit_index: int, num_classes: int) -> int:
         """One multiply-accumulate per class and exit so far."""
         return (exit_index + 1) * num_classes
-
-
-def check_shrinkage(shrinkage: float) -> None:
-    """Raise unless a shrinkage is a number that is not negative."""
-    if not 0 <= shrinkage < float("inf"):
-        raise ConfigError(f"`shrinkage` must not be negative, got {shrinkage}")
 
 
 STEPS = 50  # of Newton's method; about five are needed
@@ -287,7 +280,7 @@ class ClassWiseEnsemble(Answer):
     learned = ("weights_", "biases_")
 
     def __post_init__(self) -> None:
-        check_shrinkage(self.shrinkage)
+        check.at_least("shrinkage", self.shrinkage, 0)
 
     def _fit(self, ledger: Ledger) -> None:
         exits, classes = ledger.num_exits, ledger.num_classes

@@ -11,10 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
+from offramp import check
 from offramp.answers.base import Answer
-from offramp.arrays import AnyArray, Array, log_softmax, softmax
+from offramp.arrays import AnyArray, Array, float32, float64, log_softmax, softmax
 from offramp.component import current_exit_only
-from offramp.errors import ConfigError
 from offramp.ledger import Ledger
 
 LOG_TEMPERATURE_LIMIT = 7.0  # e^7 = 1097: reached only where all answers are right, or at random
@@ -45,8 +45,7 @@ class TemperatureScaling(Answer):
     learned = ("temperatures_",)
 
     def __post_init__(self) -> None:
-        if not 0 < self.multiplier < float("inf"):
-            raise ConfigError(f"`multiplier` must be positive, got {self.multiplier}")
+        check.positive("multiplier", self.multiplier)
 
     def _fit(self, ledger: Ledger) -> None:
         exits = range(ledger.num_exits)
@@ -112,8 +111,7 @@ class MatrixScaling(Answer):
     learned = ("weights_", "biases_")
 
     def __post_init__(self) -> None:
-        if not 0 <= self.regularization < float("inf"):
-            raise ConfigError(f"`regularization` must not be negative, got {self.regularization}")
+        check.at_least("regularization", self.regularization, 0)
 
     def _fit(self, ledger: Ledger) -> None:
         identity = np.eye(ledger.num_classes)
@@ -129,7 +127,9 @@ class MatrixScaling(Answer):
     def answer_at(self, logits: AnyArray) -> AnyArray:
         """The current exit's logits through its matrix, `[n, m+1, K]` -> `[n, K]`."""
         exit_index = logits.shape[1] - 1
-        return logits[:, -1] @ self.weights_[exit_index].T + self.biases_[exit_index]
+        # In float64, so that an answer does not depend on how many samples it was computed with.
+        exact, weights = float64(logits[:, -1]), float64(self.weights_[exit_index])
+        return float32(exact @ weights.T + self.biases_[exit_index])
 
     def macs(self, exit_index: int, num_classes: int) -> int:
         """One full matrix product."""

@@ -18,7 +18,6 @@ import numpy as np
 
 from offramp import check
 from offramp.arrays import AnyArray, Array, sigmoid
-from offramp.errors import ConfigError
 from offramp.imports import require
 from offramp.ledger import History
 from offramp.scorers.base import Scoring
@@ -74,8 +73,7 @@ class Corrector(TopScorer):
         check.one_of("target", self.target, tuple(TARGETS))
         check_k(self.k)
         check_counts(hidden=self.hidden, epochs=self.epochs)
-        if not isinstance(self.log_odds, bool):
-            raise ConfigError(f"`log_odds` must be True or False, got {self.log_odds!r}")
+        check.instance("log_odds", self.log_odds, bool, "True or False")
 
     @property
     def reads_history(self) -> bool:
