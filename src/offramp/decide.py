@@ -12,7 +12,15 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from offramp.answers import Answer, CurrentExit
-from offramp.arrays import AnyArray, Array, as_numpy, float32, is_array, namespace
+from offramp.arrays import (
+    AnyArray,
+    Array,
+    as_numpy,
+    float32,
+    is_array,
+    log_softmax,
+    namespace,
+)
 from offramp.errors import LedgerError
 from offramp.ledger import History
 from offramp.scorers import Scorer
@@ -31,23 +39,26 @@ class ExitOutput(NamedTuple):
         return ExitOutput(*(None if part is None else part[index] for part in self))
 
 
-class HistoryBuffer:
-    """Outputs and answers of the exits so far, as far as anything reads them.
+class HistoryBuffer(NamedTuple):
+    """What the exits so far have put out, as far as anything reads it, up to the current exit.
 
-    Attributes:
-        outputs: `[n, M, K]`, filled up to the current exit; None if nothing reads earlier exits.
-        answers: The same for the answers; None if nothing reads them, or if they are the outputs.
+    What nothing reads is None.
     """
 
-    __slots__ = ("answers", "outputs")
-
-    def __init__(self, outputs: AnyArray | None = None, answers: AnyArray | None = None) -> None:
-        self.outputs, self.answers = outputs, answers
+    outputs: AnyArray | None = None  # `[n, M, K]`
+    answers: AnyArray | None = None  # `[n, M, K]`; None as well if they are the outputs
+    log_probs: AnyArray | None = None  # `[n, M, K]`, of the answers
+    predictions: AnyArray | None = None  # `[n, M]`, of the answers
 
     def take(self, index: AnyArray) -> "HistoryBuffer":
         """Keep some of the samples."""
-        parts = self.outputs, self.answers
-        return HistoryBuffer(*(None if part is None else part[index] for part in parts))
+        return HistoryBuffer(*(None if part is None else part[index] for part in self))
+
+    @classmethod
+    def joined(cls, buffers: Sequence["HistoryBuffer"]) -> "HistoryBuffer":
+        """The samples of several, in order."""
+        parts = zip(*buffers, strict=True)
+        return cls(*(None if p[0] is None else namespace(p[0]).concat(p) for p in parts))
 
 
 class Decider:
@@ -102,6 +113,7 @@ class Decider:
         reads = scorer.reads_history or answer.reads_history
         self.keeps_outputs = reads or any(reads_outputs)
         self.keeps_answers = reads and not self._answers_outputs
+        self._keeps_probs = scorer.reads_history and history_type.has_logits
         if thresholds is not None:
             self._set_thresholds(thresholds)
 
@@ -131,9 +143,11 @@ class Decider:
         )
         # A head that was skipped by mistake shows up as NaN, not as a plausible answer.
         outputs = xp.full(shape, math.nan, dtype=xp.float32, device=device)
-        return HistoryBuffer(
-            outputs, xp.full_like(outputs, math.nan) if self.keeps_answers else None
-        )
+        answers = xp.full_like(outputs, math.nan) if self.keeps_answers else None
+        if not self._keeps_probs:
+            return HistoryBuffer(outputs, answers)
+        predictions = xp.full(shape[:2], -1, dtype=xp.int64, device=device)
+        return HistoryBuffer(outputs, answers, xp.full_like(outputs, math.nan), predictions)
 
     def at_exit(self, exit_index: int, buffer: HistoryBuffer, outputs: AnyArray) -> ExitOutput:
         """What an exit comes to, from its outputs `[n, K]` float32; they are kept in the buffer.
@@ -195,13 +209,15 @@ class Decider:
         """The exits up to this one, with its outputs and what the answer makes of them."""
         so_far = _appended(buffer.outputs, exit_index, outputs)
         if self._answers_outputs:
-            return self.history_type(so_far, so_far, outputs, exit_index=exit_index)
+            known = _known(buffer, exit_index, outputs)
+            return self.history_type(so_far, so_far, outputs, exit_index=exit_index, known=known)
         if buffer.outputs is None and exit_index:  # the answer reads which exit it is at
             xp = namespace(outputs)
             so_far = xp.broadcast_to(so_far, (len(outputs), exit_index + 1, outputs.shape[1]))
         answer = self._answer.answer_at(so_far)
         answers = _appended(buffer.answers, exit_index, answer)
-        return self.history_type(so_far, answers, answer, exit_index=exit_index)
+        known = _known(buffer, exit_index, answer)
+        return self.history_type(so_far, answers, answer, exit_index=exit_index, known=known)
 
     def _checked(self, scores: Any, samples: int, exit_index: int) -> AnyArray:  # noqa: ANN401
         name = type(self._scorer).__name__
@@ -257,3 +273,13 @@ def _appended(kept: AnyArray | None, exit_index: int, values: AnyArray) -> AnyAr
         return values[:, None]
     kept[:, exit_index] = values
     return kept[:, : exit_index + 1]
+
+
+def _known(
+    buffer: HistoryBuffer, exit_index: int, answer: AnyArray
+) -> tuple[AnyArray, AnyArray] | None:
+    """Log-probabilities and predictions so far, where they are kept; those of an answer added."""
+    if buffer.log_probs is None:
+        return None
+    log_probs = _appended(buffer.log_probs, exit_index, log_softmax(float32(answer)))
+    return log_probs, _appended(buffer.predictions, exit_index, answer.argmax(-1))

@@ -154,14 +154,7 @@ def check_cascade(cascade, policy, logits, wanted):
     same([each.answer for each in found], wanted.answers.argmax(axis=1), "a cascade")
 
 
-ONCE = pytest.mark.xfail(reason="its product in float32 depends on the batch size", strict=True)
-ANSWERS = [
-    pytest.param(each, marks=[ONCE] * isinstance(each, offramp.answers.MatrixScaling))
-    for each in registered.ANSWERS
-]
-
-
-@pytest.mark.parametrize("answer", ANSWERS, ids=repr)
+@pytest.mark.parametrize("answer", registered.ANSWERS, ids=repr)
 @pytest.mark.parametrize("scorer", SCORERS, ids=repr)
 def test_the_same_logits_are_decided_alike_to_the_last_bit(
     network, graphs, ledgers, scorer, answer

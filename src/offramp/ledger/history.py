@@ -85,6 +85,7 @@ class History:
         answer: `[n, K]`, the last of the answers, if it is at hand.
         lengths: `[n]`, how many exits each sample has, for fits on samples that end early.
         exit_index: The current exit, where earlier ones are left out since nothing reads them.
+        known: `log_probs` and `predictions`, if they are at hand.
 
     Example:
         >>> history = History(np.zeros((5, 3, 4)), np.zeros((5, 3, 4)))
@@ -105,6 +106,7 @@ class History:
         answer: AnyArray | None = None,
         lengths: Array | None = None,
         exit_index: int | None = None,
+        known: tuple[AnyArray, AnyArray] | None = None,
     ) -> None:
         self.logits = logits
         self.answers = answers
@@ -113,6 +115,8 @@ class History:
         self._answer = answer
         self._log_probs: AnyArray | None = None
         self._predictions: AnyArray | None = None
+        if known is not None:
+            self._log_probs, self._predictions = known
 
     def __len__(self) -> int:
         return len(self.logits)

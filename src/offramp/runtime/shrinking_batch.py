@@ -32,21 +32,13 @@ class ShrinkingBatch:
 
 def join_batches(batches: Sequence[ShrinkingBatch], states: Sequence[State]) -> ShrinkingBatch:
     """Merge batches that have reached the same stage, given their states in one layout."""
-    histories = [batch.history for batch in batches]
+    pending = [batch.pending for batch in batches if batch.pending is not None]
     return ShrinkingBatch(
         np.concatenate([batch.rows for batch in batches]),
         join(states),
-        HistoryBuffer(
-            _concatenated([history.outputs for history in histories]),
-            _concatenated([history.answers for history in histories]),
-        ),
-        _concatenated([batch.pending for batch in batches]),
+        HistoryBuffer.joined([batch.history for batch in batches]),
+        namespace(pending[0]).concat(pending) if pending else None,
     )
-
-
-def _concatenated(parts: Sequence[AnyArray | None]) -> AnyArray | None:
-    present = [part for part in parts if part is not None]
-    return namespace(present[0]).concat(present) if present else None
 
 
 def finite_samples(state: State) -> Array | None:
