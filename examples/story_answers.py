@@ -28,9 +28,9 @@ from offramp.arrays import AnyArray, Array, namespace, sigmoid, softmax
 from offramp.component import current_exit_only
 from offramp.costs import Costs
 from offramp.errors import GuaranteeError
+from offramp.evaluation import PairEnvelope, pair_envelope
 from offramp.evaluation.bootstrap import Interval, Resamples
 from offramp.evaluation.columns import accuracy_column
-from offramp.evaluation.pairs import PairEnvelope, pair_envelope
 from offramp.evaluation.results import Comparison
 from offramp.scorers import Corrector, History, LogisticCorrector, Scorer
 from offramp.scorers.ridge import fit_logistic

@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import linprog
 
 from offramp import Costs, Ledger, compare
-from offramp.evaluation.pairs import pair_envelope
+from offramp.evaluation import pair_envelope
 from offramp.evaluation.references import references
 from offramp.evaluation.results import Comparison
 from offramp.report.files import tidy_csv

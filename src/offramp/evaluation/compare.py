@@ -18,8 +18,7 @@ from offramp.evaluation.columns import (
     columns_for,
 )
 from offramp.evaluation.diagnostics import diagnose
-from offramp.evaluation.pairs import PairEnvelope, pair_envelope
-from offramp.evaluation.references import references
+from offramp.evaluation.references import PairEnvelope, pair_envelope, references
 from offramp.evaluation.results import PAIR_MIX, RIVALS, Comparison, Figure, MethodResult
 from offramp.ledger import Ledger
 from offramp.methods import Fits, Method, find_methods

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from offramp.evaluation.bootstrap import Interval
 from offramp.evaluation.columns import Column, accuracy_key, share_text
-from offramp.evaluation.pairs import PairMix
-from offramp.evaluation.references import FixedExit, FixedMix
+from offramp.evaluation.references import FixedExit, FixedMix, PairMix
 from offramp.evaluation.results import PAIR_MIX, RIVALS, Comparison, Figure, MethodResult
 from offramp.replay import AccuracyAt
 
