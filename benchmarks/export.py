@@ -50,7 +50,8 @@ def network_named(name: str, size: int) -> EarlyExitNetwork:
     if name == "cifar100":
         return offramp.zoo.cifar100_thin().eval()
     if name == "cifar100-lite0":
-        return offramp.zoo.cifar100()["network"].eval()
+        shipped: EarlyExitNetwork = offramp.zoo.cifar100()["network"]
+        return shipped.eval()
     if name == "minilm":
         from transformers import BertConfig, BertForSequenceClassification
 

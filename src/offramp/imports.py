@@ -75,8 +75,13 @@ def install_command(package: str) -> str:
     return f"pip install {quote(package)}" + here * (clone / "pyproject.toml").is_file()
 
 
-def require(module: str, extra: str) -> ModuleType:
+def require(module: str, extra: str, without: str = "") -> ModuleType:
     """Import an optional module, or raise `MissingExtraError` with how to install its extra.
+
+    Args:
+        module: Its name.
+        extra: That installs it.
+        without: What works without it, for the message.
 
     Example:
         >>> require("json", extra="report").dumps([1])
@@ -92,7 +97,7 @@ def require(module: str, extra: str) -> ModuleType:
         # a module that is there but lacks one of its own dependencies is a different mishap.
         if error.name != module.partition(".")[0]:
             raise
-        raise _missing(error.name, extra) from None
+        raise _missing(error.name, extra, without) from None
 
 
 @contextmanager
@@ -106,10 +111,10 @@ def missing_torch() -> Iterator[None]:
         raise _missing("torch", "torch") from None
 
 
-def _missing(package: str, extra: str) -> MissingExtraError:
+def _missing(package: str, extra: str, without: str = "") -> MissingExtraError:
     return MissingExtraError(
         f"`{package}` is not installed; this feature needs the extra `{extra}`: "
-        f"{install_command(f'offramp[{extra}]')}"
+        f"{install_command(f'offramp[{extra}]')}" + f"; {without}" * bool(without)
     )
 
 

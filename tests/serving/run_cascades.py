@@ -94,7 +94,8 @@ def as_floats(item):
     return np.asarray(item, np.float32)
 
 
-check("callables", [quick, careful], WORDS, TRUTH, MaxProbability())
-models = [classifier(1e-4), classifier(1.0)]
-check("classifiers", models, INPUTS, LABELS, LogisticCorrector(), as_floats)
-check("sessions", [session(0.5), session(0.1)], INPUTS, LABELS, MaxProbability(), as_floats)
+if __name__ == "__main__":
+    check("callables", [quick, careful], WORDS, TRUTH, MaxProbability())
+    models = [classifier(1e-4), classifier(1.0)]
+    check("classifiers", models, INPUTS, LABELS, LogisticCorrector(), as_floats)
+    check("sessions", [session(0.5), session(0.1)], INPUTS, LABELS, MaxProbability(), as_floats)

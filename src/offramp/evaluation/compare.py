@@ -61,6 +61,8 @@ def compare(
     for name, ledger in (("held_out", held_out), ("val", val), ("test", test)):
         Ledger.require(name, ledger)
     chosen = find_methods(methods, held_out.num_classes, held_out.history_type)
+    for method in chosen:
+        method.scorer.check_can_fit()
     check_shares(budgets)
     check.whole("seeds", seeds, least=1)
     check.whole("resamples", resamples, least=2)

@@ -102,6 +102,7 @@ class Policy(SplitUses):
         Warns:
             FewSamplesWarning: The scorer is likely to overfit; with what to use instead.
         """
+        self.scorer.check_can_fit()
         warn_of_few(self.scorer, held_out)
         ledger = self._held_out(held_out, allow_split)
         answer, (scorer,), history = fit_parts(self.answer, self.scorer, ledger)
@@ -130,6 +131,7 @@ class Policy(SplitUses):
         Warns:
             FewSamplesWarning: The scorer is likely to overfit; with what to use instead.
         """
+        self.scorer.check_can_fit()
         warn_of_few(self.scorer, held_out)
         ledger = self._held_out(held_out, allow_split)
         answer, scorers, _ = fit_parts(self.answer, self.scorer, ledger, seeds)

@@ -53,6 +53,9 @@ class Scorer(Component):
             raise LedgerError(f"{type(self).__name__} learns from labels, {WITHOUT_LABELS}")
         return self
 
+    def check_can_fit(self) -> None:
+        """Raise where a fit needs what is not installed, before anything else is done."""
+
     def samples_wanted(self, num_exits: int, num_classes: int) -> int:
         """With fewer held_out samples than these the fit is likely to overfit; 0 if never."""
         return 0

@@ -18,7 +18,6 @@ import numpy as np
 
 from offramp import check
 from offramp.arrays import AnyArray, Array, sigmoid
-from offramp.imports import require
 from offramp.ledger import History
 from offramp.scorers.base import Scoring
 from offramp.scorers.score_networks import TopScorer, check_counts, check_k, networks_at
@@ -99,7 +98,7 @@ class Corrector(TopScorer):
     def _train_seeds(
         self, history: History, labels: Array, costs: Array, seeds: Sequence[int]
     ) -> Any:  # noqa: ANN401 - of torch
-        require("torch", extra="torch")
+        self.check_can_fit()
         from offramp.scorers.network_training import (
             Features,
             cross_entropy_with,

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from offramp.arrays import AnyArray, Array, float32, float64, namespace, top_indices
 from offramp.errors import ConfigError
+from offramp.imports import require
 from offramp.ledger import AnswerHistory, History
 from offramp.scorers.base import PreparedScorer
 
@@ -179,6 +180,15 @@ class TopScorer(PreparedScorer):
     def view(self) -> TopView:
         """What the networks see."""
         return TopView(self.k, self.history)
+
+    def check_can_fit(self) -> None:
+        """Raise `MissingExtraError` without torch, which trains the networks."""
+        require(
+            "torch",
+            extra="torch",
+            without="without it, LogisticCorrector and BreakEven can be fitted (methods "
+            "`eefp-logistic`, `break-even`; the group `simple`)",
+        )
 
     def fit(self, history: History, labels: Array, costs: Array) -> Self:
         """Train the networks of all exits but the last, all at once."""
