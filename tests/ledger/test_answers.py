@@ -295,7 +295,7 @@ def test_bad_answers_are_refused_in_words(changes, message):
         Ledger.from_answers(**arguments)
 
 
-@pytest.mark.parametrize("scorer", map(quick, without_logits(SCORERS)), ids=repr)
+@pytest.mark.parametrize("scorer", [quick(each) for each in without_logits(SCORERS)], ids=repr)
 @pytest.mark.parametrize("answer", without_logits(ANSWERS), ids=repr)
 def test_sessions_decide_as_ledgers_do(parts, scorer, answer, tmp_path):
     policy = Policy(scorer, answer).fit(parts.held_out).tune(parts.val).at(budget=0.6)
