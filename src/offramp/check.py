@@ -157,7 +157,7 @@ def shape(
         raise error(f"`{name}` must have the shape [{', '.join(map(str, sizes))}], got {found}")
 
 
-def tensors(
+def arrays(
     found: Mapping[str, Any],
     wanted: Mapping[str, tuple[Any, Sequence[int | None]]],
     where: str,
@@ -165,29 +165,28 @@ def tensors(
     """Check the types and shapes of what a file holds; None is any size.
 
     Raises:
-        FileFormatError: A tensor is missing, or is another one.
+        FileFormatError: An array is missing, or is another one.
 
     Example:
-        >>> import torch
-        >>> tensors({"a": torch.ones(3)}, {"a": (torch.float64, (3,))}, "policy")
+        >>> import numpy as np
+        >>> arrays({"a": np.ones(3)}, {"a": (np.dtype("int64"), (3,))}, "policy")
         Traceback (most recent call last):
-        offramp.errors.FileFormatError: policy: the tensor `a` must be float64 of the shape [3],
-        got float32 [3]
+        offramp.errors.FileFormatError: policy: the tensor `a` must be int64 of the shape [3],
+        got float64 [3]
     """
     for name, (dtype, sizes) in wanted.items():
-        tensor = found.get(name)
+        array = found.get(name)
         fits = (
-            tensor is not None
-            and tensor.dtype == dtype
-            and tensor.ndim == len(sizes)
-            and all(size in (None, own) for size, own in zip(sizes, tensor.shape, strict=True))
+            array is not None
+            and array.dtype == dtype
+            and array.ndim == len(sizes)
+            and all(size in (None, own) for size, own in zip(sizes, array.shape, strict=True))
         )
         if not fits:
             shown = ", ".join("any" if size is None else str(size) for size in sizes)
-            got = "none" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
+            got = "none" if array is None else f"{array.dtype} {list(array.shape)}"
             raise FileFormatError(
-                f"{where}: the tensor `{name}` must be {str(dtype).removeprefix('torch.')} of "
-                f"the shape [{shown}], got {got.removeprefix('torch.')}"
+                f"{where}: the tensor `{name}` must be {dtype} of the shape [{shown}], got {got}"
             )
 
 

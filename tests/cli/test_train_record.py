@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
 from offramp.cli import app as cli
-from offramp.cli.options import load_network
+from offramp.cli.options import network_in
 from offramp.data.source import Source
 from offramp.errors import ConfigError, OfframpError
 from offramp.ledger import Ledger
@@ -162,10 +162,10 @@ def test_exits_heads_and_their_weights_are_options(app, tmp_path):
     text = f"train --data mixture --network convnet --epochs 1 --out {tmp_path}"
     call(app, f"{text}/a --exits blocks.0,blocks.2 --head separable --exit-weights 0.5,1,2")
     call(app, f"{text}/b --exits 2")
-    names = [load_network(tmp_path / run).exit_names for run in "ab"]
+    names = [network_in(tmp_path / run).exit_names for run in "ab"]
     assert names[0] == ("blocks.0", "blocks.2", "last")
     assert len(names[1]) == 2
-    assert isinstance(load_network(tmp_path / "a").heads[0], SeparableHead)
+    assert isinstance(network_in(tmp_path / "a").heads[0], SeparableHead)
     said = json.loads((tmp_path / "a" / "train.json").read_text())
     assert said["objective"]["weights"] == [0.5, 1, 2]
 
@@ -174,7 +174,7 @@ def test_a_saved_network_is_trained_further(app, tmp_path):
     text = f"train --data mixture --epochs 1 --out {tmp_path}"
     call(app, f"{text}/a --network convnet --exits 2")
     call(app, f"{text}/b --network {tmp_path}/a --learning-rate 1e-9 --averaging 0.5")
-    first, second = (load_network(tmp_path / run) for run in "ab")
+    first, second = (network_in(tmp_path / run) for run in "ab")
     assert first.exit_names == second.exit_names
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
@@ -192,9 +192,9 @@ def test_a_network_is_taught_by_another_run(app, tmp_path):
     call(app, f"record {teacher} --data mixture --splits train")
     assert call(app, taught).exit_code == 0
     kept = json.loads((student / "train.json").read_text())["teacher"]
-    assert kept["share"] == 0.9 and kept["network"] == fingerprint(load_network(teacher))
+    assert kept["share"] == 0.9 and kept["network"] == fingerprint(network_in(teacher))
     call(app, f"{text} --out {tmp_path / 'alone'}")
-    alone, learnt = (load_network(tmp_path / run).state_dict() for run in ("alone", "student"))
+    alone, learnt = (network_in(tmp_path / run).state_dict() for run in ("alone", "student"))
     assert not all(torch.equal(alone[name], learnt[name]) for name in alone)
 
 
@@ -215,7 +215,7 @@ def test_a_teacher_that_was_trained_on_has_to_be_recorded_again(app, tmp_path):
     call(app, f"{text} --out {teacher}")
     call(app, f"record {teacher} --data mixture --splits train")
     call(app, f"{text} --seed 1 --out {tmp_path / 'new'}")
-    load_network(tmp_path / "new").save(teacher / "network")
+    network_in(tmp_path / "new").save(teacher / "network")
     with pytest.raises(ConfigError, match=r"not recorded with the weights in .* record it again"):
         call(app, f"{text} --teacher {teacher} --out {tmp_path / 'student'}")
     with pytest.raises(ConfigError, match=r"has no ledger of .*: give the run of a network"):
@@ -243,7 +243,7 @@ def test_a_saved_network_can_be_trained_for_another_image_size(app, tmp_path, mo
     network.save(tmp_path / "large")
     text = f"train --data mixture --network {tmp_path}/large --epochs 1 --augment none"
     call(app, f"{text} --out {tmp_path}/small --image-sizes 32")
-    small = load_network(tmp_path / "small")
+    small = network_in(tmp_path / "small")
     assert (small.inputs.height, small.inputs.assumed) == (32, False)
     macs = [sum(count_macs(each).stages) for each in (small, network)]
     assert macs[0] < macs[1] / 3

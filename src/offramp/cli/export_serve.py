@@ -13,8 +13,8 @@ from offramp.cli.options import (
     DataOptions,
     NetworkPath,
     PolicyPath,
-    load_network,
     load_policy,
+    network_in,
 )
 from offramp.errors import ProcessError
 from offramp.serving.config import ServeConfig
@@ -45,7 +45,7 @@ def export_command(
     from offramp.onnx import export
     from offramp.serving.images import Reading
 
-    loaded, chosen = load_network(network), load_policy(policy, budget)
+    loaded, chosen = network_in(network), load_policy(policy, budget)
     points: Literal["selected", "all"] = "all" if all_points else "selected"
     notes = asdict(Reading.of_run(loaded.inputs, network))
     export(loaded, chosen, folder, points=points, full=full, notes=notes)

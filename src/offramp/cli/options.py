@@ -45,7 +45,7 @@ def named_methods(text: str) -> str:
     return text
 
 
-def one_of(names: Names, text: str = "") -> Any:  # noqa: ANN401 - what typer makes of an option
+def option_of(names: Names, text: str = "") -> Any:  # noqa: ANN401 - what typer makes of an option
     """An option that takes one of these names: listed in the help, completed, and checked."""
 
     def known(name: str | None) -> str | None:
@@ -262,7 +262,7 @@ class LedgerOptions:
         return {name: profile.timed(each, self.batch_size or 1) for name, each in ledgers.items()}
 
 
-def load_network(run: Path) -> "EarlyExitNetwork":
+def network_in(run: Path) -> "EarlyExitNetwork":
     """The network in its own folder, or in that of a run."""
     from offramp.networks import EarlyExitNetwork
 

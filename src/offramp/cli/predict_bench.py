@@ -20,8 +20,8 @@ from offramp.cli.options import (
     Precision,
     Split,
     check_fresh,
-    load_network,
     load_policy,
+    network_in,
     there,
 )
 from offramp.errors import ConfigError
@@ -188,7 +188,7 @@ def bench_command(
     made = _placed(network, device)
     chosen = load_policy(policy, config.budgets[0] if config.budgets else None, "--budgets")
     inputs, labels = _samples(made, data.source(network), split, config.batch_sizes)
-    rivals = {each.name: load_network(each) for each in rival or ()}
+    rivals = {each.name: network_in(each) for each in rival or ()}
     rows = bench(made, chosen, inputs, labels, config, rivals)
     out.show(bench_table(rows))
     if folder is not None:
@@ -205,7 +205,7 @@ def _placed(network: Path, device: str) -> "EarlyExitNetwork":
     keep_memory()
     place = find_device(device)
     note(f"running on {describe_device(place)}")
-    return load_network(network).to(place)
+    return network_in(network).to(place)
 
 
 def _samples(

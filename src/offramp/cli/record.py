@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from offramp.cli.console import note, out
-from offramp.cli.options import DataOptions, Device, Precision, load_network, there
+from offramp.cli.options import DataOptions, Device, Precision, network_in, there
 from offramp.errors import ConfigError
 from offramp.run_folder import RunFolder
 
@@ -42,7 +42,7 @@ def record_command(
     from offramp.training.processes import Processes
 
     keep_memory()
-    network = load_network(run)
+    network = network_in(run)
     source = data.source(run)
     if source is None:
         raise ConfigError(f"{run} does not say what it was trained on: give --data")
@@ -94,7 +94,7 @@ def chain_command(
         raise ConfigError("a chain takes every run once: give two different ones or more")
     if RunFolder(folder).has_network:
         raise ConfigError(f"--out: there is a network in {folder} already; give another folder")
-    networks = [load_network(run) for run in runs]
+    networks = [network_in(run) for run in runs]
     made = chain(networks)
     whole = [count_macs(network).mean_reference for network in networks]
     if whole != sorted(whole):

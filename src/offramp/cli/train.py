@@ -9,7 +9,7 @@ import typer
 
 from offramp import check
 from offramp.cli.console import note, out
-from offramp.cli.options import DataOptions, load_network, one_of, there
+from offramp.cli.options import DataOptions, network_in, option_of, there
 from offramp.cli.settings import Given, completing, split_names
 from offramp.errors import ConfigError
 from offramp.files import kind_of
@@ -103,7 +103,7 @@ class NetworkOptions:
         ),
     ]
     exits: str = "every-block"
-    head: Annotated[str | None, one_of(HEADS)] = None
+    head: Annotated[str | None, option_of(HEADS)] = None
 
     def __post_init__(self) -> None:
         if self.is_saved and (self.exits != "every-block" or self.head is not None):
@@ -143,7 +143,7 @@ class NetworkOptions:
         """The saved network; where images are resized, it takes the size that they will have."""
         from offramp.networks import ImageInput
 
-        made = load_network(Path(self.network))
+        made = network_in(Path(self.network))
         if is_resized and isinstance(made.inputs, ImageInput) and not made.inputs.fixed:
             made.inputs = replace(made.inputs, assumed=True)
         return made
@@ -165,12 +165,12 @@ def train_command(
     teacher: TeacherOptions,
     settings: Annotated[Given, TrainConfig],
     recipe: Annotated[
-        str, one_of(RECIPES, f"Differences from the plain defaults: {_RECIPES}.")
+        str, option_of(RECIPES, f"Differences from the plain defaults: {_RECIPES}.")
     ] = "paper",
-    objective: Annotated[str | None, one_of(OBJECTIVES)] = None,
+    objective: Annotated[str | None, option_of(OBJECTIVES)] = None,
     exit_weights: Sequence[float] | None = None,
     freeze_backbone: Annotated[bool, typer.Option("--freeze-backbone")] = False,
-    augment: Annotated[str | None, one_of(AUGMENTATIONS)] = None,
+    augment: Annotated[str | None, option_of(AUGMENTATIONS)] = None,
 ) -> None:
     """Train a network with exits; the same command resumes an interrupted run.
 
@@ -234,7 +234,7 @@ def _training_ledger(teacher: Path) -> "Ledger":
     for place in (teacher, teacher / "train", RunFolder(teacher).ledger("train")):
         if kind_of(place) == "ledger" or place.suffix in (".npz", ".parquet"):
             ledger = Ledger.load(place)
-            if is_run and ledger.network != fingerprint(load_network(teacher)):
+            if is_run and ledger.network != fingerprint(network_in(teacher)):
                 raise ConfigError(
                     f"--teacher: {place} was not recorded with the weights in {teacher}; "
                     f"record it again: offramp record {teacher} --splits train"

@@ -7,7 +7,7 @@ from pathlib import Path
 from offramp.data.decoding import Normalization
 from offramp.data.reading import (
     OfficialSplit,
-    read_folder,
+    read_data_folder,
     read_hub,
     why_unreachable,
 )
@@ -60,7 +60,7 @@ def find_official(name: str) -> tuple[Entry, dict[str, OfficialSplit]]:
     entry: Entry = CATALOG.get(name) or Entry()
     folder = located(name)
     if folder is not None:
-        return entry, read_folder(folder)
+        return entry, read_data_folder(folder)
     if entry.hub is None:
         raise DataError(_unknown(name))
     problem = why_unreachable()

@@ -115,7 +115,7 @@ class OfficialSplit:
         )
 
 
-def read_folder(folder: Path) -> dict[str, OfficialSplit]:
+def read_data_folder(folder: Path) -> dict[str, OfficialSplit]:
     """The Parquet or CSV files in a folder, or else its folders of images, by official split."""
     for kind in ("parquet", "csv"):
         files = _files_by_split(folder, kind)

@@ -14,9 +14,9 @@ from offramp.arrays import (
     largest,
     log_softmax,
     namespace,
-    picked,
     sigmoid,
     softplus,
+    values_at,
 )
 from offramp.ledger.chunks import row_slices
 from offramp.targets import correctness, soft_correctness
@@ -43,7 +43,9 @@ def leading_pair(answer: AnyArray) -> tuple[AnyArray, AnyArray]:
     """
     top, index, rest = split_top(answer)
     other = rest.argmax(axis=-1, keepdims=True)
-    return _odds(top, rest, picked(rest, other)), namespace(rest).concat([index, other], axis=-1)
+    return _odds(top, rest, values_at(rest, other)), namespace(rest).concat(
+        [index, other], axis=-1
+    )
 
 
 def split_top(answer: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:

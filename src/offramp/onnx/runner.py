@@ -16,7 +16,7 @@ from offramp.files import StoredFile
 from offramp.imports import require
 from offramp.machine import physical_cores
 from offramp.networks.inputs import Inputs, TextInput, check_numbers
-from offramp.networks.state import leaf_at, tensors
+from offramp.networks.state import leaf_at
 from offramp.onnx.manifest import SO_FAR, GraphFile, Manifest, Segment, names
 from offramp.runtime.engine import StagedRunner, holds_tensors
 from offramp.runtime.hold_budget import hold_window
@@ -165,7 +165,8 @@ class OnnxRunner(StagedRunner):
         opened = self._segments.get(exit_index)
         if opened is None:
             return
-        leaves = tensors(batch.state)
+        assert isinstance(batch.state, dict), "arrays by name, in the order of the graph's inputs"
+        leaves = [*batch.state.values()]
         if opened.reads_logits:
             before = batch.history.outputs
             assert before is not None, "what heads read is kept"

@@ -191,13 +191,13 @@ def _check_arrays(policy: "Policy", where: str) -> None:
         raise FileFormatError(f"{where}: {exits} exits have costs, got exits {policy.exits}")
     if not 1 <= policy.num_classes <= MOST_CLASSES:
         raise FileFormatError(f"{where}: `num_classes` cannot be {policy.num_classes}")
-    check.tensors(policy.seen, dict.fromkeys(policy.seen, (INT64, (None,))), where)
+    check.arrays(policy.seen, dict.fromkeys(policy.seen, (INT64, (None,))), where)
     if policy.is_tuned:
         _check_points(policy.points, exits, where)
     if policy.confidence is not None:
         weights = {"weights_": (exits, 4), "plain_weights_": (exits, 3)}
         wanted = {name: (FLOAT64, shape) for name, shape in weights.items()}
-        check.tensors(policy.confidence.state(), wanted, where)
+        check.arrays(policy.confidence.state(), wanted, where)
     if policy.history_type.has_logits:
         try_out(policy.answer, policy.scorer, exits, policy.num_classes, where)
 
@@ -208,7 +208,7 @@ def _check_points(points: OperatingPoints, exits: int, where: str) -> None:
     per_exit = {"thresholds", "shares"}
     shapes = {n: (count, exits) if n in per_exit else (count,) for n in points.tensors()}
     wanted = {name: (FLOAT64, shape) for name, shape in shapes.items()}
-    check.tensors(points.tensors(), wanted, where)
+    check.arrays(points.tensors(), wanted, where)
     if not (count and np.isfinite(points.budgets).all() and (np.diff(points.budgets) >= 0).all()):
         raise FileFormatError(f"{where}: `points.budgets` must be ascending numbers")
     if np.isnan(points.thresholds).any():

@@ -23,10 +23,10 @@ from offramp.arrays import (
     float32,
     float64,
     namespace,
-    picked,
     sigmoid,
     softmax,
     softplus,
+    values_at,
 )
 from offramp.costs import mean_costs
 from offramp.errors import ConfigError
@@ -150,7 +150,7 @@ class RidgeScorer(PreparedScorer):
         # Without history, the earlier exits may never have been run.
         log_prob = history.log_probs[:, -1] if self.history else history.log_prob
         xp, (log_odds, index) = namespace(log_prob), leading_pair(history.answer)
-        top, probs = picked(log_prob, index), xp.exp(log_prob)
+        top, probs = values_at(log_prob, index), xp.exp(log_prob)
         first, second = top[:, 0], top[:, 1]
         likeliest = xp.exp(top)
         prob, other = likeliest[:, 0], likeliest[:, 1]
@@ -440,7 +440,7 @@ def log_break_even(gains: AnyArray) -> AnyArray:
         return np.array([_log_root(gains[0].tolist())])
     # The step of the grid in which the gain becomes zero, and how much of it lies below.
     step = clipped((gains[:, 1:] < 0).sum(axis=1), 0, len(PRICE_GRID) - 2)[:, None]
-    low, high = picked(gains, step)[:, 0], picked(gains, step + 1)[:, 0]
+    low, high = values_at(gains, step)[:, 0], values_at(gains, step + 1)[:, 0]
     share = clipped(-low / clipped(high - low, TINY, math.inf), 0.0, 1.0)
     beyond = clipped(gains[:, 0], 0.0, math.inf) + clipped(gains[:, -1], -math.inf, 0.0)
     return (step[:, 0] + share) * _STEP + _LOWEST - BEYOND * beyond

@@ -207,16 +207,16 @@ class ScorerUnderTest(ComponentUnderTest):
 
 
 @dataclass(frozen=True)
-class Samples:
+class TuningSamples:
     """What a method is given, in the order of its arguments."""
 
     scores: Array  # `[N, M]`; as in practice, `+inf` at the last exit
     correct: Array  # bool `[N, M]`
     costs: Array  # `[M]`
 
-    def taken(self, order: Array) -> "Samples":
+    def taken(self, order: Array) -> "TuningSamples":
         """The same samples in another order."""
-        return Samples(self.scores[order], self.correct[order], self.costs)
+        return TuningSamples(self.scores[order], self.correct[order], self.costs)
 
     def points(self, thresholds: Array) -> OperatingPoints:
         """The operating points that a policy would keep."""
@@ -231,7 +231,7 @@ class MethodUnderTest(UnderTest):
         self.name = getattr(method, "__name__", type(method).__name__)
         self.changed = []
 
-    def run(self, samples: Samples) -> Array:
+    def run(self, samples: TuningSamples) -> Array:
         """The method on copies of these."""
         scores, correct, costs = given = [value.copy() for value in vars(samples).values()]
         with random_numbers():
@@ -242,7 +242,7 @@ class MethodUnderTest(UnderTest):
         return found
 
     @cached_property
-    def samples(self) -> dict[str, Samples]:
+    def samples(self) -> dict[str, TuningSamples]:
         """By description."""
         rng, made = np.random.default_rng(0), {}
         for name, exits, form in (
@@ -254,7 +254,7 @@ class MethodUnderTest(UnderTest):
             scores = form(rng.standard_normal((200, exits)).astype(np.float32))
             correct = rng.random(scores.shape) < sigmoid(scores + np.linspace(0, 2, exits))
             scores[:, -1] = np.inf
-            made[name] = Samples(scores, correct, np.linspace(0.2, 1.0, exits))
+            made[name] = TuningSamples(scores, correct, np.linspace(0.2, 1.0, exits))
         return made
 
     def outputs(self) -> Outputs:
@@ -262,7 +262,7 @@ class MethodUnderTest(UnderTest):
         return {name: self.run(samples) for name, samples in self.samples.items()}
 
     @cached_property
-    def found(self) -> list[tuple[str, Samples, Array]]:
+    def found(self) -> list[tuple[str, TuningSamples, Array]]:
         """What a first run has found: description, samples and thresholds."""
         return [(name, self.samples[name], found) for name, found in self.outputs().items()]
 

@@ -27,9 +27,9 @@ from offramp.arrays import (
     float32,
     float64,
     namespace,
-    picked,
     sigmoid,
     top_indices,
+    values_at,
 )
 from offramp.costs import mean_costs
 from offramp.errors import LedgerError
@@ -327,7 +327,7 @@ class _UtilityView(TopView):
         """Top probabilities, entropy and votes, `[n, k + 2]`; the last two lie in [0, 1]."""
         log_prob, classes = history.log_prob, history.num_classes
         xp, probs = namespace(log_prob), namespace(log_prob).exp(log_prob)
-        top = picked(probs, top_indices(log_prob, self.top_k(classes)))
+        top = values_at(probs, top_indices(log_prob, self.top_k(classes)))
         entropy = -(probs * log_prob).sum(axis=1, keepdims=True) / math.log(classes)
         votes = float32(history.predictions == history.predictions[:, -1:])
         return xp.concat([top, entropy, votes.mean(axis=1, keepdims=True)], axis=1)

@@ -13,8 +13,8 @@ from offramp.arrays import (
     log_softmax,
     logsumexp,
     namespace,
-    picked,
     top_indices,
+    values_at,
 )
 from offramp.errors import ConfigError
 
@@ -89,8 +89,8 @@ class StackingNetwork(Answer):
         index, looks = self._candidates(logits)
         current, mine = logits[:, -1], index == labels[:, None]
         of_others = logsumexp(_replaced(current, index, -np.inf))[:, None]
-        outside = picked(current, labels[:, None])[:, 0] * ~mine.any(axis=1)
-        own, seen, wanted = map(as_tensor, (picked(current, index), looks, mine))
+        outside = values_at(current, labels[:, None])[:, 0] * ~mine.any(axis=1)
+        own, seen, wanted = map(as_tensor, (values_at(current, index), looks, mine))
         rest, elsewhere = as_tensor(of_others), as_tensor(outside)
         start = self._start(logits.shape[1])
         parts = [part.clone().requires_grad_() for part in start]
@@ -141,7 +141,7 @@ class StackingNetwork(Answer):
             self.output_weights_[exit_index],
             self.linear_weights_[exit_index, : exit_index + 1],
         )
-        return _replaced(current, index, picked(current, index) + added)
+        return _replaced(current, index, values_at(current, index) + added)
 
     def macs(self, exit_index: int, num_classes: int) -> int:
         """The network and the linear part, for each of the k classes; none at exit 0."""
