@@ -85,6 +85,9 @@ def test_unregularised_matrix_scaling_overfits_and_the_regulariser_mends_it(spli
     plain, tamed = MatrixScaling().fit(few), MatrixScaling(regularization=5.0).fit(few)
     assert (losses(plain, few) < losses(tamed, few)).all()
     assert losses(plain, splits["test"]).mean() > losses(tamed, splits["test"]).mean()
+    held = MatrixScaling(regularization=1e4).fit(few)
+    off_diagonal = held.weights_ * (1 - np.eye(few.num_classes))
+    assert abs(off_diagonal).max() < 0.05 and abs(held.biases_).max() < 0.05
 
 
 def test_product_of_experts_multiplies_probabilities():
@@ -146,8 +149,18 @@ def test_impossible_settings_are_refused(build, message):
         build()
 
 
+def test_weights_do_not_depend_on_the_order_of_samples():
+    """Nor on the chunk in which a sample is; here the wrong ones come last."""
+    held_out = synthetic.ledgers(seed=1, samples=1500, exits=3, classes=8)["held_out"]
+    wrong = held_out.logits[:, -1].argmax(axis=1) != held_out.labels
+    sorted_by_it = held_out.take(np.argsort(wrong, kind="stable"))
+    found, again = (GeometricEnsemble().fit(each).weights_ for each in (held_out, sorted_by_it))
+    assert np.allclose(found, again, atol=2e-3)
+
+
 def test_costs_in_macs():
     assert CurrentExit().macs(3, 100) == 0
+    assert ProductOfExperts().macs(3, 100) == MajorityVote().macs(3, 100) == 400
     assert TemperatureScaling().macs(3, 100) == 100
     assert VectorScaling().macs(3, 100) == 100
     assert MatrixScaling().macs(3, 100) == 10_000
@@ -236,6 +249,11 @@ def test_stages_that_are_certain_and_agree_make_a_vote_that_is_finite():
     assert np.isfinite(both).all()
     assert both[0, 0] > most[0, 0] > 0  # two thirds of the stages vouch for it
     assert both[0, 1] == most[0, 1] == 0
+
+
+def test_a_vote_hands_on_the_features_of_the_last_stage():
+    stages = np.array([[[1.0, 0.0, 5.0, 6.0], [2.0, 0.0, 7.0, 8.0]]])
+    assert MajorityVote(of="answers").answer_at(stages)[0, 2:].tolist() == [7.0, 8.0]
 
 
 def test_the_current_exit_copies_nothing_and_what_is_made_of_it_is_asked():
