@@ -264,6 +264,8 @@ def values_at(values: AnyArray, index: AnyArray) -> AnyArray:
         >>> values_at(np.array([[1.0, 2.0, 3.0]]), np.array([[2, 0]]))
         array([[3., 1.]])
     """
-    if isinstance(values, np.ndarray):
-        return values[np.arange(len(values))[:, None], index]
-    return values.gather(1, index)
+    if not isinstance(values, np.ndarray):
+        return values.gather(1, index)
+    if len(values) == 1:
+        return values[:, index[0]]
+    return values[np.arange(len(values))[:, None], index]

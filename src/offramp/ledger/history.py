@@ -42,6 +42,9 @@ def leading_pair(answer: AnyArray) -> tuple[AnyArray, AnyArray]:
         (array([0.8731], dtype=float32), array([[1, 2]]))
     """
     top, index, rest = split_top(answer)
+    if len(rest) == 1 and isinstance(rest, np.ndarray):  # a single sample: half of the time
+        best, second = int(index[0, 0]), int(rest.argmax())
+        return _odds(top, rest, rest[:, second : second + 1]), np.array([[best, second]])
     other = rest.argmax(axis=-1, keepdims=True)
     return _odds(top, rest, values_at(rest, other)), namespace(rest).concat(
         [index, other], axis=-1

@@ -200,7 +200,8 @@ class RidgeScorer(PreparedScorer):
 def _columns(columns: list[AnyArray], probs: AnyArray | None) -> AnyArray:
     """A table `[n, D]` of columns `[n]`, and of the probabilities `[n, K]` behind them."""
     xp, count = namespace(columns[0]), len(columns)
-    # For a single sample a fifth of the time of `stack`.
+    if len(columns[0]) == 1:  # a tenth of the time of `stack`
+        return xp.concat(columns if probs is None else [*columns, probs[0]])[None]
     table = xp.concat(columns).reshape(count, -1).T
     return table if probs is None else xp.concat([table, probs], axis=1)
 
