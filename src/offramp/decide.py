@@ -141,13 +141,15 @@ class Decider:
         xp, device = (
             (np, None) if self._like is None else (namespace(self._like), self._like.device)
         )
+        count = 1 + self.keeps_answers + self._keeps_probs
+        kept = xp.empty((count, *shape), dtype=xp.float32, device=device)
         # A head that was skipped by mistake shows up as NaN, not as a plausible answer.
-        outputs = xp.full(shape, math.nan, dtype=xp.float32, device=device)
-        answers = xp.full_like(outputs, math.nan) if self.keeps_answers else None
+        kept[...] = math.nan
+        outputs, answers = kept[0], kept[1] if self.keeps_answers else None
         if not self._keeps_probs:
             return HistoryBuffer(outputs, answers)
-        predictions = xp.full(shape[:2], -1, dtype=xp.int64, device=device)
-        return HistoryBuffer(outputs, answers, xp.full_like(outputs, math.nan), predictions)
+        predictions = xp.empty(shape[:2], dtype=xp.int64, device=device)
+        return HistoryBuffer(outputs, answers, kept[-1], predictions)
 
     def at_exit(self, exit_index: int, buffer: HistoryBuffer, outputs: AnyArray) -> ExitOutput:
         """What an exit comes to, from its outputs `[n, K]` float32; they are kept in the buffer.

@@ -140,6 +140,8 @@ def tensors(state: State) -> list[AnyArray]:
     """
     if is_array(state):  # as of most networks
         return [state]
+    if type(state) is dict and all(map(is_array, state.values())):  # as before every graph
+        return list(state.values())
     return [leaf for _, leaf in named_leaves(state) if not isinstance(leaf, Shared)]
 
 

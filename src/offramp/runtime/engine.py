@@ -5,18 +5,25 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from offramp import check
-from offramp.arrays import AnyArray, Array, as_numpy, is_tensor
+from offramp.arrays import AnyArray, Array, all_finite, as_numpy, is_tensor
 from offramp.decide import ExitOutput
 from offramp.errors import MemoryLimitError
 from offramp.networks.inputs import Inputs
 from offramp.networks.state import State, batch_size, join_key, take
-from offramp.runtime.output import ConfidenceFunction, OutputBuffer, RunOutput
+from offramp.runtime.output import (
+    ConfidenceFunction,
+    OutputBuffer,
+    RunOutput,
+    in_numpy,
+    taken_by_one,
+    unknown_confidence,
+)
 from offramp.runtime.prepared_points import PreparedPoint
 from offramp.runtime.shrinking_batch import ShrinkingBatch, finite_samples, join_batches
 from offramp.runtime.stats import Operation, RunStats
@@ -72,12 +79,43 @@ class StagedRunner(ABC):
         if deadline is not None:
             check.positive("deadline", deadline)
             until = self._clock() + deadline
-        point = self.operation.point
-        output = self._finish(point, self._answer(point, x, until))
+        point, state = self.operation.point, self._begin(x)
+        output = None
+        if until is None and batch_size(state) == 1:
+            output = self._answer_one(point, state)
+        if output is None:
+            output = self._finish(point, self._answer(point, state, until))
         return output.as_tensors() if holds_tensors(x) else output
 
-    def _answer(self, point: PreparedPoint, x: Any, until: float | None = None) -> OutputBuffer:  # noqa: ANN401
-        state = self._begin(x)
+    def _answer_one(self, point: PreparedPoint, state: State) -> RunOutput | None:
+        """The answer to a single sample, without what many samples need; None where it fails.
+
+        The stages and decisions of `_run_stage`, in half of the time around them.
+        """
+        if finite_samples(state) is not None:
+            return None
+        decider = point.decider
+        with self._running(1):
+            history = decider.begin(1, self.num_classes)
+            batch = ShrinkingBatch(_rows(0, 1), self.inputs.trim(state), history)
+            for exit_index in range(decider.last + 1):
+                self._advance(point, exit_index, batch)
+                if not decider.needs_head[exit_index]:
+                    continue
+                output = decider.at_exit(exit_index, history, self._outputs(exit_index, batch))
+                scores = output.scores
+                if scores is not None and scores.item() >= decider.limits[exit_index]:
+                    break
+        answer, score = in_numpy(output)
+        if not all_finite(answer):
+            return None
+        self.operation.add(point, (exit_index,))
+        taken = partial(taken_by_one, exit_index, score, point)
+        return RunOutput(answer, taken, self._confidence or unknown_confidence)
+
+    def _answer(
+        self, point: PreparedPoint, state: State, until: float | None = None
+    ) -> OutputBuffer:
         samples = batch_size(state)
         buffer = self._buffer(samples)
         with self._running(samples):

@@ -229,9 +229,7 @@ class OutputBuffer:
         self, rows: Array, exit_index: int, output: ExitOutput, forced: bool = False
     ) -> None:
         """Add the answers of the samples in `rows [n]`, which leave at one exit."""
-        answer, scores = output
-        if is_tensor(answer):  # decided on a GPU
-            answer, scores = as_numpy(answer), None if scores is None else as_numpy(scores)
+        answer, scores = in_numpy(output)
         self._parts.append(_Part(rows, exit_index, answer, scores, forced))
         self.forced += forced * len(rows)
 
@@ -244,7 +242,7 @@ class OutputBuffer:
         rows = [part.rows for part in parts]
         order = np.concatenate(rows).argsort() if len(parts) > 1 else None
         logits = _ordered([part.answer for part in parts], order)
-        stated = confidence or _unknown
+        stated = confidence or unknown_confidence
         if all_finite(logits):
             return RunOutput(logits, lambda: _taken(parts, order, point), stated)
         failed = np.asarray(~np.isfinite(logits).all(axis=1))
@@ -306,7 +304,23 @@ def _ordered(parts: list[Array], order: Array | None) -> Array:
     return found
 
 
-def _unknown(answers: Array, exits: Array, scores: Array) -> Array:
+def in_numpy(output: ExitOutput) -> tuple[Array, Array | None]:
+    """What an exit came to, in arrays of NumPy where it was decided on a GPU."""
+    answer, scores = output
+    if not is_tensor(answer):
+        return answer, scores
+    return as_numpy(answer), None if scores is None else as_numpy(scores)
+
+
+def taken_by_one(exit_index: int, scores: Array | None, point: PreparedPoint) -> Taken:
+    """Where a single sample left."""
+    return _taken([_Part(FIRST, exit_index, FIRST, scores, forced=False)], None, point)
+
+
+FIRST = np.zeros(1, np.int64)
+
+
+def unknown_confidence(answers: Array, exits: Array, scores: Array) -> Array:
     """The confidence of a policy that states none."""
     return np.full_like(scores, math.nan)
 
