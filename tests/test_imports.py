@@ -73,7 +73,7 @@ NETWORKS = (  # commands that need torch
     "demo",
     "fit made.npz --budget 0.5 --method eefp --out other",  # whose scorer is trained
 )
-NAMES = ("Runner", "attach", "build", "export", "profile", "record", "train")
+NAMES = ("Runner", "attach", "build", "export", "profile", "train")
 
 
 @pytest.fixture(scope="module")

@@ -151,7 +151,7 @@ def test_before_the_first_stage_nothing_is_known(plain):
     session = plain.start(2)
     assert isinstance(session, BatchSession)
     assert session.left.tolist() == [0, 1] and session.stages.tolist() == [-1, -1]
-    assert session.costs.tolist() == [0, 0] and session.why == [None, None]
+    assert np.isnan(session.costs).all() and session.why == [None, None]
     assert np.isnan(session.scores).all() and np.isnan(session.confidences).all()
     with pytest.raises(ConfigError, match="nothing was observed yet; call observe"):
         _ = session.answers
@@ -207,11 +207,18 @@ def test_a_single_stage_that_is_refused_changes_nothing(plain):
 def test_logits_of_another_shape_are_refused(shape):
     splits = synthetic.ledgers(seed=0, samples=100, exits=3, classes=8)
     policy = Policy(MaxProbability()).fit(splits["held_out"]).tune(splits["val"]).at_point(0)
-    with pytest.raises(LedgerError, match=r"observes 8 finite logits of 3 items, got \[.*\]"):
+    with pytest.raises(
+        LedgerError,
+        match=r"observes 8 finite logits for each of the 3 items that are left, got an array",
+    ):
         policy.start(3).observe(np.zeros(shape))
-    with pytest.raises(LedgerError, match=r"observes 8 finite logits of 3 items"):
+    with pytest.raises(
+        LedgerError, match=r"observes 8 finite logits for each of the 3 items that are left, got"
+    ):
         policy.start(3).observe(np.full((3, 8), np.nan))
-    with pytest.raises(LedgerError, match=r"observes 8 finite logits, got \[3\]"):
+    with pytest.raises(
+        LedgerError, match=r"observes 8 finite logits, got an array of the shape \[3\]"
+    ):
         policy.start().observe(np.zeros(3))
 
 

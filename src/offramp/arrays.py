@@ -87,6 +87,13 @@ def is_tensor(value: object) -> bool:
     return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
+def is_module(model: object) -> bool:
+    """Whether this is a module of torch; whoever has one has imported torch."""
+    torch = sys.modules.get("torch")
+    module = getattr(getattr(torch, "nn", None), "Module", None)
+    return module is not None and isinstance(model, module)
+
+
 def is_array(value: object) -> bool:
     """Whether this is an array of NumPy or a tensor of torch.
 

@@ -4,13 +4,10 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any, Literal, Protocol
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from offramp import check
-from offramp.arrays import as_tensor
+from offramp.arrays import as_tensor, is_module
 from offramp.costs import Costs
 from offramp.errors import ConfigError, LedgerError, NetworkError, SplitError
 from offramp.ledger import Ledger
@@ -23,18 +20,20 @@ from offramp.machine import (
     to_precision,
 )
 from offramp.networks.inputs import AnyInput
-from offramp.networks.macs import count_macs
-from offramp.networks.network import EarlyExitNetwork, fingerprint
 from offramp.networks.state import evaluating
 from offramp.progress import Progress, showing
-from offramp.training.batches import Batch, Samples, check_targets, compute_rows, moved
-from offramp.training.checkpoint import kept_randomness
-from offramp.training.processes import Processes
-from offramp.training.teacher import Teacher
 
-_DTYPES = {"float16": torch.float16, "float32": torch.float32}
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from offramp.training.batches import Batch, Samples
+    from offramp.training.processes import Processes
+    from offramp.training.teacher import Teacher
+
+DTYPES = ("float16", "float32")
 
 
+@runtime_checkable
 class Recordable(Protocol):
     """What records itself: a `Cascade`."""
 
@@ -87,6 +86,7 @@ def record(  # noqa: PLR0913 - all but the first three by name
         LedgerError: Labels that are not classes of the network.
 
     Example:
+        >>> import torch
         >>> from torch.utils.data import TensorDataset
         >>> from offramp.networks import build
         >>> network = build("convnet", num_classes=10, image_size=8)
@@ -94,10 +94,36 @@ def record(  # noqa: PLR0913 - all but the first three by name
         >>> record(network, data, split="val", progress=False)
         Ledger(split='val', 20 samples, 4 exits, 10 classes, macs costs)
     """
-    check.one_of("dtype", dtype, _DTYPES)
+    check.one_of("dtype", dtype, DTYPES)
     check.whole("batch_size", batch_size, 1)
-    if not isinstance(network, nn.Module):
-        return network.record(data, split, batch_size)
+    if is_module(network):
+        settings = costs, dtype, device, precision, batch_size, progress
+        return _recorded(network, data, split, *settings)
+    # A cascade, which needs no torch.
+    check.instance("network", network, Recordable, "a module of torch, or a Cascade")
+    cascade: Any = network
+    found: Ledger = cascade.record(data, split, batch_size)
+    return found
+
+
+def _recorded(  # noqa: PLR0913 - as `record`
+    network: Any,  # noqa: ANN401 - a module
+    data: Any,  # noqa: ANN401
+    split: str | None,
+    costs: Costs | Sequence[float] | None,
+    dtype: str,
+    device: str,
+    precision: AutoPrecision,
+    batch_size: int,
+    progress: bool | Progress,
+) -> Ledger:
+    import torch
+
+    from offramp.networks.network import EarlyExitNetwork, fingerprint
+    from offramp.training.batches import Samples, compute_rows
+    from offramp.training.checkpoint import kept_randomness
+    from offramp.training.processes import Processes
+
     samples = Samples(data)
     split = _split(samples.known("split"), split)
     processes = Processes.here(device_for(network, device))
@@ -107,14 +133,14 @@ def record(  # noqa: PLR0913 - all but the first three by name
     network.to(processes.device)
     all_exits = _with_all_exits(network)
 
-    def compute(batch: Batch) -> list[Tensor]:
+    def compute(batch: "Batch") -> "list[Tensor]":
         inputs, labels = batch
         if isinstance(network, EarlyExitNetwork):
             network.inputs.begin(inputs, counted=True)  # raises if costs are of other inputs
         with autocast(processes.device, chosen):
             logits = _stacked(all_exits(inputs), len(labels))
         _check_labels(labels, logits.shape[2])
-        return [logits.to(_DTYPES[dtype]), labels]
+        return [logits.to(getattr(torch, dtype)), labels]
 
     with (
         torch.no_grad(),
@@ -149,7 +175,7 @@ def as_teacher(
     data: Any,  # noqa: ANN401 - any data set or loader
     share: float = 0.5,
     temperature: float = 1.0,
-) -> Teacher:
+) -> "Teacher":
     """A recorded network as the teacher of another one, for `train(teacher=...)`.
 
     Args:
@@ -166,6 +192,7 @@ def as_teacher(
         ConfigError: A share outside [0, 1], or a temperature that is not above 0.
 
     Example:
+        >>> import torch
         >>> ledger = Ledger(torch.zeros(2, 3, 4), [0, 1], [1, 2, 3], split="train")
         >>> data = torch.utils.data.TensorDataset(torch.rand(2, 3), torch.tensor([0, 1]))
         >>> as_teacher(ledger, data).logits.shape
@@ -177,12 +204,15 @@ def as_teacher(
             f"a teacher must have been recorded on the split 'train', and this ledger is "
             f"{ledger.split!r}"
         )
+    from offramp.training.batches import Samples
+    from offramp.training.teacher import Teacher
+
     rows = _rows_of(Samples(data), ledger)
     logits, labels = ledger.logits[rows, -1], ledger.labels[rows]
     return Teacher(as_tensor(logits), as_tensor(labels), share, temperature, ledger.network)
 
 
-def _rows_of(samples: Samples, ledger: Ledger) -> list[int]:
+def _rows_of(samples: "Samples", ledger: Ledger) -> list[int]:
     """Where the samples of the data are in a ledger."""
     ids = samples.known("sample_ids")
     if ids is None or ledger.sample_ids is None:
@@ -213,7 +243,11 @@ def _split(known: str | None, split: str | None) -> str:
     return split or str(known)
 
 
-def _counted(network: nn.Module, samples: Samples, processes: Processes) -> Costs:
+def _counted(network: "nn.Module", samples: "Samples", processes: "Processes") -> Costs:
+    from offramp.networks.macs import count_macs
+    from offramp.networks.network import EarlyExitNetwork
+    from offramp.training.batches import moved
+
     if not isinstance(network, EarlyExitNetwork):
         raise ConfigError(
             f"the costs of a {type(network).__name__} are not known: pass costs=, one per exit "
@@ -225,7 +259,7 @@ def _counted(network: nn.Module, samples: Samples, processes: Processes) -> Cost
     return count_macs(network, moved(samples.example()[0], processes.device))
 
 
-def _with_all_exits(network: nn.Module) -> Callable[[Any], Any]:
+def _with_all_exits(network: "nn.Module") -> Callable[[Any], Any]:
     """The network, called so that it returns the logits of all its exits."""
     mode = inspect.signature(network.forward).parameters.get("mode")
     if mode is not None and mode.default == "inference":
@@ -233,7 +267,10 @@ def _with_all_exits(network: nn.Module) -> Callable[[Any], Any]:
     return network
 
 
-def _stacked(outputs: Any, samples: int) -> Tensor:  # noqa: ANN401 - whatever the module returns
+def _stacked(outputs: Any, samples: int) -> "Tensor":  # noqa: ANN401 - whatever the module returns
+    import torch
+    from torch import Tensor
+
     if isinstance(outputs, list | tuple) and all(isinstance(each, Tensor) for each in outputs):
         outputs = torch.stack(list(outputs), 1) if outputs else None
     if not isinstance(outputs, Tensor) or outputs.ndim != 3 or len(outputs) != samples:
@@ -245,7 +282,9 @@ def _stacked(outputs: Any, samples: int) -> Tensor:  # noqa: ANN401 - whatever t
     return outputs
 
 
-def _check_labels(labels: Tensor, num_classes: int) -> None:
+def _check_labels(labels: "Tensor", num_classes: int) -> None:
+    from offramp.training.batches import check_targets
+
     if labels.is_floating_point():
         raise LedgerError("a ledger needs classes as labels, and the data have soft targets")
     check_targets(labels, num_classes)

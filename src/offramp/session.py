@@ -88,7 +88,8 @@ class Session:
             raise _fell(cost, self.cost or 0)
         decider = self._decider
         if decider.history_type.has_logits:
-            row = _logits(output, (self._width,))[None]
+            alone = confidence is None and log_confidence is None and not len(features)
+            row = _logits(output, (self._width,), alone)[None]
         else:
             first = _first_with(self._given, output, decider.history_type, self._normalise)
             numbers = _numbers(first, confidence, log_confidence, features, self._width)
@@ -156,7 +157,7 @@ class BatchSession:
     Attributes:
         left: `[l]`, the numbers of the items that have not stopped.
         stages: `[n]`, the last stage of each item; -1 before the first.
-        costs: `[n]` float64, what each item has cost so far, as given to `observe`.
+        costs: `[n]` float64, what each item has cost so far, as given to `observe`; else NaN.
         scores: `[n]` float32, the last stop scores; NaN before the first stage and where no scorer
             runs.
         confidences: `[n]` float32, how sure each answer is of itself.
@@ -184,7 +185,7 @@ class BatchSession:
         self._stage = -1
         self.left = np.arange(items)
         self.stages = np.full(items, -1)
-        self.costs = np.zeros(items)
+        self.costs = np.full(items, np.nan)
         self.scores = np.full(items, np.nan, np.float32)
         self.confidences = np.full(items, np.nan, np.float32)
 
@@ -268,7 +269,8 @@ class BatchSession:
         """The numbers of a stage `[l, K]`, as a ledger has them."""
         items, read = len(self.left), self._decider.history_type
         if read.has_logits:
-            return _logits(outputs, (items, self._width))
+            alone = confidence is None and log_confidence is None and features is None
+            return _logits(outputs, (items, self._width), alone)
         columns = {"answers": outputs, "confidence": confidence, "log_confidence": log_confidence}
         for name, values in {**columns, "features": features}.items():
             if values is not None and len(values) != items:
@@ -284,7 +286,7 @@ class BatchSession:
 
     def _checked(self, costs: Array) -> Array:
         """Costs of the items that are left, which do not fall."""
-        before = self.costs[self.left]
+        before = np.nan_to_num(self.costs[self.left])
         if costs.shape != before.shape:
             raise LedgerError(f"{len(before)} items are left, got {costs.size} costs")
         if not (costs >= before).all():
@@ -293,11 +295,19 @@ class BatchSession:
         return costs
 
 
-def _logits(outputs: Any, shape: tuple[int, ...]) -> Array:  # noqa: ANN401
-    logits = as_numpy(outputs).astype(np.float32, copy=False)
-    if logits.shape != shape or not all_finite(logits):
-        wanted = f"{shape[-1]} finite logits" + f" of {shape[0]} items" * (len(shape) > 1)
-        raise LedgerError(f"this policy observes {wanted}, got {list(logits.shape)}")
+def _logits(outputs: Any, shape: tuple[int, ...], alone: bool) -> Array:  # noqa: ANN401
+    if not alone:
+        raise LedgerError("this policy observes logits alone, without confidences and features")
+    items = f" for each of the {shape[0]} items that are left" * (len(shape) > 1)
+    wanted = f"this policy observes {shape[-1]} finite logits{items}"
+    try:
+        logits = as_numpy(outputs).astype(np.float32, copy=False)
+    except (TypeError, ValueError):
+        raise LedgerError(f"{wanted}, got {outputs!r:.60}") from None
+    if logits.shape != shape:
+        raise LedgerError(f"{wanted}, got an array of the shape {list(logits.shape)}")
+    if not all_finite(logits):
+        raise LedgerError(f"{wanted}, got NaN or infinity")
     return logits
 
 

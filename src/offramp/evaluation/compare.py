@@ -9,6 +9,7 @@ import numpy as np
 
 from offramp import check
 from offramp.arrays import Array
+from offramp.errors import MissingExtraError
 from offramp.evaluation.bootstrap import Resamples
 from offramp.evaluation.columns import (
     Column,
@@ -60,15 +61,17 @@ def compare(
     """
     for name, ledger in (("held_out", held_out), ("val", val), ("test", test)):
         Ledger.require(name, ledger)
-    chosen = find_methods(methods, held_out.num_classes, held_out.history_type)
-    for method in chosen:
-        method.scorer.check_can_fit()
+    chosen, left_out = _fittable(
+        find_methods(methods, held_out.num_classes, held_out.history_type), methods
+    )
     check_shares(budgets)
     check.whole("seeds", seeds, least=1)
     check.whole("resamples", resamples, least=2)
     draws, fits = Resamples(len(test), resamples, groups=test.group_numbers), Fits()
     results, resampled, plans = [], {}, {}
     with showing(progress) as shown:
+        if left_out:
+            shown.say(f"note: {', '.join(left_out)} cannot be fitted without torch: left out")
         for number, method in enumerate(chosen):
             shown.step(number, len(chosen), method.label)
             start = time.perf_counter()
@@ -88,6 +91,28 @@ def compare(
         known = [ledger for ledger in (held_out, val) if ledger.has_labels]
         _add_pairs(comparison, pair_envelope(known, test), draws, resampled)
     return comparison
+
+
+def _fittable(
+    methods: Sequence[Method], named: str | Sequence[str | Method]
+) -> tuple[list[Method], list[str]]:
+    """The methods that can be fitted here, and the names of the others.
+
+    Raises:
+        MissingExtraError: One of the others was asked for by its own name, or all are others.
+    """
+    own = {named} if isinstance(named, str) else {getattr(each, "name", each) for each in named}
+    fittable: list[Method] = []
+    left_out: list[str] = []
+    for method in methods:
+        try:
+            method.scorer.check_can_fit()
+            fittable.append(method)
+        except MissingExtraError:
+            if method.name in own or len(left_out) == len(methods) - 1:
+                raise
+            left_out.append(method.name)
+    return fittable, left_out
 
 
 def _measured(

@@ -5,7 +5,6 @@ A model takes a batch and returns logits, or an answer and a confidence for each
 """
 
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -18,6 +17,7 @@ from offramp.arrays import (
     as_numpy,
     as_tensor,
     is_array,
+    is_module,
     is_tensor,
     namespace,
     softmax,
@@ -276,12 +276,6 @@ def stacked(items: Sequence[Any]) -> Any:  # noqa: ANN401
     if len(shapes) != 1 or False in shapes:
         return items
     return namespace(items[0]).stack(items)
-
-
-def is_module(model: object) -> bool:
-    """Whether this is a module of torch; what is one has imported it."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(model, torch.nn.Module)
 
 
 def _is_onnx(model: object) -> bool:

@@ -186,8 +186,8 @@ class TopScorer(PreparedScorer):
         require(
             "torch",
             extra="torch",
-            without="without it, LogisticCorrector and BreakEven can be fitted (methods "
-            "`eefp-logistic`, `break-even`; the group `simple`)",
+            without="without it, name another method, such as eefp-logistic or break-even "
+            "(--method, --methods; LogisticCorrector() or BreakEven() in Python)",
         )
 
     def fit(self, history: History, labels: Array, costs: Array) -> Self:
