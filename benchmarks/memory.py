@@ -37,6 +37,13 @@ def write_ledger(folder: Path, samples: int) -> None:
     Ledger(logits, labels, costs, split="all", network="made up").save(folder)
 
 
+def as_split(stored: Ledger, split: str) -> Ledger:
+    """The same samples by other names, which could not be told from a leak otherwise."""
+    names = [f"{split} {number}" for number in range(len(stored))]
+    parts = stored.logits, stored.labels, stored.cost_model
+    return Ledger(*parts, split=split, sample_ids=names, network="made up")
+
+
 def anonymous_gigabytes() -> float:
     """RssAnon of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -77,10 +84,7 @@ def main() -> None:
         before = anonymous_gigabytes()
         watch.start()
         stored = Ledger.load(folder)
-        held_out, val, test = (
-            Ledger(stored.logits, stored.labels, stored.cost_model, split=split, network="made up")
-            for split in ("held_out", "val", "test")
-        )
+        held_out, val, test = (as_split(stored, split) for split in ("held_out", "val", "test"))
         compare(held_out, val, test, METHODS)
         seconds = time.perf_counter() - start
     print(

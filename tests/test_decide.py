@@ -212,7 +212,7 @@ class Wrong(offramp.Scorer):
         (np.full(5, np.nan), "Wrong.score_at must give finite scores, got nan at exit 0"),
         (np.full(5, np.inf), "Wrong.score_at must give finite scores, got inf at exit 0"),
     ],
-    ids=repr,
+    ids=["a list", "a column", "too few", "not a number", "infinite"],
 )
 def test_scores_that_are_none_are_refused(given, message):
     logits = np.zeros((5, 3, 4), np.float32)
