@@ -230,3 +230,12 @@ def test_sessions_end(plain, said):
     for items in (0, 1.5):
         with pytest.raises(ConfigError, match="`items` must be a whole number of at least 1"):
             plain.start(items)
+
+
+def test_a_logarithm_states_the_same_confidence(plain):
+    one, other = plain.start(), plain.start()
+    one.observe("a", confidence=0.25, cost=0.5)
+    other.observe("a", log_confidence=float(np.log(0.25)), cost=0.5)
+    assert (one.stopped, one.cost) == (other.stopped, other.cost) == (one.stopped, 0.5)
+    assert one.confidence == pytest.approx(0.25) == other.confidence
+    assert one.score == pytest.approx(other.score)
