@@ -21,7 +21,7 @@ from offramp import (
 )
 from offramp.advice import Auto
 from offramp.advice.auto import choose_exits
-from offramp.advice.rating import CrossFit, hits_on, pick, pool
+from offramp.advice.rating import CrossFit, hits_at, hits_on, pick, pool
 from offramp.batch_times import BatchTimes
 from offramp.cli.app import app
 from offramp.errors import BudgetError, ConfigError, CostWarning, SplitError
@@ -159,6 +159,48 @@ def test_samples_of_a_group_are_one_witness(ledgers):
     groups = np.arange(len(val)) // 4
     hits = hits_on(replace(replay, groups=groups), "geometric", [0.5])
     assert hits.shape == (200, 1)  # so that `pick` counts 200 and not 800
+
+
+@pytest.fixture(scope="module")
+def uneven():
+    """Few groups of many samples, one of which has scores far below the others."""
+    made, rng = (
+        synthetic.ledgers(seed=0, samples=600, exits=4, classes=10),
+        np.random.default_rng(0),
+    )
+    costs = Costs(stages=(0.2, 0.2, 0.3, 0.3), heads=(0.0,) * 4, unit="relative")
+    groups = np.sort(rng.integers(6, size=600))
+    return {
+        name: Ledger(
+            ledger.logits * np.where(groups + 6 * (name == "val") == 0, 0.01, 1.0)[:, None, None],
+            ledger.labels,
+            costs,
+            split=name,
+            network="uneven",
+            groups=[f"{name} {number}" for number in groups],
+        )
+        for name, ledger in made.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["break-even", "baseline:shared"])
+def test_no_fold_is_credited_with_a_point_above_the_budget(uneven, name):
+    """The least that a policy costs is that of its cheapest point, not the first exit's price."""
+    (method,) = find_methods([name], 10)
+    pooled = pool(uneven["held_out"], uneven["val"])
+    crossed = CrossFit.of(method, pooled)
+    first = crossed.replay.by_group(1.0 * crossed.replay.correct)[:, 0].mean()
+    at_first, below = crossed.hits([0.2, 0.19]).mean(axis=0)
+    assert at_first == pytest.approx(first, abs=1e-3)
+    assert below == 0
+
+
+def test_a_policy_that_is_never_cheap_is_not_rated_at_what_it_cannot_cost(uneven):
+    policy = Policy(METHODS["baseline"].scorer).fit(uneven["held_out"])
+    never_first = np.array([[np.inf, -np.inf, 0.0, -np.inf]])  # costs 0.4, and exit 0 would 0.2
+    replay = replace(policy.replay(uneven["val"], "val"), thresholds=never_first)
+    assert not hits_at(replay, [0.25]).any()
+    assert hits_at(replay, [0.4]).mean() == pytest.approx(replay.correct[:, 1].mean())
 
 
 def test_copies_do_not_see_the_labels_of_the_samples_that_they_are_for(ledgers):

@@ -18,6 +18,7 @@ from offramp.methods import Method
 from offramp.policy import Policy
 from offramp.replay import BY_SAMPLE, Replay
 from offramp.scorers import MaxProbability
+from offramp.thresholds.rule import ROUNDING
 from offramp.thresholds.tuning import tune_points
 
 Hits = npt.NDArray[np.float64]
@@ -179,7 +180,7 @@ def hits_at(replay: Replay, budgets: Sequence[float]) -> Hits:
     after, share = np.minimum(left + 1, len(curve.costs) - 1), places - left
     mixed = (1 - share) * right[:, left] + share * right[:, after]
     # A policy that cannot be that cheap must not be rated at the cost that it can have.
-    return np.where(replay.point_costs.min() > np.array(budgets) + 1e-9, 0.0, mixed)
+    return np.where(curve.costs[0] > np.array(budgets) + ROUNDING, 0.0, mixed)
 
 
 def pick(hits: dict[str, Hits], number: int, seconds: Mapping[str, float] | None = None) -> str:

@@ -136,6 +136,9 @@ def shared_sweep(scores: Array, correct: Array, costs: Array, points: int) -> Ar
         too_costly = costs_taken(float64(costs), exits).mean(axis=1) > wanted + 1e-12
         low, high = np.where(too_costly, low, middle), np.where(too_costly, middle - 1, high)
         high = np.maximum(high, low)
+    # The cheapest point is the first exit alone, on other samples too: all scores here may lie
+    # above a cut that theirs do not reach.
+    low[0] = 0
     return _spread(cuts[low], len(ends))
 
 
