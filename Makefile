@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-.PHONY: help install browser demo test test-timm test-wheel mutants lint types docs docs-serve benchmark clean
+.PHONY: help install browser demo test test-timm test-wheel mutants lint types docs docs-serve benchmark figures clean
 
 help:
 	@echo "make demo       set up, then train a network with exits, compare exit methods, write a report"
@@ -13,6 +13,7 @@ help:
 	@echo "make docs       set up, then build the documentation site into site/; docs-serve shows it"
 	@echo "make install    set up only, in .venv"
 	@echo "make benchmark  set up, then the speed and memory benchmarks (about ten minutes)"
+	@echo "make figures    write the tables of README, docs and paper from the JSON files that commands wrote"
 	@echo "make clean      remove .venv and caches"
 
 install: $(VENV)/.installed
@@ -81,6 +82,9 @@ benchmark: install
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/input.py
 	$(BIN)/python benchmarks/runtime.py --profile
+
+figures: install
+	$(BIN)/python tools/figures.py
 
 clean:
 	rm -rf $(VENV) .venv-timm .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site

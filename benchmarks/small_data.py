@@ -4,7 +4,7 @@ held_out and val of a network are pooled and split anew, with as many samples in
 come from test. Networks: the shipped one, folders with ledgers under OFFRAMP_DATA/ledgers, and
 those that are named. Intervals (95 %) of a mean gain count the test samples and the resplits.
 
-Run: python benchmarks/small_data.py --resplits 4 --out docs/results/small-data.md [LEDGERS ...]
+Run: python benchmarks/small_data.py --resplits 4 --out paper/docs/small-data.md [LEDGERS ...]
 A change is checked in a minute by: python benchmarks/small_data.py --quick
 """
 

@@ -15,9 +15,8 @@ from offramp.errors import FileFormatError
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MORE_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "paper" / "README.md"]
+MORE_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "paper").rglob("*.md"))]
 CLUSTERS = ROOT / "docs" / "clusters.md"
-THEORY = ROOT / "docs" / "theory.md"  # needs offramp-paper
 
 
 def name(page):
@@ -31,9 +30,7 @@ def run_blocks(page, folder, monkeypatch):
         exec(compile(block, str(page), "exec"), names)
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in (CLUSTERS, THEORY)], ids=name
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if page != CLUSTERS], ids=name)
 def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
     run_blocks(page, tmp_path, monkeypatch)
 

@@ -1,4 +1,4 @@
-"""Run experiments at small scale and write their results and figures below docs/results/.
+"""Run experiments at small scale and write their results and figures below paper/docs/.
 
 Nothing is made twice: a second run only writes the pages again. (The networks train for hours.)
 
@@ -13,14 +13,17 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import figures
+
 from offramp.evaluation import Comparison
 from offramp.report import comparison_tables, read_comparison
 from offramp_paper.experiments import NAMES
 from offramp_paper.experiments.command import study
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "paper" / "docs"
 # Experiments on networks that were trained before have pages of their own.
-PLACES = {"strong-networks": "strong-networks.md", "beyond-strong-networks": "beyond/index.md"}
+PLACES = {"strong-networks": "strong-networks.md", "beyond-strong-networks": "networks/index.md"}
 SHOWN = ("methods", "versus-temperature", "versus-baseline", "exits")
 # Where there are many methods, each network has a page, with these tables.
 MANY = ("methods", "versus-baseline", "reachable-gap", "exits")
@@ -63,13 +66,13 @@ class Experiment:
             links = [f"[{each['title']}]({name}.md)" for name, each in self.networks.items()]
             blocks.append(f"All methods, network by network: {', '.join(links)}.")
             for name in self.networks:
-                save(page.with_name(f"{name}.md"), self.network_page(name, page))
+                self.save(page.with_name(f"{name}.md"), self.network_page(name, page))
         elif not self.analyses or self.name == "strong-networks":
             for name in self.networks:
                 blocks += self.section(name, page)
         else:
             blocks += [self.quoted(name) for name in self.networks]
-        save(page, blocks)
+        self.save(page, blocks)
 
     def comparison(self, name: str) -> Comparison:
         """The comparison on a network."""
@@ -100,6 +103,14 @@ class Experiment:
             f"![What every method gains over the baseline]({picture})",
             *tables(self.comparison(name), MANY),
         ]
+
+    def save(self, page: Path, blocks: list[str]) -> None:
+        """Write a page, and its tables as JSON."""
+        text = "\n\n".join(block for block in blocks if block) + "\n"
+        stem = str(page.relative_to(RESULTS).with_suffix("")).replace("/", "-")
+        place = f"paper/figures/{stem}.json"
+        figures.keep(ROOT / place, self.about["command"], figures.tables_in(text))
+        page.write_text(figures.referred(text, place), encoding="utf-8")
 
     def summary(self) -> str:
         """All networks in one table."""
@@ -136,11 +147,6 @@ def published(drawn: Path, page: Path, name: str) -> str:
             return other.name
     target.write_bytes(content)
     return target.name
-
-
-def save(page: Path, blocks: list[str]) -> None:
-    """Write a page."""
-    page.write_text("\n\n".join(block for block in blocks if block) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,12 +3,15 @@
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "```python\n" in page.read_text()]
 
 
-def test_python_blocks_of_the_theory_run(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "docs"}
-    text = (ROOT / "docs" / "theory.md").read_text()
-    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
-        exec(compile(block, "theory.md", "exec"), names)
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        exec(compile(block, str(page), "exec"), names)

@@ -78,7 +78,7 @@ def cifar100_thin() -> "EarlyExitNetwork":
     """A small network for the same classes: ResNet-20 with an exit after each of its nine blocks.
 
     It takes the images of `data.load("cifar100")` at 32 pixels, and 58 % of its last answers are
-    right. Accuracies, costs and commands: docs/results/cifar100.md.
+    right. Accuracies, costs and commands: paper/docs/resnet20.md.
 
     Raises:
         FileFormatError: The files were not installed with this package.

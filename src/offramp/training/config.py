@@ -184,7 +184,7 @@ def default_learning_rate(
 
     Convolutional networks with new weights take a high one, since batch norms keep them stable,
     and the layers of text encoders a low one. Trained networks whose heads have a higher rate of
-    their own take half of the usual one, see docs/results/claims.md.
+    their own take half of the usual one, see paper/docs/claims.md.
 
     Args:
         network: To be trained.
@@ -226,7 +226,7 @@ class Recipe:
 PAPER = Recipe(TrainConfig())
 
 # Pretrained weights need few epochs, in one cycle, and a lower learning rate than new heads;
-# what these rates were better than on val is in docs/results/claims.md.
+# what these rates were better than on val is in paper/docs/claims.md.
 # Distillation helps the early exits. With averaged weights no epoch has to be chosen, so no
 # data are held back.
 FINETUNE = Recipe(

@@ -1,7 +1,7 @@
 """The paper's claims on networks that are trained well, or as well as two CPU cores can.
 
 Calibration, decalibration, correction and this library's own methods, on ledgers that `offramp
-record` left below `OFFRAMP_DATA`. How the networks were trained: docs/results/claims.md.
+record` left below `OFFRAMP_DATA`. How the networks were trained: paper/docs/claims.md.
 """
 
 from offramp_paper.experiments.metric_validity import metric_validity
