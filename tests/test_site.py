@@ -14,6 +14,9 @@ import zlib
 from pathlib import Path
 
 import pytest
+import typer
+
+from offramp.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 ROOMS = (
@@ -87,6 +90,15 @@ def test_no_page_is_in_the_menu_twice(site):
 def test_every_page_is_in_the_site(site):
     for page in (ROOT / "docs").rglob("*.md"):
         assert (site / page.relative_to(ROOT / "docs").with_suffix(".html")).is_file()
+
+
+def test_every_command_is_on_the_page_of_the_command_line(site):
+    page = (site / "cli.html").read_text()
+    for name, command in typer.main.get_command(app).commands.items():
+        assert f"<code>offramp {name}</code>" in page
+        for parameter in command.params:
+            shown = name if parameter.param_type_name == "argument" else parameter.opts[0]
+            assert shown in page, (name, parameter.name)
 
 
 def test_examples_in_docstrings_are_shown_as_code(site):
