@@ -13,6 +13,9 @@ from offramp.policy import Policy
 
 VERSION = 1
 
+WITHOUT_EXITS = "full-network"
+"""Name, in a plan, of the network without exits."""
+
 
 @dataclass(frozen=True)
 class Plan(Mapping[float, Policy]):
@@ -58,13 +61,13 @@ class Plan(Mapping[float, Policy]):
         """Raise where a policy costs more than its budget.
 
         A method gives its cheapest operating point to budgets that are out of reach. The network
-        without exits, which has one exit, is no such accident: it was chosen.
+        without exits is no such accident: it was chosen.
 
         Raises:
             BudgetError: With the range that is possible.
         """
         for budget, policy in self.items():
-            if len(policy.exits) > 1:
+            if self.methods[budget] != WITHOUT_EXITS:
                 policy.points.for_budget(budget)
 
     def describe(self) -> dict[str, Any]:

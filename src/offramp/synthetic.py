@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from offramp.arrays import Array, sigmoid
 from offramp.costs import Costs
 from offramp.ledger import Ledger
 
-__all__ = ["ledgers"]
+__all__ = ["cascade", "ledgers"]
 
 OVERCONFIDENCE = 1.8  # all logits are this much too large
 
@@ -71,6 +72,53 @@ def ledgers(
             network=f"synthetic seed={seed} {kind}",
         )
     return made
+
+
+def cascade(
+    seed: int = 0,
+    samples: int = 300,
+    prices: tuple[float, ...] = (1.0, 4.0, 10.0, 30.0),
+    known: bool = True,
+) -> dict[str, Ledger]:
+    """Three ledgers of a made-up cascade of models that answer questions for dollars.
+
+    Every model is better than the one before it, and overconfident in a way of its own. Wrong
+    answers of one question are often the same. Costs differ from question to question.
+
+    Args:
+        seed: The same seed gives the same ledgers.
+        samples: Questions in each split.
+        prices: Of each model, per unit of a question's length.
+        known: Whether the answers are known, or only which are right.
+
+    Returns:
+        `{"held_out": ..., "val": ..., "test": ...}`.
+
+    Example:
+        >>> cascade(seed=0)["test"]
+        Ledger(split='test', 300 samples, 4 stages of answers, dollars costs)
+    """
+    random, models = np.random.default_rng(seed), len(prices)
+    skills, habits = np.linspace(0.2, 1.8, models), random.uniform(0.5, 2.0, models)
+    found: dict[str, Ledger] = {}
+    for split in ("held_out", "val", "test"):
+        hardness = random.normal(size=(samples, 1))
+        edge = skills - hardness + 0.7 * random.normal(size=(samples, models))
+        stated = sigmoid(2 * edge + random.normal(size=edge.shape)) ** habits
+        answers = np.where(edge > 0, 0, random.integers(1, 4, edge.shape))
+        told: dict[str, Any] = (
+            {"answers": answers, "labels": [0] * samples} if known else {"correct": edge > 0}
+        )
+        lengths = random.lognormal(0, 0.3, (samples, 1))
+        found[split] = Ledger.from_answers(
+            **told,
+            confidence=stated.clip(0.001, 0.999),
+            costs=Costs.of_members(lengths * np.array(prices), "dollars"),
+            split=split,
+            network=f"made-up cascade {seed}",
+            sample_ids=[f"{split}-{number}" for number in range(samples)],
+        )
+    return found
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from offramp.advice import subchains
 from offramp.advice.rating import CrossFit, Hits, gain_of, hits_on, is_clearly_more, pick, pool
 from offramp.arrays import one_thread
 from offramp.errors import ConfigError, CostWarning
@@ -15,7 +16,7 @@ from offramp.evaluation.bootstrap import QUANTILE
 from offramp.evaluation.references import fixed_exits, mix_at
 from offramp.ledger import Ledger
 from offramp.methods import Fits, Method, find_methods
-from offramp.plan import Plan, check_shares
+from offramp.plan import WITHOUT_EXITS, Plan, check_shares
 from offramp.policy import Policy
 from offramp.price import decision_seconds
 from offramp.registry import CANDIDATES
@@ -32,9 +33,6 @@ ANSWER_CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even
 
 POOLED = (0.25, 0.5, 0.75)
 """Budgets at which methods are rated, in addition to the budgets that are asked for."""
-
-WITHOUT_EXITS = "full-network"
-"""Name, in a plan, of the network without exits."""
 
 
 def auto(
@@ -123,6 +121,8 @@ class Auto(Method):
         fits: Fits | None = None,
     ) -> list[Plan]:
         """Choose a method for each budget, and make plans of it, with confidences."""
+        if self.candidates == CANDIDATES and subchains.suits(held_out, val):
+            return subchains.SUB_CHAINS.plans(held_out, val, budgets, seeds)
         choice = _choose(held_out, val, budgets, self.candidates)
         # Fits of all exits are no use for fewer of them.
         shared = fits if fits is not None and len(choice.exits) == held_out.num_exits else {}

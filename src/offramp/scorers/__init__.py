@@ -2,6 +2,7 @@
 
 from offramp.ledger import AnswerHistory, History
 from offramp.scorers.base import Scorer
+from offramp.scorers.calibrated import CalibratedConfidence
 from offramp.scorers.certainty import Entropy, Margin, MaxProbability, Patience
 from offramp.scorers.corrector import Corrector
 from offramp.scorers.ridge import BreakEven, LogisticCorrector
@@ -9,6 +10,7 @@ from offramp.scorers.ridge import BreakEven, LogisticCorrector
 __all__ = [
     "AnswerHistory",
     "BreakEven",
+    "CalibratedConfidence",
     "Corrector",
     "Entropy",
     "History",
