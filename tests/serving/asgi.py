@@ -7,6 +7,7 @@ import threading
 from typing import NamedTuple
 
 GONE = object()  # in place of a chunk: the client goes away
+LATER = object()  # the next chunk comes a moment later
 NOTHING_MORE = object()  # in place of a chunk: the rest never comes
 
 
@@ -49,6 +50,7 @@ class Client:
     async def _exchange(self, method, path, chunks, headers):
         scope = {
             "type": "http",
+            "state": {},
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
             "method": method,
@@ -65,15 +67,24 @@ class Client:
 
         async def receive():
             chunk = waiting.pop(0) if waiting else NOTHING_MORE
+            if chunk is LATER:
+                await asyncio.sleep(0.05)
+                chunk = waiting.pop(0)
             if chunk is GONE:
                 return {"type": "http.disconnect"}
             if chunk is NOTHING_MORE:
                 await asyncio.sleep(3600)
-            return {"type": "http.request", "body": chunk, "more_body": bool(waiting)}
+            return {
+                "type": "http.request",
+                "body": chunk,
+                "more_body": bool(waiting) and waiting[0] is not LATER,
+            }
 
         async def send(message):
             sent.append(message)
 
         await self.app(scope, receive, send)
+        if not sent:
+            return None  # the client has gone
         found = {k.decode(): v.decode() for k, v in sent[0]["headers"]}
         return Answer(sent[0]["status"], b"".join(m.get("body", b"") for m in sent[1:]), found)

@@ -1,10 +1,10 @@
 """What the application answers, in this process: without a socket."""
 
 import io
-import json
 import random
 import shutil
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -24,7 +24,8 @@ from offramp.errors import (
     OriginError,
 )
 from offramp.runtime import Member
-from offramp.serving import AppConfig, Model, Reading
+from offramp.serving import AppConfig, ImageReader, Model, Reading
+from offramp.serving.middleware import HEALTH
 
 from .asgi import GONE, NOTHING_MORE, Client
 from .conftest import NORMALIZATION, READING, SIZE, policy_of
@@ -155,8 +156,11 @@ def test_a_body_that_grows_without_end_is_cut_off(served):
 
 def test_metrics_count_requests_exits_latency_and_savings(served):
     exits = [f'offramp_exits_total{{exit="{exit_index}"}}' for exit_index in range(2)]
-    names = ['offramp_requests_total{status="200"}', 'offramp_requests_total{status="422"}']
-    names += [*exits, "offramp_cost_saved_total", "offramp_request_seconds_count"]
+    names = [
+        'offramp_requests_total{path="/predict",status="200"}',
+        'offramp_requests_total{path="/predict",status="422"}',
+    ]
+    names += [*exits, "offramp_cost_saved_total", 'offramp_request_seconds_count{path="/predict"}']
     before = {name: served.metric(name) for name in names}
     costs = []
     for number in range(5):
@@ -168,35 +172,76 @@ def test_metrics_count_requests_exits_latency_and_savings(served):
     assert sum(grown[name] for name in exits) == 5
     saved = sum(max(0, 1 - cost) for cost in costs)
     assert grown["offramp_cost_saved_total"] == pytest.approx(saved, abs=1e-4)
-    assert grown["offramp_request_seconds_count"] == 6
+    assert grown['offramp_request_seconds_count{path="/predict"}'] == 6
     policy, network = (served.runner.about[name][:16] for name in ("policy", "network"))
     labels = f'network="{network}",policy="{policy}",version="{offramp.__version__}"'
     assert served.metric(f"offramp_policy_info{{{labels}}}") == 1
 
 
-def test_nothing_else_is_offered(served):
+def test_every_route_is_documented_and_nothing_else_is_offered(served):
+    document = served.get("/openapi.json").json()
+    for path in (*HEALTH, "/info", "/metrics"):
+        assert served.get(path).status == 200
+        assert path == "/health" or "get" in document["paths"][path]
+    body = document["paths"]["/predict"]["post"]["requestBody"]["content"]
+    assert {*body} == {"application/json", "image/png", "image/jpeg", "application/x-npy"}
+    fields = document["components"]["schemas"]["Request"]["properties"]
+    assert {*fields} == {"id", "inputs", "image"}
+    page = served.get("/docs").text
+    assert b"openapi.json" in page and b"http" not in page  # nothing from elsewhere
     assert served.get("/predict").status == 405
-    assert served.get("/docs").status == served.get("/openapi.json").status == 404
+    assert served.get("/redoc").status == 404
     assert served.get("/health")[:2] == (200, b"ok")
     about = served.get("/info").json()["model"]
     assert about["exits"] == 2 and about["policy"] == served.runner.policy.fingerprint()
 
 
 def test_a_client_that_goes_away_in_mid_upload_is_no_error(served):
-    gone = 'offramp_requests_total{status="499"}'
+    gone = 'offramp_requests_total{path="/predict",status="499"}'
     before = served.metric(gone)
     served.post([b"12345", GONE])
     assert served.metric(gone) == before + 1
-    assert served.metric('offramp_requests_total{status="500"}') == 0
+    assert served.metric('offramp_requests_total{path="/predict",status="500"}') == 0
 
 
-def test_every_prediction_is_logged_where_asked_for(served, capsys):
-    client = Client(offramp.serving.app(served.runner, AppConfig(access_log=True)))
+def test_every_answer_is_logged_with_its_id_and_exit(served, caplog):
+    caplog.set_level("INFO", "offramp.access")
+    client = Client(offramp.serving.app(served.runner))
     client.post({"inputs": np.zeros((3, SIZE, SIZE)).tolist()}, **{"X-Request-ID": "a"})
     client.post(b"{")
-    answered, refused = map(json.loads, capsys.readouterr().err.splitlines())
-    assert answered["status"] == 200 and answered["exit"] in (0, 1) and answered["id"] == "a"
-    assert refused["status"] == 400 and refused["exit"] is None and refused["path"] == "/predict"
+    answered, refused = (record.fields for record in caplog.records)
+    assert answered["status"] == 200 and answered["exit"] in (0, 1)
+    assert refused["status"] == 400 and "exit" not in refused and refused["path"] == "/predict"
+
+
+def test_arrays_of_numpy_are_answered_like_their_numbers(served):
+    (inputs,) = NORMALIZATION(random_pixels(1, seed=5))
+    file = io.BytesIO()
+    np.save(file, inputs)
+    assert served.post(file.getvalue(), "application/x-npy").json() == (
+        served.post({"inputs": inputs.tolist()}).json()
+    )
+
+
+def test_images_are_decoded_as_far_as_there_is_room_for_their_pixels(served, monkeypatch):
+    """Sixteen at once, of which each takes the whole room."""
+    now, most = [0], [0]
+    decode = ImageReader.inputs_from
+
+    def watched(self, encoded):
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+        time.sleep(0.01)
+        now[0] -= 1
+        return decode(self, encoded)
+
+    monkeypatch.setattr(ImageReader, "inputs_from", watched)
+    file = io.BytesIO()
+    Image.new("RGB", (70, 70)).save(file, "PNG")
+    with ThreadPoolExecutor(16) as clients:
+        answers = clients.map(lambda _: served.post(file.getvalue(), "image/png"), range(16))
+        assert {each.status for each in answers} == {200}
+    assert most[0] == 1
 
 
 def test_the_key_of_the_server_is_asked_for(served, monkeypatch):
@@ -206,7 +251,22 @@ def test_the_key_of_the_server_is_asked_for(served, monkeypatch):
     assert client.post(body).status == 401
     assert client.post(body, **{"X-API-Key": "other"}).status == 401
     assert client.post(body, **{"X-API-Key": "key"}).status == 200
-    assert client.get("/health").status == 200
+    assert client.post(body, **{"Authorization": "Bearer key"}).status == 200
+    open_to_all = ["/health", "/health/live", "/health/ready", "/docs", "/openapi.json"]
+    assert {client.get(path).status for path in open_to_all} == {200}
+    assert {client.get(path).status for path in ("/info", "/metrics")} == {401}
+
+
+def test_guesses_of_the_token_are_throttled(served, monkeypatch):
+    monkeypatch.setenv("OFFRAMP_ADMIN_TOKEN", TOKEN)
+    client = Client(offramp.serving.app(served.runner))
+    tokens = [*(f"guess-{number}" for number in range(12)), TOKEN]
+    found = [
+        client.request("PUT", "/admin/budget", {"budget": 0.5}, Authorization=f"Bearer {token}")
+        for token in tokens
+    ]
+    assert [each.status for each in found] == [401] * 10 + [429] * 3
+    assert 0 < int(found[-1].headers["retry-after"]) <= 60
 
 
 def test_the_budget_changes_with_a_token_only(served):

@@ -15,7 +15,7 @@ from offramp.errors import ConfigError
 from offramp.networks.inputs import AnyInput, ImageInput, TensorInput, TextInput
 from offramp.serving import ServeConfig
 from offramp.serving.images import ImageReader, Reading
-from offramp.serving.requests import array_parser, item_parser, parser_for, text_parser
+from offramp.serving.requests import Picture, array_parser, item_parser, parser_for, text_parser
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -42,20 +42,28 @@ def png(width=4, height=4, colour=(255, 0, 0), kind="PNG"):
     return file.getvalue()
 
 
+def read(parser, *request):
+    """A query whose picture is decoded, as the application does it."""
+    query = parser(*request)
+    picture = isinstance(query.sample, Picture)
+    return query._replace(sample=query.sample.decoded()) if picture else query
+
+
 def ask(parser, **fields):
-    return parser("application/json; charset=utf-8", json.dumps(fields).encode())
+    return read(parser, "application/json; charset=utf-8", json.dumps(fields).encode())
 
 
 @pytest.mark.parametrize(("kind", "mime"), [("PNG", "image/png"), ("JPEG", "image/jpeg")])
 def test_images_are_brought_to_the_networks_size(kind, mime):
-    query = IMAGES(mime, png(40, 30, kind=kind), "mine")
+    query = read(IMAGES, mime, png(40, 30, kind=kind), "mine")
+    assert IMAGES(mime, png(40, 30, kind=kind)).sample.pixels == 1200
     assert query.id == "mine" and query.sample.shape == (3, 4, 4)
     assert query.sample[0].min() > 250 and query.sample[1].max() < 5
 
 
 def test_an_image_in_json_is_the_same_image():
     wrapped = ask(IMAGES, id=3, image=base64.b64encode(png()).decode())
-    assert wrapped.id == 3 and (wrapped.sample == IMAGES("image/png", png()).sample).all()
+    assert wrapped.id == 3 and (wrapped.sample == read(IMAGES, "image/png", png()).sample).all()
 
 
 def test_numbers_are_taken_as_they_are():
@@ -63,6 +71,15 @@ def test_numbers_are_taken_as_they_are():
     assert query.sample.tolist() == [[1.0, 2.5], [-3.0, 0.0]] and query.id is None
     assert query.sample.dtype == np.float32
     assert ask(COUNTS, inputs=[-128, 127]).sample.tolist() == [-128, 127]
+
+
+@pytest.mark.parametrize("kind", ["<f4", ">f8", "<f2", "<i8", "u1"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_of_numpy_are_taken_in_any_order_of_bytes_and_axes(kind, order):
+    array = np.array([[1, 2], [3, 4]], dtype=kind, order=order)
+    query = NUMBERS("application/x-npy", npy(array), "mine")
+    assert query.id == "mine" and query.sample.dtype == np.float32
+    assert query.sample.tolist() == [[1, 2], [3, 4]]
 
 
 def test_an_id_in_json_comes_before_one_in_a_header():
@@ -88,7 +105,13 @@ def huge_png(side=100_000):
     return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
 
 
-JSON = "application/json"
+def npy(array):
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=True)
+    return file.getvalue()
+
+
+JSON, NPY = "application/json", "application/x-npy"
 DEEP = b"[" * 200_000
 SHAPE = "give `inputs` of the shape"
 BAD = {
@@ -108,7 +131,21 @@ BAD = {
     "half": (IMAGES, "image/png", png(90, 90)[:-40], 422, "damaged and cannot be decoded"),
     "large": (IMAGES, "image/png", png(101, 100), 413, "an image may have 10,000 pixels"),
     "a bomb": (IMAGES, "image/png", huge_png(), 413, "an image may have 10,000 pixels"),
-    "image": (NUMBERS, "image/png", png(), 415, "must be application/json, got 'image/png'"),
+    "image": (NUMBERS, "image/png", png(), 415, "json or application/x-npy, got 'image/png'"),
+    "no npy": (NUMBERS, NPY, b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 99, 422, "no array in NumPy's"),
+    "npy, pickled": (NUMBERS, NPY, npy(np.array([[{}, 1], [2, 3]])), 422, "hold float32, got"),
+    "npy, text": (NUMBERS, NPY, npy(np.array([["a" * 99, ""], ["", ""]])), 422, "hold float32"),
+    "npy, large": (NUMBERS, NPY, npy(np.zeros((2, 2)))[:100], 422, "no array in NumPy's"),
+    "npy, cut": (NUMBERS, NPY, npy(np.zeros((2, 2)))[:-1], 422, "another size than its header"),
+    "npy, shape": (NUMBERS, NPY, npy(np.zeros((2, 3))), 422, r"shape \[2, 2\] .*got \[2, 3\]"),
+    "npy, floats": (COUNTS, NPY, npy(np.zeros(2)), 422, "hold int8, got .* of float64"),
+    "texts": (
+        ITEMS,
+        JSON,
+        b'{"item": ["' + b"x" * 9000 + b'"' + b',""' * 9000 + b"]}",
+        422,
+        "too many",
+    ),
 }
 
 
@@ -116,7 +153,7 @@ BAD = {
 def test_bad_bodies_are_refused_with_a_reason(name):
     parser, kind, body, status, reason = BAD[name]
     with pytest.raises(HTTPException, match=reason) as found:
-        parser(kind, body)
+        read(parser, kind, body)
     assert found.value.status_code == status
 
 

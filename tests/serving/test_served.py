@@ -12,7 +12,7 @@ import pytest
 
 import offramp
 from offramp.errors import BudgetError, ConfigError, FileFormatError
-from offramp.serving import AppConfig, Model
+from offramp.serving import Model, ServeConfig
 from offramp.serving.served import Release, SharedServed
 
 from .conftest import READING, SIZE, policy_of
@@ -27,7 +27,7 @@ class Service:
         self.model = Model(folder / "network", folder / "policy", reading=READING)
         self.folder = folder / "service"
         self.folder.mkdir()
-        Release(self.model, self.model, AppConfig()).copied(self.folder).publish(self.folder)
+        Release(self.model, self.model, ServeConfig()).copied(self.folder).publish(self.folder)
 
     def start(self):
         return SharedServed(self.folder)

@@ -1,40 +1,43 @@
-"""The service as an ASGI application: routes, keys, limits of bodies, and changes while it runs.
+"""The service as an ASGI application: its routes, and changes while it runs.
 
 Requests are read and checked before they join a batch, so that a bad one is refused alone. Only
-servers import this module: starlette is optional.
+servers import this module: starlette is optional. `middleware` has limits, keys and logs.
 """
 
-import asyncio
-import contextlib
-import hmac
 import ipaddress
-import json
 import logging
 import os
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from offramp.errors import OfframpError
 from offramp.runtime.engine import StagedRunner
-from offramp.serving.batches import Batcher
+from offramp.serving.batches import Batcher, Room
 from offramp.serving.config import ADMIN_TOKEN, API_KEY, AppConfig
 from offramp.serving.images import Reading
 from offramp.serving.metrics import Metrics
+from offramp.serving.middleware import (
+    HEALTH,
+    Throttle,
+    bearer_token,
+    busy,
+    guards,
+    refusal,
+    same_text,
+)
 from offramp.serving.model import Model
-from offramp.serving.requests import MAX_ID, Query, ReadItem, decoded
+from offramp.serving.openapi import PAGE, described
+from offramp.serving.requests import Picture, Query, ReadItem, decoded
 from offramp.serving.responses import (
-    Record,
     Reply,
     cascade_responder,
     model_responder,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from offramp.policy import Policy
     from offramp.runtime.cascade import Cascade
 
+OPEN = ("/docs", "/openapi.json", "/admin/budget", "/admin/reload")  # these need no key
 SHOW_EVERY = 1.0  # seconds between two updates of the gauges
 log = logging.getLogger("offramp.serving")
 
@@ -68,17 +72,19 @@ class Service:
 
     def __init__(self, served: Served, config: AppConfig, alone: bool = True) -> None:
         self.config, self._served, self._alone = config, served, alone
-        self._batcher = Batcher(self._answer, config)
         self.metrics = Metrics(served.responder.loaded["exits"])
+        self._batcher = Batcher(self._answer, config, self.metrics)
+        self._pixels = Room(config.max_pixels)
+        self._guesses = Throttle()
         self._shown = 0.0  # when the gauges were set
         self._api_key = os.environ.get(API_KEY) or None
         self._admin_token = os.environ.get(ADMIN_TOKEN) or None
 
     def app(self) -> Starlette:
-        """The application, with all routes."""
+        """The application, with all routes and what stands before them."""
         routes = [
             Route("/predict", self._predict, methods=["POST"]),
-            Route("/health", self._health, methods=["GET"]),
+            *(Route(path, self._health, methods=["GET"]) for path in HEALTH),
         ]
         if self._alone:
             routes += [
@@ -86,65 +92,42 @@ class Service:
                 Route("/metrics", self._metrics_page, methods=["GET"]),
                 Route("/admin/budget", self._change_budget, methods=["PUT"]),
                 Route("/admin/reload", self._reload, methods=["POST"]),
+                Route("/openapi.json", self._openapi, methods=["GET"]),
+                Route("/docs", lambda _: HTMLResponse(PAGE), methods=["GET"]),
             ]
-        return Starlette(routes=routes, exception_handlers={HTTPException: _as_json})
+        keys = [self._api_key] if self._api_key else []
+        before = guards(self.config, self.metrics, keys=keys, open_paths=(*HEALTH, *OPEN))
+        return Starlette(
+            routes=routes, middleware=before, exception_handlers={HTTPException: _as_json}
+        )
 
     async def _predict(self, request: Request) -> Response:
-        began = time.perf_counter()
-        query: Query | None = None
-        record: Record | None = None
+        query = await self._query(request)
         try:
-            query = await self._query(request)
             record = await self._batcher(query.sample)
-            response = JSONResponse({"id": query.id, **record})
         except HTTPException as error:
-            response = _refusal(error, query)
-        if self._batcher.is_stuck and self._served.is_shared:
-            log.critical("a batch is not answered in time: this process ends")
-            os._exit(1)  # the supervisor starts another one
-        seconds = time.perf_counter() - began
-        self.metrics.add(response.status_code, seconds, record)
-        if self.config.access_log:
-            sys.stderr.write(_line(request, response.status_code, seconds, record))
-        if self._alone and "x-request-id" in request.headers:
-            response.headers["X-Request-ID"] = request.headers["x-request-id"]
-        return response
+            return JSONResponse(
+                {"detail": error.detail, "id": query.id}, error.status_code, error.headers
+            )
+        finally:
+            if self._batcher.is_stuck and self._served.is_shared:
+                log.critical("a batch is not answered in time: this process ends")
+                os._exit(1)  # the supervisor starts another one
+        self.metrics.add(record)
+        request.state.log["exit"] = record["exit"]
+        return JSONResponse({"id": query.id, **record})
 
     async def _query(self, request: Request) -> Query:
         """Read a request and check it; mistakes are a 4xx."""
-        sent = request.headers.get("x-api-key", "")
-        if self._api_key is not None and not _same_text(sent, self._api_key):
-            # Read first: what is left unread when a connection closes destroys the answer.
-            with contextlib.suppress(HTTPException):
-                await self._body(request)
-            raise HTTPException(401, "send the key of this server as X-API-Key")
-        body = await self._body(request)
-        kind = request.headers.get("content-type", "")
-        request_id = request.headers.get("x-request-id")
+        kind, name = (request.headers.get(key) for key in ("content-type", "x-request-id"))
+        body = await request.body()
         # In a thread: decoding takes milliseconds, in which other requests should not wait.
-        return await run_in_threadpool(self._served.responder.parser, kind, body, request_id)
-
-    async def _body(self, request: Request) -> bytes:
-        """The body, if it arrives in time and is not too large; otherwise a 4xx."""
-        limit, timeout = self.config.max_bytes, self.config.body_timeout
-        too_large = HTTPException(413, f"a body may have {limit:,} bytes; send a smaller one")
-        declared = request.headers.get("content-length", "0")
-        if declared.isdigit() and int(declared) > limit:
-            raise too_large
-        body = bytearray()
-        try:
-            async with asyncio.timeout(timeout):
-                async for chunk in request.stream():
-                    body += chunk
-                    if len(body) > limit:  # whatever the header says
-                        raise too_large
-        except ClientDisconnect:
-            # The status is not sent to anybody. Metrics and the log have it, as nginx's have.
-            raise HTTPException(499, "the client has gone") from None
-        except TimeoutError:
-            reason = f"the body did not arrive within {timeout:g} seconds"
-            raise HTTPException(408, reason, headers={"Connection": "close"}) from None
-        return bytes(body)
+        query = await run_in_threadpool(self._served.responder.parser, kind or "", body, name)
+        if not isinstance(query.sample, Picture):
+            return query
+        # Pictures become much larger when they are decoded, so only some are at the same time.
+        picture = query.sample
+        return query._replace(sample=await self._pixels.run(picture.pixels, picture.decoded))
 
     async def _answer(self, samples: Sequence[Any]) -> list[Reply]:
         """Answer a batch with what the service serves now."""
@@ -172,10 +155,13 @@ class Service:
         self.show()
         return self.metrics.page()
 
+    async def _openapi(self, _: Request) -> Response:
+        return JSONResponse(described(self._served.responder.parser))
+
     async def _change_budget(self, request: Request) -> Response:
         """Move to the operating point of another budget, `{"budget": 0.4}`."""
         self._check_admin(request)
-        budget = decoded(await self._body(request), Budget, 'give {"budget": SHARE}').budget
+        budget = decoded(await request.body(), Budget, 'give {"budget": SHARE}').budget
         try:
             await self._served.set_budget(budget)
         except OfframpError as error:
@@ -203,8 +189,10 @@ class Service:
         client = request.client.host if request.client else ""
         if not (self.config.remote_admin or _is_loopback(client)):
             raise HTTPException(403, "this can only be changed from the server's own machine")
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not _same_text(token, self._admin_token):
+        if (seconds := self._guesses.wait(client)) > 0:
+            raise busy("too many wrong tokens; try again later", 429, seconds)
+        if not same_text(bearer_token(request.headers), self._admin_token):
+            self._guesses.failed(client)
             raise HTTPException(
                 401, "send the token: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
             )
@@ -249,19 +237,7 @@ def app(
 
 def _as_json(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "the application registers it for these"
-    return _refusal(error)
-
-
-def _refusal(error: HTTPException, query: Query | None = None) -> JSONResponse:
-    """The reason as JSON, with the id of a request that was read."""
-    found = {"detail": error.detail}
-    content = found if query is None else {**found, "id": query.id}
-    return JSONResponse(content, error.status_code, error.headers)
-
-
-def _same_text(one: str, other: str) -> bool:
-    """Whether texts are equal, in a time that does not depend on where they differ."""
-    return hmac.compare_digest(one.encode(), other.encode())
+    return refusal(error)
 
 
 def _is_loopback(host: str) -> bool:
@@ -271,19 +247,3 @@ def _is_loopback(host: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
-
-
-def _line(request: Request, status: int, seconds: float, record: Mapping[str, Any] | None) -> str:
-    """A request as one line of JSON, for the access log."""
-    request_id = request.headers.get("x-request-id")
-    line = {
-        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "client": request.client.host if request.client else None,
-        "method": request.method,
-        "path": request.url.path,
-        "status": status,
-        "ms": round(1000 * seconds, 1),
-        "exit": None if record is None else record["exit"],
-        "id": None if request_id is None else request_id[:MAX_ID],
-    }
-    return json.dumps(line) + "\n"

@@ -29,8 +29,10 @@ class AppConfig:
         max_pixels: Size limit of an image as it is sent.
         body_timeout: Seconds in which a body must arrive.
         request_timeout: Seconds after which a request without an answer gets a 504.
-        max_requests: Largest number of open requests; further ones get a 503.
-        access_log: Write every prediction to stderr, as a line of JSON.
+        max_requests: Largest number of requests in flight; further ones get a 503.
+        access_log: Log every answer, as a line of JSON on stderr. Answers of 500 and above always
+            are.
+        cors_origins: Web pages of these origins may ask, such as `https://example.org`, or `*`.
         remote_admin: Let other machines change the budget and the policy, too.
 
     Raises:
@@ -48,7 +50,8 @@ class AppConfig:
     body_timeout: float = 10.0
     request_timeout: float = 30.0
     max_requests: int = 1000
-    access_log: bool = False
+    access_log: bool = True
+    cors_origins: tuple[str, ...] = ()
     remote_admin: bool = False
 
     def __post_init__(self) -> None:
@@ -72,6 +75,9 @@ class ServeConfig(AppConfig):
         port: Port to listen on, 1 to 65535.
         workers: Number of processes that each load the model.
         drain_timeout: Seconds that open requests get once the server is to stop.
+        header_timeout: Seconds in which a connection must send the head of a request; one that
+            sends nothing is closed then.
+        idle_timeout: Seconds after which a connection without a further request is closed.
 
     Example:
         >>> ServeConfig(port=80_000)
@@ -83,9 +89,13 @@ class ServeConfig(AppConfig):
     port: int = 8000
     workers: int = 1
     drain_timeout: float = 30.0
+    header_timeout: float = 10.0
+    idle_timeout: float = 30.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.within("port", self.port, 1, 65535)
         check.whole("workers", self.workers, 1)
         check.at_least("drain_timeout", self.drain_timeout, 0)
+        check.positive("header_timeout", self.header_timeout)
+        check.positive("idle_timeout", self.idle_timeout)

@@ -6,7 +6,9 @@ anything is made of it. Nothing in a request can name a file, an address or code
 """
 
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import Lock
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -27,8 +29,10 @@ ReadItem = Callable[[Any], Any]
 
 JSON = "application/json"
 IMAGES = ("image/png", "image/jpeg")
+NPY = "application/x-npy"
 FORMATS = ("PNG", "JPEG")  # their names in Pillow
 MAX_ID, MAX_REASON = 200, 200  # characters
+MOST_LETTERS = 4 * 2**20  # of the array that would be made of the texts of an item
 LEAST, MOST = -(2**63), 2**63 - 1  # of whole numbers
 Id = Annotated[int, Meta(ge=LEAST, le=MOST)] | Annotated[str, Meta(max_length=MAX_ID)] | None
 T = TypeVar("T")
@@ -44,6 +48,13 @@ class Query(NamedTuple):
     sample: Any  # as a `Parser` makes it
 
 
+class Picture(NamedTuple):
+    """A sample that is an image, and not decoded yet."""
+
+    pixels: int  # as it is sent
+    decoded: Callable[[], Array]
+
+
 class Form(NamedTuple):
     """One way in which a sample can be sent."""
 
@@ -57,16 +68,21 @@ class Parser:
     Args:
         forms: How a sample can be sent; fields of several forms do not go together.
         wanted: What to give, for messages.
+        binary: Reads the sample in a body of NumPy's format, if it may be sent.
     """
 
-    def __init__(self, forms: Sequence[Form], wanted: str) -> None:
-        self._forms, self._wanted = forms, f"give {wanted}, and optionally `id`"
+    def __init__(
+        self, forms: Sequence[Form], wanted: str, binary: Callable[[bytes], Any] | None = None
+    ) -> None:
+        self._forms, self._binary = forms, binary
+        self._wanted = f"give {wanted}, and optionally `id`"
         fields = {name: kind for form in forms for name, kind in form.fields.items()}
         optional = [(name, kind | UnsetType, UNSET) for name, kind in fields.items()]
-        self._body: Any = msgspec.defstruct(
+        self.body: Any = msgspec.defstruct(
             "Request", [("id", Id, None), *optional], forbid_unknown_fields=True
         )
-        self._types = (JSON, *IMAGES) if "image" in fields else (JSON,)
+        images = IMAGES if "image" in fields else ()
+        self.types = (JSON, *images, *((NPY,) if binary else ()))
 
     def __call__(self, content_type: str, content: bytes, request_id: str | None = None) -> Query:
         """Read the sample in a body; an `id` in JSON takes precedence over one from a header.
@@ -77,12 +93,14 @@ class Parser:
         if len(request_id or "") > MAX_ID:
             raise HTTPException(422, f"an id may have {MAX_ID} characters")
         kind = content_type.partition(";")[0].strip().lower()
-        if kind not in self._types:
-            known = " or ".join(self._types)
+        if kind not in self.types:
+            known = " or ".join(self.types)
             raise HTTPException(415, f"the content type must be {known}, got {kind[:80]!r}")
+        if kind == NPY and self._binary is not None:
+            return Query(request_id, self._binary(content))
         if kind != JSON:
             return Query(request_id, self._sample({"image": content}))
-        values = msgspec.structs.asdict(decoded(content, self._body, self._wanted))
+        values = msgspec.structs.asdict(decoded(content, self.body, self._wanted))
         own_id = values.pop("id")
         given = {name: value for name, value in values.items() if value is not UNSET}
         return Query(request_id if own_id is None else own_id, self._sample(given))
@@ -111,21 +129,54 @@ def array_parser(
     numbers = Form(
         {"inputs": nested_lists(shape, np.dtype(dtype))}, lambda inputs: np.asarray(inputs, dtype)
     )
+    binary = partial(read_npy, shape=shape, dtype=np.dtype(dtype))
     if images is None:
-        return Parser([numbers], wanted)
+        return Parser([numbers], wanted, binary)
 
-    def read_image(image: bytes) -> Array:
-        _check_size(image, max_pixels)
-        pixels = images.inputs_from(image)
-        if np.isnan(pixels).any():
-            raise HTTPException(422, "the image is damaged and cannot be decoded")
-        return pixels
+    def read_image(image: bytes) -> Picture:
+        def pixels() -> Array:
+            found = images.inputs_from(image)
+            if np.isnan(found).any():
+                raise HTTPException(422, "the image is damaged and cannot be decoded")
+            return found
 
-    return Parser([numbers, Form({"image": bytes}, read_image)], f"{wanted}, or `image` (base64)")
+        return Picture(_pixels(image, max_pixels), pixels)
+
+    forms = [numbers, Form({"image": bytes}, read_image)]
+    return Parser(forms, f"{wanted}, or `image` (base64)", binary)
 
 
-def _check_size(encoded: bytes, most: int) -> None:
-    """Read the header only, and refuse images that are too large."""
+def read_npy(content: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """The array in a file of NumPy's format; its header is checked before anything is made of it.
+
+    Example:
+        >>> file = io.BytesIO()
+        >>> np.save(file, np.arange(3, dtype=np.int16))
+        >>> read_npy(file.getvalue(), (3,), np.dtype("float32"))
+        array([0., 1., 2.], dtype=float32)
+    """
+    file = io.BytesIO(content)
+    try:
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[np.lib.format.read_magic(file)]
+        found, is_columns, kind = read(file)
+    except Exception:  # whatever the header makes of Python's parser
+        raise HTTPException(422, "the body is no array in NumPy's format (.npy)") from None
+    is_number = kind.kind in "fiub" and not kind.hasobject
+    if found != shape or not is_number or not np.can_cast(kind, dtype, "same_kind"):
+        reason = f"the array must have the shape {list(shape)} and hold {dtype}"
+        raise HTTPException(422, f"{reason}, got {list(found)[:8]} of {str(kind)[:40]}")
+    rest = content[file.tell() :]
+    if len(rest) != kind.itemsize * math.prod(shape):
+        raise HTTPException(422, "the array has another size than its header says")
+    array = np.frombuffer(rest, kind).reshape(shape, order="F" if is_columns else "C")
+    return array.astype(dtype)
+
+
+def _pixels(encoded: bytes, most: int) -> int:
+    """The number of pixels, of which only the header is read; images too large are refused."""
     pillow = require("PIL.Image", extra="serve")
     too_large = HTTPException(413, f"an image may have {most:,} pixels; send a smaller one")
     try:
@@ -137,6 +188,7 @@ def _check_size(encoded: bytes, most: int) -> None:
         raise HTTPException(422, "the image is not a readable PNG or JPEG") from None
     if width * height > most:
         raise too_large
+    return int(width * height)
 
 
 def text_parser(inputs: TextInput, tokenizer: Tokenizer | None) -> Parser:
@@ -182,6 +234,9 @@ def item_parser(read: ReadItem) -> Parser:
     """Samples are items of a cascade, `{"item": ...}`, which `read` makes of the JSON value."""
 
     def read_item(item: Any) -> Any:  # noqa: ANN401
+        leaves, longest = _extent(item)
+        if leaves * longest > MOST_LETTERS:
+            raise HTTPException(422, "the item has too many texts next to a long one")
         try:
             return read(item)
         except Exception as error:
@@ -189,6 +244,27 @@ def item_parser(read: ReadItem) -> Parser:
             raise HTTPException(422, f"the item cannot be read: {reason}") from None
 
     return Parser([Form({"item": Any}, read_item)], "`item`")
+
+
+def _extent(item: Any) -> tuple[int, int]:  # noqa: ANN401 - a value of JSON
+    """How many values an item has, and the letters of its longest text.
+
+    An array of texts gives each of them the room of the longest.
+
+    Example:
+        >>> _extent([["a", "bcd"], 5])
+        (3, 3)
+    """
+    if isinstance(item, dict):
+        item = list(item.values())
+    if not isinstance(item, list):
+        return 1, len(item) if isinstance(item, str) else 0
+    kinds = set(map(type, item))
+    if not kinds & {list, dict}:  # without a loop in Python over many values
+        texts = item if kinds == {str} else [each for each in item if isinstance(each, str)]
+        return len(item), max(map(len, texts), default=0)
+    parts = [_extent(each) for each in item]
+    return sum(part[0] for part in parts), max(part[1] for part in parts)
 
 
 def parser_for(inputs: Inputs, reading: Reading, max_pixels: int) -> Parser:

@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 
 from offramp.errors import ConfigError, FileFormatError, OfframpError
 from offramp.files import write_text
-from offramp.serving.config import AppConfig
+from offramp.serving.config import AppConfig, ServeConfig
 from offramp.serving.model import Model
 from offramp.serving.responses import Responder, model_responder
 
@@ -79,7 +79,7 @@ class Release:
 
     copies: Model  # of the folders, at the present budget
     origin: Model  # as the service was started
-    config: AppConfig
+    config: ServeConfig
 
     @classmethod
     def read(cls, folder: Path) -> "Release":

@@ -21,6 +21,7 @@ from offramp.imports import require
 from offramp.runtime.engine import StagedRunner
 from offramp.serving.config import ServeConfig
 from offramp.serving.images import Reading
+from offramp.serving.logs import log_as_json
 from offramp.serving.model import Model
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def serve(
     from offramp.serving.application import app  # needs these modules
 
     config = config or ServeConfig()
+    log_as_json()
     with _bound(config, ready) as listening:
         if config.workers == 1:
             here = app(model, config, reading=reading, policy=policy, read_item=read_item)
@@ -86,7 +88,9 @@ def _uvicorn_options(config: ServeConfig) -> dict[str, Any]:
     """What is the same for one process and for several."""
     return {
         "access_log": False,
-        "limit_concurrency": config.max_requests,
+        "log_config": None,
+        "http": "offramp.serving.connection:Connection",
+        "timeout_keep_alive": config.idle_timeout,
         "timeout_graceful_shutdown": config.drain_timeout,
     }
 
@@ -94,14 +98,16 @@ def _uvicorn_options(config: ServeConfig) -> dict[str, Any]:
 def _run_here(app: "Starlette", config: ServeConfig, listening: socket.socket) -> None:
     import uvicorn
 
+    from offramp.serving.connection import connections
+
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             # What clients have sent may not have been read yet, and closing would destroy it.
             await asyncio.sleep(ALREADY_SENT)
             await super().shutdown(sockets)
 
-    options = _uvicorn_options(config)
-    server = Server(uvicorn.Config(app, log_config=None, log_level="warning", **options))
+    connections(config.header_timeout)
+    server = Server(uvicorn.Config(app, **_uvicorn_options(config)))
     with suppress(KeyboardInterrupt):  # uvicorn raises the signal again when all is answered
         server.run(sockets=[listening])
 
@@ -142,11 +148,14 @@ def app_of_worker() -> "Starlette":
     from uvicorn.config import STARTUP_FAILURE
 
     from offramp.serving.application import Service  # prometheus_client reads that when imported
-    from offramp.serving.served import SharedServed
+    from offramp.serving.connection import connections
+    from offramp.serving.served import Release, SharedServed
 
+    log_as_json()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         served = SharedServed(folder)
+        connections(Release.read(folder).config.header_timeout)
     except OfframpError as error:
         log.critical("%s", error)
         sys.exit(STARTUP_FAILURE)  # uvicorn starts no other one

@@ -1,0 +1,84 @@
+"""The connections of uvicorn, with limits for clients that send nothing, or a head without end."""
+
+import asyncio
+import resource
+from contextlib import suppress
+from typing import Any
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+LONGEST_HEAD = 64 * 2**10  # bytes
+SPARE_FILES = 100  # besides those of connections
+
+
+class Connection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
+    """A connection that must send the head of a request in time.
+
+    uvicorn closes a connection that was answered and stays idle, and none that never sent a
+    request. When files run out, the connection that has waited longest is closed for a new one.
+    """
+
+    header_timeout = 10.0  # seconds
+    most = 10_000  # connections
+
+    def __init__(self, *parts: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's
+        super().__init__(*parts, **named)
+        self._timer: asyncio.TimerHandle | None = None
+        self._head = 0  # bytes of a head that is not complete
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the head of a request."""
+        super().connection_made(transport)
+        self._start_timer()
+        if len(self.connections) > self.most:
+            waiting = (each for each in self.connections if each.is_waiting and each is not self)
+            oldest = min(waiting, key=lambda each: each.opened, default=self)
+            oldest.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, if it is a request or may become one."""
+        was_waiting = self.is_waiting
+        super().data_received(data)
+        if not self.is_waiting:
+            self._stop_timer()
+            return
+        self._head += len(data)
+        is_rest = self.cycle is not None and self.cycle.more_body  # of a request that was refused
+        if was_waiting and self._head > LONGEST_HEAD and not is_rest:
+            self.transport.close()
+        elif self._timer is None:
+            self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _start_timer(self) -> None:
+        self.opened = self.loop.time()
+        self._timer = self.loop.call_later(self.header_timeout, self._late)
+
+    def _stop_timer(self) -> None:
+        self._head = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        if self.is_waiting:
+            self.transport.close()
+
+
+def connections(header_timeout: float) -> type[Connection]:
+    """Connections for `uvicorn.Config(http=...)`, as many as the files of this process allow."""
+    with suppress(ValueError, OSError):  # as many as an administrator allows
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))
+    most = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_FILES)
+    Connection.header_timeout, Connection.most = header_timeout, most
+    return Connection
