@@ -1,7 +1,7 @@
 """`Decider`: what it keeps and runs, and the same decisions from tensors as from arrays."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import torch
 import offramp
 from offramp import MaxProbability, synthetic
 from offramp.answers import CurrentExit, MatrixScaling, ProductOfExperts
-from offramp.decide import Decider, open_exits
+from offramp.decide import Decider, HistoryBuffer, open_exits
 from offramp.errors import LedgerError
 from offramp.ledger import AnswerHistory, History
 from offramp.replay import replay
@@ -168,6 +168,71 @@ def test_another_operating_point_shares_what_is_prepared(ledgers):
     (skipped, *scores), wanted = run(second, outputs)[1], run(first, outputs)[1]
     assert skipped is None and np.array_equal(scores, wanted[1:])
     assert first._scorings is second._scorings and len(first._scorings) == EXITS - 1
+
+
+@dataclass
+class Watched(offramp.Scorer):
+    """Keeps what it is asked, and how often it is prepared."""
+
+    seen: list = field(default_factory=list)
+    prepared: list = field(default_factory=list)
+
+    def at_exit(self, exit_index, num_classes):
+        self.prepared.append((exit_index, num_classes))
+        return self.score_at
+
+    def score_at(self, history):
+        self.seen.append(history)
+        return history.log_odds
+
+
+def test_an_exit_is_prepared_once_and_earlier_exits_are_worked_out_once(ledgers):
+    scorer, outputs = Watched(), ledgers["test"].logits
+    decider = Decider(CurrentExit(), scorer, np.zeros(EXITS))
+    buffer = decider.begin(5, CLASSES)
+    for _ in range(2):
+        for m in range(decider.last):
+            found = decider.at_exit(m, buffer, outputs[:5, m])
+            # as it came: an answer that is kept does not keep all exits of the batch with it
+            assert np.shares_memory(found.answer, outputs)
+            for part in ("log_probs", "predictions"):
+                assert np.shares_memory(getattr(scorer.seen[-1], part), getattr(buffer, part))
+            fresh = History(outputs[:5, : m + 1], outputs[:5, : m + 1])
+            assert np.array_equal(scorer.seen[-1].log_probs, fresh.log_probs)
+            assert np.array_equal(scorer.seen[-1].predictions, fresh.predictions)
+    assert scorer.prepared == [(m, CLASSES) for m in range(decider.last)]
+
+
+def test_an_answer_of_its_own_is_kept_apart_from_the_buffer(ledgers):
+    answer, scorer = fitted(Patience(), MatrixScaling(), ledgers["held_out"])
+    decider = Decider(answer, scorer, np.zeros(EXITS))
+    buffer, outputs = decider.begin(5, CLASSES), ledgers["test"].logits[:5]
+    found = decider.at_exit(0, buffer, outputs[:, 0])
+    assert np.array_equal(found.answer, buffer.answers[:, 0])
+    assert np.array_equal(buffer.outputs[:, 0], outputs[:, 0])
+    assert not np.shares_memory(found.answer, buffer.answers)
+
+
+@pytest.mark.parametrize("joining", [MaxProbability(), Patience()], ids=str)
+def test_buffers_are_joined_sample_by_sample(ledgers, joining):
+    decider = Decider(CurrentExit(), joining, np.zeros(EXITS))
+    outputs = ledgers["test"].logits[:7, 0]
+    buffers = [decider.begin(len(rows), CLASSES) for rows in (outputs[:3], outputs[3:])]
+    for buffer, rows in zip(buffers, (outputs[:3], outputs[3:]), strict=True):
+        decider.at_exit(0, buffer, rows)
+    joined, whole = HistoryBuffer.joined(buffers), decider.begin(7, CLASSES)
+    decider.at_exit(0, whole, outputs)
+    for one, other in zip(joined, whole, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or np.array_equal(one[:, 0], other[:, 0])
+
+
+def test_on_another_device_what_is_learned_lies_there(ledgers):
+    parts = fitted(offramp.Corrector(), MatrixScaling(), ledgers["held_out"])
+    for like, kind in ((None, np.ndarray), (torch.empty(0), torch.Tensor)):
+        decider = Decider(*parts, np.zeros(EXITS), like=like)
+        for part in (decider._answer, decider._scorer):
+            assert all(isinstance(value, kind) for value in part.state().values())
 
 
 def test_limits_in_float32_decide_as_thresholds_in_float64():

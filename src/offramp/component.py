@@ -118,13 +118,13 @@ class Component:
         self.check_fitted()
         return {name: getattr(self, name) for name in self.learned}
 
-    def beside(self, outputs: AnyArray) -> Self:
+    def beside(self, outputs: AnyArray | None) -> Self:
         """This component for outputs like these: itself for NumPy's, on their device for tensors.
 
         What is learned is NumPy's and lies in the memory of the CPU. To decide on a GPU, a copy
         holds it there.
         """
-        if not is_tensor(outputs) or not self.learned:
+        if outputs is None or not is_tensor(outputs) or not self.learned:
             return self
         xp, placed = namespace(outputs), copy(self)
         for name, value in self.state().items():

@@ -57,8 +57,7 @@ class HistoryBuffer(NamedTuple):
     @classmethod
     def joined(cls, buffers: Sequence["HistoryBuffer"]) -> "HistoryBuffer":
         """The samples of several, in order."""
-        parts = zip(*buffers, strict=True)
-        return cls(*(None if p[0] is None else namespace(p[0]).concat(p) for p in parts))
+        return cls(*map(_joined, *buffers))
 
 
 class Decider:
@@ -105,8 +104,7 @@ class Decider:
     ) -> None:
         self.history_type = history_type
         self._like = like
-        self._answer = answer if like is None else answer.beside(like)
-        self._scorer = scorer if like is None else scorer.beside(like)
+        self._answer, self._scorer = answer.beside(like), scorer.beside(like)
         self._scorings: dict[int, Scoring] = {}
         self._answers_outputs = type(answer) is CurrentExit
         self._reads_outputs = tuple(reads_outputs)
@@ -267,6 +265,11 @@ def open_exits(limits: Sequence[float]) -> tuple[bool, ...]:
         (True, False, True)
     """
     return (*(limit < math.inf for limit in limits[:-1]), True)
+
+
+def _joined(*parts: AnyArray | None) -> AnyArray | None:
+    """One array of the samples of several; None where none is kept."""
+    return None if parts[0] is None else namespace(parts[0]).concat(parts)
 
 
 def _appended(kept: AnyArray | None, exit_index: int, values: AnyArray) -> AnyArray:

@@ -181,9 +181,9 @@ class BatchSession:
         self._decider, self._width, self._normalise = decider, width, normalise
         self._buffer = decider.begin(items, width)
         self._given: list[list[Any]] = [[] for _ in range(items)]
-        self._predicted = np.full(items, -1)
         self._stage = -1
         self.left = np.arange(items)
+        self._predicted = np.zeros_like(self.left)
         self.stages = np.full(items, -1)
         self.costs = np.full(items, np.nan)
         self.scores = np.full(items, np.nan, np.float32)
@@ -301,7 +301,7 @@ def _logits(outputs: Any, shape: tuple[int, ...], alone: bool) -> Array:  # noqa
     items = f" for each of the {shape[0]} items that are left" * (len(shape) > 1)
     wanted = f"this policy observes {shape[-1]} finite logits{items}"
     try:
-        logits = as_numpy(outputs).astype(np.float32, copy=False)
+        logits = as_numpy(outputs, np.float32)
     except (TypeError, ValueError):
         raise LedgerError(f"{wanted}, got {outputs!r:.60}") from None
     if logits.shape != shape:

@@ -11,7 +11,7 @@ from offramp.answers import GeometricEnsemble, MajorityVote, TemperatureScaling
 from offramp.arrays import sigmoid
 from offramp.errors import FileFormatError, LedgerError, OfframpError
 from offramp.guarantees import Guarantee, certify
-from offramp.ledger import AnswerLedger
+from offramp.ledger import AnswerHistory, AnswerLedger, History
 from offramp.report.tables import comparison_tables
 from offramp.scorers import (
     BreakEven,
@@ -493,3 +493,28 @@ def test_runners_of_networks_refuse_policies_on_answers(parts):
     network = offramp.build("convnet", num_classes=2, image_size=8)
     with pytest.raises(OfframpError, match="for answers without logits"):
         offramp.Runner(network, policy)
+
+
+def test_logits_and_answers_without_are_asked_in_the_same_words():
+    logits = np.float32([[[1, 4, 3], [5, 0, 0], [2, 6, 1]], [[0, 0, 1], [0, 2, 1], [9, 3, 1]]])
+    of_logits = History(logits, logits)
+    assert of_logits.agrees.tolist() == [[True, False, True], [False, False, True]]
+    assert of_logits.odds.dtype == np.float64 and of_logits.features.shape == (2, 3, 0)
+    for m in range(3):
+        until = of_logits.until(m)
+        assert np.array_equal(of_logits.odds[:, m], until.log_odds)
+        # of the two likeliest classes now, at every exit so far
+        order = np.argsort(-logits[:, m], axis=1, kind="stable")[:, None, :2]
+        wanted = np.take_along_axis(np.exp(until.log_probs), np.repeat(order, m + 1, 1), 2)
+        np.testing.assert_allclose(until.inputs(past=True, top=2), wanted.reshape(2, -1))
+        np.testing.assert_allclose(until.inputs(past=False, top=2), wanted[:, -1])
+        for row in range(2):
+            one = until.take(slice(row, row + 1)).inputs(past=True, top=2)
+            assert np.array_equal(one[0], until.inputs(past=True, top=2)[row])
+    stated = np.array([[[2.0, 0.0, 7.0], [-1.0, 1.0, 8.0], [3.0, 0.0, 9.0]]])
+    without = AnswerHistory(stated, stated)
+    assert without.agrees.tolist() == [[True, False, True]]
+    assert without.odds.tolist() == [[2, -1, 3]] and without.log_odds.tolist() == [3]
+    assert without.features.tolist() == [[[7], [8], [9]]]
+    assert without.inputs(past=True, top=1).shape == (1, 9)
+    assert without.inputs(past=False, top=1)[0, 1:].tolist() == [1, 9]

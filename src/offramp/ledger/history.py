@@ -16,6 +16,7 @@ from offramp.arrays import (
     namespace,
     sigmoid,
     softplus,
+    top_indices,
     values_at,
 )
 from offramp.ledger.chunks import row_slices
@@ -170,6 +171,25 @@ class History:
         return log_odds(self.answer)
 
     @property
+    def odds(self) -> AnyArray:
+        """`[n, m+1]` float64: log-odds of each answer so far.
+
+        In float64, so that a score, rounded to float32, does not depend on how many samples it
+        was computed with.
+        """
+        return float64(log_odds(self.answers))
+
+    @property
+    def agrees(self) -> AnyArray:
+        """A bool `[n, m+1]`: which answers so far are what would be answered now."""
+        return self.predictions == self.predictions[:, -1:]
+
+    @property
+    def features(self) -> AnyArray:
+        """`[n, m+1, F]` float64: what else the stages state; nothing where there are logits."""
+        return float64(self.answers[..., :0])
+
+    @property
     def confidences(self) -> AnyArray:
         """`[n, m+1]`: the probability that each answer so far gives to itself."""
         xp = namespace(self.log_probs)
@@ -179,6 +199,23 @@ class History:
     def chances(self) -> AnyArray:
         """`[n, m+1]`: the probability that the last answer gives to each of those so far."""
         return soft_correctness(self.predictions, np.exp(self.log_probs[:, -1]))
+
+    def inputs(self, past: bool, top: int) -> AnyArray:
+        """Probabilities of the likeliest classes of what would be answered now, `[n, D]`.
+
+        Args:
+            past: Also at every exit so far, in the current exit's order.
+            top: How many classes.
+        """
+        # Without the past, the earlier exits may never have been run.
+        seen = self.log_probs if past else self.log_prob[:, None]
+        xp, index = namespace(seen), top_indices(seen[:, -1], top)
+        if len(seen) == 1:
+            chosen = seen[:, :, index[0]]
+        else:
+            places = xp.broadcast_to(index[:, None], (*seen.shape[:2], top))
+            chosen = xp.take_along_axis(seen, places, axis=2)
+        return xp.reshape(xp.exp(chosen), (len(seen), chosen.shape[1] * top))
 
     def losses(self, labels: Array) -> AnyArray:
         """`[n, m+1]`: negative log-likelihood of the labels under each answer so far."""
@@ -234,11 +271,7 @@ class AnswerHistory(History):
 
     @property
     def odds(self) -> AnyArray:
-        """`[n, m+1]` float64: the log-odds of each stage so far.
-
-        In float64, so that a score, rounded to float32, does not depend on how many samples it
-        was computed with.
-        """
+        """`[n, m+1]` float64: the log-odds that each stage so far is right, as it was stated."""
         return float64(self.answers[..., 0])
 
     @property
@@ -253,13 +286,8 @@ class AnswerHistory(History):
         return namespace(said).astype(said, namespace(said).int64)
 
     @property
-    def agrees(self) -> AnyArray:
-        """A bool `[n, m+1]`: which stages say what would be answered now."""
-        return self.predictions == self.predictions[:, -1:]
-
-    @property
     def features(self) -> AnyArray:
-        """`[n, m+1, F]` float64."""
+        """`[n, m+1, F]` float64: what else the stages state."""
         return float64(self.answers[..., 2:])
 
     @property
@@ -282,11 +310,11 @@ class AnswerHistory(History):
         odds = self.answers[..., 0]
         return softplus(np.where(right, -odds, odds))
 
-    def inputs(self, history: bool) -> AnyArray:
+    def inputs(self, past: bool, top: int) -> AnyArray:
         """Confidence, agreement and features, now or at all stages so far: `[n, D]` float64."""
         xp, agrees = namespace(self.answers), float64(self.agrees[..., None])
         seen = xp.concat([sigmoid(self.odds)[..., None], agrees, self.features], axis=2)
-        return seen.reshape(len(seen), -1) if history else seen[:, -1]
+        return seen.reshape(len(seen), -1) if past else seen[:, -1]
 
 
 class ConfidenceHistory(AnswerHistory):

@@ -30,7 +30,7 @@ from offramp.arrays import (
 )
 from offramp.costs import mean_costs
 from offramp.errors import ConfigError
-from offramp.ledger import AnswerHistory, History
+from offramp.ledger import History
 from offramp.ledger.history import leading_pair
 from offramp.scorers.base import PreparedScorer, Scoring
 from offramp.targets import correctness, soft_correctness, soft_stop_target, stop_target
@@ -80,7 +80,7 @@ class RidgeScorer(PreparedScorer):
 
     def _fit(self, history: History, teacher: "_Teacher", costs: Array) -> Self:
         designs = self._designs(history)
-        penalties = self._penalties(history.num_classes, isinstance(history, AnswerHistory))
+        penalties = self._penalties(history.num_classes, not history.has_logits)
         predictions = np.concatenate([part.predictions for _, part in history.chunks()])
         self.coefficients_ = np.stack(self._solve(designs, penalties, predictions, teacher, costs))
         return self
@@ -145,7 +145,6 @@ class RidgeScorer(PreparedScorer):
     def _features(self, history: History) -> AnyArray:
         """Features of the exits so far, `[n, D]`."""
         if not history.has_logits:
-            assert isinstance(history, AnswerHistory)
             return _stated(history, self.history)
         # Without history, the earlier exits may never have been run.
         log_prob = history.log_probs[:, -1] if self.history else history.log_prob
@@ -226,7 +225,7 @@ def _asked(history: History, exit_index: int) -> Array:
     return np.arange(len(history)) if going is None or not going.any() else np.flatnonzero(going)
 
 
-def _stated(history: AnswerHistory, past: bool) -> AnyArray:
+def _stated(history: History, past: bool) -> AnyArray:
     """Features of answers without logits: how sure they are, and how they agree; float64."""
     xp, odds = namespace(history.answers), history.odds
     now, features = odds[:, -1], history.features[:, -1]
@@ -296,7 +295,7 @@ class _Teacher:
 
     @classmethod
     def of(cls, history: History, labels: Array) -> "_Teacher":
-        if isinstance(history, AnswerHistory):
+        if not history.has_logits:
             said = history.predictions
             targets = correctness(said, labels), stop_target(said, labels)
             right, stops = (_seen_afterwards(history, target) for target in targets)
@@ -306,7 +305,7 @@ class _Teacher:
 
     @classmethod
     def unlabelled(cls, history: History) -> "_Teacher":
-        if isinstance(history, AnswerHistory):
+        if not history.has_logits:
             return cls(float64(history.chances))
         last = np.zeros(history.exit_index + 1, np.float32)
         last[-1] = 1
@@ -322,7 +321,7 @@ class _Teacher:
         return np.concatenate(mixed)
 
 
-def _seen_afterwards(history: AnswerHistory, targets: Array) -> Array:
+def _seen_afterwards(history: History, targets: Array) -> Array:
     """The chance of a target `[N, M]` at each stage, given all that was said: `[N, M]` float64.
 
     One ridge logistic regression per stage, on how sure it was, on how sure all were, on how many

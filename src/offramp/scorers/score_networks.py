@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
-from offramp.arrays import AnyArray, Array, float32, float64, namespace, top_indices
+from offramp.arrays import AnyArray, Array, float32, float64, namespace
 from offramp.errors import ConfigError
 from offramp.imports import require
-from offramp.ledger import AnswerHistory, History
+from offramp.ledger import History
 from offramp.scorers.base import PreparedScorer
 
 PARAMETERS = (
@@ -59,18 +59,7 @@ class TopView:
 
     def inputs(self, history: History) -> AnyArray:
         """The probabilities that are seen at the last of the exits so far, `[n, inputs]`."""
-        if isinstance(history, AnswerHistory):
-            return history.inputs(self.history)
-        # Without history, the earlier exits may never have been run.
-        seen = history.log_probs if self.history else history.log_prob[:, None]
-        xp, index = namespace(seen), top_indices(seen[:, -1], self.top_k(seen.shape[2]))
-        if len(seen) == 1:
-            chosen = seen[:, :, index[0]]
-        else:
-            chosen = xp.take_along_axis(
-                seen, xp.broadcast_to(index[:, None], (*seen.shape[:2], index.shape[1])), axis=2
-            )
-        return xp.reshape(xp.exp(chosen), (len(seen), chosen.shape[1] * chosen.shape[2]))
+        return history.inputs(self.history, self.top_k(history.num_classes))
 
 
 class SmallNetworks(Protocol):
