@@ -23,7 +23,17 @@ ROOT_ROOMS = [
 CORE = [
     *("ledger", "synthetic", "component", "answers", "scorers", "thresholds", "decide", "price"),
     *("replay", "confidence"),
-    *("session", "policy", "guarantees", "plan", "methods", "evaluation", "advice", "testing"),
+    *(
+        "session",
+        "policy",
+        "guarantees",
+        "plan",
+        "methods",
+        "evaluation",
+        "advice",
+        "trees",
+        "testing",
+    ),
 ]
 NETWORK = ["data", "networks", "training"]
 MEETING = [
@@ -126,7 +136,7 @@ Ledger Costs Policy Method Answer Scorer Corrector MaxProbability TemperatureSca
 evaluate compare auto advise certify attach build train TrainConfig record Runner OnnxRunner export
 profile OfframpError Cascade
 answers data evaluation made metrics networks runtime scorers synthetic targets testing
-thresholds training zoo
+thresholds training trees zoo
 """
 
 

@@ -5,6 +5,7 @@ each exit costs; `data.load` gives the four splits, `train` trains, `record` mak
 
 Decisions: a `Ledger` of per-exit logits -> `Policy(scorer, answer)`, fitted on held_out and tuned
 on val -> `evaluate` on test. `compare` does it for many methods. `Runner` puts a policy to work.
+`trees` does all this for boosted trees.
 `made` knows what a script has made before, and `testing` checks answers, scorers and threshold
 methods of your own.
 """
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         testing,
         thresholds,
         training,
+        trees,
         zoo,
     )
     from offramp.advice.advise import advise
@@ -92,6 +94,7 @@ __all__ = [
     "thresholds",
     "train",
     "training",
+    "trees",
     "zoo",
 ]
 

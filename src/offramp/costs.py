@@ -16,7 +16,7 @@ from offramp import check
 from offramp.arrays import AnyArray, Array, as_numpy, positions
 from offramp.errors import LedgerError
 
-UNITS = ("macs", "seconds", "tokens", "dollars", "relative")
+UNITS = ("macs", "seconds", "tokens", "dollars", "trees", "relative")
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -30,7 +30,7 @@ class Costs:
             apart.
         reference: Cost of the network without exits, to which budgets are relative: a number, or
             `[N]`. The default is all stages that the last exit needs, and its head.
-        unit: `macs`, `seconds`, `tokens`, `dollars` or `relative`.
+        unit: `macs`, `seconds`, `tokens`, `dollars`, `trees` or `relative`.
         starts: Exits, besides the first, at which another network of a cascade starts, which
             needs nothing that was run before. An exit whose stage costs nothing is one of them.
         entry: Cost of entering, which is part of the first stage. If the first network is left

@@ -245,7 +245,7 @@ class Ledger(SampleOrigin):
 
     @property
     def unit(self) -> str:
-        """`macs`, `seconds`, `tokens`, `dollars` or `relative`."""
+        """`macs`, `seconds`, `tokens`, `dollars`, `trees` or `relative`."""
         return self.cost_model.unit
 
     @property
