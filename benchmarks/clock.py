@@ -1,8 +1,8 @@
 """Is a budget in seconds kept on the clock, and what do exits gain over the same runtime without?
 
-Run: python benchmarks/clock.py [--networks thin,lite0,resnet34,minilm] [--runtimes torch,onnx]
-     [--threads 1,2] [--batches 1,32,256] [--budgets 0.3,0.5,0.7] [--seconds 20] [--clock cpu]
-     [--out clock.jsonl] [--quick] [--markdown]
+Run: python benchmarks/clock.py [--networks thin,lite0,residual,msdnet,vit,bert]
+     [--runtimes torch,onnx] [--threads 1,2] [--batches 1,8,32,256] [--budgets 0.3,0.5,0.7]
+     [--seconds 20] [--clock process] [--out clock.jsonl] [--quick] [--markdown]
 
 For every network, runtime and number of threads a profile is measured. With its seconds as costs
 `auto` chooses exits and thresholds for each budget and batch size; then real test inputs go
@@ -28,33 +28,34 @@ through the runner and through the network without exits by turns. Printed are
 Rows are appended to the file as they come, and those that are in it already are not measured
 again; `--markdown` only prints the file as a table. `full` in the column of exits: the profile
 says that exits do not pay there, and the plan is the network without exits. On a machine that
-others use, `--clock cpu --threads 1` counts the processor's seconds of this process.
+others use, `--clock process --threads 1` counts the processor's seconds of this process.
 """
 
 import argparse
 import json
-import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Subset
+from torch.utils.data import Dataset, Subset
 
 import offramp
 from offramp.data.source import Source
 from offramp.ledger import Ledger
 from offramp.machine import keep_memory
 from offramp.networks import EarlyExitNetwork
+from offramp.networks.state import batch_size as rows_in
+from offramp.networks.state import map_leaves, take
 from offramp.timing import BenchConfig, Profile, bench
 from offramp.timing.bench import WITHOUT
+from offramp.timing.config import CLOCKS
 
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 METHOD = "baseline:smooth"
 SAMPLES = 1024  # test inputs that are timed
 
@@ -127,6 +128,54 @@ def minilm(samples: int) -> Case:
     return recorded(network, splits, samples, is_trained=False)
 
 
+def made_up(network: EarlyExitNetwork, inputs: Any) -> Case:  # noqa: ANN401
+    """A network with random weights on inputs without labels that mean anything."""
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None
+    with torch.no_grad():
+        network.train()(take(inputs, torch.arange(64)))
+    whole = offramp.record(network.eval(), Pairs(inputs), "all", progress=False)
+    held_out, val, _ = whole.partition()
+    return Case(network, held_out, val, inputs, is_trained=False)
+
+
+class Pairs(Dataset[Any]):
+    """Inputs with labels."""
+
+    def __init__(self, inputs: Any) -> None:  # noqa: ANN401
+        self.inputs = inputs
+
+    def __len__(self) -> int:
+        return rows_in(self.inputs)
+
+    def __getitem__(self, index: int) -> Any:  # noqa: ANN401
+        return map_leaves(lambda leaf: leaf[index], self.inputs), index % 2
+
+
+def of_noise(name: str, samples: int, **settings: Any) -> Case:  # noqa: ANN401
+    """A network of offramp's own on noise."""
+    torch.manual_seed(0)
+    network = offramp.build(name, num_classes=10, image_size=32, at=4, **settings)
+    return made_up(network, torch.randn(samples, 3, 32, 32))
+
+
+def bert(samples: int) -> Case:
+    """BERT from a configuration."""
+    transformers = import_module("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=1000,
+        hidden_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=1536,
+    )
+    network = offramp.attach(transformers.BertForSequenceClassification(config), at=3)
+    ids = torch.randint(1000, (samples, 32))
+    return made_up(network, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+
+
 def trained(folder: str, samples: int) -> Case:
     """The network of a run, on its data."""
     network = EarlyExitNetwork.load(Path(folder) / "network").eval()
@@ -135,7 +184,16 @@ def trained(folder: str, samples: int) -> Case:
     return recorded(network, source.load(), samples, is_trained=True)
 
 
-CASES = {"thin": thin, "lite0": lite0, "resnet34": resnet34, "minilm": minilm}
+CASES: dict[str, Callable[[int], Case]] = {
+    "thin": thin,
+    "lite0": lite0,
+    "resnet34": resnet34,
+    "minilm": minilm,
+    "residual": partial(of_noise, "thin-resnet", width=32),
+    "msdnet": partial(of_noise, "msdnet"),
+    "vit": partial(of_noise, "vit-mini"),
+    "bert": bert,
+}
 
 
 def policies(
@@ -224,10 +282,10 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 def parsed() -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", default=",".join(CASES))
+    parser.add_argument("--networks", default="thin,lite0,residual,msdnet,vit,bert")
     parser.add_argument("--runtimes", default="torch,onnx")
     parser.add_argument("--threads", default="1,2")
-    parser.add_argument("--batches", default="1,32,256")
+    parser.add_argument("--batches", default="1,8,32,256")
     parser.add_argument("--budgets", default="0.3,0.5,0.7")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")

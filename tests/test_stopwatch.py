@@ -41,6 +41,18 @@ def test_the_best_turn_counts_and_the_best_of_each_stage_share_it():
     assert timed.spread == 0  # both turns after the first one took 5
 
 
+def test_the_fastest_tenth_of_runs_that_are_alike_counts():
+    """A machine at other work disturbs most runs, each in another stage."""
+    timed = Timed(run=lambda batch: None, batches=range(4), alike=True)
+    undisturbed, disturbed = [1.0, 2.0], [[1.0, 9.0], [9.0, 2.0], [5.0, 5.0]]
+    timed.turns = [[undisturbed, *disturbed * 3][: 5 + batch] for batch in range(4)]
+    assert timed.best.tolist() == undisturbed
+    timed.alike = False  # then each batch has its own best turn
+    assert timed.best.tolist() == undisturbed
+    timed.turns[0] = disturbed
+    assert timed.best.sum() > 3
+
+
 def test_a_turn_is_prepared_and_warmed_up_before_every_batch_is_timed():
     done = []
     timed = Timed(done.append, ["a", "b"], warm=2, prepare=lambda: done.append("ready"))

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -16,9 +17,13 @@ from offramp import report
 from offramp.cli.app import app
 from offramp.errors import ConfigError, FileFormatError, NetworkError
 from offramp.onnx import OnnxRunner, export
-from offramp.onnx.export import _own_files
+from offramp.onnx.cut import NotCuttableError, Traced
+from offramp.onnx.export import Tracing, _own_files
 from offramp.onnx.manifest import Manifest
+from offramp.progress import Progress
+from offramp.timing.runners import plain_policy
 
+exporting = import_module("offramp.onnx.export")
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
@@ -93,6 +98,62 @@ def test_only_what_an_export_can_have_written_is_replaced(tmp_path, older):
 class Strange(torch.nn.Module):
     def forward(self, x):
         return x if x.sum() > 0 else -x  # a graph cannot look at values
+
+
+@pytest.mark.parametrize("kind", ["conv", "nested", "chain", "cascade", "text"])
+def test_a_network_is_traced_once_whatever_graphs_are_cut_out_of_it(
+    make, tmp_path, monkeypatch, kind
+):
+    world, traced = make(kind, exits=4), []
+    trace = exporting._content
+
+    def counted(module, what, is_text):
+        traced.append(what)
+        return trace(module, what, is_text)
+
+    monkeypatch.setattr(exporting, "_content", counted)
+    tracing = Tracing(world.network, None if kind == "text" else world.inputs(3))
+    policies = [world.policy]
+    if kind != "cascade":  # whose heads need all those before
+        policies += [plain_policy(world.network, kept) for kept in ([1, 3], [2])]
+    for number, policy in enumerate(policies):
+        tracing.export(policy, tmp_path / str(number), Progress(), points="all")
+        x = world.inputs(5)
+        runner = OnnxRunner(tmp_path / str(number), threads=1)
+        own = offramp.Runner(world.network, policy)
+        assert torch.allclose(runner(x).logits, own(x).logits, atol=1e-4)
+        assert torch.allclose(runner.full(x), own.full(x), atol=1e-4)
+    assert traced == ["the network"]
+
+
+def test_a_network_that_cannot_be_cut_is_traced_graph_by_graph(make, tmp_path, monkeypatch):
+    def part(*parts):
+        raise NotCuttableError("something")
+
+    monkeypatch.setattr(Traced, "part", part)
+    world = make("conv", exits=2)
+    folder = export(world.network, world.policy, tmp_path / "out", world.inputs(3), progress=False)
+    x = world.inputs(5)
+    wanted = offramp.Runner(world.network, world.policy)(x).logits
+    assert torch.allclose(OnnxRunner(folder)(x).logits, wanted, atol=1e-4)
+
+
+def test_a_part_of_a_graph_needs_all_that_leads_to_it():
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    described = [helper.make_tensor_value_info(name, kind, None) for name in ("x", "y", "z")]
+    nodes = [
+        helper.make_node("Neg", ["x"], ["negative"]),
+        helper.make_node("Add", ["negative", "y"], ["z"]),
+    ]
+    graph = helper.make_graph(nodes, "whole", described[:2], described[2:])
+    traced = Traced(helper.make_model(graph).SerializeToString())
+    example = {"state": torch.zeros(2), "out": torch.zeros(2)}
+    sizes = {"state": {0: "batch"}}
+    with pytest.raises(NotCuttableError, match="y"):
+        traced.part({"state": ("negative",)}, {"out": ("z",)}, example, sizes)
+    part = traced.part({"state": ("x",)}, {"out": ("negative",)}, example, sizes)
+    (node, _) = onnx.load_model_from_string(part).graph.node
+    assert (node.op_type, list(node.input)) == ("Neg", ["state"])
 
 
 def test_what_cannot_be_exported_is_named_and_leaves_nothing_behind(make, tmp_path):

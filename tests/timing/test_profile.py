@@ -1,6 +1,5 @@
 """A profile measures what a runner really does, and its costs are what batches really take."""
 
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from offramp.networks.heads import LinearHead, Pool
 from offramp.replay import replay
 from offramp.runtime import Runner
 from offramp.timing import Profile, profile
-from offramp.timing.runners import plain_policy, runner_of
+from offramp.timing.runners import Opener, plain_policy
 
 SECONDS = {"stage": (1.0, 0.5), "head": (0.25, 0.125)}  # per call, per row
 
@@ -72,6 +71,41 @@ def test_a_profile_has_the_seconds_of_stages_and_overheads():
         assert found.stages[row] == pytest.approx([one, one, one + overhead])
         assert found.overheads[row] == pytest.approx([overhead, overhead, 0])
         assert found.full[row] == pytest.approx(3 * one + overhead)
+
+
+def test_single_samples_are_timed_on_the_way_that_single_samples_take(monkeypatch):
+    network = slow_network(Clock())
+    answer_one, sizes = Runner._answer_one, []
+
+    def watched(runner, point, state):
+        sizes.append(len(state))
+        return answer_one(runner, point, state)
+
+    monkeypatch.setattr(Runner, "_answer_one", watched)
+    found = profile(network, batch_size=1, seconds=0, progress=False)
+    assert found.sizes == [1, 2]  # two, to compare single samples with
+    assert len(sizes) > 100 and set(sizes) == {1}
+
+
+class Disturbed(Clock):
+    """A clock by which single samples take longer than two at once."""
+
+    def add(self, rows):
+        self.now += 3.0 if rows == 1 else 2.0
+
+
+def test_seconds_of_single_samples_that_do_not_fit_are_doubted(capsys):
+    clock = Disturbed()
+    network = slow_network(clock)
+    for module in network.modules():
+        if isinstance(module, Slow):
+            module.register_forward_pre_hook(lambda module, given: clock.add(len(given[0])))
+    profile(network, batch_size=1, seconds=0, clock=clock)
+    text = " ".join(capsys.readouterr().err.split())
+    assert "note: one sample took" in text and "--clock process" in text
+    clock = Clock()
+    profile(slow_network(clock), batch_size=1, seconds=0, clock=clock)
+    assert "in doubt" not in capsys.readouterr().err
 
 
 def test_a_budget_in_seconds_is_what_batches_take():
@@ -255,17 +289,34 @@ def test_bench_races_the_users_own_model_and_runners(monkeypatch):
     assert rows["a runner"].accuracy == rows["with exits"].accuracy
     config = BenchConfig(["onnx"], [8], seconds=0.05, cuts=False)
     known = profile(network, policy, batch_size=8, inputs=given[0], seconds=0)
-    monkeypatch.setattr(sys.modules[bench.__module__], "runner_of", without_export)
+    monkeypatch.setattr(Opener, "opened", without_export)
     found = bench(network, policy, images, labels, config, rivals, {"onnx": known})
     rows = {row.name: row for row in found}
     assert list(rows) == ["with exits", "without exits", "mine", "small"]
     assert rows["mine"].accuracy == rows["without exits"].accuracy
 
 
+def test_accuracies_are_of_all_samples_however_few_are_timed():
+    from offramp.timing import BenchConfig, bench
+
+    torch.manual_seed(0)
+    network = offramp.build("convnet", num_classes=3, image_size=8, at=2).eval()
+    images = torch.rand(1000, 3, 8, 8)
+    labels = network(images)[:, -1].argmax(1)
+    labels[64:] = (labels[64:] + 1) % 3  # right for the samples that are timed first, and no more
+    config = BenchConfig(["torch"], [8, 32], seconds=0, cuts=False)
+    rows = bench(network, plain_policy(network), images, labels, config, progress=False)
+    assert {(row.samples, row.labelled, row.accuracy) for row in rows} == {(64, 1000, 0.064)}
+    plain = bench(network, plain_policy(network), images, None, config, progress=False)
+    assert {(row.labelled, row.accuracy) for row in plain} == {(None, None)}
+    cells = offramp.report.bench_table(rows).rows[0]
+    assert cells[-1].text == "6.40% of 1,000"
+
+
 @contextmanager
-def without_export(network, policy, runtime, threads):
+def without_export(opener, network, policy):
     """The runner of ONNX Runtime, without the seconds that exporting takes."""
-    assert runtime == "onnx"
+    assert opener.runtime == "onnx"
     yield Runner(network, policy)
 
 
@@ -273,7 +324,7 @@ def test_an_export_is_made_where_onnx_runtime_is_timed():
     pytest.importorskip("onnxruntime")
     network = offramp.build("convnet", num_classes=3, image_size=8, at=2).eval()
     images = torch.rand(4, 3, 8, 8)
-    with runner_of(network, plain_policy(network, [1]), "onnx", threads=1) as runner:
+    with Opener("onnx", threads=1).opened(network, plain_policy(network, [1])) as runner:
         wanted = Runner(network, plain_policy(network, [1])).full(images)
         assert runner.threads == 1
         assert torch.allclose(runner.full(images), wanted, atol=1e-4)

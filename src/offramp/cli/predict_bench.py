@@ -26,7 +26,7 @@ from offramp.cli.options import (
 )
 from offramp.errors import ConfigError
 from offramp.files import atomic_path, check_target
-from offramp.timing.config import BenchConfig, check_runs
+from offramp.timing.config import CLOCKS, BenchConfig, Clock, check_runs
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from offramp.networks import EarlyExitNetwork
 
 DISTURBED = 0.25  # how much longer than the best the median turn of a profile may take
-SAMPLES = 512  # to time on, or more where a batch is larger; of noise, larger batches repeat them
+NOISE = 512  # samples of noise to time on; larger batches repeat them
+SAMPLES = 1000  # of a data set, drawn at random; more where a batch is larger
 SHOWN = 3  # failed inputs that are named
 
 
@@ -120,6 +121,7 @@ def profile_command(
     threads: int | None = None,
     seconds: float = 20.0,
     split: Split = "val",
+    clock: Clock = "wall",
     folder: Annotated[Path, typer.Option("--out")] = Path("profile"),
     device: Device = "auto",
 ) -> None:
@@ -134,6 +136,8 @@ def profile_command(
         batch_sizes: Comma-separated numbers of samples per batch.
         threads: Threads of the runtimes. Default: as many as they use now.
         seconds: Approximate time per runtime.
+        clock: Clock to time by; process counts the processor's seconds of this process, for
+            machines that others use: give --threads 1 with it.
         folder: Folder of the profile.
     """
     check_runs(runtimes, batch_sizes, seconds)
@@ -146,14 +150,14 @@ def profile_command(
     chosen = None if policy is None else Policy.load(policy)
     inputs, _ = _samples(made, data.source(network), split, batch_sizes)
     for name in runtimes:
-        found = profile(made, chosen, name, batch_sizes, threads, inputs, seconds)
+        found = profile(made, chosen, name, batch_sizes, threads, inputs, seconds, CLOCKS[clock])
         place = found.save(folder / name if len(runtimes) > 1 else folder)
         out.show(profile_table(found))
         if max(found.spread) > DISTURBED:
             note(
                 f"note: turns differ by {max(found.spread):.0%}, so other work disturbs this "
-                "machine, and predictions may be wrong: measure again when it is idle, or with "
-                "more --seconds"
+                "machine, and predictions may be wrong: measure again when it is idle, with more "
+                "--seconds, or with --clock process --threads 1"
             )
         note(f"saved in {place}/")
 
@@ -165,6 +169,7 @@ def bench_command(
     config: BenchConfig,
     split: Split = "test",
     rival: list[Path] | None = None,
+    clock: Clock = "wall",
     folder: Annotated[Path | None, typer.Option("--out")] = None,
     device: Device = "auto",
 ) -> None:
@@ -178,6 +183,8 @@ def bench_command(
     Args:
         rival: Folder of another network to time without exits, such as a smaller network, or a
             network for smaller images.
+        clock: Clock to time by; process counts the processor's seconds of this process, for
+            machines that others use: give --threads 1 with it.
         folder: Folder for the table, the figure and JSON.
     """
     from offramp.report import bench_table, write_bench
@@ -189,7 +196,7 @@ def bench_command(
     chosen = load_policy(policy, config.budgets[0] if config.budgets else None, "--budgets")
     inputs, labels = _samples(made, data.source(network), split, config.batch_sizes)
     rivals = {each.name: network_in(each) for each in rival or ()}
-    rows = bench(made, chosen, inputs, labels, config, rivals)
+    rows = bench(made, chosen, inputs, labels, config, rivals, clock=CLOCKS[clock])
     out.show(bench_table(rows))
     if folder is not None:
         paths, missing = write_bench(rows, folder)
@@ -219,9 +226,10 @@ def _samples(
 
     if source is None:
         note("note: noise as input; give --data for the exits of real samples")
-        return made.example(min(max(sizes), SAMPLES)), None
+        return made.example(min(max(sizes), NOISE)), None
     samples = _load_split(source, split)
-    return samples.batch(torch.arange(min(len(samples), max(SAMPLES, *sizes))))
+    drawn = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))
+    return samples.batch(drawn[: max(SAMPLES, *sizes)])
 
 
 def _load_split(source: "Source", split: str) -> "Data":

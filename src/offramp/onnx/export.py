@@ -10,6 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,12 +25,21 @@ from offramp.imports import require
 from offramp.networks.inputs import AnyInput, Inputs, TextInput, inputs_like
 from offramp.networks.network import EarlyExitNetwork
 from offramp.networks.state import State
-from offramp.onnx.manifest import BARE, POLICY, GraphFile, Manifest, Segment
-from offramp.onnx.modules import ExportedNetwork, FullModule, GraphModule, SegmentModule
+from offramp.onnx.cut import NotCuttableError, Traced, Values
+from offramp.onnx.manifest import BARE, LOGITS, POLICY, SO_FAR, GraphFile, Manifest, Segment, names
+from offramp.onnx.modules import (
+    ExportedNetwork,
+    FullModule,
+    GraphModule,
+    SegmentModule,
+    WholeModule,
+)
 from offramp.onnx.runner import graph_of, session_of
 from offramp.policy import Policy
 from offramp.progress import Progress, showing
 from offramp.runtime.runner import network_of
+
+logger = logging.getLogger(__name__)
 
 OPSET = 20
 AGREEMENT = 1e-3  # largest difference of outputs, relative to 1 + their size
@@ -78,27 +88,75 @@ def export(
         MissingExtraError: The extra `onnx` is not installed.
     """
     check.one_of("points", points, ("selected", "all"))
+    require_packages()
+    check_target(Path(folder), "export")
+    with showing(progress) as shown:
+        shown.step(0, 1, "tracing the network")
+        made = Tracing(network, example)
+        return made.export(policy, folder, shown, points=points, full=full, notes=notes)
+
+
+def require_packages() -> None:
+    """Raise `MissingExtraError` unless graphs can be written."""
     for needed in ("onnx", "onnxscript", "onnxruntime"):
         require(needed, extra="onnx")
-    folder = Path(folder)
-    check_target(folder, "export")
-    stale = _own_files(folder)
-    plain = copy.deepcopy(network_of(policy, network)).cpu().float().eval()
-    inputs, state = _first_state(plain, example)
-    exported = ExportedNetwork(plain, policy, _kept_exits(policy, points))
-    with showing(progress) as shown:
+
+
+class Tracing:
+    """A network that is traced once, for any number of exports with some of its exits.
+
+    Args:
+        network: As for `export`.
+        example: As for `export`.
+    """
+
+    def __init__(self, network: EarlyExitNetwork, example: Any = None) -> None:  # noqa: ANN401
+        self.network = network
+        self.plain = copy.deepcopy(network).cpu().float().eval()
+        self.inputs, self.state = _first_state(self.plain, example)
+        self.is_text = isinstance(self.inputs, TextInput)
+
+    @cached_property
+    def _traced(self) -> Traced | None:
+        """The whole network; None if it cannot be traced in one piece."""
+        module = WholeModule(self.plain, self.state)
+        try:
+            return Traced(_content(module, "the network", self.is_text))
+        except NetworkError as error:  # what is wrong is told of the graph in which it is
+            logger.debug("graphs are traced one by one: %s", error)
+            return None
+
+    def export(
+        self,
+        policy: Policy,
+        folder: str | Path,
+        progress: Progress,
+        *,
+        points: str = "selected",
+        full: bool = True,
+        notes: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """As `export`, of a policy for this network."""
+        folder = Path(folder)
+        stale = _own_files(folder)
+        is_whole = network_of(policy, self.network) is self.network
+        plain = self.plain if is_whole else self.plain.keep_exits(policy.exits)
+        exits = range(plain.num_exits) if is_whole else policy.exits
+        exported = ExportedNetwork(plain, policy, _kept_exits(policy, points))
         total = len(exported.kept) + full
-        writer = _Writer(folder, isinstance(inputs, TextInput), total, shown)
+        writer = _Writer(folder, self, exits, total, progress)
         try:
             manifest = Manifest(
-                inputs=inputs,
+                inputs=self.inputs,
                 exit_names=tuple(plain.exit_names),
                 reads_outputs=tuple(exported.head_reads),
-                segments=_write_segments(writer, exported, state),
-                network=network.fingerprint(),
+                segments=_write_segments(writer, exported, self.state),
+                network=self.network.fingerprint(),
                 policy=policy.fingerprint(),
                 full=(
-                    writer.write(FullModule(exported, state), "full", "the network without exits")
+                    writer.write(
+                        FullModule(exported, self.state), "full", "the network without exits"
+                    )
                     if full
                     else None
                 ),
@@ -115,8 +173,45 @@ def export(
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     path.unlink(missing_ok=True)
-        shown.step(total, total, "done")
-    return folder
+        progress.step(total, total, "done")
+        return folder
+
+    def content(self, module: GraphModule, exits: Sequence[int], what: str) -> bytes:
+        """A module as a graph: cut out of the whole network, or traced by itself.
+
+        Args:
+            module: Of a network that has these exits.
+            exits: Numbers of these exits in the whole network.
+            what: Its name in messages.
+        """
+        if self._traced is not None:
+            with torch.inference_mode():
+                examples = dict(zip(module.outputs, module(*module.args), strict=True))
+            examples |= dict(zip(module.inputs, module.args, strict=True))
+            sizes = {name: _dynamic(name, self.is_text) for name in module.inputs}
+            try:
+                return self._traced.part(*_ends(module, exits), examples, sizes)
+            except NotCuttableError as error:
+                logger.debug("%s is traced by itself: it needs %s", what, error)
+        return _content(module, what, self.is_text)
+
+
+def _ends(module: GraphModule, exits: Sequence[int]) -> tuple[Values, Values]:
+    """By name of the inputs and the outputs of a module, what they are in the whole network."""
+    states = tuple(name for name in module.inputs if name != SO_FAR)
+    given: Values
+    if isinstance(module, FullModule):
+        return {name: (name,) for name in states}, {LOGITS: (f"answer_{exits[-1]}",)}
+    assert isinstance(module, SegmentModule)
+    first, end = module.exits[0], exits[module.exits[-1]]
+    before = names(f"after_{exits[first - 1]}", len(states)) if first else states
+    given = {name: (value,) for name, value in zip(states, before, strict=True)}
+    if SO_FAR in module.inputs:
+        given[SO_FAR] = tuple(f"{LOGITS}_{exits[each]}" for each in range(first))
+    carried = names("next", len(module.outputs) - 1)
+    after = names(f"after_{end}", len(carried))
+    wanted: Values = {name: (value,) for name, value in zip(carried, after, strict=True)}
+    return given, {**wanted, LOGITS: tuple(f"{LOGITS}_{exits[each]}" for each in module.run)}
 
 
 def _kept_exits(policy: Policy, points: str) -> list[int]:
@@ -142,15 +237,22 @@ def _write_segments(
 class _Writer:
     """Turns modules into checked graphs in a folder; `written` are the paths so far."""
 
-    def __init__(self, folder: Path, is_text: bool, total: int, progress: Progress) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        made_from: Tracing,
+        exits: Sequence[int],
+        total: int,
+        progress: Progress,
+    ) -> None:
         self.written: list[Path] = []
-        self._folder, self._is_text = folder, is_text
+        self._folder, self._made_from, self._exits = folder, made_from, exits
         self._total, self._progress = total, progress
 
     def write(self, module: GraphModule, stem: str, what: str) -> GraphFile:
         """Write one graph under a fresh name that begins with `stem`."""
         self._progress.step(len(self.written), self._total, what)
-        content = _optimized(self._content(module, what), what)
+        content = _optimized(self._made_from.content(module, self._exits, what), what)
         _check_graph(content, module, module.args, what)
         path = self._folder / f"{stem}-{secrets.token_hex(4)}.onnx"
         with atomic_path(path) as temporary:
@@ -166,32 +268,41 @@ class _Writer:
         policy.save(path)
         return path.name
 
-    def _content(self, module: GraphModule, what: str) -> bytes:
-        try:
-            with _quietly(), torch.no_grad():
-                program = torch.onnx.export(
-                    module,
-                    module.args,
-                    dynamo=True,
-                    opset_version=OPSET,
-                    input_names=list(module.inputs),
-                    output_names=list(module.outputs),
-                    dynamic_shapes=self._dynamic_shapes(module),
-                    verbose=False,
-                )
-        except (torch.onnx.errors.OnnxExporterError, RuntimeError, ValueError, TypeError) as error:
-            raise NetworkError(
-                f"{what} cannot be written as an ONNX graph: {_reason(error)}"
-            ) from error
-        assert program is not None, "dynamo=True returns a program"
-        content: bytes = program.model_proto.SerializeToString()
-        return content
 
-    def _dynamic_shapes(self, module: GraphModule) -> Any:  # noqa: ANN401 - as torch takes them
-        batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
-        state = {0: batch, 1: length} if self._is_text else {0: batch}
-        is_state = [name.startswith("state_") for name in module.inputs]
-        return [tuple(state if each else {0: batch} for each in is_state)]
+def _content(module: GraphModule, what: str, is_text: bool) -> bytes:
+    """A module as a graph, as the exporter of torch makes it."""
+    try:
+        with _quietly(), torch.no_grad():
+            program = torch.onnx.export(
+                module,
+                module.args,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=list(module.inputs),
+                output_names=list(module.outputs),
+                dynamic_shapes=[_dynamic_shapes(module, is_text)],
+                verbose=False,
+            )
+    except (torch.onnx.errors.OnnxExporterError, RuntimeError, ValueError, TypeError) as error:
+        raise NetworkError(
+            f"{what} cannot be written as an ONNX graph: {_reason(error)}"
+        ) from error
+    assert program is not None, "dynamo=True returns a program"
+    content: bytes = program.model_proto.SerializeToString()
+    return content
+
+
+def _dynamic_shapes(module: GraphModule, is_text: bool) -> tuple[Any, ...]:  # as torch takes them
+    dims = {name: torch.export.Dim(name) for name in ("batch", "length")}
+    return tuple(
+        {place: dims[size] for place, size in _dynamic(name, is_text).items()}
+        for name in module.inputs
+    )
+
+
+def _dynamic(name: str, is_text: bool) -> dict[int, str]:
+    """The dimensions of an input that have no fixed size: texts may have any length, too."""
+    return {0: "batch", 1: "length"} if is_text and name != SO_FAR else {0: "batch"}
 
 
 def _optimized(content: bytes, name: str) -> bytes:

@@ -120,6 +120,37 @@ class SegmentModule(GraphModule):
         return tuple(path for path, leaf in leaves if isinstance(leaf, Tensor))
 
 
+class WholeModule(GraphModule):
+    """All stages and all heads, with the state behind every stage: what graphs are cut out of."""
+
+    def __init__(self, network: EarlyExitNetwork, state: State) -> None:
+        super().__init__()
+        self.network, self.template = network, state
+        self.args = tuple(tensors(state))
+        self.inputs = names("state", len(self.args))
+        found = list[str]()
+        with torch.no_grad():
+            for exit_index in range(network.num_exits - 1):
+                state = network.advance(exit_index, state)
+                found += names(f"after_{exit_index}", len(tensors(state)))
+        exits = network.num_exits
+        self.outputs = (*found, *names(LOGITS, exits), *names("answer", exits))
+
+    def forward(self, *flat: Tensor) -> tuple[Tensor, ...]:
+        """Every state but the last; logits of every exit as `[n, 1, K]`, and as `[n, K]`."""
+        given, states, logits = iter(flat), list[Tensor](), list[Tensor]()
+        answers = list[Tensor]()
+        state: State = map_leaves(lambda _: next(given), self.template)
+        for exit_index, head in enumerate(self.network.heads):
+            state = self.network.advance(exit_index, state)
+            if exit_index < self.network.num_exits - 1:
+                states += tensors(state)
+            reads = logits and getattr(head, "reads_logits", True)
+            answers.append(head(state, torch.cat(logits, 1) if reads else None).float())
+            logits.append(answers[-1].unsqueeze(1))
+        return tuple(each.clone() for each in (*states, *logits, *answers))
+
+
 class FullModule(GraphModule):
     """The network without exits: all stages that the last exit needs, and its head."""
 

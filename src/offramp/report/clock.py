@@ -58,6 +58,8 @@ def bench_table(rows: "Sequence[BenchRow]") -> ResultTable:
             "" if share is None else f"{share:.1%}" for share in (row.predicted, row.expected)
         )
         accuracy = "" if row.accuracy is None else f"{row.accuracy:.2%}"
+        if row.labelled is not None:
+            accuracy += f" of {row.labelled:,}"
         lines.append(
             cells(
                 row.name,
@@ -71,7 +73,7 @@ def bench_table(rows: "Sequence[BenchRow]") -> ResultTable:
             )
         )
     counts = {row.samples for row in rows if row.samples}
-    timed = f" Times and accuracies were measured on {_range(counts)} samples." if counts else ""
+    timed = f" Times were measured on {_range(counts)} samples." if counts else ""
     return ResultTable(
         "bench",
         "Time per sample",
@@ -79,7 +81,8 @@ def bench_table(rows: "Sequence[BenchRow]") -> ResultTable:
         lines,
         f"Predicted and measured: shares of the time {WITHOUT} in the same runtime; for these: "
         "the prediction for the exits at which these samples stopped. All took turns on the same "
-        f"samples, and the best of three turns on each batch counts.{timed}",
+        f"samples, and the best of three turns on each batch counts.{timed} Accuracies are of as "
+        "many samples as they name.",
     )
 
 

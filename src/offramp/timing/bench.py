@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -27,11 +27,12 @@ from offramp.runtime.output import RunOutput
 from offramp.runtime.runner import Runner
 from offramp.stopwatch import Stopwatch, Timed
 from offramp.timing.config import BenchConfig
-from offramp.timing.profile import Profile, profile
-from offramp.timing.runners import answered, batch_of, plain_policy, runner_of, without_exits
+from offramp.timing.profile import Profile, measured
+from offramp.timing.runners import Opener, answered, batch_of, plain_policy, without_exits
 from offramp.training.batches import resized
 
 TURNS = 3  # of every candidate on every batch; the best counts
+COUNTED = 128  # samples whose answers are counted at once
 STRETCH = 64  # samples that a candidate answers before it is another one's turn
 WITHOUT = "without exits"
 
@@ -49,8 +50,9 @@ class BenchRow:
         predicted: The share that the profile predicts of the policy; None for others.
         expected: The same for the exits that these samples took, which may be harder or easier
             than val; None for others.
-        accuracy: On the samples that were timed; None without labels.
-        samples: How many these were.
+        accuracy: On all samples, however few were timed; None without labels.
+        samples: How many samples were timed; some of them several times, to fill a batch.
+        labelled: How many samples the accuracy is of; None without labels.
     """
 
     runtime: str
@@ -62,6 +64,7 @@ class BenchRow:
     expected: float | None = None
     accuracy: float | None = None
     samples: int | None = None
+    labelled: int | None = None
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ def bench(  # noqa: PLR0913 - all but the first four by name
         network: The network.
         policy: At an operating point; or a plan of `auto`, with a policy for each of its budgets.
         inputs: Real samples, so that they leave where they leave in use.
-        labels: `[N]`, for accuracies.
+        labels: `[N]`, for accuracies, of all samples: they are counted before anything is timed.
         config: Runtimes, batch sizes, budgets, threads, seconds.
         rivals: What else could run, by name: other networks with exits, timed without them, on
             images of their own size (resizing is not timed); your own model as it was before
@@ -122,6 +125,7 @@ def bench(  # noqa: PLR0913 - all but the first four by name
         raise ConfigError("there are no samples to time anything on")
     inputs = as_batch(inputs)
     classes = None if labels is None else as_numpy(labels)
+    labelled = None if classes is None else len(classes)
     network.settle(inputs)
     policies = _named(policy, config.budgets)
     rows: list[BenchRow] = []
@@ -130,29 +134,34 @@ def bench(  # noqa: PLR0913 - all but the first four by name
         for number, runtime in enumerate(config.runtimes):
             bar.step(number, len(config.runtimes), f"measuring in {runtime}")
             sizes = sorted(set(config.batch_sizes))
-            known = (profiles or {}).get(runtime)
+            known, opener = (profiles or {}).get(runtime), Opener(runtime, config.threads)
             if known is None:
                 decided = policy if isinstance(policy, Policy) else None
-                about = runtime, sizes, config.threads, inputs, config.seconds, clock
-                known = profile(network, decided, *about, progress=bar)
+                known = measured(
+                    network, decided, opener, sizes, inputs, config.seconds, clock, bar
+                )
                 sizes = [size for size in sizes if size in known.sizes]
             with ExitStack() as stack:
-                opened = partial(_opened, stack, runtime, config.threads)
+                opened = partial(_opened, stack, opener)
                 example = batch_of(inputs, np.arange(2))
                 candidates = [
                     *_with_exits(network, policies, known, opened),
                     *(_cuts(network, opened) if config.cuts else ()),
                     *_rivals(rivals or {}, runtime, example, opened),
                 ]
+                bar.step(number, len(config.runtimes), f"counting right answers in {runtime}")
+                right = _accuracies(candidates, inputs, classes)
                 last: list[BenchRow] = []
                 for size in sizes:
                     # One turn of all, by the seconds at the size before.
                     if sum(row.seconds for row in last) * size > 2 * max(config.seconds, 0.1):
                         bar.say(f"note: batch {size} takes too long in {runtime}: it is left out")
                         continue
-                    batches = _batches(inputs, classes, size)
-                    tallies = _raced(candidates, batches, config.seconds, watch)
-                    last = list(_rows(tallies, runtime, size))
+                    tallies = _raced(candidates, _batches(inputs, size), config.seconds, watch)
+                    last = [
+                        replace(row, accuracy=right.get(row.name), labelled=labelled)
+                        for row in _rows(tallies, runtime, size)
+                    ]
                     rows += last
     return rows
 
@@ -161,14 +170,10 @@ Opened = Callable[[EarlyExitNetwork, Policy], StagedRunner]
 
 
 def _opened(
-    stack: ExitStack,
-    runtime: str,
-    threads: int | None,
-    network: EarlyExitNetwork,
-    policy: Policy,
+    stack: ExitStack, opener: Opener, network: EarlyExitNetwork, policy: Policy
 ) -> StagedRunner:
     """A runner that is closed with the stack."""
-    return stack.enter_context(runner_of(network, policy, runtime, threads))
+    return stack.enter_context(opener.opened(network, policy))
 
 
 def _named(policy: Policy | Plan, budgets: Sequence[float]) -> dict[str, Policy]:
@@ -231,58 +236,57 @@ def _predicted(model: nn.Module, x: Any) -> Array:  # noqa: ANN401 - a batch as 
     return as_numpy(logits.argmax(dim=1))
 
 
-def _batches(
+def _accuracies(
+    candidates: Sequence[Candidate],
     inputs: Any,  # noqa: ANN401
     labels: Array | None,
-    size: int,
-) -> list[tuple[Any, Array | None]]:
-    """All samples in batches of a size, and their labels; samples are repeated to fill one."""
+) -> dict[str, float]:
+    """By name, the share of all samples that a candidate gets right."""
+    if labels is None:
+        return {}
+    right = {each.name: 0 for each in candidates}
+    for rows in np.array_split(np.arange(len(labels)), -(-len(labels) // COUNTED)):
+        x = batch_of(inputs, rows)
+        for each in candidates:
+            answers = each.answer(resized(x, each.image_size))
+            found = answers.predictions if isinstance(answers, RunOutput) else answers
+            right[each.name] += int((as_numpy(found) == labels[rows]).sum())
+    return {name: count / len(labels) for name, count in right.items()}
+
+
+def _batches(inputs: Any, size: int) -> list[Any]:  # noqa: ANN401
+    """All samples in batches of a size; samples are repeated to fill one."""
     samples = rows_of(inputs)
     index = np.arange(max(samples // size, 1) * size) % samples
-    return [
-        (batch_of(inputs, rows), None if labels is None else labels[rows])
-        for rows in index.reshape(-1, size)
-    ]
+    return [batch_of(inputs, rows) for rows in index.reshape(-1, size)]
 
 
 @dataclass
 class _Tally:
-    """What one candidate took at one batch size, and what it answered."""
+    """What one candidate took at one batch size, and where samples left it."""
 
     candidate: Candidate
     seconds: list[float] = field(default_factory=list)  # of every batch, in its best turn
-    right: list[Array] = field(default_factory=list)
     exits: list[Array] = field(default_factory=list)
-
-    def add(self, answers: RunOutput | AnyArray, labels: Array | None) -> None:
-        """Keep the answers to a batch."""
-        if isinstance(answers, RunOutput):
-            self.exits.append(as_numpy(answers.exits))
-        predictions = answers.predictions if isinstance(answers, RunOutput) else answers
-        if labels is not None:
-            self.right.append(as_numpy(predictions) == labels)
 
 
 def _raced(
-    candidates: Sequence[Candidate],
-    batches: Sequence[tuple[Any, Array | None]],
-    seconds: float,
-    watch: Stopwatch,
+    candidates: Sequence[Candidate], batches: Sequence[Any], seconds: float, watch: Stopwatch
 ) -> list[_Tally]:
     """The best seconds of every candidate on as many batches as there is time for."""
     tallies = [_Tally(each) for each in candidates]
-    start, step = time.perf_counter(), max(1, STRETCH // rows_of(batches[0][0]))
+    start, step = time.perf_counter(), max(1, STRETCH // rows_of(batches[0]))
     for first in range(0, len(batches), step):
-        inputs, labels = zip(*batches[first : first + step], strict=True)
+        inputs = batches[first : first + step]
         timed = [
             Timed(each.answer, [resized(x, each.image_size) for x in inputs])
             for each in candidates
         ]
         for turn in range(TURNS):
             for tally, one in zip(tallies, timed, strict=True):
-                answers = one.turn(watch)
-                for found, right in zip(answers, labels, strict=True) if not turn else ():
-                    tally.add(found, right)
+                for answers in one.turn(watch):
+                    if not turn and isinstance(answers, RunOutput):
+                        tally.exits.append(as_numpy(answers.exits))
         for tally, one in zip(tallies, timed, strict=True):
             tally.seconds += one.by_batch.sum(axis=1).tolist()
         if time.perf_counter() - start > seconds:
@@ -302,6 +306,5 @@ def _rows(tallies: Sequence[_Tally], runtime: str, size: int) -> Iterator[BenchR
             share=spent / full,
             predicted=None if predicted is None else predicted(size),
             expected=None if predicted is None else predicted(size, np.concatenate(each.exits)),
-            accuracy=float(np.concatenate(each.right).mean()) if each.right else None,
             samples=len(each.seconds) * size,
         )

@@ -1,10 +1,18 @@
 """What is timed, and for how long; without torch, as the command line reads it."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from offramp import check
 from offramp.registry import RUNTIMES
+
+Clock = Literal["wall", "process"]
+CLOCKS: dict[Clock, Callable[[], float]] = {
+    "wall": time.perf_counter,
+    "process": time.process_time,  # what others do on the machine does not count
+}
 
 
 @dataclass(frozen=True)

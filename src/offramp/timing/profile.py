@@ -32,7 +32,7 @@ from offramp.price import Price
 from offramp.progress import Progress, showing
 from offramp.stopwatch import Stopwatch, Timed, take_turns
 from offramp.timing.config import check_runs
-from offramp.timing.runners import plain_policy, runner_of
+from offramp.timing.runners import Opener, plain_policy, watched
 from offramp.timing.stage_times import StageTimes
 from offramp.training.batches import moved
 
@@ -247,11 +247,29 @@ def profile(  # noqa: PLR0913 - all but the first two by name
         >>> found.sizes, found.at(batch_size=4).costs.unit
         ([1, 2, 4], 'seconds')
     """
+    return measured(
+        network, policy, Opener(runtime, threads), batch_size, inputs, seconds, clock, progress
+    )
+
+
+def measured(
+    network: EarlyExitNetwork,
+    policy: Policy | None,
+    opener: Opener,
+    batch_size: int | Sequence[int],
+    inputs: Any,  # noqa: ANN401
+    seconds: float,
+    clock: Callable[[], float],
+    progress: bool | Progress,
+) -> Profile:
+    """As `profile`, with runners that share what is exported."""
+    runtime = opener.runtime
     check_has_exits(network, "a profile")
     largest = [batch_size] if isinstance(batch_size, int) else list(batch_size)
     check_runs([runtime], largest, seconds)
     with ExitStack() as stack:
-        bar = stack.enter_context(showing(progress))
+        bar, start = stack.enter_context(showing(progress)), time.perf_counter()
+        bar.start(f"preparing {runtime}", max(1, round(seconds)))
         if inputs is not None:
             inputs = as_batch(inputs)
             network.settle(inputs)
@@ -261,12 +279,20 @@ def profile(  # noqa: PLR0913 - all but the first two by name
         where = device_of(network) if runtime == "torch" else torch.device("cpu")
         times, watch = StageTimes(network, policy, batch, sizes), Stopwatch(clock, where)
         runners = {
-            name: stack.enter_context(runner_of(network, each, runtime, threads, watch))
+            name: watched(stack.enter_context(opener.opened(network, each)), watch)
             for name, each in times.policies.items()
         }
         used = getattr(runners["own"], "threads", torch.get_num_threads())
         bar.start(f"measuring in {runtime}", max(1, round(seconds)))
-        times.run(runners, watch, seconds, bar.advance)
+        # What it took to prepare is part of the time that was asked for.
+        left = max(seconds - (time.perf_counter() - start), seconds / 2)
+        times.run(runners, watch, left, bar.advance)
+        if times.misfit:
+            bar.say(
+                f"note: one sample took {times.misfit:.0%} longer than two in one batch, so the "
+                "seconds at batch 1 are in doubt: measure again when the machine is idle, or with "
+                "`clock=time.process_time` (--clock process) and one thread"
+            )
     return Profile(
         runtime=runtime,
         threads=used,
@@ -311,4 +337,5 @@ def _sizes(
                 raise ConfigError(f"batch {size} {about}: give more seconds, or smaller batches")
             progress.say(f"note: batch {size} {about}: it is left out")
     smaller = (1, 2, 4, 8, 16, *(4**power for power in range(3, 8)))
-    return sorted({*kept, *(size for size in smaller if size < max(kept))})
+    # Two always: the seconds of single samples are compared with them.
+    return sorted({2, *kept, *(size for size in smaller if size < max(kept))})

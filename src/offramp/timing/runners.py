@@ -1,7 +1,6 @@
 """What is timed: runners of either runtime, and policies for them where none is given."""
 
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,11 +16,15 @@ from offramp.errors import FewSamplesWarning
 from offramp.ledger import Ledger
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.state import take
-from offramp.onnx import OnnxRunner, export
+from offramp.onnx import OnnxRunner
+from offramp.onnx.export import Tracing, require_packages
 from offramp.policy import Policy
+from offramp.progress import showing
 from offramp.runtime import Runner
 from offramp.runtime.engine import StagedRunner
 from offramp.runtime.output import RunOutput
+from offramp.runtime.prepared_points import PreparedPoint
+from offramp.runtime.shrinking_batch import ShrinkingBatch
 from offramp.scorers import BreakEven, MaxProbability
 from offramp.thresholds.rule import OperatingPoints
 
@@ -29,30 +32,52 @@ NEVER = 1e30  # a threshold that no score reaches; the exit stays open, so its h
 NOISE = 64  # samples to fit decisions to that are only timed
 
 
-@contextmanager
-def runner_of(
-    network: EarlyExitNetwork,
-    policy: Policy,
-    runtime: str = "torch",
-    threads: int | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[StagedRunner]:
-    """A runner of either runtime; PyTorch has its number of threads, and its own back later."""
-    if runtime == "onnx":
-        with tempfile.TemporaryDirectory() as folder:
-            yield OnnxRunner(export(network, policy, folder, progress=False), threads, clock=clock)
-        return
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads or before)
-        yield Runner(network, policy, clock=clock)
-    finally:
-        torch.set_num_threads(before)
+class Opener:
+    """Opens runners of one runtime; for ONNX Runtime, every network is traced once.
+
+    Args:
+        runtime: `torch` or `onnx`.
+        threads: Of the runtime; as many as it uses now by default.
+    """
+
+    def __init__(self, runtime: str = "torch", threads: int | None = None) -> None:
+        self.runtime, self.threads = runtime, threads
+        self._tracings: dict[EarlyExitNetwork, Tracing] = {}
+
+    @contextmanager
+    def opened(self, network: EarlyExitNetwork, policy: Policy) -> Iterator[StagedRunner]:
+        """A runner; PyTorch has its number of threads, and its own back later."""
+        if self.runtime == "onnx":
+            require_packages()
+            tracing = self._tracings.get(network)
+            if tracing is None:
+                tracing = self._tracings[network] = Tracing(network)
+            with tempfile.TemporaryDirectory() as folder, showing(False) as silent:
+                yield OnnxRunner(tracing.export(policy, folder, silent), self.threads)
+            return
+        before = torch.get_num_threads()
+        try:
+            torch.set_num_threads(self.threads or before)
+            yield Runner(network, policy)
+        finally:
+            torch.set_num_threads(before)
 
 
-def answered(runner: StagedRunner, x: Any, deadline: float | None = None) -> RunOutput:  # noqa: ANN401
+def watched(runner: StagedRunner, watch: Callable[[], object]) -> StagedRunner:
+    """The same runner, which reads a watch before every stage."""
+    advance = runner._advance
+
+    def timed(point: PreparedPoint, exit_index: int, batch: ShrinkingBatch) -> None:
+        watch()
+        advance(point, exit_index, batch)
+
+    vars(runner)["_advance"] = timed
+    return runner
+
+
+def answered(runner: StagedRunner, x: Any) -> RunOutput:  # noqa: ANN401
     """What a runner answers, with the predictions that anybody would read."""
-    output = runner(x, deadline)
+    output = runner(x)
     output.predictions  # noqa: B018 - worked out when they are read
     return output
 

@@ -29,11 +29,12 @@ from offramp.timing.runners import (
 )
 from offramp.training.batches import moved
 
-LONG = 1e9  # a deadline that never comes: with one, a runner reads its clock before every stage
 WARM = 8  # samples, before a path is timed
+LARGE = 64  # batches from this size on need no warm caches: the first of their turns is enough
 CENTRAL = ("full", "open")  # paths whose seconds all shares rest on
-DRAWS = 4  # samples per turn, as several batches where these are smaller
-TEXTS = 16  # the same of texts, which differ in length
+AGAIN = 3  # times that batches of one and two are timed again where they do not fit
+MISFIT = 0.05  # how much longer one sample may take than two in one batch
+DRAWS = 16  # samples per turn, as several batches where these are smaller
 
 
 class StageTimes:
@@ -62,9 +63,8 @@ class StageTimes:
         def rows(start: int, size: int) -> Any:  # noqa: ANN401
             return batch_of(inputs, np.arange(start, start + size) % samples)
 
-        drawn = TEXTS if isinstance(inputs, Mapping) else DRAWS
         self._batches = {
-            size: [rows(start, size) for start in range(0, max(size, drawn), size)]
+            size: [rows(start, size) for start in range(0, max(size, DRAWS), size)]
             for size in sizes
         }
         never = np.full(len(policy.exits), NEVER)
@@ -75,6 +75,8 @@ class StageTimes:
         shrinking = [_one_by_one(scores[:size]) for size in sizes]
         own = at_thresholds(policy, [never, never + np.inf, -never, *shrinking])
         self.policies = {"own": own, **_alone(network, policy), **_with_history(network, policy)}
+        # Texts differ in length, and batches of anything else are alike on any path.
+        self._alike = not isinstance(inputs, Mapping)
         self._answer_reads_history = policy.answer.reads_history
         self._timed: dict[int, dict[str, Timed]] = {}
 
@@ -90,23 +92,40 @@ class StageTimes:
             self._timed[size] = self._paths(runners, size, 3 + number)
         groups = [list(paths.values()) for paths in self._timed.values()]
         take_turns(groups, watch, seconds=seconds, advance=advance)
+        for _ in range(AGAIN):
+            if not self.misfit:
+                break
+            take_turns(groups[:2], watch)
+
+    @property
+    def misfit(self) -> float:
+        """How much longer a single sample took than two in one batch, as a share; 0 if not."""
+        if self.sizes[:2] != [1, 2]:
+            return 0.0
+        ratios = (
+            self._timed[1][path].best.sum() / self._timed[2][path].best.sum() for path in CENTRAL
+        )
+        longer = float(max(ratios)) - 1
+        return longer if longer > MISFIT else 0.0
 
     def _paths(
         self, runners: Mapping[str, StagedRunner], size: int, shrinking: int
     ) -> dict[str, Timed]:
         """What to time at one batch size; `shrinking` is the number of its operating point."""
-        own, batches, warm = runners["own"], self._batches[size], max(1, WARM // size)
-        paths = {"full": Timed(partial(without_exits, own), batches, warm)}
+        own, batches, alike = runners["own"], self._batches[size], self._alike
+        warm = max(WARM // size, int(size < LARGE))
+        paths = {"full": Timed(partial(without_exits, own), batches, warm, alike=alike)}
         for name in ("alone", "history"):
             if name in runners:
-                paths[name] = Timed(partial(answered, runners[name], deadline=LONG), batches, warm)
+                paths[name] = Timed(partial(answered, runners[name]), batches, warm, alike=alike)
         points = {"closed": 1, "open": 0, "first": 2, "shrinking": shrinking}
         for name, point in points.items():
             paths[name] = Timed(
-                partial(answered, own, deadline=LONG),
+                partial(answered, own),
                 batches[:1] if name == "shrinking" else batches,
                 warm,
                 partial(own.operation.start, point),
+                alike,
             )
         return paths
 
