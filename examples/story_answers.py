@@ -311,7 +311,9 @@ def guarantees(ledger: Ledger, resplits: int) -> None:
             policy = Policy(LogisticCorrector()).fit_seeds(held_out, [0])[0]
             policy.tune(held_out, "geometric", 41, allow_split="held_out")
             try:
-                policy = certify(policy, val, Guarantee(epsilon=epsilon, delta=0.1)).policy
+                policy = certify(
+                    policy, val, Guarantee(epsilon=epsilon, delta=0.1, loss="regret")
+                ).policy
             except GuaranteeError:
                 refused += 1
                 continue

@@ -1,13 +1,25 @@
 """Guarantees: bounds that hold, a scan that stops in time, and samples that are used once."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
 from offramp import Corrector, Costs, Guarantee, Ledger, MaxProbability, Policy, certify, evaluate
 from offramp.answers import ProductOfExperts
 from offramp.arrays import softmax
+from offramp.bounds import (
+    SPENT,
+    betting,
+    conformal,
+    exact,
+    hoeffding_bentkus,
+    net_p_value,
+    p_value,
+)
 from offramp.errors import (
     ConfigError,
     GuaranteeError,
@@ -16,14 +28,8 @@ from offramp.errors import (
     NotFittedError,
     SplitError,
 )
-from offramp.guarantees import (
-    betting,
-    certified,
-    conformal,
-    hoeffding_bentkus,
-    p_value,
-    upper_bounds,
-)
+from offramp.guarantees import certified, losses_of, upper_bounds
+from offramp.registry import LOSSES
 from offramp.report.inspect import inspect
 from offramp.synthetic import ledgers
 from offramp.thresholds import exits_taken
@@ -67,7 +73,7 @@ def chosen_risks(bounds, truth, epsilon, off_by_one=0):
     return np.array(risks)
 
 
-@pytest.mark.parametrize("bound", [betting, hoeffding_bentkus])
+@pytest.mark.parametrize("bound", [exact, betting, hoeffding_bentkus])
 def test_certified_losses_exceed_epsilon_in_at_most_delta_of_the_draws(world, bound):
     losses, _ = world
     truth = losses.mean(axis=0)
@@ -87,6 +93,68 @@ def test_certified_costs_exceed_the_budget_in_at_most_delta_of_the_draws(world, 
     risks = chosen_risks(bounds, truth, 0.4)
     assert (risks > 0.4).mean() <= MOST
     assert risks.mean() > 0.2
+
+
+@pytest.fixture(scope="module")
+def net_world():
+    """The same policies' net losses in a world where early exits get much right alone."""
+    ledger = ledgers(seed=7, samples=5000, hopeless=0.1, relapse=0.25)["val"]
+    scores = softmax(ledger.logits).max(axis=2)
+    points = geometric_sweep(scores, scores > 0, ledger.costs / ledger.reference_cost, 25)[::-1]
+    exits = exits_taken(scores, points[8::2]).T
+    right = 1.0 * ledger.heads_correct
+    return right[:, -1:] - np.take_along_axis(right, exits, axis=1)
+
+
+@pytest.mark.parametrize("bound", [exact, betting])
+def test_certified_net_losses_exceed_epsilon_in_at_most_delta_of_the_draws(net_world, bound):
+    truth = net_world.mean(axis=0)
+    assert truth.min() < -0.01  # some exits in the middle are better than the full network
+    bounds = bound(draws_of(net_world), DELTA, signed=True)
+    for epsilon in (0.05, 0.1):
+        assert (chosen_risks(bounds, truth, epsilon) > epsilon).mean() <= MOST
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.8])
+def test_the_exact_test_of_net_losses_keeps_its_level_whatever_share_differs(share):
+    """The least mean that is too large, with samples that gain and lose in any proportion."""
+    rng, epsilon = np.random.default_rng(1), 0.05
+    chances = [(share - epsilon) / 2, 1 - share, (share + epsilon) / 2]
+    gained, _, lost = rng.multinomial(400, chances, size=20_000).T
+    rejected = net_p_value(lost, gained, 400, epsilon, DELTA) <= DELTA
+    assert rejected.mean() <= DELTA
+    if share < 0.45:  # beyond one half nothing is certified by it
+        assert rejected.mean() > DELTA / 2
+
+
+def test_the_exact_test_is_the_sum_of_its_samples():
+    """The chance of a small net number, by adding one sample after the other."""
+    samples, epsilon, delta = 200, 0.15, 0.2
+    differ = scipy.special.bdtri(20, samples, SPENT * delta)  # what is known of 20 that differ
+    one = [(differ - epsilon) / 2, 1 - differ, (differ + epsilon) / 2]
+    chances = np.ones(1)
+    for _ in range(samples):
+        chances = np.convolve(chances, one)
+    expected = chances[: samples + 10 + 1].sum() + SPENT * delta
+    assert net_p_value(15, 5, samples, epsilon, delta)[0] == pytest.approx(expected)
+
+
+def test_what_only_an_early_exit_gets_right_offsets_what_only_the_full_network_does():
+    losses = np.repeat([[1.0], [-1.0], [0.0]], [60, 60, 1880], axis=0)
+    for bound, most in ((exact, 0.012), (betting, 0.016)):
+        assert bound(losses, 0.1, signed=True)[0] < most
+        assert bound(np.maximum(losses, 0), 0.1)[0] > 0.03
+    assert hoeffding_bentkus(losses, 0.1, signed=True)[0] > 0.03
+
+
+def test_samples_that_do_not_count_change_no_bound():
+    losses = np.repeat([[1.0], [0.0]], [10, 190], axis=0)
+    padded = np.append(losses, np.full((300, 1), np.nan), axis=0)
+    for bound in (exact, hoeffding_bentkus):
+        assert bound(padded, 0.1) == pytest.approx(bound(losses, 0.1))
+    assert 0.05 < betting(padded, 0.1)[0] < 0.1
+    for bound in (exact, betting, hoeffding_bentkus):
+        assert bound(np.full((5, 1), np.nan), 0.1)[0] == pytest.approx(1)
 
 
 def test_half_of_delta_each_keeps_both_promises_at_once(world):
@@ -142,10 +210,9 @@ def test_the_scan_returns_the_last_certified_one_and_stops_at_the_first_failure(
 def test_a_later_policy_is_never_certified_past_a_failure():
     losses = np.zeros((300, 4))
     losses[:90, 1] = 1.0
-    for bound in ("betting", "hoeffding-bentkus"):
-        bounds = upper_bounds(losses, Guarantee(epsilon=0.05, bound=bound))
-        assert certified(bounds, 0.05) == 1
-    assert certified(upper_bounds(losses, Guarantee(epsilon=0.05, delta=None)), 0.05) == 1
+    for bound in ("exact", "betting", "hoeffding-bentkus"):
+        assert certified(upper_bounds(losses, 0.1, bound), 0.05) == 1
+    assert certified(upper_bounds(losses, None), 0.05) == 1
 
 
 @given(st.integers(0, 60), st.floats(0.01, 0.5))
@@ -183,6 +250,10 @@ def test_betting_uses_a_small_variance():
 def test_losses_outside_the_unit_interval_are_refused():
     with pytest.raises(LedgerError, match=r"lie in \[0, 1\], got 0 to 2"):
         betting([[0.0], [2.0]], 0.1)
+    with pytest.raises(LedgerError, match=r"lie in \[-1, 1\], got -2 to 0"):
+        betting([[0.0], [-2.0]], 0.1, signed=True)
+    with pytest.raises(LedgerError, match="whole numbers; use `betting`"):
+        exact([[0.5]], 0.1)
     with pytest.raises(LedgerError, match=r"shape \[N, P\], got \[3\]"):
         hoeffding_bentkus(np.zeros(3), 0.1)
     with pytest.raises(ConfigError, match=r"`delta` must lie in \(0, 1\), got 0"):
@@ -196,8 +267,14 @@ def test_losses_outside_the_unit_interval_are_refused():
         ({"epsilon": 0.0}, r"`epsilon` must lie in \(0, 1\], got 0"),
         ({"budget": 1.5}, r"`budget` must lie in \(0, 1\], got 1.5"),
         ({"epsilon": 0.1, "delta": 1.0}, r"`delta` must lie in \(0, 1\), got 1"),
-        ({"epsilon": 0.1, "loss": "hinge"}, "must be one of regret, .*, got 'hinge'"),
-        ({"epsilon": 0.1, "bound": "normal"}, "must be one of betting, hoeffding-bentkus"),
+        ({"epsilon": 0.1, "loss": "hinge"}, "must be one of accuracy, .*, got 'hinge'"),
+        ({"epsilon": 0.1, "bound": "normal"}, "must be one of exact, betting, hoeffding-bentkus"),
+        (
+            {"epsilon": 0.1, "loss": "recall"},
+            "goes with loss='precision' or 'recall'; got loss='r",
+        ),
+        ({"epsilon": 0.1, "class_": 1}, "got loss='accuracy' and class_=1"),
+        ({"epsilon": 0.1, "loss": "recall", "class_": 1, "delta": None}, "which is a ratio"),
         ({"epsilon": 0.1, "budget": 0.5, "delta": None}, "`delta` must be given"),
     ],
 )
@@ -217,8 +294,8 @@ def policy(big):
     return fitted.tune(big["held_out"], "geometric", allow_split="held_out", points=51)
 
 
-@pytest.mark.parametrize("loss", ["regret", "disagreement"])
-@pytest.mark.parametrize("bound", ["betting", "hoeffding-bentkus"])
+@pytest.mark.parametrize("loss", ["accuracy", "regret", "disagreement"])
+@pytest.mark.parametrize("bound", ["exact", "betting"])
 def test_a_certified_point_saves_compute_and_keeps_its_word_on_test(policy, big, loss, bound):
     wanted = Guarantee(epsilon=0.08, loss=loss, bound=bound)
     found = certify(policy, big["val"], wanted)
@@ -244,7 +321,8 @@ def test_the_point_after_the_certified_one_is_not_certified(policy, big):
     cheaper = policy.at_point(found.policy.selected - 1)
     right = big["val"].heads_correct
     early = right[np.arange(len(right)), cheaper.decide(big["val"])]
-    assert betting((right[:, -1] & ~early)[:, None], 0.1)[0] > 0.05
+    net = 1.0 * right[:, -1:] - early[:, None]
+    assert exact(net, 0.1, signed=True)[0] > 0.05
     assert found.loss_bound <= 0.05
 
 
@@ -265,9 +343,11 @@ def test_both_together_take_the_cheapest_point_within_both(policy, big):
 
 def test_on_average_more_can_be_promised_than_with_confidence(policy, big):
     sure = certify(
-        policy, big["val"], Guarantee(epsilon=0.05, delta=0.01, bound="hoeffding-bentkus")
+        policy,
+        big["val"],
+        Guarantee(epsilon=0.05, delta=0.01, loss="regret", bound="hoeffding-bentkus"),
     )
-    mean = certify(policy, big["val"], Guarantee(epsilon=0.05, delta=None))
+    mean = certify(policy, big["val"], Guarantee(epsilon=0.05, delta=None, loss="regret"))
     assert mean.cost <= sure.cost
     assert "on average over draws of" in str(mean)
     assert "with confidence 0.99 on 2,000 samples" in str(sure)
@@ -366,7 +446,7 @@ def test_a_guarantee_stays_with_its_point_and_in_the_file(policy, big, tmp_path)
     facts = inspect(tmp_path / "policy")[0]
     assert ["guarantee", str(found)] in [[cell.text for cell in row] for row in facts.rows]
     assert again.at_point(again.selected).guarantee == str(found)
-    with pytest.warns(GuaranteeWarning, match=rf"point {again.selected} is certified \(mean reg"):
+    with pytest.warns(GuaranteeWarning, match=rf"point {again.selected} is certified \(mean los"):
         other = again.at_point(0)
     assert other.guarantee is None and again.guarantee is not None
 
@@ -421,22 +501,33 @@ def lost_on(policy, ledger, kind):
         regret = full == label and early != label
         sure = softmax(logits[exit_index]).max() >= 0.5
         counted = {"regret": True, "regret-sure": sure, "regret-hopeless": not sure}
-        losses.append(early != full if kind == "disagreement" else regret and counted[kind])
+        others = {
+            "accuracy": float(full == label) - float(early == label),
+            "disagreement": early != full,
+            "precision": early != label if early == 3 else np.nan,
+            "recall": early != label if label == 3 else np.nan,
+        }
+        losses.append(others[kind] if kind in others else regret and counted[kind])
     return np.array(losses, dtype=float)
 
 
-@pytest.mark.parametrize("kind", ["regret", "regret-sure", "regret-hopeless", "disagreement"])
+@pytest.mark.parametrize("kind", LOSSES)
 def test_each_loss_counts_what_it_says(splits, kind):
     policy = Policy(MaxProbability()).fit(splits["held_out"])
     policy.tune(splits["held_out"], "geometric", allow_split="held_out", points=9)
-    found = certify(policy, splits["val"], Guarantee(epsilon=0.9, loss=kind))
-    assert found.policy.selected == 0  # so large an epsilon is certified for the first exit alone
+    class_ = 3 if kind in ("precision", "recall") else None
+    found = certify(policy, splits["val"], Guarantee(0.99, loss=kind, class_=class_))
     losses = lost_on(found.policy, splits["val"], kind)
-    assert found.loss == pytest.approx(losses.mean())
-    assert losses.sum() > 5
+    assert found.loss == pytest.approx(np.nanmean(losses))
+    assert np.nansum(losses) > 5
+    assert found.samples == (~np.isnan(losses)).sum()
     along = [lost_on(policy.at_point(number), splits["val"], kind) for number in range(9)]
-    bounds = betting(np.stack(along, axis=1), 0.1)
-    assert found.loss_bound == pytest.approx(bounds.max())
+    bounds = exact(np.stack(along, axis=1), 0.1, signed=kind == "accuracy")
+    # So large an epsilon is certified for the first exit alone, unless most samples differ there.
+    first = 2 if kind == "accuracy" else 0
+    assert found.policy.selected == first
+    assert found.loss_bound == pytest.approx(bounds[first:].max())
+    assert (bounds[:first] == 1).all()
 
 
 def grouped_tokens(ledger, seed):
@@ -491,4 +582,73 @@ def test_what_a_certificate_says(policy, big):
     )
     with pytest.raises(GuaranteeError) as error:
         certify(policy, big["val"], Guarantee(epsilon=1e-6))
-    assert "a mean regret of at most 1e-06; the smallest epsilon" in str(error.value)
+    assert "a mean loss of accuracy of at most 1e-06; the smallest epsilon" in str(error.value)
+
+
+def later_is_worse(split, seed):
+    """Four exits, of which the second is the best; the last one is the full network."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(10, size=1500)
+    right = rng.random((1500, 4)) < [0.6, 0.85, 0.8, 0.75]
+    logits = rng.normal(size=(1500, 4, 10))
+    told = np.where(right, labels[:, None], (labels[:, None] + 1) % 10)
+    np.put_along_axis(logits, told[..., None], 6 + rng.random((1500, 4, 1)), axis=2)
+    costs = Costs((1.0,) * 4, (0.05,) * 4, unit="relative")
+    return Ledger(logits, labels, costs, split=split, network="worse")
+
+
+def test_a_policy_that_is_better_than_the_full_network_is_certified_where_it_is_cheap():
+    held_out, val = later_is_worse("held_out", 0), later_is_worse("val", 1)
+    policy = Policy(MaxProbability()).fit(held_out)
+    policy.tune(held_out, "geometric", allow_split="held_out")
+    net, regret = (
+        certify(policy, val, Guarantee(0.05, loss=kind)) for kind in ("accuracy", "regret")
+    )
+    assert net.loss < regret.loss
+    assert net.cost < regret.cost - 0.2
+
+
+def test_a_policy_that_costs_more_than_the_full_network_is_refused(big):
+    """Heads cost, and whoever goes to the end pays for all of them."""
+    costs = Costs(stages=(1.0,) * 5, heads=(1.0,) * 5, unit="relative")
+    held_out, val = (big[name].with_costs(costs) for name in ("held_out", "val"))
+    policy = Policy(MaxProbability()).fit(held_out)
+    policy.tune(held_out, "geometric", allow_split="held_out", points=51)
+    with pytest.raises(
+        GuaranteeError, match=r"takes 1\d\d\.\d% of the full network's cost, so"
+    ) as error:
+        certify(policy, val, Guarantee(epsilon=0.01))
+    smallest = float(str(error.value).split("for less is ")[1].split(":")[0])
+    assert certify(policy, val, Guarantee(epsilon=smallest)).cost <= 1
+    policy = policy.with_points(replace(policy.points, thresholds=policy.points.thresholds[-1:]))
+    with pytest.raises(
+        GuaranteeError, match=r"no operating point costs less .* cheapest takes 16"
+    ):
+        certify(policy, val, Guarantee(epsilon=0.5))
+
+
+def test_precision_and_recall_are_of_one_class(policy, big):
+    for loss in ("precision", "recall"):
+        found = certify(policy, big["val"], Guarantee(epsilon=0.45, loss=loss, class_=2))
+        assert 100 < found.samples < 350
+        exits = found.policy.decide(big["test"])
+        named = big["test"].logits[np.arange(len(exits)), exits].argmax(axis=1) == 2
+        is_class = big["test"].labels == 2
+        kept = named & is_class
+        assert kept.sum() / (named if loss == "precision" else is_class).sum() > 0.55
+        assert "of class 2" in str(found)
+    with pytest.raises(ConfigError, match=r"`class_` must lie in \[0, 9\], got 10"):
+        certify(policy, big["val"], Guarantee(epsilon=0.1, loss="recall", class_=10))
+
+
+def test_groups_count_with_their_samples_of_the_class(splits):
+    """Of a group, the mean over its samples that count; groups without one do not."""
+    held_out, val = (grouped_tokens(splits[n], i) for i, n in enumerate(("held_out", "val")))
+    policy = Policy(MaxProbability()).fit(held_out)
+    policy.tune(held_out, "geometric", allow_split="held_out", points=5)
+    wanted = Guarantee(epsilon=0.99, loss="recall", class_=3)
+    losses = losses_of(policy.replay(val, "val"), wanted)[:, 0].reshape(-1, 2)
+    counted = ~np.isnan(losses).all(axis=1)
+    found = certify(policy, val, wanted)
+    assert (found.samples, found.policy.selected) == (counted.sum(), 0)
+    assert found.loss == pytest.approx(np.nanmean(losses[counted], axis=1).mean())

@@ -26,6 +26,7 @@ CORE = [
     *(
         "session",
         "policy",
+        "bounds",
         "guarantees",
         "plan",
         "methods",

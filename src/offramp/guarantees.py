@@ -1,143 +1,28 @@
 """Certify an operating point of a policy on samples that nothing was chosen on."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from math import e, log
 
 import numpy as np
-import scipy
 
 from offramp import check
 from offramp.arrays import AnyArray, Array, Floats, as_numpy
-from offramp.errors import ConfigError, GuaranteeError, LedgerError, NotFittedError, SplitError
+from offramp.bounds import Bound, betting, conformal, exact, hoeffding_bentkus
+from offramp.errors import ConfigError, GuaranteeError, NotFittedError, SplitError
 from offramp.ledger import Ledger
-from offramp.ledger.chunks import cut
 from offramp.policy import Policy
 from offramp.registry import LOSSES
 from offramp.replay import Replay
-from offramp.thresholds.rule import SURE, bound_text
+from offramp.thresholds.rule import ROUNDING, SURE, bound_text
 
-Bound = Callable[[AnyArray, float], Floats]
-"""`(losses [N, P], delta) -> upper bounds [P]`."""
+BOUNDS: dict[str, Bound] = {
+    "exact": exact,
+    "betting": betting,
+    "hoeffding-bentkus": hoeffding_bentkus,
+}
 
-STEPS = 32  # of bisection: the bound is exact to 2^-32, and never below the exact one
-EMPTY = 1e-300  # stands in for the logarithm of zero
-
-
-def hoeffding_bentkus(losses: AnyArray, delta: float) -> Floats:
-    """The bound of Bates et al. (2021): the smaller of Hoeffding's and Bentkus's.
-
-    Of independent losses `[N, P]` in [0, 1]; it may fail with probability delta for each of the P.
-
-    Example:
-        >>> hoeffding_bentkus(np.zeros((100, 1)), delta=0.1).round(4)
-        array([0.0228])
-    """
-    values = _checked_losses(losses, delta)
-    totals, samples = values.sum(axis=0), len(values)
-
-    def excluded(mean: Floats) -> Floats:
-        return np.asarray(p_value(totals, samples, mean) <= delta)
-
-    return _smallest(excluded, values.shape[1])
-
-
-def p_value(totals: Floats, samples: int, epsilon: float | Floats) -> Floats:
-    """How surprising totals `[P]` of losses would be if their mean were above epsilon."""
-    mean = np.minimum(totals / samples, epsilon)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        below = np.where(mean > 0, mean * np.log(mean / epsilon), 0.0)
-        above = np.where(
-            mean < 1, (1 - mean) * np.log((1 - mean) / (1 - np.asarray(epsilon))), 0.0
-        )
-    hoeffding = np.exp(-samples * (below + above))
-    # Sums of floats may lie a hair above a whole number, and must not be rounded up to the next.
-    bentkus = e * scipy.special.bdtr(np.ceil(totals - 1e-9), samples, epsilon)
-    smaller: Floats = np.minimum(hoeffding, bentkus)
-    return smaller
-
-
-def betting(losses: AnyArray, delta: float) -> Floats:
-    """The bound of Waudby-Smith and Ramdas (2024): betting on a true mean makes no gambler rich.
-
-    Sample by sample, a gambler stakes a share of his wealth on losses below a mean. If that mean
-    is true, his wealth exceeds 1 / delta with probability delta at most; means with which it did
-    are excluded. Bates et al. (2021) state the stakes. They adapt to the variance, so
-    that rare losses cost little.
-
-    The samples are bet on in a random order that is always the same: a file may be sorted. Early
-    luck can exclude even the mean of the sample; the bound is not put below that.
-
-    Example:
-        >>> betting(np.zeros((100, 1)), delta=0.1).round(4)
-        array([0.0238])
-    """
-    values = _checked_losses(losses, delta)
-    (order,) = cut(len(values), 1, seed=0)
-    values = values[order]
-    stakes = _stakes(values, delta)
-    won = 1 - stakes * values  # wealth is multiplied by `won + stakes * mean`
-
-    def excluded(mean: Floats) -> Floats:
-        growth = stakes * mean
-        growth += won  # in place, which takes half the time
-        np.log(np.maximum(growth, EMPTY, out=growth), out=growth)
-        richest: Floats = growth.cumsum(axis=0, out=growth).max(axis=0)
-        return np.asarray(richest >= log(1 / delta))
-
-    bounds: Floats = np.maximum(_smallest(excluded, values.shape[1]), values.mean(axis=0))
-    return bounds
-
-
-def conformal(losses: AnyArray) -> Floats:
-    """Mean loss with one more sample of the largest possible loss (Angelopoulos et al. 2024).
-
-    The first of many policies, ordered from the risky to the safe one, for which this is at most
-    epsilon has a mean loss of at most epsilon on a new sample, on average over draws of the
-    samples. That holds for losses `[N, P]` in [0, 1] that never grow towards the safe end.
-
-    Example:
-        >>> conformal(np.zeros((99, 1)))
-        array([0.01])
-    """
-    values = _checked_losses(losses, 0.5)
-    return np.asarray((values.sum(axis=0) + 1) / (len(values) + 1))
-
-
-def _stakes(values: Floats, delta: float) -> Floats:
-    """Each bet `[N, P]` as a share of the wealth; it knows the samples before it only."""
-    samples = len(values)
-    seen = np.arange(2, samples + 2)[:, None]
-    means = (0.5 + values.cumsum(axis=0)) / seen
-    variances = (0.25 + np.square(values - means).cumsum(axis=0)) / seen
-    before = np.concatenate([np.full((1, values.shape[1]), 0.25), variances[:-1]])
-    stakes: Floats = np.minimum(1.0, np.sqrt(2 * log(1 / delta) / (samples * before)))
-    return stakes
-
-
-def _smallest(excluded: Callable[[Floats], Floats], count: int) -> Floats:
-    """The smallest means `[P]` that are excluded; all above an excluded one are, too."""
-    low, high = np.zeros(count), np.ones(count)
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        out = excluded(middle)
-        low, high = np.where(out, low, middle), np.where(out, middle, high)
-    return high
-
-
-def _checked_losses(losses: AnyArray, delta: float) -> Floats:
-    values: Floats = as_numpy(losses).astype(np.float64, copy=False)
-    check.shape("losses", values, "N", "P", error=LedgerError)
-    if not (values >= 0).all() or not (values <= 1).all():
-        raise LedgerError(
-            f"`losses` must lie in [0, 1], got {np.nanmin(values):g} to {np.nanmax(values):g}"
-        )
-    check.within("delta", delta, 0, 1, ends="()")
-    return values
-
-
-BOUNDS: dict[str, Bound] = {"betting": betting, "hoeffding-bentkus": hoeffding_bentkus}
+OF_CLASS = ("precision", "recall")
+"""Losses of the answers, or the samples, of one class; the full network plays no part in them."""
 
 
 @dataclass(frozen=True)
@@ -145,31 +30,40 @@ class Guarantee:
     """What is to be guaranteed.
 
     Args:
-        epsilon: The mean loss against the full network is to be at most this.
+        epsilon: The mean loss is to be at most this; 0.02 of `accuracy` are two points.
         budget: The mean cost, as a share of the network without exits, is to be at most this.
             With both, each may fail with half of delta.
         delta: Probability, over the draw of the certification sample, with which the guarantee
             may fail. None asks for less: that it holds on average over such draws (conformal
             risk control).
-        loss: `regret`: the full network is right and the early answer wrong. `regret-sure` and
+        loss: `accuracy`: what the policy is less accurate than the full network; what only it
+            gets right offsets what only the full network gets right. `regret` offsets nothing:
+            the full network is right and the early answer wrong. `regret-sure` and
             `regret-hopeless` count it where the policy stopped because it was sure, or gave up:
             with a confidence of at least one half, or below. `disagreement`: the two differ.
-        bound: `betting`, or `hoeffding-bentkus`.
+            `precision`: of the answers that name a class, the share that is wrong. `recall`: of
+            the samples of a class, the share that is answered with another one.
+        bound: `exact`, `betting` or `hoeffding-bentkus`. Where samples come in groups, `exact` is
+            `betting`.
         largest_cost: The most that a single sample can cost, in the unit of the ledger, such as
             a limit on tokens; needed for a `budget` where costs differ from sample to sample.
             The budget is then a share of the mean cost of going to the end on held_out.
+        class_: Number of the class whose precision or recall is meant.
 
     Example:
         >>> Guarantee(epsilon=0.02, budget=0.6).level
         0.05
+        >>> Guarantee(epsilon=0.1, loss="precision", class_=3).loss  # at least 90 % precision
+        'precision'
     """
 
     epsilon: float | None = None
     budget: float | None = None
     delta: float | None = 0.1
-    loss: str = "regret"
-    bound: str = "betting"
+    loss: str = "accuracy"
+    bound: str = "exact"
     largest_cost: float | None = None
+    class_: int | None = None
 
     def __post_init__(self) -> None:
         if self.epsilon is None and self.budget is None:
@@ -179,6 +73,13 @@ class Guarantee:
                 check.within(name, getattr(self, name), 0, 1, ends=ends)
         check.one_of("loss", self.loss, LOSSES)
         check.one_of("bound", self.bound, BOUNDS)
+        if (self.loss in OF_CLASS) != (self.class_ is not None):
+            raise ConfigError(
+                "`class_` is the number of a class, and goes with loss='precision' or 'recall'; "
+                f"got loss={self.loss!r} and class_={self.class_!r}"
+            )
+        if self.delta is None and self.loss in OF_CLASS:
+            raise ConfigError(f"`delta` must be given to guarantee {self.loss}, which is a ratio")
         if self.delta is None and self.epsilon is not None and self.budget is not None:
             raise ConfigError(
                 "`delta` must be given to guarantee `epsilon` and `budget` together: two averages "
@@ -191,23 +92,49 @@ class Guarantee:
         both = self.epsilon is not None and self.budget is not None
         return self.delta / 2 if both and self.delta is not None else self.delta
 
+    @property
+    def numbers_bound(self) -> str:
+        """The bound for costs, and for means of groups, which are any numbers."""
+        return "betting" if self.bound == "exact" else self.bound
 
-def upper_bounds(losses: AnyArray, guarantee: Guarantee) -> Floats:
+    @property
+    def words(self) -> str:
+        """The loss in words."""
+        kind, _, way = self.loss.partition("-")
+        words = {
+            "sure": " where it stopped as sure",
+            "hopeless": " where it gave up as hopeless",
+            "accuracy": "loss of accuracy",
+            "precision": f"share of wrong answers of class {self.class_}",
+            "recall": f"share of class {self.class_} that is answered otherwise",
+        }
+        return words.get(kind, kind) + words.get(way, "")
+
+
+def upper_bounds(
+    losses: AnyArray, level: float | None, bound: str = "exact", signed: bool = False
+) -> Floats:
     """Upper bounds of the mean losses `[N, P]` along a path from its safe end, float64 `[P]`.
 
     The bounds never fall: a policy is certified only if all safer ones are.
 
+    Args:
+        losses: In [0, 1], or in [-1, 1] where they are signed; samples with nan do not count.
+        level: The share of delta that they may use; None for conformal risk control.
+        bound: Name of the bound.
+        signed: Whether less than zero is possible, a gain.
+
     Example:
         >>> losses = np.zeros((200, 3))
         >>> losses[:20, 1] = 1.0  # the policy in the middle is the worst
-        >>> upper_bounds(losses, Guarantee(epsilon=0.2, bound="hoeffding-bentkus")).round(4)
-        array([0.0114, 0.1457, 0.1457])
+        >>> upper_bounds(losses, 0.1).round(4)
+        array([0.0114, 0.1331, 0.1331])
     """
-    if guarantee.level is None:
+    if level is None:
         # Losses that a safer policy has, too, count for the riskier one: then they never grow
         # towards the safe end, as conformal risk control needs, and bound the true ones.
         return conformal(np.maximum.accumulate(as_numpy(losses), axis=1))
-    return np.maximum.accumulate(BOUNDS[guarantee.bound](losses, guarantee.level))
+    return np.maximum.accumulate(BOUNDS[bound](losses, level, signed))
 
 
 def certified(bounds: Array, limit: float) -> int:
@@ -246,24 +173,17 @@ class Certificate:
     cost_bound: float | None
 
     def __str__(self) -> str:
-        parts = []
+        parts, words = [], self.guarantee.words
         if self.guarantee.epsilon is not None:
-            parts.append(f"mean {self._loss} at most {self.guarantee.epsilon:g}")
+            parts.append(f"mean {words} at most {self.guarantee.epsilon:g}")
         if self.guarantee.budget is not None:
             parts.append(f"mean cost at most {self.guarantee.budget:g}")
         delta = self.guarantee.delta
         how = "on average over draws of" if delta is None else f"with confidence {_sure(delta)} on"
         return (
             f"{' and '.join(parts)}, {how} {self.samples:,} samples; there, the "
-            f"{self._loss} was {self.loss:.4f} and the cost {self.cost:.4f}"
+            f"{words} was {self.loss:.4f} and the cost {self.cost:.4f}"
         )
-
-    @property
-    def _loss(self) -> str:
-        """In words."""
-        kind, _, way = self.guarantee.loss.partition("-")
-        where = {"sure": " where it stopped as sure", "hopeless": " where it gave up as hopeless"}
-        return kind + where.get(way, "")
 
 
 def _sure(delta: float) -> str:
@@ -312,6 +232,11 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
             "this policy has no operating points to choose from; they must be fixed before val is "
             'seen: policy.tune(held_out, "geometric", allow_split="held_out")'
         )
+    if guarantee.class_ is not None:
+        if not val.has_logits:
+            raise ConfigError("answers without logits are of no class: give no `class_`")
+        check.whole("class_", guarantee.class_, least=0)
+        check.within("class_", guarantee.class_, 0, val.num_classes - 1)
     replay = policy.replay(val, "val")
     try:
         policy.check_unseen(val, "certify")
@@ -320,27 +245,28 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
             f"{error}: the operating points must be fixed without val, for instance by "
             'policy.tune(held_out, "geometric", allow_split="held_out")'
         ) from None
-    exits = replay.exits_by_point.T  # [N, P], cheapest first
-    losses = _losses(replay, exits, guarantee.loss)
+    losses = losses_of(replay, guarantee)
     # Shares of a reference that val has no part in: that of held_out, where samples differ.
     reference = policy.reference_cost
     costs = replay.costs_by_point.T * (val.reference_cost / reference)  # [N, P]
     # Samples of a group are not independent, and groups are: bounds are for means of groups.
-    losses, costs = replay.by_group(losses), replay.by_group(costs)
+    losses, costs = _by_group(replay, losses), replay.by_group(costs)
+    bound = guarantee.numbers_bound if replay.groups is not None else guarantee.bound
     point, loss_bounds, cost_bounds = len(policy.points) - 1, None, None
     if guarantee.budget is not None:
         cost_bounds = _cost_bounds(costs, replay, guarantee, reference)
         point = _most_costly_within(cost_bounds, guarantee.budget)
     if guarantee.epsilon is not None:
-        loss_bounds = upper_bounds(losses[:, ::-1], guarantee)[::-1]
-        point = _cheapest_within(loss_bounds, point, guarantee.epsilon, guarantee)
+        signed = guarantee.loss == "accuracy"
+        loss_bounds = upper_bounds(losses[:, ::-1], guarantee.level, bound, signed)[::-1]
+        point = _cheapest_within(loss_bounds, point, replay, guarantee)
     chosen = policy.with_points(policy.points).at_point(point)
     chosen.record("certify", val)
     certificate = Certificate(
         chosen,
         guarantee,
-        len(losses),
-        float(losses[:, point].mean()),
+        int((~np.isnan(losses[:, point])).sum()),
+        float(np.nanmean(losses[:, point])),
         None if loss_bounds is None else float(loss_bounds[point]),
         float(costs[:, point].mean()),
         None if cost_bounds is None else float(cost_bounds[point]),
@@ -349,20 +275,44 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
     return certificate
 
 
-def _losses(replay: Replay, exits: Array, kind: str) -> Floats:
-    """`[N, P]`, 0 or 1: what is lost against the full network."""
+def losses_of(replay: Replay, guarantee: Guarantee) -> Floats:
+    """`[N, P]`: what is lost at every operating point, nan where a sample does not count.
 
-    def early(values: Array) -> Array:
-        return np.take_along_axis(values, exits, axis=1)
+    Args:
+        replay: Of a tuned policy.
+        guarantee: For its kind of loss.
+    """
+    kind, exits = guarantee.loss, replay.exits_by_point.T  # [N, P], cheapest first
+
+    def early(values: Array) -> Floats:
+        return np.take_along_axis(values, exits, axis=1).astype(np.float64)
 
     if kind == "disagreement":
-        lost = early(replay.predictions) != replay.network_predictions[:, -1:]
-    else:
-        lost = replay.network_correct[:, -1:] & ~early(replay.correct)
-    if kind in ("regret-sure", "regret-hopeless"):
+        return np.asarray(
+            early(replay.predictions) != replay.network_predictions[:, -1:], dtype=np.float64
+        )
+    right = early(replay.correct)
+    if kind in OF_CLASS:
+        assert replay.labels is not None  # or `correct` had raised
+        named = early(replay.predictions) == guarantee.class_
+        of_class = np.broadcast_to((replay.labels == guarantee.class_)[:, None], named.shape)
+        return np.where(named if kind == "precision" else of_class, 1 - right, np.nan)
+    net = replay.network_correct[:, -1:] - right
+    if kind == "accuracy":
+        return np.asarray(net)
+    lost = net > 0
+    if kind != "regret":
         sure = early(replay.confidences) >= SURE
         lost &= sure if kind == "regret-sure" else ~sure
     return np.asarray(lost, dtype=np.float64)
+
+
+def _by_group(replay: Replay, losses: Floats) -> Floats:
+    """The mean loss of every group, of its samples that count; nan where none does."""
+    counts = replay.by_group(1.0 - np.isnan(losses))
+    sums = replay.by_group(np.nan_to_num(losses))
+    found: Floats = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+    return found
 
 
 def _possible(replay: Replay, guarantee: Guarantee, reference: float) -> tuple[float, float]:
@@ -387,7 +337,8 @@ def _cost_bounds(costs: Floats, replay: Replay, guarantee: Guarantee, reference:
             f"`largest_cost` is the most that a sample can cost, got {guarantee.largest_cost:g}, "
             f"and one of this sample costs {float(costs.max()) * reference:g}"
         )
-    return least + upper_bounds((costs - least) / (most - least), guarantee) * (most - least)
+    shares, bound = (costs - least) / (most - least), guarantee.numbers_bound
+    return least + upper_bounds(shares, guarantee.level, bound) * (most - least)
 
 
 def _most_costly_within(bounds: Floats, budget: float) -> int:
@@ -401,14 +352,33 @@ def _most_costly_within(bounds: Floats, budget: float) -> int:
     return count - 1
 
 
-def _cheapest_within(bounds: Floats, last: int, epsilon: float, wanted: Guarantee) -> int:
-    """The first point up to the last one that is certified to lose at most epsilon."""
+def _cheapest_within(bounds: Floats, last: int, replay: Replay, wanted: Guarantee) -> int:
+    """The first point up to the last one that is certified to lose at most epsilon.
+
+    Raises:
+        GuaranteeError: There is none, or it costs more than the full network.
+    """
+    epsilon = wanted.epsilon
+    assert epsilon is not None
     point = len(bounds) - certified(bounds[::-1], epsilon)
-    if point > last:
-        within = "" if wanted.budget is None else f" within a budget of {wanted.budget:g}"
+    costs = replay.costs_by_point.mean(axis=1)
+    saving = len(costs) - 1 - int((costs[::-1] <= 1 + ROUNDING).argmax())
+    if costs[saving] > 1 + ROUNDING:
         raise GuaranteeError(
-            f"no operating point can be certified to have a mean {wanted.loss} of at most "
-            f"{epsilon:g}{within}; the smallest epsilon that could be certified is "
-            f"{bound_text(float(bounds[last]))}: ask for that, or bring more samples"
+            f"no operating point costs less than the full network: the cheapest takes "
+            f"{costs.min():.1%} of its cost"
         )
-    return point
+    if point <= min(last, saving):
+        return point
+    least = f"{bound_text(float(bounds[min(last, saving)]))}: ask for that, or bring more samples"
+    if point <= last:
+        raise GuaranteeError(
+            f"the cheapest operating point that can be certified to have a mean {wanted.words} of "
+            f"at most {epsilon:g} takes {costs[point]:.1%} of the full network's cost, so use the "
+            f"full network; the smallest epsilon that could be certified for less is {least}"
+        )
+    within = "" if wanted.budget is None else f" within a budget of {wanted.budget:g}"
+    raise GuaranteeError(
+        f"no operating point can be certified to have a mean {wanted.words} of at most "
+        f"{epsilon:g}{within}; the smallest epsilon that could be certified is {least}"
+    )

@@ -210,8 +210,11 @@ THRESHOLDS = Names(
     paper=("assigned",),
 )
 
-LOSSES = ("regret", "regret-sure", "regret-hopeless", "disagreement")
-"""What can be guaranteed of a policy against the full network."""
+LOSSES = (
+    *("accuracy", "regret", "regret-sure", "regret-hopeless", "disagreement"),
+    *("precision", "recall"),
+)
+"""What can be guaranteed of a policy: against the full network, or of the answers of one class."""
 
 ARCHITECTURES = Names(
     "network",

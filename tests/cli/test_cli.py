@@ -131,9 +131,12 @@ def test_fit_and_compare_agree_on_the_same_thresholds_and_say_where_they_do_not(
     assert "margin:smooth, made" in here("inspect", tmp_path / "p").stdout
 
 
-def test_a_guarantee_has_no_other_thresholds_than_it_says(here, folder, tmp_path):
-    refused = here("certify", folder, "--epsilon", 0.1, "--method", "margin:smooth")
-    assert_refused(refused, "among geometric thresholds", "without ':smooth'")
+def test_a_guarantee_takes_the_thresholds_that_the_method_names(here, folder, tmp_path):
+    wanted = ("certify", folder, "--epsilon", 0.6, "--method", "margin:smooth")
+    found = here(*wanted, "--loss", "recall", "--class", 2, "--out", tmp_path / "p")
+    assert found.returncode == 0, found.stderr
+    assert "share of class 2 that is answered otherwise at most 0.6" in found.stdout
+    assert_refused(here(*wanted, "--loss", "recall", "--force"), "`class_` is the number of a class")
 
 
 def test_fit_takes_an_accuracy_and_needs_no_test_ledger(here, folder, tmp_path):
@@ -284,7 +287,7 @@ def test_certify_saves_a_policy_with_its_guarantee(here, folder, tmp_path):
     assert not (tmp_path / "p").exists()
     found = here(*wanted, "--epsilon", 0.4)
     assert found.returncode == 0, found.stderr
-    assert "mean regret at most 0.4, with confidence 0.9" in found.stdout
+    assert "mean loss of accuracy at most 0.4, with confidence 0.9" in found.stdout
     assert Policy.load(tmp_path / "p").guarantee in " ".join(found.stdout.split())
     assert_refused(here(*wanted[:3], "auto", "--epsilon", 0.4), "'auto' is several")
 

@@ -102,7 +102,8 @@ def certify_command(
     loss: Annotated[
         str,
         typer.Option(autocompletion=completing(LOSSES), help=f"One of {', '.join(LOSSES)}."),
-    ] = "regret",
+    ] = "accuracy",
+    class_: Annotated[int | None, typer.Option("--class")] = None,
     largest_cost: float | None = None,
     method: Method = "eefp",
     folder: PolicyFolder = Path("policy"),
@@ -112,16 +113,19 @@ def certify_command(
 
     With probability 1 - delta over the draw of val, the mean loss on new samples is at most
     epsilon, the mean cost at most the budget, or both. The policy is fitted on held_out, where the
-    candidates are fixed too, with geometric thresholds; val only certifies. If nothing can be
-    certified, the error says what could be.
+    candidates are fixed too, with geometric thresholds unless the method says otherwise, as in
+    eefp:smooth; val only certifies. If nothing can be certified, the error says what could be.
 
     Args:
-        epsilon: Largest mean loss against the full network, 0.01 for a point.
+        epsilon: Largest mean loss, 0.01 for a point of accuracy.
         budget: Largest mean cost, as a share of the full network.
         delta: Probability with which the guarantee may fail.
-        loss: Loss that is bounded. regret: the full network is right, and the early answer wrong.
-            regret-sure, regret-hopeless: only where the policy stopped with a confidence of at
-            least one half, or gave up with less. disagreement: the two differ.
+        loss: Loss that is bounded. accuracy: what the policy is less accurate than the full
+            network. regret: the full network is right, and the early answer wrong; regret-sure,
+            regret-hopeless: only where the policy stopped with a confidence of at least one half,
+            or gave up with less. disagreement: the two differ. precision, recall: the share of
+            the answers, or of the samples, of a class that is wrong.
+        class_: Number of the class, for precision and recall.
         largest_cost: Largest possible cost of a single sample, such as a limit on tokens: for
             --budget where costs differ from sample to sample.
     """
@@ -134,22 +138,17 @@ def certify_command(
     from offramp.methods import find_methods
     from offramp.policy import Policy
 
-    guarantee = Guarantee(epsilon, budget, delta, loss, largest_cost=largest_cost)
+    guarantee = Guarantee(epsilon, budget, delta, loss, largest_cost=largest_cost, class_=class_)
     splits = ledgers.read(needs_test=False)
     held_out = splits["held_out"]
     (found,) = find_methods(method, held_out.num_classes, held_out.history_type)
-    if ":" in method and found.thresholds != "geometric":
-        raise ConfigError(
-            f"a guarantee is chosen among geometric thresholds; name the method without "
-            f"{':' + found.thresholds!r}"
-        )
     with err.status(f"fitting and certifying {found.label}"):
         policy = Policy(found.scorer, found.answer).fit(held_out)
-        policy.tune(held_out, "geometric", allow_split="held_out")
+        policy.tune(held_out, found.thresholds, allow_split="held_out")
         certificate = certify(policy, splits["val"], guarantee)
     out.print(str(certificate))
     out.give(guarantee=certificate.policy.guarantee)
-    _save(certificate.policy, folder, method, ledgers, splits, "geometric")
+    _save(certificate.policy, folder, method, ledgers, splits, found.thresholds)
 
 
 def _fitted(
