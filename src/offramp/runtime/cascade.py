@@ -2,19 +2,15 @@
 
 import asyncio
 import hashlib
-import math
 import time
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Sequence,
-)
-from concurrent.futures import ThreadPoolExecutor
+import weakref
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from copy import copy
 from itertools import accumulate, islice
-from typing import Any, TypeVar
+from pathlib import Path
+from threading import Lock
+from typing import Any, Self
 
 import numpy as np
 
@@ -26,11 +22,11 @@ from offramp.errors import ConfigError, LedgerError, NetworkError
 from offramp.ledger import Ledger
 from offramp.ledger.answers import Normalise
 from offramp.policy import Policy
-from offramp.runtime.cascade_run import CascadeAnswer, CascadeRun, count
-from offramp.runtime.member_failures import CallSettings, carried, check_recorded
-from offramp.runtime.members import Member, Response, picked, stacked
-
-Result = TypeVar("Result")
+from offramp.progress import Progress, showing
+from offramp.runtime import recording
+from offramp.runtime.calls import BackgroundLoop, Calls, CallSettings, driven, passes
+from offramp.runtime.cascade_run import Answering, CascadeAnswer, Plan, count, route
+from offramp.runtime.members import Member, picked, stacked
 
 
 class Cascade:
@@ -47,7 +43,12 @@ class Cascade:
             them.
         concurrency: How many calls of async models may run at once.
         retries: How often a call that fails is tried again.
-        backoff: Seconds before the first retry; twice as many before each next one.
+        backoff: Seconds before the first retry; twice as many before each next one. What a
+            server asks for with `Retry-After` is kept where it is more.
+        timeout: Seconds after which a call is cut off, which is a failure. The thread of a
+            synchronous model that hangs is left to itself.
+        retry_on: Whether to try again after an exception; by default after lost connections,
+            timeouts, and the states 408, 409, 429 and 5xx of HTTP.
         normalise: Brings an answer into the form that is compared.
 
     Example:
@@ -73,15 +74,17 @@ class Cascade:
         concurrency: int = 8,
         retries: int = 2,
         backoff: float = 0.5,
+        timeout: float | None = None,
+        retry_on: Callable[[Exception], bool] = passes,
         normalise: Normalise | None = None,
     ) -> None:
         made = [each if isinstance(each, Member) else Member(each) for each in members]
         if sum(member.stages for member in made) < 2:
             raise ConfigError("a cascade needs at least two stages: two models, or more")
         check.one_of("unit", unit, UNITS)
-        self.members, self.unit = made, unit
-        self.settings = CallSettings(concurrency, retries, backoff, normalise)
-        for member in made:
+        self.members, self.unit = _told_apart(made), unit
+        self.settings = CallSettings(concurrency, retries, backoff, timeout, retry_on, normalise)
+        for member in self.members:
             if member.costs is None and unit == "macs":
                 member.count()
             known = "relative" if member.costs is None else member.costs.unit
@@ -90,6 +93,28 @@ class Cascade:
                     f"the costs of `{member.name}` are in {known}, and the cascade counts in "
                     f"{unit}: say Cascade(..., unit={known!r}), and state all costs in it"
                 )
+        self._plan: Plan | None = None
+        self._here = Calls(self.settings, in_loop=False)
+        self._calls: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Calls]
+        self._calls, self._lock = weakref.WeakKeyDictionary(), Lock()
+        self._loop: BackgroundLoop | None = None
+
+    def close(self) -> None:
+        """Cancel the calls that still run in the background, and end its thread.
+
+        The cascade can be used afterwards; clients that belong to the old event loop cannot.
+        Programs that end need not call it.
+        """
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def num_stages(self) -> int:
@@ -138,20 +163,31 @@ class Cascade:
         split: str | None = None,
         batch_size: int = 256,
         groups: Sequence[Any] | None = None,
+        *,
+        path: str | Path | None = None,
+        progress: bool | Progress = False,
     ) -> Ledger:
         """Ask all models about all items, and keep their responses as a ledger.
 
-        A ledger of logits, if all models have them for the same classes; else one of answers. A
-        model that fails repeats the response of the one before.
+        A ledger of logits, if all models have them for the same classes; else one of answers.
+        Where a call fails for good, its stage is masked: it repeats the one before. Items on which
+        the first model fails are left out. What was billed for calls that failed counts.
 
         Args:
             data: `(inputs, labels)`, or a data set of `(input, label)`; labels may be None.
             split: As for `Ledger`; that of the data set by default.
-            batch_size: How many items are asked about at once.
+            batch_size: How many items a synchronous model is asked about at once.
             groups: As for `Ledger`.
+            path: A file of JSON lines to which every response is appended as it comes. What it
+                has already is not asked again, except for calls that failed.
+            progress: Whether progress is shown, on stderr; or an `offramp.progress.Progress`.
 
         Raises:
-            LedgerError: The first model fails on an item, or costs are not known.
+            LedgerError: A model fails on all items, or costs are not known.
+            FileFormatError: The file holds something else.
+
+        Warns:
+            LedgerWarning: Calls failed for good, with the first reason.
         """
         inputs, labels = _inputs_and_labels(data)
         split = split or getattr(data, "split", None)
@@ -160,34 +196,62 @@ class Cascade:
         for member in self.members:
             if member.costs is None and self.unit == "macs":
                 member.count(picked(inputs, np.arange(1)))
-        table: list[list[Response | None]] = []
-        errors: dict[str, Exception] = {}
-        for start in range(0, count(inputs), batch_size):
-            rows = np.arange(start, min(start + batch_size, count(inputs)))
-            run = CascadeRun(self.members, picked(inputs, rows), self.settings)
-            table += _finished(run.all_stages())
-            errors |= run.calls.errors
-        check_recorded(table, self.stage_names, errors)
         ids = getattr(data, "sample_ids", None)
+        numbered = range(count(inputs)) if ids is None else ids
+        names = self.stage_names
+        journal = None if path is None else recording.Journal(path, inputs, names, numbered)
+        try:
+            with showing(progress) as shown:
+                table = self._recorded(inputs, batch_size, journal, shown)
+        finally:
+            if journal is not None:
+                journal.close()
+        kept = recording.usable_rows(table, names, journal)
+        if len(kept) < len(table):
+            ids = [numbered[row] for row in kept]
+            labels = None if labels is None else [labels[row] for row in kept]
+            groups = None if groups is None else [groups[row] for row in kept]
+        table = recording.with_billed([table[row] for row in kept])
         known: dict[str, Any] = {
             "split": split,
             "network": self.fingerprint(),
             "groups": groups,
             "sample_ids": ids,
         }
-        costs = self._costs(table)
-        if _all_logits(table):
-            logits = np.array([carried([_logits(s) for s in row]) for row in table])
+        costs, logits = self._costs(table), recording.logits_of(table)
+        if logits is not None:
             return Ledger(logits, labels, costs, **known)
         return Ledger.from_answers(
-            [[None if each is None else each.answer for each in row] for row in table],
-            confidence=[[None if s is None else s.confidence for s in row] for row in table],
-            features=_features(table),
+            [[each.answer for each in row] for row in table],
+            confidence=[[None if s.error else s.confidence for s in row] for row in table],
+            features=recording.features_of(table),
             labels=labels,
             costs=costs,
             normalise=self.settings.normalise,
             **known,
         )
+
+    def _recorded(
+        self,
+        inputs: Any,  # noqa: ANN401
+        batch_size: int,
+        journal: recording.Journal | None,
+        progress: Progress,
+    ) -> recording.Table:
+        visits = route(self.members, range(self.num_stages))
+
+        async def ask(calls: Calls) -> recording.Table:
+            asked = recording.Recording(visits, inputs, calls, batch_size, journal, progress)
+            await asked.finish()
+            return [[each for each in row if each is not None] for row in asked.table]
+
+        if not self._may_wait and not any(visit.is_async for visit in visits):
+            return driven(ask(self._here))
+
+        async def ask_there() -> recording.Table:
+            return await ask(self._calls_here())
+
+        return self._background().run(ask_there())
 
     def check_policy(self, policy: Policy) -> None:
         """Raise where a policy cannot decide for this cascade.
@@ -215,8 +279,14 @@ class Cascade:
         policy: Policy,
         deadline: float | None = None,
     ) -> list[CascadeAnswer]:
-        """Answer a batch; see `arun`, which is the same for programs that are async themselves."""
-        return _finished(self.arun(inputs, policy, deadline))
+        """Answer a batch; see `arun`, which is the same for programs that are async themselves.
+
+        Async models are called on an event loop in a thread of the cascade, always the same one.
+        """
+        plan, until = self._prepared(policy), _until(deadline)
+        if plan.is_direct and until is None and not self._may_wait:
+            return driven(Answering(plan, inputs, self._here).answers())
+        return self._background().run(self._answers(plan, inputs, until))
 
     async def arun(
         self,
@@ -224,36 +294,74 @@ class Cascade:
         policy: Policy,
         deadline: float | None = None,
     ) -> list[CascadeAnswer]:
-        """Answer a batch, model by model; items that stop are not asked about again.
+        """Answer a batch on the caller's event loop. Each item goes its own way.
+
+        A client that belongs to an event loop, as most with open connections do, can be used by
+        `run` and `record`, or by `arun` on one loop, but not by both.
 
         Args:
             inputs: An array, a tensor, a sequence of items, or a mapping of these.
             policy: Fitted on ledgers of this cascade, at an operating point.
-            deadline: Seconds after which items are answered with what there is. Calls of async
-                models are cancelled; other models are waited for. The first model always runs.
+            deadline: Seconds after which items are answered with what there is. Calls are
+                cancelled, and threads of synchronous models left to themselves.
 
         Returns:
             An answer per item, in order. Where a model fails even when tried again, the item goes
             on with the next one, and is answered with what there was before.
         """
-        self.check_policy(policy)
-        if deadline is not None:
-            check.at_least("deadline", deadline, 0)
-        until = None if deadline is None else time.monotonic() + deadline
-        return await CascadeRun(self.members, inputs, self.settings, until).answers(policy)
+        return await self._answers(self._prepared(policy), inputs, _until(deadline))
+
+    async def _answers(
+        self,
+        plan: Plan,
+        inputs: Any,  # noqa: ANN401
+        until: float | None,
+    ) -> list[CascadeAnswer]:
+        return await Answering(plan, inputs, self._calls_here(), until).answers()
+
+    def _prepared(self, policy: Policy) -> Plan:
+        """What a policy asks; checked and prepared when it first comes."""
+        plan = self._plan
+        if plan is None or plan.policy is not policy or plan.decider is not policy.decider:
+            self.check_policy(policy)
+            self._plan = plan = Plan(self.members, policy, self.settings.normalise)
+        return plan
+
+    @property
+    def _may_wait(self) -> bool:
+        """Whether calls can be cut off."""
+        return self.settings.timeout is not None or any(m.timeout for m in self.members)
+
+    def _calls_here(self) -> Calls:
+        """The calls on the event loop that runs here."""
+        return self._calls.setdefault(asyncio.get_running_loop(), Calls(self.settings))
+
+    def _background(self) -> BackgroundLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = BackgroundLoop()
+                weakref.finalize(self, self._loop.close)
+            return self._loop
 
     def stream(
-        self, items: Iterable[Any], policy: Policy, batch_size: int = 32
+        self,
+        items: Iterable[Any],
+        policy: Policy,
+        batch_size: int = 32,
+        deadline: float | None = None,
     ) -> Iterator[CascadeAnswer]:
         """Answer items one after the other, in order, a batch at a time."""
         source = iter(items)
         while batch := list(islice(source, batch_size)):
-            yield from self.run(stacked(batch), policy)
+            yield from self.run(stacked(batch), policy, deadline)
 
     async def astream(
         self, items: AsyncIterator[Any], policy: Policy, deadline: float | None = None
     ) -> AsyncIterator[CascadeAnswer]:
-        """Answer items as they come, each by itself, at most `concurrency` at once, in order."""
+        """Answer items as they come, at most `concurrency` at once, in order.
+
+        Each item has the time until the deadline for itself.
+        """
         waiting: list[asyncio.Task[list[CascadeAnswer]]] = []
         async for item in items:
             waiting.append(asyncio.create_task(self.arun(stacked([item]), policy, deadline)))
@@ -262,27 +370,24 @@ class Cascade:
         for task in waiting:
             yield (await task)[0]
 
-    def _costs(self, table: list[list[Response | None]]) -> Costs | BatchTimes:
+    def _costs(self, table: recording.Table) -> Costs | BatchTimes:
         """Of every stage and item; a call's own cost counts before the model's."""
         parts = [_stages_and_heads(member) for member in self.members]
         stages, heads = map(np.concatenate, zip(*parts, strict=True))  # [M]
-        own = np.array(
-            [
-                [math.nan if each is None or each.cost is None else each.cost for each in row]
-                for row in table
-            ]
-        )
-        paid = np.where(np.isnan(own), heads, own)  # [N, M]
+        paid = recording.paid(table, heads)  # [N, M]
         for name, costs in zip(self.stage_names, paid.T, strict=True):
             if np.isnan(costs).any():
                 raise LedgerError(
                     f"what `{name}` costs is not known: give Member(..., cost=...), return a cost "
                     "with each answer, or time all models with cascade.measure(inputs)"
                 )
-        # The last model starts afresh, whatever was run before.
-        alone = stages[-self.members[-1].stages :].sum() + paid[:, -1]
-        if np.isnan(own).all():
-            reference = float(alone[0])
+        # The last model starts afresh, whatever was run before; of samples, all count.
+        last = self.members[-1]
+        own = paid[:, -last.samples :].sum(axis=1)
+        answered = np.array([not row[-1].error for row in table])
+        alone = stages[-last.stages :].sum() + np.where(answered, own, own[answered].mean())
+        if all(each.cost is None for row in table for each in row):
+            reference = float(stages[-last.stages :].sum() + heads[-last.samples :].sum())
             times = self._batch_times(reference)
             return times or Costs(stages, heads, reference, self.unit, self._starts)
         return Costs(np.broadcast_to(stages, paid.shape), paid, alone, self.unit, self._starts)
@@ -325,34 +430,32 @@ def _stages_and_heads(member: Member) -> tuple[Array, Array]:
     return nothing, nothing + np.nan
 
 
-def _all_logits(table: list[list[Response | None]]) -> bool:
-    """Whether all models give logits of the same classes."""
-    sizes = {each.logits is not None and len(each.logits) for row in table for each in row if each}
-    return len(sizes) == 1 and False not in sizes
+def _told_apart(members: list[Member]) -> list[Member]:
+    """The members with a number behind names that several models have by themselves.
+
+    Raises:
+        ConfigError: Two were given the same name.
+    """
+    counts = Counter(member.name for member in members)
+    seen: Counter[str] = Counter()
+    found = []
+    for member in members:
+        if counts[member.name] > 1 and member.is_named:
+            raise ConfigError(
+                f"two models are called `{member.name}`, and messages, files and fingerprints "
+                "could not tell them apart: give each its own Member(..., name=...)"
+            )
+        seen[member.name] += 1
+        if seen[member.name] > 1:
+            member, name = copy(member), f"{member.name}-{seen[member.name]}"
+            member.name = name
+        found.append(member)
+    return found
 
 
-def _logits(response: Response | None) -> Array | None:
-    return None if response is None else response.logits
-
-
-def _features(table: list[list[Response | None]]) -> Any:  # noqa: ANN401
-    """`[N, M, F]`, or None where there are none; zero where a call has failed."""
-    widths = {len(each.features) for row in table for each in row if each is not None}
-    if widths == {0}:
+def _until(deadline: float | None) -> float | None:
+    """The time of `time.monotonic` at which calls are cut off."""
+    if deadline is None:
         return None
-    if len(widths) > 1:
-        raise LedgerError(f"all models must give as many features, got {sorted(widths)}")
-    (width,) = widths
-    return np.array(
-        [[(0.0,) * width if each is None else each.features for each in row] for row in table]
-    )
-
-
-def _finished(call: Coroutine[Any, Any, Result]) -> Result:
-    """The result of a coroutine; in a thread of its own where a loop runs, as in notebooks."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(call)
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, call).result()
+    check.at_least("deadline", deadline, 0)
+    return time.monotonic() + deadline

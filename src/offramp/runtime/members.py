@@ -1,7 +1,7 @@
 """The models of a cascade: what they are, what they cost, and what they return.
 
-A model takes a batch and returns logits, or an answer and a confidence for each item.
-`member_failures` has what happens where one fails, and `torch_members` what needs torch.
+A model takes a batch and returns logits, or an answer and a confidence for each item. `calls` has
+what happens where one fails or hangs, and `torch_members` what needs torch.
 """
 
 import inspect
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from offramp import check
 from offramp.arrays import (
     AnyArray,
     Array,
@@ -40,6 +41,8 @@ class Response:
         cost: What this call cost, where that differs from item to item.
         features: Whatever else a stop rule may read.
         logits: `[K]`, instead of an answer with a confidence.
+        error: Why there is no answer, where there is none; what `cost` says was billed all the
+            same.
     """
 
     answer: Any = None
@@ -47,6 +50,7 @@ class Response:
     cost: float | None = None
     features: tuple[float, ...] = ()
     logits: AnyArray | None = None
+    error: str = ""
 
     @classmethod
     def of(cls, value: Any) -> "Response":  # noqa: ANN401 - whatever a callable returns
@@ -89,17 +93,26 @@ class Member:
             `EarlyExitNetwork`. None where a call states it, or where it is counted or measured.
         name: For reports and messages; that of the model by default.
         prepare: Makes the model's inputs from the inputs of the cascade, such as another size.
+        timeout: Seconds after which a call is cut off; that of the cascade by default.
+        samples: How often it may be asked about the same item: its answers are stages, too.
+        at_once: How many of these samples are asked for at the same time; once the policy stops,
+            the others are cancelled. For async callables.
     """
 
     model: Any
     cost: float | Costs | BatchTimes | None = None
     name: str = ""
     prepare: Callable[[Any], Any] | None = None
+    timeout: float | None = None
+    samples: int = 1
+    at_once: int = 1
     costs: Costs | None = field(default=None, init=False)
+    is_named: bool = field(default=False, init=False)
     batch_times: BatchTimes | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         kind = type(self.model).__name__
+        self.is_named = bool(self.name)
         self.name = self.name or getattr(self.model, "__name__", kind)
         known = is_module(self.model) or hasattr(self.model, "predict_proba")
         if not (known or _is_onnx(self.model) or callable(self.model)):
@@ -108,10 +121,19 @@ class Member:
                 "a scikit-learn classifier with predict_proba or a callable is needed, got "
                 f"{kind}"
             )
+        if self.timeout is not None:
+            check.positive("timeout", self.timeout)
+        check.whole("samples", self.samples, least=1)
+        check.whole("at_once", self.at_once, least=1)
+        if self.has_exits and self.samples > 1:
+            raise ConfigError(f"`{self.name}` has exits, and would give the same answers again")
+        if self.at_once > 1 and not self.is_async:
+            raise ConfigError(f"`{self.name}` must be an async callable to be asked at_once")
         if isinstance(self.cost, Costs | BatchTimes):
             self._set_costs(self.cost)
         elif self.cost is not None:
-            self._set_costs(Costs((self.cost,), (0.0,), unit="relative"))
+            nothing = np.zeros(self.samples)
+            self._set_costs(Costs(nothing, nothing + self.cost, unit="relative"))
 
     def _set_costs(self, cost: Costs | BatchTimes) -> None:
         """Keep what the stages cost.
@@ -135,7 +157,12 @@ class Member:
     @property
     def stages(self) -> int:
         """How many times it answers."""
-        return int(self.model.num_exits) if self.has_exits else 1
+        return int(self.model.num_exits) if self.has_exits else self.samples
+
+    @property
+    def own_cost(self) -> float | None:
+        """What a call was stated to cost."""
+        return None if self.costs is None or self.has_exits else float(self.costs.heads[0])
 
     @property
     def has_exits(self) -> bool:
@@ -225,8 +252,9 @@ class ModelRun:
 
     def batch(self, stage: int, rows: Array) -> list[Response]:
         """Its responses to these items, by their positions in the whole batch."""
-        places = np.searchsorted(self.rows, rows)
-        model, inputs = self.member.model, picked(self.inputs, places)
+        model, inputs = self.member.model, self.inputs
+        if len(rows) < len(self.rows):
+            inputs = picked(inputs, np.searchsorted(self.rows, rows))
         if is_module(model):
             from offramp.runtime.torch_members import called
 
