@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from offramp import check
-from offramp.arrays import AnyArray, Array, as_numpy, positions
+from offramp.arrays import AnyArray, Array, as_numpy, is_array, positions
 from offramp.errors import LedgerError
 
 UNITS = ("macs", "seconds", "tokens", "dollars", "trees", "relative")
@@ -32,11 +32,14 @@ class Costs:
             `[N]`. The default is all stages that the last exit needs, and its head.
         unit: `macs`, `seconds`, `tokens`, `dollars`, `trees` or `relative`.
         starts: Exits, besides the first, at which another network of a cascade starts, which
-            needs nothing that was run before. An exit whose stage costs nothing is one of them.
+            needs nothing that was run before. An exit whose head alone costs something is one of
+            them.
         entry: Cost of entering, which is part of the first stage. If the first network is left
             out, the next one pays it instead.
         cut: Whether the network's last exit was left out: then no exit here is the network without
             exits, which costs the reference.
+        sampled: Whether these are means of samples, none of which may have got to some exit: it
+            then costs nothing more.
 
     Example:
         >>> costs = Costs(stages=(40, 60), heads=(5, 10))
@@ -56,6 +59,7 @@ class Costs:
     starts: tuple[int, ...]
     entry: float
     cut: bool
+    sampled: bool
 
     def __init__(
         self,
@@ -66,12 +70,14 @@ class Costs:
         starts: Sequence[int] = (),
         entry: float = 0.0,
         cut: bool = False,
+        sampled: bool = False,
     ) -> None:
         check.one_of("unit", unit, UNITS, LedgerError)
         parts = _numbers("stage costs", stages), _numbers("head costs", heads)
-        _check_parts(*parts)
+        _check_parts(*parts, sampled)
         values = {"stages": parts[0], "heads": parts[1], "unit": unit, "entry": entry}
-        values |= {"starts": _all_starts(parts[0], starts), "cut": cut}
+        values |= {"starts": _all_starts(*parts, starts), "cut": cut}
+        values["sampled"] = sampled
         for name, value in values.items():
             object.__setattr__(self, name, value)
         given = as_numpy(reference, np.float64)
@@ -118,7 +124,8 @@ class Costs:
         Budgets are then shares of the last model alone, and models that are left out cost nothing.
 
         Args:
-            costs: `[M]` or `[N, M]`, of each model alone.
+            costs: `[M]` or `[N, M]`, of each model alone; None or NaN where a model was not asked
+                about a sample. Where that is the last one, its mean cost is the reference.
             unit: Of the costs.
 
         Example:
@@ -126,8 +133,44 @@ class Costs:
             >>> cascade.cumulative.tolist(), cascade.alone.tolist(), cascade.mean_reference
             ([1.0, 5.0, 15.0], [1.0, 4.0, 10.0], 10.0)
         """
-        values = _numbers("costs", costs)
-        return cls(np.zeros_like(values), values, values[..., -1], unit)
+        values = _numbers("costs", costs, gaps=True)
+        last = values[..., -1]
+        if np.isnan(last).all():
+            raise LedgerError("the cost of the last model is not known of any sample")
+        reference = np.where(np.isnan(last), np.nanmean(last), last)
+        paid = np.nan_to_num(values, nan=0.0)
+        return cls(np.zeros_like(paid), paid, reference, unit)
+
+    @classmethod
+    def of_checkpoints(
+        cls, tokens: AnyArray | Sequence[Sequence[float]], reading: float, unit: str = "tokens"
+    ) -> "Costs":
+        """Costs of one model that thinks, and is asked for its answer at some token counts.
+
+        Each such question costs tokens of its own. Budgets are shares of thinking to the end and
+        answering once.
+
+        Args:
+            tokens: `[N, M]`, how much was thought by each checkpoint, or rows of different
+                lengths, where chains end early; `[M]`, where all chains are alike.
+            reading: Tokens of asking for the answer and of getting it.
+            unit: Of both.
+
+        Example:
+            >>> costs = Costs.of_checkpoints([[256, 512, 600], [256, 300]], reading=20)
+            >>> costs.cumulative.tolist(), costs.reference.tolist()
+            ([[276.0, 552.0, 660.0], [276.0, 340.0, 340.0]], [620.0, 320.0])
+        """
+        rows: list[Any] = as_numpy(tokens).tolist() if is_array(tokens) else list(tokens)
+        if rows and isinstance(rows[0], Sequence):
+            longest = max(map(len, rows))
+            rows = [[*row, *[row[-1]] * (longest - len(row))] for row in rows]
+        thought = _numbers("tokens", rows)
+        steps = np.diff(thought, prepend=0.0)
+        _check_steps(thought, steps)
+        # The first checkpoint may come before any thought; a chain that has ended is not asked.
+        asked = (steps > 0) | (np.arange(steps.shape[-1]) == 0)
+        return cls(steps, reading * asked, thought[..., -1] + reading, unit)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Costs):
@@ -189,7 +232,8 @@ class Costs:
         if not self.by_sample:
             return self
         stages, heads = self.stages.mean(axis=0), self.heads.mean(axis=0)
-        return replace(self, stages=stages, heads=heads, reference=self.reference.mean())
+        reference = self.reference.mean()
+        return replace(self, stages=stages, heads=heads, reference=reference, sampled=True)
 
     def take(self, index: Array | slice) -> "Costs":
         """The costs of some samples; the same costs where they do not differ."""
@@ -244,6 +288,7 @@ class Costs:
             **({"starts": list(self.starts)} if self.starts else {}),
             **({"entry": self.entry} if self.entry else {}),
             **({"cut": True} if self.cut else {}),
+            **({"sampled": True} if self.sampled else {}),
         }
 
 
@@ -252,9 +297,10 @@ def _total(stages: Array, begin: int, end: int) -> Array:
     return np.cumsum(stages[..., begin:end], axis=-1)[..., -1]
 
 
-def _all_starts(stages: Array, stated: Sequence[int]) -> tuple[int, ...]:
-    """Where networks start afresh: as stated, and where a stage costs nothing."""
-    free = positions(~np.atleast_2d(stages).any(axis=0)).tolist()
+def _all_starts(stages: Array, heads: Array, stated: Sequence[int]) -> tuple[int, ...]:
+    """Where networks start afresh: as stated, and where a head alone costs something."""
+    some_stage, some_head = (np.atleast_2d(part).any(axis=0) for part in (stages, heads))
+    free = positions(~some_stage & some_head).tolist()
     return tuple(sorted({*map(int, stated), *free} - {0}))
 
 
@@ -319,9 +365,11 @@ def costs_taken(costs: Array, exits: Array) -> Array:
     return costs[exits] if costs.ndim == 1 else costs[np.arange(len(costs)), exits]
 
 
-def _numbers(name: str, values: AnyArray) -> Array:
-    """Finite float64 `[M]` or `[N, M]`."""
+def _numbers(name: str, values: AnyArray | Sequence[Any], gaps: bool = False) -> Array:
+    """Finite float64 `[M]` or `[N, M]`; NaN where there are gaps, if there may be."""
     try:
+        if gaps and not is_array(values):
+            values = np.array(values, dtype=np.float64)  # of None, NaN
         numbers = as_numpy(values)
         if numbers.dtype.kind not in "biuf":
             raise TypeError(f"got {values!r}")
@@ -331,7 +379,8 @@ def _numbers(name: str, values: AnyArray) -> Array:
     if numbers.ndim not in (1, 2) or not numbers.size:
         raise LedgerError(f"`{name}` must have the shape [M] or [N, M], got {list(numbers.shape)}")
     message = f"`{name}` must be finite, got {{value:g}} at {{place}}"
-    _check_none(~np.isfinite(numbers), numbers, message)
+    may_lack = gaps and numbers.ndim == 2
+    _check_none(np.isinf(numbers) if may_lack else ~np.isfinite(numbers), numbers, message)
     return numbers
 
 
@@ -345,7 +394,7 @@ def _check_none(wrong: Array, values: Array, message: str) -> None:
         raise LedgerError(message.format(value=row[exit_index], place=place, before=before))
 
 
-def _check_parts(stages: Array, heads: Array) -> None:
+def _check_parts(stages: Array, heads: Array, sampled: bool) -> None:
     """Raise unless stages and heads have one shape, and an exit costs more than the one before."""
     if stages.shape != heads.shape:
         raise LedgerError(
@@ -357,7 +406,7 @@ def _check_parts(stages: Array, heads: Array) -> None:
         _check_none(part < 0, part, message)
     # The first exit may be free, as it is where nothing has been thought yet.
     free = stages[1:] + heads[1:] == 0
-    if stages.ndim == 1 and free.any():
+    if stages.ndim == 1 and not sampled and free.any():
         raise LedgerError(
             f"costs must increase from exit to exit, but exit {free.argmax() + 1} and the stage "
             "before it cost nothing"

@@ -297,7 +297,7 @@ def losses_of(replay: Replay, guarantee: Guarantee) -> Floats:
         named = early(replay.predictions) == guarantee.class_
         of_class = np.broadcast_to((replay.labels == guarantee.class_)[:, None], named.shape)
         return np.where(named if kind == "precision" else of_class, 1 - right, np.nan)
-    net = replay.network_correct[:, -1:] - right
+    net = replay.full_right[:, None] - right
     if kind == "accuracy":
         return np.asarray(net)
     lost = net > 0

@@ -32,6 +32,7 @@ from offramp.scorers import (
     MaxProbability,
     Patience,
     Scorer,
+    Settled,
 )
 from offramp.thresholds import DEFAULT, PAPER
 from offramp.thresholds.tuning import threshold_method
@@ -159,6 +160,16 @@ PATIENCE = Method("patience", "Patience", Patience())
 PRODUCT = Method("product", "Product of experts", answer=ProductOfExperts())
 VOTE = Method("vote", "Majority vote", answer=MajorityVote())
 VOTE_PATIENCE = Method("vote-patience", "Majority vote, patience", Patience(), MajorityVote())
+SETTLED = Method(
+    "adaptive-consistency", "Adaptive consistency", Settled(), MajorityVote(), "shared"
+)
+SETTLED_DIRICHLET = Method(
+    "adaptive-consistency-dirichlet",
+    "Adaptive consistency, Dirichlet",
+    Settled("dirichlet"),
+    MajorityVote(),
+    "shared",
+)
 ENSEMBLE = Method("ensemble", "Geometric ensemble", answer=GeometricEnsemble())
 CLASS_ENSEMBLE = Method("class-ensemble", "Class-wise ensemble", answer=ClassWiseEnsemble())
 EEFP = Method("eefp", "EEFP (paper)", Corrector())

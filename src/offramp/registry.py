@@ -158,6 +158,8 @@ METHODS = Names(
         "product": "offramp.methods:PRODUCT",
         "vote": "offramp.methods:VOTE",
         "vote-patience": "offramp.methods:VOTE_PATIENCE",
+        "adaptive-consistency": "offramp.methods:SETTLED",
+        "adaptive-consistency-dirichlet": "offramp.methods:SETTLED_DIRICHLET",
         "ensemble": "offramp.methods:ENSEMBLE",
         "class-ensemble": "offramp.methods:CLASS_ENSEMBLE",
         "eefp": "offramp.methods:EEFP",

@@ -70,6 +70,8 @@ class Replay:
         selected: The index of the chosen operating point, or None.
         lengths: `[N]`, how many exits each sample has, or None where all have all.
         groups: `[N]`, the number of each sample's group, or None where there are none.
+        full_correct: bool `[N]`, whether the network without exits is right, where that is not
+            the last exit here: see `Ledger.full_correct`.
 
     Example:
         >>> from offramp import MaxProbability, Policy, synthetic
@@ -94,6 +96,7 @@ class Replay:
     selected: int | None = None
     lengths: Array | None = None
     groups: Array | None = None
+    full_correct: Array | None = None
 
     def __len__(self) -> int:
         return len(self.predictions)
@@ -101,7 +104,7 @@ class Replay:
     def take(self, index: Array) -> "Replay":
         """The same for some of the samples."""
         parts = {name: getattr(self, name)[index] for name in BY_SAMPLE}
-        for name in ("labels", "lengths", "groups"):
+        for name in ("labels", "lengths", "groups", "full_correct"):
             known = getattr(self, name)
             parts[name] = None if known is None else known[index]
         return replace(self, price=self.price.take(index), **parts)
@@ -127,6 +130,11 @@ class Replay:
     def network_correct(self) -> Array:
         """A bool `[N, M]`: whether each head is right, before any answer."""
         return correctness(self.network_predictions, self._known_labels)
+
+    @property
+    def full_right(self) -> Array:
+        """A bool `[N]`: whether the network without exits is right."""
+        return self.network_correct[:, -1] if self.full_correct is None else self.full_correct
 
     @property
     def hopeless(self) -> Array:
@@ -225,9 +233,8 @@ class Replay:
             points: How many operating points.
         """
         val, full = self.scored, np.nan
-        if self.labels is not None:
-            # What "no loss" is measured against: the network's own last exit, before any answer.
-            full = float(self.network_correct[:, -1].mean())
+        if self.labels is not None:  # what "no loss" is measured against
+            full = float(self.full_right.mean())
         chosen = not_flattered(tune_points(val, full, thresholds, points), val, thresholds)
         if self.price.costs.by_sample:
             return chosen
@@ -269,7 +276,8 @@ def replay(answer: Answer, scorer: Scorer, ledger: Ledger) -> Replay:
     costs, times = ledger.cost_model, ledger.batch_times
     price = price_of(answer, scorer, costs, ledger.num_classes, times, read)
     found = Replay(labels, predictions, heads, scores, confidences, losses, chances, price)
-    return replace(found, lengths=ledger.lengths, groups=ledger.group_numbers)
+    groups, full = ledger.group_numbers, ledger.full_right
+    return replace(found, lengths=ledger.lengths, groups=groups, full_correct=full)
 
 
 def accuracy_at(costs: Array, accuracies: Array, budgets: Array) -> tuple[Array, Array]:

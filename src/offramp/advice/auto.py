@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from offramp.advice import subchains
 from offramp.advice.rating import CrossFit, Hits, gain_of, hits_on, is_clearly_more, pick, pool
+from offramp.answers import MajorityVote
 from offramp.arrays import one_thread
 from offramp.errors import ConfigError, CostWarning
 from offramp.evaluation.bootstrap import QUANTILE
@@ -30,6 +31,9 @@ NEGLIGIBLE = 1e-3  # of the network without exits; heads that cost less are not 
 
 ANSWER_CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even-no-ensemble")
 """Methods to choose from where answers come without logits."""
+
+VOTES = ("vote", "vote:smooth", "adaptive-consistency-dirichlet", "adaptive-consistency")
+"""Methods that need no confidences, only which answers are the same."""
 
 POOLED = (0.25, 0.5, 0.75)
 """Budgets at which methods are rated, in addition to the budgets that are asked for."""
@@ -206,7 +210,7 @@ def _choose(
     check_shares(budgets)
     rated_at = [*budgets, *(budget for budget in POOLED if budget not in budgets)]
     if tuple(methods) == CANDIDATES and not held_out.has_logits:
-        methods = ANSWER_CANDIDATES
+        methods = _candidates_for(held_out)
     candidates = find_methods(methods, held_out.num_classes, held_out.history_type)
     exits = choose_exits(val, lambda kept: _rate(kept, candidates[0], held_out, val, rated_at))
     pooled = pool(held_out, val).keep_exits(exits)
@@ -225,6 +229,14 @@ def _choose(
         for name, found in hits.items()
     }
     return _Choice(picked, exits, why, accuracies, pooled, crossed)
+
+
+def _candidates_for(answers: Ledger) -> Sequence[str]:
+    """Methods for answers: votes, where they can be counted, and what reads confidences."""
+    if not MajorityVote().can_read(answers.history_type):
+        return ANSWER_CANDIDATES
+    stated = bool((answers.outputs[..., 0] != 0).any())
+    return (*VOTES, *ANSWER_CANDIDATES) if stated else VOTES
 
 
 def _seconds(crossed: Mapping[str, CrossFit], ledger: Ledger) -> dict[str, float]:

@@ -65,6 +65,8 @@ def pool(held_out: Ledger, val: Ledger) -> Ledger:
         lengths=np.concatenate(lengths) if len(lengths) == 2 else None,
     )
     pooled.exits = held_out.exits
+    if labelled and not held_out.has_logits:
+        pooled.full_right = np.concatenate([each.full_correct for each in both])
     return pooled
 
 
@@ -114,6 +116,7 @@ class CrossFit:
         whole = replace(
             replays[0],
             labels=pooled.labels,
+            full_correct=pooled.full_right,
             lengths=pooled.lengths,
             groups=pooled.group_numbers,
             price=replace(replays[0].price, costs=pooled.cost_model, of_all=None),

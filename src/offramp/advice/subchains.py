@@ -152,7 +152,7 @@ class _Search:
     @cached_property
     def points(self) -> dict[Models, OperatingPoints]:
         """By sub-chain, the thresholds that no others of it beat, cheapest first."""
-        full = float(self.pooled.heads_correct[:, -1].mean())
+        full = float(self.pooled.full_correct.mean())
         found = {}
         for models in self._chains:
             scores, chances = self._scores_of(models), self._right[:, list(models)]

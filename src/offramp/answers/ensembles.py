@@ -20,6 +20,7 @@ from offramp.arrays import (
     softmax,
 )
 from offramp.ledger import History, Ledger
+from offramp.ledger.history import voted_stage
 
 
 @dataclass
@@ -90,12 +91,9 @@ class MajorityVote(Answer):
 def _voted(outputs: AnyArray) -> AnyArray:
     """The row `[n, 2+F]` of a vote over stages without logits `[n, m+1, 2+F]`."""
     xp, said, sure = namespace(outputs), outputs[..., 1], sigmoid(float64(outputs[..., 0]))
-    same = float64(said[:, :, None] == said[:, None, :])  # [n, m+1, m+1]
-    votes, weight = xp.sum(same, axis=2), xp.sum(same * sure[:, None, :], axis=2)
-    # Confidences sum to less than one vote per stage: they only break ties.
-    stages = outputs.shape[1]
-    winner = xp.argmax(votes + weight / (2 * stages), axis=1, keepdims=True)  # [n, 1]
-    share = xp.clip(xp.take_along_axis(weight, winner, axis=1) / stages, 1e-12, 1 - 1e-12)
+    winner = voted_stage(said, sure)  # [n, 1]
+    weight = xp.sum(sure * float64(said == xp.take_along_axis(said, winner, axis=1)), axis=1)
+    share = xp.clip(weight[:, None] / outputs.shape[1], 1e-12, 1 - 1e-12)
     odds = xp.astype(xp.log(share) - xp.log1p(-share), outputs.dtype)
     return xp.concat([odds, xp.take_along_axis(said, winner, axis=1), outputs[:, -1, 2:]], axis=1)
 

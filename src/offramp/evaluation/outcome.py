@@ -183,7 +183,7 @@ def evaluate(policy: Policy, test: Ledger, allow_split: str | None = None) -> Ou
         hopeless_share=float(lost.mean()),
         hopeless_cost=float(costs[lost].mean()) if lost.any() else float("nan"),
         hopeless_accuracy=float(right[lost].mean()) if lost.any() else float("nan"),
-        full_accuracy=float(replay.network_correct[:, -1].mean()),
+        full_accuracy=float(replay.full_right.mean()),
         exit_numbers=policy.exits,
         **({} if policy.history_type.has_logits else _early_shares(replay)),
     )
@@ -192,7 +192,7 @@ def evaluate(policy: Policy, test: Ledger, allow_split: str | None = None) -> Ou
 def _early_shares(replay: Replay) -> dict[str, Any]:
     """Shares of the samples that were sure, that gave up, and that lost a right answer by it."""
     early, gave_up = replay.exits < replay.last_exits, replay.gave_up
-    regret = gave_up & ~replay.right & replay.network_correct[:, -1]
+    regret = gave_up & ~replay.right & replay.full_right
     shares = {"sure_share": early & ~gave_up, "gave_up_share": gave_up, "gave_up_loss": regret}
     return {name: float(rows.mean()) for name, rows in shares.items()}
 

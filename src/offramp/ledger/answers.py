@@ -6,6 +6,7 @@ stage depends on later ones.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,10 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from offramp.arrays import Array, as_numpy, is_array
-from offramp.errors import LedgerError
+from offramp.arrays import Array, as_numpy, float64, is_array, sigmoid
+from offramp.errors import LedgerError, LedgerWarning
+from offramp.ledger.history import voted_stage
 
 LIMIT = 80.0  # of log-odds: a stage that is certain is surer than any that is not
+
+UNSTATED = 0.5  # the confidence of an answer that comes without one
 
 Normalise = Callable[[Any], Any]
 
@@ -38,15 +42,28 @@ class Confidences:
     sizes: list[int]
 
     @classmethod
-    def of(cls, confidence: Any, log_confidence: Any, mask: Any) -> "Confidences":  # noqa: ANN401
-        """From probabilities, or from their logarithms."""
+    def of(
+        cls,
+        confidence: Any,  # noqa: ANN401
+        log_confidence: Any,  # noqa: ANN401
+        mask: Any,  # noqa: ANN401
+        answers: Any = None,  # noqa: ANN401
+    ) -> "Confidences":
+        """From probabilities, or from their logarithms; of answers alone, one half for each."""
+        if confidence is None and log_confidence is None and answers is not None:
+            confidence = [
+                [None if answer is None else UNSTATED for answer in row]
+                for row in _rows("answers", answers)
+            ]
         if (confidence is None) == (log_confidence is None):
             raise LedgerError(
-                "give either `confidence`, probabilities, or `log_confidence`, their logarithms"
+                "give either `confidence`, probabilities, or `log_confidence`, their logarithms; "
+                "or neither, with `answers` that vote"
             )
         name = "confidence" if log_confidence is None else "log_confidence"
         rows = _rows(name, confidence if log_confidence is None else log_confidence)
         to_odds = log_odds_of if log_confidence is None else log_odds_of_log
+        _warn_of_impossible(rows, name)
         sizes = [len(row) for row in rows]
         if mask is not None:
             there = _rows("mask", mask, sizes)
@@ -114,10 +131,22 @@ def answer_table(
         first = confidence.carried(_padded(places, np.int64))
     hits = _hits(forms, labels, correct, confidence.sizes, normalise)
     right = None if hits is None else confidence.carried(_padded(hits, np.bool_))
+    if right is not None:
+        warn_of_none_right(forms, None if labels is None else list(labels), right)
     parts = [odds[..., None], first[..., None]]
     if features is not None:
         parts.append(confidence.carried(_features(features, confidence)))
     return np.concatenate(parts, axis=2, dtype=np.float32), right
+
+
+def right_by_vote(outputs: Array, right: Array, lengths: Array) -> Array:
+    """Whether the vote of all stages that a sample has is right, bool `[N]`."""
+    there = np.arange(right.shape[1]) < lengths[:, None]
+    # A stage after the end says what no other says, and is less sure than any.
+    said = np.where(there, outputs[..., 1], -1.0 - np.arange(right.shape[1]))
+    sure = np.where(there, sigmoid(float64(outputs[..., 0])), 0.0)
+    found: Array = np.take_along_axis(right, voted_stage(said, sure), axis=1)[:, 0]
+    return found
 
 
 def padded_costs(costs: Any, confidence: Confidences) -> Any:  # noqa: ANN401
@@ -187,6 +216,38 @@ def same_form(answer: Any, normalise: Normalise | None) -> Any:  # noqa: ANN401
         raise LedgerError(
             f"`normalise` fails on the answer {answer!r}: {type(error).__name__}: {error}"
         ) from error
+
+
+def _warn_of_impossible(rows: Rows, name: str) -> None:
+    """Warn of answers whose own model gives them no chance at all."""
+    found = sum(value == -math.inf for row in rows for value in row)
+    if found and name == "log_confidence":
+        warnings.warn(
+            f"{found:,} of the log-confidences are -inf: a model gave its own answer no chance, "
+            "which mostly means that the answer could not be read; None or `mask` leaves such a "
+            "stage out, and otherwise it is taken as surely wrong",
+            LedgerWarning,
+            stacklevel=4,
+        )
+
+
+def warn_of_none_right(forms: Rows | None, truths: Sequence[Any] | None, right: Array) -> None:
+    """Warn where no answer is right, of any sample: labels may be written in another way."""
+    if right.any():
+        return
+    hint = "is `correct` what it should be?"
+    if forms is not None and truths is not None:
+        answer = next(form for form in forms[0] if form is not _MISSING)
+        hint = (
+            f"the first answer is {answer!r}, a {type(answer).__name__}, and its label "
+            f"{truths[0]!r}, a {type(truths[0]).__name__}; `normalise`, such as str, brings both "
+            "into the form that is compared"
+        )
+    warnings.warn(
+        f"no answer of the {len(right):,} samples is ever right: {hint}",
+        LedgerWarning,
+        stacklevel=4,
+    )
 
 
 def _odds(

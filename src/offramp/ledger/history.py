@@ -317,6 +317,20 @@ class AnswerHistory(History):
         return seen.reshape(len(seen), -1) if past else seen[:, -1]
 
 
+def voted_stage(said: AnyArray, sure: AnyArray) -> AnyArray:
+    """The first stage that gave what most stages say, `[n, 1]`; of equals, the surer answer.
+
+    Args:
+        said: `[n, m+1]`, which stage was the first to give the answer of each.
+        sure: `[n, m+1]` in [0, 1], how much the vote of each counts where votes are equal.
+    """
+    xp = namespace(said)
+    same = float64(said[:, :, None] == said[:, None, :])  # [n, m+1, m+1]
+    votes, weight = xp.sum(same, axis=2), xp.sum(same * sure[:, None, :], axis=2)
+    # Confidences sum to less than one vote per stage: they only break ties.
+    return xp.argmax(votes + weight / (2 * said.shape[1]), axis=1, keepdims=True)
+
+
 class ConfidenceHistory(AnswerHistory):
     """The same where nobody knows what was answered: no two stages are known to agree."""
 

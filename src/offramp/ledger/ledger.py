@@ -12,7 +12,13 @@ from offramp.arrays import AnyArray, Array, as_numpy, float32
 from offramp.batch_times import BatchTimes
 from offramp.costs import Costs, carried_on
 from offramp.errors import LedgerError
-from offramp.ledger.answers import Confidences, Normalise, answer_table, padded_costs
+from offramp.ledger.answers import (
+    Confidences,
+    Normalise,
+    answer_table,
+    padded_costs,
+    right_by_vote,
+)
 from offramp.ledger.checks import (
     WITHOUT_LABELS,
     Names,
@@ -78,6 +84,7 @@ class Ledger(SampleOrigin):
     """
 
     history_type: ClassVar[type[History]]
+    full_right: Array | None = None
     _identifying: ClassVar[slice] = slice(1)  # exits that identify samples without names
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: ANN401
@@ -139,6 +146,7 @@ class Ledger(SampleOrigin):
         normalise: Normalise | None = None,
         sample_ids: SampleIds | None = None,
         network: str | None = None,
+        reference: str = "last",
     ) -> "AnswerLedger":
         """A ledger of anything that answers in stages, without logits.
 
@@ -151,7 +159,8 @@ class Ledger(SampleOrigin):
                 where only `correct` is known: then nothing can tell whether stages agree.
             costs: Cumulative, `[M]` or `[N, M]`, in `unit`; or `Costs`.
             split: As for `Ledger`.
-            confidence: `[N, M]`, the probability of being right that each stage states.
+            confidence: `[N, M]`, the probability of being right that each stage states. Samples
+                of one model need none: their votes count (`MajorityVote`, `scorers.Settled`).
             log_confidence: Instead: its logarithm.
             labels: `[N]`, the right answers; compared as answers are.
             correct: Instead: `[N, M]`, whether each answer is right. Without either, the ledger
@@ -164,6 +173,8 @@ class Ledger(SampleOrigin):
             normalise: Brings an answer into the form that is compared, such as `str.lower`.
             sample_ids: As for `Ledger`.
             network: A text that names what answered; as for `Ledger`.
+            reference: What accuracies are held against: the `last` stage, or the `vote` of all
+                stages, for samples of one model.
 
         Raises:
             LedgerError: With the sample and the stage.
@@ -183,12 +194,13 @@ class Ledger(SampleOrigin):
             >>> ledger.labels.tolist(), ledger.lengths.tolist()
             ([[True, True], [False, True], [True, True]], [2, 2, 1])
         """
-        stated = Confidences.of(confidence, log_confidence, mask)
+        stated = Confidences.of(confidence, log_confidence, mask, answers)
         outputs, right = answer_table(answers, stated, labels, correct, features, normalise)
         if not isinstance(costs, Costs | BatchTimes):
             costs = Costs.from_cumulative(padded_costs(costs, stated), unit)
+        check.one_of("reference", reference, ("last", "vote"), LedgerError)
         ledger_type = ConfidenceLedger if answers is None else AnswerLedger
-        return ledger_type(
+        ledger = ledger_type(
             outputs,
             right,
             costs,
@@ -198,6 +210,9 @@ class Ledger(SampleOrigin):
             groups=groups,
             lengths=stated.lengths,
         )
+        if right is not None and reference == "vote":
+            ledger.full_right = right_by_vote(outputs, right, stated.lengths)
+        return ledger
 
     @property
     def has_labels(self) -> bool:
@@ -281,6 +296,15 @@ class Ledger(SampleOrigin):
         """Whether each exit is right by itself, before any `Answer`: bool `[N, M]`."""
         raise NotImplementedError
 
+    @property
+    def full_correct(self) -> Array:
+        """Whether the network without exits is right, bool `[N]`: what losses are against.
+
+        That is the last exit; of answers, the last stage even where it is left out, or the vote of
+        all stages, if the ledger was made so.
+        """
+        return self.heads_correct[:, -1] if self.full_right is None else self.full_right
+
     def history(self, answers: Array | None = None) -> History:
         """All exits, with what would be answered at each `[N, M, K]`; by default, their own."""
         outputs = self.outputs
@@ -323,6 +347,7 @@ class Ledger(SampleOrigin):
         part._labels = None if self._labels is None else self._labels[index]
         part.sample_ids = _names_at(self.sample_ids, index)
         part.groups = _names_at(self.groups, index)
+        part.full_right = None if self.full_right is None else self.full_right[index]
         part.lengths = None if self.lengths is None else self.lengths[index]
         part.cost_model = self.cost_model.take(index)
         return part
@@ -349,6 +374,7 @@ class Ledger(SampleOrigin):
         part.batch_times = None if self.batch_times is None else self.batch_times.keep(kept)
         if self._labels is not None and self._labels.ndim == 2:  # of answers, by stage
             part._labels = self._labels[:, index]
+            part.full_right = self.full_correct
         if self.lengths is not None:
             # The last answer of a sample stands at the first kept exit that is not before its end.
             before_its_end = (index < self.lengths[:, None] - 1).sum(axis=1)

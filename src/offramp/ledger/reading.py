@@ -269,7 +269,8 @@ def _costs(path: Path, found: dict[str, Any]) -> Costs:
 
 def has_answers(names: Iterable[str]) -> bool:
     """Whether arrays with these names are answers with confidences, and not logits."""
-    return "logits" not in names and bool({"confidence", "log_confidence"} & set(names))
+    known = {"confidence", "log_confidence", "answers"}
+    return "logits" not in names and bool(known & set(names))
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -300,7 +301,7 @@ def answers_in(path: Path, found: Mapping[str, Any], known: Collection[str]) -> 
     Raises:
         FileFormatError: Confidences or costs are missing, or a name looks misspelt.
     """
-    lacking = [] if has_answers(found) else ["`confidence` and no `log_confidence`"]
+    lacking = [] if has_answers(found) else ["`confidence`, no `log_confidence` and no `answers`"]
     lacking += [] if {"costs", "model_costs"} & set(found) else ["`costs`"]
     check_names(path, found, known, lacking)
     answers = {name: value for name, value in found.items() if name in known}
@@ -311,20 +312,41 @@ def answers_in(path: Path, found: Mapping[str, Any], known: Collection[str]) -> 
             f"{path} has `costs`, what a sample had cost by each stage, and `model_costs`, what "
             "each model alone has cost: leave one out"
         )
-    costs = Costs.of_members(answers.pop("model_costs"), answers.get("unit", "relative"))
-    return {**answers, "costs": costs}
+    paid = answers.pop("model_costs")
+    if not isinstance(paid, np.ndarray):
+        paid = _paid_rows(path, paid, answers)
+    return {**answers, "costs": Costs.of_members(paid, answers.get("unit", "relative"))}
+
+
+def _paid_rows(path: Path, paid: Sequence[Any], answers: Mapping[str, Any]) -> list[list[Any]]:
+    """What each model has cost, None where it was not asked, as rows of one length.
+
+    Raises:
+        FileFormatError: A model has answered, and what it cost is not there.
+    """
+    stated = next(name for name in ("confidence", "log_confidence", "answers") if name in answers)
+    for number, (row, given) in enumerate(zip(paid, answers[stated], strict=True), start=1):
+        for model, value in enumerate(given):
+            if value is not None and (model >= len(row) or row[model] is None):
+                raise FileFormatError(
+                    f"{path}, row {number}: `{stated}` has a value of model {model}, and "
+                    "`model_costs` has none; give what its answer cost, or null in both where it "
+                    "was not asked"
+                )
+    longest = max(map(len, paid))
+    return [[*row, *[None] * (longest - len(row))] for row in paid]
 
 
 def check_names(
     path: Path, names: Collection[str], known: Collection[str], lacking: Sequence[str]
 ) -> None:
     """Raise if something is lacking, or a name looks misspelt."""
-    foreign = {name.lower(): name for name in names if name not in known}
+    missing = [name for name in known if name not in names]
     guesses = [
-        f"`{foreign[near]}` to `{name}`"
-        for name in known
-        if name not in names
-        for near in close_names(name, foreign, cutoff=0.75)
+        f"`{name}` to `{near}`"
+        for name in names
+        if name not in known
+        for near in close_names(name.lower(), missing, cutoff=0.75)
     ]
     rename = f"; rename {' and '.join(guesses)}?" if guesses else ""
     if lacking:

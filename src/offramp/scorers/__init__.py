@@ -6,6 +6,7 @@ from offramp.scorers.calibrated import CalibratedConfidence
 from offramp.scorers.certainty import Entropy, Margin, MaxProbability, Patience
 from offramp.scorers.corrector import Corrector
 from offramp.scorers.ridge import BreakEven, LogisticCorrector
+from offramp.scorers.settled import Settled
 
 __all__ = [
     "AnswerHistory",
@@ -19,4 +20,5 @@ __all__ = [
     "MaxProbability",
     "Patience",
     "Scorer",
+    "Settled",
 ]
