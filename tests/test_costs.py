@@ -127,7 +127,15 @@ def test_costs_differ_where_any_part_differs():
         (lambda: Costs.from_cumulative([[1, 3], [2, 1]]), "got 1 at sample 1, exit 1"),
         (
             lambda: Costs.of_members([1, float("nan")], "dollars"),
-            "`costs` must be finite, got nan",
+            "`costs` must be finite, got nan at exit 1",
+        ),
+        (
+            lambda: Costs.of_members([[1, None], [2, None]], "dollars"),
+            "the cost of the last model is not known of any sample",
+        ),
+        (
+            lambda: Costs.of_checkpoints([[256, 200]], reading=20),
+            "`costs` must not be negative and must not fall",
         ),
         (lambda: Costs.of_members([[[1]]], "dollars"), r"`costs` must have the shape \[M\]"),
     ],
@@ -176,3 +184,25 @@ def test_stages_of_a_network_that_is_left_out_are_not_run():
     assert kept_stages([2], [0, 1, 3]) == ([(0, 1), (1, 2), (2, 4)], (2,))
     assert kept_stages([2], [0, 1]) == ([(0, 1), (1, 2)], ())
     assert kept_stages([2], [3]) == ([(2, 4)], ())
+
+
+def test_a_stage_that_no_sample_of_a_part_has_costs_nothing_more_and_starts_no_model():
+    costs = Costs.from_cumulative([[10, 20, 30], [10, 20, 20], [5, 15, 15]], "tokens")
+    part = costs.take([1, 2])
+    assert part.mean().cumulative.tolist() == [7.5, 17.5, 17.5]
+    assert not part.is_cascade and not part.mean().is_cascade
+    assert Costs(**part.mean().to_json()) == part.mean()
+
+
+def test_models_that_were_not_asked_cost_nothing_and_the_reference_is_known_all_the_same():
+    costs = Costs.of_members([[1, 4], [3, None]], "dollars")
+    assert costs.cumulative.tolist() == [[1, 5], [3, 3]]
+    assert costs.reference.tolist() == [4, 4]
+
+
+def test_readings_of_a_chain_are_charged_and_dropped_readings_are_not():
+    costs = Costs.of_checkpoints([[256, 512, 768], [256, 300]], reading=20)
+    assert costs.mean_reference == ((768 + 20) + (300 + 20)) / 2
+    assert costs.keep([1, 2]).cumulative.tolist() == [[532, 808], [320, 320]]
+    assert not costs.is_cascade
+    assert Costs.of_checkpoints([100, 300], reading=5).cumulative.tolist() == [105, 310]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from offramp.answers import Answer, CurrentExit
+from offramp.answers import Answer, CurrentExit, MajorityVote
 from offramp.arrays import (
     AnyArray,
     Array,
@@ -78,6 +78,7 @@ class Decider:
         is_scored: `[M]`, whether a score is needed: at open exits but the last.
         needs_head: `[M]`, whether the head has to run: its exit is open, or something later reads
             its outputs.
+        votes: Whether the answer is a vote, so that outputs may come without confidences.
         keeps_outputs: Whether anything reads the outputs of earlier exits.
         keeps_answers: Whether anything reads the answers at earlier exits, where these are not the
             outputs themselves.
@@ -105,6 +106,7 @@ class Decider:
         self.history_type = history_type
         self._like = like
         self._answer, self._scorer = answer.beside(like), scorer.beside(like)
+        self.votes = isinstance(answer, MajorityVote)
         self._scorings: dict[int, Scoring] = {}
         self._answers_outputs = type(answer) is CurrentExit
         self._reads_outputs = tuple(reads_outputs)

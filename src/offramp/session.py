@@ -9,7 +9,7 @@ from offramp.arrays import AnyArray, Array, all_finite, as_numpy
 from offramp.decide import Decider, ExitOutput, HistoryBuffer
 from offramp.errors import ConfigError, LedgerError
 from offramp.ledger import History
-from offramp.ledger.answers import Normalise, log_odds_of, log_odds_of_log, same_form
+from offramp.ledger.answers import UNSTATED, Normalise, log_odds_of, log_odds_of_log, same_form
 
 NOTHING = "nothing was observed yet; call observe with the first stage"
 
@@ -70,7 +70,8 @@ class Session:
 
         Args:
             output: The answer, or, for a policy on logits, the logits `[K]`.
-            confidence: The probability of being right that the stage states.
+            confidence: The probability of being right that the stage states; a policy that
+                answers by `MajorityVote` needs none.
             cost: What the item has cost by now; it is kept, and plays no part in the decision.
             log_confidence: Instead of `confidence`: its logarithm.
             features: As many as the ledger had.
@@ -92,6 +93,8 @@ class Session:
             row = _logits(output, (self._width,), alone)[None]
         else:
             first = _first_with(self._given, output, decider.history_type, self._normalise)
+            if confidence is None and log_confidence is None and decider.votes:
+                confidence = UNSTATED
             numbers = _numbers(first, confidence, log_confidence, features, self._width)
             row = np.array([numbers], np.float32)
             self._given.append(output)
@@ -275,6 +278,8 @@ class BatchSession:
         for name, values in {**columns, "features": features}.items():
             if values is not None and len(values) != items:
                 raise LedgerError(f"{items} items are left, got {len(values)} {name}")
+        if confidence is None and log_confidence is None and self._decider.votes:
+            columns["confidence"] = [UNSTATED] * items
         none = [None] * items
         answers, sure, log_sure = (none if each is None else each for each in columns.values())
         further = [()] * items if features is None else as_numpy(features).tolist()

@@ -201,7 +201,14 @@ def test_tables_of_answers_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda row: row.pop("confidence"), "no `confidence` and no `log_confidence`; it has an"),
+        (
+            lambda row: (row.pop("confidence"), row.pop("answers")),
+            "no `confidence`, no `log_confidence` and no `answers`; it has costs",
+        ),
+        (
+            lambda row: row.update(confidense=row.pop("confidence")),
+            "rename `confidense` to `confidence`.$",
+        ),
         (lambda row: row.pop("costs"), "has no `costs`"),
         (lambda row: row.update(lable=row.pop("label")), "rename `lable` to `label`"),
         (
@@ -263,7 +270,11 @@ def test_broken_lines_are_named(tmp_path):
     [
         ({"confidence": [[-0.1, 0.5]]}, "give log-probabilities as log_confidence"),
         ({"confidence": None, "log_confidence": [[0.1, -0.5]]}, "give probabilities as confid"),
-        ({"confidence": None}, "either `confidence`, probabilities, or `log_confidence`"),
+        (
+            {"log_confidence": [[-0.1, -0.5]]},
+            "either `confidence`, probabilities, or `log_confidence`",
+        ),
+        ({"reference": "first"}, "`reference` must be one of last, vote"),
         ({"confidence": [[0.5]]}, "`answers` has 2 stages for sample 0, and the confidences"),
         ({"confidence": [[None, 0.5]]}, "sample 0 has no first stage"),
         ({"confidence": [["x", 0.5]]}, "must be numbers, got 'x' at sample 0, stage 0"),

@@ -266,3 +266,25 @@ def test_bad_tables_are_refused_in_words(changes, message):
     arguments = {"costs": [[1.0, 2.0], [2.0, 3.0]], "split": "test", **changes}
     with pytest.raises(LedgerError, match=message):
         Ledger(np.zeros((2, 2, 3)), [0, 1], **arguments)
+
+
+def test_chains_of_any_length_are_cut_compared_and_chosen_for():
+    """Only two chains reach the last stages, and not every part has one of them."""
+    rng, rows = np.random.default_rng(0), []
+    for number in range(160):
+        length = 7 if number < 2 else int(rng.integers(1, 5))
+        rows.append(rng.integers(0, 3, length).tolist())
+    ledger = Ledger.from_answers(
+        rows,
+        confidence=[rng.random(len(row)).tolist() for row in rows],
+        labels=[0] * len(rows),
+        costs=[np.arange(1.0, len(row) + 1).tolist() for row in rows],
+        unit="tokens",
+        split="all",
+        network="made up",
+    )
+    for seed in range(3):
+        parts = ledger.partition(seed=seed)
+        assert not any(part.cost_model.is_cascade for part in parts)
+        table = compare(*parts, ["baseline:smooth", "auto"], [0.5], resamples=2, progress=False)
+        assert 0 < table["auto"].accuracy(0.5) < 1

@@ -8,6 +8,8 @@ import numpy as np
 
 from offramp.arrays import Array, Floats
 from offramp.errors import ConfigError
+from offramp.evaluation.bootstrap import QUANTILE
+from offramp.evaluation.words import NETWORK, Words, words_for
 from offramp.files import plain
 from offramp.ledger import Ledger
 from offramp.metrics import augrc, ece, eefp
@@ -94,6 +96,9 @@ class Outcome:
         gave_up_share: Share of samples that stopped early with less, as hopeless.
         gave_up_loss: Share of samples that gave up and would have been right at the last exit.
         exit_numbers: `[M]`, which exits of the network these are; a policy may leave some out.
+        overrun: What the mean cost is clearly (by two standard errors) above what it was on val;
+            zero where it is not.
+        words: What all of this is called.
     """
 
     accuracy: float
@@ -108,6 +113,8 @@ class Outcome:
     gave_up_share: float = float("nan")
     gave_up_loss: float = float("nan")
     exit_numbers: tuple[int, ...] = ()
+    overrun: float = 0.0
+    words: Words = NETWORK
 
     @property
     def ece(self) -> Floats:
@@ -122,17 +129,19 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a file; NaN becomes None."""
         result: dict[str, Any] = plain(asdict(self))
+        del result["words"]
         return result
 
     def __str__(self) -> str:
+        over = f", clearly more than on val: {self.overrun:+.1%}" if self.overrun else ""
         lines = [
-            f"accuracy {self.accuracy:.2%} (full network {self.full_accuracy:.2%}) at "
-            f"{self.mean_cost:.1%} of the cost of the network without exits",
+            f"accuracy {self.accuracy:.2%} ({self.words.full} {self.full_accuracy:.2%}) at "
+            f"{self.mean_cost:.1%} of the cost of {self.words.whole}{over}",
             f"hopeless samples: {self.hopeless_share:.1%}, each given {self.hopeless_cost:.1%} "
             "of that cost"
             if self.hopeless_share
             else "hopeless samples: none",
-            "exit   leave  accuracy    ECE   EEFP",
+            f"{self.words.stage:5}  leave  accuracy    ECE   EEFP",
         ]
         if not np.isnan(self.sure_share):
             ways = (
@@ -147,7 +156,8 @@ class Outcome:
             lines.append(
                 f"{number:4d}  {share:6.1%}   {right:6.1%}  {_digits(error)}  {_digits(area)}"
             )
-        lines.append("(accuracy, ECE and EEFP: of each exit on all samples, wherever they left)")
+        each = f"of each {self.words.stage} on all samples, wherever they left"
+        lines.append(f"(accuracy, ECE and EEFP: {each})")
         return "\n".join(lines)
 
 
@@ -185,8 +195,18 @@ def evaluate(policy: Policy, test: Ledger, allow_split: str | None = None) -> Ou
         hopeless_accuracy=float(right[lost].mean()) if lost.any() else float("nan"),
         full_accuracy=float(replay.full_right.mean()),
         exit_numbers=policy.exits,
+        overrun=_overrun(replay, policy),
+        words=words_for(test),
         **({} if policy.history_type.has_logits else _early_shares(replay)),
     )
+
+
+def _overrun(replay: Replay, policy: Policy) -> float:
+    """What a policy costs more than on val, where that is more than two standard errors."""
+    costs, promised = replay.by_group(replay.costs[:, None])[:, 0], policy.points.budgets
+    assert policy.selected is not None
+    over = float(costs.mean() - promised[policy.selected])
+    return over if over > QUANTILE * float(costs.std()) / len(costs) ** 0.5 else 0.0
 
 
 def _early_shares(replay: Replay) -> dict[str, Any]:

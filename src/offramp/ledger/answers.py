@@ -239,8 +239,8 @@ def warn_of_none_right(forms: Rows | None, truths: Sequence[Any] | None, right: 
     if forms is not None and truths is not None:
         answer = next(form for form in forms[0] if form is not _MISSING)
         hint = (
-            f"the first answer is {answer!r}, a {type(answer).__name__}, and its label "
-            f"{truths[0]!r}, a {type(truths[0]).__name__}; `normalise`, such as str, brings both "
+            f"the first answer is {answer!r} ({type(answer).__name__}), and its label "
+            f"{truths[0]!r} ({type(truths[0]).__name__}); `normalise`, such as str, brings both "
             "into the form that is compared"
         )
     warnings.warn(

@@ -450,6 +450,32 @@ class Ledger(SampleOrigin):
             )
         )
 
+    def halves(
+        self, share: float = 0.5, seed: int = 0, allow_split: str | None = None
+    ) -> tuple[Self, Self]:
+        """Cut one ledger at random into held_out and val, where the test data is another file.
+
+        Groups stay whole.
+
+        Args:
+            share: Of the samples, or of the groups, that held_out gets.
+            seed: The same seed gives the same parts.
+            allow_split: Name of this ledger's split, to cut up a ledger that is not `train`.
+
+        Example:
+            >>> from offramp import synthetic
+            >>> train = synthetic.ledgers(seed=0, samples=100)["val"].as_split("train")
+            >>> [len(part) for part in train.halves()]
+            [50, 50]
+        """
+        self.require_split("train", allow_split)
+        check.within("share", share, 0, 1, ends="()")
+        pieces = cut(len(self), [share], seed, self.group_numbers)
+        if not all(map(len, pieces)):
+            raise LedgerError(f"{self.num_units} samples or groups are too few for two parts")
+        first, second = (self.take(piece) for piece in pieces)
+        return first.as_split("held_out"), second.as_split("val")
+
     def _contents(self) -> Iterator[bytes]:
         for rows in row_slices(len(self), self.num_classes):
             stored = self._stored[rows if self._rows is None else self._rows[rows]]

@@ -68,7 +68,8 @@ def load_ledgers(
 
     Args:
         path: A folder with `held_out`, `val` and `test`, each a saved ledger, an `.npz`, or a
-            table of answers (`.jsonl`, `.parquet`); or one single ledger or file, which is
+            table of answers (`.jsonl`, `.parquet`); or with `train` and `test`, of which train is
+            cut into held_out and val; or one single ledger or file, which is
             partitioned at random (30 %, 30 %, 40 %, seed 0).
         splits: Which ones are needed.
         network: Fingerprint of the network, for `.npz` files that do not name it.
@@ -96,6 +97,9 @@ def load_ledgers(
     if cut is not None:
         raise ConfigError(f"{path} has its splits already: shares and a seed are for one file")
     found = {split: split_file(path, split) for split in splits}
+    train = split_file(path, "train")
+    if train is not None and not (found.get("held_out") or found.get("val")):
+        return _with_halves(train, found, network)
     if None in found.values():
         raise FileFormatError(_lacking(path, found))
     ledgers = {
@@ -105,10 +109,31 @@ def load_ledgers(
     return ledgers
 
 
+def _with_halves(
+    train: Path, found: Mapping[str, Path | None], network: str | None
+) -> dict[str, Ledger]:
+    """held_out and val are the halves of train; the other splits are files of their own."""
+    lacking = [split for split in found if split not in ("held_out", "val") and not found[split]]
+    if lacking:
+        raise FileFormatError(
+            f"{train.parent} has {train.name}, and lacks {', '.join(lacking)}: give that, too, or "
+            f"{train.name} alone, which is cut into all that is needed"
+        )
+    held_out, val = Ledger.load(train, "train", network).halves()
+    ledgers = {"held_out": held_out, "val": val}
+    for split, place in found.items():
+        if place is not None:
+            ledgers[split] = Ledger.load(place, split, network)
+    warn_of_oddities(ledgers.values())
+    return {split: ledgers[split] for split in found}
+
+
 def has_ledger(path: str | Path, split: str) -> bool:
     """Whether `load_ledgers` would find this split; a single ledger has them all."""
     path = Path(path)
-    return path.is_file() or kind_of(path) == "ledger" or split_file(path, split) is not None
+    if path.is_file() or kind_of(path) == "ledger" or split_file(path, split) is not None:
+        return True
+    return split in ("held_out", "val") and split_file(path, "train") is not None
 
 
 def split_file(folder: Path, split: str) -> Path | None:

@@ -1,0 +1,38 @@
+"""What the stages of a ledger are called: exits of a network, models of a cascade, stages."""
+
+from dataclasses import dataclass
+
+from offramp.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Words:
+    """Names of things, for sentences."""
+
+    stage: str  # where one may stop
+    full: str  # what accuracies are held against
+    whole: str  # what costs are shares of
+    subject: str  # what is or is not worth it
+
+    @property
+    def stages(self) -> str:
+        """Several of them."""
+        return f"{self.stage}s"
+
+
+NETWORK = Words("exit", "full network", "the network without exits", "Early exits are")
+CASCADE = Words("model", "last model", "the last model alone", "A cascade is")
+STAGES = Words("stage", "whole chain", "going to the end", "Stopping early is")
+
+
+def words_for(ledger: Ledger) -> Words:
+    """How to speak of a ledger.
+
+    Example:
+        >>> from offramp import synthetic
+        >>> words_for(synthetic.cascade(seed=0)["test"]).full
+        'last model'
+    """
+    if ledger.has_logits:
+        return NETWORK
+    return CASCADE if ledger.cost_model.is_cascade else STAGES
