@@ -58,9 +58,9 @@ def test_two_models_of_one_name_are_refused():
     def model(items):
         return [("a", 0.5) for _ in items]
 
-    with pytest.raises(ConfigError, match="two models of this cascade are called 'quick'"):
+    with pytest.raises(ConfigError, match="two models are called `quick`"):
         offramp.Cascade([Member(model, name="quick"), Member(model, name="quick")])
-    assert offramp.Cascade([model, model, model]).stage_names == ["model", "model 2", "model 3"]
+    assert offramp.Cascade([model, model, model]).stage_names == ["model", "model-2", "model-3"]
 
 
 def test_a_train_file_is_cut_and_the_test_file_stays_apart(tmp_path):
