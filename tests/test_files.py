@@ -11,6 +11,7 @@ from zipfile import ZipFile
 import numpy as np
 import numpy.typing as npt
 import pytest
+import safetensors
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -352,3 +353,21 @@ def test_what_is_no_json_is_said_to_be_none(tmp_path, text):
     (tmp_path / "policy.json").write_bytes(os.fsencode(text))
     with pytest.raises(FileFormatError, match=r"policy\.json is not valid JSON"):
         Policy.load(tmp_path)
+
+
+def test_a_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch):
+    def full(tensors, path):
+        raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", full)
+    with pytest.raises(OSError, match=r"cannot write .*: I/O error: No space left on device"):
+        files.write_folder(tmp_path / "made", "policy", 1, {}, {"a": np.zeros(2)})
+
+
+def test_nothing_is_written_among_somebodys_own_files(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(FileFormatError, match=r"holds other things \(thesis.tex\) and no export"):
+        files.check_alone(tmp_path, "export")
+    files.check_alone(tmp_path / "new", "export")
+    (tmp_path / "export.json").write_text('{"format": "offramp-export"}')
+    files.check_alone(tmp_path, "export")

@@ -95,3 +95,7 @@ class FewSamplesWarning(UserWarning):
 
 class GuaranteeWarning(UserWarning):
     """A certified operating point was left for one without a guarantee."""
+
+
+class WeakExitWarning(UserWarning):
+    """An exit is far below what a simple model makes of the same features."""

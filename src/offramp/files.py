@@ -14,7 +14,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -122,17 +122,55 @@ def _save(tensors: Mapping[str, Any], path: Path) -> None:
         from safetensors.torch import save_file as save_tensors
 
         plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-        save_tensors(plain, path)
+        _written(lambda: save_tensors(plain, path), path)
         return
     from safetensors.numpy import save_file
 
-    save_file({key: np.asarray(value, order="C") for key, value in tensors.items()}, path)
+    arrays = {key: np.asarray(value, order="C") for key, value in tensors.items()}
+    _written(lambda: save_file(arrays, path), path)
+
+
+def _written(save: Callable[[], None], path: Path) -> None:
+    """Save; safetensors has an error of its own for a full disk."""
+    from safetensors import SafetensorError
+
+    try:
+        save()
+    except SafetensorError as error:
+        raise OSError(f"cannot write {path.parent}: {error}") from error
 
 
 def write_description(folder: Path, kind: str, version: int, meta: Mapping[str, Any]) -> Path:
     """Write the JSON that makes a folder one of the given kind; return its path."""
     description = {"format": f"offramp-{kind}", "version": version, **meta}
     return write_text(folder / f"{kind}.json", json.dumps(description, indent=1) + "\n")
+
+
+def with_article(noun: str) -> str:
+    """A noun after `a` or `an`.
+
+    Example:
+        >>> with_article("policy"), with_article("export")
+        ('a policy', 'an export')
+    """
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def check_alone(folder: str | Path, kind: str) -> None:
+    """Raise `FileFormatError` unless a folder is new, empty, or holds an older one of this kind.
+
+    The user may have named a folder by mistake, and nobody wants a policy's files among their
+    own.
+    """
+    folder = Path(folder)
+    check_target(folder, kind)
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if names and kind_of(folder) != kind:
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        raise FileFormatError(
+            f"cannot write to {folder}: it holds other things ({shown}) and no {kind}; choose a "
+            "new or an empty folder"
+        )
 
 
 def check_target(folder: str | Path, kind: str | None = None) -> None:
@@ -147,7 +185,7 @@ def check_target(folder: str | Path, kind: str | None = None) -> None:
     found = kind_of(folder)
     if found is not None and found != kind:
         raise FileFormatError(
-            f"cannot write to {folder}: it holds a {found}; choose another folder"
+            f"cannot write to {folder}: it holds {with_article(found)}; choose another folder"
         )
 
 
@@ -335,13 +373,13 @@ def read_description(folder: Path, kind: str, version: int) -> dict[str, Any]:
     path = folder / f"{kind}.json"
     if not path.is_file():
         found = kind_of(folder)
-        hint = f"; it holds a {found}" if found else ""
+        hint = f"; it holds {with_article(found)}" if found else ""
         if not folder.exists():
             raise FileFormatError(f"no {kind} at {folder}: there is nothing{near_path(folder)}")
         raise FileFormatError(f"no {kind} at {folder}: {path.name} is missing{hint}")
     meta = read_json(path)
     if not isinstance(meta, dict) or meta.get("format") != f"offramp-{kind}":
-        raise FileFormatError(f"{path} was not written by offramp as a {kind}")
+        raise FileFormatError(f"{path} was not written by offramp as {with_article(kind)}")
     if meta.get("version") != version:
         raise FileFormatError(
             f"{path} has format version {meta.get('version')!r}, and this offramp reads version "

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from offramp import Policy, synthetic
 from offramp.cli.app import app, main
@@ -348,3 +349,18 @@ def test_every_command_takes_json_quiet_and_verbose(here, folder, tmp_path):
     assert refused.stdout == ""
     for each in app.registered_commands:
         assert {"as_json", "quiet", "verbose"} <= set(inspect.signature(each.callback).parameters)
+
+
+def test_methods_are_listed_with_what_their_letters_stand_for():
+    listed = CliRunner().invoke(app, ["methods"])
+    assert listed.exit_code == 0
+    for text in ("eefp-no-history", "break-even", "Temperature", "standard: baseline"):
+        assert text in listed.stdout
+    helps = {
+        name: " ".join(CliRunner().invoke(app, [name, "--help"]).stdout.replace("│", "").split())
+        for name in ("methods", "fit", "compare")
+    }
+    for text in ("early-exit failure prediction", "confidence corrector with confidence target"):
+        assert text in helps["methods"]
+    for name in ("fit", "compare"):
+        assert "eefp-class-ensemble" not in helps[name] and "offramp methods" in helps[name]

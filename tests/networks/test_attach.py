@@ -109,6 +109,62 @@ def test_head_by_name(head, kind):
     assert network(torch.rand(2, 3, 16, 16)).shape == (2, 4, 3)
 
 
+def residual_like():
+    return nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU()),
+        *(nn.Conv2d(8, 16, 3, 4, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        nn.Linear(16, 5),
+    )
+
+
+def test_maps_get_cells_by_default_where_that_is_more_than_the_mean_and_not_too_many_weights():
+    x = torch.rand(2, 3, 16, 16)
+    kinds = [head.pool.kind for head in attach(residual_like(), example=x).heads]
+    assert kinds == ["max-mean", "max-mean", "whole"]  # the last is the backbone's own
+    many = attach(residual_like(), num_classes=10_000, example=x)
+    assert [head.pool.kind for head in many.heads] == ["map", "map", "flat"]
+    small = attach(residual_like(), example=torch.rand(2, 3, 8, 8))
+    assert [head.pool.kind for head in small.heads] == ["max-mean", "map", "whole"]
+
+
+class Gives(nn.Module):
+    """A network whose forward does something else than take one tensor and return logits."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.body, self.kind = residual_like(), kind
+
+    def forward(self, x):
+        logits = self.body(x)
+        return {"logits": logits} if self.kind == "dict" else (logits, x)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda x: attach(plain(), example=(x, x)), "`example` has 2 inputs, .* takes one: a te"),
+        (lambda x: attach(Gives("dict"), example=x), "it returns a dict: return the logits alone"),
+        (lambda x: attach(Gives("pair"), example=x), "it returns a tuple: return the logits al"),
+        (
+            lambda x: attach(nn.Sequential(*residual_like()[:-1], nn.Linear(16, 1)), example=x),
+            "two classes or more, and this backbone has 1: .* whose softmax is its sigmoid",
+        ),
+        (
+            lambda x: attach(residual_like().bfloat16(), example=x)(x),
+            r"in bfloat16 and the batch in float32: call network.float\(\), and say precision",
+        ),
+    ],
+)
+def test_what_cannot_have_exits_is_told_what_to_do(made, message):
+    with pytest.raises(NetworkError, match=message):
+        made(torch.rand(2, 3, 16, 16))
+
+
+def test_networks_that_are_trained_with_their_exits_keep_the_heads_of_the_paper():
+    network = build("convnet", num_classes=3, image_size=16)
+    assert {head.pool.kind for head in list(network.heads)[:-1]} == {"map"}
+
+
 def test_mixed_pooling_sees_maxima_and_means_in_four_by_four_cells():
     network = build("convnet", num_classes=3, image_size=16, head="mixed-pool")
     head, state = network.heads[0], torch.rand(2, 16, 8, 8)

@@ -30,6 +30,25 @@ def test_padding_and_neighbours_do_not_change_the_logits(text_case):
             torch.testing.assert_close(network(alone)[0], together[row], rtol=1e-5, atol=1e-5)
 
 
+def test_a_batch_may_be_given_by_name_and_with_narrow_ids(text_case):
+    network, batch = text_case.network, text_case.batch
+    with torch.no_grad():
+        wanted = network(batch)
+        assert torch.equal(network(**batch), wanted)
+        narrow = {key: value.int() for key, value in batch.items()}
+        assert torch.equal(network(narrow), wanted)
+    state = network.inputs.begin({key: value.numpy() for key, value in narrow.items()})
+    assert {str(leaf.dtype) for leaf in state.values()} == {"int64"}  # as graphs take them
+    with pytest.raises(NetworkError, match="its parts by name, and not both: got attention_mask"):
+        network(batch, attention_mask=batch["attention_mask"])
+
+
+def test_networks_are_saved_by_the_name_that_transformers_has_for_it(make, tmp_path):
+    network = attach(make("BertForSequenceClassification").backbone).eval()
+    loaded = EarlyExitNetwork.from_pretrained(network.save_pretrained(tmp_path / "saved"))
+    assert loaded.fingerprint() == network.fingerprint()
+
+
 def test_mean_of_tokens_does_not_see_padding(make):
     case = make("BertForSequenceClassification")
     network = attach(case.backbone, head="mean-token").eval()

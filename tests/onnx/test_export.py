@@ -172,6 +172,14 @@ def test_an_export_does_not_overwrite_a_policy(make, tmp_path):
         export(world.network, world.policy, tmp_path / "policy", world.inputs(3))
 
 
+def test_an_export_is_not_written_among_somebodys_own_files(make, tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    world = make("flat", exits=2)
+    with pytest.raises(FileFormatError, match=r"holds other things .thesis.tex. and no export"):
+        export(world.network, world.policy, tmp_path, world.inputs(3))
+    assert names_in(tmp_path) == {"thesis.tex"}
+
+
 def test_a_policy_for_answers_without_logits_is_refused_at_once(make, tmp_path):
     world = make("flat", exits=2)
     said = {"confidence": [[0.3, 0.9], [0.8, 0.9]] * 30, "correct": [[False, True]] * 60}
@@ -246,7 +254,7 @@ def test_files_that_are_not_the_exports_own_are_refused(exported, tmp_path, valu
         ("policy_folder", "policy", "`policy_folder` must be a text matching regex"),
         ("inputs", {"kind": "os.system"}, "unknown inputs"),
         ("version", 1, "has format version 1, .* reads version 4; make the export again"),
-        ("format", "offramp-policy", "was not written by offramp as a export"),
+        ("format", "offramp-policy", "was not written by offramp as an export"),
     ],
 )
 def test_a_damaged_description_is_refused(exported, tmp_path, place, value, message):

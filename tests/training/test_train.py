@@ -353,7 +353,8 @@ def test_labels_that_the_network_does_not_have_are_refused(convnet, data, quick)
         (labels + 1, r"labels must lie in 0\.\.2 for this network, got"),
         (labels.view(-1, 1), "labels must be one whole number per sample"),
         (torch.eye(3).long()[labels], r"got the shape .*one-hot, give labels\.argmax\(1\)"),
-        (torch.rand(64, 7), r"soft targets must have the shape \[n, 3\]"),
+        (torch.rand(64, 7), r"soft targets \[n, 3\], got float32 of the shape"),
+        (torch.zeros(64), r"whole numbers \[n\], .* got float32 .*: give classes as labels.long"),
     ):
         with pytest.raises(LedgerError, match=message):
             train(convnet, TensorDataset(images, wrong), config=quick)
@@ -382,3 +383,11 @@ def test_a_loss_that_is_not_finite_stops_the_run(convnet, data, quick, tmp_path)
     with pytest.raises(ConfigError, match="the loss became nan in epoch 0 of the phase 'network'"):
         train(convnet, data, broken, config, folder=tmp_path)
     assert not (tmp_path / "checkpoint").exists()  # nothing to resume from has the broken weights
+
+
+def test_a_batch_norm_on_one_sample_is_told_what_it_needs(quick):
+    layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    network = attach(layers, at=1, example=torch.rand(2, 4))
+    data = TensorDataset(torch.rand(5, 4), torch.arange(5) % 3)
+    with pytest.raises(ConfigError, match=r"`batch_size` must be at least 2, .* got a batch of 1"):
+        train(network, data, config=replace(quick, batch_size=1), progress=False)

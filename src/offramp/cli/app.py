@@ -12,7 +12,12 @@ from typing import Annotated
 import typer
 
 from offramp import __version__
-from offramp.cli.compare import advise_command, compare_command, demo_command
+from offramp.cli.compare import (
+    advise_command,
+    compare_command,
+    demo_command,
+    methods_command,
+)
 from offramp.cli.console import err, note, out
 from offramp.cli.doctor import doctor_command, welcome
 from offramp.cli.export_serve import export_command, serve_command
@@ -67,6 +72,7 @@ def _options(
 for command in (
     *(compare_command, fit_command, auto_command, certify_command, advise_command),
     inspect_command,
+    methods_command,
     *(train_command, chain_command, record_command, export_command, serve_command),
     predict_command,
     *(profile_command, bench_command),

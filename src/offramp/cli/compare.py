@@ -20,6 +20,8 @@ from offramp.cli.options import (
 from offramp.files import check_target
 from offramp.registry import CANDIDATES, GROUPS, METHODS
 
+MANY = 1000  # classes: with these, no method is left out
+
 
 def compare_command(
     ledgers: LedgerOptions,
@@ -28,9 +30,9 @@ def compare_command(
         typer.Option(
             callback=named_methods,
             autocompletion=complete_methods,
-            help=f"Comma-separated groups ({', '.join(GROUPS)}) or methods: "
-            f"{', '.join(METHODS)}, eefp-top-K, ccct-top-K. Thresholds are geometric, as in the "
-            "paper, unless the name says otherwise, as in eefp:smooth.",
+            help=f"Comma-separated groups ({', '.join(GROUPS)}) or methods, which `offramp "
+            "methods` lists. Thresholds are geometric, as in the paper, unless the method brings "
+            "its own, as auto does, or the name says otherwise, as in eefp:smooth.",
         ),
     ] = ("standard",),
     budgets: Budgets = (0.25, 0.5, 0.75),
@@ -81,6 +83,25 @@ def compare_command(
         note(f"note: {missing}")
 
 
+def methods_command() -> None:
+    """List the methods by name, and the groups that name several at once.
+
+    EEFP is early-exit failure prediction: a small network per exit scores whether stopping there
+    is right. CCCT is the confidence corrector with confidence target: the same network for plain
+    correctness. PCEE is performance control early exiting, which comes with offramp-paper.
+    eefp-top-K and ccct-top-K read the logits of the K likeliest classes, and NAME:smooth,
+    NAME:geometric and NAME:shared are a method with these thresholds.
+    """
+    from offramp.methods import find_methods
+    from offramp.report import ResultTable, cells
+
+    found = find_methods(METHODS.listed(), num_classes=MANY)
+    rows = [cells(each.name, each.label, each.thresholds) for each in found]
+    out.show(ResultTable("methods", "Methods", ["name", "in tables", "thresholds"], rows))
+    for name, members in GROUPS.items():
+        out.print(f"{name}: {', '.join(members)}")
+
+
 def advise_command(
     ledgers: LedgerOptions,
     budgets: Budgets = (0.25, 0.5, 0.75),
@@ -117,9 +138,10 @@ def demo_command(
 ) -> None:
     """Train a small network with exits, and compare exit methods on it and on a real network.
 
-    The small network is trained on generated images; the logits of the real one, a CIFAR-100
-    network with seven exits, come with the package. A second run does nothing, and a run that was
-    killed is resumed by the same command. The demo is a script to copy from: offramp/demo.py.
+    The small network has four exits and is trained on generated images; the logits of the real
+    one, an EfficientNet-Lite0 with seven exits for CIFAR-100, come with the package. A second run
+    does nothing, and a run that was killed is resumed by the same command. The demo is a script to
+    copy from: offramp/demo.py.
 
     Args:
         folder: Folder for the results.

@@ -30,11 +30,11 @@ def export_command(
 ) -> None:
     r"""Write a network and its policy as ONNX graphs, from one open exit to the next.
 
-    The stages up to an exit are one graph, and the exit (head, answer and scorer) is another;
-    exits that are closed at the budget disappear. Any batch size is taken. export.json lists the
-    graphs, with the thresholds. In Python, offramp.OnnxRunner(FOLDER) runs them without the
-    PyTorch network; docs/serving.md describes inputs and outputs for other languages. Needs
-    pip install 'offramp\[onnx]'.
+    All stages from one open exit to the next, and the head of that exit, are one graph; exits
+    that are closed at the budget disappear. Any batch size is taken. export.json lists the
+    graphs, and the policy lies in a folder beside them. In Python, offramp.OnnxRunner(FOLDER) runs
+    them without the PyTorch network; docs/serving.md describes inputs and outputs for other
+    languages. Needs pip install 'offramp\[onnx]'.
 
     Args:
         folder: Folder of the export.

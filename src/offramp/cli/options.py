@@ -14,7 +14,7 @@ import typer
 from offramp.cli.console import note
 from offramp.cli.settings import completing, numbers, split_names
 from offramp.errors import ConfigError, FileFormatError
-from offramp.files import check_target, kind_of, near_path
+from offramp.files import check_alone, kind_of, near_path, with_article
 from offramp.machine import AutoPrecision
 from offramp.registry import (
     DATA_SETS,
@@ -77,24 +77,12 @@ def shares(text: str) -> str:
 
 
 def check_fresh(folder: Path, kind: str, force: bool = True) -> None:
-    """Raise `FileFormatError` unless a folder is new, empty, or holds an older one of this kind.
-
-    The user may have named a folder by mistake, and nobody wants a policy's files among their
-    own. Without `force`, an older one is not to be replaced either.
-    """
-    check_target(folder, kind)
-    if kind_of(folder) == kind:
-        if force:
-            return
+    """As `check_alone`; without `force`, an older one is not to be replaced either."""
+    check_alone(folder, kind)
+    if kind_of(folder) == kind and not force:
         raise FileFormatError(
-            f"there is a {kind} in {folder} already: give --force to replace it, or another --out"
-        )
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    if names:
-        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        raise FileFormatError(
-            f"cannot write to {folder}: it holds other things ({shown}) and no {kind}; choose a "
-            "new or an empty folder"
+            f"there is {with_article(kind)} in {folder} already: give --force to replace it, or "
+            "another --out"
         )
 
 
@@ -158,7 +146,8 @@ Method = Annotated[
     typer.Option(
         callback=named_methods,
         autocompletion=complete_methods,
-        help=f"One of {', '.join(METHODS)}, or eefp-top-K and ccct-top-K for K classes.",
+        help="Name of a method, such as baseline, temperature, eefp or break-even; `offramp "
+        "methods` lists all.",
     ),
 ]
 Candidates = Annotated[

@@ -98,8 +98,9 @@ class NetworkOptions:
         str,
         typer.Option(
             autocompletion=completing(ARCHITECTURES),
-            help=f"One of {', '.join(ARCHITECTURES)}; a pretrained model, as attach takes it; or "
-            "the folder of a run or of a saved network, which is trained further.",
+            help=f"One of {', '.join(ARCHITECTURES)}; efficientnet-lite0, with ImageNet weights; "
+            "another pretrained model, as attach takes it; or the folder of a run or of a saved "
+            "network, which is trained further.",
         ),
     ]
     exits: str = "every-block"

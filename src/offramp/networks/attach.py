@@ -76,6 +76,11 @@ def attach(
         >>> bool((network(x)[:, -1] == backbone(x)).all())
         True
     """
+    if isinstance(example, tuple | list) and len(example) > 1:
+        raise NetworkError(
+            f"`example` has {len(example)} inputs, and a network with exits takes one: a tensor, "
+            "or a mapping of tensors by name; put a module around yours that takes such a mapping"
+        )
     if isinstance(backbone, str):
         backbone, origin = pretrained_backbone(backbone)
     else:
@@ -94,6 +99,12 @@ def attach(
     if classes is None:
         raise NetworkError(
             "this backbone does not say how many classes it has: pass `num_classes=`"
+        )
+    if classes < 2:
+        raise NetworkError(
+            f"exits need two classes or more, and this backbone has {classes}: one logit z of a "
+            "binary model becomes two by torch.cat([torch.zeros_like(z), z], dim=1), whose "
+            "softmax is its sigmoid"
         )
     stages, names = layout.stages(exits), (*exits, "last")
     heads = choose_heads(layout, stages, names, state, classes, head)

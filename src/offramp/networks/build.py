@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 from offramp.data.splits import Data
 from offramp.errors import ConfigError, NetworkError
 from offramp.networks.attach import attach
-from offramp.networks.backbones import Builder, Origin
+from offramp.networks.backbones import Builder, Origin, find_layout
 from offramp.networks.heads import HeadMaker
 from offramp.networks.inputs import ImageInput
 from offramp.networks.network import EarlyExitNetwork
@@ -35,7 +35,8 @@ def build(
         num_classes: K.
         image_size: Height and width of the images in pixels.
         at: Where the exits go, see `attach`.
-        head: The heads before the last exit, see `attach`.
+        head: The heads before the last exit, see `attach`; by default `pooled-linear` or, of
+            MSDNet, its own.
         **settings: Of the architecture, such as `channels`, `depth`, or MSDNet's `blocks`,
             `step_mode`, `step` and `base`.
 
@@ -59,6 +60,8 @@ def build(
     inputs = getattr(backbone, "inputs", None)  # one of the user's own need not say
     if not isinstance(inputs, ImageInput):
         inputs = ImageInput(image_size, image_size, channels)
+    if head is None and name in ARCHITECTURES and find_layout(backbone, None).default_head is None:
+        head = "pooled-linear"  # as in the paper: such a network is trained with its exits
     network = attach(backbone, at, num_classes, head, inputs.example(2))
     network.inputs = inputs
     network.origin = Origin(type(backbone).__name__, name, settings)

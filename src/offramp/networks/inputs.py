@@ -273,9 +273,10 @@ class TextInput(Inputs):
                 f"tokenizer with truncation=True, max_length={self.max_length}"
             )
         mask = x.get("attention_mask")
-        state = {"input_ids": ids, "mask": namespace(ids).ones_like(ids) if mask is None else mask}
+        mask = namespace(ids).ones_like(ids) if mask is None else mask
+        state = {"input_ids": _as_int64(ids), "mask": _as_int64(mask)}
         if self.segments and x.get("token_type_ids") is not None:
-            state["token_type_ids"] = x["token_type_ids"]
+            state["token_type_ids"] = _as_int64(x["token_type_ids"])
         for name, value in state.items():
             if value.shape != ids.shape:
                 raise NetworkError(
@@ -381,6 +382,13 @@ def _check_dtype(x: AnyArray, wanted: str) -> None:
             "offramp.data.Normalization()(pixels)"
         )
     raise NetworkError(f"the samples must be {wanted}, got {found}: {hint}")
+
+
+def _as_int64(ids: AnyArray) -> AnyArray:
+    """Whole numbers as graphs and embeddings take them, whatever a tokenizer made."""
+    if str(ids.dtype).endswith("int64"):
+        return ids
+    return ids.astype(np.int64) if isinstance(ids, np.ndarray) else ids.long()
 
 
 def _widened(leaf: AnyArray, length: int) -> AnyArray:

@@ -12,7 +12,7 @@ from offramp.costs import kept_stages
 from offramp.errors import NetworkError
 from offramp.networks.heads import stacked_for
 from offramp.networks.inputs import AnyInput, Inputs, as_batch
-from offramp.networks.state import State
+from offramp.networks.state import State, tensors
 
 if TYPE_CHECKING:
     from offramp.networks.backbones import BackboneModules, Origin
@@ -123,18 +123,38 @@ class EarlyExitNetwork(nn.Module):
         logits: Tensor = self.heads[exit_index](state, logits_so_far)
         return logits
 
-    def forward(self, x: Any) -> Tensor:  # noqa: ANN401 - a tensor or a mapping of tensors
+    def forward(self, x: Any = None, **named: Any) -> Tensor:  # noqa: ANN401
         """Logits of all exits, `[N, M, K]`.
 
         Args:
             x: A batch as the backbone takes it: a tensor, or a mapping for text.
+            **named: The entries of a mapping instead, as in `network(**batch)`.
         """
-        state = self.begin(x)
+        if x is not None and named:
+            raise NetworkError(
+                f"give a batch, or its parts by name, and not both: got {', '.join(named)} as well"
+            )
+        state = begun = self.begin(named if x is None else x)
         logits: list[Tensor] = []
-        for exit_index, head in enumerate(self.heads):
-            state = self.advance(exit_index, state)
-            logits.append(self.head(exit_index, state, stacked_for(head, logits)))
+        try:
+            for exit_index, head in enumerate(self.heads):
+                state = self.advance(exit_index, state)
+                logits.append(self.head(exit_index, state, stacked_for(head, logits)))
+        except RuntimeError as error:
+            self._check_precision(begun, error)
+            raise
         return torch.stack(logits, 1)
+
+    def _check_precision(self, state: State, error: RuntimeError) -> None:
+        """Raise `NetworkError` where a batch has another precision than the weights."""
+        own = next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
+        for leaf in tensors(state):
+            if own is not None and leaf.is_floating_point() and leaf.dtype != own:
+                names = [str(each).removeprefix("torch.") for each in (own, leaf.dtype)]
+                raise NetworkError(
+                    f"the network is in {names[0]} and the batch in {names[1]}: call "
+                    "network.float(), and say precision='bfloat16' where it is trained and run"
+                ) from error
 
     def keep_exits(self, exits: Sequence[int]) -> "EarlyExitNetwork":
         """This network with some of its exits; the modules are shared, not copied.
@@ -206,6 +226,10 @@ class EarlyExitNetwork(nn.Module):
         from offramp.networks.files import save_network  # which makes networks again
 
         return save_network(self, folder, int8)
+
+    def save_pretrained(self, folder: str | FilePath) -> FilePath:
+        """As `save`, by the name that `transformers` has for it."""
+        return self.save(folder)
 
     @classmethod
     def load(

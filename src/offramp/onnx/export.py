@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from offramp import check
 from offramp.decide import open_exits
 from offramp.errors import FileFormatError, NetworkError
-from offramp.files import atomic_path, check_target, read_json, stored_in
+from offramp.files import atomic_path, check_alone, read_json, stored_in
 from offramp.imports import require
 from offramp.networks.inputs import AnyInput, Inputs, TextInput, inputs_like
 from offramp.networks.network import EarlyExitNetwork
@@ -89,7 +89,7 @@ def export(
     """
     check.one_of("points", points, ("selected", "all"))
     require_packages()
-    check_target(Path(folder), "export")
+    check_alone(folder, "export")
     with showing(progress) as shown:
         shown.step(0, 1, "tracing the network")
         made = Tracing(network, example)

@@ -232,7 +232,9 @@ def check_targets(targets: Tensor, num_classes: int) -> None:
         if targets.ndim == 2 and targets.shape[1] == num_classes:
             return
         raise LedgerError(
-            f"soft targets must have the shape [n, {num_classes}], got {list(targets.shape)}"
+            f"labels must be whole numbers [n], or soft targets [n, {num_classes}], got "
+            f"{str(targets.dtype).removeprefix('torch.')} of the shape {list(targets.shape)}: "
+            "give classes as labels.long()"
         )
     if targets.ndim != 1:
         raise LedgerError(

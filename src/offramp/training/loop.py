@@ -192,7 +192,15 @@ class PhaseRun:
             check_targets(targets, self.network.num_classes)
         targets = smoothed(targets, self.network.num_classes, self.config.label_smoothing)
         done = self.place.epoch * steps + self.place.step + 1
-        logits = self._logits(self.wrapped, inputs)
+        try:
+            logits = self._logits(self.wrapped, inputs)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ConfigError(
+                "a batch norm cannot be trained on one sample: `batch_size` must be at least 2, "
+                f"and there must be as many samples, got a batch of {len(targets)}"
+            ) from error
         targets = targets.to(device)  # what an augmentation returned may be elsewhere
         loss = self.phase.objective(logits, targets)
         rate = self.highest_rate * self.config.rate_factor(done / steps)

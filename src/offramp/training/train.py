@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from offramp.errors import FileFormatError, SplitError
+from offramp.errors import FileFormatError, SplitError, WeakExitWarning
 from offramp.files import sweep
 from offramp.machine import describe_device, device_for, device_of, to_precision
 from offramp.networks.network import EarlyExitNetwork
@@ -27,6 +28,7 @@ from offramp.training.loop import AugmentFunction, PhaseRun, Run
 from offramp.training.objectives import LossFunction, Objective, Phase, find_objective
 from offramp.training.processes import Processes
 from offramp.training.teacher import Teacher
+from offramp.training.weak_exits import weak_exits
 
 
 def train(  # noqa: PLR0913 - all but the first four by name
@@ -62,7 +64,8 @@ def train(  # noqa: PLR0913 - all but the first four by name
         folder: Where the checkpoint, `history.jsonl`, `train.json` and TensorBoard's files go.
         freeze_backbone: Train the heads only, with the backbone in eval mode. The backbone's own
             classifier, as the last exit, is frozen too. Without augmentation, the features that
-            the heads read are computed once (if they take no more than 2 GB).
+            the heads read are computed once (if they take no more than 2 GB). An exit that ends
+            far below a linear regression on its features is named in a `WeakExitWarning`.
         allow_split: Name of the data's split, to train on another one than `train`.
         teacher: A stronger network, whose answers become part of the targets. Early stopping
             goes by the labels all the same.
@@ -120,6 +123,8 @@ def train(  # noqa: PLR0913 - all but the first four by name
         run.augment, run.teacher = augment, teacher
         try:
             _run_phases(run, phases)
+            if freeze_backbone:
+                _warn_of_weak_exits(run)
         finally:
             samples.close()
             files.close()
@@ -164,6 +169,12 @@ def _run_phases(run: Run, phases: tuple[Phase, ...]) -> None:
         tensors = None  # the next phase begins with a new optimiser
         run.save(place, phases[place.phase].objective, {})
         run.processes.wait()
+
+
+def _warn_of_weak_exits(run: Run) -> None:
+    found = weak_exits(run.network, run.samples, run.processes, run.config.batch_size)
+    if found and run.processes.is_main:
+        warnings.warn("; ".join(found), WeakExitWarning, stacklevel=3)
 
 
 def _check_split(split: str | None, allow_split: str | None) -> None:

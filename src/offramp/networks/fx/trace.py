@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx, nn
 
 from offramp.errors import NetworkError
+from offramp.files import with_article
 from offramp.networks.layout import (
     Channels,
     has_weight_matrix,
@@ -91,7 +92,8 @@ class TracedModule:
         if not isinstance(self.output, fx.Node):
             raise NetworkError(
                 f"{name}.forward must return one tensor of logits, and in {mode} mode it returns "
-                f"a {type(self.output).__name__}; give the network as a list of stages"
+                f"{with_article(_kind(self.output))}: return the logits alone, for example from a "
+                "small module around it"
             )
         self.position = {node: index for index, node in enumerate(self.nodes)}
         self._from_input = _dependents(self.nodes, self.nodes[0])
@@ -117,8 +119,8 @@ class TracedModule:
             )
         if not isinstance(returned[0], fx.Proxy):
             raise NetworkError(
-                f"`{name}` returns a {type(returned[0]).__name__} and not one tensor that a head "
-                "could read; put the exit after another module"
+                f"`{name}` returns {with_article(_kind(returned[0]))} and not one tensor that a "
+                "head could read; put the exit after another module"
             )
         return returned[0].node
 
@@ -345,3 +347,9 @@ def _layer_runs(traced: TracedModule) -> list[str]:
     ]
     ends = [*(index - 1 for index in heavy[1:]), len(calls) - 1] if heavy else []
     return [str(calls[index].target) for index in ends]
+
+
+def _kind(value: object) -> str:
+    """What a value is for its user; fx has mappings and lists of its own."""
+    names = {"immutable_dict": "dict", "immutable_list": "list"}
+    return names.get(type(value).__name__, type(value).__name__)

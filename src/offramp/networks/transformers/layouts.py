@@ -302,7 +302,7 @@ def bert_layout(model: Any) -> Layout:  # noqa: ANN401 - an encoder, with or wit
         units={f"{prefix}embeddings": Apply(_embedded_text, *embedding), **layers},
         blocks=layers,
         inputs=_texts(config),
-        pool=Pool("first", leaf=("hidden",), mask=("mask",)),
+        pool=Pool("mean", leaf=("hidden",), mask=("mask",)),
         classifier=lambda: _text_classifier(model, trunk),
     )
 
