@@ -137,7 +137,9 @@ def test_a_guarantee_takes_the_thresholds_that_the_method_names(here, folder, tm
     found = here(*wanted, "--loss", "recall", "--class", 2, "--out", tmp_path / "p")
     assert found.returncode == 0, found.stderr
     assert "share of class 2 that is answered otherwise at most 0.6" in found.stdout
-    assert_refused(here(*wanted, "--loss", "recall", "--force"), "`class_` is the number of a class")
+    assert_refused(
+        here(*wanted, "--loss", "recall", "--force"), "`class_` is the number of a class"
+    )
 
 
 def test_fit_takes_an_accuracy_and_needs_no_test_ledger(here, folder, tmp_path):
