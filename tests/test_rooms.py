@@ -27,6 +27,7 @@ CORE = [
         "session",
         "policy",
         "bounds",
+        "on_demand",
         "guarantees",
         "plan",
         "methods",

@@ -10,6 +10,7 @@ from offramp.arrays import AnyArray, Array, Floats, as_numpy
 from offramp.bounds import Bound, betting, conformal, exact, hoeffding_bentkus
 from offramp.errors import ConfigError, GuaranteeError, NotFittedError, SplitError
 from offramp.ledger import Ledger
+from offramp.on_demand import Labels, Oracle, walk
 from offramp.policy import Policy
 from offramp.registry import LOSSES
 from offramp.replay import Replay
@@ -162,6 +163,7 @@ class Certificate:
             budget was asked for.
         cost: Mean cost on that sample, as a share of the network without exits.
         cost_bound: The smallest budget that could have been certified for it, or None.
+        labels: How many labels were asked for; None where all were known.
     """
 
     policy: Policy
@@ -171,6 +173,7 @@ class Certificate:
     loss_bound: float | None
     cost: float
     cost_bound: float | None
+    labels: int | None = None
 
     def __str__(self) -> str:
         parts, words = [], self.guarantee.words
@@ -180,8 +183,9 @@ class Certificate:
             parts.append(f"mean cost at most {self.guarantee.budget:g}")
         delta = self.guarantee.delta
         how = "on average over draws of" if delta is None else f"with confidence {_sure(delta)} on"
+        asked = "" if self.labels is None else f", {self.labels:,} labels in all"
         return (
-            f"{' and '.join(parts)}, {how} {self.samples:,} samples; there, the "
+            f"{' and '.join(parts)}, {how} {self.samples:,} samples{asked}; there, the "
             f"{words} was {self.loss:.4f} and the cost {self.cost:.4f}"
         )
 
@@ -196,7 +200,13 @@ def _sure(delta: float) -> str:
     return f"{1 - Decimal(repr(delta)):f}"
 
 
-def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
+def certify(
+    policy: Policy,
+    val: Ledger,
+    guarantee: Guarantee,
+    oracle: Oracle | None = None,
+    budget: int | None = None,
+) -> Certificate:
     """The operating point that costs least and can be guaranteed; for a budget alone, most.
 
     The policy's operating points are the path; it must be fixed without the certification
@@ -210,6 +220,10 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
         policy: Fitted and tuned, neither of them on samples of `val`.
         val: The certification sample.
         guarantee: What is to hold.
+        oracle: Gives the label of a sample by its id, where labels cost something: only those are
+            asked for that the guarantee needs, one by one (`offramp.on_demand`). Of answers
+            without logits, a label says which stages are right. Labels of `val` are not read.
+        budget: How many labels may be asked for.
 
     Raises:
         SplitError: The policy was fitted or tuned on samples of `val`.
@@ -245,6 +259,8 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
             f"{error}: the operating points must be fixed without val, for instance by "
             'policy.tune(held_out, "geometric", allow_split="held_out")'
         ) from None
+    if oracle is not None:
+        return _on_demand(policy, val, replay, guarantee, Labels(oracle, val, budget))
     losses = losses_of(replay, guarantee)
     # Shares of a reference that val has no part in: that of held_out, where samples differ.
     reference = policy.reference_cost
@@ -270,6 +286,40 @@ def certify(policy: Policy, val: Ledger, guarantee: Guarantee) -> Certificate:
         None if loss_bounds is None else float(loss_bounds[point]),
         float(costs[:, point].mean()),
         None if cost_bounds is None else float(cost_bounds[point]),
+    )
+    chosen.guarantee = str(certificate)
+    return certificate
+
+
+def _on_demand(
+    policy: Policy, val: Ledger, replay: Replay, guarantee: Guarantee, labels: Labels
+) -> Certificate:
+    """The cheapest operating point that can be guaranteed with labels that are asked for."""
+    if guarantee.budget is not None or guarantee.delta is None or guarantee.epsilon is None:
+        raise ConfigError(
+            "labels on demand are for an `epsilon` with a `delta`; a budget needs no labels: "
+            "certify it apart"
+        )
+    kept = [val.exits.index(number) for number in policy.exits]
+    found = walk(replay, kept, labels, guarantee.loss, guarantee.epsilon, guarantee.delta)
+    used, costs = len(labels.known), replay.costs_by_point.mean(axis=1)
+    if found.point is None or costs[found.point] > 1 + ROUNDING:
+        raise GuaranteeError(
+            f"no operating point that costs less than the full network can be certified to have a "
+            f"mean {guarantee.words} of at most {guarantee.epsilon:g} with {used:,} labels; ask "
+            "for a larger epsilon, or allow more labels"
+        )
+    chosen = policy.with_points(policy.points).at_point(found.point)
+    chosen.record("certify", val)
+    certificate = Certificate(
+        chosen,
+        guarantee,
+        found.samples,
+        found.loss,
+        guarantee.epsilon,
+        float(costs[found.point]),
+        None,
+        used,
     )
     chosen.guarantee = str(certificate)
     return certificate
